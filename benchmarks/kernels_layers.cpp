@@ -75,9 +75,9 @@ void attention(ops::attention_shape what, double dropped = 0) {
   auto const size = text("B=", what.batch, " T=", what.context, " H=", what.heads, " D=", what.head_channels(),
                          dropped > 0 ? " dropout" : "");
   report("attention forward", size, dtype_of<T>, "gflops", forward,
-         [&] { kernels::causal_attention(y.view(), lse, qkv, what, scratch, drop); });
+         [&] { kernels::attention(y.view(), lse, qkv, what, scratch, drop); });
   report("attention backward", size, dtype_of<T>, "gflops", 2.5 * forward,
-         [&] { kernels::causal_attention_backward(dqkv.view(), dy, y, lse, qkv, what, scratch, drop); });
+         [&] { kernels::attention_backward(dqkv.view(), dy, y, lse, qkv, what, scratch, drop); });
 }
 
 template <class T>

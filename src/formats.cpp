@@ -3,3 +3,4 @@
 #include "trireme/formats/file.ipp"
 #include "trireme/formats/json.ipp"
 #include "trireme/formats/safetensors.ipp"
+#include "trireme/formats/weight_files.ipp"

@@ -34,7 +34,12 @@ namespace trireme::ops::detail {
   template void rms_norm_backward_rows(T*, accumulate_t<T>*, T const*, T const*, accumulate_t<T> const*, T const*,  \
                                        std::int64_t, std::int64_t, bool);                                           \
   template void arrange_rows(T*, T const*, accumulate_t<T> const*, head_layout const&, std::int64_t);               \
-  template void arrange_backward_rows(T*, T const*, accumulate_t<T> const*, head_layout const&, std::int64_t);
+  template void arrange_backward_rows(T*, T const*, accumulate_t<T> const*, head_layout const&, std::int64_t);      \
+  template void normalise_head_rows(T*, accumulate_t<T>*, T const*, T const*, T const*, head_layout const&,         \
+                                    std::int64_t, double);                                                          \
+  template void normalise_backward_head_rows(T*, accumulate_t<T>*, accumulate_t<T>*, T const*, T const*,            \
+                                             accumulate_t<T> const*, T const*, T const*, head_layout const&,        \
+                                             std::int64_t);
 
 TRIREME_TYPE(float)
 TRIREME_TYPE(double)

@@ -15,14 +15,16 @@ namespace trireme::ops::detail {
 
 #define TRIREME_INTEGER(T) TRIREME_ELEMENT(T) TRIREME_REDUCTION(pairwise, T)
 
-#define TRIREME_REAL(T)                                                                      \
-  TRIREME_ELEMENT(T)                                                                         \
-  TRIREME_REDUCTION(mean, T)                                                                 \
-  TRIREME_REDUCTION(pairwise, T)                                                             \
-  template double cross_entropy_row(T*, std::int64_t, std::int64_t, double, bool);           \
-  template double row_peak(T const*, std::int64_t);                                          \
-  template double row_mass(T const*, std::int64_t, double);                                  \
-  template void cross_entropy_slope(T*, std::int64_t, std::int64_t, double, double, double); \
+#define TRIREME_REAL(T)                                                                                        \
+  TRIREME_ELEMENT(T)                                                                                           \
+  TRIREME_REDUCTION(mean, T)                                                                                   \
+  TRIREME_REDUCTION(pairwise, T)                                                                               \
+  template double cross_entropy_row(T*, std::int64_t, std::int64_t, double, bool, cross_entropy_terms const&); \
+  template double target_logit(T const*, std::int64_t, std::int64_t, std::int64_t, double);                    \
+  template double row_peak(T const*, std::int64_t);                                                            \
+  template double row_mass(T const*, std::int64_t, double);                                                    \
+  template void cross_entropy_slope(T*, std::int64_t, std::int64_t, double, double, double,                    \
+                                    cross_entropy_terms const&, std::int64_t);                                 \
   template double squared_error_row(T*, T const*, float const*, std::int64_t, double);
 
 TRIREME_REAL(float)

@@ -1,5 +1,5 @@
 // Our collectives between machines beside MPI's own non-blocking ones, in turns in one process: what
-// comm/detail/mpi_native.hpp chooses by. For each call and size: milliseconds, median [least - most] of the rounds.
+// comm/mpi/native.hpp chooses by. For each call and size: milliseconds, median [least - most] of the rounds.
 //   scripts/two-hosts mpirun --map-by ppr:2:node -n 4 collectives_mpi_native [ROUNDS]
 #include <algorithm>
 #include <chrono>

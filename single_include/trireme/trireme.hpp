@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9e9cf0761859af3540c61e623888a5e21bc74a670d0bf9b722128d62b4609040
+// SHA-256 of the sources: e0a0c146e8638a1e187c718277858993bd46cd3077b32c38d63e1fd0540b0586
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -626,6 +626,10 @@ struct pairwise {};  ///< the sum, formed in a fixed binary tree over the ranks 
 struct max {};
 struct min {};   ///< the smallest number; NaN where any rank has NaN, and -0 is less than +0
 struct mean {};  ///< the sum, divided by the number of ranks before it is rounded; floating-point elements only
+/// Base of a reduction of your own: an empty class with `T operator()(T const& a, T const& b) const`, which must be
+/// associative, for trivially copyable T of at most 1 KiB in host memory. Ranks are combined in rank order, so it need
+/// not be commutative.
+struct own {};
 }  // namespace reduction
 
 /// Bytes and messages that one rank has sent to others through a communicator since it was made (or split off).
@@ -633,7 +637,7 @@ struct mean {};  ///< the sum, divided by the number of ranks before it is round
 /// Every communicator counts by one formula, so that a plan can be exact; n are the bytes of the whole view, p =
 /// size():
 ///   all_reduce                               n - own + own (p - 1), own = bytes of the rank's slice; ~ 2 n (p - 1) / p
-///   reduce_scatter, all_gather, all_to_all   n (p - 1) / p; ragged all_gather own (p - 1), ragged all_to_all n - own
+///   reduce_scatter, all_gather, all_to_all   n (p - 1) / p; ragged all_gather own (p - 1), the others n - own
 ///   broadcast                                n (p - 1) at the root, otherwise 0
 ///   scatter                                  n (p - 1) / p at the root, otherwise 0
 ///   reduce, gather                           n, but 0 at the root
@@ -729,6 +733,15 @@ template <class C, class T, class Op = reduction::sum, class Space = host>
 concept has_reduce_scatter = requires(C& world, tensor_view<T, Space> values, Op op) {
   world.reduce_scatter(values, op);
   { world.reduce_scatter_async(values, op) } -> communication_request;
+};
+
+/// reduce_scatter(values, counts, op): the ragged form. Slice r has counts[r] elements and begins behind those of the
+/// ranks below it; every rank passes the same counts. Shapes: values (sum of counts).
+template <class C, class T, class Op = reduction::sum, class Space = host>
+concept has_ragged_reduce_scatter = requires(C& world, tensor_view<T, Space> values,
+                                             std::span<std::int64_t const> counts, Op op) {
+  world.reduce_scatter(values, counts, op);
+  { world.reduce_scatter_async(values, counts, op) } -> communication_request;
 };
 
 /// all_gather(values): in place on size() equal slices; every rank gives slice rank() and gets the others.
@@ -884,6 +897,92 @@ template <class Space, communicator Comm>
 #include <functional>
 #include <mutex>
 
+// ---- trireme/comm/rows.hpp
+#include <iterator>
+
+namespace trireme::comm {
+
+enum class collective : std::uint8_t {
+  barrier,
+  all_reduce,
+  reduce_scatter,
+  reduce,
+  all_gather,
+  gather,
+  scatter,
+  broadcast,
+  all_to_all,
+  exchange,
+  peers,
+  split,
+  duplicate
+};
+
+/// Which ranks have a side in a move.
+enum class side : std::uint8_t { all, root };
+/// Which elements of a view: all `count` of them, or those that the giver, or the taker, owns.
+enum class piece : std::uint8_t { whole, of_giver, of_taker };
+/// How a view is cut into what ranks own: at cache lines, into equal slices (ragged: by counts), or `count` a rank.
+enum class cut : std::uint8_t { none, lines, equal, parts };
+
+/// Each giver gives a piece of what it has to each taker, itself included.
+struct move {
+  side givers = side::all;
+  side takers = side::all;
+  piece given = piece::whole;  ///< of the giver's `from`
+  piece taken = piece::whole;  ///< of the taker's `to`
+  bool folds = false;          ///< what all givers give is combined, in rank order
+};
+
+/// A collective: its name, and what it moves, in this order. Nothing where only calls meet, or where parts say it
+/// (exchange). From these rows it is counted, throttled, recorded and planned, and all engines carry it out by them.
+struct row {
+  std::string_view name;
+  cut into = cut::none;
+  std::uint8_t count = 0;
+  std::array<move, 2> moves{};
+};
+
+namespace detail {
+namespace moves {
+inline constexpr move scatters{side::all, side::all, piece::of_taker, piece::of_taker, true};
+inline constexpr move gathers{side::all, side::all, piece::of_giver, piece::of_giver};
+inline constexpr move reduces{side::all, side::root, piece::whole, piece::whole, true};
+inline constexpr move collects{side::all, side::root, piece::whole, piece::of_giver};
+inline constexpr move deals{side::root, side::all, piece::of_taker, piece::whole};
+inline constexpr move tells{side::root, side::all, piece::whole, piece::whole};
+inline constexpr move trades{side::all, side::all, piece::of_taker, piece::of_giver};
+}  // namespace moves
+
+/// In the order of `collective`.
+inline constexpr row collective_rows[] = {
+    {"barrier"},
+    {"all_reduce", cut::lines, 2, {{moves::scatters, moves::gathers}}},
+    {"reduce_scatter", cut::equal, 1, {{moves::scatters}}},
+    {"reduce", cut::lines, 1, {{moves::reduces}}},
+    {"all_gather", cut::equal, 1, {{moves::gathers}}},
+    {"gather", cut::parts, 1, {{moves::collects}}},
+    {"scatter", cut::parts, 1, {{moves::deals}}},
+    {"broadcast", cut::lines, 1, {{moves::tells}}},
+    {"all_to_all", cut::equal, 1, {{moves::trades}}},  // ragged: as its parts say
+    {"exchange"},                                      // as its parts say
+    {"peers"},
+    {"split"},
+    {"duplicate"},
+};
+}  // namespace detail
+
+inline constexpr int collective_kinds = static_cast<int>(std::size(detail::collective_rows));
+
+[[nodiscard]] constexpr row const& row_of(collective kind) noexcept {
+  return detail::collective_rows[static_cast<std::size_t>(kind)];
+}
+[[nodiscard]] constexpr std::string_view name_of(collective kind) noexcept { return row_of(kind).name; }
+
+static_assert(row_of(collective::duplicate).name == "duplicate", "each collective has a row");
+
+}  // namespace trireme::comm
+
 // ---- trireme/core/assertion.hpp
 #include <atomic>
 #include <cstdlib>
@@ -950,39 +1049,16 @@ void expects(assertion_level level, bool condition, Message&& message) {
 // ---- trireme/comm/command.hpp (goes on)
 namespace trireme::comm {
 
-enum class collective : std::uint8_t {
-  barrier,
-  all_reduce,
-  reduce_scatter,
-  reduce,
-  all_gather,
-  gather,
-  scatter,
-  broadcast,
-  all_to_all,
-  exchange,
-  peers,
-  split,
-  duplicate
-};
-inline constexpr int collective_kinds = 13;
-
-[[nodiscard]] constexpr std::string_view name_of(collective kind) noexcept {
-  constexpr std::string_view names[collective_kinds] = {
-      "barrier",   "all_reduce", "reduce_scatter", "reduce", "all_gather", "gather",   "scatter",
-      "broadcast", "all_to_all", "exchange",       "peers",  "split",      "duplicate"};
-  return names[static_cast<std::size_t>(kind)];
-}
-
-enum class reduction_kind : std::uint8_t { none, sum, max, min, mean, pairwise };
+enum class reduction_kind : std::uint8_t { none, sum, max, min, mean, pairwise, own };
 
 [[nodiscard]] constexpr std::string_view name_of(reduction_kind kind) noexcept {
-  constexpr std::string_view names[] = {"none", "sum", "max", "min", "mean", "pairwise"};
+  constexpr std::string_view names[] = {"none", "sum", "max", "min", "mean", "pairwise", "own"};
   return names[static_cast<std::size_t>(kind)];
 }
 
 template <class Op>
-inline constexpr reduction_kind reduction_of = reduction_kind::none;
+inline constexpr reduction_kind reduction_of =
+    std::is_base_of_v<reduction::own, Op> ? reduction_kind::own : reduction_kind::none;
 template <>
 inline constexpr reduction_kind reduction_of<reduction::sum> = reduction_kind::sum;
 template <>
@@ -1004,7 +1080,7 @@ struct call {
   /// Elements: of the whole view; in gather and scatter of one rank's part; in ragged all_to_all and exchange 0,
   /// because it differs between ranks.
   std::int64_t count = 0;
-  /// Of a ragged all_gather a fingerprint of its counts, of a ragged all_to_all 1; otherwise 0.
+  /// Of a ragged reduce_scatter or all_gather a fingerprint of its counts, of a ragged all_to_all 1; otherwise 0.
   std::uint64_t shape = 0;
   friend bool operator==(call const&, call const&) = default;
 };
@@ -1053,7 +1129,7 @@ struct part {
 ///
 ///                  from                       to                        count
 ///   all_reduce     values                     values                    of values
-///   reduce_scatter values                     values, slice rank()      of values, size() equal slices
+///   reduce_scatter values                     values, slice rank()      of values, equal slices; or `counts`
 ///   reduce         values                     values at the root        of values
 ///   all_gather     values, slice rank()       values                    of values, equal slices; or `counts`
 ///   gather         part                       whole, at the root        of a part
@@ -1069,7 +1145,7 @@ struct command {
   void* to = nullptr;
   std::size_t element_bytes = 1;
   element_kernels const* elements = nullptr;  ///< null in barrier, split, duplicate
-  std::span<std::int64_t const> counts{};     ///< ragged all_gather: elements of each rank
+  std::span<std::int64_t const> counts{};     ///< ragged reduce_scatter, all_gather: elements of each rank
   std::span<part const> parts{};              ///< exchange; ragged all_to_all: to and from each rank, in rank order
   std::uint64_t bytes = 0;                    ///< what it counts as sent
   std::uint32_t messages = 0;
@@ -1158,54 +1234,8 @@ inline void on_late(std::function<void(late_call const&)> f) { detail::late_list
 
 }  // namespace trireme::comm
 
-// ---- trireme/comm/detail/launch_body.hpp
-namespace trireme::comm::detail {
-
-/// What may be wrong with the body of a launch.
-enum class body_slip : std::uint8_t { none, by_value, takes_nothing, not_callable, result };
-
-template <class Body, class World>
-[[nodiscard]] consteval body_slip slip_of() {
-  if constexpr (std::invocable<Body&, World&>) {
-    using result = std::invoke_result_t<Body&, World&>;
-    bool const leaves = std::is_void_v<result> || std::is_constructible_v<std::decay_t<result>, result>;
-    return leaves ? body_slip::none : body_slip::result;
-  } else if constexpr (std::invocable<Body&, World>) {
-    return body_slip::by_value;
-  } else if constexpr (std::invocable<Body&>) {
-    return body_slip::takes_nothing;
-  } else {
-    return body_slip::not_callable;
-  }
-}
-
-/// One sentence for a body that cannot be launched.
-template <body_slip Slip>
-struct check_body {
-  static_assert(Slip != body_slip::by_value,
-                "trireme::launch: the body takes its world by value, and a world cannot be copied; take a reference: "
-                "[](auto& world) { ... }");
-  static_assert(Slip != body_slip::takes_nothing,
-                "trireme::launch: the body takes nothing, but is called with this rank's world: [](auto& world) { ... "
-                "}");
-  static_assert(Slip != body_slip::not_callable,
-                "trireme::launch: the body cannot be called with this rank's world and nothing else (unless it has an "
-                "error of its own, which stands elsewhere): [](auto& world) { ... }");
-  static_assert(Slip != body_slip::result,
-                "trireme::launch: the body returns what can be neither copied nor moved, such as a trainer or the "
-                "world, which end with the launch; return values, or nothing");
-};
-
-/// Says it. A function of its own: the one that is wrong must stay one that can be called, or clang adds errors.
-template <body_slip Slip>
-constexpr void expect_body() noexcept {
-  static_cast<void>(sizeof(check_body<Slip>));
-}
-
-}  // namespace trireme::comm::detail
-
 // ---- trireme/comm/collectives.hpp
-#include <numeric>
+#include <optional>
 
 // ---- trireme/comm/buffers.hpp
 #include <ranges>
@@ -1242,29 +1272,36 @@ template <message_buffer B>
     return tensor_view<T>(std::ranges::data(values), shape{static_cast<std::int64_t>(std::ranges::size(values))});
   }
 }
-template <message_buffer B>
-using view_of_t = decltype(view_of(std::declval<B>()));
-template <message_buffer B>
-using element_of_t = std::remove_reference_t<decltype(*std::declval<view_of_t<B>>().address())>;  ///< const if it is
-template <message_buffer B>
-using value_of_t = typename view_of_t<B>::value_type;
-template <class B>
-concept writable_buffer = message_buffer<B> && !std::is_const_v<element_of_t<B>>;
-
-/// Whether T travels as elements, or else as the bytes that it consists of.
-template <class T>
-[[nodiscard]] consteval bool is_sendable() {
-  static_assert(
-      element<T> || std::is_trivially_copyable_v<T>,
-      "trireme::comm: these elements are not trivially copyable, so their bytes alone mean nothing on another "
-      "rank; send the numbers that they are made of, or write them into a buffer of std::byte");
-  return element<T> || std::is_trivially_copyable_v<T>;
+template <class T, class Space>
+[[nodiscard]] constexpr auto view_of(tensor_view<T, Space> values) {
+  return values;
 }
+
+/// A buffer or a view.
+template <class B>
+concept message = requires(B&& values) {
+  detail::view_of(static_cast<B&&>(values));
+};
+template <message B>
+using view_of_t = decltype(view_of(std::declval<B>()));
+template <message B>
+using element_of_t = std::remove_reference_t<decltype(*std::declval<view_of_t<B>>().address())>;  ///< const if it is
+template <message B>
+using value_of_t = typename view_of_t<B>::value_type;
+template <message B>
+using space_of_t = typename view_of_t<B>::space;
+template <class B>
+concept writable = message<B> && !std::is_const_v<element_of_t<B>>;
+
 /// As elements, or as bytes: of what is no element of a tensor.
 template <class T, class Space>
-[[nodiscard]] auto sendable(tensor_view<T, Space> values) {
+[[nodiscard]] constexpr auto sendable(tensor_view<T, Space> values) {
   using value = std::remove_const_t<T>;
   using byte = std::conditional_t<std::is_const_v<T>, std::byte const, std::byte>;
+  static_assert(
+      element<value> || std::is_trivially_copyable_v<value>,
+      "trireme::comm: these elements are not trivially copyable, so their bytes alone mean nothing on another "
+      "rank; send the numbers that they are made of, or write them into a buffer of std::byte");
   if constexpr (element<value>)
     return values;
   else
@@ -1277,14 +1314,12 @@ template <class T, class Space>
 /// As send_to of a view. Elements that are no numbers travel as the bytes that they consist of.
 template <message_buffer B>
 [[nodiscard]] constexpr auto send_to(int peer, B&& values) {
-  if constexpr (comm::detail::is_sendable<comm::detail::value_of_t<B>>())
-    return send_to(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
+  return send_to(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
 }
 template <message_buffer B>
-requires comm::detail::writable_buffer<B>
+requires comm::detail::writable<B>
 [[nodiscard]] constexpr auto receive_from(int peer, B&& values) {
-  if constexpr (comm::detail::is_sendable<comm::detail::value_of_t<B>>())
-    return receive_from(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
+  return receive_from(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
 }
 
 }  // namespace trireme
@@ -1309,10 +1344,15 @@ struct interval {
 // ---- trireme/comm/geometry.hpp (goes on)
 namespace trireme::comm {
 
+/// Elements of one cache line, at least one.
+[[nodiscard]] constexpr std::int64_t line_of(std::size_t element_bytes) noexcept {
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(64 / element_bytes));
+}
+
 /// The part of `count` elements that rank `rank` of `size` works on in all_reduce and broadcast. Cut at multiples of a
 /// cache line, the first ranks taking one line more, so that no two ranks write to one line.
 [[nodiscard]] constexpr interval slice_of(std::int64_t count, std::size_t element_bytes, int rank, int size) noexcept {
-  auto const line = static_cast<std::int64_t>(64 / element_bytes);
+  auto const line = line_of(element_bytes);
   auto const lines = (count + line - 1) / line;
   auto const each = lines / size;
   auto const larger = lines % size;
@@ -1321,67 +1361,13 @@ namespace trireme::comm {
   return {first, last - first};
 }
 
-/// Which ranks have a side in a move.
-enum class side : std::uint8_t { all, root };
-/// Which elements of a view: all `count` of them, or those that the giver, or the taker, owns.
-enum class piece : std::uint8_t { whole, of_giver, of_taker };
-/// How a view is cut into what ranks own: at cache lines, into equal slices (ragged: by counts), or `count` a rank.
-enum class cut : std::uint8_t { none, lines, equal, parts };
-
-/// Each giver gives a piece of what it has to each taker, itself included.
-struct move {
-  side givers = side::all;
-  side takers = side::all;
-  piece given = piece::whole;  ///< of the giver's `from`
-  piece taken = piece::whole;  ///< of the taker's `to`
-  bool folds = false;          ///< what all givers give is combined, in rank order
-};
-
-/// What a collective moves, in this order. None where only calls meet, or where parts say it (exchange).
-struct row {
-  cut into = cut::none;
-  std::uint8_t count = 0;
-  std::array<move, 2> moves{};
-};
-
-namespace detail {
-namespace moves {
-inline constexpr move scatters{side::all, side::all, piece::of_taker, piece::of_taker, true};
-inline constexpr move gathers{side::all, side::all, piece::of_giver, piece::of_giver};
-inline constexpr move reduces{side::all, side::root, piece::whole, piece::whole, true};
-inline constexpr move collects{side::all, side::root, piece::whole, piece::of_giver};
-inline constexpr move deals{side::root, side::all, piece::of_taker, piece::whole};
-inline constexpr move tells{side::root, side::all, piece::whole, piece::whole};
-inline constexpr move trades{side::all, side::all, piece::of_taker, piece::of_giver};
-}  // namespace moves
-
-inline constexpr row rows_of_collectives[collective_kinds] = {
-    {},                                                    // barrier
-    {cut::lines, 2, {{moves::scatters, moves::gathers}}},  // all_reduce
-    {cut::equal, 1, {{moves::scatters}}},                  // reduce_scatter
-    {cut::lines, 1, {{moves::reduces}}},                   // reduce
-    {cut::equal, 1, {{moves::gathers}}},                   // all_gather
-    {cut::parts, 1, {{moves::collects}}},                  // gather
-    {cut::parts, 1, {{moves::deals}}},                     // scatter
-    {cut::lines, 1, {{moves::tells}}},                     // broadcast
-    {cut::equal, 1, {{moves::trades}}},                    // all_to_all; ragged: as its parts say
-    {},                                                    // exchange: as its parts say
-    {},                                                    // peers
-    {},                                                    // split
-    {},                                                    // duplicate
-};
-}  // namespace detail
-
-[[nodiscard]] constexpr row const& row_of(collective kind) noexcept {
-  return detail::rows_of_collectives[static_cast<std::size_t>(kind)];
-}
-
 /// The row of one call among `size` ranks.
 struct geometry {
   call const& what;
   std::size_t element_bytes;
   int size;
-  std::span<std::int64_t const> counts{};  ///< of a ragged all_gather
+  std::span<std::int64_t const> counts{};  ///< of a ragged call: elements of each rank
+  std::span<std::int64_t const> firsts{};  ///< and of all ranks before it, where somebody has added them up
 
   [[nodiscard]] constexpr row const& of() const noexcept { return row_of(what.kind); }
   [[nodiscard]] constexpr bool gives(move const& it, int rank) const noexcept {
@@ -1406,6 +1392,7 @@ struct geometry {
   [[nodiscard]] constexpr interval owned(int rank) const noexcept {
     if (of().into == cut::lines) return slice_of(what.count, element_bytes, rank, size);
     if (counts.empty()) return {rank * owned_count(rank), owned_count(rank)};
+    if (!firsts.empty()) return {firsts[static_cast<std::size_t>(rank)], owned_count(rank)};
     interval out{0, owned_count(rank)};
     for (int below = 0; below < rank; ++below) out.first += owned_count(below);
     return out;
@@ -1432,12 +1419,7 @@ struct geometry {
         continue;
       }
       if (own < 0) own = owned_count(rank);
-      if (it.given == piece::of_giver)
-        sum += own * others;
-      else if (moves.into == cut::equal)
-        sum += own * (size - 1);
-      else
-        sum += all() - own;
+      sum += it.given == piece::of_giver ? own * others : all() - own;
     }
     return sum;
   }
@@ -1575,13 +1557,16 @@ inline void expect_color(std::string_view who, int color) {
 }
 
 /// The parts of a ragged view, one a rank, in rank order.
-template <class T>
-void append_parts(std::vector<part>& parts, bool sent, dtype type, std::size_t element_bytes, T const* address,
+template <class T, class Space>
+void append_parts(std::vector<part>& parts, bool sent, tensor_view<T, Space> values,
                   std::span<std::int64_t const> counts) {
-  auto* at = const_cast<std::byte*>(reinterpret_cast<std::byte const*>(address));
+  std::int64_t first = 0;
   for (std::size_t rank = 0; rank < counts.size(); ++rank) {
-    parts.push_back({static_cast<int>(rank), sent, type, counts[rank], at});
-    if (counts[rank] > 0) at += static_cast<std::size_t>(counts[rank]) * element_bytes;
+    auto const own = sendable(values.flat(first, counts[rank]));
+    using value = std::remove_const_t<std::remove_pointer_t<decltype(own.address())>>;
+    parts.push_back({static_cast<int>(rank), sent, dtype_of<value>, own.size(),
+                     const_cast<std::byte*>(reinterpret_cast<std::byte const*>(own.address()))});
+    first += counts[rank];
   }
 }
 
@@ -1965,21 +1950,31 @@ struct gradient_terms {
 struct loss_sum {
   double sum = 0;
   std::int64_t count = 0;
+  std::int64_t left_out = 0;  ///< rows that have no loss, but a share of the weight that backward gave to all rows
   [[nodiscard]] double mean() const noexcept { return count == 0 ? 0.0 : sum / static_cast<double>(count); }
   loss_sum& operator+=(loss_sum const& other) noexcept {
     sum += other.sum;
     count += other.count;
+    left_out += other.left_out;
     return *this;
   }
 };
 
-/// The sizes of an attention.
+/// Which positions of its sample a query sees.
+struct attention_mask {
+  bool causal = true;       ///< none behind its own
+  std::int64_t window = 0;  ///< those fewer than so many positions away; 0: however far
+  friend bool operator==(attention_mask const&, attention_mask const&) = default;
+};
+
+/// The sizes of an attention, and its mask.
 struct attention_shape {
   std::int64_t batch = 0;
   std::int64_t context = 0;
   std::int64_t heads = 0;
   std::int64_t channels = 0;
   std::int64_t first_head = 0;  ///< the number of the first of these heads among all of its layer, for dropout
+  attention_mask mask{};
   [[nodiscard]] constexpr std::int64_t head_channels() const noexcept { return channels / heads; }
 };
 
@@ -2026,7 +2021,8 @@ inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || storage_
 template <class T>
 using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-enum class activation { none, gelu, tanh, relu, silu };
+/// gelu: GPT-2's, with a tanh; gelu_erf: x times the normal distribution's function, without that approximation.
+enum class activation { none, gelu, tanh, relu, silu, gelu_erf };
 
 /// How a weight is stored: (inputs, outputs) as GPT-2 does, or (outputs, inputs) as an embedding table does.
 enum class orientation { in_out, out_in };
@@ -2040,7 +2036,7 @@ struct attention_block {
   std::int64_t rows = 0;
   std::int64_t query_row = 0;
   std::int64_t key_row = 0;
-  std::int64_t first_query = 0;  ///< position of the first query; not before that of the first key
+  std::int64_t first_query = 0;  ///< position of the first query
   std::int64_t first_key = 0;
   std::int64_t whole = 0;  ///< positions of a sample
 };
@@ -2074,10 +2070,46 @@ struct head_layout {
   }
 };
 
+using trireme::attention_mask;
 using trireme::attention_shape;
 using trireme::dropout_site;
 using trireme::gradient_terms;
 using trireme::loss_sum;
+
+/// Tokens that say which positions see each other; any number below 0 is no token.
+struct token_mask {
+  std::int32_t padding = -1;    ///< fills a sample before its first word, or behind its last one; nobody sees it
+  std::int32_t separator = -1;  ///< the last token of a document, which sees and is seen by nothing outside
+  [[nodiscard]] constexpr bool any() const noexcept { return padding >= 0 || separator >= 0; }
+  [[nodiscard]] constexpr bool is_padding(std::int32_t token) const noexcept {
+    return padding >= 0 && token == padding;
+  }
+  [[nodiscard]] constexpr bool is_separator(std::int32_t token) const noexcept {
+    return separator >= 0 && token == separator;
+  }
+  friend bool operator==(token_mask const&, token_mask const&) = default;
+};
+
+/// How the angles of rotary positions are made slower, for samples longer than those of an earlier training.
+struct rotary_scaling {
+  double factor = 1;          ///< angles are divided by it
+  std::int64_t original = 0;  ///< 0: all of them. Else Llama 3's rule: those that turn less than `low` times in so many
+                              ///< positions; none that turn more than `high` times; and in between partly
+  double low = 1;
+  double high = 4;
+  friend bool operator==(rotary_scaling const&, rotary_scaling const&) = default;
+};
+
+/// What a cross entropy is besides -log softmax(x)[target].
+struct cross_entropy_terms {
+  std::int32_t ignored = -1;  ///< rows with this target are left out, as those with one below 0 are
+  double smoothing = 0;       ///< this share of a target is spread evenly over all classes
+  double z = 0;               ///< the weight of log(sum(exp(x)))^2
+  [[nodiscard]] constexpr bool leaves_out(std::int64_t target) const noexcept {
+    return target < 0 || target == ignored;
+  }
+  friend bool operator==(cross_entropy_terms const&, cross_entropy_terms const&) = default;
+};
 
 /// What a product does to its result on the way out: y = residual + act(x w + bias).
 template <class T, class Space>
@@ -2863,6 +2895,34 @@ TRIREME_INLINE F gelu_derivative(F x) {
   return fma(x * slope, g * (F::all(1) - g), g);
 }
 
+/// The function of the normal distribution, (1 + erf(x / sqrt(2))) / 2; in float to 1e-7 [Abramowitz, Stegun, 1964,
+/// 7.1.26].
+template <class F>
+TRIREME_INLINE F normal_share(F x) {
+  if constexpr (sizeof(typename F::real) == 8) {
+    return {std::erfc(x.v * -0.70710678118654752440) / 2};
+  } else {
+    F const z = magnitude(x) * F::all(0.70710678F);
+    F const t = F::all(1.0F) / fma(z, F::all(0.3275911F), F::all(1.0F));
+    F p = F::all(0.5F * 1.061405429F);
+    p = fma(p, t, F::all(0.5F * -1.453152027F));
+    p = fma(p, t, F::all(0.5F * 1.421413741F));
+    p = fma(p, t, F::all(0.5F * -0.284496736F));
+    p = fma(p, t, F::all(0.5F * 0.254829592F));
+    F const tail = p * t * exp(F::all(0.0F) - z * z);
+    return where_less(x, F::all(0.0F), tail, F::all(1.0F) - tail);
+  }
+}
+
+/// The derivative of x normal_share(x), which is 0 or 1 to the last bit beyond +-40.
+template <class F>
+TRIREME_INLINE F gelu_erf_derivative(F x) {
+  using real = typename F::real;
+  x = max(F::all(-40), min(F::all(40), x));
+  F const density = exp(x * x * F::all(static_cast<real>(-0.5))) * F::all(static_cast<real>(0.39894228040143267794));
+  return fma(x, density, normal_share(x));
+}
+
 /// 1 / (1 + exp(-x))
 template <class F>
 TRIREME_INLINE F sigmoid(F x) {
@@ -2881,6 +2941,8 @@ TRIREME_INLINE F activated(F x, activation act) {
       return max(F::all(0), x);
     case activation::silu:
       return x * sigmoid(x);
+    case activation::gelu_erf:
+      return x * normal_share(x);
     case activation::none:
       break;
   }
@@ -2902,6 +2964,8 @@ TRIREME_INLINE F activation_slope(F x, activation act) {
       F const s = sigmoid(x);
       return fma(x * s, F::all(1) - s, s);
     }
+    case activation::gelu_erf:
+      return gelu_erf_derivative(x);
     case activation::none:
       break;
   }
@@ -2984,6 +3048,34 @@ TRIREME_INLINE F gelu_derivative(F x) {
   return fma(x * slope, g * (F::all(1) - g), g);
 }
 
+/// The function of the normal distribution, (1 + erf(x / sqrt(2))) / 2; in float to 1e-7 [Abramowitz, Stegun, 1964,
+/// 7.1.26].
+template <class F>
+TRIREME_INLINE F normal_share(F x) {
+  if constexpr (sizeof(typename F::real) == 8) {
+    return {std::erfc(x.v * -0.70710678118654752440) / 2};
+  } else {
+    F const z = magnitude(x) * F::all(0.70710678F);
+    F const t = F::all(1.0F) / fma(z, F::all(0.3275911F), F::all(1.0F));
+    F p = F::all(0.5F * 1.061405429F);
+    p = fma(p, t, F::all(0.5F * -1.453152027F));
+    p = fma(p, t, F::all(0.5F * 1.421413741F));
+    p = fma(p, t, F::all(0.5F * -0.284496736F));
+    p = fma(p, t, F::all(0.5F * 0.254829592F));
+    F const tail = p * t * exp(F::all(0.0F) - z * z);
+    return where_less(x, F::all(0.0F), tail, F::all(1.0F) - tail);
+  }
+}
+
+/// The derivative of x normal_share(x), which is 0 or 1 to the last bit beyond +-40.
+template <class F>
+TRIREME_INLINE F gelu_erf_derivative(F x) {
+  using real = typename F::real;
+  x = max(F::all(-40), min(F::all(40), x));
+  F const density = exp(x * x * F::all(static_cast<real>(-0.5))) * F::all(static_cast<real>(0.39894228040143267794));
+  return fma(x, density, normal_share(x));
+}
+
 /// 1 / (1 + exp(-x))
 template <class F>
 TRIREME_INLINE F sigmoid(F x) {
@@ -3002,6 +3094,8 @@ TRIREME_INLINE F activated(F x, activation act) {
       return max(F::all(0), x);
     case activation::silu:
       return x * sigmoid(x);
+    case activation::gelu_erf:
+      return x * normal_share(x);
     case activation::none:
       break;
   }
@@ -3023,6 +3117,8 @@ TRIREME_INLINE F activation_slope(F x, activation act) {
       F const s = sigmoid(x);
       return fma(x * s, F::all(1) - s, s);
     }
+    case activation::gelu_erf:
+      return gelu_erf_derivative(x);
     case activation::none:
       break;
   }
@@ -3106,6 +3202,34 @@ TRIREME_INLINE F gelu_derivative(F x) {
   return fma(x * slope, g * (F::all(1) - g), g);
 }
 
+/// The function of the normal distribution, (1 + erf(x / sqrt(2))) / 2; in float to 1e-7 [Abramowitz, Stegun, 1964,
+/// 7.1.26].
+template <class F>
+TRIREME_INLINE F normal_share(F x) {
+  if constexpr (sizeof(typename F::real) == 8) {
+    return {std::erfc(x.v * -0.70710678118654752440) / 2};
+  } else {
+    F const z = magnitude(x) * F::all(0.70710678F);
+    F const t = F::all(1.0F) / fma(z, F::all(0.3275911F), F::all(1.0F));
+    F p = F::all(0.5F * 1.061405429F);
+    p = fma(p, t, F::all(0.5F * -1.453152027F));
+    p = fma(p, t, F::all(0.5F * 1.421413741F));
+    p = fma(p, t, F::all(0.5F * -0.284496736F));
+    p = fma(p, t, F::all(0.5F * 0.254829592F));
+    F const tail = p * t * exp(F::all(0.0F) - z * z);
+    return where_less(x, F::all(0.0F), tail, F::all(1.0F) - tail);
+  }
+}
+
+/// The derivative of x normal_share(x), which is 0 or 1 to the last bit beyond +-40.
+template <class F>
+TRIREME_INLINE F gelu_erf_derivative(F x) {
+  using real = typename F::real;
+  x = max(F::all(-40), min(F::all(40), x));
+  F const density = exp(x * x * F::all(static_cast<real>(-0.5))) * F::all(static_cast<real>(0.39894228040143267794));
+  return fma(x, density, normal_share(x));
+}
+
 /// 1 / (1 + exp(-x))
 template <class F>
 TRIREME_INLINE F sigmoid(F x) {
@@ -3124,6 +3248,8 @@ TRIREME_INLINE F activated(F x, activation act) {
       return max(F::all(0), x);
     case activation::silu:
       return x * sigmoid(x);
+    case activation::gelu_erf:
+      return x * normal_share(x);
     case activation::none:
       break;
   }
@@ -3145,6 +3271,8 @@ TRIREME_INLINE F activation_slope(F x, activation act) {
       F const s = sigmoid(x);
       return fma(x * s, F::all(1) - s, s);
     }
+    case activation::gelu_erf:
+      return gelu_erf_derivative(x);
     case activation::none:
       break;
   }
@@ -4547,24 +4675,45 @@ template <class T>
   return extreme_of<false>(a, b);
 }
 
+/// combine() of a reduction of somebody's own, whose values need not be aligned.
+template <class Op, class T>
+void combine_own(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count) {
+  constexpr auto bytes = static_cast<std::int64_t>(sizeof(T));
+  auto const at = [](void const* values, std::int64_t i) {
+    T value;
+    std::memcpy(&value, static_cast<std::byte const*>(values) + i * bytes, sizeof(T));
+    return value;
+  };
+  for (std::int64_t i = 0; i < count; ++i) {
+    T total = at(terms[0], i);
+    for (auto const* term : terms.subspan(1)) total = Op{}(total, at(term, i));
+    for (auto* output : outputs) std::memcpy(static_cast<std::byte*>(output) + i * bytes, &total, sizeof(T));
+  }
+}
+
 /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: in the tree over them); a mean is then
 /// divided by `divisor`. An output may be a term, but not overlap one partly.
 template <class Op, class T>
-void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count, int divisor) {
-  [[maybe_unused]] constexpr bool mean = std::is_same_v<Op, reduction::mean>;
-  if constexpr (!std::is_same_v<Op, reduction::pairwise>) {
-    if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
-      for (std::int64_t i = 0; i < count; ++i) {
-        auto total = static_cast<combine_t<Op, T>>(static_cast<T const*>(terms[0])[i]);
-        for (auto const* term : terms.subspan(1))
-          total = combined(Op{}, total, static_cast<combine_t<Op, T>>(static_cast<T const*>(term)[i]));
-        if constexpr (mean) total /= static_cast<combine_t<Op, T>>(divisor);
-        for (auto* output : outputs) static_cast<T*>(output)[i] = static_cast<T>(total);
+void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
+             [[maybe_unused]] int divisor) {
+  if constexpr (std::is_base_of_v<reduction::own, Op>) {
+    combine_own<Op, T>(outputs, terms, count);
+  } else {
+    [[maybe_unused]] constexpr bool mean = std::is_same_v<Op, reduction::mean>;
+    if constexpr (!std::is_same_v<Op, reduction::pairwise>) {
+      if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
+        for (std::int64_t i = 0; i < count; ++i) {
+          auto total = static_cast<combine_t<Op, T>>(static_cast<T const*>(terms[0])[i]);
+          for (auto const* term : terms.subspan(1))
+            total = combined(Op{}, total, static_cast<combine_t<Op, T>>(static_cast<T const*>(term)[i]));
+          if constexpr (mean) total /= static_cast<combine_t<Op, T>>(divisor);
+          for (auto* output : outputs) static_cast<T*>(output)[i] = static_cast<T>(total);
+        }
+        return;
       }
-      return;
     }
+    ops::host_reductions::reduce<T, Op>(outputs, terms, count, Op{}, divisor);
   }
-  ops::host_reductions::reduce<T, Op>(outputs, terms, count, Op{}, divisor);
 }
 
 }  // namespace trireme::comm::detail
@@ -4577,6 +4726,7 @@ namespace trireme::comm {
 ///
 /// Requires  touchable     whether the CPU may read and write the elements;
 ///           phantom       (may be left out) true if there are no elements, so that nothing is ever copied or combined;
+///           pairwise      (may be left out) false if combine has no pairwise sums;
 ///           complete      a function that returns when what this thread has asked for is done; null: it is at once;
 ///           copy(to, from, bytes)  within the space;
 ///           combine<T, Op>(outputs, terms, count, divisor)  outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this
@@ -4618,6 +4768,15 @@ template <class Space>
 inline constexpr bool is_phantom = requires {
   requires space_kernels<Space>::phantom;
 };
+/// Whether the kernels of a space combine values by `op`.
+template <class Space>
+[[nodiscard]] constexpr bool can_combine(reduction_kind op) noexcept {
+  if (op == reduction_kind::own) return space_kernels<Space>::touchable || is_phantom<Space>;
+  if constexpr (requires { space_kernels<Space>::pairwise; })
+    return op != reduction_kind::pairwise || space_kernels<Space>::pairwise;
+  else
+    return true;
+}
 template <class Space>
 inline constexpr element_kernels moving_kernels{&space_kernels<Space>::copy, nullptr, space_kernels<Space>::complete,
                                                 space_kernels<Space>::touchable, is_phantom<Space>};
@@ -4634,12 +4793,12 @@ namespace trireme::comm {
 /// What a rank sends to other ranks in one collective, in bytes: what `traffic()` counts on every communicator, and
 /// what a plan adds up before anything runs. `count` is the number of elements of the whole view.
 ///
-/// Bytes  the bandwidth-optimal volume, as the moves of comm/geometry.hpp say. What really travels may differ, but
+/// Bytes  the bandwidth-optimal volume, as the moves of comm/rows.hpp say. What really travels may differ, but
 ///        every communicator counts these bytes: comm::mpi sends more where latency decides (small values go whole),
 ///        and in shared memory ranks read instead of sending.
 namespace bytes_sent {
 
-/// Of any collective without parts of its own. `counts` are those of a ragged all_gather: the elements of each rank.
+/// Of any collective without parts of its own. `counts` are those of a ragged call: the elements of each rank.
 [[nodiscard]] constexpr std::uint64_t of(call const& what, std::size_t element_bytes, int rank, int size,
                                          std::span<std::int64_t const> counts = {}) {
   return static_cast<std::uint64_t>(geometry{what, element_bytes, size, counts}.sent(rank)) * element_bytes;
@@ -4649,6 +4808,13 @@ namespace bytes_sent {
 }
 [[nodiscard]] constexpr std::uint64_t reduce_scatter(std::int64_t count, std::size_t element_bytes, int size) {
   return of({.kind = collective::reduce_scatter, .count = count}, element_bytes, 0, size);
+}
+[[nodiscard]] constexpr std::uint64_t reduce_scatter(std::span<std::int64_t const> counts, std::size_t element_bytes,
+                                                     int rank) {
+  std::int64_t all = 0;
+  for (auto const each : counts) all += each;
+  return of({.kind = collective::reduce_scatter, .count = all}, element_bytes, rank, static_cast<int>(counts.size()),
+            counts);
 }
 [[nodiscard]] constexpr std::uint64_t all_gather(std::int64_t count, std::size_t element_bytes, int size) {
   return of({.kind = collective::all_gather, .count = count}, element_bytes, 0, size);
@@ -4693,6 +4859,16 @@ inline constexpr std::size_t gathered_bytes = std::size_t{64} << 10;
 /// The most bytes of one block that rounds deal, or that they gather where all blocks are kept.
 inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
 
+/// Whether rounds gather the whole values of all ranks, which each then combines or keeps for itself.
+[[nodiscard]] constexpr bool gathers_terms(geometry const& it) noexcept {
+  auto const all = static_cast<std::size_t>(it.what.count) * it.element_bytes * static_cast<std::size_t>(it.size);
+  return (it.of().moves[0].given == piece::whole || it.of().count == 2) && all <= gathered_bytes;
+}
+/// Whether rounds deal what each rank owns to it.
+[[nodiscard]] constexpr bool deals_blocks(geometry const& it) noexcept {
+  return it.of().into != cut::parts && static_cast<std::size_t>(it.largest()) * it.element_bytes <= dealt_bytes;
+}
+
 /// How many latencies of a network a rank waits in a command, one after the other, as comm::mpi carries it between
 /// machines: its rounds, and as many again to gather the results of an all_reduce or reduce of middle size. Large
 /// values travel beside the rounds, one message for each move; carried sums and MPI's own collectives are counted so,
@@ -4701,18 +4877,31 @@ inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
   if (size == 1) return 0;
   if (it.what.kind == collective::exchange) return it.messages > 0 ? 1 : 0;
   auto const rounds = rounds_among(size);
-  auto const& row = row_of(it.what.kind);
-  if (!row.moves[0].folds || row.into != cut::lines) return rounds;
-  auto const whole = static_cast<std::size_t>(it.what.count) * it.element_bytes;
-  auto const slice =
-      static_cast<std::size_t>(slice_of(it.what.count, it.element_bytes, 0, size).count) * it.element_bytes;
-  if (whole * static_cast<std::size_t>(size) <= gathered_bytes) return rounds;
-  return slice <= dealt_bytes ? 2 * rounds : std::max(rounds, 2);
+  geometry const where{it.what, it.element_bytes, size, it.counts};
+  if (!where.of().moves[0].folds || where.of().into != cut::lines || gathers_terms(where)) return rounds;
+  return deals_blocks(where) ? 2 * rounds : std::max(rounds, 2);
 }
 
 [[nodiscard]] inline std::uint32_t messages_of(command const& it, int size) noexcept {
   if (it.bytes == 0) return 0;
   return row_of(it.what.kind).moves[0].takers == side::root ? 1U : static_cast<std::uint32_t>(size - 1);
+}
+
+/// Sets what a command of parts counts.
+inline void count_parts(command& it, int rank) noexcept {
+  it.bytes = 0;
+  it.messages = 0;
+  for (auto const& each : it.parts) {
+    if (!each.sent || each.peer == rank || each.count == 0) continue;
+    it.bytes += static_cast<std::uint64_t>(each.count) * size_of(each.type);
+    ++it.messages;
+  }
+}
+/// Sets what a command counts: its bytes and messages.
+inline void count_sent(command& it, int rank, int size) noexcept {
+  if (!it.parts.empty()) return count_parts(it, rank);
+  it.bytes = bytes_sent::of(it.what, it.element_bytes, rank, size, it.counts);
+  it.messages = messages_of(it, size);
 }
 
 /// What passes between this rank and one other in one command. Over all peers `sent` adds up to command::bytes and
@@ -4790,37 +4979,37 @@ concept policy = requires {
 // ---- trireme/comm/collectives.hpp (goes on)
 namespace trireme::comm {
 
-/// sum, pairwise, max, min, and for floating-point elements mean.
+/// A reduction of somebody's own that combines values of T.
 template <class Op, class T>
-concept reduction_for = arithmetic_element<T> && reduction_of<Op>
-!= reduction_kind::none && (!std::same_as<Op, reduction::mean> || !std::is_integral_v<T>);
+concept own_reduction_for = std::derived_from<Op, reduction::own> && std::is_empty_v<Op> &&
+                                std::is_trivially_copyable_v<T> && std::default_initializable<T> && sizeof(T) <= 1024 &&
+                            requires(Op op, T const& a, T const& b) {
+  { op(a, b) } -> std::convertible_to<T>;
+};
+
+/// sum, pairwise, max, min, and for floating-point elements mean; or one's own.
+template <class Op, class T>
+concept reduction_for = own_reduction_for<Op, T> ||
+    (arithmetic_element<T>&& reduction_of<Op> != reduction_kind::none && reduction_of<Op> != reduction_kind::own &&
+     (!std::same_as<Op, reduction::mean> || !std::is_integral_v<T>));
 
 namespace detail {
-template <class World, class T, class Space, class Op, collective Kind>
-concept can_reduce = reduction_for<Op, T> && World::template supports<Space>(Kind, dtype_of<T>, reduction_of<Op>);
-template <class World, class T, class Space, collective Kind>
-concept can_move = element<T> && World::template supports<Space>(Kind, dtype_of<T>, reduction_kind::none);
-template <class World, class From, class T, class Space, collective Kind>
-concept can_move_from = std::same_as<std::remove_const_t<From>, T> && can_move<World, T, Space, Kind>;
+/// What values of B travel as (buffers.hpp).
+template <message B>
+using sent_t = std::conditional_t<element<value_of_t<B>>, value_of_t<B>, std::byte>;
+template <class T>
+inline constexpr dtype sent_type = dtype_of<std::conditional_t<element<T>, T, std::byte>>;
 
-// The same for buffers (buffers.hpp).
-template <class B>
-using space_of_t = typename view_of_t<B>::space;
 template <class World, class B, class Op, collective Kind>
-concept can_reduce_buffer = message_buffer<B> && can_reduce<World, element_of_t<B>, space_of_t<B>, Op, Kind>;
+concept can_reduce = writable<B> && reduction_for<Op, value_of_t<B>> &&
+    World::template supports<space_of_t<B>>(Kind, dtype_of<sent_t<B>>, reduction_of<Op>);
+
 template <class World, class B, collective Kind>
-concept can_move_buffer = writable_buffer<B> && can_move<World, std::byte, space_of_t<B>, Kind>;
-template <class T, class Space>
-[[nodiscard]] constexpr auto view_of(tensor_view<T, Space> values) {
-  return values;
-}
-/// A view and a buffer, or two buffers, whose elements can be written to `To`; two views have calls of their own.
-template <class From, class To>
-concept some_buffers = (message_buffer<From> || message_buffer<To>)&&requires(From from, To to) {
-  detail::view_of(static_cast<From&&>(from));
-  detail::view_of(static_cast<To&&>(to));
-  requires !std::is_const_v<std::remove_reference_t<decltype(*detail::view_of(static_cast<To&&>(to)).address())>>;
-};
+concept can_move = writable<B> &&
+    World::template supports<space_of_t<B>>(Kind, dtype_of<sent_t<B>>, reduction_kind::none);
+template <class World, class From, class To, collective Kind>
+concept can_move_from = message<From> && can_move<World, To, Kind> && std::same_as<value_of_t<From>, value_of_t<To>> &&
+    std::same_as<space_of_t<From>, space_of_t<To>>;
 }  // namespace detail
 
 /// The typed face of a communicator: every collective, blocking and `_async`, checked and turned into a command.
@@ -4832,9 +5021,9 @@ concept some_buffers = (message_buffer<From> || message_buffer<To>)&&requires(Fr
 ///   split(color, key), duplicate()
 /// A decorator derives from it too, and passes on commands to the execute() and submit() of the world below.
 ///
-/// Shapes   see contract/communicator.hpp, which has one concept a collective. Besides tensor_views all take buffers
-///          (buffers.hpp): vectors, arrays, spans, tensors; all_gather, broadcast and exchange take them of any
-///          trivially copyable type.
+/// Shapes   see contract/communicator.hpp, which has one concept a collective. All take tensor_views, and buffers
+///          (buffers.hpp): vectors, arrays, spans, tensors; what reduces nothing takes them of any trivially copyable
+///          type.
 /// Bytes    counted as comm::bytes_sent says, whatever the engine does.
 /// Ranks    every rank calls the same collectives in the same order; exchange is called by those that take part.
 /// Errors   config_error before anything is sent if an argument cannot be right: uneven slices, a root or a peer out of
@@ -4861,228 +5050,134 @@ class collectives {
   void barrier() { execute(command{}); }
   [[nodiscard]] auto barrier_async() { return submit(command{}); }
 
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::all_reduce>
-  void all_reduce(tensor_view<T, Space> values, Op = {}) {
-    execute(reducing<T, Space, Op>(collective::all_reduce, values));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::all_reduce>
+  void all_reduce(B&& values, Op = {}) {
+    execute(reducing<Op>(collective::all_reduce, detail::view_of(std::forward<B>(values))));
   }
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::all_reduce>
-  [[nodiscard]] auto all_reduce_async(tensor_view<T, Space> values, Op = {}) {
-    return submit(reducing<T, Space, Op>(collective::all_reduce, values));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::all_reduce>
+  [[nodiscard]] auto all_reduce_async(B&& values, Op = {}) {
+    return submit(reducing<Op>(collective::all_reduce, detail::view_of(std::forward<B>(values))));
   }
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce_scatter>
-  void reduce_scatter(tensor_view<T, Space> values, Op = {}) {
-    execute(reducing<T, Space, Op>(collective::reduce_scatter, values));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce_scatter>
+  void reduce_scatter(B&& values, Op = {}) {
+    execute(reducing<Op>(collective::reduce_scatter, detail::view_of(std::forward<B>(values))));
   }
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce_scatter>
-  [[nodiscard]] auto reduce_scatter_async(tensor_view<T, Space> values, Op = {}) {
-    return submit(reducing<T, Space, Op>(collective::reduce_scatter, values));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce_scatter>
+  [[nodiscard]] auto reduce_scatter_async(B&& values, Op = {}) {
+    return submit(reducing<Op>(collective::reduce_scatter, detail::view_of(std::forward<B>(values))));
   }
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce>
-  void reduce(tensor_view<T, Space> values, int root, Op = {}) {
-    execute(reducing<T, Space, Op>(collective::reduce, values, root));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce_scatter>
+  void reduce_scatter(B&& values, std::span<std::int64_t const> counts, Op = {}) {
+    execute(reducing<Op>(collective::reduce_scatter, detail::view_of(std::forward<B>(values)), -1, counts));
   }
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce>
-  [[nodiscard]] auto reduce_async(tensor_view<T, Space> values, int root, Op = {}) {
-    return submit(reducing<T, Space, Op>(collective::reduce, values, root));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce_scatter>
+  [[nodiscard]] auto reduce_scatter_async(B&& values, std::span<std::int64_t const> counts, Op = {}) {
+    return submit(reducing<Op>(collective::reduce_scatter, detail::view_of(std::forward<B>(values)), -1, counts));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::all_gather>
-  void all_gather(tensor_view<T, Space> values) {
-    execute(moving<T, Space>(collective::all_gather, values, values, values.size()));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce>
+  void reduce(B&& values, int root, Op = {}) {
+    execute(reducing<Op>(collective::reduce, detail::view_of(std::forward<B>(values)), root));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::all_gather>
-  [[nodiscard]] auto all_gather_async(tensor_view<T, Space> values) {
-    return submit(moving<T, Space>(collective::all_gather, values, values, values.size()));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce>
+  [[nodiscard]] auto reduce_async(B&& values, int root, Op = {}) {
+    return submit(reducing<Op>(collective::reduce, detail::view_of(std::forward<B>(values)), root));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::all_gather>
-  void all_gather(tensor_view<T, Space> values, std::span<std::int64_t const> counts) {
-    execute(ragged_all_gather<T, Space>(values, counts));
+  template <class B>
+  requires detail::can_move<Derived, B, collective::all_gather>
+  void all_gather(B&& values) { execute(in_place(collective::all_gather, detail::view_of(std::forward<B>(values)))); }
+  template <class B>
+  requires detail::can_move<Derived, B, collective::all_gather>
+  [[nodiscard]] auto all_gather_async(B&& values) {
+    return submit(in_place(collective::all_gather, detail::view_of(std::forward<B>(values))));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::all_gather>
-  [[nodiscard]] auto all_gather_async(tensor_view<T, Space> values, std::span<std::int64_t const> counts) {
-    return submit(ragged_all_gather<T, Space>(values, counts));
+  template <class B>
+  requires detail::can_move<Derived, B, collective::all_gather>
+  void all_gather(B&& values, std::span<std::int64_t const> counts) {
+    execute(in_place(collective::all_gather, detail::view_of(std::forward<B>(values)), -1, counts));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::broadcast>
-  void broadcast(tensor_view<T, Space> values, int root) {
-    execute(moving<T, Space>(collective::broadcast, values, values, values.size(), root));
+  template <class B>
+  requires detail::can_move<Derived, B, collective::all_gather>
+  [[nodiscard]] auto all_gather_async(B&& values, std::span<std::int64_t const> counts) {
+    return submit(in_place(collective::all_gather, detail::view_of(std::forward<B>(values)), -1, counts));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::broadcast>
-  [[nodiscard]] auto broadcast_async(tensor_view<T, Space> values, int root) {
-    return submit(moving<T, Space>(collective::broadcast, values, values, values.size(), root));
+  template <class B>
+  requires detail::can_move<Derived, B, collective::broadcast>
+  void broadcast(B&& values, int root) {
+    execute(in_place(collective::broadcast, detail::view_of(std::forward<B>(values)), root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::gather>
-  void gather(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
-    execute(moving<T, Space>(collective::gather, from, to, from.size(), root));
+  template <class B>
+  requires detail::can_move<Derived, B, collective::broadcast>
+  [[nodiscard]] auto broadcast_async(B&& values, int root) {
+    return submit(in_place(collective::broadcast, detail::view_of(std::forward<B>(values)), root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::gather>
-  [[nodiscard]] auto gather_async(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
-    return submit(moving<T, Space>(collective::gather, from, to, from.size(), root));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::gather>
+  void gather(From&& from, To&& to, int root) {
+    execute(moving(collective::gather, detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)),
+                   root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::scatter>
-  void scatter(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
-    execute(moving<T, Space>(collective::scatter, from, to, to.size(), root));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::gather>
+  [[nodiscard]] auto gather_async(From&& from, To&& to, int root) {
+    return submit(moving(collective::gather, detail::view_of(std::forward<From>(from)),
+                         detail::view_of(std::forward<To>(to)), root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::scatter>
-  [[nodiscard]] auto scatter_async(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
-    return submit(moving<T, Space>(collective::scatter, from, to, to.size(), root));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::scatter>
+  void scatter(From&& from, To&& to, int root) {
+    execute(moving(collective::scatter, detail::view_of(std::forward<From>(from)),
+                   detail::view_of(std::forward<To>(to)), root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
-  void all_to_all(tensor_view<From, Space> from, tensor_view<T, Space> to) {
-    execute(moving<T, Space>(collective::all_to_all, from, to, from.size()));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::scatter>
+  [[nodiscard]] auto scatter_async(From&& from, To&& to, int root) {
+    return submit(moving(collective::scatter, detail::view_of(std::forward<From>(from)),
+                         detail::view_of(std::forward<To>(to)), root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
-  [[nodiscard]] auto all_to_all_async(tensor_view<From, Space> from, tensor_view<T, Space> to) {
-    return submit(moving<T, Space>(collective::all_to_all, from, to, from.size()));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::all_to_all>
+  void all_to_all(From&& from, To&& to) {
+    execute(moving(collective::all_to_all, detail::view_of(std::forward<From>(from)),
+                   detail::view_of(std::forward<To>(to))));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
-  void all_to_all(tensor_view<From, Space> from, std::span<std::int64_t const> sent, tensor_view<T, Space> to,
-                  std::span<std::int64_t const> received) {
-    execute(ragged_all_to_all<T, Space>(from, sent, to, received));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::all_to_all>
+  [[nodiscard]] auto all_to_all_async(From&& from, To&& to) {
+    return submit(moving(collective::all_to_all, detail::view_of(std::forward<From>(from)),
+                         detail::view_of(std::forward<To>(to))));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
-  [[nodiscard]] auto all_to_all_async(tensor_view<From, Space> from, std::span<std::int64_t const> sent,
-                                      tensor_view<T, Space> to, std::span<std::int64_t const> received) {
-    return submit(ragged_all_to_all<T, Space>(from, sent, to, received));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::all_to_all>
+  void all_to_all(From&& from, std::span<std::int64_t const> sent, To&& to, std::span<std::int64_t const> received) {
+    execute(ragged_all_to_all(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)),
+                              received));
+  }
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::all_to_all>
+  [[nodiscard]] auto all_to_all_async(From&& from, std::span<std::int64_t const> sent, To&& to,
+                                      std::span<std::int64_t const> received) {
+    return submit(ragged_all_to_all(detail::view_of(std::forward<From>(from)), sent,
+                                    detail::view_of(std::forward<To>(to)), received));
   }
   /// `transfers` is a list in one piece: a vector, array or span of transfer<Space>.
   template <class Transfers, class Space = typename Transfers::value_type::space>
-  requires detail::can_move<Derived, std::byte, Space, collective::exchange>
+  requires detail::can_move<Derived, tensor_view<std::byte, Space>, collective::exchange>
   void exchange(Transfers const& transfers) { execute(exchanging<Space>(transfers)); }
   template <class Transfers, class Space = typename Transfers::value_type::space>
-  requires detail::can_move<Derived, std::byte, Space, collective::exchange>
+  requires detail::can_move<Derived, tensor_view<std::byte, Space>, collective::exchange>
   [[nodiscard]] auto exchange_async(Transfers const& transfers) { return submit(exchanging<Space>(transfers)); }
   template <class Space>
-  requires detail::can_move<Derived, std::byte, Space, collective::exchange>
+  requires detail::can_move<Derived, tensor_view<std::byte, Space>, collective::exchange>
   void exchange(std::initializer_list<transfer<Space>> transfers) {
     execute(exchanging<Space>(std::span<transfer<Space> const>(transfers.begin(), transfers.size())));
-  }
-
-  // --- the same for buffers
-
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::all_reduce>
-  void all_reduce(B&& values, Op op = {}) { all_reduce(detail::view_of(std::forward<B>(values)), op); }
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::all_reduce>
-  [[nodiscard]] auto all_reduce_async(B&& values, Op op = {}) {
-    return all_reduce_async(detail::view_of(std::forward<B>(values)), op);
-  }
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce_scatter>
-  void reduce_scatter(B&& values, Op op = {}) { reduce_scatter(detail::view_of(std::forward<B>(values)), op); }
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce_scatter>
-  [[nodiscard]] auto reduce_scatter_async(B&& values, Op op = {}) {
-    return reduce_scatter_async(detail::view_of(std::forward<B>(values)), op);
-  }
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce>
-  void reduce(B&& values, int root, Op op = {}) { reduce(detail::view_of(std::forward<B>(values)), root, op); }
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce>
-  [[nodiscard]] auto reduce_async(B&& values, int root, Op op = {}) {
-    return reduce_async(detail::view_of(std::forward<B>(values)), root, op);
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::all_gather>
-  void all_gather(B&& values) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
-      all_gather(slices_of(detail::view_of(std::forward<B>(values))));
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::all_gather>
-  [[nodiscard]] auto all_gather_async(B&& values) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
-      return all_gather_async(slices_of(detail::view_of(std::forward<B>(values))));
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::all_gather>
-  void all_gather(B&& values, std::span<std::int64_t const> counts) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>()) {
-      auto const view = detail::view_of(std::forward<B>(values));
-      all_gather(detail::sendable(view), counts_of(view, counts));
-    }
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::all_gather>
-  [[nodiscard]] auto all_gather_async(B&& values, std::span<std::int64_t const> counts) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>()) {
-      auto const view = detail::view_of(std::forward<B>(values));
-      return all_gather_async(detail::sendable(view), counts_of(view, counts));
-    }
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::broadcast>
-  void broadcast(B&& values, int root) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
-      broadcast(detail::sendable(detail::view_of(std::forward<B>(values))), root);
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::broadcast>
-  [[nodiscard]] auto broadcast_async(B&& values, int root) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
-      return broadcast_async(detail::sendable(detail::view_of(std::forward<B>(values))), root);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  void gather(From&& from, To&& to, int root) {
-    gather(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  [[nodiscard]] auto gather_async(From&& from, To&& to, int root) {
-    return gather_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  void scatter(From&& from, To&& to, int root) {
-    scatter(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  [[nodiscard]] auto scatter_async(From&& from, To&& to, int root) {
-    return scatter_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  void all_to_all(From&& from, To&& to) {
-    all_to_all(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)));
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  [[nodiscard]] auto all_to_all_async(From&& from, To&& to) {
-    return all_to_all_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)));
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  void all_to_all(From&& from, std::span<std::int64_t const> sent, To&& to, std::span<std::int64_t const> received) {
-    all_to_all(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)), received);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  [[nodiscard]] auto all_to_all_async(From&& from, std::span<std::int64_t const> sent, To&& to,
-                                      std::span<std::int64_t const> received) {
-    return all_to_all_async(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)),
-                            received);
   }
 
  protected:
@@ -5103,78 +5198,64 @@ class collectives {
     ++traffic_.collectives;
   }
 
-  /// The view as it travels: of elements, or of bytes. Checked before, so that a slice is a number of whole elements.
-  template <class T, class Space>
-  [[nodiscard]] auto slices_of(tensor_view<T, Space> values) const {
-    detail::expect_right(who, {.kind = collective::all_gather, .count = values.size()}, self().size());
-    return detail::sendable(values);
-  }
-  /// The counts as the view travels: of elements, or of bytes.
-  template <class T, class Space>
-  [[nodiscard]] std::span<std::int64_t const> counts_of(tensor_view<T, Space> values,
-                                                        std::span<std::int64_t const> counts) const {
-    if constexpr (element<std::remove_const_t<T>>) {
-      return counts;
-    } else {
-      detail::expect_counts(who, collective::all_gather, counts, values.size(), self().size());
-      thread_local std::vector<std::int64_t> bytes;  // read before the call returns
-      bytes.clear();
-      for (auto const each : counts) bytes.push_back(each * static_cast<std::int64_t>(sizeof(T)));
-      return bytes;
-    }
-  }
+  /// The elements of each rank in a ragged call.
+  using rank_counts = std::optional<std::span<std::int64_t const>>;
 
-  template <class T, class Space, class Op>
-  [[nodiscard]] command reducing(collective kind, tensor_view<T, Space> values, int root = -1) const {
-    command it{.what = {kind, dtype_of<T>, reduction_of<Op>, false, root, values.size()},
+  template <class Op, class T, class Space>
+  [[nodiscard]] command reducing(collective kind, tensor_view<T, Space> values, int root = -1,
+                                 rank_counts counts = {}) const {
+    expect(kind, root, values.size(), counts);
+    command it{.what = {kind, detail::sent_type<T>, reduction_of<Op>, false, root, values.size()},
                .from = values.address(),
                .to = values.address(),
                .element_bytes = sizeof(T),
                .elements = &detail::reducing_kernels<T, Space, Op>};
+    complete(it, counts);
+    return it;
+  }
+  template <class T, class Space>
+  [[nodiscard]] command in_place(collective kind, tensor_view<T, Space> values, int root = -1,
+                                 rank_counts counts = {}) const {
+    expect(kind, root, values.size(), counts);
+    auto const sent = detail::sendable(values);
+    if constexpr (!element<T>) {
+      thread_local std::vector<std::int64_t> bytes;  // read before the call returns
+      bytes.clear();
+      if (counts) {
+        for (auto const each : *counts) bytes.push_back(each * static_cast<std::int64_t>(sizeof(T)));
+        counts = bytes;
+      }
+    }
+    auto it = sending(kind, sent, sent, sent.size(), root);
+    complete(it, counts);
+    return it;
+  }
+  template <class From, class T, class Space>
+  [[nodiscard]] command moving(collective kind, tensor_view<From, Space> from, tensor_view<T, Space> to,
+                               int root = -1) const {
+    bool const deals = kind == collective::scatter;
+    auto const count = deals ? to.size() : from.size();
+    expect(kind, root, count, {});
+    detail::expect_sizes(who, {.kind = kind, .root = root, .count = count}, from.size(), to.size(), self().rank(),
+                         self().size());
+    auto const sent = detail::sendable(from);
+    auto const received = detail::sendable(to);
+    auto it = sending(kind, sent, received, deals ? received.size() : sent.size(), root);
     complete(it);
     return it;
   }
-  template <class T, class Space>
-  [[nodiscard]] command moving(collective kind, tensor_view<T const, Space> from, tensor_view<T, Space> to,
-                               std::int64_t count, int root = -1) const {
-    command it{.what = {kind, dtype_of<T>, reduction_kind::none, false, root, count},
-               .from = from.address(),
-               .to = to.address(),
-               .element_bytes = sizeof(T),
-               .elements = &detail::moving_kernels<Space>};
-    detail::expect_sizes(who, it.what, from.size(), to.size(), self().rank(), self().size());
-    complete(it);
-    return it;
-  }
-  template <class T, class Space>
-  [[nodiscard]] command ragged_all_gather(tensor_view<T, Space> values, std::span<std::int64_t const> counts) const {
-    detail::expect_counts(who, collective::all_gather, counts, values.size(), self().size());
-    command it{.what = {collective::all_gather, dtype_of<T>, reduction_kind::none, false, -1, values.size(),
-                        detail::fingerprint(counts)},
-               .from = values.address(),
-               .to = values.address(),
-               .element_bytes = sizeof(T),
-               .elements = &detail::moving_kernels<Space>,
-               .counts = counts};
-    it.bytes = bytes_sent::of(it.what, sizeof(T), self().rank(), self().size(), counts);
-    it.messages = detail::messages_of(it, self().size());
-    return it;
-  }
-  template <class T, class Space>
-  [[nodiscard]] command ragged_all_to_all(tensor_view<T const, Space> from, std::span<std::int64_t const> sent,
+  template <class From, class T, class Space>
+  [[nodiscard]] command ragged_all_to_all(tensor_view<From, Space> from, std::span<std::int64_t const> sent,
                                           tensor_view<T, Space> to, std::span<std::int64_t const> received) const {
-    detail::expect_counts(who, collective::all_to_all, sent, from.size(), self().size());
-    detail::expect_counts(who, collective::all_to_all, received, to.size(), self().size());
+    expect(collective::all_to_all, -1, from.size(), sent);
+    expect(collective::all_to_all, -1, to.size(), received);
     auto& parts = detail::parts_of_this_thread();
-    detail::append_parts(parts, true, dtype_of<T>, sizeof(T), from.address(), sent);
-    detail::append_parts(parts, false, dtype_of<T>, sizeof(T), to.address(), received);
-    command it{.what = {collective::all_to_all, dtype_of<T>, reduction_kind::none, false, -1, 0, 1},
-               .from = from.address(),
-               .to = to.address(),
-               .element_bytes = sizeof(T),
-               .elements = &detail::moving_kernels<Space>,
-               .parts = parts};
-    count_parts(it);
+    detail::append_parts(parts, true, from, sent);
+    detail::append_parts(parts, false, to, received);
+    auto it = sending(collective::all_to_all, detail::sendable(from), detail::sendable(to), 0, -1);
+    it.what.shape = 1;
+    it.parts = parts;
+    complete(it);
     return it;
   }
   template <class Space>
@@ -5186,21 +5267,33 @@ class collectives {
                        static_cast<std::byte*>(each.address)});
     }
     command it{.what = {collective::exchange}, .elements = &detail::moving_kernels<Space>, .parts = parts};
-    count_parts(it);
+    complete(it);
     return it;
   }
-  void count_parts(command& it) const noexcept {
-    for (auto const& each : it.parts) {
-      if (!each.sent || each.peer == self().rank() || each.count == 0) continue;
-      it.bytes += static_cast<std::uint64_t>(each.count) * size_of(each.type);
-      ++it.messages;
-    }
+
+  template <class From, class T, class Space>
+  [[nodiscard]] static command sending(collective kind, tensor_view<From, Space> from, tensor_view<T, Space> to,
+                                       std::int64_t count, int root) {
+    return {.what = {kind, dtype_of<T>, reduction_kind::none, false, root, count},
+            .from = from.address(),
+            .to = to.address(),
+            .element_bytes = sizeof(T),
+            .elements = &detail::moving_kernels<Space>};
   }
-  /// Checks what can be checked of equal slices and roots, and counts.
-  void complete(command& it) const {
-    detail::expect_right(who, it.what, self().size());
-    it.bytes = bytes_sent::of(it.what, it.element_bytes, self().rank(), self().size());
-    it.messages = detail::messages_of(it, self().size());
+  /// Checks what can be checked of slices, counts and roots.
+  void expect(collective kind, int root, std::int64_t count, rank_counts counts) const {
+    if (counts)
+      detail::expect_counts(who, kind, *counts, count, self().size());
+    else
+      detail::expect_right(who, {.kind = kind, .root = root, .count = count}, self().size());
+  }
+  /// Adds what a ragged call has besides, and what the command counts as sent.
+  void complete(command& it, rank_counts counts = {}) const {
+    if (counts) {
+      it.counts = *counts;
+      it.what.shape = detail::fingerprint(*counts);
+    }
+    detail::count_sent(it, self().rank(), self().size());
   }
 
   traffic_counters traffic_;
@@ -5244,8 +5337,9 @@ class self_world : public collectives<self_world> {
   [[nodiscard]] int size() const noexcept { return 1; }
 
   template <class Space>
-  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return requires { &space_kernels<Space>::copy; };
+  static constexpr bool supports(collective, dtype, reduction_kind op) noexcept {
+    return requires { &space_kernels<Space>::copy; }
+    &&(op != reduction_kind::own || detail::can_combine<Space>(op));
   }
   void run(command const& it) const {
     if (it.elements == nullptr) return;
@@ -5296,9 +5390,6 @@ class self_world : public collectives<self_world> {
 };
 
 }  // namespace trireme::comm
-
-// ---- trireme/comm/threads.hpp
-#include <optional>
 
 // ---- trireme/comm/process_world.hpp
 #include <exception>
@@ -5620,8 +5711,9 @@ class threads_world : public collectives<threads_world> {
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return engine_->deadline(); }
 
   template <class Space>
-  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return requires { &space_kernels<Space>::copy; };
+  static constexpr bool supports(collective, dtype, reduction_kind op) noexcept {
+    return requires { &space_kernels<Space>::copy; }
+    &&detail::can_combine<Space>(op);
   }
 
   void run(command const& it) { engine_->run(it); }
@@ -5695,6 +5787,8 @@ auto launch_ranks(threads const& description, Body& body) {
 }  // namespace trireme::comm
 
 // ---- trireme/comm/threads.ipp
+#include <numeric>
+
 #if defined(__linux__)
 #include <pthread.h>
 #include <sched.h>
@@ -5716,7 +5810,7 @@ namespace trireme::comm::detail {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_engine.hpp
+// ---- trireme/comm/node/engine.hpp
 #include <condition_variable>
 
 // ---- trireme/comm/detail/colors.hpp
@@ -5741,7 +5835,7 @@ struct color_and_key {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_copy.hpp
+// ---- trireme/comm/node/copy.hpp
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -5776,7 +5870,7 @@ inline void stream_copy(std::byte* to, std::byte const* from, std::size_t bytes)
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_layout.hpp
+// ---- trireme/comm/node/layout.hpp
 namespace trireme::comm::detail {
 
 // What each rank shows to the others: one header for the launch, and one board for each group. Those of threads lie on
@@ -5948,7 +6042,7 @@ struct alignas(64) node_board {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_launch.hpp (goes on)
+// ---- trireme/comm/node/launch.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// What differs between ranks that are threads of one process and ranks that are processes of one machine: where their
@@ -6160,7 +6254,7 @@ class node_launch {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_operation.hpp (goes on)
+// ---- trireme/comm/node/operation.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// The ranks of one communicator, as one of them sees it.
@@ -6432,7 +6526,7 @@ inline void prepare(node_operation& op, node_group& where, command const& it) {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_exchange.hpp (goes on)
+// ---- trireme/comm/node/exchange.hpp (goes on)
 namespace trireme::comm::detail {
 
 // Messages between two ranks. Of a message in memory that the receiver reaches, the sender only writes a label, which
@@ -6491,11 +6585,9 @@ inline bool receive_step(node_operation& op, node_operation::message& it) {
   auto const& label = theirs.label(where.rank, tail, where.size());
   if (it.at == waiting) {
     if (label.type != it.what.type || label.count != it.what.count) {
-      op.launch().fail(text(
-          op.launch().who, ": exchange: message number ", it.number + 1, " from rank ", where.world_rank(it.what.peer),
-          " to rank ", where.world_rank(where.rank), " differs: rank ", where.world_rank(it.what.peer), " sends ",
-          label.count, " of ", trireme::name_of(label.type), ", rank ", where.world_rank(where.rank), " receives ",
-          it.what.count, " of ", trireme::name_of(it.what.type), "; make the two sides name one type and count"));
+      op.launch().fail(differing_transfers(op.launch().who, where.world_rank(it.what.peer),
+                                           {where.rank, true, label.type, label.count, nullptr},
+                                           where.world_rank(where.rank), it.what));
       return false;
     }
     it.at = label.direct ? closing : moving;
@@ -6569,7 +6661,7 @@ inline bool exchange_step(node_operation& op) {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_paths.hpp
+// ---- trireme/comm/node/paths.hpp
 namespace trireme::comm::detail {
 
 /// The addresses of one reduction.
@@ -6697,7 +6789,7 @@ inline bool work_directly(node_operation& op) { return move_of(op).folds ? combi
 /// How many elements one round takes: of the whole view, or of what one rank gives to each other.
 [[nodiscard]] inline std::int64_t staged_chunk(node_operation const& op) noexcept {
   bool const sliced = move_of(op).given == piece::of_taker && row_of(op.what().kind).into != cut::lines;
-  auto const line = static_cast<std::int64_t>(64 / op.it.element_bytes);
+  auto const line = line_of(op.it.element_bytes);
   auto const fits = static_cast<std::int64_t>(node_board::slot_bytes / op.it.element_bytes);
   return fits / (sliced ? op.where->size() : 1) / line * line;
 }
@@ -6742,7 +6834,7 @@ inline void combine_slots(node_operation const& op, std::uint64_t round) {
   auto const geometry = geometry_of(op);
   bool const kept = geometry.of().into != cut::lines;  // each rank keeps its slice
   auto const slice = kept ? geometry.owned(where.rank) : interval{0, op.what().count};
-  auto const count = std::min(op.chunk, slice.count - first);
+  auto const count = std::clamp<std::int64_t>(slice.count - first, 0, op.chunk);
   auto const own =
       kept ? interval{where.rank * op.chunk, count} : slice_of(count, op.it.element_bytes, where.rank, where.size());
   auto const at = op.bytes(slice.first + first + (kept ? 0 : own.first));
@@ -6788,7 +6880,7 @@ inline void drain_slots(node_operation const& op, std::uint64_t round) {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_progress.hpp (goes on)
+// ---- trireme/comm/node/progress.hpp (goes on)
 namespace trireme::comm::detail {
 
 enum class node_outcome : std::uint8_t { stuck, moved, finished };
@@ -7168,7 +7260,7 @@ inline void check_patience(node_operation& op, clock::time_point since) {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_engine.hpp (goes on)
+// ---- trireme/comm/node/engine.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// Drives the operations of one rank. The caller does it while it waits or tests. A rank that is a process also has a
@@ -7653,6 +7745,51 @@ TRIREME_BODY void run_ranks(threads const& description, std::function<void(int, 
 
 // ---- trireme/comm/launch.hpp (goes on)
 namespace trireme::comm {
+
+namespace detail {
+
+/// What may be wrong with the body of a launch.
+enum class body_slip : std::uint8_t { none, by_value, takes_nothing, not_callable, result };
+
+template <class Body, class World>
+[[nodiscard]] consteval body_slip slip_of() {
+  if constexpr (std::invocable<Body&, World&>) {
+    using result = std::invoke_result_t<Body&, World&>;
+    bool const leaves = std::is_void_v<result> || std::is_constructible_v<std::decay_t<result>, result>;
+    return leaves ? body_slip::none : body_slip::result;
+  } else if constexpr (std::invocable<Body&, World>) {
+    return body_slip::by_value;
+  } else if constexpr (std::invocable<Body&>) {
+    return body_slip::takes_nothing;
+  } else {
+    return body_slip::not_callable;
+  }
+}
+
+/// One sentence for a body that cannot be launched.
+template <body_slip Slip>
+struct check_body {
+  static_assert(Slip != body_slip::by_value,
+                "trireme::launch: the body takes its world by value, and a world cannot be copied; take a reference: "
+                "[](auto& world) { ... }");
+  static_assert(Slip != body_slip::takes_nothing,
+                "trireme::launch: the body takes nothing, but is called with this rank's world: [](auto& world) { ... "
+                "}");
+  static_assert(Slip != body_slip::not_callable,
+                "trireme::launch: the body cannot be called with this rank's world and nothing else (unless it has an "
+                "error of its own, which stands elsewhere): [](auto& world) { ... }");
+  static_assert(Slip != body_slip::result,
+                "trireme::launch: the body returns what can be neither copied nor moved, such as a trainer or the "
+                "world, which end with the launch; return values, or nothing");
+};
+
+/// Says it. A function of its own: the one that is wrong must stay one that can be called, or clang adds errors.
+template <body_slip Slip>
+constexpr void expect_body() noexcept {
+  static_cast<void>(sizeof(check_body<Slip>));
+}
+
+}  // namespace detail
 
 /// How trireme::launch runs a body on comm::self: here and now.
 template <class Body>
@@ -8741,8 +8878,6 @@ class batch_buffer {
 }  // namespace trireme::data
 
 // ---- trireme/data/evaluation.hpp
-#include <iterator>
-
 namespace trireme::data {
 
 /// All samples once, in order, in batches, as a range to loop over: `for (auto const& part : evaluation_batches(...))`.
@@ -10322,7 +10457,7 @@ class context_group : public rank_group<context_group<Env>> {
 
   [[nodiscard]] context_part const& part() const noexcept { return part_; }
 
-  /// Causal self-attention of the whole samples; heads is written. kept.qkv is this rank's rows of queries, keys and
+  /// Self-attention of the whole samples; heads is written. kept.qkv is this rank's rows of queries, keys and
   /// values; all of kept lives on in `activations`.
   /// @param shape  of what lies here.
   virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,
@@ -10885,8 +11020,12 @@ class chain_node {
     }
     parameters_.resize(nodes_.size());
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      if (steps_[i].absorbed || nodes_[i]->facts().inside || steps_[i].takes != lie::rows) continue;
-      nodes_[i]->visit([&](parameter<Env>& each) { parameters_[i].push_back(&each); });
+      auto const& step = steps_[i];
+      bool const some_columns = step.as == role::here && step.takes == lie::columns;
+      if (step.absorbed || nodes_[i]->facts().inside || (step.takes != lie::rows && !some_columns)) continue;
+      nodes_[i]->visit([&](parameter<Env>& each) {
+        if (!some_columns || !each.info.is_part()) parameters_[i].push_back(&each);
+      });
     }
   }
   void visit(parameter_visitor<Env> const& each) {
@@ -11136,8 +11275,8 @@ class chain_node {
     return {into, true, later ? memory::kept : dy.ours ? dy.lies : memory::scratch, true};
   }
 
-  // Where every rank has all of a layer's parameters but only some of its rows, gradients are summed over the group.
-  // Between begin and end the parameters' gradients are terms in scratch memory.
+  // Where every rank has all of a layer's parameters but only some of its rows or columns, gradients are summed over
+  // the group. Between begin and end the parameters' gradients are terms in scratch memory.
   struct sum_of_rows {
     typename arena<space>::position mark;
     tensor_view<typename Env::accumulate, space> terms;
@@ -11145,7 +11284,8 @@ class chain_node {
   [[nodiscard]] sum_of_rows begin_sum_of_rows(pass<Env>& pass, std::size_t i) {
     sum_of_rows sum{pass.scratch.mark(), {}};
     auto const& own = parameters_[i];
-    if (own.empty() || !pass.group.cuts_rows()) return sum;
+    bool const cut = steps_[i].takes == lie::columns ? pass.group.size() > 1 : pass.group.cuts_rows();
+    if (own.empty() || !cut) return sum;
     std::int64_t size = 0;
     for (auto const* each : own) size += each->gradient.size();
     sum.terms = pass.scratch.template take<typename Env::accumulate>({size});
@@ -11172,7 +11312,7 @@ class chain_node {
 
   std::vector<node_pointer<Env>> nodes_;
   std::vector<layer_step> steps_;
-  std::vector<std::vector<parameter<Env>*>> parameters_;           // of layers that take rows, which may be cut
+  std::vector<std::vector<parameter<Env>*>> parameters_;           // that lie whole where rows or columns may be cut
   std::vector<tensor_view<typename Env::gradient, space>> whole_;  // their own gradients, between begin and end
   per_slot<saved> kept_;
 };
@@ -11209,50 +11349,44 @@ struct product_of {
   B b;
   friend bool operator==(product_of const&, product_of const&) = default;
 };
-
-namespace detail {
+/// The results of all branches on x, side by side in each row.
+template <class... L>
+struct beside_of {
+  chain_of<L...> branches;
+  friend bool operator==(beside_of const&, beside_of const&) = default;
+};
+/// `count` layers alike, one after the other, named 0, 1, 2, ...; each has parameters of its own.
 template <class L>
-auto as_tuple(L layer) {
-  return std::tuple<L>(std::move(layer));
-}
-template <class... L>
-auto as_tuple(chain_of<L...> chain) {
-  return std::move(chain.layers);
-}
-template <class... L>
-chain_of<L...> as_chain(std::tuple<L...> layers) {
-  return {std::move(layers)};
-}
-}  // namespace detail
+struct repeat_of {
+  std::int64_t count = 0;
+  L layer;
+  friend bool operator==(repeat_of const&, repeat_of const&) = default;
+};
 
-/// One layer after the other. A chain among them is replaced by its layers, so that products meet their activations.
+/// One layer after the other. A chain within it counts as its layers, so products meet their activations.
 template <class... L>
-[[nodiscard]] auto chain(L... layers) {
-  return detail::as_chain(std::tuple_cat(detail::as_tuple(std::move(layers))...));
+[[nodiscard]] chain_of<L...> chain(L... layers) {
+  return {{std::move(layers)...}};
 }
 template <class L>
 [[nodiscard]] named_of<L> named(std::string name, L layer) {
   return {std::move(name), std::move(layer)};
 }
-template <class L>
-[[nodiscard]] named_of<L> named(std::string const& name, named_of<L> layer) {
-  return {name + "." + layer.name, std::move(layer.layer)};
-}
 template <class... L>
-[[nodiscard]] auto named(std::string const& name, chain_of<L...> layers) {
-  return std::apply([&](auto... each) { return nn::chain(nn::named(name, std::move(each))...); },
-                    std::move(layers.layers));
-}
-template <class... L>
-[[nodiscard]] auto residual(L... layers) {
-  auto branch = nn::chain(std::move(layers)...);
-  return residual_of<decltype(branch)>{std::move(branch)};
+[[nodiscard]] residual_of<chain_of<L...>> residual(L... layers) {
+  return {nn::chain(std::move(layers)...)};
 }
 template <class A, class B>
-[[nodiscard]] auto product(A a, B b) {
-  auto left = nn::chain(std::move(a));
-  auto right = nn::chain(std::move(b));
-  return product_of<decltype(left), decltype(right)>{std::move(left), std::move(right)};
+[[nodiscard]] product_of<A, B> product(A a, B b) {
+  return {std::move(a), std::move(b)};
+}
+template <class... L>
+[[nodiscard]] beside_of<L...> beside(L... branches) {
+  return {nn::chain(std::move(branches)...)};
+}
+template <class L>
+[[nodiscard]] repeat_of<L> repeat(std::int64_t count, L layer) {
+  return {count, std::move(layer)};
 }
 
 // ---- checks at compile time
@@ -11267,10 +11401,29 @@ struct says_of {
     }
   }();
 };
-template <class L>
-struct says_of<named_of<L>> : says_of<L> {};
 
 namespace detail {
+
+/// The layers of an expression in their order, without names, and with chains within chains taken apart.
+template <class... L>
+struct layer_list {};
+template <class... A, class... B>
+constexpr layer_list<A..., B...> operator+(layer_list<A...>, layer_list<B...>) {
+  return {};
+}
+template <class L>
+struct layers_in {
+  using type = layer_list<L>;
+};
+template <class... L>
+struct layers_in<chain_of<L...>> {
+  using type = decltype((layer_list<>{} + ... + typename layers_in<L>::type{}));
+};
+template <class L>
+struct layers_in<named_of<L>> : layers_in<L> {};
+// Two of them show what follows what.
+template <class L>
+struct layers_in<repeat_of<L>> : layers_in<chain_of<L, L>> {};
 
 /// Refuses a layer that cannot stand where it does. The compiler's message names the layer: it is the first argument.
 template <class Layer, misfit What>
@@ -11310,11 +11463,11 @@ struct inside {
     return true;
   }
 };
-template <class L>
-struct inside<named_of<L>> : inside<L> {};
 
+template <class List>
+struct list_check;
 template <class... L>
-struct chain_check {
+struct list_check<layer_list<L...>> {
   static constexpr std::size_t count = sizeof...(L);
   static constexpr std::array<layer_says, count> says{says_of<L>::value...};
   struct placed {
@@ -11353,10 +11506,8 @@ struct chain_check {
   }
 };
 
-template <class... L>
-constexpr chain_check<L...> check_of(chain_of<L...> const*);
-template <class Chain>
-using check = decltype(check_of(static_cast<Chain const*>(nullptr)));
+template <class Expression>
+using check = list_check<typename layers_in<Expression>::type>;
 
 template <class A, class B>
 struct inside<product_of<A, B>> {
@@ -11364,6 +11515,13 @@ struct inside<product_of<A, B>> {
   static constexpr bool fits() {
     constexpr auto exit = As == role::spread ? lie::columns : lie::rows;
     return check<A>::template fits<Takes, exit>() && check<B>::template fits<Takes, exit>();
+  }
+};
+template <class... L>
+struct inside<beside_of<L...>> {
+  template <role, lie Takes>
+  static constexpr bool fits() {
+    return (check<L>::template fits<Takes, lie::rows>() && ...);
   }
 };
 template <class Chain>
@@ -11380,6 +11538,10 @@ template <class Chain>
 struct says_of<residual_of<Chain>> {
   static constexpr layer_says value{.does = flow::rows};
 };
+template <class... L>
+struct says_of<beside_of<L...>> {
+  static constexpr layer_says value{.does = flow::fork};
+};
 template <class A, class B>
 struct says_of<product_of<A, B>> {
   static constexpr layer_says a = detail::check<A>::as_branch(), b = detail::check<B>::as_branch();
@@ -11391,7 +11553,7 @@ struct says_of<product_of<A, B>> {
 /// unit that is an expression is checked like this without a call.
 template <class L>
 [[nodiscard]] constexpr bool fits(L const&) {
-  return detail::check<decltype(nn::chain(std::declval<L>()))>::fits_unit();
+  return detail::check<L>::fits_unit();
 }
 
 // ---- run states
@@ -11474,9 +11636,18 @@ void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
 }
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer);
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, repeat_of<L> const& layers);
 template <class Env, class... L>
 void append_nodes(std::vector<node_pointer<Env>>& out, chain_of<L...> const& chain) {
   std::apply([&](auto const&... each) { (append_nodes<Env>(out, each), ...); }, chain.layers);
+}
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, repeat_of<L> const& layers) {
+  if (layers.count < 1) {
+    throw config_error(text("trireme::nn::repeat: ", layers.count, " layers; repeat a layer once or more"));
+  }
+  for (std::int64_t i = 0; i < layers.count; ++i) append_nodes<Env>(out, nn::named(std::to_string(i), layers.layer));
 }
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer) {
@@ -11608,8 +11779,91 @@ class product_node final : public node<Env> {
   per_slot<saved> kept_;
 };
 
+template <class Env>
+class beside_node final : public node<Env> {
+  using kernels = ops::on<typename Env::space>;
+  using value = typename Env::compute;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  template <class... L>
+  explicit beside_node(beside_of<L...> const& what) : beside_node() {
+    std::apply([&](auto const&... each) { (branches_.emplace_back(nodes_of<Env>(each)), ...); }, what.branches.layers);
+  }
+  explicit beside_node(std::vector<std::vector<node_pointer<Env>>> branches) : beside_node() {
+    for (auto& each : branches) branches_.emplace_back(std::move(each));
+  }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::fork}; }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override {
+    std::int64_t sum = 0;
+    for (auto const& each : branches_) sum += each.width(from);
+    return sum;
+  }
+  void visit(parameter_visitor<Env> const& each) override {
+    for (auto& one : branches_) one.visit(each);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    auto const y = to.template take<value>({x.v.extent(0), all_columns()});
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < branches_.size(); ++i) {
+      kernels::copy_columns(y, at, branches_[i].forward(pass, x.v).v, 0, columns_[i]);
+      at += columns_[i];
+    }
+    return {y, true};
+  }
+  // Each branch gets its columns of dy before any of them runs: where dx goes may be the memory of dy.
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half when) override {
+    bool const later = when == half::later;
+    std::vector<view> parts;
+    std::int64_t at = 0;
+    for (auto const columns : columns_) {
+      parts.push_back((later ? pass.activations : pass.scratch).template take<value>({dy.extent(0), columns}));
+      kernels::copy_columns(parts.back(), 0, dy, at, columns);
+      at += columns;
+    }
+    for (std::size_t i = 0; i < branches_.size(); ++i) {
+      branches_[i].backward(pass, x, {parts[i], true, later ? memory::kept : memory::scratch},
+                            {to.into, to.accumulate || i > 0}, when);
+    }
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
+    for (auto& each : branches_) each.backward_weight(pass, x);
+  }
+  void serve_forward(pass<Env>& pass) override {
+    for (auto& each : branches_) each.serve_forward(pass);
+  }
+  void serve_backward(pass<Env>& pass) override {
+    for (auto i = branches_.size(); i-- > 0;) branches_[i].serve_backward(pass);
+  }
+
+ private:
+  beside_node() { this->facts_.inside = this->facts_.accumulates = true; }
+  void do_place(placing<Env>& at, layer_step const& step) override {
+    auto const from = at.width;
+    for (auto& each : branches_) {
+      at.width = from;
+      at.act = ops::activation::none;
+      each.place(at, step.takes, lie::rows);
+      columns_.push_back(at.width);
+    }
+    at.width = all_columns();
+  }
+  [[nodiscard]] std::int64_t all_columns() const {
+    return std::accumulate(columns_.begin(), columns_.end(), std::int64_t{0});
+  }
+
+  std::vector<chain_node<Env>> branches_;
+  std::vector<std::int64_t> columns_;  // of each branch's result
+};
+
 }  // namespace detail
 
+template <class Env, class... L>
+struct node_of<Env, beside_of<L...>> {
+  using type = detail::beside_node<Env>;
+};
 template <class Env, class Chain>
 struct node_of<Env, residual_of<Chain>> {
   using type = detail::residual_node<Env>;
@@ -11642,8 +11896,7 @@ class expression {
   template <unit_of_layers Unit>
   explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
       : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups) {
-    using layers = std::remove_cvref_t<decltype(unit.layers())>;
-    static_assert(detail::check<decltype(nn::chain(std::declval<layers>()))>::fits_unit());
+    static_assert(detail::check<std::remove_cvref_t<decltype(unit.layers())>>::fits_unit());
   }
   expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
              rank_groups<Env> const& groups)
@@ -11716,14 +11969,16 @@ block(std::string, std::int64_t, std::uint32_t, Layers) -> block<Layers>;
 // ---- trireme/nn/embedding.hpp (goes on)
 namespace trireme::nn {
 
-/// The first layer of a model of tokens: y[b,t] = table[token[b,t]], and + positions[t] if `positions` is not 0.
+/// The first layer of a model of tokens: y[b,t] = table[token[b,t]], and + positions[t] if `positions` is not 0, and
+/// + segments[s] if `segments` is not 0: s is the number of `separator` tokens before t, at most segments - 1.
 ///
 /// Shapes   tokens (B, T) int32 from the batch, y (B*T, outputs); the table (words, outputs), the positions' table
-///          (positions, outputs). unembedding{.tied = name} multiplies by the table of that name.
-/// Ranks    each rank of a tensor group has some rows of the words' table, and all of the positions'. A rank adds 0 for
+///          (positions, outputs), the segments' (segments, outputs). unembedding{.tied = name} multiplies by the table
+///          of that name.
+/// Ranks    each rank of a tensor group has some rows of the words' table, and all of the others. A rank adds 0 for
 ///          a word that lies elsewhere; a sum over the group follows.
-/// Errors   config_error for no words or outputs, for more ranks than words, and for samples of more positions than
-///          `positions`, unless 0.
+/// Errors   config_error for no words or outputs, for more ranks than words, for samples of more positions than
+///          `positions`, unless 0, and for segments where a context group cuts samples.
 struct embedding {
   static constexpr layer_says says{.does = flow::source, .terms = true};
   std::int64_t words = 0;
@@ -11732,6 +11987,9 @@ struct embedding {
   std::string table = "weight";  ///< the last part of the table's name
   std::string position_table = "positions";
   initial start{initial::distribution::normal, 0.02};
+  std::int64_t segments = 0;  ///< 0: no table of segments
+  std::int32_t separator = 0;
+  std::string segment_table = "segments";
   friend bool operator==(embedding const&, embedding const&) = default;
 };
 
@@ -11749,14 +12007,14 @@ namespace detail {
 
 /// A vocabulary's table, of which each rank of a tensor group has some rows.
 template <class Env>
-[[nodiscard]] parameter<Env> word_table(placing<Env> const& at, std::string name, shape const& extents,
-                                        initial const& start) {
+[[nodiscard]] parameter<Env> word_table(std::string_view layer, placing<Env> const& at, std::string name,
+                                        shape const& extents, initial const& start) {
   if (extents[0] < 1 || extents[1] < 1) {
-    throw config_error(text("trireme::nn::embedding: ", name, " has shape ", to_string(extents),
+    throw config_error(text("trireme::nn::", layer, ": ", name, " has shape ", to_string(extents),
                             " (words, channels); both must be at least 1"));
   }
   if (at.own.size > extents[0]) {
-    throw config_error(text("trireme::nn::embedding: the ", extents[0], " words of ", name, " cannot be cut into ",
+    throw config_error(text("trireme::nn::", layer, ": the ", extents[0], " words of ", name, " cannot be cut into ",
                             at.own.size, " ways; a tensor group has at most as many ranks as there are words"));
   }
   parameter_info info{std::move(name), extents, start, true};
@@ -11778,6 +12036,7 @@ class embedding_node final : public node<Env> {
   void visit(parameter_visitor<Env> const& each) override {
     each(table_);
     if (what_.positions > 0) each(positions_);
+    if (what_.segments > 0) each(segments_);
   }
   held<Env> forward(pass<Env>& pass, held<Env>, arena<space>& to, view) override {
     auto const tokens = pass.batch.inputs.template as<std::int32_t>();  // (B,T)
@@ -11793,6 +12052,8 @@ class embedding_node final : public node<Env> {
       kernels::embed(y.rows(row, words.size()), words, table_.value,
                      adds_positions ? positions_.value.rows(at.first, at.count) : decltype(positions_.value){}, part_);
     });
+    if (what_.segments > 0 && pass.group.rank() == 0)
+      kernels::embed_segments(y, tokens, what_.separator, segments_.value);
     return {y, true};
   }
   void backward_weight(pass<Env>& pass, layer_input<Env>, view dy) override {
@@ -11803,14 +12064,21 @@ class embedding_node final : public node<Env> {
           what_.positions > 0 ? positions_.gradient.rows(at.first, at.count) : decltype(positions_.gradient){},
           dy.rows(row, words.size()), words, part_);
     });
+    if (what_.segments > 0) kernels::embed_segments_backward(segments_.gradient, dy, tokens, what_.separator);
   }
 
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
     name_ = at.name;
-    table_ = word_table(at, text(at.name, ".", what_.table), {what_.words, what_.outputs}, what_.start);
+    table_ = word_table("embedding", at, text(at.name, ".", what_.table), {what_.words, what_.outputs}, what_.start);
     part_ = {at.own.of(what_.words).first, what_.words};
     positions_.info = {text(at.name, ".", what_.position_table), {what_.positions, what_.outputs}, what_.start, true};
+    if (what_.segments > 0 && context_group<Env>::of(at.groups).size() > 1) {
+      throw config_error(text("trireme::nn::embedding ", at.name,
+                              ": segments are counted in whole samples, and parallel::context cuts them; leave one of "
+                              "them out"));
+    }
+    segments_.info = {text(at.name, ".", what_.segment_table), {what_.segments, what_.outputs}, what_.start, true};
     at.width = what_.outputs;
   }
   // Calls f(tokens, first row, positions) for tokens of several samples that have the same positions, or of one.
@@ -11830,7 +12098,7 @@ class embedding_node final : public node<Env> {
   embedding what_;
   std::string name_;
   ops::table_part part_;
-  parameter<Env> table_{}, positions_{};
+  parameter<Env> table_{}, positions_{}, segments_{};
 };
 
 template <class Env>
@@ -12335,6 +12603,58 @@ inline void expect_positive(char const* model, std::initializer_list<std::pair<c
 
 }  // namespace trireme::nn::detail
 
+// ---- trireme/nn/file_layout.hpp
+namespace trireme::nn {
+
+/// A tensor of a model's files, and where its numbers are in the model's parameters.
+///
+/// Shapes   the parameter is seen as a matrix (inputs, columns), the file's tensor as (rows, inputs): a row is a column
+///          of the parameter, as a product's weights are kept in files. What has one order in both has one input.
+struct file_tensor {
+  /// Rows [row, row + count) of the file's tensor are columns [column, column + count) of the parameter.
+  struct band {
+    std::int64_t row = 0;
+    std::int64_t column = 0;
+    std::int64_t count = 0;
+    friend bool operator==(band const&, band const&) = default;
+  };
+
+  std::string name;       ///< in files
+  shape extents;          ///< in files
+  std::string parameter;  ///< that has its numbers, and others' too where it has more columns than this has rows
+  std::int64_t inputs = 1;
+  std::int64_t columns = 1;
+  std::vector<band> bands;  ///< all rows, ascending
+
+  /// The element of the parameter that element i of the file's tensor is; both in row-major order.
+  [[nodiscard]] std::int64_t place(std::int64_t i) const {
+    auto const row = i / inputs;
+    auto each = bands.begin();
+    while (row >= each->row + each->count) ++each;
+    return i % inputs * columns + each->column + row - each->row;
+  }
+
+  friend bool operator==(file_tensor const&, file_tensor const&) = default;
+};
+
+/// What a model's files hold: Hugging Face's names and layouts.
+struct file_layout {
+  std::string base;                  ///< how names begin; files of a model without its head leave it out
+  std::vector<std::string> ignored;  ///< ends of names of tensors that files may have, and the model does not need
+  std::vector<file_tensor> tensors{};
+
+  /// A tensor with the numbers of a parameter in the parameter's order.
+  void add(std::string const& name, shape const& extents) {
+    tensors.push_back({name, extents, name, 1, extents.size(), {{0, 0, extents.size()}}});
+  }
+  /// A product's weights, (outputs, inputs) in files.
+  void add_transposed(std::string const& name, std::int64_t inputs, std::int64_t outputs) {
+    tensors.push_back({name, {outputs, inputs}, name, inputs, outputs, {{0, 0, outputs}}});
+  }
+};
+
+}  // namespace trireme::nn
+
 // ---- trireme/nn/detail/drop_columns.hpp
 namespace trireme::nn::detail {
 
@@ -12461,6 +12781,7 @@ struct activation {
   friend bool operator==(activation const&, activation const&) = default;
 };
 [[nodiscard]] constexpr activation gelu() noexcept { return {ops::activation::gelu}; }
+[[nodiscard]] constexpr activation gelu_erf() noexcept { return {ops::activation::gelu_erf}; }
 [[nodiscard]] constexpr activation relu() noexcept { return {ops::activation::relu}; }
 [[nodiscard]] constexpr activation silu() noexcept { return {ops::activation::silu}; }
 [[nodiscard]] constexpr activation tanh() noexcept { return {ops::activation::tanh}; }
@@ -12496,12 +12817,17 @@ struct dropout {
   friend bool operator==(dropout const&, dropout const&) = default;
 };
 
-/// Causal self-attention of the queries, keys and values that its input has side by side. The products before and
-/// behind it are layers of their own.
+/// Self-attention of the queries, keys and values that its input has side by side. The products before and behind it
+/// are layers of their own.
+///
+/// A position sees itself and those before it; without `causal` those behind it too; with `window` only those fewer
+/// than so many positions away [Beltagy et al., "Longformer", 2020]. With `tokens.padding` nobody sees the padding at
+/// either end of a sample, with `tokens.separator` nobody sees another document of a packed sample.
 ///
 /// With `key_heads` (grouped-query attention) each key and its value serve heads / key_heads queries [Ainslie et al.,
-/// "GQA", 2023]. With `rotary`, queries and keys are rotated by their positions in whole samples [Su et al.,
-/// "RoFormer", 2021].
+/// "GQA", 2023]. With `norm`, queries and keys have RMS norms, as in Qwen 3: two gains, `q_norm.weight` and
+/// `k_norm.weight`, that all heads share. With `rotary`, queries and keys are rotated by their positions in whole
+/// samples [Su et al., "RoFormer", 2021].
 ///
 /// Shapes   x (rows, 3 * channels), y (rows, channels); head h has columns [h * channels/heads, (h+1) * channels/heads)
 ///          of each third. With fewer key heads x (rows, (heads + 2 * key_heads) * width), y (rows, heads * width): for
@@ -12509,15 +12835,24 @@ struct dropout {
 /// Ranks    a tensor group cuts between keys: it has at most as many ranks as there are key heads.
 /// Bytes    keeps x and y, and a number for each row and head. With fewer key heads it keeps 3 * heads * width numbers
 ///          a row in place of x, because keys and values are repeated for their queries; context groups send the
-///          repeated ones. With `rotary` each pass makes a table of width numbers a position, in scratch memory.
-/// Errors   config_error for heads that are no multiple of key_heads, a negative `rotary`, columns that do not make so
-///          many heads of one (with `rotary`: even) width, and a tensor group of more ranks than key heads.
+///          repeated ones. With `rotary` each pass makes a table of width numbers a position, in scratch memory. With
+///          `norm` it keeps x as well as its result, and a number for each row and head of queries and keys.
+/// Errors   config_error for heads that are no multiple of key_heads, a negative `rotary`, `window` or `norm`, a
+/// scaling
+///          that divides by no positive number, columns that do not make so many heads of one (with `rotary`: even)
+///          width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts samples or
+///          inputs are no tokens, and padding between words.
 struct attend {
   static constexpr nn::flow flow = nn::flow::columns;
   std::int64_t heads = 1;
-  double dropout = 0;          ///< of the attention weights
-  std::int64_t key_heads = 0;  ///< 0: as many as heads
-  double rotary = 0;           ///< base of the angles, 10000 for instance; 0: no rotation
+  double dropout = 0;             ///< of the attention weights
+  std::int64_t key_heads = 0;     ///< 0: as many as heads
+  double rotary = 0;              ///< base of the angles, 10000 for instance; 0: no rotation
+  ops::rotary_scaling scaling{};  ///< of the angles
+  bool causal = true;             ///< false: positions also see those behind them
+  std::int64_t window = 0;        ///< how many positions back are seen, its own included; 0: all
+  double norm = 0;                ///< epsilon of the norms of queries and keys; 0: no norms
+  ops::token_mask tokens{};       ///< padding and documents
   friend bool operator==(attend const&, attend const&) = default;
 };
 
@@ -12792,20 +13127,34 @@ class attend_node final : public node<Env> {
   explicit attend_node(attend const& what) : what_(what) {
     this->facts_.reads_y = true;
     if (what_.key_heads == 0) what_.key_heads = what_.heads;
-    if (what_.heads >= 1 && what_.key_heads >= 1 && what_.heads % what_.key_heads == 0 && what_.rotary >= 0) return;
-    throw config_error(text("trireme::nn::attend: ", what_.heads, " heads, ", what_.key_heads, " key heads, rotary ",
-                            what_.rotary, "; heads are a multiple of key_heads, and rotary is not negative"));
+    if (what_.heads < 1 || what_.key_heads < 1 || what_.heads % what_.key_heads != 0 || !(what_.rotary >= 0)) {
+      throw config_error(text("trireme::nn::attend: ", what_.heads, " heads, ", what_.key_heads, " key heads, rotary ",
+                              what_.rotary, "; heads are a multiple of key_heads, and rotary is not negative"));
+    }
+    auto const& scaling = what_.scaling;
+    if (what_.window < 0 || !(what_.norm >= 0) || !(scaling.factor > 0) || scaling.original < 0 ||
+        !(scaling.low < scaling.high)) {
+      throw config_error(text("trireme::nn::attend: window ", what_.window, ", norm ", what_.norm, ", scaling factor ",
+                              scaling.factor, " of ", scaling.original, " positions between ", scaling.low, " and ",
+                              scaling.high,
+                              " turns; window, norm and positions are not negative, the factor is above "
+                              "0, and low is below high"));
+    }
   }
   [[nodiscard]] layer_says says() const override { return {.does = flow::columns}; }
   [[nodiscard]] std::int64_t width(std::int64_t from) const override {
     return from / (what_.heads + 2 * what_.key_heads) * what_.heads;
   }
+  void visit(parameter_visitor<Env> const& each) override {
+    if (!normalises()) return;
+    each(query_gain_);
+    each(key_gain_);
+  }
   [[nodiscard]] columns wants(std::int64_t, share own) const override {
     if (own.size <= what_.key_heads) return {what_.key_heads, grouped() ? 1 : 3};
-    throw config_error(text("trireme::nn::attention: ", what_.key_heads, grouped() ? " key heads" : " heads",
-                            " cannot be cut into ", own.size,
-                            " ways; a tensor group has at most as many ranks as a layer has ",
-                            grouped() ? "key heads" : "heads"));
+    throw config_error(text(
+        "trireme::nn::attend: ", what_.key_heads, grouped() ? " key heads" : " heads", " cannot be cut into ", own.size,
+        " ways; a tensor group has at most as many ranks as a layer has ", grouped() ? "key heads" : "heads"));
   }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
     auto const shape = shape_of(pass);
@@ -12814,24 +13163,31 @@ class attend_node final : public node<Env> {
     kept.qkv = arranged(pass, x);
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
       kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
-      kernels::causal_attention(y, kept.lse, kept.qkv, shape, pass.scratch, site(pass));
+      auto const mark = pass.scratch.mark();
+      kernels::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site(pass), seen(pass));
+      pass.scratch.rewind(mark);
     } else {
       group.attend(y, kept, shape, pass.activations, pass.scratch, site(pass));
     }
     return {y, false};
   }
-  void backward_input(pass<Env>& pass, layer_input<Env>, view y, view dy, target<Env> to, half) override {
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view y, view dy, target<Env> to, half) override {
     auto const& kept = kept_[pass];
     auto const mark = pass.scratch.mark();
     // Not kept.qkv's extents: a context group may have kept other rows, of other heads.
     shape const all{dy.extent(0), 3 * channels_};
     auto const dqkv = grouped() ? pass.scratch.template take<typename Env::compute>(all) : to.into;
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kernels::causal_attention_backward(dqkv, dy, y, kept.lse, kept.qkv, shape_of(pass), pass.scratch, site(pass));
+      kernels::attention_backward(dqkv, dy, y, kept.lse, kept.qkv, shape_of(pass), pass.scratch, site(pass),
+                                  seen(pass));
     } else {
       group.attend_backward(dqkv, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
     }
     if (arranges()) kernels::arrange_heads_backward(to.into, dqkv, angles(pass), layout(pass));
+    if (normalises()) {
+      kernels::normalise_heads_backward(to.into, query_gain_.gradient, key_gain_.gradient, to.into, x.here, rstd_[pass],
+                                        query_gain_.value, key_gain_.value, layout(pass));
+    }
     pass.scratch.rewind(mark);
   }
 
@@ -12844,6 +13200,14 @@ class attend_node final : public node<Env> {
                               " queries, ", what_.key_heads, " keys and as many values of one ",
                               what_.rotary > 0 ? "even " : "", "width"));
     }
+    if (what_.tokens.any() && context_group<Env>::of(at.groups).size() > 1) {
+      throw config_error(text("trireme::nn::attend ", at.name,
+                              ": a mask by tokens (padding, separator) needs whole samples, and parallel::context cuts "
+                              "them; leave one of them out"));
+    }
+    initial const ones{initial::distribution::ones, 0};
+    query_gain_.info = {at.name + ".q_norm.weight", {each}, ones, false};
+    key_gain_.info = {at.name + ".k_norm.weight", {each}, ones, false};
     site_ = at.site++;
     at.width = each * what_.heads;
     at.cut = {what_.key_heads, 1};
@@ -12853,18 +13217,38 @@ class attend_node final : public node<Env> {
     channels_ = each * heads_.count;
   }
   [[nodiscard]] bool grouped() const noexcept { return what_.key_heads != what_.heads; }
-  [[nodiscard]] bool arranges() const noexcept { return grouped() || what_.rotary > 0; }
+  [[nodiscard]] bool normalises() const noexcept { return what_.norm > 0; }
+  [[nodiscard]] bool arranges() const noexcept { return grouped() || what_.rotary > 0 || normalises(); }
   [[nodiscard]] ops::head_layout layout(pass<Env> const& pass) const {
     return {pass.batch.inputs.extents[1], heads_.count, keys_.count, channels_ / heads_.count};
   }
-  // What attention's kernels read: x, or x with repeated keys and rotated by positions, in the memory of x if possible.
+  // What attention's kernels read: x, or x with norms, repeated keys and rotated by positions, in the memory of x if
+  // possible.
   view arranged(pass<Env>& pass, held<Env> const& x) {
     if (!arranges()) return x.v;
-    auto const out = grouped() || !x.ours ? pass.take({x.v.extent(0), 3 * channels_}) : x.v;
+    bool const apart = grouped() || normalises() || !x.ours;
+    auto const out = apart ? pass.take({x.v.extent(0), 3 * channels_}) : x.v;
+    auto from = x.v;
+    if (normalises()) {
+      rstd_[pass] =
+          pass.activations.template take<typename Env::accumulate>({x.v.extent(0), heads_.count + keys_.count});
+    }
     auto const mark = pass.scratch.mark();
-    kernels::arrange_heads(out, x.v, angles(pass), layout(pass));
+    if (normalises()) {
+      from = grouped() ? pass.scratch.template take<typename Env::compute>(x.v.extents()) : out;
+      kernels::normalise_heads(from, rstd_[pass], x.v, query_gain_.value, key_gain_.value, layout(pass), what_.norm);
+    }
+    kernels::arrange_heads(out, from, angles(pass), layout(pass));
     pass.scratch.rewind(mark);
     return out;
+  }
+  // What the tokens let each position see, in scratch memory; empty where they say nothing.
+  tensor_view<std::int32_t, space> seen(pass<Env>& pass) {
+    if (!what_.tokens.any()) return {};
+    auto const tokens = pass.batch.inputs.template as<std::int32_t>();
+    auto const limits = pass.scratch.template take<std::int32_t>({tokens.extent(0), tokens.extent(1), 2});
+    kernels::visible_keys(limits, tokens, what_.tokens);
+    return limits;
   }
   // The rotations of those positions of a sample that lie here, in scratch memory; empty without `rotary`.
   tensor_view<typename Env::accumulate, space> angles(pass<Env>& pass) {
@@ -12874,14 +13258,19 @@ class attend_node final : public node<Env> {
     auto const& part = context_group<Env>::of(pass).part();
     for (int which = 0; which < part.stretches(); ++which) {
       auto const at = part.own.size == 1 ? context_part::stretch{0, 0, context} : part.at(which, context);
-      kernels::rotations(table.rows(at.row, at.count), at.position, what_.rotary);
+      kernels::rotations(table.rows(at.row, at.count), at.position, what_.rotary, what_.scaling);
       if (part.own.size == 1) break;
     }
     return table;
   }
   [[nodiscard]] ops::attention_shape shape_of(pass<Env> const& pass) const {
     auto const context = pass.batch.inputs.extents[1];
-    return {pass.batch.inputs.extents.size() / context, context, heads_.count, channels_, heads_.first};
+    return {pass.batch.inputs.extents.size() / context,
+            context,
+            heads_.count,
+            channels_,
+            heads_.first,
+            {what_.causal, what_.window}};
   }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
     return {pass.training() ? what_.dropout : 0, pass.key, site_, pass.batch.ids};
@@ -12890,7 +13279,9 @@ class attend_node final : public node<Env> {
   std::uint32_t site_ = 0;
   interval heads_{}, keys_{};
   std::int64_t channels_ = 0;
+  parameter<Env> query_gain_{}, key_gain_{};
   per_slot<attention_state<Env>> kept_;
+  per_slot<tensor_view<typename Env::accumulate, space>> rstd_;  // (rows, heads + key heads)
 };
 
 }  // namespace detail
@@ -12925,49 +13316,93 @@ struct node_of<Env, attend> {
 // ---- trireme/nn/losses.hpp
 namespace trireme::nn {
 
-/// Losses: the last layer of a model's last unit. The loss of a sample is the mean over its rows. For prediction there
-/// is no loss: the outputs are the last row of each sample.
+/// Losses: the last layer of a model's last unit. The loss of a step is the mean over all rows that are counted, those
+/// of all samples, micro-batches and ranks together; so it does not depend on how samples are dealt out. (PyTorch's
+/// DistributedDataParallel averages the means of its ranks, which weighs a rank with few counted rows as much as one
+/// with many.) For prediction there is no loss: the outputs are the last row of each sample.
 ///
 /// Errors   config_error for targets whose number or type does not fit.
 namespace loss {
 
-/// -log softmax(x)[target]: targets are int32, one a row. A row whose target is below 0 adds nothing to the loss, is
-/// not counted in reported means, and has a gradient of 0.
-/// Numerics a sum in double over rows in order. Gradients are divided by all rows of a sample, also those left out.
+/// -log softmax(x)[target]: targets are int32, one a row. A row whose target is below 0, or `ignored`, is not counted:
+/// it adds nothing to the loss and has a gradient of 0.
+///
+/// With `smoothing` s a row's loss is (1 - s) times that of its target and s times the mean of those of all classes
+/// [Szegedy et al., "Rethinking the Inception architecture", 2016]. With `z` it also has z * log(sum(exp(x)))^2, which
+/// keeps logits from drifting [Chowdhery et al., "PaLM", 2022].
+///
+/// Numerics a sum in double over rows in order. Rows that are not counted are known once all ranks have voted, so
+///          gradients are divided by their number then, when they are applied.
+/// With `of_first` a sample has one target, and its first row alone is compared with it: that of a classifier's token.
+/// Prediction then gives the first row of each sample.
+///
+/// Errors   config_error for a smoothing outside of [0, 1], and for a negative z.
 struct cross_entropy {
   static constexpr nn::flow flow = nn::flow::loss;
-  static constexpr std::string_view name = "cross_entropy";
+  std::int32_t ignored = -1;
+  double smoothing = 0;
+  double z = 0;
+  bool of_first = false;
   friend bool operator==(cross_entropy const&, cross_entropy const&) = default;
 };
 
 /// The mean of (x - target)^2 over a row's numbers; targets are float, as many as there are numbers.
 struct squared_error {
   static constexpr nn::flow flow = nn::flow::loss;
-  static constexpr std::string_view name = "squared_error";
   friend bool operator==(squared_error const&, squared_error const&) = default;
 };
 
 /// A loss of your own: the mean over a row's numbers of value(x, target), whose derivative by x is slope(x, target).
-/// Both take and return double; targets are as for squared_error. What ranks and checkpoints compare says `each`, not
-/// which functions these are.
+/// Both take and return double; targets are as for squared_error. What ranks and checkpoints compare says `called`, not
+/// which functions these are: nobody can print those. Two are equal if their functions and names are; functions
+/// without a state (lambdas that capture nothing) are equal if they are of one type.
 /// @example nn::loss::each{[](double x, double t) { return std::cosh(x - t) - 1; },
-///                         [](double x, double t) { return std::sinh(x - t); }}
+///                         [](double x, double t) { return std::sinh(x - t); }, "cosh"}
 template <class Value, class Slope>
 struct each {
   static constexpr nn::flow flow = nn::flow::loss;
-  static constexpr std::string_view name = "each";
   Value value;
   Slope slope;
+  std::string called{};
+
+  friend bool operator==(each const& a, each const& b) noexcept {
+    return same(a.value, b.value) && same(a.slope, b.slope) && a.called == b.called;
+  }
+
+ private:
+  template <class F>
+  static bool same([[maybe_unused]] F const& a, [[maybe_unused]] F const& b) noexcept {
+    if constexpr (std::is_empty_v<F>) {
+      return true;
+    } else {
+      static_assert(std::equality_comparable<F>,
+                    "trireme::nn::loss::each: functions that have a state need an operator== to be compared");
+      return a == b;
+    }
+  }
 };
 template <class Value, class Slope>
 each(Value, Slope) -> each<Value, Slope>;
+template <class Value, class Slope>
+each(Value, Slope, std::string) -> each<Value, Slope>;
+
+[[nodiscard]] inline std::string to_string(cross_entropy const& it) {
+  if (it == cross_entropy{}) return "cross_entropy";
+  return text("cross_entropy{.ignored = ", it.ignored, ", .smoothing = ", it.smoothing, ", .z = ", it.z,
+              it.of_first ? ", .of_first = true}" : "}");
+}
+[[nodiscard]] inline std::string to_string(squared_error const&) { return "squared_error"; }
+template <class Value, class Slope>
+[[nodiscard]] std::string to_string(each<Value, Slope> const& it) {
+  return it.called.empty() ? "each" : text("each(", it.called, ")");
+}
 
 }  // namespace loss
 
 /// The product with a vocabulary's table, right before the loss. Both work on a chunk of rows at a time, so that the
 /// logits of all rows are never in memory together.
 ///
-/// Shapes   x (rows, channels), the table (words, channels).
+/// Shapes   x (rows, channels), the table (words, channels), with `bias` one number a word.
 /// Ranks    each rank of a tensor group has the table's rows, and so the logits, of some words.
 /// Bytes    chunk * words numbers of scratch memory; saves the gradient of x (rows, channels).
 /// Numerics in training forward also forms the gradients, while it has the logits: three products, where backward would
@@ -12979,6 +13414,7 @@ struct unembedding {
   std::int64_t words = 0;
   std::string tied{};  ///< the full name of an embedding's table to use; empty: a table of its own
   initial start{initial::distribution::normal, 0.02};
+  bool bias = false;
   friend bool operator==(unembedding const&, unembedding const&) = default;
 };
 
@@ -13002,6 +13438,9 @@ class loss_node : public node<Env> {
   [[nodiscard]] virtual loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight,
                                     ops::table_part part) = 0;
 
+  /// The row of each sample that outputs are taken of: the last one, or the first.
+  [[nodiscard]] virtual bool takes_first() const noexcept { return false; }
+
   /// Whether of() takes rows of which only some of the outputs lie here.
   [[nodiscard]] virtual bool takes_parts() const noexcept { return false; }
 
@@ -13010,8 +13449,8 @@ class loss_node : public node<Env> {
     auto const& positions = context_group<Env>::of(pass).part();
     return pass.weight / static_cast<double>(positions.whole(rows / std::max<std::int64_t>(1, pass.batch.count())));
   }
-  /// A copy of the last row of each sample, among the activations.
-  [[nodiscard]] static view last_rows(pass<Env>& pass, view all) {
+  /// A copy of the row of each sample that is its output, among the activations.
+  [[nodiscard]] view output_rows(pass<Env>& pass, view all) const {
     auto const count = pass.batch.count();
     auto const each = count == 0 ? 1 : all.extent(0) / count;
     auto const last = pass.take({count, all.extent(1)});
@@ -13019,12 +13458,13 @@ class loss_node : public node<Env> {
       ops::on<space>::copy(last, all);
       return last;
     }
-    for (std::int64_t b = 0; b < count; ++b) ops::on<space>::copy(last.rows(b, 1), all.rows(b * each + each - 1, 1));
+    auto const which = takes_first() ? 0 : each - 1;
+    for (std::int64_t b = 0; b < count; ++b) ops::on<space>::copy(last.rows(b, 1), all.rows(b * each + which, 1));
     return last;
   }
 
   detail::held<Env> forward(pass<Env>& pass, detail::held<Env> x, arena<space>& to, view) final {
-    if (pass.purpose == purpose::predict) return {last_rows(pass, x.v), true};
+    if (pass.purpose == purpose::predict) return {output_rows(pass, x.v), true};
     expect(pass, x.v.extent(0), x.v.extent(1));
     auto& y = gradient_[pass];
     y = x.v;
@@ -13052,18 +13492,44 @@ class cross_entropy_node final : public loss_node<Env> {
  public:
   using typename node<Env>::view;
 
-  explicit cross_entropy_node(loss::cross_entropy const&) {}
+  explicit cross_entropy_node(loss::cross_entropy const& what)
+      : terms_{what.ignored, what.smoothing, what.z}, of_first_(what.of_first) {
+    if (what.smoothing >= 0 && what.smoothing <= 1 && what.z >= 0) return;
+    throw config_error(text("trireme::nn::loss::cross_entropy: smoothing ", what.smoothing, ", z ", what.z,
+                            "; smoothing lies in [0, 1], and z is not negative"));
+  }
   [[nodiscard]] bool takes_parts() const noexcept override { return true; }
+  [[nodiscard]] bool takes_first() const noexcept override { return of_first_; }
   void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t) const override {
     auto const targets = pass.batch.targets.template as<std::int32_t>().size();
-    if (targets != rows)
+    if (of_first_ && targets != pass.batch.count()) {
+      throw config_error(text("trireme::nn::loss::cross_entropy: ", targets, " targets for the first rows of ",
+                              pass.batch.count(), " samples; give each sample one"));
+    }
+    if (!of_first_ && targets != rows)
       throw config_error(text("trireme::nn::loss::cross_entropy: ", targets, " targets for ", rows, " rows"));
   }
   loss_sum of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_part part) override {
     auto const n = logits.extent(0);
+    if (!of_first_) return of_rows(pass, logits, first, n, weight, part);
+    // Rows are weighed as one of all of their sample's; only the first of each has a loss, so it has all of the weight.
+    auto const each = positions_of(pass);
+    if (pass.training()) {
+      for (std::int64_t row = 0; row < n; ++row)
+        if ((first + row) % each != 0) kernels::fill(logits.rows(row, 1), 0.0);
+    }
+    loss_sum sum;
+    for (auto sample = (first + each - 1) / each; sample * each < first + n; ++sample)
+      sum += of_rows(pass, logits.rows(sample * each - first, 1), sample, 1, weight * static_cast<double>(each), part);
+    return sum;
+  }
+
+ private:
+  loss_sum of_rows(pass<Env>& pass, view logits, std::int64_t first, std::int64_t n, double weight,
+                   ops::table_part part) {
     auto const targets = pass.batch.targets.template as<std::int32_t>().flat().flat(first, n);
     if (pass.group.size() == 1 || part.whole == 0)
-      return kernels::cross_entropy(logits, targets, weight, pass.training());
+      return kernels::cross_entropy(logits, targets, weight, pass.training(), terms_);
     // The maximum and the sum of exponentials are over the group; the target's logit comes from the rank that has it.
     auto const here = pass.scratch.mark();
     auto const peaks = pass.scratch.template take<typename Env::accumulate>({n});
@@ -13072,13 +13538,16 @@ class cross_entropy_node final : public loss_node<Env> {
     auto const chosen = both.flat(n, n);
     kernels::row_peaks(logits, peaks);
     pass.group.max(peaks);
-    kernels::row_masses(logits, targets, part, peaks, masses, chosen);
+    kernels::row_masses(logits, targets, part, peaks, masses, chosen, terms_);
     pass.group.sum(both);
     auto const loss =
-        kernels::cross_entropy_part(logits, targets, part, peaks, masses, chosen, weight, pass.training());
+        kernels::cross_entropy_part(logits, targets, part, peaks, masses, chosen, weight, pass.training(), terms_);
     pass.scratch.rewind(here);
     return loss;
   }
+
+  ops::cross_entropy_terms terms_;
+  bool of_first_ = false;
 };
 
 /// Losses that compare number by number: squared_error and each.
@@ -13136,7 +13605,10 @@ class unembedding_node final : public node<Env> {
   explicit unembedding_node(unembedding const& what) : what_(what) { this->facts_.loss = true; }
   [[nodiscard]] layer_says says() const override { return {.does = flow::words}; }
   [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.words; }
-  void visit(parameter_visitor<Env> const& each) override { each(table_); }
+  void visit(parameter_visitor<Env> const& each) override {
+    each(table_);
+    if (what_.bias) each(bias_);
+  }
   [[nodiscard]] view starts(pass<Env> const& pass) override { return gradient_[pass]; }
 
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
@@ -13153,11 +13625,12 @@ class unembedding_node final : public node<Env> {
     for (std::int64_t first = 0; first < rows; first += chunk()) {
       auto const n = std::min(chunk(), rows - first);
       auto const part = logits.rows(0, n);
-      kernels::linear(part, x.v.rows(first, n), packed_, {});
+      kernels::linear(part, x.v.rows(first, n), packed_, {bias_.value});
       pass.loss += loss_->of(pass, part, first, weight, part_);
       if (!pass.training()) continue;
       kernels::linear_backward_input(dx.rows(first, n), part, packed_, {});
-      kernels::linear_backward_weight(table_.gradient, {}, x.v.rows(first, n), part, ops::orientation::out_in);
+      kernels::linear_backward_weight(table_.gradient, bias_.gradient, x.v.rows(first, n), part,
+                                      ops::orientation::out_in);
     }
     pass.scratch.rewind(here);
     if (pass.training()) gradient_[pass] = pass.group.reduce(partial_sum<view>(dx));
@@ -13172,9 +13645,11 @@ class unembedding_node final : public node<Env> {
           "trireme::nn::unembedding: parallel::tensor cuts its words, and the loss behind it needs all of them; take "
           "loss::cross_entropy, or nn::linear in its place");
     }
-    table_ =
-        word_table(at, what_.tied.empty() ? at.name + ".weight" : what_.tied, {what_.words, at.width}, what_.start);
+    table_ = word_table("unembedding", at, what_.tied.empty() ? at.name + ".weight" : what_.tied,
+                        {what_.words, at.width}, what_.start);
     part_ = {at.own.of(what_.words).first, what_.words};
+    bias_.info = {at.name + ".bias", {what_.words}, {}, false};
+    if (at.own.size > 1) bias_.info = part_of(bias_.info, 0, at.own.of(what_.words));
     at.width = what_.words;
   }
   // How many words lie here.
@@ -13185,10 +13660,10 @@ class unembedding_node final : public node<Env> {
   }
   // The logits after each sample's last row, of all words, on every rank: (B, words).
   view last_logits(pass<Env>& pass, view x) {
-    auto const last = loss_node<Env>::last_rows(pass, x);
+    auto const last = loss_->output_rows(pass, x);
     auto const batch = last.extent(0);
     auto const here = pass.take({batch, words_here()});
-    kernels::linear(here, last, packed_, {});
+    kernels::linear(here, last, packed_, {bias_.value});
     if (pass.group.size() == 1) return here;
     auto const sums = pass.activations.template take<typename Env::accumulate>({batch, what_.words});
     kernels::fill(sums, 0.0);
@@ -13204,7 +13679,7 @@ class unembedding_node final : public node<Env> {
   unembedding what_;
   loss_node<Env>* loss_ = nullptr;
   ops::table_part part_;
-  parameter<Env> table_{};
+  parameter<Env> table_{}, bias_{};
   ops::weights<value, space> packed_;
   per_slot<view> gradient_;  // of x, in the rows that lie here
 };
@@ -13422,6 +13897,36 @@ struct gpt {
     return costs;
   }
 
+  /// Hugging Face's files of GPT2LMHeadModel; with experts the names are this library's own.
+  [[nodiscard]] file_layout in_files() const {
+    file_layout out{"transformer.", {".attn.bias", ".attn.masked_bias", "lm_head.weight"}};
+    auto const c = channels;
+    // Weight and bias of one input after the other, as the parameter has them.
+    auto const pair = [&](std::string const& name, shape const& weight, shape const& bias) {
+      out.add(name + ".weight", weight);
+      out.add(name + ".bias", bias);
+    };
+    out.add("transformer.wte.weight", {vocabulary, c});
+    out.add("transformer.wpe.weight", {context, c});
+    for (std::int64_t i = 0; i < layers; ++i) {
+      auto const name = text("transformer.h.", i, ".");
+      pair(name + "ln_1", {c}, {c});
+      pair(name + "attn.c_attn", {c, 3 * c}, {3 * c});
+      pair(name + "attn.c_proj", {c, c}, {c});
+      pair(name + "ln_2", {c}, {c});
+      if (experts > 0) {
+        out.add(name + "mlp.router.weight", {c, experts});
+        pair(name + "mlp.experts.c_fc", {experts, c, 4 * c}, {experts, 4 * c});
+        pair(name + "mlp.experts.c_proj", {experts, 4 * c, c}, {experts, c});
+      } else {
+        pair(name + "mlp.c_fc", {c, 4 * c}, {4 * c});
+        pair(name + "mlp.c_proj", {4 * c, c}, {c});
+      }
+    }
+    pair("transformer.ln_f", {c}, {c});
+    return out;
+  }
+
   template <class Emit>
   void units(Emit&& emit) const {
     gpt_shape const shape{vocabulary, context, layers, heads, channels, dropout};
@@ -13533,46 +14038,46 @@ struct llama {
     }
   }
 
-  /// Where the numbers of Hugging Face's files are in this model's parameters: calls f(name, extents, parameter, place)
-  /// for each tensor of theirs. Its element i, in row-major order, is element place(i) of the parameter of that name.
-  template <class F>
-  void for_each_file_tensor(F&& f) const {
-    using place = std::function<std::int64_t(std::int64_t)>;
-    auto const same = [&](std::string const& name, shape const& extents) {
-      f(name, extents, name, place([](std::int64_t i) { return i; }));
-    };
-    auto const product = [&](std::string const& name, std::int64_t in, std::int64_t out) {
-      f(name, shape{out, in}, name, place([=](std::int64_t i) { return i % in * out + i / in; }));
-    };
+  /// Hugging Face's files of LlamaForCausalLM, MistralForCausalLM or, with biases, Qwen2ForCausalLM.
+  [[nodiscard]] file_layout in_files() const {
+    file_layout out{"model.", {".rotary_emb.inv_freq"}};
+    if (tied) out.ignored.emplace_back("lm_head.weight");
     auto const c = channels, width = channels / heads, queries = heads / keys(), all = (heads + 2 * keys()) * width;
-    bool const grouped = keys() < heads;
-    // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key.
+    // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key. Where there are as many
+    // keys as queries, all queries lie before all keys; else each key lies behind its queries.
     auto const heads_of = [&](std::string const& attention, char const* theirs, std::int64_t which, std::int64_t each) {
-      auto const column = [=, total = c](std::int64_t row) {
-        auto const h = row / width, in_head = row % width;
-        if (!grouped) return which * total + row;
-        return (h / each * (queries + 2) + (which == 0 ? h % each : queries + which - 1)) * width + in_head;
-      };
       auto const rows = keys() * each * width;
-      f(text(attention, theirs, ".weight"), shape{rows, c}, attention + "qkv_proj.weight",
-        place([=](std::int64_t i) { return i % c * all + column(i / c); }));
-      if (biased) f(text(attention, theirs, ".bias"), shape{rows}, attention + "qkv_proj.bias", place(column));
+      std::vector<file_tensor::band> bands;
+      if (keys() == heads) {
+        bands.push_back({0, which * c, c});
+      } else {
+        for (std::int64_t key = 0; key < keys(); ++key) {
+          auto const first = key * (queries + 2) + (which == 0 ? 0 : queries + which - 1);
+          bands.push_back({key * each * width, first * width, each * width});
+        }
+      }
+      out.tensors.push_back(
+          {text(attention, theirs, ".weight"), {rows, c}, attention + "qkv_proj.weight", c, all, bands});
+      if (biased) {
+        out.tensors.push_back({text(attention, theirs, ".bias"), {rows}, attention + "qkv_proj.bias", 1, all, bands});
+      }
     };
-    same("model.embed_tokens.weight", {vocabulary, c});
+    out.add("model.embed_tokens.weight", {vocabulary, c});
     for (std::int64_t i = 0; i < layers; ++i) {
       auto const name = text("model.layers.", i, ".");
-      same(name + "input_layernorm.weight", {c});
+      out.add(name + "input_layernorm.weight", {c});
       heads_of(name + "self_attn.", "q_proj", 0, queries);
       heads_of(name + "self_attn.", "k_proj", 1, 1);
       heads_of(name + "self_attn.", "v_proj", 2, 1);
-      product(name + "self_attn.o_proj.weight", c, c);
-      same(name + "post_attention_layernorm.weight", {c});
-      product(name + "mlp.gate_proj.weight", c, inner());
-      product(name + "mlp.up_proj.weight", c, inner());
-      product(name + "mlp.down_proj.weight", inner(), c);
+      out.add_transposed(name + "self_attn.o_proj.weight", c, c);
+      out.add(name + "post_attention_layernorm.weight", {c});
+      out.add_transposed(name + "mlp.gate_proj.weight", c, inner());
+      out.add_transposed(name + "mlp.up_proj.weight", c, inner());
+      out.add_transposed(name + "mlp.down_proj.weight", inner(), c);
     }
-    same("model.norm.weight", {c});
-    if (!tied) same("lm_head.weight", {vocabulary, c});
+    out.add("model.norm.weight", {c});
+    if (!tied) out.add("lm_head.weight", {vocabulary, c});
+    return out;
   }
 
   /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of
@@ -13685,13 +14190,13 @@ template <class Loss>
 [[nodiscard]] std::string to_string(mlp_with<Loss> const& m) {
   std::string hidden;
   for (auto const width : m.hidden) hidden += text(hidden.empty() ? "" : ", ", width);
-  char const* const names[] = {"none", "gelu", "tanh", "relu", "silu"};
+  char const* const names[] = {"none", "gelu", "tanh", "relu", "silu", "gelu_erf"};
   auto const numbers = text("{.inputs = ", m.inputs, ", .hidden = {", hidden, "}, .outputs = ", m.outputs,
                             ", .act = ops::activation::", names[static_cast<int>(m.act)], "}");
   if constexpr (std::is_same_v<Loss, loss::squared_error>)
     return text("nn::mlp", numbers);
   else
-    return text("nn::mlp_with<", Loss::name, ">", numbers);
+    return text("nn::mlp_with<", to_string(m.loss), ">", numbers);
 }
 
 }  // namespace trireme::nn
@@ -13734,32 +14239,113 @@ inline constexpr std::int64_t attention_keys = 64;
 
 }  // namespace trireme::ops::detail
 
-// ---- trireme/ops/host/attention.hpp (goes on)
+// ---- trireme/ops/host/detail/attention_span.hpp
 namespace trireme::ops::detail {
+
+/// What the query rows of one head see of the keys that lie beside them. Every mask is an interval of keys for each
+/// row, and neither end of it decreases from row to row.
+struct attention_sight {
+  attention_mask mask{};
+  std::int64_t rows = 0;               ///< of queries
+  std::int64_t keys = 0;               ///< as many as there are
+  std::int64_t ahead = 0;              ///< positions of row 0 behind key 0
+  std::int32_t const* seen = nullptr;  ///< (rows, 2): the first key that a row may see and the one behind the last
+};
 
 /// Keys that are worked on together, among those that a block of query rows sees.
 struct attention_part {
-  std::int64_t key;
-  std::int64_t keys;
-  std::int64_t skipped;  ///< rows of the block, the first ones, that see none of these keys
-  [[nodiscard]] constexpr attention_part next(std::int64_t row) const noexcept;
+  std::int64_t key = 0;
+  std::int64_t keys = 0;
+  std::int64_t skipped = 0;  ///< rows of the block, the first ones, that see none of these keys
 };
 
-/// How many keys the lanes at `lane` see of a block that begins at `row`: up to the diagonal, in halves of a block.
-[[nodiscard]] constexpr std::int64_t keys_seen(std::int64_t row, std::int64_t lane) noexcept {
-  constexpr auto half = attention_rows / 2;
-  return row + (lane / half + 1) * half;
+/// The keys that a block of query rows sees: which ones are worked on, and which of those some row does not see.
+/// Decided once for the block, at every CPU level, whatever the mask: inner loops only ask whether a part is an edge.
+///
+/// There is always something to work on. A row that sees no key has weights of 0, and a result of 0.
+class attention_span {
+ public:
+  attention_span(attention_sight const& of, std::int64_t row) noexcept {
+    for (std::int64_t r = 0; r < attention_rows; ++r) {
+      auto const position = row + r + of.ahead;
+      auto const window = of.mask.window;
+      auto from = window > 0 ? std::max<std::int64_t>(0, position - window + 1) : 0;
+      auto to = of.mask.causal ? position + 1 : window > 0 ? position + window : of.keys;
+      if (of.seen != nullptr) {  // rows behind the last one are as it is: nobody reads what comes of them
+        auto const* const limits = of.seen + 2 * std::min(row + r, of.rows - 1);
+        from = std::max<std::int64_t>(from, limits[0]);
+        to = std::min<std::int64_t>(to, limits[1]);
+      }
+      begins_[r] = static_cast<std::int32_t>(std::min(from, of.keys));
+      ends_[r] = static_cast<std::int32_t>(std::clamp<std::int64_t>(to, 0, of.keys));
+    }
+    all_from_ = begins_[attention_rows - 1];
+    all_to_ = ends_[0];
+    begin_ = std::min<std::int64_t>(begins_[0], of.keys - 1) / attention_rows * attention_rows;
+    for (int h = 0; h < 2; ++h) {
+      auto const last = std::max<std::int64_t>(ends_[(h + 1) * half - 1], begin_ + 1);
+      seen_[h] = (last + half - 1) / half * half;
+    }
+  }
+
+  /// The first key that is worked on, a multiple of attention_rows.
+  [[nodiscard]] std::int64_t begin() const noexcept { return begin_; }
+  /// Behind the last key that the lanes at `lane` need, in halves of a block.
+  [[nodiscard]] std::int64_t seen(std::int64_t lane) const noexcept { return seen_[lane / half]; }
+  /// Behind the last key of the block, in whole blocks.
+  [[nodiscard]] std::int64_t end() const noexcept { return padded_rows(seen_[1]); }
+  /// All rows see the keys between.
+  [[nodiscard]] std::int64_t all_from() const noexcept { return all_from_; }
+  [[nodiscard]] std::int64_t all_to() const noexcept { return all_to_; }
+
+  /// The part that begins with `key`; without keys behind the last.
+  [[nodiscard]] attention_part from(std::int64_t key) const noexcept {
+    auto const skipped = key > begin_ && key >= seen_[0] ? half : 0;
+    return {key, std::min(attention_keys, seen(skipped) - key), skipped};
+  }
+  [[nodiscard]] attention_part first() const noexcept { return from(begin_); }
+  [[nodiscard]] attention_part after(attention_part const& it) const noexcept { return from(it.key + it.keys); }
+
+  /// Whether some row does not see all keys from `key` on.
+  [[nodiscard]] bool edge(std::int64_t key, std::int64_t keys) const noexcept {
+    return key < all_from_ || key + keys > all_to_;
+  }
+
+  /// The rows [from, to) of the block that see a key, for one key after the other.
+  class walk {
+   public:
+    explicit walk(attention_span const& over) noexcept : over_(over) {}
+    void to_key(std::int64_t key) noexcept {
+      while (from_ < attention_rows && over_.ends_[from_] <= key) ++from_;
+      while (to_ < attention_rows && over_.begins_[to_] <= key) ++to_;
+    }
+    /// Counted from the lanes at `lane` on.
+    [[nodiscard]] int from(std::int64_t lane) const noexcept { return static_cast<int>(from_ - lane); }
+    [[nodiscard]] int to(std::int64_t lane) const noexcept { return static_cast<int>(to_ - lane); }
+
+   private:
+    attention_span const& over_;
+    std::int64_t from_ = 0, to_ = 0;
+  };
+
+ private:
+  static constexpr std::int64_t half = attention_rows / 2;
+  std::int32_t begins_[attention_rows];
+  std::int32_t ends_[attention_rows];
+  std::int64_t begin_ = 0, all_from_ = 0, all_to_ = 0;
+  std::int64_t seen_[2] = {};
+};
+
+/// What weights are divided by: a row that sees no key has a mass of 0.
+template <class Real>
+[[nodiscard]] constexpr Real one_over_mass(Real mass) noexcept {
+  return mass == 0 ? Real(0) : Real(1) / mass;
 }
 
-/// The part that begins with `key`; without keys after the last.
-[[nodiscard]] constexpr attention_part attention_keys_from(std::int64_t row, std::int64_t key) noexcept {
-  constexpr auto half = attention_rows / 2;
-  auto const skipped = key < keys_seen(row, 0) ? 0 : half;
-  return {key, std::min(attention_keys, keys_seen(row, skipped) - key), skipped};
-}
-constexpr attention_part attention_part::next(std::int64_t row) const noexcept {
-  return attention_keys_from(row, key + keys);
-}
+}  // namespace trireme::ops::detail
+
+// ---- trireme/ops/host/attention.hpp (goes on)
+namespace trireme::ops::detail {
 
 /// One head of one sample: where its columns begin in the rows of qkv and y, and what is dropped in it.
 struct attention_head {
@@ -13776,6 +14362,7 @@ struct attention_head {
   std::int64_t next_row;        ///< where the next head begins, from here: rows, or -1 if there is none,
   std::int64_t next_column;     ///< and columns
   dropout_site const* dropout;  ///< nullptr if nothing is dropped
+  attention_sight sight;
 };
 
 }  // namespace trireme::ops::detail
@@ -13804,7 +14391,8 @@ void for_each_head(attention_shape const& shape, std::int64_t rows, std::int64_t
                       .sample = 0,
                       .next_row = -1,
                       .next_column = 0,
-                      .dropout = dropout.active() ? &dropout : nullptr};
+                      .dropout = dropout.active() ? &dropout : nullptr,
+                      .sight = {.mask = shape.mask, .rows = rows, .keys = rows}};
   auto const mark = scratch.mark();
   auto const memory = scratch.template take<Real>({attention_scratch(rows, width, backward)});
   for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
@@ -13822,12 +14410,15 @@ void attention_backward_head(T* dqkv, T const* dy, T const* y, A const* lse, T c
 
 }  // namespace detail
 
-/// Causal self-attention of several heads.
+/// Self-attention of several heads.
 ///
 /// No (T, T) matrix is kept: the forward pass works on 32 query rows at a time and saves the log of each row's sum of
-/// exponentials, from which the backward pass makes the probabilities again. The masked half is skipped.
+/// exponentials, from which the backward pass makes the probabilities again. Blocks that the mask hides are skipped.
 /// Method: [Dao et al., 2022], without its rescaling, as one block's scores fit the second-level cache.
-/// Shapes   qkv, dqkv (B*T, 3C): queries, keys, values, each of H heads of C/H columns; y, dy (B*T, C); lse (B, H, T).
+/// Shapes   qkv, dqkv (B*T, 3C): queries, keys, values, each of H heads of C/H columns; y, dy (B*T, C); lse (B, H, T);
+///          seen (B, T, 2): the first key that a row may see and the one behind the last, if the mask allows it, or
+///          empty: all. Neither decreases from row to row (visible_keys makes them).
+/// A row that sees no key has a result of 0, and gives and gets no gradient; its lse is minus infinity.
 /// Bytes    scratch: 2 (forward) or 4 (backward) matrices (T, C/H) of the accumulate type, and 128 T in the forward
 /// pass.
 /// Numerics softmax and sums in the accumulate type, and products too; but with AVX512-BF16 or tiles those of bfloat16
@@ -13841,10 +14432,10 @@ struct host_attention {
   /// y = softmax(mask(q k^T / sqrt(D))) v; dropout, if any, applies to the probabilities, a number at (head, row, col)
   /// of a sample having the position (head * T + row) * T + col.
   template <class T>
-  static void causal_attention(view<T> y, detail::output<accumulate_t<T>> lse, detail::input<T> qkv,
-                               attention_shape shape, arena<host>& scratch, dropout_site const& dropout) {
-    check("causal_attention", shape, qkv.size(), y.size(), lse.size(), dropout);
-    each_head<accumulate_t<T>>(shape, scratch, dropout, false,
+  static void attention(view<T> y, detail::output<accumulate_t<T>> lse, detail::input<T> qkv, attention_shape shape,
+                        arena<host>& scratch, dropout_site const& dropout, view<std::int32_t const> seen = {}) {
+    check("attention", shape, qkv.size(), y.size(), lse.size(), seen.size(), dropout);
+    each_head<accumulate_t<T>>(shape, scratch, dropout, seen, false,
                                [&](detail::attention_head const& head, std::int64_t sample, accumulate_t<T>* memory) {
                                  auto const row = sample * shape.context;
                                  auto const column = head.head * head.width;
@@ -13855,15 +14446,16 @@ struct host_attention {
                                });
   }
 
-  /// The gradient of causal_attention: dqkv is written. y and lse are what the forward pass gave.
+  /// The gradient of attention: dqkv is written. y and lse are what the forward pass gave.
   template <class T>
-  static void causal_attention_backward(view<T> dqkv, detail::input<T> dy, detail::input<T> y,
-                                        detail::input<accumulate_t<T>> lse, detail::input<T> qkv, attention_shape shape,
-                                        arena<host>& scratch, dropout_site const& dropout) {
-    check("causal_attention_backward", shape, qkv.size(), y.size(), lse.size(), dropout);
-    detail::same_size("causal_attention_backward", dqkv.size(), qkv.size());
-    detail::same_size("causal_attention_backward", dy.size(), y.size());
-    each_head<accumulate_t<T>>(shape, scratch, dropout, true,
+  static void attention_backward(view<T> dqkv, detail::input<T> dy, detail::input<T> y,
+                                 detail::input<accumulate_t<T>> lse, detail::input<T> qkv, attention_shape shape,
+                                 arena<host>& scratch, dropout_site const& dropout,
+                                 view<std::int32_t const> seen = {}) {
+    check("attention_backward", shape, qkv.size(), y.size(), lse.size(), seen.size(), dropout);
+    detail::same_size("attention_backward", dqkv.size(), qkv.size());
+    detail::same_size("attention_backward", dy.size(), y.size());
+    each_head<accumulate_t<T>>(shape, scratch, dropout, seen, true,
                                [&](detail::attention_head const& head, std::int64_t sample, accumulate_t<T>* memory) {
                                  auto const row = sample * shape.context;
                                  auto const column = head.head * head.width;
@@ -13878,11 +14470,12 @@ struct host_attention {
 
  private:
   static void check(char const* who, attention_shape const& shape, std::int64_t qkv, std::int64_t y, std::int64_t lse,
-                    dropout_site const& dropout) {
+                    std::int64_t seen, dropout_site const& dropout) {
     auto const rows = shape.batch * shape.context;
     detail::same_size(who, qkv, rows * 3 * shape.channels);
     detail::same_size(who, y, rows * shape.channels);
     detail::same_size(who, lse, rows * shape.heads);
+    if (seen != 0) detail::same_size(who, seen, 2 * rows);
     expects(assertion_level::light, shape.heads > 0 && shape.channels % shape.heads == 0, [&] {
       return text("trireme::ops::", who, ": ", shape.channels, " channels do not divide into ", shape.heads, " heads");
     });
@@ -13892,12 +14485,13 @@ struct host_attention {
   }
 
   template <class Real, class Body>
-  static void each_head(attention_shape const& shape, arena<host>& scratch, dropout_site const& dropout, bool backward,
-                        Body const& body) {
+  static void each_head(attention_shape const& shape, arena<host>& scratch, dropout_site const& dropout,
+                        view<std::int32_t const> seen, bool backward, Body const& body) {
     detail::for_each_head<Real>(shape, shape.context, shape.context, scratch, dropout, backward,
                                 [&](detail::attention_head& head, std::int64_t sample, Real* memory) {
                                   bool const turns = head.head + 1 == shape.heads;
                                   head.next_row = !turns ? 0 : sample + 1 < shape.batch ? shape.context : -1;
+                                  if (!seen.empty()) head.sight.seen = raw(seen) + 2 * sample * shape.context;
                                   head.next_column = turns ? head.width - shape.channels : head.width;
                                   body(head, sample, memory);
                                 });
@@ -14488,7 +15082,7 @@ TRIREME_TARGET_END
 #define TRIREME_LEVEL baseline
 
 // ---- trireme/ops/host/detail/attention.inl
-// Causal attention of one head of one sample; included once for each CPU level (see simd.hpp).
+// Attention of one head of one sample; included once for each CPU level (see simd.hpp).
 //
 // Scores are kept transposed, one lane a query row: (keys, 32). Softmax then works along memory, without sums across
 // lanes, and every operand of every product is contiguous.
@@ -14666,16 +15260,33 @@ inline void attention_dropout(Real* factors, attention_head const& shape, std::i
   }
 }
 
-// The largest scores of the lanes at v, after those are hidden whose key comes after the query.
+// x in the lanes at v whose rows see the key that the walk is at, and `hidden` in the others.
+template <class F>
+TRIREME_INLINE F seen_lanes(attention_span::walk const& rows, std::int64_t v, F x, F hidden) {
+  return first(rows.from(v), hidden, first(rows.to(v), x, hidden));
+}
+
+// Hides the scores of the keys [key, end) from the lanes at v whose rows do not see them.
 template <class F, class Real>
-inline F masked_peak(Real* column, std::int64_t row, std::int64_t v) {
-  auto const seen = keys_seen(row, v);
-  for (std::int64_t key = row; key < seen; ++key) {  // query row r sees keys up to r
+inline void hide_scores(Real* column, attention_span const& span, std::int64_t key, std::int64_t end, std::int64_t v) {
+  attention_span::walk rows(span);
+  for (; key < end; ++key) {
     Real* const at = column + key * attention_rows;
-    first(static_cast<int>(key - row - v), F::all(-std::numeric_limits<Real>::infinity()), F::load(at)).store(at);
+    rows.to_key(key);
+    seen_lanes(rows, v, F::load(at), F::all(-std::numeric_limits<Real>::infinity())).store(at);
   }
-  F tops[4] = {F::load(column), F::load(column), F::load(column), F::load(column)};
-  for (std::int64_t key = 0; key < seen; key += 4) {
+}
+
+// The largest scores of the lanes at v, after those are hidden that the mask hides. Finite, so that the weights of a
+// row that sees no key are 0.
+template <class F, class Real>
+inline F masked_peak(Real* column, attention_span const& span, std::int64_t v) {
+  auto const seen = span.seen(v);
+  hide_scores<F>(column, span, span.begin(), std::min(span.all_from(), seen), v);
+  hide_scores<F>(column, span, std::max(span.all_to(), span.begin()), seen, v);
+  F const none = F::all(-std::numeric_limits<Real>::max() / 4);
+  F tops[4] = {none, none, none, none};
+  for (std::int64_t key = span.begin(); key < seen; key += 4) {
     TRIREME_UNROLL
     for (int k = 0; k < 4; ++k) tops[k] = max(F::load(column + (key + k) * attention_rows), tops[k]);
   }
@@ -14705,12 +15316,13 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    attention_span const span(shape.sight, row);
     prefetch_next(qkv, shape, row, rows, 0);
     prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
     transpose_block(queries_across, queries, width);
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       block_product<F>(scores + part.key * lanes_of_rows + part.skipped, lanes_of_rows, keys + part.key * width, width,
                        std::int64_t{1}, queries_across + part.skipped, lanes_of_rows, part.keys,
                        lanes_of_rows - part.skipped, width, false);
@@ -14718,10 +15330,10 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
     prefetch_next(qkv, shape, row, rows, 1);
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
       A* const column = scores + v;
-      auto const seen = keys_seen(row, v);
-      F const top = masked_peak<F>(column, row, v);
+      auto const seen = span.seen(v);
+      F const top = masked_peak<F>(column, span, v);
       F totals[2] = {F::all(0), F::all(0)};
-      for (std::int64_t key = 0; key < seen; key += 2) {
+      for (std::int64_t key = span.begin(); key < seen; key += 2) {
         TRIREME_UNROLL
         for (int k = 0; k < 2; ++k) {
           A* const at = column + (key + k) * lanes_of_rows;
@@ -14734,7 +15346,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
       (totals[0] + totals[1]).store(masses + v);
     }
     prefetch_next(qkv, shape, row, rows, 2);
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       A* const shares = scores + part.key * lanes_of_rows;
       if (shape.dropout != nullptr) {
         attention_dropout(factors, shape, row, part);
@@ -14743,12 +15355,13 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
         }
       }
       block_product<F>(result + part.skipped * width, width, shares + part.skipped, std::int64_t{1}, lanes_of_rows,
-                       values + part.key * width, width, lanes_of_rows - part.skipped, width, part.keys, part.key > 0);
+                       values + part.key * width, width, lanes_of_rows - part.skipped, width, part.keys,
+                       part.key > span.begin());
     }
     for (std::int64_t r = 0; r < rows; ++r) {
       lse[row + r] = peaks[r] + std::log(masses[r]);
       unpack_rows<F>(y + (row + r) * shape.y_stride, shape.y_stride, result + r * width, 1, shape.width, width,
-                     A(1) / masses[r]);
+                     one_over_mass(masses[r]));
     }
   }
 }
@@ -14786,6 +15399,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    attention_span const span(shape.sight, row);
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
     for (int part = 0; part < 3; ++part) prefetch_next(qkv, shape, row, rows, part);
@@ -14798,7 +15412,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
     transpose_block(slopes_across, slopes, width);
     row_products<F>(deltas, dy_rows, y_rows, shape.y_stride, rows, shape.width);
     for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       auto const at_keys = part.key * width;
       auto const skipped = part.skipped;
       auto const unskipped = lanes_of_rows - skipped;
@@ -14808,14 +15422,18 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
                        slopes_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
       bool const drops = shape.dropout != nullptr;
       if (drops) attention_dropout(factors, shape, row, part);
-      bool const diagonal = part.key + part.keys > row;
+      bool const edge = span.edge(part.key, part.keys);
       for (std::int64_t v = skipped; v < lanes_of_rows; v += F::width) {
         F const log_mass = F::load(logs + v);
         F const delta = F::load(deltas + v);
+        attention_span::walk seen(span);
         for (std::int64_t k = 0; k < part.keys; ++k) {
           auto const at = k * lanes_of_rows + v;
           F p = exp(F::load(scores + at) - log_mass);
-          if (diagonal) p = first(static_cast<int>(part.key + k - row - v), F::all(0), p);
+          if (edge) {
+            seen.to_key(part.key + k);
+            p = seen_lanes(seen, v, p, F::all(0));
+          }
           F const dp = F::load(dscores + at);
           if (drops) {
             F const factor = F::load(factors + at);
@@ -14832,7 +15450,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
       block_product<F>(dkeys + at_keys, width, dscores + skipped, lanes_of_rows, std::int64_t{1},
                        queries + skipped * width, width, part.keys, width, unskipped, true);
       block_product<F>(dqueries + skipped * width, width, dscores + skipped, std::int64_t{1}, lanes_of_rows,
-                       keys + at_keys, width, unskipped, width, part.keys, part.key > 0);
+                       keys + at_keys, width, unskipped, width, part.keys, part.key > span.begin());
     }
     unpack_rows<F>(dqkv + row * shape.qkv_stride, shape.qkv_stride, dqueries, rows, shape.width, width, scale);
   }
@@ -14848,7 +15466,7 @@ TRIREME_LEVEL_AVX2_BEGIN
 #define TRIREME_LEVEL avx2
 
 // ---- trireme/ops/host/detail/attention.inl
-// Causal attention of one head of one sample; included once for each CPU level (see simd.hpp).
+// Attention of one head of one sample; included once for each CPU level (see simd.hpp).
 //
 // Scores are kept transposed, one lane a query row: (keys, 32). Softmax then works along memory, without sums across
 // lanes, and every operand of every product is contiguous.
@@ -15026,16 +15644,33 @@ inline void attention_dropout(Real* factors, attention_head const& shape, std::i
   }
 }
 
-// The largest scores of the lanes at v, after those are hidden whose key comes after the query.
+// x in the lanes at v whose rows see the key that the walk is at, and `hidden` in the others.
+template <class F>
+TRIREME_INLINE F seen_lanes(attention_span::walk const& rows, std::int64_t v, F x, F hidden) {
+  return first(rows.from(v), hidden, first(rows.to(v), x, hidden));
+}
+
+// Hides the scores of the keys [key, end) from the lanes at v whose rows do not see them.
 template <class F, class Real>
-inline F masked_peak(Real* column, std::int64_t row, std::int64_t v) {
-  auto const seen = keys_seen(row, v);
-  for (std::int64_t key = row; key < seen; ++key) {  // query row r sees keys up to r
+inline void hide_scores(Real* column, attention_span const& span, std::int64_t key, std::int64_t end, std::int64_t v) {
+  attention_span::walk rows(span);
+  for (; key < end; ++key) {
     Real* const at = column + key * attention_rows;
-    first(static_cast<int>(key - row - v), F::all(-std::numeric_limits<Real>::infinity()), F::load(at)).store(at);
+    rows.to_key(key);
+    seen_lanes(rows, v, F::load(at), F::all(-std::numeric_limits<Real>::infinity())).store(at);
   }
-  F tops[4] = {F::load(column), F::load(column), F::load(column), F::load(column)};
-  for (std::int64_t key = 0; key < seen; key += 4) {
+}
+
+// The largest scores of the lanes at v, after those are hidden that the mask hides. Finite, so that the weights of a
+// row that sees no key are 0.
+template <class F, class Real>
+inline F masked_peak(Real* column, attention_span const& span, std::int64_t v) {
+  auto const seen = span.seen(v);
+  hide_scores<F>(column, span, span.begin(), std::min(span.all_from(), seen), v);
+  hide_scores<F>(column, span, std::max(span.all_to(), span.begin()), seen, v);
+  F const none = F::all(-std::numeric_limits<Real>::max() / 4);
+  F tops[4] = {none, none, none, none};
+  for (std::int64_t key = span.begin(); key < seen; key += 4) {
     TRIREME_UNROLL
     for (int k = 0; k < 4; ++k) tops[k] = max(F::load(column + (key + k) * attention_rows), tops[k]);
   }
@@ -15065,12 +15700,13 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    attention_span const span(shape.sight, row);
     prefetch_next(qkv, shape, row, rows, 0);
     prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
     transpose_block(queries_across, queries, width);
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       block_product<F>(scores + part.key * lanes_of_rows + part.skipped, lanes_of_rows, keys + part.key * width, width,
                        std::int64_t{1}, queries_across + part.skipped, lanes_of_rows, part.keys,
                        lanes_of_rows - part.skipped, width, false);
@@ -15078,10 +15714,10 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
     prefetch_next(qkv, shape, row, rows, 1);
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
       A* const column = scores + v;
-      auto const seen = keys_seen(row, v);
-      F const top = masked_peak<F>(column, row, v);
+      auto const seen = span.seen(v);
+      F const top = masked_peak<F>(column, span, v);
       F totals[2] = {F::all(0), F::all(0)};
-      for (std::int64_t key = 0; key < seen; key += 2) {
+      for (std::int64_t key = span.begin(); key < seen; key += 2) {
         TRIREME_UNROLL
         for (int k = 0; k < 2; ++k) {
           A* const at = column + (key + k) * lanes_of_rows;
@@ -15094,7 +15730,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
       (totals[0] + totals[1]).store(masses + v);
     }
     prefetch_next(qkv, shape, row, rows, 2);
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       A* const shares = scores + part.key * lanes_of_rows;
       if (shape.dropout != nullptr) {
         attention_dropout(factors, shape, row, part);
@@ -15103,12 +15739,13 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
         }
       }
       block_product<F>(result + part.skipped * width, width, shares + part.skipped, std::int64_t{1}, lanes_of_rows,
-                       values + part.key * width, width, lanes_of_rows - part.skipped, width, part.keys, part.key > 0);
+                       values + part.key * width, width, lanes_of_rows - part.skipped, width, part.keys,
+                       part.key > span.begin());
     }
     for (std::int64_t r = 0; r < rows; ++r) {
       lse[row + r] = peaks[r] + std::log(masses[r]);
       unpack_rows<F>(y + (row + r) * shape.y_stride, shape.y_stride, result + r * width, 1, shape.width, width,
-                     A(1) / masses[r]);
+                     one_over_mass(masses[r]));
     }
   }
 }
@@ -15146,6 +15783,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    attention_span const span(shape.sight, row);
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
     for (int part = 0; part < 3; ++part) prefetch_next(qkv, shape, row, rows, part);
@@ -15158,7 +15796,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
     transpose_block(slopes_across, slopes, width);
     row_products<F>(deltas, dy_rows, y_rows, shape.y_stride, rows, shape.width);
     for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       auto const at_keys = part.key * width;
       auto const skipped = part.skipped;
       auto const unskipped = lanes_of_rows - skipped;
@@ -15168,14 +15806,18 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
                        slopes_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
       bool const drops = shape.dropout != nullptr;
       if (drops) attention_dropout(factors, shape, row, part);
-      bool const diagonal = part.key + part.keys > row;
+      bool const edge = span.edge(part.key, part.keys);
       for (std::int64_t v = skipped; v < lanes_of_rows; v += F::width) {
         F const log_mass = F::load(logs + v);
         F const delta = F::load(deltas + v);
+        attention_span::walk seen(span);
         for (std::int64_t k = 0; k < part.keys; ++k) {
           auto const at = k * lanes_of_rows + v;
           F p = exp(F::load(scores + at) - log_mass);
-          if (diagonal) p = first(static_cast<int>(part.key + k - row - v), F::all(0), p);
+          if (edge) {
+            seen.to_key(part.key + k);
+            p = seen_lanes(seen, v, p, F::all(0));
+          }
           F const dp = F::load(dscores + at);
           if (drops) {
             F const factor = F::load(factors + at);
@@ -15192,7 +15834,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
       block_product<F>(dkeys + at_keys, width, dscores + skipped, lanes_of_rows, std::int64_t{1},
                        queries + skipped * width, width, part.keys, width, unskipped, true);
       block_product<F>(dqueries + skipped * width, width, dscores + skipped, std::int64_t{1}, lanes_of_rows,
-                       keys + at_keys, width, unskipped, width, part.keys, part.key > 0);
+                       keys + at_keys, width, unskipped, width, part.keys, part.key > span.begin());
     }
     unpack_rows<F>(dqkv + row * shape.qkv_stride, shape.qkv_stride, dqueries, rows, shape.width, width, scale);
   }
@@ -15209,7 +15851,7 @@ TRIREME_LEVEL_AVX512_BEGIN
 #define TRIREME_LEVEL avx512
 
 // ---- trireme/ops/host/detail/attention.inl
-// Causal attention of one head of one sample; included once for each CPU level (see simd.hpp).
+// Attention of one head of one sample; included once for each CPU level (see simd.hpp).
 //
 // Scores are kept transposed, one lane a query row: (keys, 32). Softmax then works along memory, without sums across
 // lanes, and every operand of every product is contiguous.
@@ -15387,16 +16029,33 @@ inline void attention_dropout(Real* factors, attention_head const& shape, std::i
   }
 }
 
-// The largest scores of the lanes at v, after those are hidden whose key comes after the query.
+// x in the lanes at v whose rows see the key that the walk is at, and `hidden` in the others.
+template <class F>
+TRIREME_INLINE F seen_lanes(attention_span::walk const& rows, std::int64_t v, F x, F hidden) {
+  return first(rows.from(v), hidden, first(rows.to(v), x, hidden));
+}
+
+// Hides the scores of the keys [key, end) from the lanes at v whose rows do not see them.
 template <class F, class Real>
-inline F masked_peak(Real* column, std::int64_t row, std::int64_t v) {
-  auto const seen = keys_seen(row, v);
-  for (std::int64_t key = row; key < seen; ++key) {  // query row r sees keys up to r
+inline void hide_scores(Real* column, attention_span const& span, std::int64_t key, std::int64_t end, std::int64_t v) {
+  attention_span::walk rows(span);
+  for (; key < end; ++key) {
     Real* const at = column + key * attention_rows;
-    first(static_cast<int>(key - row - v), F::all(-std::numeric_limits<Real>::infinity()), F::load(at)).store(at);
+    rows.to_key(key);
+    seen_lanes(rows, v, F::load(at), F::all(-std::numeric_limits<Real>::infinity())).store(at);
   }
-  F tops[4] = {F::load(column), F::load(column), F::load(column), F::load(column)};
-  for (std::int64_t key = 0; key < seen; key += 4) {
+}
+
+// The largest scores of the lanes at v, after those are hidden that the mask hides. Finite, so that the weights of a
+// row that sees no key are 0.
+template <class F, class Real>
+inline F masked_peak(Real* column, attention_span const& span, std::int64_t v) {
+  auto const seen = span.seen(v);
+  hide_scores<F>(column, span, span.begin(), std::min(span.all_from(), seen), v);
+  hide_scores<F>(column, span, std::max(span.all_to(), span.begin()), seen, v);
+  F const none = F::all(-std::numeric_limits<Real>::max() / 4);
+  F tops[4] = {none, none, none, none};
+  for (std::int64_t key = span.begin(); key < seen; key += 4) {
     TRIREME_UNROLL
     for (int k = 0; k < 4; ++k) tops[k] = max(F::load(column + (key + k) * attention_rows), tops[k]);
   }
@@ -15426,12 +16085,13 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    attention_span const span(shape.sight, row);
     prefetch_next(qkv, shape, row, rows, 0);
     prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
     transpose_block(queries_across, queries, width);
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       block_product<F>(scores + part.key * lanes_of_rows + part.skipped, lanes_of_rows, keys + part.key * width, width,
                        std::int64_t{1}, queries_across + part.skipped, lanes_of_rows, part.keys,
                        lanes_of_rows - part.skipped, width, false);
@@ -15439,10 +16099,10 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
     prefetch_next(qkv, shape, row, rows, 1);
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
       A* const column = scores + v;
-      auto const seen = keys_seen(row, v);
-      F const top = masked_peak<F>(column, row, v);
+      auto const seen = span.seen(v);
+      F const top = masked_peak<F>(column, span, v);
       F totals[2] = {F::all(0), F::all(0)};
-      for (std::int64_t key = 0; key < seen; key += 2) {
+      for (std::int64_t key = span.begin(); key < seen; key += 2) {
         TRIREME_UNROLL
         for (int k = 0; k < 2; ++k) {
           A* const at = column + (key + k) * lanes_of_rows;
@@ -15455,7 +16115,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
       (totals[0] + totals[1]).store(masses + v);
     }
     prefetch_next(qkv, shape, row, rows, 2);
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       A* const shares = scores + part.key * lanes_of_rows;
       if (shape.dropout != nullptr) {
         attention_dropout(factors, shape, row, part);
@@ -15464,12 +16124,13 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
         }
       }
       block_product<F>(result + part.skipped * width, width, shares + part.skipped, std::int64_t{1}, lanes_of_rows,
-                       values + part.key * width, width, lanes_of_rows - part.skipped, width, part.keys, part.key > 0);
+                       values + part.key * width, width, lanes_of_rows - part.skipped, width, part.keys,
+                       part.key > span.begin());
     }
     for (std::int64_t r = 0; r < rows; ++r) {
       lse[row + r] = peaks[r] + std::log(masses[r]);
       unpack_rows<F>(y + (row + r) * shape.y_stride, shape.y_stride, result + r * width, 1, shape.width, width,
-                     A(1) / masses[r]);
+                     one_over_mass(masses[r]));
     }
   }
 }
@@ -15507,6 +16168,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    attention_span const span(shape.sight, row);
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
     for (int part = 0; part < 3; ++part) prefetch_next(qkv, shape, row, rows, part);
@@ -15519,7 +16181,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
     transpose_block(slopes_across, slopes, width);
     row_products<F>(deltas, dy_rows, y_rows, shape.y_stride, rows, shape.width);
     for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       auto const at_keys = part.key * width;
       auto const skipped = part.skipped;
       auto const unskipped = lanes_of_rows - skipped;
@@ -15529,14 +16191,18 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
                        slopes_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
       bool const drops = shape.dropout != nullptr;
       if (drops) attention_dropout(factors, shape, row, part);
-      bool const diagonal = part.key + part.keys > row;
+      bool const edge = span.edge(part.key, part.keys);
       for (std::int64_t v = skipped; v < lanes_of_rows; v += F::width) {
         F const log_mass = F::load(logs + v);
         F const delta = F::load(deltas + v);
+        attention_span::walk seen(span);
         for (std::int64_t k = 0; k < part.keys; ++k) {
           auto const at = k * lanes_of_rows + v;
           F p = exp(F::load(scores + at) - log_mass);
-          if (diagonal) p = first(static_cast<int>(part.key + k - row - v), F::all(0), p);
+          if (edge) {
+            seen.to_key(part.key + k);
+            p = seen_lanes(seen, v, p, F::all(0));
+          }
           F const dp = F::load(dscores + at);
           if (drops) {
             F const factor = F::load(factors + at);
@@ -15553,7 +16219,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
       block_product<F>(dkeys + at_keys, width, dscores + skipped, lanes_of_rows, std::int64_t{1},
                        queries + skipped * width, width, part.keys, width, unskipped, true);
       block_product<F>(dqueries + skipped * width, width, dscores + skipped, std::int64_t{1}, lanes_of_rows,
-                       keys + at_keys, width, unskipped, width, part.keys, part.key > 0);
+                       keys + at_keys, width, unskipped, width, part.keys, part.key > span.begin());
     }
     unpack_rows<F>(dqkv + row * shape.qkv_stride, shape.qkv_stride, dqueries, rows, shape.width, width, scale);
   }
@@ -15570,7 +16236,7 @@ TRIREME_LEVEL_AVX512_BEGIN
 #define TRIREME_LEVEL avx512
 
 // ---- trireme/ops/host/detail/attention_tiles.inl
-// Causal attention of one head of one sample in bfloat16, with products of tiles; included for the CPU level that has
+// Attention of one head of one sample in bfloat16, with products of tiles; included for the CPU level that has
 // their registers, and in tests with a model of them (see simd.hpp, tiles.hpp). The method is that of attention.inl.
 //
 // Scores lie with a query row in each lane, as there, and so every product has the depth of its left operand along its
@@ -15735,28 +16401,21 @@ inline void attention_tiles_forward(bfloat16* y, float* lse, bfloat16 const* qkv
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    auto const seen = row + lanes_of_rows;
+    attention_span const span(shape.sight, row);
+    auto const begin = span.begin();
+    auto const end = span.end();
     for (int part = 0; part < 3; ++part) prefetch_next(qkv, shape, row, rows, part);
     prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_tile_columns(queries_across, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, shape.width, width);
-    tile_block_product<Tiles>(scores, lanes_of_rows, keys, width, queries_across, seen, lanes_of_rows, width, false);
-    for (std::int64_t key = row; key < seen; ++key) {  // query row r sees keys up to r
-      for (std::int64_t r = 0; r < key - row; ++r) {
-        scores[key * lanes_of_rows + r] = -std::numeric_limits<float>::infinity();
-      }
-    }
+    tile_block_product<Tiles>(scores + begin * lanes_of_rows, lanes_of_rows, keys + begin * width, width,
+                              queries_across, end - begin, lanes_of_rows, width, false);
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
-      F tops[4];
-      for (int k = 0; k < 4; ++k) tops[k] = F::load(scores + v);
-      for (std::int64_t key = 0; key < seen; key += 4) {
-        TRIREME_UNROLL
-        for (int k = 0; k < 4; ++k) tops[k] = max(F::load(scores + (key + k) * lanes_of_rows + v), tops[k]);
-      }
-      (F::all(0) - slope * max(max(tops[0], tops[1]), max(tops[2], tops[3]))).store(offsets + v);
+      hide_scores<F>(scores + v, span, span.seen(v), end, v);
+      (F::all(0) - slope * masked_peak<F>(scores + v, span, v)).store(offsets + v);
       F::all(0).store(masses + v);
     }
-    for (attention_part part{0, 0, 0}; part.key < seen; part.key += part.keys) {
-      part.keys = seen - part.key < attention_keys ? seen - part.key : attention_keys;
+    for (attention_part part{begin, 0, 0}; part.key < end; part.key += part.keys) {
+      part.keys = end - part.key < attention_keys ? end - part.key : attention_keys;
       bool const drops = shape.dropout != nullptr;
       if (drops) attention_dropout(factors, shape, row, part);
       for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
@@ -15776,10 +16435,11 @@ inline void attention_tiles_forward(bfloat16* y, float* lse, bfloat16 const* qkv
         (totals[0] + totals[1]).store(masses + v);
       }
     }
-    tile_block_product<Tiles>(result, lanes_of_rows, values, values_row, shares, width, lanes_of_rows, seen, false);
+    tile_block_product<Tiles>(result, lanes_of_rows, values + begin, values_row, shares + begin / 2 * lanes_of_rows,
+                              width, lanes_of_rows, end - begin, false);
     for (std::int64_t r = 0; r < rows; ++r) {
       lse[row + r] = std::log(masses[r]) - offsets[r] * 0.69314718F;
-      masses[r] = 1 / masses[r];
+      masses[r] = one_over_mass(masses[r]);
     }
     unpack_columns<F>(y + row * shape.y_stride, shape.y_stride, result, rows, shape.width, masses);
   }
@@ -15826,7 +16486,9 @@ inline void attention_tiles_backward(bfloat16* dqkv, bfloat16 const* dy, bfloat1
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    auto const seen = row + lanes_of_rows;
+    attention_span const span(shape.sight, row);
+    auto const begin = span.begin();
+    auto const end = span.end();
     bfloat16 const* const query_rows = qkv + row * shape.qkv_stride;
     bfloat16 const* const dy_rows = dy + row * shape.y_stride;
     bfloat16 const* const y_rows = y + row * shape.y_stride;
@@ -15839,8 +16501,8 @@ inline void attention_tiles_backward(bfloat16* dqkv, bfloat16 const* dy, bfloat1
     pack_tile_columns(slopes_across, dy_rows, shape.y_stride, rows, shape.width, width);
     row_products<F>(deltas, dy_rows, y_rows, shape.y_stride, rows, shape.width);
     for (std::int64_t r = 0; r < lanes_of_rows; ++r) offsets[r] = r < rows ? lse[row + r] * -1.44269504F : 0;
-    for (attention_part part{0, 0, 0}; part.key < seen; part.key += part.keys) {
-      part.keys = seen - part.key < attention_keys ? seen - part.key : attention_keys;
+    for (attention_part part{begin, 0, 0}; part.key < end; part.key += part.keys) {
+      part.keys = end - part.key < attention_keys ? end - part.key : attention_keys;
       auto const at_keys = part.key * width;
       tile_block_product<Tiles>(scores, lanes_of_rows, keys + at_keys, width, queries_across, part.keys, lanes_of_rows,
                                 width, false);
@@ -15848,10 +16510,11 @@ inline void attention_tiles_backward(bfloat16* dqkv, bfloat16 const* dy, bfloat1
                                 lanes_of_rows, width, false);
       bool const drops = shape.dropout != nullptr;
       if (drops) attention_dropout(factors, shape, row, part);
-      bool const diagonal = part.key + part.keys > row;
+      bool const edge = span.edge(part.key, part.keys);
       for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
         F const offset = F::load(offsets + v);
         F const delta = F::load(deltas + v);
+        attention_span::walk seen(span);
         for (std::int64_t k = 0; k < part.keys; k += 2) {
           F p[2];
           F ds[2];
@@ -15859,7 +16522,10 @@ inline void attention_tiles_backward(bfloat16* dqkv, bfloat16 const* dy, bfloat1
           for (int i = 0; i < 2; ++i) {
             auto const at = (k + i) * lanes_of_rows + v;
             p[i] = exponential_of_two(fma(F::load(scores + at), slope, offset));
-            if (diagonal) p[i] = first(static_cast<int>(part.key + k + i - row - v), F::all(0), p[i]);
+            if (edge) {
+              seen.to_key(part.key + k + i);
+              p[i] = seen_lanes(seen, v, p[i], F::all(0));
+            }
             F dp = F::load(dscores + at);
             if (drops) dp = dp * F::load(factors + at);
             ds[i] = p[i] * (dp - delta);
@@ -15876,7 +16542,7 @@ inline void attention_tiles_backward(bfloat16* dqkv, bfloat16 const* dy, bfloat1
       tile_block_product<Tiles>(dkeys + at_keys, width, dshares, lanes_of_rows, queries, part.keys, width,
                                 lanes_of_rows, true);
       tile_block_product<Tiles>(dqueries, lanes_of_rows, keys_turned + part.key, turned_row, dshare_pairs, width,
-                                lanes_of_rows, part.keys, part.key > 0);
+                                lanes_of_rows, part.keys, part.key > begin);
     }
     unpack_columns<F>(dqkv + row * shape.qkv_stride, shape.qkv_stride, dqueries, rows, shape.width, scales);
   }
@@ -15893,7 +16559,7 @@ TRIREME_LEVEL_AVX512_BF16_BEGIN
 #define TRIREME_LEVEL avx512_bf16
 
 // ---- trireme/ops/host/detail/attention_pairs.inl
-// Causal attention of one head of one sample in bfloat16, with the instruction that multiplies pairs of them; included
+// Attention of one head of one sample in bfloat16, with the instruction that multiplies pairs of them; included
 // for the CPU level that has it (see simd.hpp). The method is that of attention.inl.
 //
 // The instruction takes two neighbours along the depth of a product at once, so every operand is stored in words of
@@ -16039,11 +16705,12 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    attention_span const span(shape.sight, row);
     avx512::prefetch_next(qkv, shape, row, rows, 0);
     avx512::prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_along(queries_across, qkv + row * shape.qkv_stride, shape.qkv_stride, shape.width, lanes_of_rows,
                static_cast<int>(rows));
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       block_product<F, word_lanes>(scores + part.key * lanes_of_rows + part.skipped, lanes_of_rows,
                                    keys + part.key * words, words, std::int64_t{1}, queries_across + part.skipped,
                                    lanes_of_rows, part.keys, lanes_of_rows - part.skipped, (shape.width + 1) / 2,
@@ -16051,11 +16718,11 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
     }
     avx512::prefetch_next(qkv, shape, row, rows, 1);
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
-      (F::all(0) - slope * avx512::masked_peak<F>(scores + v, row, v)).store(offsets + v);
+      (F::all(0) - slope * avx512::masked_peak<F>(scores + v, span, v)).store(offsets + v);
       F::all(0).store(masses + v);
     }
     avx512::prefetch_next(qkv, shape, row, rows, 2);
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       bool const drops = shape.dropout != nullptr;
       if (drops) avx512::attention_dropout(factors, shape, row, part);
       for (std::int64_t v = part.skipped; v < lanes_of_rows; v += F::width) {
@@ -16076,12 +16743,12 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
       }
       block_product<F, word_lanes>(result + part.skipped * width, width, shares + part.skipped, std::int64_t{1},
                                    lanes_of_rows, values + part.key * words, width, lanes_of_rows - part.skipped, width,
-                                   part.keys / 2, part.key > 0);
+                                   part.keys / 2, part.key > span.begin());
     }
     for (std::int64_t r = 0; r < rows; ++r) {
       lse[row + r] = std::log(masses[r]) - offsets[r] * A(0.69314718);
       avx512::unpack_rows<F>(y + (row + r) * shape.y_stride, shape.y_stride, result + r * width, 1, shape.width, width,
-                             A(1) / masses[r]);
+                             one_over_mass(masses[r]));
     }
   }
 }
@@ -16125,6 +16792,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    attention_span const span(shape.sight, row);
     T const* const query_rows = qkv + row * shape.qkv_stride;
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
@@ -16137,7 +16805,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
     pack_along(slopes_across, dy_rows, shape.y_stride, shape.width, lanes_of_rows, static_cast<int>(rows));
     avx512::row_products<F>(deltas, dy_rows, y_rows, shape.y_stride, rows, shape.width);
     for (std::int64_t r = 0; r < lanes_of_rows; ++r) offsets[r] = r < rows ? lse[row + r] * A(-1.44269504) : A(0);
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       auto const at_keys = part.key * width;
       auto const skipped = part.skipped;
       auto const unskipped = lanes_of_rows - skipped;
@@ -16147,10 +16815,11 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
                                    slopes_across + skipped, lanes_of_rows, part.keys, unskipped, depth, false);
       bool const drops = shape.dropout != nullptr;
       if (drops) avx512::attention_dropout(factors, shape, row, part);
-      bool const diagonal = part.key + part.keys > row;
+      bool const edge = span.edge(part.key, part.keys);
       for (std::int64_t v = skipped; v < lanes_of_rows; v += F::width) {
         F const offset = F::load(offsets + v);
         F const delta = F::load(deltas + v);
+        attention_span::walk seen(span);
         for (std::int64_t k = 0; k < part.keys; k += 2) {
           F p[2];
           F ds[2];
@@ -16158,7 +16827,10 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
           for (int i = 0; i < 2; ++i) {
             auto const at = (k + i) * lanes_of_rows + v;
             p[i] = exponential_of_two(fma(F::load(scores + at), slope, offset));
-            if (diagonal) p[i] = first(static_cast<int>(part.key + k + i - row - v), F::all(0), p[i]);
+            if (edge) {
+              seen.to_key(part.key + k + i);
+              p[i] = avx512::seen_lanes(seen, v, p[i], F::all(0));
+            }
             F dp = F::load(dscores + at);
             if (drops) dp = dp * F::load(factors + at);
             ds[i] = p[i] * (dp - delta);
@@ -16177,7 +16849,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
                                    queries + skipped / 2 * width, width, part.keys, width, unskipped / 2, true);
       block_product<F, word_lanes>(dqueries + skipped * width, width, dshare_pairs + skipped, std::int64_t{1},
                                    lanes_of_rows, key_pairs + at_keys / 2, width, unskipped, width, part.keys / 2,
-                                   part.key > 0);
+                                   part.key > span.begin());
     }
     avx512::unpack_rows<F>(dqkv + row * shape.qkv_stride, shape.qkv_stride, dqueries, rows, shape.width, width, scale);
   }
@@ -16238,15 +16910,15 @@ void attend_block_backward_head(A* dqueries, A* dpairs, T const* dy, T const* y,
 
 }  // namespace detail
 
-/// Causal attention a block at a time: some queries of each sample over some of its keys. Blocks over the same queries
-/// are merged by the logs of their sums of exponentials, in any order, to what causal_attention gives at once.
+/// Attention a block at a time: some queries of each sample over some of its keys. Blocks over the same queries
+/// are merged by the logs of their sums of exponentials, in any order, to what attention gives at once.
 ///
 /// Shapes   with T the rows of each sample that lie here (shape.context): qkv (B*T, 3C), of which the queries are read;
 ///          pairs (B*T, 2C): keys and values; y, dy (B*T, C); lse (B, H, T).
-/// Bytes    scratch: as causal_attention's, of a sample of at.rows rows.
+/// Bytes    scratch: as attention's, of a sample of at.rows rows.
 /// Numerics all sums in the accumulate type, at every CPU level.
 /// Threads  one caller an arena.
-/// Errors   assertion_error (light) if the sizes do not fit, or a query would see no key.
+/// Errors   assertion_error (light) if the sizes do not fit.
 struct host_attention_block {
   template <class T>
   using view = tensor_view<T, host>;
@@ -16300,9 +16972,7 @@ struct host_attention_block {
     detail::same_size(who, pairs, rows * 2 * shape.channels);
     detail::same_size(who, y, rows * shape.channels);
     detail::same_size(who, lse, rows * shape.heads);
-    expects(assertion_level::light,
-            at.first_key <= at.first_query && at.query_row + at.rows <= shape.context &&
-                at.key_row + at.rows <= shape.context,
+    expects(assertion_level::light, at.query_row + at.rows <= shape.context && at.key_row + at.rows <= shape.context,
             [&] {
               return text("trireme::ops::", who, ": ", at.rows, " queries from position ", at.first_query,
                           " on, over keys from ", at.first_key, " on, do not fit ", shape.context, " rows");
@@ -16313,8 +16983,9 @@ struct host_attention_block {
   static void each_head(attention_shape const& shape, attention_block const& at, arena<host>& scratch,
                         dropout_site const& dropout, bool backward, Body const& body) {
     detail::for_each_head<Real>(shape, at.rows, at.whole, scratch, dropout, backward,
-                                [&](detail::attention_head const& head, std::int64_t sample, Real* memory) {
+                                [&](detail::attention_head& head, std::int64_t sample, Real* memory) {
                                   auto const row = sample * shape.context;
+                                  head.sight.ahead = at.first_query - at.first_key;
                                   body(head,
                                        places{row + at.query_row, row + at.key_row, head.head * head.width,
                                               (sample * shape.heads + head.head) * shape.context + at.query_row},
@@ -16332,19 +17003,6 @@ struct host_attention_block {
 // Attention of some queries of one head of one sample over some of its keys; included once for each CPU level (see
 // simd.hpp). Laid out as in attention.inl, whose helpers it uses.
 namespace trireme::ops::detail::TRIREME_LEVEL {
-
-// How many keys the queries of a block that begins at `row` see, in whole blocks of rows.
-[[nodiscard]] inline std::int64_t keys_seen_from(std::int64_t row, attention_block const& at) {
-  auto const seen = at.first_query - at.first_key + row + attention_rows;
-  return padded_rows(seen < at.rows ? seen : at.rows);
-}
-
-// How many of the lanes at `v`, the first ones, do not see a key.
-template <class F>
-[[nodiscard]] inline int lanes_without(std::int64_t key, std::int64_t row, std::int64_t v, attention_block const& at) {
-  auto const hidden = key < at.rows ? at.first_key + key - at.first_query - row - v : F::width;
-  return static_cast<int>(hidden < 0 ? 0 : hidden < F::width ? hidden : F::width);
-}
 
 // to (rows, width) = kept * to + added * from.
 template <class F, class T, class Real>
@@ -16382,25 +17040,19 @@ inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, atte
 
   for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
     auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
-    auto const seen = keys_seen_from(row, at);
+    attention_span const span(shape.sight, row);
     pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
                  width, scale);
     transpose_block(queries_across, queries, width);
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      block_product<F>(scores + key * lanes_of_rows, lanes_of_rows, keys + key * width, width, std::int64_t{1},
-                       queries_across, lanes_of_rows, std::min(attention_keys, seen - key), lanes_of_rows, width,
-                       false);
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
+      block_product<F>(scores + part.key * lanes_of_rows + part.skipped, lanes_of_rows, keys + part.key * width, width,
+                       std::int64_t{1}, queries_across + part.skipped, lanes_of_rows, part.keys,
+                       lanes_of_rows - part.skipped, width, false);
     }
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
-      F top = F::all(-std::numeric_limits<A>::infinity());
-      for (std::int64_t key = 0; key < seen; ++key) {
-        A* const score = scores + key * lanes_of_rows + v;
-        auto const hidden = lanes_without<F>(key, row, v, at);
-        if (hidden > 0) first(hidden, F::all(-std::numeric_limits<A>::infinity()), F::load(score)).store(score);
-        top = max(F::load(score), top);
-      }
+      F const top = masked_peak<F>(scores + v, span, v);
       F total = F::all(0);
-      for (std::int64_t key = 0; key < seen; ++key) {
+      for (std::int64_t key = span.begin(); key < span.seen(v); ++key) {
         A* const score = scores + key * lanes_of_rows + v;
         F const p = exp(F::load(score) - top);
         total = total + p;
@@ -16409,19 +17061,20 @@ inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, atte
       top.store(peaks + v);
       total.store(masses + v);
     }
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
-      A* const shares = scores + key * lanes_of_rows;
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
+      A* const shares = scores + part.key * lanes_of_rows;
       if (shape.dropout != nullptr) {
-        attention_dropout(factors, shape, at.first_query + row, part);
+        attention_dropout(factors, shape, at.first_query + row, {at.first_key + part.key, part.keys, 0});
         for (std::int64_t i = 0; i < part.keys * lanes_of_rows; i += F::width) {
           (F::load(shares + i) * F::load(factors + i)).store(shares + i);
         }
       }
-      block_product<F>(result, width, shares, std::int64_t{1}, lanes_of_rows, values + key * width, width,
-                       lanes_of_rows, width, part.keys, key > 0);
+      block_product<F>(result + part.skipped * width, width, shares + part.skipped, std::int64_t{1}, lanes_of_rows,
+                       values + part.key * width, width, lanes_of_rows - part.skipped, width, part.keys,
+                       part.key > span.begin());
     }
     for (std::int64_t r = 0; r < rows; ++r) {
+      if (masses[r] == 0) continue;  // it sees none of these keys
       A const here = peaks[r] + std::log(masses[r]);
       A const before = lse[row + r];
       A const more = before > here ? before : here;
@@ -16464,7 +17117,7 @@ inline void attend_block_backward(A* dqueries_of, A* dpairs, T const* dy, T cons
 
   for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
     auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
-    auto const seen = keys_seen_from(row, at);
+    attention_span const span(shape.sight, row);
     T const* const dy_rows = dy + row * shape.y_stride;
     pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
                  width, scale);
@@ -16473,34 +17126,39 @@ inline void attend_block_backward(A* dqueries_of, A* dpairs, T const* dy, T cons
     transpose_block(slopes_across, slopes, width);
     row_products<F>(deltas, dy_rows, y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
-      auto const at_keys = key * width;
-      block_product<F>(scores, lanes_of_rows, keys + at_keys, width, std::int64_t{1}, queries_across, lanes_of_rows,
-                       part.keys, lanes_of_rows, width, false);
-      block_product<F>(dscores, lanes_of_rows, values + at_keys, width, std::int64_t{1}, slopes_across, lanes_of_rows,
-                       part.keys, lanes_of_rows, width, false);
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
+      auto const at_keys = part.key * width;
+      auto const skipped = part.skipped;
+      auto const unskipped = lanes_of_rows - skipped;
+      block_product<F>(scores + skipped, lanes_of_rows, keys + at_keys, width, std::int64_t{1},
+                       queries_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
+      block_product<F>(dscores + skipped, lanes_of_rows, values + at_keys, width, std::int64_t{1},
+                       slopes_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
       bool const drops = shape.dropout != nullptr;
-      if (drops) attention_dropout(factors, shape, at.first_query + row, part);
-      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+      if (drops) attention_dropout(factors, shape, at.first_query + row, {at.first_key + part.key, part.keys, 0});
+      bool const edge = span.edge(part.key, part.keys);
+      for (std::int64_t v = skipped; v < lanes_of_rows; v += F::width) {
         F const log_mass = F::load(logs + v);
         F const delta = F::load(deltas + v);
+        attention_span::walk seen(span);
         for (std::int64_t k = 0; k < part.keys; ++k) {
           auto const i = k * lanes_of_rows + v;
-          auto const hidden = lanes_without<F>(key + k, row, v, at);
           F p = exp(F::load(scores + i) - log_mass);
-          if (hidden > 0) p = first(hidden, F::all(0), p);
+          if (edge) {
+            seen.to_key(part.key + k);
+            p = seen_lanes(seen, v, p, F::all(0));
+          }
           F const factor = drops ? F::load(factors + i) : F::all(1);
           (p * factor).store(scores + i);
           (p * fma(F::load(dscores + i), factor, F::all(0) - delta)).store(dscores + i);
         }
       }
-      block_product<F>(dvalues + at_keys, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, part.keys,
-                       width, lanes_of_rows, true);
-      block_product<F>(dkeys + at_keys, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, part.keys,
-                       width, lanes_of_rows, true);
-      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys + at_keys, width, lanes_of_rows,
-                       width, part.keys, key > 0);
+      block_product<F>(dvalues + at_keys, width, scores + skipped, lanes_of_rows, std::int64_t{1},
+                       slopes + skipped * width, width, part.keys, width, unskipped, true);
+      block_product<F>(dkeys + at_keys, width, dscores + skipped, lanes_of_rows, std::int64_t{1},
+                       queries + skipped * width, width, part.keys, width, unskipped, true);
+      block_product<F>(dqueries + skipped * width, width, dscores + skipped, std::int64_t{1}, lanes_of_rows,
+                       keys + at_keys, width, unskipped, width, part.keys, part.key > span.begin());
     }
     merge_rows<F>(dqueries_of + row * shape.y_stride, shape.y_stride, dqueries, rows, shape.width, width, A(1), scale);
   }
@@ -16520,19 +17178,6 @@ TRIREME_LEVEL_AVX2_BEGIN
 // simd.hpp). Laid out as in attention.inl, whose helpers it uses.
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-// How many keys the queries of a block that begins at `row` see, in whole blocks of rows.
-[[nodiscard]] inline std::int64_t keys_seen_from(std::int64_t row, attention_block const& at) {
-  auto const seen = at.first_query - at.first_key + row + attention_rows;
-  return padded_rows(seen < at.rows ? seen : at.rows);
-}
-
-// How many of the lanes at `v`, the first ones, do not see a key.
-template <class F>
-[[nodiscard]] inline int lanes_without(std::int64_t key, std::int64_t row, std::int64_t v, attention_block const& at) {
-  auto const hidden = key < at.rows ? at.first_key + key - at.first_query - row - v : F::width;
-  return static_cast<int>(hidden < 0 ? 0 : hidden < F::width ? hidden : F::width);
-}
-
 // to (rows, width) = kept * to + added * from.
 template <class F, class T, class Real>
 inline void merge_rows(T* to, std::int64_t stride, Real const* from, std::int64_t rows, std::int64_t width,
@@ -16569,25 +17214,19 @@ inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, atte
 
   for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
     auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
-    auto const seen = keys_seen_from(row, at);
+    attention_span const span(shape.sight, row);
     pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
                  width, scale);
     transpose_block(queries_across, queries, width);
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      block_product<F>(scores + key * lanes_of_rows, lanes_of_rows, keys + key * width, width, std::int64_t{1},
-                       queries_across, lanes_of_rows, std::min(attention_keys, seen - key), lanes_of_rows, width,
-                       false);
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
+      block_product<F>(scores + part.key * lanes_of_rows + part.skipped, lanes_of_rows, keys + part.key * width, width,
+                       std::int64_t{1}, queries_across + part.skipped, lanes_of_rows, part.keys,
+                       lanes_of_rows - part.skipped, width, false);
     }
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
-      F top = F::all(-std::numeric_limits<A>::infinity());
-      for (std::int64_t key = 0; key < seen; ++key) {
-        A* const score = scores + key * lanes_of_rows + v;
-        auto const hidden = lanes_without<F>(key, row, v, at);
-        if (hidden > 0) first(hidden, F::all(-std::numeric_limits<A>::infinity()), F::load(score)).store(score);
-        top = max(F::load(score), top);
-      }
+      F const top = masked_peak<F>(scores + v, span, v);
       F total = F::all(0);
-      for (std::int64_t key = 0; key < seen; ++key) {
+      for (std::int64_t key = span.begin(); key < span.seen(v); ++key) {
         A* const score = scores + key * lanes_of_rows + v;
         F const p = exp(F::load(score) - top);
         total = total + p;
@@ -16596,19 +17235,20 @@ inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, atte
       top.store(peaks + v);
       total.store(masses + v);
     }
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
-      A* const shares = scores + key * lanes_of_rows;
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
+      A* const shares = scores + part.key * lanes_of_rows;
       if (shape.dropout != nullptr) {
-        attention_dropout(factors, shape, at.first_query + row, part);
+        attention_dropout(factors, shape, at.first_query + row, {at.first_key + part.key, part.keys, 0});
         for (std::int64_t i = 0; i < part.keys * lanes_of_rows; i += F::width) {
           (F::load(shares + i) * F::load(factors + i)).store(shares + i);
         }
       }
-      block_product<F>(result, width, shares, std::int64_t{1}, lanes_of_rows, values + key * width, width,
-                       lanes_of_rows, width, part.keys, key > 0);
+      block_product<F>(result + part.skipped * width, width, shares + part.skipped, std::int64_t{1}, lanes_of_rows,
+                       values + part.key * width, width, lanes_of_rows - part.skipped, width, part.keys,
+                       part.key > span.begin());
     }
     for (std::int64_t r = 0; r < rows; ++r) {
+      if (masses[r] == 0) continue;  // it sees none of these keys
       A const here = peaks[r] + std::log(masses[r]);
       A const before = lse[row + r];
       A const more = before > here ? before : here;
@@ -16651,7 +17291,7 @@ inline void attend_block_backward(A* dqueries_of, A* dpairs, T const* dy, T cons
 
   for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
     auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
-    auto const seen = keys_seen_from(row, at);
+    attention_span const span(shape.sight, row);
     T const* const dy_rows = dy + row * shape.y_stride;
     pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
                  width, scale);
@@ -16660,34 +17300,39 @@ inline void attend_block_backward(A* dqueries_of, A* dpairs, T const* dy, T cons
     transpose_block(slopes_across, slopes, width);
     row_products<F>(deltas, dy_rows, y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
-      auto const at_keys = key * width;
-      block_product<F>(scores, lanes_of_rows, keys + at_keys, width, std::int64_t{1}, queries_across, lanes_of_rows,
-                       part.keys, lanes_of_rows, width, false);
-      block_product<F>(dscores, lanes_of_rows, values + at_keys, width, std::int64_t{1}, slopes_across, lanes_of_rows,
-                       part.keys, lanes_of_rows, width, false);
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
+      auto const at_keys = part.key * width;
+      auto const skipped = part.skipped;
+      auto const unskipped = lanes_of_rows - skipped;
+      block_product<F>(scores + skipped, lanes_of_rows, keys + at_keys, width, std::int64_t{1},
+                       queries_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
+      block_product<F>(dscores + skipped, lanes_of_rows, values + at_keys, width, std::int64_t{1},
+                       slopes_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
       bool const drops = shape.dropout != nullptr;
-      if (drops) attention_dropout(factors, shape, at.first_query + row, part);
-      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+      if (drops) attention_dropout(factors, shape, at.first_query + row, {at.first_key + part.key, part.keys, 0});
+      bool const edge = span.edge(part.key, part.keys);
+      for (std::int64_t v = skipped; v < lanes_of_rows; v += F::width) {
         F const log_mass = F::load(logs + v);
         F const delta = F::load(deltas + v);
+        attention_span::walk seen(span);
         for (std::int64_t k = 0; k < part.keys; ++k) {
           auto const i = k * lanes_of_rows + v;
-          auto const hidden = lanes_without<F>(key + k, row, v, at);
           F p = exp(F::load(scores + i) - log_mass);
-          if (hidden > 0) p = first(hidden, F::all(0), p);
+          if (edge) {
+            seen.to_key(part.key + k);
+            p = seen_lanes(seen, v, p, F::all(0));
+          }
           F const factor = drops ? F::load(factors + i) : F::all(1);
           (p * factor).store(scores + i);
           (p * fma(F::load(dscores + i), factor, F::all(0) - delta)).store(dscores + i);
         }
       }
-      block_product<F>(dvalues + at_keys, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, part.keys,
-                       width, lanes_of_rows, true);
-      block_product<F>(dkeys + at_keys, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, part.keys,
-                       width, lanes_of_rows, true);
-      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys + at_keys, width, lanes_of_rows,
-                       width, part.keys, key > 0);
+      block_product<F>(dvalues + at_keys, width, scores + skipped, lanes_of_rows, std::int64_t{1},
+                       slopes + skipped * width, width, part.keys, width, unskipped, true);
+      block_product<F>(dkeys + at_keys, width, dscores + skipped, lanes_of_rows, std::int64_t{1},
+                       queries + skipped * width, width, part.keys, width, unskipped, true);
+      block_product<F>(dqueries + skipped * width, width, dscores + skipped, std::int64_t{1}, lanes_of_rows,
+                       keys + at_keys, width, unskipped, width, part.keys, part.key > span.begin());
     }
     merge_rows<F>(dqueries_of + row * shape.y_stride, shape.y_stride, dqueries, rows, shape.width, width, A(1), scale);
   }
@@ -16708,19 +17353,6 @@ TRIREME_LEVEL_AVX512_BEGIN
 // simd.hpp). Laid out as in attention.inl, whose helpers it uses.
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-// How many keys the queries of a block that begins at `row` see, in whole blocks of rows.
-[[nodiscard]] inline std::int64_t keys_seen_from(std::int64_t row, attention_block const& at) {
-  auto const seen = at.first_query - at.first_key + row + attention_rows;
-  return padded_rows(seen < at.rows ? seen : at.rows);
-}
-
-// How many of the lanes at `v`, the first ones, do not see a key.
-template <class F>
-[[nodiscard]] inline int lanes_without(std::int64_t key, std::int64_t row, std::int64_t v, attention_block const& at) {
-  auto const hidden = key < at.rows ? at.first_key + key - at.first_query - row - v : F::width;
-  return static_cast<int>(hidden < 0 ? 0 : hidden < F::width ? hidden : F::width);
-}
-
 // to (rows, width) = kept * to + added * from.
 template <class F, class T, class Real>
 inline void merge_rows(T* to, std::int64_t stride, Real const* from, std::int64_t rows, std::int64_t width,
@@ -16757,25 +17389,19 @@ inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, atte
 
   for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
     auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
-    auto const seen = keys_seen_from(row, at);
+    attention_span const span(shape.sight, row);
     pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
                  width, scale);
     transpose_block(queries_across, queries, width);
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      block_product<F>(scores + key * lanes_of_rows, lanes_of_rows, keys + key * width, width, std::int64_t{1},
-                       queries_across, lanes_of_rows, std::min(attention_keys, seen - key), lanes_of_rows, width,
-                       false);
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
+      block_product<F>(scores + part.key * lanes_of_rows + part.skipped, lanes_of_rows, keys + part.key * width, width,
+                       std::int64_t{1}, queries_across + part.skipped, lanes_of_rows, part.keys,
+                       lanes_of_rows - part.skipped, width, false);
     }
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
-      F top = F::all(-std::numeric_limits<A>::infinity());
-      for (std::int64_t key = 0; key < seen; ++key) {
-        A* const score = scores + key * lanes_of_rows + v;
-        auto const hidden = lanes_without<F>(key, row, v, at);
-        if (hidden > 0) first(hidden, F::all(-std::numeric_limits<A>::infinity()), F::load(score)).store(score);
-        top = max(F::load(score), top);
-      }
+      F const top = masked_peak<F>(scores + v, span, v);
       F total = F::all(0);
-      for (std::int64_t key = 0; key < seen; ++key) {
+      for (std::int64_t key = span.begin(); key < span.seen(v); ++key) {
         A* const score = scores + key * lanes_of_rows + v;
         F const p = exp(F::load(score) - top);
         total = total + p;
@@ -16784,19 +17410,20 @@ inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, atte
       top.store(peaks + v);
       total.store(masses + v);
     }
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
-      A* const shares = scores + key * lanes_of_rows;
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
+      A* const shares = scores + part.key * lanes_of_rows;
       if (shape.dropout != nullptr) {
-        attention_dropout(factors, shape, at.first_query + row, part);
+        attention_dropout(factors, shape, at.first_query + row, {at.first_key + part.key, part.keys, 0});
         for (std::int64_t i = 0; i < part.keys * lanes_of_rows; i += F::width) {
           (F::load(shares + i) * F::load(factors + i)).store(shares + i);
         }
       }
-      block_product<F>(result, width, shares, std::int64_t{1}, lanes_of_rows, values + key * width, width,
-                       lanes_of_rows, width, part.keys, key > 0);
+      block_product<F>(result + part.skipped * width, width, shares + part.skipped, std::int64_t{1}, lanes_of_rows,
+                       values + part.key * width, width, lanes_of_rows - part.skipped, width, part.keys,
+                       part.key > span.begin());
     }
     for (std::int64_t r = 0; r < rows; ++r) {
+      if (masses[r] == 0) continue;  // it sees none of these keys
       A const here = peaks[r] + std::log(masses[r]);
       A const before = lse[row + r];
       A const more = before > here ? before : here;
@@ -16839,7 +17466,7 @@ inline void attend_block_backward(A* dqueries_of, A* dpairs, T const* dy, T cons
 
   for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
     auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
-    auto const seen = keys_seen_from(row, at);
+    attention_span const span(shape.sight, row);
     T const* const dy_rows = dy + row * shape.y_stride;
     pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
                  width, scale);
@@ -16848,34 +17475,39 @@ inline void attend_block_backward(A* dqueries_of, A* dpairs, T const* dy, T cons
     transpose_block(slopes_across, slopes, width);
     row_products<F>(deltas, dy_rows, y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
-      auto const at_keys = key * width;
-      block_product<F>(scores, lanes_of_rows, keys + at_keys, width, std::int64_t{1}, queries_across, lanes_of_rows,
-                       part.keys, lanes_of_rows, width, false);
-      block_product<F>(dscores, lanes_of_rows, values + at_keys, width, std::int64_t{1}, slopes_across, lanes_of_rows,
-                       part.keys, lanes_of_rows, width, false);
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
+      auto const at_keys = part.key * width;
+      auto const skipped = part.skipped;
+      auto const unskipped = lanes_of_rows - skipped;
+      block_product<F>(scores + skipped, lanes_of_rows, keys + at_keys, width, std::int64_t{1},
+                       queries_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
+      block_product<F>(dscores + skipped, lanes_of_rows, values + at_keys, width, std::int64_t{1},
+                       slopes_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
       bool const drops = shape.dropout != nullptr;
-      if (drops) attention_dropout(factors, shape, at.first_query + row, part);
-      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+      if (drops) attention_dropout(factors, shape, at.first_query + row, {at.first_key + part.key, part.keys, 0});
+      bool const edge = span.edge(part.key, part.keys);
+      for (std::int64_t v = skipped; v < lanes_of_rows; v += F::width) {
         F const log_mass = F::load(logs + v);
         F const delta = F::load(deltas + v);
+        attention_span::walk seen(span);
         for (std::int64_t k = 0; k < part.keys; ++k) {
           auto const i = k * lanes_of_rows + v;
-          auto const hidden = lanes_without<F>(key + k, row, v, at);
           F p = exp(F::load(scores + i) - log_mass);
-          if (hidden > 0) p = first(hidden, F::all(0), p);
+          if (edge) {
+            seen.to_key(part.key + k);
+            p = seen_lanes(seen, v, p, F::all(0));
+          }
           F const factor = drops ? F::load(factors + i) : F::all(1);
           (p * factor).store(scores + i);
           (p * fma(F::load(dscores + i), factor, F::all(0) - delta)).store(dscores + i);
         }
       }
-      block_product<F>(dvalues + at_keys, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, part.keys,
-                       width, lanes_of_rows, true);
-      block_product<F>(dkeys + at_keys, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, part.keys,
-                       width, lanes_of_rows, true);
-      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys + at_keys, width, lanes_of_rows,
-                       width, part.keys, key > 0);
+      block_product<F>(dvalues + at_keys, width, scores + skipped, lanes_of_rows, std::int64_t{1},
+                       slopes + skipped * width, width, part.keys, width, unskipped, true);
+      block_product<F>(dkeys + at_keys, width, dscores + skipped, lanes_of_rows, std::int64_t{1},
+                       queries + skipped * width, width, part.keys, width, unskipped, true);
+      block_product<F>(dqueries + skipped * width, width, dscores + skipped, std::int64_t{1}, lanes_of_rows,
+                       keys + at_keys, width, unskipped, width, part.keys, part.key > span.begin());
     }
     merge_rows<F>(dqueries_of + row * shape.y_stride, shape.y_stride, dqueries, rows, shape.width, width, A(1), scale);
   }
@@ -16961,6 +17593,44 @@ struct host_embedding {
       }
       if (dpositions.empty()) continue;
       detail::accumulate_elements(raw(dpositions) + row % context * channels, slope, channels, 1.0);
+    }
+  }
+
+  /// y[b, t] += table[s], s being how many separators stand before t in the sample, or the last row's number if there
+  /// are more.
+  /// Shapes   y (B, T, C) or (B*T, C); tokens (B, T); table (S, C).
+  template <class T>
+  static void embed_segments(view<T> y, view<std::int32_t const> tokens, std::int32_t separator,
+                             detail::input<T> table) {
+    detail::same_size("embed_segments", y.size(), tokens.size() * table.extent(1));
+    for_each_segment(tokens, separator, table.extent(0), [&](std::int64_t row, std::int64_t segment) {
+      auto const channels = table.extent(1);
+      detail::accumulate_elements(raw(y) + row * channels, raw(table) + segment * channels, channels, 1.0);
+    });
+  }
+  /// dtable[s] += dy[b, t], in the order of rows.
+  template <class G, class T>
+  static void embed_segments_backward(view<G> dtable, view<T> dy, view<std::int32_t const> tokens,
+                                      std::int32_t separator) {
+    auto const channels = dtable.extent(1);
+    detail::same_size("embed_segments_backward", dy.size(), tokens.size() * channels);
+    std::remove_const_t<T> const* const slopes = raw(dy);
+    for_each_segment(tokens, separator, dtable.extent(0), [&](std::int64_t row, std::int64_t segment) {
+      detail::accumulate_elements(raw(dtable) + segment * channels, slopes + row * channels, channels, 1.0);
+    });
+  }
+
+ private:
+  // Calls f(row, segment) for each token.
+  template <class F>
+  static void for_each_segment(view<std::int32_t const> tokens, std::int32_t separator, std::int64_t segments,
+                               F const& f) {
+    auto const context = tokens.extent(tokens.rank() - 1);
+    std::int64_t segment = 0;
+    for (std::int64_t row = 0; row < tokens.size(); ++row) {
+      if (row % context == 0) segment = 0;
+      f(row, segment);
+      if (tokens[row] == separator && segment + 1 < segments) ++segment;
     }
   }
 };
@@ -17073,12 +17743,20 @@ namespace trireme::ops {
 
 namespace detail {
 
-void rotation_table(float* table, std::int64_t positions, std::int64_t first, std::int64_t width, double base);
-void rotation_table(double* table, std::int64_t positions, std::int64_t first, std::int64_t width, double base);
+void rotation_table(float* table, std::int64_t positions, std::int64_t first, std::int64_t width, double base,
+                    rotary_scaling const& scaling);
+void rotation_table(double* table, std::int64_t positions, std::int64_t first, std::int64_t width, double base,
+                    rotary_scaling const& scaling);
 template <class T, class A>
 void arrange_rows(T* qkv, T const* x, A const* table, head_layout const& how, std::int64_t rows);
 template <class T, class A>
 void arrange_backward_rows(T* dx, T const* dqkv, A const* table, head_layout const& how, std::int64_t rows);
+template <class T, class A>
+void normalise_head_rows(T* y, A* rstd, T const* x, T const* query_gain, T const* key_gain, head_layout const& how,
+                         std::int64_t rows, double epsilon);
+template <class T, class A>
+void normalise_backward_head_rows(T* dx, A* dquery_gain, A* dkey_gain, T const* dy, T const* x, A const* rstd,
+                                  T const* query_gain, T const* key_gain, head_layout const& how, std::int64_t rows);
 
 }  // namespace detail
 
@@ -17086,21 +17764,24 @@ void arrange_backward_rows(T* dx, T const* dqkv, A const* table, head_layout con
 /// turned by their positions.
 ///
 /// Shapes   x, dx (B*T, (H + 2 K) D), laid out as head_layout says; qkv, dqkv (B*T, 3 H D): all queries, keys and
-///          values; table (T, D): cosines, then sines, or empty: nothing is turned.
+///          values; table (T, D): cosines, then sines, or empty: nothing is turned; gains (D); rstd (B*T, H + K).
 /// Numerics computed in the accumulate type and rounded once, sums over the queries of a key in their order; a row's
 ///          result does not depend on the other rows. Angles are computed in double.
-/// Method   [Su et al., "RoFormer", 2021], numbers i and i + D/2 of a head being a pair; [Ainslie et al., "GQA", 2023].
+/// Method   [Su et al., "RoFormer", 2021], numbers i and i + D/2 of a head being a pair; [Ainslie et al., "GQA", 2023];
+///          norms of heads [Henry et al., "Query-key normalization", 2020], as RMS norms; angles of longer samples
+///          [Chen et al., "Positional interpolation", 2023], [Grattafiori et al., "The Llama 3 herd", 2024].
 /// Threads  thread-safe on different outputs.
 /// Errors   assertion_error (light) if the sizes do not fit, or a head's width is odd.
 struct host_heads {
   template <class T>
   using view = tensor_view<T, host>;
 
-  /// The angles of as many positions as the table has rows, from `first` on: position / base^(2 i / D) for pair i.
+  /// The angles of as many positions as the table has rows, from `first` on: position / base^(2 i / D) for pair i,
+  /// made slower as `scaling` says.
   template <class A>
-  static void rotations(view<A> table, std::int64_t first, double base) {
+  static void rotations(view<A> table, std::int64_t first, double base, rotary_scaling const& scaling = {}) {
     detail::same_size("rotations", table.extent(1) % 2, 0);
-    detail::rotation_table(raw(table), table.extent(0), first, table.extent(1), base);
+    detail::rotation_table(raw(table), table.extent(0), first, table.extent(1), base, scaling);
   }
   /// qkv may be x if there are as many keys as queries.
   template <class T>
@@ -17116,7 +17797,40 @@ struct host_heads {
                                   rows("arrange_heads_backward", how, dx, dqkv, table));
   }
 
+  /// y = x with an RMS norm of each query and each key: see rms_norm. rstd: those of a row's queries, then of its keys.
+  /// y may be x.
+  template <class T>
+  static void normalise_heads(view<T> y, detail::output<accumulate_t<T>> rstd, detail::input<T> x,
+                              detail::input<T> query_gain, detail::input<T> key_gain, head_layout const& how,
+                              double epsilon) {
+    auto const n = normalised("normalise_heads", how, y.size(), rstd.size(), x.size());
+    detail::same_size("normalise_heads", query_gain.size(), how.width);
+    detail::same_size("normalise_heads", key_gain.size(), how.width);
+    detail::normalise_head_rows(raw(y), raw(rstd), raw(x), raw(query_gain), raw(key_gain), how, n, epsilon);
+  }
+  /// The gradients of normalise_heads: dx is written, and may be dy; those of the gains are added to.
+  template <class T>
+  static void normalise_heads_backward(view<T> dx, detail::output<accumulate_t<T>> dquery_gain,
+                                       detail::output<accumulate_t<T>> dkey_gain, detail::input<T> dy,
+                                       detail::input<T> x, detail::input<accumulate_t<T>> rstd,
+                                       detail::input<T> query_gain, detail::input<T> key_gain, head_layout const& how) {
+    auto const n = normalised("normalise_heads_backward", how, dx.size(), rstd.size(), x.size());
+    detail::same_size("normalise_heads_backward", dy.size(), x.size());
+    for (auto const size : {query_gain.size(), key_gain.size(), dquery_gain.size(), dkey_gain.size()})
+      detail::same_size("normalise_heads_backward", size, how.width);
+    detail::normalise_backward_head_rows(raw(dx), raw(dquery_gain), raw(dkey_gain), raw(dy), raw(x), raw(rstd),
+                                         raw(query_gain), raw(key_gain), how, n);
+  }
+
  private:
+  static std::int64_t normalised(char const* who, head_layout const& how, std::int64_t y, std::int64_t rstd,
+                                 std::int64_t x) {
+    auto const rows = x / how.columns();
+    detail::same_size(who, x, rows * how.columns());
+    detail::same_size(who, y, x);
+    detail::same_size(who, rstd, rows * (how.heads + how.key_heads));
+    return rows;
+  }
   template <class X, class P, class A>
   static std::int64_t rows(char const* who, head_layout const& how, X const& x, P const& qkv, A const& table) {
     auto const rows = x.size() / how.columns();
@@ -17124,793 +17838,6 @@ struct host_heads {
     detail::same_size(who, qkv.size(), rows * 3 * how.heads * how.width);
     if (!table.empty()) detail::same_size(who, table.size(), how.context * how.width);
     return rows;
-  }
-};
-
-}  // namespace trireme::ops
-
-// ---- trireme/ops/host/heads.ipp
-#define TRIREME_LEVEL baseline
-
-// ---- trireme/ops/host/detail/heads.inl
-// Heads in the order that attention takes, turned by their positions; included once for each CPU level (see simd.hpp).
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-// y = the sum of n heads that lie side by side, turned: y may be the only one of them. A turn back has a negative sign.
-template <class T, class A>
-TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
-  using F = lanes_for<T>;
-  if (angles == nullptr) {
-    TRIREME_FOR_LANES(F, width, i, count, {
-      F sum = F::load(x + i, count);
-      for (std::int64_t j = 1; j < n; ++j) sum = sum + F::load(x + j * width + i, count);
-      sum.store(y + i, count);
-    })
-    return;
-  }
-  auto const half = width / 2;
-  F const direction = F::all(sign);
-  TRIREME_FOR_LANES(F, half, i, count, {
-    F a = F::load(x + i, count);
-    F b = F::load(x + half + i, count);
-    for (std::int64_t j = 1; j < n; ++j) {
-      a = a + F::load(x + j * width + i, count);
-      b = b + F::load(x + j * width + half + i, count);
-    }
-    F const cosine = F::load(angles + i, count);
-    F const sine = direction * F::load(angles + half + i, count);
-    fma(a, cosine, F::all(0) - b * sine).store(y + i, count);
-    fma(a, sine, b * cosine).store(y + half + i, count);
-  })
-}
-
-template <class T, class A>
-inline void arrange(T* qkv, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
-  A const* const none = nullptr;
-  auto const each = how.heads / how.key_heads;
-  auto const channels = how.heads * how.width;
-  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), qkv += 3 * channels) {
-    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
-    for (std::int64_t head = 0; head < how.heads; ++head) {
-      auto const key = head / each;
-      T* const to = qkv + head * how.width;
-      turn(to, x + how.query(head), 1, angles, how.width, A(1));
-      turn(to + channels, x + how.key(key), 1, angles, how.width, A(1));
-      turn(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
-    }
-  }
-}
-
-template <class T, class A>
-inline void arrange_backward(T* dx, T const* dqkv, A const* table, head_layout const& how, std::int64_t rows) {
-  A const* const none = nullptr;
-  auto const each = how.heads / how.key_heads;
-  auto const channels = how.heads * how.width;
-  for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dqkv += 3 * channels) {
-    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
-    for (std::int64_t head = 0; head < how.heads; ++head) {
-      turn(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
-    }
-    for (std::int64_t key = 0; key < how.key_heads; ++key) {
-      T const* const from = dqkv + channels + key * each * how.width;
-      turn(dx + how.key(key), from, each, angles, how.width, A(-1));
-      turn(dx + how.value(key), from + channels, each, none, how.width, A(1));
-    }
-  }
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/heads.ipp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_AVX2_BEGIN
-#define TRIREME_LEVEL avx2
-
-// ---- trireme/ops/host/detail/heads.inl
-// Heads in the order that attention takes, turned by their positions; included once for each CPU level (see simd.hpp).
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-// y = the sum of n heads that lie side by side, turned: y may be the only one of them. A turn back has a negative sign.
-template <class T, class A>
-TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
-  using F = lanes_for<T>;
-  if (angles == nullptr) {
-    TRIREME_FOR_LANES(F, width, i, count, {
-      F sum = F::load(x + i, count);
-      for (std::int64_t j = 1; j < n; ++j) sum = sum + F::load(x + j * width + i, count);
-      sum.store(y + i, count);
-    })
-    return;
-  }
-  auto const half = width / 2;
-  F const direction = F::all(sign);
-  TRIREME_FOR_LANES(F, half, i, count, {
-    F a = F::load(x + i, count);
-    F b = F::load(x + half + i, count);
-    for (std::int64_t j = 1; j < n; ++j) {
-      a = a + F::load(x + j * width + i, count);
-      b = b + F::load(x + j * width + half + i, count);
-    }
-    F const cosine = F::load(angles + i, count);
-    F const sine = direction * F::load(angles + half + i, count);
-    fma(a, cosine, F::all(0) - b * sine).store(y + i, count);
-    fma(a, sine, b * cosine).store(y + half + i, count);
-  })
-}
-
-template <class T, class A>
-inline void arrange(T* qkv, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
-  A const* const none = nullptr;
-  auto const each = how.heads / how.key_heads;
-  auto const channels = how.heads * how.width;
-  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), qkv += 3 * channels) {
-    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
-    for (std::int64_t head = 0; head < how.heads; ++head) {
-      auto const key = head / each;
-      T* const to = qkv + head * how.width;
-      turn(to, x + how.query(head), 1, angles, how.width, A(1));
-      turn(to + channels, x + how.key(key), 1, angles, how.width, A(1));
-      turn(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
-    }
-  }
-}
-
-template <class T, class A>
-inline void arrange_backward(T* dx, T const* dqkv, A const* table, head_layout const& how, std::int64_t rows) {
-  A const* const none = nullptr;
-  auto const each = how.heads / how.key_heads;
-  auto const channels = how.heads * how.width;
-  for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dqkv += 3 * channels) {
-    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
-    for (std::int64_t head = 0; head < how.heads; ++head) {
-      turn(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
-    }
-    for (std::int64_t key = 0; key < how.key_heads; ++key) {
-      T const* const from = dqkv + channels + key * each * how.width;
-      turn(dx + how.key(key), from, each, angles, how.width, A(-1));
-      turn(dx + how.value(key), from + channels, each, none, how.width, A(1));
-    }
-  }
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/heads.ipp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-TRIREME_LEVEL_AVX512_BEGIN
-#define TRIREME_LEVEL avx512
-
-// ---- trireme/ops/host/detail/heads.inl
-// Heads in the order that attention takes, turned by their positions; included once for each CPU level (see simd.hpp).
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-// y = the sum of n heads that lie side by side, turned: y may be the only one of them. A turn back has a negative sign.
-template <class T, class A>
-TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
-  using F = lanes_for<T>;
-  if (angles == nullptr) {
-    TRIREME_FOR_LANES(F, width, i, count, {
-      F sum = F::load(x + i, count);
-      for (std::int64_t j = 1; j < n; ++j) sum = sum + F::load(x + j * width + i, count);
-      sum.store(y + i, count);
-    })
-    return;
-  }
-  auto const half = width / 2;
-  F const direction = F::all(sign);
-  TRIREME_FOR_LANES(F, half, i, count, {
-    F a = F::load(x + i, count);
-    F b = F::load(x + half + i, count);
-    for (std::int64_t j = 1; j < n; ++j) {
-      a = a + F::load(x + j * width + i, count);
-      b = b + F::load(x + j * width + half + i, count);
-    }
-    F const cosine = F::load(angles + i, count);
-    F const sine = direction * F::load(angles + half + i, count);
-    fma(a, cosine, F::all(0) - b * sine).store(y + i, count);
-    fma(a, sine, b * cosine).store(y + half + i, count);
-  })
-}
-
-template <class T, class A>
-inline void arrange(T* qkv, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
-  A const* const none = nullptr;
-  auto const each = how.heads / how.key_heads;
-  auto const channels = how.heads * how.width;
-  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), qkv += 3 * channels) {
-    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
-    for (std::int64_t head = 0; head < how.heads; ++head) {
-      auto const key = head / each;
-      T* const to = qkv + head * how.width;
-      turn(to, x + how.query(head), 1, angles, how.width, A(1));
-      turn(to + channels, x + how.key(key), 1, angles, how.width, A(1));
-      turn(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
-    }
-  }
-}
-
-template <class T, class A>
-inline void arrange_backward(T* dx, T const* dqkv, A const* table, head_layout const& how, std::int64_t rows) {
-  A const* const none = nullptr;
-  auto const each = how.heads / how.key_heads;
-  auto const channels = how.heads * how.width;
-  for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dqkv += 3 * channels) {
-    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
-    for (std::int64_t head = 0; head < how.heads; ++head) {
-      turn(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
-    }
-    for (std::int64_t key = 0; key < how.key_heads; ++key) {
-      T const* const from = dqkv + channels + key * each * how.width;
-      turn(dx + how.key(key), from, each, angles, how.width, A(-1));
-      turn(dx + how.value(key), from + channels, each, none, how.width, A(1));
-    }
-  }
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/heads.ipp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-
-namespace trireme::ops::detail {
-
-template <class A>
-void fill_rotations(A* table, std::int64_t positions, std::int64_t first, std::int64_t width, double base) {
-  auto const half = width / 2;
-  for (std::int64_t i = 0; i < half; ++i) {
-    auto const each = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(width));
-    for (std::int64_t row = 0; row < positions; ++row) {
-      auto const angle = static_cast<double>(first + row) * each;
-      table[row * width + i] = static_cast<A>(std::cos(angle));
-      table[row * width + half + i] = static_cast<A>(std::sin(angle));
-    }
-  }
-}
-TRIREME_BODY void rotation_table(float* table, std::int64_t positions, std::int64_t first, std::int64_t width,
-                                 double base) {
-  fill_rotations(table, positions, first, width, base);
-}
-TRIREME_BODY void rotation_table(double* table, std::int64_t positions, std::int64_t first, std::int64_t width,
-                                 double base) {
-  fill_rotations(table, positions, first, width, base);
-}
-template <class T, class A>
-void arrange_rows(T* qkv, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
-  TRIREME_DISPATCH(fits_float<T>, arrange(qkv, x, table, how, rows));
-}
-template <class T, class A>
-void arrange_backward_rows(T* dx, T const* dqkv, A const* table, head_layout const& how, std::int64_t rows) {
-  TRIREME_DISPATCH(fits_float<T>, arrange_backward(dx, dqkv, table, how, rows));
-}
-
-}  // namespace trireme::ops::detail
-
-// ---- trireme/ops/host/losses.hpp
-namespace trireme::ops {
-
-namespace detail {
-
-template <class T>
-double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient);
-template <class T>
-double row_peak(T const* logits, std::int64_t classes);
-template <class T>
-double row_mass(T const* logits, std::int64_t classes, double peak);
-template <class T>
-void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak, double mass);
-template <class T>
-double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight);
-
-}  // namespace detail
-
-/// Losses, summed over rows in double in the order of rows.
-/// Errors   assertion_error (light) if the sizes do not fit; config_error (normal) for a target outside the classes.
-struct host_losses {
-  template <class T>
-  using view = tensor_view<T, host>;
-
-  /// The sum of -log softmax(logits)[target] over rows; a row whose target is negative is left out.
-  ///
-  /// Works on a chunk of rows in place, so that the logits of a whole batch need not exist at once.
-  /// Shapes   logits (n, V), overwritten by weight * d(sum)/d(logits) if `gradient`; targets (n).
-  /// Numerics in float with the row's maximum taken out; stable for any finite logits.
-  template <class T>
-  static loss_sum cross_entropy(view<T> logits, view<std::int32_t const> targets, double weight, bool gradient) {
-    if (targets.empty()) return {};
-    auto const classes = logits.size() / targets.size();
-    detail::same_size("cross_entropy", logits.size(), targets.size() * classes);
-    loss_sum loss;
-    for (std::int64_t row = 0; row < targets.size(); ++row) {
-      auto const target = targets[row];
-      if (target >= classes && asserts(assertion_level::normal)) {
-        throw config_error(
-            text("trireme::ops::cross_entropy: target ", target, " is outside of ", classes, " classes"));
-      }
-      T* const values = raw(logits) + row * classes;
-      if (target < 0) {
-        if (gradient) host_elementwise::fill(logits.flat(row * classes, classes), 0.0);
-        continue;
-      }
-      loss.sum += detail::cross_entropy_row(values, classes, target, weight, gradient);
-      ++loss.count;
-    }
-    return loss;
-  }
-
-  /// The same where each of several ranks has some of the classes, in three calls with a collective after each of the
-  /// first two: peaks (n) become the largest of all ranks, masses and chosen (n) their sums.
-  /// Shapes   logits (n, classes here), peaks, masses, chosen (n); masses[i] = sum of exp(logit - peaks[i]) over the
-  ///          classes here; chosen[i] = the target's logit where it lies here, else 0.
-  template <class T>
-  static void row_peaks(view<T> logits, detail::output<accumulate_t<std::remove_const_t<T>>> peaks) {
-    auto const classes = peaks.empty() ? 0 : logits.size() / peaks.size();
-    detail::same_size("row_peaks", logits.size(), peaks.size() * classes);
-    for (std::int64_t row = 0; row < peaks.size(); ++row) {
-      peaks[row] = static_cast<accumulate_t<std::remove_const_t<T>>>(
-          detail::row_peak(static_cast<std::remove_const_t<T> const*>(raw(logits)) + row * classes, classes));
-    }
-  }
-  template <class T>
-  static void row_masses(view<T> logits, view<std::int32_t const> targets, table_part part,
-                         detail::input<accumulate_t<std::remove_const_t<T>>> peaks,
-                         detail::output<accumulate_t<std::remove_const_t<T>>> masses,
-                         detail::output<accumulate_t<std::remove_const_t<T>>> chosen) {
-    using A = accumulate_t<std::remove_const_t<T>>;
-    if (targets.empty()) return;
-    auto const classes = logits.size() / targets.size();
-    detail::same_size("row_masses", masses.size(), targets.size());
-    for (std::int64_t row = 0; row < targets.size(); ++row) {
-      std::remove_const_t<T> const* const values = raw(logits) + row * classes;
-      masses[row] = static_cast<A>(detail::row_mass(values, classes, static_cast<double>(peaks[row])));
-      auto const target = targets[row] - part.first;
-      chosen[row] = target >= 0 && target < classes ? static_cast<A>(values[target]) : A(0);
-    }
-  }
-  template <class T>
-  static loss_sum cross_entropy_part(view<T> logits, view<std::int32_t const> targets, table_part part,
-                                     detail::input<accumulate_t<T>> peaks, detail::input<accumulate_t<T>> masses,
-                                     detail::input<accumulate_t<T>> chosen, double weight, bool gradient) {
-    if (targets.empty()) return {};
-    auto const classes = logits.size() / targets.size();
-    detail::same_size("cross_entropy_part", masses.size(), targets.size());
-    loss_sum loss;
-    for (std::int64_t row = 0; row < targets.size(); ++row) {
-      auto const target = targets[row];
-      if (target >= part.whole && asserts(assertion_level::normal)) {
-        throw config_error(
-            text("trireme::ops::cross_entropy: target ", target, " is outside of ", part.whole, " classes"));
-      }
-      if (target < 0) {
-        if (gradient) host_elementwise::fill(logits.flat(row * classes, classes), 0.0);
-        continue;
-      }
-      auto const mass = static_cast<double>(masses[row]);
-      auto const peak = static_cast<double>(peaks[row]);
-      loss.sum += std::log(mass) + peak - static_cast<double>(chosen[row]);
-      ++loss.count;
-      if (!gradient) continue;
-      detail::cross_entropy_slope(raw(logits) + row * classes, classes, target - part.first, weight, peak, mass);
-    }
-    return loss;
-  }
-
-  /// The sum over rows of the mean over columns of (y - target)^2; dy = weight * d(sum)/dy, unless dy is empty.
-  /// Shapes   y, dy, targets (n, C) or (n). dy may be y.
-  template <class T>
-  static loss_sum squared_error(view<T> dy, detail::input<T> y, view<float const> targets, double weight) {
-    if (y.empty()) return {};
-    detail::same_size("squared_error", y.size(), targets.size());
-    if (!dy.empty()) detail::same_size("squared_error", dy.size(), y.size());
-    loss_sum loss{0, y.rank() == 0 ? 1 : y.extent(0)};
-    auto const columns = y.size() / loss.count;
-    for (std::int64_t row = 0; row < loss.count; ++row) {
-      auto const at = row * columns;
-      loss.sum += detail::squared_error_row(dy.empty() ? static_cast<T*>(nullptr) : raw(dy) + at, raw(y) + at,
-                                            raw(targets) + at, columns, weight);
-    }
-    return loss;
-  }
-};
-
-}  // namespace trireme::ops
-
-// ---- trireme/ops/host/losses.ipp
-#define TRIREME_LEVEL baseline
-
-// ---- trireme/ops/host/detail/losses.inl
-// Losses of one row; included once for each CPU level (see simd.hpp).
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-template <class T>
-inline double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient) {
-  using F = lanes_for<T>;
-  using real = typename F::real;
-  F top = F::all(-std::numeric_limits<real>::infinity());
-  // max() gives its second operand if one is NaN, so a NaN among the logits ends in the loss through the sum below.
-  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
-  real const peak = largest(top);
-  F const shift = F::all(peak);
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
-  real const mass = sum(total);
-  double const loss =
-      std::log(static_cast<double>(mass)) + static_cast<double>(peak) - static_cast<double>(logits[target]);
-  if (!gradient) return loss;
-  real const chosen = static_cast<real>(logits[target]);
-  F const factor = F::all(static_cast<real>(weight / static_cast<double>(mass)));
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
-  F::all(static_cast<real>(weight) * (std::exp(chosen - peak) / mass - real(1))).store(logits + target, 1);
-  return loss;
-}
-
-// The parts of cross_entropy_row for a row whose classes lie on several ranks.
-template <class T>
-inline double row_peak(T const* logits, std::int64_t classes) {
-  using F = lanes_for<T>;
-  F top = F::all(-std::numeric_limits<typename F::real>::infinity());
-  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
-  return static_cast<double>(largest(top));
-}
-template <class T>
-inline double row_mass(T const* logits, std::int64_t classes, double peak) {
-  using F = lanes_for<T>;
-  F const shift = F::all(static_cast<typename F::real>(peak));
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
-  return static_cast<double>(sum(total));
-}
-// target is outside of [0, classes) if it lies elsewhere.
-template <class T>
-inline void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
-                                double mass) {
-  using F = lanes_for<T>;
-  using real = typename F::real;
-  real const chosen = target >= 0 && target < classes ? static_cast<real>(logits[target]) : real(0);
-  F const shift = F::all(static_cast<real>(peak));
-  F const factor = F::all(static_cast<real>(weight / mass));
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
-  if (target < 0 || target >= classes) return;
-  F::all(static_cast<real>(weight * (std::exp(static_cast<double>(chosen) - peak) / mass - 1)))
-      .store(logits + target, 1);
-}
-
-template <class T>
-inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
-  using F = lanes_for<T>;
-  using real = typename F::real;
-  F const slope = F::all(static_cast<real>(2 * weight / static_cast<double>(columns)));
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, columns, i, count, {
-    F const distance = F::load(y + i, count) - F::load(target + i, count);  // 0 beyond count
-    total = fma(distance, distance, total);
-    if (dy != nullptr) (slope * distance).store(dy + i, count);
-  })
-  return static_cast<double>(sum(total)) / static_cast<double>(columns);
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/losses.ipp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_AVX2_BEGIN
-#define TRIREME_LEVEL avx2
-
-// ---- trireme/ops/host/detail/losses.inl
-// Losses of one row; included once for each CPU level (see simd.hpp).
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-template <class T>
-inline double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient) {
-  using F = lanes_for<T>;
-  using real = typename F::real;
-  F top = F::all(-std::numeric_limits<real>::infinity());
-  // max() gives its second operand if one is NaN, so a NaN among the logits ends in the loss through the sum below.
-  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
-  real const peak = largest(top);
-  F const shift = F::all(peak);
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
-  real const mass = sum(total);
-  double const loss =
-      std::log(static_cast<double>(mass)) + static_cast<double>(peak) - static_cast<double>(logits[target]);
-  if (!gradient) return loss;
-  real const chosen = static_cast<real>(logits[target]);
-  F const factor = F::all(static_cast<real>(weight / static_cast<double>(mass)));
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
-  F::all(static_cast<real>(weight) * (std::exp(chosen - peak) / mass - real(1))).store(logits + target, 1);
-  return loss;
-}
-
-// The parts of cross_entropy_row for a row whose classes lie on several ranks.
-template <class T>
-inline double row_peak(T const* logits, std::int64_t classes) {
-  using F = lanes_for<T>;
-  F top = F::all(-std::numeric_limits<typename F::real>::infinity());
-  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
-  return static_cast<double>(largest(top));
-}
-template <class T>
-inline double row_mass(T const* logits, std::int64_t classes, double peak) {
-  using F = lanes_for<T>;
-  F const shift = F::all(static_cast<typename F::real>(peak));
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
-  return static_cast<double>(sum(total));
-}
-// target is outside of [0, classes) if it lies elsewhere.
-template <class T>
-inline void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
-                                double mass) {
-  using F = lanes_for<T>;
-  using real = typename F::real;
-  real const chosen = target >= 0 && target < classes ? static_cast<real>(logits[target]) : real(0);
-  F const shift = F::all(static_cast<real>(peak));
-  F const factor = F::all(static_cast<real>(weight / mass));
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
-  if (target < 0 || target >= classes) return;
-  F::all(static_cast<real>(weight * (std::exp(static_cast<double>(chosen) - peak) / mass - 1)))
-      .store(logits + target, 1);
-}
-
-template <class T>
-inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
-  using F = lanes_for<T>;
-  using real = typename F::real;
-  F const slope = F::all(static_cast<real>(2 * weight / static_cast<double>(columns)));
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, columns, i, count, {
-    F const distance = F::load(y + i, count) - F::load(target + i, count);  // 0 beyond count
-    total = fma(distance, distance, total);
-    if (dy != nullptr) (slope * distance).store(dy + i, count);
-  })
-  return static_cast<double>(sum(total)) / static_cast<double>(columns);
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/losses.ipp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-TRIREME_LEVEL_AVX512_BEGIN
-#define TRIREME_LEVEL avx512
-
-// ---- trireme/ops/host/detail/losses.inl
-// Losses of one row; included once for each CPU level (see simd.hpp).
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-template <class T>
-inline double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient) {
-  using F = lanes_for<T>;
-  using real = typename F::real;
-  F top = F::all(-std::numeric_limits<real>::infinity());
-  // max() gives its second operand if one is NaN, so a NaN among the logits ends in the loss through the sum below.
-  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
-  real const peak = largest(top);
-  F const shift = F::all(peak);
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
-  real const mass = sum(total);
-  double const loss =
-      std::log(static_cast<double>(mass)) + static_cast<double>(peak) - static_cast<double>(logits[target]);
-  if (!gradient) return loss;
-  real const chosen = static_cast<real>(logits[target]);
-  F const factor = F::all(static_cast<real>(weight / static_cast<double>(mass)));
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
-  F::all(static_cast<real>(weight) * (std::exp(chosen - peak) / mass - real(1))).store(logits + target, 1);
-  return loss;
-}
-
-// The parts of cross_entropy_row for a row whose classes lie on several ranks.
-template <class T>
-inline double row_peak(T const* logits, std::int64_t classes) {
-  using F = lanes_for<T>;
-  F top = F::all(-std::numeric_limits<typename F::real>::infinity());
-  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
-  return static_cast<double>(largest(top));
-}
-template <class T>
-inline double row_mass(T const* logits, std::int64_t classes, double peak) {
-  using F = lanes_for<T>;
-  F const shift = F::all(static_cast<typename F::real>(peak));
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
-  return static_cast<double>(sum(total));
-}
-// target is outside of [0, classes) if it lies elsewhere.
-template <class T>
-inline void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
-                                double mass) {
-  using F = lanes_for<T>;
-  using real = typename F::real;
-  real const chosen = target >= 0 && target < classes ? static_cast<real>(logits[target]) : real(0);
-  F const shift = F::all(static_cast<real>(peak));
-  F const factor = F::all(static_cast<real>(weight / mass));
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
-  if (target < 0 || target >= classes) return;
-  F::all(static_cast<real>(weight * (std::exp(static_cast<double>(chosen) - peak) / mass - 1)))
-      .store(logits + target, 1);
-}
-
-template <class T>
-inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
-  using F = lanes_for<T>;
-  using real = typename F::real;
-  F const slope = F::all(static_cast<real>(2 * weight / static_cast<double>(columns)));
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, columns, i, count, {
-    F const distance = F::load(y + i, count) - F::load(target + i, count);  // 0 beyond count
-    total = fma(distance, distance, total);
-    if (dy != nullptr) (slope * distance).store(dy + i, count);
-  })
-  return static_cast<double>(sum(total)) / static_cast<double>(columns);
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/losses.ipp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-
-namespace trireme::ops::detail {
-
-template <class T>
-double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient) {
-  TRIREME_DISPATCH(fits_float<T>, cross_entropy_row(logits, classes, target, weight, gradient));
-}
-template <class T>
-double row_peak(T const* logits, std::int64_t classes) {
-  TRIREME_DISPATCH(fits_float<T>, row_peak(logits, classes));
-}
-template <class T>
-double row_mass(T const* logits, std::int64_t classes, double peak) {
-  TRIREME_DISPATCH(fits_float<T>, row_mass(logits, classes, peak));
-}
-template <class T>
-void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
-                         double mass) {
-  TRIREME_DISPATCH(fits_float<T>, cross_entropy_slope(logits, classes, target, weight, peak, mass));
-}
-template <class T>
-double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
-  TRIREME_DISPATCH(fits_float<T>, squared_error_row(dy, y, target, columns, weight));
-}
-
-}  // namespace trireme::ops::detail
-
-// ---- trireme/ops/low_rank_shapes.hpp
-namespace trireme::ops::detail {
-
-/// Of y (m, n) = a (m, k) b (k, n).
-struct product_sizes {
-  std::int64_t m = 0, n = 0, k = 0;
-};
-[[nodiscard]] inline product_sizes sizes_of_product(shape const& y, shape const& a, transposed of_a, shape const& b,
-                                                    transposed of_b) {
-  bool const matrices = y.rank() == 2 && a.rank() == 2 && b.rank() == 2;
-  auto const axis = [&](shape const& of, transposed turned, int which) {
-    return matrices ? of[turned == transposed::yes ? 1 - which : which] : 0;
-  };
-  product_sizes const sizes{axis(y, transposed::no, 0), axis(y, transposed::no, 1), axis(a, of_a, 1)};
-  expects(assertion_level::light,
-          matrices && axis(a, of_a, 0) == sizes.m && axis(b, of_b, 1) == sizes.n && axis(b, of_b, 0) == sizes.k, [&] {
-            return text("trireme::ops::small_product: ", to_string(y), " is not the shape of ", to_string(a),
-                        of_a == transposed::yes ? " transposed" : "", " times ", to_string(b),
-                        of_b == transposed::yes ? " transposed" : "");
-          });
-  return sizes;
-}
-inline void expect_columns(shape const& x) {
-  expects(assertion_level::light, x.rank() == 2 && x[1] <= x[0], [&] {
-    return text("trireme::ops::orthonormalise: ", to_string(x), " is no matrix of at least as many rows as columns");
-  });
-}
-
-}  // namespace trireme::ops::detail
-
-// ---- trireme/ops/host/low_rank.hpp (goes on)
-namespace trireme::ops {
-
-/// Kernels on matrices of few columns, whose results are the same bits at every CPU level: ranks on unlike machines may
-/// compute them each for itself.
-///
-/// Shapes   matrices are row-major views of two extents.
-/// Threads  thread-safe on different outputs.   Errors   assertion_error (light) if sizes do not fit.
-struct host_low_rank {
-  /// y = a b, with a or b transposed where asked; one of the three extents of the product is small.
-  ///
-  /// Shapes   y (M,N); a (M,K), or (K,M) transposed; b (K,N), or (N,K) transposed.
-  /// Numerics each element is summed in the order of K, in float or double as T is.
-  template <class T>
-  static void small_product(tensor_view<T, host> y, std::type_identity_t<tensor_view<T const, host>> a, transposed of_a,
-                            std::type_identity_t<tensor_view<T const, host>> b, transposed of_b) {
-    auto const [m, n, k] = detail::sizes_of_product(y.extents(), a.extents(), of_a, b.extents(), of_b);
-    T* const to = raw(y);
-    T const* const left = raw(a);
-    T const* right = raw(b);
-    if (of_b == transposed::yes) {
-      thread_local std::vector<T> turned;
-      turned.resize(static_cast<std::size_t>(k * n));
-      for (std::int64_t j = 0; j < n; ++j) {
-        for (std::int64_t l = 0; l < k; ++l) turned[static_cast<std::size_t>(l * n + j)] = right[j * k + l];
-      }
-      right = turned.data();
-    }
-    std::fill(to, to + m * n, T{});
-    if (of_a == transposed::yes) {  // rows of a and b once each, in their order
-      for (std::int64_t l = 0; l < k; ++l) {
-        for (std::int64_t i = 0; i < m; ++i) add_row(to + i * n, left[l * m + i], right + l * n, n);
-      }
-    } else {
-      for (std::int64_t i = 0; i < m; ++i) {
-        for (std::int64_t l = 0; l < k; ++l) add_row(to + i * n, left[i * k + l], right + l * n, n);
-      }
-    }
-  }
-
-  /// Makes the columns of x orthonormal, the first one first (Gram-Schmidt, each column made orthogonal twice). A
-  /// column that the ones before it make up is replaced by a coordinate vector made orthogonal to them.
-  ///
-  /// Shapes   x (n, r), r <= n.
-  /// Numerics inner products in double, in the order of n.
-  template <class T>
-  static void orthonormalise(tensor_view<T, host> x) {
-    detail::expect_columns(x.extents());
-    auto const n = x.extent(0);
-    auto const r = x.extent(1);
-    T* const all = raw(x);
-    thread_local std::vector<double> column;
-    column.resize(static_cast<std::size_t>(n));
-    auto const inner = [&](auto&& a, auto&& b) {
-      double sum = 0;
-      for (std::int64_t i = 0; i < n; ++i) sum += a(i) * b(i);
-      return sum;
-    };
-    auto const own = [&](std::int64_t i) -> double& { return column[static_cast<std::size_t>(i)]; };
-    auto const made_orthogonal = [&](std::int64_t c) {
-      for (int twice = 0; twice < 2; ++twice) {
-        for (std::int64_t before = 0; before < c; ++before) {
-          auto const other = [&](std::int64_t i) { return static_cast<double>(all[i * r + before]); };
-          double const part = inner(own, other);
-          for (std::int64_t i = 0; i < n; ++i) own(i) -= part * other(i);
-        }
-      }
-      return inner(own, own);
-    };
-    constexpr double lost = 1e-10;  // of its square: what is left of the column is rounding
-    for (std::int64_t c = 0; c < r; ++c) {
-      for (std::int64_t i = 0; i < n; ++i) own(i) = static_cast<double>(all[i * r + c]);
-      double const whole = inner(own, own);
-      double left = made_orthogonal(c);
-      bool const stands = left > lost * whole && left <= whole * 2;  // false for NaN too
-      for (std::int64_t axis = 0; !stands && axis < n; ++axis) {
-        std::fill(column.begin(), column.end(), 0.0);
-        own((c + axis) % n) = 1;
-        left = made_orthogonal(c);
-        if (2 * static_cast<double>(n) * left >= 1) break;  // true of one axis at least
-      }
-      double const factor = 1 / std::sqrt(left);
-      for (std::int64_t i = 0; i < n; ++i) all[i * r + c] = static_cast<T>(own(i) * factor);
-    }
-  }
-
- private:
-  template <class T>
-  static void add_row(T* to, T factor, T const* from, std::int64_t n) {
-    for (std::int64_t j = 0; j < n; ++j) to[j] += factor * from[j];
   }
 };
 
@@ -18001,7 +17928,7 @@ struct host_normalisation {
 
 }  // namespace trireme::ops
 
-// ---- trireme/ops/host/normalisation.ipp
+// ---- trireme/ops/host/normalisation.ipp (goes on)
 #define TRIREME_LEVEL baseline
 
 // ---- trireme/ops/host/detail/normalisation.inl
@@ -18367,6 +18294,1044 @@ void rms_norm_backward_rows(T* dx, A* dgain, T const* dy, T const* x, A const* r
 }
 
 }  // namespace trireme::ops::detail
+
+// ---- trireme/ops/host/heads.ipp (goes on)
+#define TRIREME_LEVEL baseline
+
+// ---- trireme/ops/host/detail/heads.inl
+// Heads in the order that attention takes, turned by their positions; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// y = the sum of n heads that lie side by side, turned: y may be the only one of them. A turn back has a negative sign.
+template <class T, class A>
+TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
+  using F = lanes_for<T>;
+  if (angles == nullptr) {
+    TRIREME_FOR_LANES(F, width, i, count, {
+      F sum = F::load(x + i, count);
+      for (std::int64_t j = 1; j < n; ++j) sum = sum + F::load(x + j * width + i, count);
+      sum.store(y + i, count);
+    })
+    return;
+  }
+  auto const half = width / 2;
+  F const direction = F::all(sign);
+  TRIREME_FOR_LANES(F, half, i, count, {
+    F a = F::load(x + i, count);
+    F b = F::load(x + half + i, count);
+    for (std::int64_t j = 1; j < n; ++j) {
+      a = a + F::load(x + j * width + i, count);
+      b = b + F::load(x + j * width + half + i, count);
+    }
+    F const cosine = F::load(angles + i, count);
+    F const sine = direction * F::load(angles + half + i, count);
+    fma(a, cosine, F::all(0) - b * sine).store(y + i, count);
+    fma(a, sine, b * cosine).store(y + half + i, count);
+  })
+}
+
+template <class T, class A>
+inline void arrange(T* qkv, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
+  A const* const none = nullptr;
+  auto const each = how.heads / how.key_heads;
+  auto const channels = how.heads * how.width;
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), qkv += 3 * channels) {
+    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
+    for (std::int64_t head = 0; head < how.heads; ++head) {
+      auto const key = head / each;
+      T* const to = qkv + head * how.width;
+      turn(to, x + how.query(head), 1, angles, how.width, A(1));
+      turn(to + channels, x + how.key(key), 1, angles, how.width, A(1));
+      turn(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
+    }
+  }
+}
+
+template <class T, class A>
+inline void arrange_backward(T* dx, T const* dqkv, A const* table, head_layout const& how, std::int64_t rows) {
+  A const* const none = nullptr;
+  auto const each = how.heads / how.key_heads;
+  auto const channels = how.heads * how.width;
+  for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dqkv += 3 * channels) {
+    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
+    for (std::int64_t head = 0; head < how.heads; ++head) {
+      turn(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
+    }
+    for (std::int64_t key = 0; key < how.key_heads; ++key) {
+      T const* const from = dqkv + channels + key * each * how.width;
+      turn(dx + how.key(key), from, each, angles, how.width, A(-1));
+      turn(dx + how.value(key), from + channels, each, none, how.width, A(1));
+    }
+  }
+}
+
+// The norms are those of rows (normalisation.inl); values stay as they are.
+template <class T, class A>
+inline void normalise_heads(T* y, A* rstd, T const* x, T const* query_gain, T const* key_gain, head_layout const& how,
+                            std::int64_t rows, double epsilon) {
+  using F = lanes_for<T>;
+  auto const width = how.width;
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), y += how.columns()) {
+    for (std::int64_t head = 0; head < how.heads; ++head, ++rstd) {
+      rms_norm(y + how.query(head), rstd, x + how.query(head), query_gain, 1, width, epsilon);
+    }
+    for (std::int64_t key = 0; key < how.key_heads; ++key, ++rstd) {
+      rms_norm(y + how.key(key), rstd, x + how.key(key), key_gain, 1, width, epsilon);
+      T* const to = y + how.value(key);
+      T const* const from = x + how.value(key);
+      TRIREME_FOR_LANES(F, width, i, count, { F::load(from + i, count).store(to + i, count); })
+    }
+  }
+}
+
+template <class T, class A>
+inline void normalise_heads_backward(T* dx, A* dquery_gain, A* dkey_gain, T const* dy, T const* x, A const* rstd,
+                                     T const* query_gain, T const* key_gain, head_layout const& how,
+                                     std::int64_t rows) {
+  using F = lanes_for<T>;
+  auto const width = how.width;
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), dy += how.columns(), dx += how.columns()) {
+    for (std::int64_t head = 0; head < how.heads; ++head, ++rstd) {
+      auto const at = how.query(head);
+      rms_norm_backward(dx + at, dquery_gain, dy + at, x + at, rstd, query_gain, 1, width, false);
+    }
+    for (std::int64_t key = 0; key < how.key_heads; ++key, ++rstd) {
+      auto const at = how.key(key);
+      rms_norm_backward(dx + at, dkey_gain, dy + at, x + at, rstd, key_gain, 1, width, false);
+      T* const to = dx + how.value(key);
+      T const* const from = dy + how.value(key);
+      TRIREME_FOR_LANES(F, width, i, count, { F::load(from + i, count).store(to + i, count); })
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/heads.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+
+// ---- trireme/ops/host/detail/heads.inl
+// Heads in the order that attention takes, turned by their positions; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// y = the sum of n heads that lie side by side, turned: y may be the only one of them. A turn back has a negative sign.
+template <class T, class A>
+TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
+  using F = lanes_for<T>;
+  if (angles == nullptr) {
+    TRIREME_FOR_LANES(F, width, i, count, {
+      F sum = F::load(x + i, count);
+      for (std::int64_t j = 1; j < n; ++j) sum = sum + F::load(x + j * width + i, count);
+      sum.store(y + i, count);
+    })
+    return;
+  }
+  auto const half = width / 2;
+  F const direction = F::all(sign);
+  TRIREME_FOR_LANES(F, half, i, count, {
+    F a = F::load(x + i, count);
+    F b = F::load(x + half + i, count);
+    for (std::int64_t j = 1; j < n; ++j) {
+      a = a + F::load(x + j * width + i, count);
+      b = b + F::load(x + j * width + half + i, count);
+    }
+    F const cosine = F::load(angles + i, count);
+    F const sine = direction * F::load(angles + half + i, count);
+    fma(a, cosine, F::all(0) - b * sine).store(y + i, count);
+    fma(a, sine, b * cosine).store(y + half + i, count);
+  })
+}
+
+template <class T, class A>
+inline void arrange(T* qkv, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
+  A const* const none = nullptr;
+  auto const each = how.heads / how.key_heads;
+  auto const channels = how.heads * how.width;
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), qkv += 3 * channels) {
+    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
+    for (std::int64_t head = 0; head < how.heads; ++head) {
+      auto const key = head / each;
+      T* const to = qkv + head * how.width;
+      turn(to, x + how.query(head), 1, angles, how.width, A(1));
+      turn(to + channels, x + how.key(key), 1, angles, how.width, A(1));
+      turn(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
+    }
+  }
+}
+
+template <class T, class A>
+inline void arrange_backward(T* dx, T const* dqkv, A const* table, head_layout const& how, std::int64_t rows) {
+  A const* const none = nullptr;
+  auto const each = how.heads / how.key_heads;
+  auto const channels = how.heads * how.width;
+  for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dqkv += 3 * channels) {
+    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
+    for (std::int64_t head = 0; head < how.heads; ++head) {
+      turn(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
+    }
+    for (std::int64_t key = 0; key < how.key_heads; ++key) {
+      T const* const from = dqkv + channels + key * each * how.width;
+      turn(dx + how.key(key), from, each, angles, how.width, A(-1));
+      turn(dx + how.value(key), from + channels, each, none, how.width, A(1));
+    }
+  }
+}
+
+// The norms are those of rows (normalisation.inl); values stay as they are.
+template <class T, class A>
+inline void normalise_heads(T* y, A* rstd, T const* x, T const* query_gain, T const* key_gain, head_layout const& how,
+                            std::int64_t rows, double epsilon) {
+  using F = lanes_for<T>;
+  auto const width = how.width;
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), y += how.columns()) {
+    for (std::int64_t head = 0; head < how.heads; ++head, ++rstd) {
+      rms_norm(y + how.query(head), rstd, x + how.query(head), query_gain, 1, width, epsilon);
+    }
+    for (std::int64_t key = 0; key < how.key_heads; ++key, ++rstd) {
+      rms_norm(y + how.key(key), rstd, x + how.key(key), key_gain, 1, width, epsilon);
+      T* const to = y + how.value(key);
+      T const* const from = x + how.value(key);
+      TRIREME_FOR_LANES(F, width, i, count, { F::load(from + i, count).store(to + i, count); })
+    }
+  }
+}
+
+template <class T, class A>
+inline void normalise_heads_backward(T* dx, A* dquery_gain, A* dkey_gain, T const* dy, T const* x, A const* rstd,
+                                     T const* query_gain, T const* key_gain, head_layout const& how,
+                                     std::int64_t rows) {
+  using F = lanes_for<T>;
+  auto const width = how.width;
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), dy += how.columns(), dx += how.columns()) {
+    for (std::int64_t head = 0; head < how.heads; ++head, ++rstd) {
+      auto const at = how.query(head);
+      rms_norm_backward(dx + at, dquery_gain, dy + at, x + at, rstd, query_gain, 1, width, false);
+    }
+    for (std::int64_t key = 0; key < how.key_heads; ++key, ++rstd) {
+      auto const at = how.key(key);
+      rms_norm_backward(dx + at, dkey_gain, dy + at, x + at, rstd, key_gain, 1, width, false);
+      T* const to = dx + how.value(key);
+      T const* const from = dy + how.value(key);
+      TRIREME_FOR_LANES(F, width, i, count, { F::load(from + i, count).store(to + i, count); })
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/heads.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+
+// ---- trireme/ops/host/detail/heads.inl
+// Heads in the order that attention takes, turned by their positions; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// y = the sum of n heads that lie side by side, turned: y may be the only one of them. A turn back has a negative sign.
+template <class T, class A>
+TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
+  using F = lanes_for<T>;
+  if (angles == nullptr) {
+    TRIREME_FOR_LANES(F, width, i, count, {
+      F sum = F::load(x + i, count);
+      for (std::int64_t j = 1; j < n; ++j) sum = sum + F::load(x + j * width + i, count);
+      sum.store(y + i, count);
+    })
+    return;
+  }
+  auto const half = width / 2;
+  F const direction = F::all(sign);
+  TRIREME_FOR_LANES(F, half, i, count, {
+    F a = F::load(x + i, count);
+    F b = F::load(x + half + i, count);
+    for (std::int64_t j = 1; j < n; ++j) {
+      a = a + F::load(x + j * width + i, count);
+      b = b + F::load(x + j * width + half + i, count);
+    }
+    F const cosine = F::load(angles + i, count);
+    F const sine = direction * F::load(angles + half + i, count);
+    fma(a, cosine, F::all(0) - b * sine).store(y + i, count);
+    fma(a, sine, b * cosine).store(y + half + i, count);
+  })
+}
+
+template <class T, class A>
+inline void arrange(T* qkv, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
+  A const* const none = nullptr;
+  auto const each = how.heads / how.key_heads;
+  auto const channels = how.heads * how.width;
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), qkv += 3 * channels) {
+    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
+    for (std::int64_t head = 0; head < how.heads; ++head) {
+      auto const key = head / each;
+      T* const to = qkv + head * how.width;
+      turn(to, x + how.query(head), 1, angles, how.width, A(1));
+      turn(to + channels, x + how.key(key), 1, angles, how.width, A(1));
+      turn(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
+    }
+  }
+}
+
+template <class T, class A>
+inline void arrange_backward(T* dx, T const* dqkv, A const* table, head_layout const& how, std::int64_t rows) {
+  A const* const none = nullptr;
+  auto const each = how.heads / how.key_heads;
+  auto const channels = how.heads * how.width;
+  for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dqkv += 3 * channels) {
+    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
+    for (std::int64_t head = 0; head < how.heads; ++head) {
+      turn(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
+    }
+    for (std::int64_t key = 0; key < how.key_heads; ++key) {
+      T const* const from = dqkv + channels + key * each * how.width;
+      turn(dx + how.key(key), from, each, angles, how.width, A(-1));
+      turn(dx + how.value(key), from + channels, each, none, how.width, A(1));
+    }
+  }
+}
+
+// The norms are those of rows (normalisation.inl); values stay as they are.
+template <class T, class A>
+inline void normalise_heads(T* y, A* rstd, T const* x, T const* query_gain, T const* key_gain, head_layout const& how,
+                            std::int64_t rows, double epsilon) {
+  using F = lanes_for<T>;
+  auto const width = how.width;
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), y += how.columns()) {
+    for (std::int64_t head = 0; head < how.heads; ++head, ++rstd) {
+      rms_norm(y + how.query(head), rstd, x + how.query(head), query_gain, 1, width, epsilon);
+    }
+    for (std::int64_t key = 0; key < how.key_heads; ++key, ++rstd) {
+      rms_norm(y + how.key(key), rstd, x + how.key(key), key_gain, 1, width, epsilon);
+      T* const to = y + how.value(key);
+      T const* const from = x + how.value(key);
+      TRIREME_FOR_LANES(F, width, i, count, { F::load(from + i, count).store(to + i, count); })
+    }
+  }
+}
+
+template <class T, class A>
+inline void normalise_heads_backward(T* dx, A* dquery_gain, A* dkey_gain, T const* dy, T const* x, A const* rstd,
+                                     T const* query_gain, T const* key_gain, head_layout const& how,
+                                     std::int64_t rows) {
+  using F = lanes_for<T>;
+  auto const width = how.width;
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), dy += how.columns(), dx += how.columns()) {
+    for (std::int64_t head = 0; head < how.heads; ++head, ++rstd) {
+      auto const at = how.query(head);
+      rms_norm_backward(dx + at, dquery_gain, dy + at, x + at, rstd, query_gain, 1, width, false);
+    }
+    for (std::int64_t key = 0; key < how.key_heads; ++key, ++rstd) {
+      auto const at = how.key(key);
+      rms_norm_backward(dx + at, dkey_gain, dy + at, x + at, rstd, key_gain, 1, width, false);
+      T* const to = dx + how.value(key);
+      T const* const from = dy + how.value(key);
+      TRIREME_FOR_LANES(F, width, i, count, { F::load(from + i, count).store(to + i, count); })
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/heads.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+namespace trireme::ops::detail {
+
+// By how much a frequency is divided: not at all, by the factor, or in between.
+inline double slower(double frequency, rotary_scaling const& how) {
+  if (how.original == 0) return how.factor;
+  auto const turns = static_cast<double>(how.original) * frequency / (2 * std::acos(-1.0));
+  auto const kept = turns < how.low ? 0.0 : turns > how.high ? 1.0 : (turns - how.low) / (how.high - how.low);
+  return 1 / (kept + (1 - kept) / how.factor);
+}
+template <class A>
+void fill_rotations(A* table, std::int64_t positions, std::int64_t first, std::int64_t width, double base,
+                    rotary_scaling const& scaling) {
+  auto const half = width / 2;
+  for (std::int64_t i = 0; i < half; ++i) {
+    auto each = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(width));
+    each /= slower(each, scaling);
+    for (std::int64_t row = 0; row < positions; ++row) {
+      auto const angle = static_cast<double>(first + row) * each;
+      table[row * width + i] = static_cast<A>(std::cos(angle));
+      table[row * width + half + i] = static_cast<A>(std::sin(angle));
+    }
+  }
+}
+TRIREME_BODY void rotation_table(float* table, std::int64_t positions, std::int64_t first, std::int64_t width,
+                                 double base, rotary_scaling const& scaling) {
+  fill_rotations(table, positions, first, width, base, scaling);
+}
+TRIREME_BODY void rotation_table(double* table, std::int64_t positions, std::int64_t first, std::int64_t width,
+                                 double base, rotary_scaling const& scaling) {
+  fill_rotations(table, positions, first, width, base, scaling);
+}
+template <class T, class A>
+void arrange_rows(T* qkv, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
+  TRIREME_DISPATCH(fits_float<T>, arrange(qkv, x, table, how, rows));
+}
+template <class T, class A>
+void arrange_backward_rows(T* dx, T const* dqkv, A const* table, head_layout const& how, std::int64_t rows) {
+  TRIREME_DISPATCH(fits_float<T>, arrange_backward(dx, dqkv, table, how, rows));
+}
+template <class T, class A>
+void normalise_head_rows(T* y, A* rstd, T const* x, T const* query_gain, T const* key_gain, head_layout const& how,
+                         std::int64_t rows, double epsilon) {
+  TRIREME_DISPATCH(fits_float<T>, normalise_heads(y, rstd, x, query_gain, key_gain, how, rows, epsilon));
+}
+template <class T, class A>
+void normalise_backward_head_rows(T* dx, A* dquery_gain, A* dkey_gain, T const* dy, T const* x, A const* rstd,
+                                  T const* query_gain, T const* key_gain, head_layout const& how, std::int64_t rows) {
+  TRIREME_DISPATCH(fits_float<T>,
+                   normalise_heads_backward(dx, dquery_gain, dkey_gain, dy, x, rstd, query_gain, key_gain, how, rows));
+}
+
+}  // namespace trireme::ops::detail
+
+// ---- trireme/ops/host/losses.hpp
+namespace trireme::ops {
+
+namespace detail {
+
+template <class T>
+double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient,
+                         cross_entropy_terms const& terms);
+template <class T>
+double target_logit(T const* logits, std::int64_t classes, std::int64_t target, std::int64_t whole, double smoothing);
+template <class T>
+double row_peak(T const* logits, std::int64_t classes);
+template <class T>
+double row_mass(T const* logits, std::int64_t classes, double peak);
+template <class T>
+void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak, double mass,
+                         cross_entropy_terms const& terms, std::int64_t whole);
+template <class T>
+double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight);
+
+}  // namespace detail
+
+/// Losses, summed over rows in double in the order of rows.
+/// Errors   assertion_error (light) if the sizes do not fit; config_error (normal) for a target outside the classes.
+struct host_losses {
+  template <class T>
+  using view = tensor_view<T, host>;
+
+  /// The sum of -log softmax(logits)[target] over rows, and what `terms` adds. A row whose target is negative or
+  /// terms.ignored is left out.
+  ///
+  /// Works on a chunk of rows in place, so that the logits of a whole batch need not exist at once.
+  /// Shapes   logits (n, V), overwritten by weight * d(sum)/d(logits) if `gradient`; targets (n).
+  /// Numerics in float with the row's maximum taken out; stable for any finite logits.
+  template <class T>
+  static loss_sum cross_entropy(view<T> logits, view<std::int32_t const> targets, double weight, bool gradient,
+                                cross_entropy_terms const& terms = {}) {
+    if (targets.empty()) return {};
+    auto const classes = logits.size() / targets.size();
+    detail::same_size("cross_entropy", logits.size(), targets.size() * classes);
+    loss_sum loss;
+    for (std::int64_t row = 0; row < targets.size(); ++row) {
+      auto const target = targets[row];
+      if (target >= classes && asserts(assertion_level::normal)) {
+        throw config_error(
+            text("trireme::ops::cross_entropy: target ", target, " is outside of ", classes, " classes"));
+      }
+      T* const values = raw(logits) + row * classes;
+      if (terms.leaves_out(target)) {
+        if (gradient) host_elementwise::fill(logits.flat(row * classes, classes), 0.0);
+        ++loss.left_out;
+        continue;
+      }
+      loss.sum += detail::cross_entropy_row(values, classes, target, weight, gradient, terms);
+      ++loss.count;
+    }
+    return loss;
+  }
+
+  /// The same where each of several ranks has some of the classes, in three calls with a collective after each of the
+  /// first two: peaks (n) become the largest of all ranks, masses and chosen (n) their sums. All take the same terms.
+  /// Shapes   logits (n, classes here), peaks, masses, chosen (n); masses[i] = sum of exp(logit - peaks[i]) over the
+  ///          classes here; chosen[i] = the target's logit where it lies here, else 0; with smoothing also the share
+  ///          of the logits here.
+  template <class T>
+  static void row_peaks(view<T> logits, detail::output<accumulate_t<std::remove_const_t<T>>> peaks) {
+    auto const classes = peaks.empty() ? 0 : logits.size() / peaks.size();
+    detail::same_size("row_peaks", logits.size(), peaks.size() * classes);
+    for (std::int64_t row = 0; row < peaks.size(); ++row) {
+      peaks[row] = static_cast<accumulate_t<std::remove_const_t<T>>>(
+          detail::row_peak(static_cast<std::remove_const_t<T> const*>(raw(logits)) + row * classes, classes));
+    }
+  }
+  template <class T>
+  static void row_masses(view<T> logits, view<std::int32_t const> targets, table_part part,
+                         detail::input<accumulate_t<std::remove_const_t<T>>> peaks,
+                         detail::output<accumulate_t<std::remove_const_t<T>>> masses,
+                         detail::output<accumulate_t<std::remove_const_t<T>>> chosen,
+                         cross_entropy_terms const& terms = {}) {
+    using A = accumulate_t<std::remove_const_t<T>>;
+    if (targets.empty()) return;
+    auto const classes = logits.size() / targets.size();
+    detail::same_size("row_masses", masses.size(), targets.size());
+    for (std::int64_t row = 0; row < targets.size(); ++row) {
+      std::remove_const_t<T> const* const values = raw(logits) + row * classes;
+      masses[row] = static_cast<A>(detail::row_mass(values, classes, static_cast<double>(peaks[row])));
+      chosen[row] =
+          static_cast<A>(detail::target_logit(values, classes, targets[row] - part.first, part.whole, terms.smoothing));
+    }
+  }
+  template <class T>
+  static loss_sum cross_entropy_part(view<T> logits, view<std::int32_t const> targets, table_part part,
+                                     detail::input<accumulate_t<T>> peaks, detail::input<accumulate_t<T>> masses,
+                                     detail::input<accumulate_t<T>> chosen, double weight, bool gradient,
+                                     cross_entropy_terms const& terms = {}) {
+    if (targets.empty()) return {};
+    auto const classes = logits.size() / targets.size();
+    detail::same_size("cross_entropy_part", masses.size(), targets.size());
+    loss_sum loss;
+    for (std::int64_t row = 0; row < targets.size(); ++row) {
+      auto const target = targets[row];
+      if (target >= part.whole && asserts(assertion_level::normal)) {
+        throw config_error(
+            text("trireme::ops::cross_entropy: target ", target, " is outside of ", part.whole, " classes"));
+      }
+      if (terms.leaves_out(target)) {
+        if (gradient) host_elementwise::fill(logits.flat(row * classes, classes), 0.0);
+        ++loss.left_out;
+        continue;
+      }
+      auto const mass = static_cast<double>(masses[row]);
+      auto const peak = static_cast<double>(peaks[row]);
+      auto const log_mass = std::log(mass) + peak;
+      loss.sum += log_mass - static_cast<double>(chosen[row]) + terms.z * log_mass * log_mass;
+      ++loss.count;
+      if (!gradient) continue;
+      detail::cross_entropy_slope(raw(logits) + row * classes, classes, target - part.first, weight, peak, mass, terms,
+                                  part.whole);
+    }
+    return loss;
+  }
+
+  /// The sum over rows of the mean over columns of (y - target)^2; dy = weight * d(sum)/dy, unless dy is empty.
+  /// Shapes   y, dy, targets (n, C) or (n). dy may be y.
+  template <class T>
+  static loss_sum squared_error(view<T> dy, detail::input<T> y, view<float const> targets, double weight) {
+    if (y.empty()) return {};
+    detail::same_size("squared_error", y.size(), targets.size());
+    if (!dy.empty()) detail::same_size("squared_error", dy.size(), y.size());
+    loss_sum loss{0, y.rank() == 0 ? 1 : y.extent(0)};
+    auto const columns = y.size() / loss.count;
+    for (std::int64_t row = 0; row < loss.count; ++row) {
+      auto const at = row * columns;
+      loss.sum += detail::squared_error_row(dy.empty() ? static_cast<T*>(nullptr) : raw(dy) + at, raw(y) + at,
+                                            raw(targets) + at, columns, weight);
+    }
+    return loss;
+  }
+};
+
+}  // namespace trireme::ops
+
+// ---- trireme/ops/host/losses.ipp
+#define TRIREME_LEVEL baseline
+
+// ---- trireme/ops/host/detail/losses.inl
+// Losses of one row; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <class T>
+inline double row_total(T const* logits, std::int64_t classes) {
+  using F = lanes_for<T>;
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count, { total = total + F::load(logits + i, count); })  // 0 beyond count
+  return static_cast<double>(sum(total));
+}
+
+// What cross entropies subtract from the log of the mass: the target's logit, of which smoothing gives a share to all
+// classes. `target` is outside of [0, classes), and adds nothing, if it lies on another rank; `whole` counts all
+// classes.
+template <class T>
+inline double target_logit(T const* logits, std::int64_t classes, std::int64_t target, std::int64_t whole,
+                           double smoothing) {
+  double const own = target >= 0 && target < classes ? static_cast<double>(logits[target]) : 0.0;
+  if (smoothing == 0) return own;
+  return (1 - smoothing) * own + smoothing / static_cast<double>(whole) * row_total(logits, classes);
+}
+
+// logits = weight * the gradient of: log mass - target_logit + z (log mass)^2, where log_mass is the log of the sum of
+// all exponentials and mass that of exponentials of what is over the peak.
+template <class T>
+inline void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
+                                double mass, cross_entropy_terms const& terms, std::int64_t whole) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  bool const here = target >= 0 && target < classes;
+  real const chosen = here ? static_cast<real>(logits[target]) : real(0);
+  double const steep = 1 + 2 * terms.z * (std::log(mass) + peak);
+  double const even = terms.smoothing / static_cast<double>(whole);
+  F const shift = F::all(static_cast<real>(peak));
+  F const factor = F::all(static_cast<real>(weight / mass * steep));
+  F const less = F::all(static_cast<real>(weight * even));
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { (exp(F::load(logits + i, count) - shift) * factor - less).store(logits + i, count); })
+  if (!here) return;
+  double const share = std::exp(static_cast<double>(chosen) - peak) / mass;
+  F::all(static_cast<real>(weight * (share * steep - even - (1 - terms.smoothing)))).store(logits + target, 1);
+}
+
+template <class T>
+inline double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient,
+                                cross_entropy_terms const& terms) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  F top = F::all(-std::numeric_limits<real>::infinity());
+  // max() gives its second operand if one is NaN, so a NaN among the logits ends in the loss through the sum below.
+  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
+  real const peak = largest(top);
+  F const shift = F::all(peak);
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
+  real const mass = sum(total);
+  double const log_mass = std::log(static_cast<double>(mass)) + static_cast<double>(peak);
+  double const loss =
+      log_mass - target_logit(logits, classes, target, classes, terms.smoothing) + terms.z * log_mass * log_mass;
+  if (!gradient) return loss;
+  if (terms.smoothing > 0 || terms.z > 0) {
+    cross_entropy_slope(logits, classes, target, weight, static_cast<double>(peak), static_cast<double>(mass), terms,
+                        classes);
+    return loss;
+  }
+  real const chosen = static_cast<real>(logits[target]);
+  F const factor = F::all(static_cast<real>(weight / static_cast<double>(mass)));
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
+  F::all(static_cast<real>(weight) * (std::exp(chosen - peak) / mass - real(1))).store(logits + target, 1);
+  return loss;
+}
+
+// The parts of cross_entropy_row for a row whose classes lie on several ranks.
+template <class T>
+inline double row_peak(T const* logits, std::int64_t classes) {
+  using F = lanes_for<T>;
+  F top = F::all(-std::numeric_limits<typename F::real>::infinity());
+  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
+  return static_cast<double>(largest(top));
+}
+template <class T>
+inline double row_mass(T const* logits, std::int64_t classes, double peak) {
+  using F = lanes_for<T>;
+  F const shift = F::all(static_cast<typename F::real>(peak));
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
+  return static_cast<double>(sum(total));
+}
+template <class T>
+inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  F const slope = F::all(static_cast<real>(2 * weight / static_cast<double>(columns)));
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, columns, i, count, {
+    F const distance = F::load(y + i, count) - F::load(target + i, count);  // 0 beyond count
+    total = fma(distance, distance, total);
+    if (dy != nullptr) (slope * distance).store(dy + i, count);
+  })
+  return static_cast<double>(sum(total)) / static_cast<double>(columns);
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/losses.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+
+// ---- trireme/ops/host/detail/losses.inl
+// Losses of one row; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <class T>
+inline double row_total(T const* logits, std::int64_t classes) {
+  using F = lanes_for<T>;
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count, { total = total + F::load(logits + i, count); })  // 0 beyond count
+  return static_cast<double>(sum(total));
+}
+
+// What cross entropies subtract from the log of the mass: the target's logit, of which smoothing gives a share to all
+// classes. `target` is outside of [0, classes), and adds nothing, if it lies on another rank; `whole` counts all
+// classes.
+template <class T>
+inline double target_logit(T const* logits, std::int64_t classes, std::int64_t target, std::int64_t whole,
+                           double smoothing) {
+  double const own = target >= 0 && target < classes ? static_cast<double>(logits[target]) : 0.0;
+  if (smoothing == 0) return own;
+  return (1 - smoothing) * own + smoothing / static_cast<double>(whole) * row_total(logits, classes);
+}
+
+// logits = weight * the gradient of: log mass - target_logit + z (log mass)^2, where log_mass is the log of the sum of
+// all exponentials and mass that of exponentials of what is over the peak.
+template <class T>
+inline void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
+                                double mass, cross_entropy_terms const& terms, std::int64_t whole) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  bool const here = target >= 0 && target < classes;
+  real const chosen = here ? static_cast<real>(logits[target]) : real(0);
+  double const steep = 1 + 2 * terms.z * (std::log(mass) + peak);
+  double const even = terms.smoothing / static_cast<double>(whole);
+  F const shift = F::all(static_cast<real>(peak));
+  F const factor = F::all(static_cast<real>(weight / mass * steep));
+  F const less = F::all(static_cast<real>(weight * even));
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { (exp(F::load(logits + i, count) - shift) * factor - less).store(logits + i, count); })
+  if (!here) return;
+  double const share = std::exp(static_cast<double>(chosen) - peak) / mass;
+  F::all(static_cast<real>(weight * (share * steep - even - (1 - terms.smoothing)))).store(logits + target, 1);
+}
+
+template <class T>
+inline double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient,
+                                cross_entropy_terms const& terms) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  F top = F::all(-std::numeric_limits<real>::infinity());
+  // max() gives its second operand if one is NaN, so a NaN among the logits ends in the loss through the sum below.
+  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
+  real const peak = largest(top);
+  F const shift = F::all(peak);
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
+  real const mass = sum(total);
+  double const log_mass = std::log(static_cast<double>(mass)) + static_cast<double>(peak);
+  double const loss =
+      log_mass - target_logit(logits, classes, target, classes, terms.smoothing) + terms.z * log_mass * log_mass;
+  if (!gradient) return loss;
+  if (terms.smoothing > 0 || terms.z > 0) {
+    cross_entropy_slope(logits, classes, target, weight, static_cast<double>(peak), static_cast<double>(mass), terms,
+                        classes);
+    return loss;
+  }
+  real const chosen = static_cast<real>(logits[target]);
+  F const factor = F::all(static_cast<real>(weight / static_cast<double>(mass)));
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
+  F::all(static_cast<real>(weight) * (std::exp(chosen - peak) / mass - real(1))).store(logits + target, 1);
+  return loss;
+}
+
+// The parts of cross_entropy_row for a row whose classes lie on several ranks.
+template <class T>
+inline double row_peak(T const* logits, std::int64_t classes) {
+  using F = lanes_for<T>;
+  F top = F::all(-std::numeric_limits<typename F::real>::infinity());
+  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
+  return static_cast<double>(largest(top));
+}
+template <class T>
+inline double row_mass(T const* logits, std::int64_t classes, double peak) {
+  using F = lanes_for<T>;
+  F const shift = F::all(static_cast<typename F::real>(peak));
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
+  return static_cast<double>(sum(total));
+}
+template <class T>
+inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  F const slope = F::all(static_cast<real>(2 * weight / static_cast<double>(columns)));
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, columns, i, count, {
+    F const distance = F::load(y + i, count) - F::load(target + i, count);  // 0 beyond count
+    total = fma(distance, distance, total);
+    if (dy != nullptr) (slope * distance).store(dy + i, count);
+  })
+  return static_cast<double>(sum(total)) / static_cast<double>(columns);
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/losses.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+
+// ---- trireme/ops/host/detail/losses.inl
+// Losses of one row; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <class T>
+inline double row_total(T const* logits, std::int64_t classes) {
+  using F = lanes_for<T>;
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count, { total = total + F::load(logits + i, count); })  // 0 beyond count
+  return static_cast<double>(sum(total));
+}
+
+// What cross entropies subtract from the log of the mass: the target's logit, of which smoothing gives a share to all
+// classes. `target` is outside of [0, classes), and adds nothing, if it lies on another rank; `whole` counts all
+// classes.
+template <class T>
+inline double target_logit(T const* logits, std::int64_t classes, std::int64_t target, std::int64_t whole,
+                           double smoothing) {
+  double const own = target >= 0 && target < classes ? static_cast<double>(logits[target]) : 0.0;
+  if (smoothing == 0) return own;
+  return (1 - smoothing) * own + smoothing / static_cast<double>(whole) * row_total(logits, classes);
+}
+
+// logits = weight * the gradient of: log mass - target_logit + z (log mass)^2, where log_mass is the log of the sum of
+// all exponentials and mass that of exponentials of what is over the peak.
+template <class T>
+inline void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
+                                double mass, cross_entropy_terms const& terms, std::int64_t whole) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  bool const here = target >= 0 && target < classes;
+  real const chosen = here ? static_cast<real>(logits[target]) : real(0);
+  double const steep = 1 + 2 * terms.z * (std::log(mass) + peak);
+  double const even = terms.smoothing / static_cast<double>(whole);
+  F const shift = F::all(static_cast<real>(peak));
+  F const factor = F::all(static_cast<real>(weight / mass * steep));
+  F const less = F::all(static_cast<real>(weight * even));
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { (exp(F::load(logits + i, count) - shift) * factor - less).store(logits + i, count); })
+  if (!here) return;
+  double const share = std::exp(static_cast<double>(chosen) - peak) / mass;
+  F::all(static_cast<real>(weight * (share * steep - even - (1 - terms.smoothing)))).store(logits + target, 1);
+}
+
+template <class T>
+inline double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient,
+                                cross_entropy_terms const& terms) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  F top = F::all(-std::numeric_limits<real>::infinity());
+  // max() gives its second operand if one is NaN, so a NaN among the logits ends in the loss through the sum below.
+  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
+  real const peak = largest(top);
+  F const shift = F::all(peak);
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
+  real const mass = sum(total);
+  double const log_mass = std::log(static_cast<double>(mass)) + static_cast<double>(peak);
+  double const loss =
+      log_mass - target_logit(logits, classes, target, classes, terms.smoothing) + terms.z * log_mass * log_mass;
+  if (!gradient) return loss;
+  if (terms.smoothing > 0 || terms.z > 0) {
+    cross_entropy_slope(logits, classes, target, weight, static_cast<double>(peak), static_cast<double>(mass), terms,
+                        classes);
+    return loss;
+  }
+  real const chosen = static_cast<real>(logits[target]);
+  F const factor = F::all(static_cast<real>(weight / static_cast<double>(mass)));
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
+  F::all(static_cast<real>(weight) * (std::exp(chosen - peak) / mass - real(1))).store(logits + target, 1);
+  return loss;
+}
+
+// The parts of cross_entropy_row for a row whose classes lie on several ranks.
+template <class T>
+inline double row_peak(T const* logits, std::int64_t classes) {
+  using F = lanes_for<T>;
+  F top = F::all(-std::numeric_limits<typename F::real>::infinity());
+  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
+  return static_cast<double>(largest(top));
+}
+template <class T>
+inline double row_mass(T const* logits, std::int64_t classes, double peak) {
+  using F = lanes_for<T>;
+  F const shift = F::all(static_cast<typename F::real>(peak));
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
+  return static_cast<double>(sum(total));
+}
+template <class T>
+inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  F const slope = F::all(static_cast<real>(2 * weight / static_cast<double>(columns)));
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, columns, i, count, {
+    F const distance = F::load(y + i, count) - F::load(target + i, count);  // 0 beyond count
+    total = fma(distance, distance, total);
+    if (dy != nullptr) (slope * distance).store(dy + i, count);
+  })
+  return static_cast<double>(sum(total)) / static_cast<double>(columns);
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/losses.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+namespace trireme::ops::detail {
+
+template <class T>
+double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient,
+                         cross_entropy_terms const& terms) {
+  TRIREME_DISPATCH(fits_float<T>, cross_entropy_row(logits, classes, target, weight, gradient, terms));
+}
+template <class T>
+double target_logit(T const* logits, std::int64_t classes, std::int64_t target, std::int64_t whole, double smoothing) {
+  TRIREME_DISPATCH(fits_float<T>, target_logit(logits, classes, target, whole, smoothing));
+}
+template <class T>
+double row_peak(T const* logits, std::int64_t classes) {
+  TRIREME_DISPATCH(fits_float<T>, row_peak(logits, classes));
+}
+template <class T>
+double row_mass(T const* logits, std::int64_t classes, double peak) {
+  TRIREME_DISPATCH(fits_float<T>, row_mass(logits, classes, peak));
+}
+template <class T>
+void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak, double mass,
+                         cross_entropy_terms const& terms, std::int64_t whole) {
+  TRIREME_DISPATCH(fits_float<T>, cross_entropy_slope(logits, classes, target, weight, peak, mass, terms, whole));
+}
+template <class T>
+double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
+  TRIREME_DISPATCH(fits_float<T>, squared_error_row(dy, y, target, columns, weight));
+}
+
+}  // namespace trireme::ops::detail
+
+// ---- trireme/ops/low_rank_shapes.hpp
+namespace trireme::ops::detail {
+
+/// Of y (m, n) = a (m, k) b (k, n).
+struct product_sizes {
+  std::int64_t m = 0, n = 0, k = 0;
+};
+[[nodiscard]] inline product_sizes sizes_of_product(shape const& y, shape const& a, transposed of_a, shape const& b,
+                                                    transposed of_b) {
+  bool const matrices = y.rank() == 2 && a.rank() == 2 && b.rank() == 2;
+  auto const axis = [&](shape const& of, transposed turned, int which) {
+    return matrices ? of[turned == transposed::yes ? 1 - which : which] : 0;
+  };
+  product_sizes const sizes{axis(y, transposed::no, 0), axis(y, transposed::no, 1), axis(a, of_a, 1)};
+  expects(assertion_level::light,
+          matrices && axis(a, of_a, 0) == sizes.m && axis(b, of_b, 1) == sizes.n && axis(b, of_b, 0) == sizes.k, [&] {
+            return text("trireme::ops::small_product: ", to_string(y), " is not the shape of ", to_string(a),
+                        of_a == transposed::yes ? " transposed" : "", " times ", to_string(b),
+                        of_b == transposed::yes ? " transposed" : "");
+          });
+  return sizes;
+}
+inline void expect_columns(shape const& x) {
+  expects(assertion_level::light, x.rank() == 2 && x[1] <= x[0], [&] {
+    return text("trireme::ops::orthonormalise: ", to_string(x), " is no matrix of at least as many rows as columns");
+  });
+}
+
+}  // namespace trireme::ops::detail
+
+// ---- trireme/ops/host/low_rank.hpp (goes on)
+namespace trireme::ops {
+
+/// Kernels on matrices of few columns, whose results are the same bits at every CPU level: ranks on unlike machines may
+/// compute them each for itself.
+///
+/// Shapes   matrices are row-major views of two extents.
+/// Threads  thread-safe on different outputs.   Errors   assertion_error (light) if sizes do not fit.
+struct host_low_rank {
+  /// y = a b, with a or b transposed where asked; one of the three extents of the product is small.
+  ///
+  /// Shapes   y (M,N); a (M,K), or (K,M) transposed; b (K,N), or (N,K) transposed.
+  /// Numerics each element is summed in the order of K, in float or double as T is.
+  template <class T>
+  static void small_product(tensor_view<T, host> y, std::type_identity_t<tensor_view<T const, host>> a, transposed of_a,
+                            std::type_identity_t<tensor_view<T const, host>> b, transposed of_b) {
+    auto const [m, n, k] = detail::sizes_of_product(y.extents(), a.extents(), of_a, b.extents(), of_b);
+    T* const to = raw(y);
+    T const* const left = raw(a);
+    T const* right = raw(b);
+    if (of_b == transposed::yes) {
+      thread_local std::vector<T> turned;
+      turned.resize(static_cast<std::size_t>(k * n));
+      for (std::int64_t j = 0; j < n; ++j) {
+        for (std::int64_t l = 0; l < k; ++l) turned[static_cast<std::size_t>(l * n + j)] = right[j * k + l];
+      }
+      right = turned.data();
+    }
+    std::fill(to, to + m * n, T{});
+    if (of_a == transposed::yes) {  // rows of a and b once each, in their order
+      for (std::int64_t l = 0; l < k; ++l) {
+        for (std::int64_t i = 0; i < m; ++i) add_row(to + i * n, left[l * m + i], right + l * n, n);
+      }
+    } else {
+      for (std::int64_t i = 0; i < m; ++i) {
+        for (std::int64_t l = 0; l < k; ++l) add_row(to + i * n, left[i * k + l], right + l * n, n);
+      }
+    }
+  }
+
+  /// Makes the columns of x orthonormal, the first one first (Gram-Schmidt, each column made orthogonal twice). A
+  /// column that the ones before it make up is replaced by a coordinate vector made orthogonal to them.
+  ///
+  /// Shapes   x (n, r), r <= n.
+  /// Numerics inner products in double, in the order of n.
+  template <class T>
+  static void orthonormalise(tensor_view<T, host> x) {
+    detail::expect_columns(x.extents());
+    auto const n = x.extent(0);
+    auto const r = x.extent(1);
+    T* const all = raw(x);
+    thread_local std::vector<double> column;
+    column.resize(static_cast<std::size_t>(n));
+    auto const inner = [&](auto&& a, auto&& b) {
+      double sum = 0;
+      for (std::int64_t i = 0; i < n; ++i) sum += a(i) * b(i);
+      return sum;
+    };
+    auto const own = [&](std::int64_t i) -> double& { return column[static_cast<std::size_t>(i)]; };
+    auto const made_orthogonal = [&](std::int64_t c) {
+      for (int twice = 0; twice < 2; ++twice) {
+        for (std::int64_t before = 0; before < c; ++before) {
+          auto const other = [&](std::int64_t i) { return static_cast<double>(all[i * r + before]); };
+          double const part = inner(own, other);
+          for (std::int64_t i = 0; i < n; ++i) own(i) -= part * other(i);
+        }
+      }
+      return inner(own, own);
+    };
+    constexpr double lost = 1e-10;  // of its square: what is left of the column is rounding
+    for (std::int64_t c = 0; c < r; ++c) {
+      for (std::int64_t i = 0; i < n; ++i) own(i) = static_cast<double>(all[i * r + c]);
+      double const whole = inner(own, own);
+      double left = made_orthogonal(c);
+      bool const stands = left > lost * whole && left <= whole * 2;  // false for NaN too
+      for (std::int64_t axis = 0; !stands && axis < n; ++axis) {
+        std::fill(column.begin(), column.end(), 0.0);
+        own((c + axis) % n) = 1;
+        left = made_orthogonal(c);
+        if (2 * static_cast<double>(n) * left >= 1) break;  // true of one axis at least
+      }
+      double const factor = 1 / std::sqrt(left);
+      for (std::int64_t i = 0; i < n; ++i) all[i * r + c] = static_cast<T>(own(i) * factor);
+    }
+  }
+
+ private:
+  template <class T>
+  static void add_row(T* to, T factor, T const* from, std::int64_t n) {
+    for (std::int64_t j = 0; j < n; ++j) to[j] += factor * from[j];
+  }
+};
+
+}  // namespace trireme::ops
 
 // ---- trireme/ops/host/products.hpp
 namespace trireme::ops {
@@ -20005,6 +20970,45 @@ struct host_values {
 
 }  // namespace trireme::ops
 
+// ---- trireme/ops/host/visible_keys.hpp
+namespace trireme::ops {
+
+/// What tokens say of who attends to whom.
+struct host_visible_keys {
+  /// For each position of each sample the first one that it may see, and the one behind the last: none of the padding
+  /// at either end of the sample, and none of another document.
+  ///
+  /// Shapes   seen (B, T, 2), tokens (B, T).
+  /// Errors   config_error for padding between words. assertion_error (light) if the sizes do not fit.
+  static void visible_keys(tensor_view<std::int32_t, host> seen, tensor_view<std::int32_t const, host> tokens,
+                           token_mask const& how) {
+    detail::same_size("visible_keys", seen.size(), 2 * tokens.size());
+    auto const context = tokens.extent(1);
+    for (std::int64_t sample = 0; sample < tokens.extent(0); ++sample) {
+      auto const* const words = raw(tokens) + sample * context;
+      auto* const limits = raw(seen) + 2 * sample * context;
+      std::int64_t first = 0, behind = context;
+      while (first < context && how.is_padding(words[first])) ++first;
+      while (behind > first && how.is_padding(words[behind - 1])) --behind;
+      for (std::int64_t begin = 0, end = 0; begin < context; begin = end) {  // one document after the other
+        do {
+          if (end >= first && end < behind && how.is_padding(words[end])) {
+            throw config_error(text("trireme::nn::attend: sample ", sample, " of a micro-batch has the padding token ",
+                                    how.padding, " at position ", end,
+                                    ", between words; pad samples at their ends only"));
+          }
+        } while (!how.is_separator(words[end++]) && end < context);
+        for (auto at = begin; at < end; ++at) {
+          limits[2 * at] = static_cast<std::int32_t>(begin < first ? first : begin);
+          limits[2 * at + 1] = static_cast<std::int32_t>(end < behind ? end : behind);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace trireme::ops
+
 // ---- trireme/ops/host.hpp (goes on)
 namespace trireme::ops {
 
@@ -20023,7 +21027,8 @@ struct on<host> : host_elementwise,
                   host_updates,
                   host_reductions,
                   host_routing,
-                  host_values {};
+                  host_values,
+                  host_visible_keys {};
 
 }  // namespace trireme::ops
 
@@ -20120,21 +21125,23 @@ struct phantom_products : phantom_checks {
 // ---- trireme/ops/phantom/attention.hpp (goes on)
 namespace trireme::ops {
 
-/// Causal attention: takes the scratch memory that on<host> takes, and counts the operations of its unmasked half.
+/// Attention: takes the scratch memory that on<host> takes, and counts the operations that its mask leaves (not what
+/// tokens hide: they are not read here).
 struct phantom_attention : phantom_products {
   template <class T>
-  static void causal_attention(view<T> y, output<accumulate_t<T>> lse, input<T> qkv, attention_shape shape,
-                               arena<phantom>& scratch, dropout_site const&) {
-    check_attention("causal_attention", shape, qkv.size(), y.size(), lse.size());
-    attend<accumulate_t<T>>(shape, scratch, false);
+  static void attention(view<T> y, output<accumulate_t<T>> lse, input<T> qkv, attention_shape shape,
+                        arena<phantom>& scratch, dropout_site const&, view<std::int32_t const> = {}) {
+    check_attention("attention", shape, qkv.size(), y.size(), lse.size());
+    attend<accumulate_t<T>>(shape, scratch, false, pairs(shape));
   }
   template <class T>
-  static void causal_attention_backward(view<T> dqkv, input<T> dy, input<T> y, input<accumulate_t<T>> lse, input<T> qkv,
-                                        attention_shape shape, arena<phantom>& scratch, dropout_site const&) {
-    check_attention("causal_attention_backward", shape, qkv.size(), y.size(), lse.size());
-    same("causal_attention_backward", dqkv.size(), qkv.size());
-    same("causal_attention_backward", dy.size(), y.size());
-    attend<accumulate_t<T>>(shape, scratch, true);
+  static void attention_backward(view<T> dqkv, input<T> dy, input<T> y, input<accumulate_t<T>> lse, input<T> qkv,
+                                 attention_shape shape, arena<phantom>& scratch, dropout_site const&,
+                                 view<std::int32_t const> = {}) {
+    check_attention("attention_backward", shape, qkv.size(), y.size(), lse.size());
+    same("attention_backward", dqkv.size(), qkv.size());
+    same("attention_backward", dy.size(), y.size());
+    attend<accumulate_t<T>>(shape, scratch, true, pairs(shape));
   }
   template <class T>
   static void attend_block(output<accumulate_t<T>> y, output<accumulate_t<T>> lse, view<T> qkv, input<T> pairs,
@@ -20155,8 +21162,26 @@ struct phantom_attention : phantom_products {
     same("attend_block_backward", dy.size(), y.size());
     attend_part<accumulate_t<T>>(shape, at, scratch, true);
   }
+  static void visible_keys(view<std::int32_t> seen, view<std::int32_t const> tokens, token_mask const&) {
+    same("visible_keys", seen.size(), 2 * tokens.size());
+  }
+  template <class T>
+  static void normalise_heads(view<T> y, output<accumulate_t<T>> rstd, input<T> x, input<T> query_gain,
+                              input<T> key_gain, head_layout const& how, double) {
+    check_norms("normalise_heads", y.size(), rstd.size(), x.size(), query_gain.size(), key_gain.size(), how);
+  }
+  template <class T>
+  static void normalise_heads_backward(view<T> dx, output<accumulate_t<T>> dquery_gain,
+                                       output<accumulate_t<T>> dkey_gain, input<T> dy, input<T> x,
+                                       input<accumulate_t<T>> rstd, input<T> query_gain, input<T> key_gain,
+                                       head_layout const& how) {
+    same("normalise_heads_backward", dy.size(), x.size());
+    same("normalise_heads_backward", dquery_gain.size(), query_gain.size());
+    same("normalise_heads_backward", dkey_gain.size(), key_gain.size());
+    check_norms("normalise_heads_backward", dx.size(), rstd.size(), x.size(), query_gain.size(), key_gain.size(), how);
+  }
   template <class A>
-  static void rotations(view<A> table, std::int64_t, double) {
+  static void rotations(view<A> table, std::int64_t, double, rotary_scaling const& = {}) {
     same("rotations", table.extent(1) % 2, 0);
   }
   template <class T>
@@ -20169,29 +21194,45 @@ struct phantom_attention : phantom_products {
   }
 
  private:
+  static void check_norms(std::string_view who, std::int64_t y, std::int64_t rstd, std::int64_t x,
+                          std::int64_t query_gain, std::int64_t key_gain, head_layout const& how) {
+    same(who, x % how.columns(), 0);
+    same(who, y, x);
+    same(who, rstd, x / how.columns() * (how.heads + how.key_heads));
+    same(who, query_gain, how.width);
+    same(who, key_gain, how.width);
+  }
   static void check_heads(std::string_view who, std::int64_t x, std::int64_t qkv, std::int64_t table,
                           head_layout const& how) {
     same(who, x % how.columns(), 0);
     same(who, qkv, x / how.columns() * 3 * how.heads * how.width);
     if (table != 0) same(who, table, how.context * how.width);
   }
-  // Two products forward, five backward, each of half the pairs of rows.
+  // Pairs of a query and a key that it sees.
+  static double pairs(attention_shape const& shape) {
+    auto const context = static_cast<double>(shape.context);
+    auto const unseen =
+        static_cast<double>(shape.mask.window > 0 ? std::max<std::int64_t>(0, shape.context - shape.mask.window) : 0);
+    auto const all = context * context - unseen * unseen;
+    return shape.mask.causal ? all / 2 : all;
+  }
+  // Two products forward, five backward.
   template <class Real>
-  static void attend(attention_shape const& shape, arena<phantom>& scratch, bool backward) {
+  static void attend(attention_shape const& shape, arena<phantom>& scratch, bool backward, double of_each) {
     if (shape.batch == 0 || shape.context == 0) return;
     auto const mark = scratch.mark();
     static_cast<void>(
         scratch.template take<Real>({detail::attention_scratch(shape.context, shape.head_channels(), backward)}));
     scratch.rewind(mark);
-    auto const rows = static_cast<double>(shape.batch) * static_cast<double>(shape.context);
-    flops() += (backward ? 5 : 2) * rows * static_cast<double>(shape.context) * static_cast<double>(shape.channels);
+    flops() +=
+        (backward ? 5 : 2) * static_cast<double>(shape.batch) * 2 * of_each * static_cast<double>(shape.channels);
   }
   template <class Real>
   static void attend_part(attention_shape shape, attention_block const& at, arena<phantom>& scratch, bool backward) {
-    auto const before = flops();
     shape.context = at.rows;
-    attend<Real>(shape, scratch, backward);
-    if (at.first_query > at.first_key) flops() += flops() - before;  // nothing of it is masked
+    auto const rows = static_cast<double>(at.rows);
+    // Of another place than its keys: counted whole, whatever the window leaves.
+    attend<Real>(shape, scratch, backward, at.first_query == at.first_key ? pairs(shape) : rows * rows);
   }
   static void check_attention(std::string_view who, attention_shape const& shape, std::int64_t qkv, std::int64_t y,
                               std::int64_t lse) {
@@ -20301,6 +21342,14 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     same("embed_backward", dy.size(), tokens.size() * dtable.extent(1));
   }
   template <class T>
+  static void embed_segments(view<T> y, tokens_view tokens, std::int32_t, input<T> table) {
+    same("embed_segments", y.size(), tokens.size() * table.extent(1));
+  }
+  template <class G, class T>
+  static void embed_segments_backward(view<G> dtable, view<T> dy, tokens_view tokens, std::int32_t) {
+    same("embed_segments_backward", dy.size(), tokens.size() * dtable.extent(1));
+  }
+  template <class T>
   static void layer_norm(view<T> y, output<accumulate_t<T>> mean, output<accumulate_t<T>> rstd, input<T> x,
                          input<T> gain, input<T> bias, double) {
     same("layer_norm", y.size(), x.size());
@@ -20333,7 +21382,7 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     same("rms_norm_backward", dgain.size(), gain.size());
   }
   template <class T>
-  static loss_sum cross_entropy(view<T> logits, tokens_view targets, double, bool) {
+  static loss_sum cross_entropy(view<T> logits, tokens_view targets, double, bool, cross_entropy_terms const& = {}) {
     if (!targets.empty()) same("cross_entropy", logits.size() % targets.size(), 0);
     return {0, targets.size()};
   }
@@ -20344,14 +21393,15 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
   template <class T>
   static void row_masses(view<T>, tokens_view targets, table_part, input<accumulate_t<std::remove_const_t<T>>> peaks,
                          output<accumulate_t<std::remove_const_t<T>>> masses,
-                         output<accumulate_t<std::remove_const_t<T>>> chosen) {
+                         output<accumulate_t<std::remove_const_t<T>>> chosen, cross_entropy_terms const& = {}) {
     same("row_masses", peaks.size(), targets.size());
     same("row_masses", masses.size(), targets.size());
     same("row_masses", chosen.size(), targets.size());
   }
   template <class T>
   static loss_sum cross_entropy_part(view<T> logits, tokens_view targets, table_part, input<accumulate_t<T>>,
-                                     input<accumulate_t<T>>, input<accumulate_t<T>>, double, bool gradient) {
+                                     input<accumulate_t<T>>, input<accumulate_t<T>>, double, bool gradient,
+                                     cross_entropy_terms const& = {}) {
     return cross_entropy(logits, targets, 0, gradient);
   }
   template <class T>
@@ -21817,7 +22867,8 @@ class mesh_shape {
 
   template <class Order>
   void sort_by(Order const& order) {
-    std::ranges::sort(axes_, {}, [&](degree const& each) { return std::ranges::find(order, each.kind); });
+    auto const place = [&](degree const& each) { return std::find(order.begin(), order.end(), each.kind); };
+    std::sort(axes_.begin(), axes_.end(), [&](degree const& a, degree const& b) { return place(a) < place(b); });
   }
 
   void fit() {
@@ -23508,7 +24559,7 @@ class ring_context final : public context_group<Env> {
     for (int turn = 0; turn < this->size(); ++turn) {
       auto coming = pass_on(pairs, turn);
       auto const now = static_cast<std::size_t>(turn % 2);
-      for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
+      for_each_block(turn, shape, [&](ops::attention_block const& at) {
         kernels::attend_block(sum, kept.lse, kept.qkv, pairs[now], shape, at, scratch, dropout);
       });
       if (coming) coming->wait();
@@ -23527,7 +24578,7 @@ class ring_context final : public context_group<Env> {
       auto coming = pass_on(pairs, turn);
       auto const now = static_cast<std::size_t>(turn % 2);
       auto const& here = dpairs[now];
-      for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
+      for_each_block(turn, shape, [&](ops::attention_block const& at) {
         kernels::attend_block_backward(dqueries, here, dheads, heads, kept.lse, kept.qkv, pairs[now], shape, at,
                                        scratch, dropout);
       });
@@ -23568,9 +24619,18 @@ class ring_context final : public context_group<Env> {
     messages_ = {send_to(next(), pairs[now]), receive_from(before(), pairs[1 - now])};
     return world_.exchange_async(std::span<transfer<space> const>(messages_));
   }
-  // The queries here over the keys that have come after so many turns: those not after them.
+  // Whether some of these queries see some of these keys.
+  static bool meets(ops::attention_mask const& mask, context_part::stretch const& queries,
+                    context_part::stretch const& keys) {
+    auto const after = keys.position - (queries.position + queries.count - 1);  // of the nearest, if it is behind
+    auto const before = queries.position - (keys.position + keys.count - 1);    // or in front
+    if (mask.causal && after > 0) return false;
+    return mask.window == 0 || (after < mask.window && before < mask.window);
+  }
+  // The queries here over those of the keys that have come after so many turns that they see.
   template <class F>
-  void for_each_block(int turn, std::int64_t here, F const& f) const {
+  void for_each_block(int turn, attention_shape const& shape, F const& f) const {
+    auto const here = shape.context;
     auto const& part = this->part();
     context_part owner = part;
     owner.own.rank = (part.own.rank + part.own.size - turn) % part.own.size;
@@ -23578,7 +24638,7 @@ class ring_context final : public context_group<Env> {
       auto const queries = part.at(q, here);
       for (int k = 0; k < part.stretches(); ++k) {
         auto const keys = owner.at(k, here);
-        if (keys.position > queries.position) continue;
+        if (!meets(shape.mask, queries, keys)) continue;
         f(ops::attention_block{queries.count, queries.row, keys.row, queries.position, keys.position,
                                part.whole(here)});
       }
@@ -23617,7 +24677,7 @@ class dealt_context final : public context_group<Env> {
     kept.qkv = qkv;
     kept.heads = activations.template take<value>({rows, own.channels});
     kept.lse = activations.template take<accumulate>({own.batch, own.heads, own.context});
-    kernels::causal_attention(kept.heads, kept.lse, qkv, own, scratch, dropout);
+    kernels::attention(kept.heads, kept.lse, qkv, own, scratch, dropout);
     collect(heads, kept.heads, shape, 1, scratch);
   }
 
@@ -23628,7 +24688,7 @@ class dealt_context final : public context_group<Env> {
     auto const slopes = scratch.template take<value>(kept.heads.extents());
     auto const dealt_gradient = scratch.template take<value>(kept.qkv.extents());
     deal(slopes, dheads, shape, 1, scratch);
-    kernels::causal_attention_backward(dealt_gradient, slopes, kept.heads, kept.lse, kept.qkv, own, scratch, dropout);
+    kernels::attention_backward(dealt_gradient, slopes, kept.heads, kept.lse, kept.qkv, own, scratch, dropout);
     collect(dqkv, dealt_gradient, shape, 3, scratch);
     scratch.rewind(mark);
   }
@@ -23645,8 +24705,12 @@ class dealt_context final : public context_group<Env> {
                               " ways; use fewer ways, or .method = context_method::ring"));
     }
     auto const heads = own.of(shape.heads);
-    return {shape.batch, this->part().whole(shape.context), heads.count, shape.head_channels() * heads.count,
-            shape.first_head + heads.first};
+    return {shape.batch,
+            this->part().whole(shape.context),
+            heads.count,
+            shape.head_channels() * heads.count,
+            shape.first_head + heads.first,
+            shape.mask};
   }
 
   // from: (rows here, parts * all channels); to: (rows of whole samples, parts * channels of this rank's heads).
@@ -24107,7 +25171,8 @@ class layout {
     }
   }
   [[nodiscard]] int unit_of(entry const& tensor) const {
-    auto const at = std::ranges::find_if(units_, [&](auto const& each) { return each.last > tensor.uses.front(); });
+    auto const at =
+        std::find_if(units_.begin(), units_.end(), [&](auto const& each) { return each.last > tensor.uses.front(); });
     return static_cast<int>(at - units_.begin());
   }
   void list_buckets() {
@@ -25034,6 +26099,7 @@ struct exchange_result {
   bool finite = true;      ///< whether every gradient of every rank is finite
   std::int64_t votes = 0;  ///< sum of what the ranks wished for, or passed to finish()
   double loss = 0;         ///< mean over all ranks' samples, of the losses that were added to the vote
+  double counted = 1;      ///< the share of all rows that this mean counts; 1 if it counts none
 };
 
 /// Of the gradients that an update is about to read.
@@ -25777,13 +26843,13 @@ namespace trireme::parallel {
 /// Numerics the sums of squares and of losses are exact, so they do not depend on who has which terms. Losses from
 /// 2^-240
 ///          to 2^240: a smaller one counts as 0, the mean with a larger one is NaN.
-/// Bytes    8 * (68 + 23) from each rank: less than a kilobyte, which shared memory carries at once.
+/// Bytes    8 * (68 + 24) from each rank: less than a kilobyte, which shared memory carries at once.
 class vote {
  public:
   /// Starts the vote of another step.
   void clear() noexcept {
     squares_ = losses_ = {};
-    samples_ = 0;
+    samples_ = left_out_ = 0;
     wishes_ = 0;
     norm_known_ = true;
   }
@@ -25792,6 +26858,7 @@ class vote {
     auto const size = std::abs(losses.sum);
     losses_.add(size < 0x1p-240 ? 0.0 : size < 0x1p240 ? losses.sum : std::numeric_limits<double>::infinity());
     samples_ += losses.count;
+    left_out_ += losses.left_out;
   }
   /// A number of your own that is summed over the ranks (a wish to stop, say).
   void wish(std::int64_t number) noexcept { wishes_ += number; }
@@ -25809,6 +26876,7 @@ class vote {
     for (auto const limb : sent_losses()) numbers_.push_back(limb);
     numbers_.push_back(losses_.non_finite());
     numbers_.push_back(samples_);
+    numbers_.push_back(left_out_);
     numbers_.push_back(wishes_);
     everyone.all_reduce(tensor_view<std::int64_t>(numbers_), reduction::sum{});
     auto next = numbers_.begin();
@@ -25816,11 +26884,13 @@ class vote {
     for (auto& limb : sent_losses()) limb = *next++;
     losses_.state()[exact_sum::limbs] = *next++;
     samples_ = *next++;
+    left_out_ = *next++;
     auto const none = std::numeric_limits<double>::quiet_NaN();
     return {.norm = norm_known_ ? std::sqrt(squares_.value()) : none,
             .finite = squares_.non_finite() == 0,
             .votes = *next,
-            .loss = samples_ == 0 ? 0 : losses_.value() / static_cast<double>(samples_)};
+            .loss = samples_ == 0 ? 0 : losses_.value() / static_cast<double>(samples_),
+            .counted = samples_ == 0 ? 1.0 : static_cast<double>(samples_) / static_cast<double>(samples_ + left_out_)};
   }
 
  private:
@@ -25829,6 +26899,7 @@ class vote {
 
   exact_sum squares_, losses_;
   std::int64_t samples_ = 0;
+  std::int64_t left_out_ = 0;
   std::int64_t wishes_ = 0;
   bool norm_known_ = true;
   std::vector<std::int64_t> numbers_;  // kept: no allocation
@@ -27756,7 +28827,10 @@ TRIREME_BODY std::vector<std::string> directory::names() const {
   return all;
 }
 
-TRIREME_BODY bool directory::has(std::string const& name) const { return std::ranges::binary_search(names(), name); }
+TRIREME_BODY bool directory::has(std::string const& name) const {
+  auto const all = names();
+  return std::binary_search(all.begin(), all.end(), name);
+}
 TRIREME_BODY directory directory::make(std::string const& name) const {
   require(name);
   if (files().make_directory(descriptor(), name.c_str(), 0777) != 0 && errno != EEXIST) {
@@ -29506,7 +30580,8 @@ class piece_index {
         covered.push_back({to, from, n});
       });
     }
-    std::ranges::sort(covered, {}, &run::whole);  // here "whole" is the part that is asked for
+    // Here "whole" is the part that is asked for.
+    std::sort(covered.begin(), covered.end(), [](run const& a, run const& b) { return a.whole < b.whole; });
     covered.push_back({count, 0, 0});
     std::int64_t at = 0;
     for (auto const& each : covered) {
@@ -29658,13 +30733,14 @@ struct own_checkpoint {
   auto const newest = std::min(all.size(), static_cast<std::size_t>(how.last));
   std::vector<own_checkpoint> older(all.begin(), all.end() - static_cast<std::ptrdiff_t>(newest));
   std::erase_if(all, [](own_checkpoint const& each) { return !std::isfinite(each.held_out); });
-  std::ranges::sort(all, [](own_checkpoint const& a, own_checkpoint const& b) {
+  std::sort(all.begin(), all.end(), [](own_checkpoint const& a, own_checkpoint const& b) {
     return is_better(a.held_out, a.step, b.held_out, b.step);
   });
   all.resize(std::min(all.size(), static_cast<std::size_t>(how.best)));
   std::vector<std::int64_t> out;
   for (auto const& each : older) {
-    bool const stays = std::ranges::any_of(all, [&](own_checkpoint const& best) { return best.step == each.step; });
+    bool const stays =
+        std::any_of(all.begin(), all.end(), [&](own_checkpoint const& best) { return best.step == each.step; });
     if (!stays) out.push_back(each.step);
   }
   return out;
@@ -29694,8 +30770,9 @@ struct own_checkpoint {
 [[nodiscard]] inline std::optional<kept> best_in(std::string const& directory,
                                                  formats::file_system& files = formats::real_files()) {
   auto const all = kept_in(directory, files);
-  auto const best = std::ranges::min_element(
-      all, [](kept const& a, kept const& b) { return detail::is_better(a.held_out, a.step, b.held_out, b.step); });
+  auto const best = std::min_element(all.begin(), all.end(), [](kept const& a, kept const& b) {
+    return detail::is_better(a.held_out, a.step, b.held_out, b.step);
+  });
   if (best == all.end() || !std::isfinite(best->held_out)) return std::nullopt;
   return *best;
 }
@@ -30119,7 +31196,7 @@ class writing {
     trireme::detail::together(world_, [&] {
       if (world_.rank() != 0) return;
       if (own.digits.empty()) own.digits = drawn_identity();
-      std::ranges::copy(own.digits, digits.begin());
+      std::copy(own.digits.begin(), own.digits.end(), digits.begin());
       formats::make_directories(path_, files_);
       place_.home = open_home(path_, files_);
       ours_ = claim(*place_.home, own.digits, at_.step);
@@ -30649,12 +31726,12 @@ template <class K, class Env, class Space>
 concept multiplies = requires(tensor_view<typename Env::compute, Space> y, tensor_view<typename Env::gradient, Space> g,
                               weights<typename Env::param, Space>& w, arena<Space>& scratch,
                               tensor_view<typename Env::accumulate, Space> sums, attention_shape const& shape,
-                              dropout_site const& drop) {
+                              dropout_site const& drop, tensor_view<std::int32_t const, Space> seen) {
   K::linear(y, y, w, {});                                      // y = residual + act(x w + bias)
   K::linear_backward_input(y, y, w, {});                       // dx (+)= (dy w^T) * act'(before)
   K::linear_backward_weight(g, g, y, y, orientation::in_out);  // dw += x^T dy; db += the sum of dy's rows
-  K::causal_attention(y, sums, y, shape, scratch, drop);       // softmax(q k^T / sqrt(d)) v of positions before
-  K::causal_attention_backward(y, y, y, sums, y, shape, scratch, drop);
+  K::attention(y, sums, y, shape, scratch, drop, seen);        // softmax(mask(q k^T / sqrt(d))) v
+  K::attention_backward(y, y, y, sums, y, shape, scratch, drop, seen);
 };
 template <class K, class Env, class Space>
 concept normalises = requires(tensor_view<typename Env::compute, Space> y, tensor_view<typename Env::gradient, Space> g,
@@ -30679,7 +31756,7 @@ concept scores = requires(tensor_view<typename Env::compute, Space> y, tensor_vi
 
 /// The kernels of the layers of nn, besides those of an exchange. (Experts need those of routing, tensor and context
 /// groups those of parts, an expression what its own layers call: rms_norm and rms_norm_backward, elementwise_product,
-/// activate, arrange_heads and what goes with it. ops/phantom.hpp has all, in the fewest lines.)
+/// activate, arrange_heads and what goes with it, visible_keys. ops/phantom.hpp has all, in the fewest lines.)
 template <class Space, class Env>
 concept layer_kernels = exchange_kernels<Space, Env> && detail::multiplies<on<Space>, Env, Space> &&
     detail::normalises<on<Space>, Env, Space> && detail::scores<on<Space>, Env, Space>;
@@ -31237,6 +32314,116 @@ struct check_data {
 };
 
 }  // namespace trireme::detail
+
+// ---- trireme/train/metrics.hpp
+namespace trireme {
+
+/// What `trainer.evaluate(data, metrics...)` counts over a dataset, beside the loss. A metric of your own has these two
+/// functions and, for its reader, whatever follows from the counts.
+///
+/// Requires  add(outputs, targets): counts some samples, whose outputs are those of predict(), (n, outputs), and whose
+///           targets are the dataset's, (n, ...); counts(): the numbers counted so far, as many on every rank. The
+///           trainer adds them up over the ranks, exactly, because they are integers.
+template <class M>
+concept metric_policy = std::copyable<M> &&
+    requires(M& metric, tensor_view<float const> outputs, any_view<host> const& targets) {
+  metric.add(outputs, targets);
+  { metric.counts() } -> std::convertible_to<std::span<std::int64_t>>;
+};
+
+namespace metric {
+
+/// exp(loss): for a model whose loss is a cross-entropy, among how many equally likely answers it hesitates.
+[[nodiscard]] inline double perplexity(double loss) { return std::exp(loss); }
+
+/// For each class, how many samples of it were given each class.
+///
+/// Shapes   outputs (n, classes): the largest is the class that the model gives, the first one of equals; with (n, 1)
+///          class 1 is given where the output is above 0. Targets int32 (n) or (n, T), of which the last one counts,
+///          because predict() gives a sequence's last outputs; those below 0 are left out. With (n, 1) targets may be
+///          float: class 1 is above 1/2.
+/// Errors   config_error for a target that is no class, or another number of outputs.
+class confusion {
+ public:
+  explicit confusion(std::int64_t classes) : classes_(classes) {
+    if (classes < 2) throw config_error(text("trireme::metric::confusion: ", classes, " classes; give at least two"));
+    counts_.resize(static_cast<std::size_t>(classes * classes));
+  }
+
+  void add(tensor_view<float const> outputs, any_view<host> const& targets) {
+    auto const n = outputs.extent(0), width = outputs.extent(1);
+    if (width != classes_ && !(width == 1 && classes_ == 2)) {
+      throw config_error(text("trireme::metric: the model has ", width, " outputs for ", classes_, " classes"));
+    }
+    for (std::int64_t i = 0; i < n; ++i) {
+      auto const wanted = class_of(targets, i, n);
+      if (wanted < 0) continue;
+      if (wanted >= classes_)
+        throw config_error(text("trireme::metric: target ", wanted, " of ", classes_, " classes"));
+      auto const* const row = outputs.address() + i * width;
+      auto const given = width == 1 ? std::int64_t{row[0] > 0} : std::max_element(row, row + width) - row;
+      ++counts_[static_cast<std::size_t>(wanted * classes_ + given)];
+    }
+  }
+  [[nodiscard]] std::span<std::int64_t> counts() noexcept { return counts_; }
+
+  [[nodiscard]] std::int64_t classes() const noexcept { return classes_; }
+  /// Samples of class `wanted` that were given class `given`.
+  [[nodiscard]] std::int64_t count(std::int64_t wanted, std::int64_t given) const {
+    return counts_[static_cast<std::size_t>(wanted * classes_ + given)];
+  }
+  /// Samples that were given their class, of all samples; 0 if there are none, as all shares here.
+  [[nodiscard]] double accuracy() const {
+    std::int64_t right = 0, all = 0;
+    for (std::int64_t c = 0; c < classes_; ++c) {
+      right += count(c, c);
+      all += samples(c);
+    }
+    return share_of(right, all);
+  }
+  /// Of the samples that were given class c, those that are of it.
+  [[nodiscard]] double precision(std::int64_t c) const {
+    std::int64_t given = 0;
+    for (std::int64_t other = 0; other < classes_; ++other) given += count(other, c);
+    return share_of(count(c, c), given);
+  }
+  /// Of the samples of class c, those that were given it.
+  [[nodiscard]] double recall(std::int64_t c) const { return share_of(count(c, c), samples(c)); }
+  /// The harmonic mean of precision and recall.
+  [[nodiscard]] double f1(std::int64_t c) const {
+    auto const p = precision(c), r = recall(c);
+    return p + r == 0 ? 0 : 2 * p * r / (p + r);
+  }
+  /// The mean of all classes' f1.
+  [[nodiscard]] double macro_f1() const {
+    double sum = 0;
+    for (std::int64_t c = 0; c < classes_; ++c) sum += f1(c);
+    return sum / static_cast<double>(classes_);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t samples(std::int64_t c) const {
+    std::int64_t sum = 0;
+    for (std::int64_t given = 0; given < classes_; ++given) sum += count(c, given);
+    return sum;
+  }
+  static double share_of(std::int64_t some, std::int64_t all) {
+    return all == 0 ? 0 : static_cast<double>(some) / static_cast<double>(all);
+  }
+  [[nodiscard]] std::int64_t class_of(any_view<host> const& targets, std::int64_t i, std::int64_t n) const {
+    auto const each = n == 0 ? 0 : targets.size() / n;
+    if (each == 0) throw config_error("trireme::metric: the dataset has no targets to compare outputs with");
+    auto const last = i * each + each - 1;
+    if (targets.type == dtype::f32 && classes_ == 2) return targets.as<float>().address()[last] > 0.5F ? 1 : 0;
+    return targets.as<std::int32_t>().address()[last];
+  }
+
+  std::int64_t classes_;
+  std::vector<std::int64_t> counts_;
+};
+
+}  // namespace metric
+}  // namespace trireme
 
 // ---- trireme/train/report.hpp
 namespace trireme {
@@ -32781,11 +33968,9 @@ class placed_model {
     if constexpr (!staged) {
       for (auto const& part : parts) sum += engine_.evaluate(part);
     } else {
-      auto const batches = parts.batches().count;
-      auto const most = serves() ? most_of(world_, batches) : gathers ? most_of(grid_.replicas(), batches) : batches;
+      auto missing = missing_passes(parts.batches().count);
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
-      for (auto missing = most - batches; missing > 0; --missing)
-        serves() ? engine_.serve(exchange_) : exchange_.sit_out_forward();
+      for (; missing > 0; --missing) serves() ? engine_.serve(exchange_) : exchange_.sit_out_forward();
     }
     return sum;
   }
@@ -32798,6 +33983,20 @@ class placed_model {
       if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_last_stage(out, *stages);
     }
     return on_host(out);
+  }
+
+  /// Collective. Calls f(outputs, targets) for each batch of a dataset, on one of the ranks that have its outputs.
+  template <dataset Data, class F>
+  void for_each_prediction(Data const& data, std::int64_t batch, F&& f) {
+    auto const own = samples_share();
+    data::evaluation_batches parts(data, batch, own.rank, own.size);
+    bool const first = is_first_with_its_samples();
+    auto missing = missing_passes(parts.batches().count);
+    for (auto const& part : parts) {
+      auto const outputs = predict(part);
+      if (first) f(outputs.view(), part.targets);
+    }
+    for (data::evaluation_batches any(data, batch); missing > 0; --missing) static_cast<void>(predict(*any.begin()));
   }
 
   /// Collective. The mean over all ranks of the losses that evaluate() has returned.
@@ -32818,6 +34017,16 @@ class placed_model {
     for (auto const& axis : grid_.shape().axes())
       if (axis.facts.same_losses() && grid_.share_of(axis.kind).rank != 0) return {};
     return own;
+  }
+  // Collective. In how many passes of other ranks, which need all of them, this one takes part after its own.
+  [[nodiscard]] std::int64_t missing_passes(std::int64_t own) {
+    if constexpr (!staged) return 0;
+    return serves() ? most_of(world_, own) - own : gathers ? most_of(grid_.replicas(), own) - own : 0;
+  }
+  [[nodiscard]] bool is_first_with_its_samples() const {
+    for (auto const& axis : grid_.shape().axes())
+      if (axis.facts.samples != axis_samples::split && grid_.share_of(axis.kind).rank != 0) return false;
+    return true;
   }
   // Whether passes of other ranks go through units here: then all run as many micro-batches.
   [[nodiscard]] bool serves() const noexcept {
@@ -33011,12 +34220,16 @@ std::string first_bad_gradient(Exchange const& exchange) {
 /// What the second half of a step has come to.
 struct step_end {
   exchange_result counted;
+  double scale = 1;      ///< gradients are those of the mean loss times this
   bool taken = false;    ///< false: skipped, on every rank
   bool updated = false;  ///< whether parameters have changed
 };
 
 /// Collective. The second half of a step, once gradients are on their way: all ranks count the vote, and if the step is
 /// taken each updates what it owns. What has a period (exchange.end()) is left to the caller.
+///
+/// Gradients are those of the mean loss over the rows that are counted in it, on all ranks and in all micro-batches
+/// together: backward does not know how many these are, and weighs each as one of all rows; the vote knows.
 ///
 /// @param scale    what the gradients were multiplied by.
 /// @param decide   (bool finite) -> whether the step is taken; the same on every rank.
@@ -33028,7 +34241,8 @@ step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimiz
   timed(timeline, "finish", [&] { exchange.finish(vote); });
   step_end out{.counted = timed(timeline, "vote", [&] { return exchange.count(vote); })};
   out.taken = decide(out.counted.finite);
-  auto const gradients = exchange.settle(out.taken, {out.counted.norm / scale, scale});
+  out.scale = scale * out.counted.counted;
+  auto const gradients = exchange.settle(out.taken, {out.counted.norm / out.scale, out.scale});
   if (!gradients) return out;
   double const factor = detail::factor_of(optimizer, *gradients);
   timed(timeline, "update", [&] { moments.update(exchange, optimizer, updates, factor); });
@@ -33058,7 +34272,7 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   vote.wish(wishes);
   random_key const key{clock.seed, static_cast<std::uint64_t>(clock.step)};
   detail::timed(timeline, "forward, backward", [&] { vote.add(model.train(input, scale, key)); });
-  auto const [counted, taken, updated] = end_step(
+  auto const [counted, multiplied, taken, updated] = end_step(
       exchange, run.moments, optimizer, vote, scale,
       [&](bool finite) {
         detail::agree_on_maxima(precision, exchange.everyone());
@@ -33081,7 +34295,7 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   if (exchange.end(clock.step)) model.engine().invalidate();
   step_report const report{.step = clock.step,
                            .loss = counted.loss,
-                           .norm = counted.norm / scale,
+                           .norm = counted.norm / multiplied,
                            .learning_rate = optimizer.rate_at(clock.step),
                            .samples = input.total,
                            .seconds = detail::seconds_since(start),
@@ -33197,6 +34411,19 @@ class basic_trainer {
   [[nodiscard]] double evaluate(Data const&, std::int64_t = 8) {
     static_cast<void>(sizeof(detail::check_data<detail::slip_of_data<Data>()>));
     return 0;
+  }
+
+  /// What metrics count over a whole dataset, whose samples are predicted `batch` at a time: copies of them with the
+  /// counts of all ranks, the same on every rank. Nothing is changed.
+  /// @example auto const [seen] = trainer.evaluate(data, 64, metric::confusion(10));  // seen.accuracy(), seen.f1(3)
+  template <dataset Data, metric_policy... Metrics>
+  [[nodiscard]] std::tuple<Metrics...> evaluate(Data const& data, std::int64_t batch,
+                                                Metrics... metrics) requires(predicts && sizeof...(Metrics) > 0) {
+    run_.model.share_buffers();
+    run_.model.for_each_prediction(
+        data, batch, [&](auto const& outputs, auto const& targets) { (metrics.add(outputs, targets), ...); });
+    (world_.all_reduce(metrics.counts(), reduction::sum{}), ...);
+    return {std::move(metrics)...};
   }
 
   /// The model's outputs for some inputs (n, outputs). A GPT gives the logits of what follows each sample. Computed by
@@ -33714,85 +34941,6 @@ TRIREME_TRAINERS(extern template, precision::bf16)
 }  // namespace trireme
 #endif
 
-// ---- trireme/train/detail/whole_tensors.hpp
-namespace trireme::detail {
-
-struct named_shape {
-  std::string name;
-  shape extents;
-};
-
-/// Collective. The tensors that any rank has a part of, each once, with their whole extents, in the order of the ranks.
-template <class Comm>
-[[nodiscard]] std::vector<named_shape> tensors_of_everyone(Comm& world, parallel::layout const& own) {
-  std::string names;
-  std::vector<std::int64_t> numbers;  // of each tensor: the letters of its name, its rank, its extents
-  for (auto const& entry : own.entries()) {
-    auto const& whole = entry.info.whole_extents();
-    names += entry.info.name;
-    numbers.push_back(static_cast<std::int64_t>(entry.info.name.size()));
-    numbers.push_back(whole.rank());
-    numbers.insert(numbers.end(), whole.extents().begin(), whole.extents().end());
-  }
-  std::vector<named_shape> all;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    std::int64_t sizes[2] = {static_cast<std::int64_t>(names.size()), static_cast<std::int64_t>(numbers.size())};
-    world.broadcast(tensor_view<std::int64_t>(sizes, shape{2}), rank);
-    std::vector<std::uint8_t> letters(static_cast<std::size_t>(sizes[0]));
-    std::vector<std::int64_t> theirs(static_cast<std::size_t>(sizes[1]));
-    if (rank == world.rank()) {
-      std::copy(names.begin(), names.end(), letters.begin());
-      theirs = numbers;
-    }
-    world.broadcast(tensor_view<std::uint8_t>(letters), rank);
-    world.broadcast(tensor_view<std::int64_t>(theirs), rank);
-    auto letter = letters.begin();
-    for (auto number = theirs.begin(); number != theirs.end();) {
-      named_shape each{{letter, letter + *number}, {}};
-      letter += *number++;
-      for (auto left = *number++; left > 0; --left) each.extents.push_back(*number++);
-      bool const known = std::ranges::any_of(all, [&](auto const& other) { return other.name == each.name; });
-      if (!known) all.push_back(std::move(each));
-    }
-  }
-  return all;
-}
-
-/// Collective over everyone. Calls f(name, extents, values) with the whole master value of each tensor of the model, on
-/// every rank in the same order, whatever part of it lies here. Where replicas differ it is that of the first.
-template <class Exchange, class F>
-void for_each_whole_tensor(Exchange const& exchange, F&& f) {
-  auto& world = exchange.everyone();
-  auto const& plan = exchange.plan();
-  std::map<std::string, std::vector<std::pair<int, parallel::layout::piece>>> here;  // what this rank answers for
-  bool const answers = !Exchange::replicas_differ || exchange.world().rank() == 0;   // else the first replica does
-  for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-    auto const [first, count] = exchange.accounted_range(bucket);
-    plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
-      auto const& info = plan.at(piece.entry).info;
-      if (answers && info.answers) here[info.name].emplace_back(bucket, piece);
-    });
-  }
-  for (auto const& tensor : tensors_of_everyone(world, plan)) {
-    std::vector<double> sum(static_cast<std::size_t>(tensor.extents.size()));  // zero where others answer
-    for (auto const& [bucket, piece] : here[tensor.name]) {
-      auto const own = exchange.master_of(bucket, piece);
-      using view = std::remove_const_t<decltype(own)>;
-      std::vector<typename view::value_type> values(static_cast<std::size_t>(piece.count));
-      ops::on<typename view::space>::download(std::span(values), own);
-      for_each_run(plan.at(piece.entry).info, piece.in_entry, piece.count,
-                   [&, begin = piece.in_entry](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
-                     std::copy_n(values.begin() + (in_part - begin), n, sum.begin() + in_whole);
-                   });
-    }
-    world.all_reduce(tensor_view<double>(sum), reduction::sum{});
-    std::vector<float> const values(sum.begin(), sum.end());
-    f(tensor.name, tensor.extents, std::span<float const>(values));
-  }
-}
-
-}  // namespace trireme::detail
-
 // ---- trireme/comm/bootstrap.hpp
 /// Which launcher started this process, and as which rank of how many.
 namespace trireme::comm::bootstrap {
@@ -34045,7 +35193,7 @@ namespace detail {
 inline void expect_word(comm::bootstrap::lookup const& variable, char const* name,
                         std::vector<std::string_view> const& known) {
   auto const value = variable(name).value_or("");
-  if (value.empty() || std::ranges::find(known, value) != known.end()) return;
+  if (value.empty() || std::find(known.begin(), known.end(), value) != known.end()) return;
   std::string list;
   for (std::size_t i = 0; i < known.size(); ++i) {
     list += text(i == 0 ? "" : i + 1 == known.size() ? " or " : ", ", known[i]);
@@ -34323,95 +35471,6 @@ requires(detail::slip_of_exchange<Parameters, Comm>() != detail::exchange_slip::
     [[nodiscard]] detail::refused_exchange make_exchange(Parameters&&, Comm&&, Policies&&...) {
   static_cast<void>(sizeof(detail::check_exchange<detail::slip_of_exchange<Parameters, Comm>()>));
   return {};
-}
-
-}  // namespace trireme
-
-// ---- trireme/train/any_trainer.hpp (goes on)
-namespace trireme {
-
-/// A trainer whose policies were chosen at run time: the one virtual edge of such a program. One call a phase, none in
-/// a step's loops.
-class any_trainer {
- public:
-  virtual ~any_trainer() = default;
-  virtual void initialise(std::uint64_t seed) = 0;
-  virtual void broadcast() = 0;
-  virtual fit_report fit(data::any_dataset const& data, fit_options const& options) = 0;
-  [[nodiscard]] virtual double evaluate(data::any_dataset const& data, std::int64_t batch) = 0;
-  [[nodiscard]] virtual tensor<float> predict(samples const& batch) = 0;
-  virtual void on_step(std::function<void(step_report const&)> f) = 0;
-  virtual void request_stop() noexcept = 0;
-  virtual void record(observe::timeline& timeline) = 0;
-  virtual void save(std::string const& directory, checkpoint::patience const& patience = {},
-                    checkpoint::keeping const& keep = {}) = 0;
-  virtual void save_in_background(std::string const& directory, checkpoint::patience const& patience = {},
-                                  checkpoint::keeping const& keep = {}) = 0;
-  virtual void on_save(std::function<void(save_report const&)> f) = 0;
-  virtual void finish_save() = 0;
-  virtual checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
-  [[nodiscard]] virtual std::uint64_t state_hash() = 0;
-  [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
-  [[nodiscard]] virtual exchange_times times() const noexcept = 0;
-  /// What this rank has sent so far, in the world and in its groups.
-  [[nodiscard]] virtual std::uint64_t bytes_sent() const noexcept = 0;
-  /// Collective. Calls f(name, extents, master values) for every tensor of the model, whole on every rank, under any
-  /// mesh.
-  virtual void for_each_parameter(
-      std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) = 0;
-};
-
-namespace detail {
-
-template <class Trainer>
-class typed_trainer final : public any_trainer {
- public:
-  template <class... Policies>
-  explicit typed_trainer(Policies&&... policies) : trainer_(make_trainer(std::forward<Policies>(policies)...)) {}
-
-  void initialise(std::uint64_t seed) override { trainer_.initialise(seed); }
-  void broadcast() override { trainer_.broadcast(); }
-  fit_report fit(data::any_dataset const& data, fit_options const& options) override {
-    return trainer_.fit(data, options);
-  }
-  double evaluate(data::any_dataset const& data, std::int64_t batch) override { return trainer_.evaluate(data, batch); }
-  tensor<float> predict(samples const& batch) override { return trainer_.predict(batch); }
-  void on_step(std::function<void(step_report const&)> f) override { trainer_.on_step(std::move(f)); }
-  void request_stop() noexcept override { trainer_.request_stop(); }
-  void record(observe::timeline& timeline) override { trainer_.record(timeline); }
-  void save(std::string const& directory, checkpoint::patience const& patience,
-            checkpoint::keeping const& keep) override {
-    trainer_.save(directory, patience, keep);
-  }
-  void save_in_background(std::string const& directory, checkpoint::patience const& patience,
-                          checkpoint::keeping const& keep) override {
-    trainer_.save_in_background(directory, patience, keep);
-  }
-  void on_save(std::function<void(save_report const&)> f) override { trainer_.on_save(std::move(f)); }
-  void finish_save() override { trainer_.finish_save(); }
-  checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience) override {
-    return trainer_.load(directory, patience);
-  }
-  std::uint64_t state_hash() override { return trainer_.state_hash(); }
-  std::int64_t steps() const noexcept override { return trainer_.steps(); }
-  exchange_times times() const noexcept override { return trainer_.exchange().times(); }
-  std::uint64_t bytes_sent() const noexcept override { return trainer_.grid().bytes_sent(); }
-  void for_each_parameter(
-      std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) override {
-    for_each_whole_tensor(trainer_.exchange(), f);
-  }
-
- private:
-  Trainer trainer_;
-};
-
-}  // namespace detail
-
-/// A trainer for policies in any order, behind any_trainer.
-template <class... Policies>
-[[nodiscard]] std::unique_ptr<any_trainer> make_any_trainer(Policies&&... policies) {
-  using trainer = decltype(make_trainer(std::forward<Policies>(policies)...));
-  return std::make_unique<detail::typed_trainer<trainer>>(std::forward<Policies>(policies)...);
 }
 
 }  // namespace trireme

@@ -50,6 +50,11 @@ void reduce_buffers(World& world) {
   std::vector<std::int64_t> slices(static_cast<std::size_t>(2 * p), 1);
   world.reduce_scatter(slices);
   expect(slices[static_cast<std::size_t>(2 * me)] == p, "reduce_scatter of a vector");
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(p), 0);
+  counts.back() = 3;
+  std::array<std::int64_t, 3> for_one{1, 2, me};
+  world.reduce_scatter(for_one, counts);
+  expect(me != p - 1 || for_one == std::array<std::int64_t, 3>{p, 2 * p, p * (p - 1) / 2}, "ragged reduce_scatter");
   std::vector<std::int64_t> at_root(3, 2);
   world.reduce(at_root, p - 1);
   expect(at_root[2] == (me == p - 1 ? 2 * p : 2), "reduce of a vector");
@@ -110,6 +115,23 @@ void send_objects(World& world) {
   auto pending = world.broadcast_async(one, 0);
   pending.wait();
   expect(one[0] == reading{0.0, 0}, "broadcast of a struct");
+
+  std::array<reading, 1> const own{reading{3, me}};
+  std::vector<reading> whole(n);
+  world.gather(own, whole, 0);
+  for (int rank = 0; me == 0 && rank < p; ++rank)
+    expect(whole[static_cast<std::size_t>(rank)] == reading{3, rank}, "gather of a struct");
+  std::array<reading, 1> dealt{};
+  world.scatter(whole, dealt, 0);
+  expect(dealt == own, "scatter of a struct");
+  std::vector<reading> const leaving(n, reading{4, me});
+  world.all_to_all(leaving, whole);
+  std::vector<reading> other(n);
+  std::vector<std::int64_t> const one_each(n, 1);
+  world.all_to_all(leaving, one_each, other, one_each);
+  for (int rank = 0; rank < p; ++rank)
+    expect(whole[static_cast<std::size_t>(rank)] == reading{4, rank}, "all_to_all of a struct");
+  expect(other == whole, "ragged all_to_all of a struct");
 
   std::array<reading, 2> const out{reading{1, me}, reading{2, me}};
   std::vector<reading> in(2);

@@ -23,9 +23,10 @@ std::int64_t sent(comm::call const& what, std::size_t element_bytes, int rank, i
       return what.count - own + own * (size - 1);
     }
     case collective::all_gather:
-      if (!counts.empty()) return counts[static_cast<std::size_t>(rank)] * (size - 1);
-      [[fallthrough]];
+      return counts.empty() ? what.count / size * (size - 1) : counts[static_cast<std::size_t>(rank)] * (size - 1);
     case collective::reduce_scatter:
+      if (!counts.empty()) return what.count - counts[static_cast<std::size_t>(rank)];
+      [[fallthrough]];
     case collective::all_to_all:
       return what.count / size * (size - 1);
     case collective::broadcast:
@@ -49,13 +50,20 @@ comm::detail::peer_share share(int peer, comm::command const& it, int rank, int 
                                       comm::slice_of(it.what.count, it.element_bytes, peer, size).count);
       break;
     case collective::all_gather:
-      if (!it.counts.empty()) {
+      if (it.counts.empty()) {
+        out.sent = out.received = bytes(it.what.count / size);
+      } else {
         out.sent = bytes(it.counts[static_cast<std::size_t>(rank)]);
         out.received = bytes(it.counts[static_cast<std::size_t>(peer)]);
+      }
+      break;
+    case collective::reduce_scatter:
+      if (!it.counts.empty()) {
+        out.sent = bytes(it.counts[static_cast<std::size_t>(peer)]);
+        out.received = bytes(it.counts[static_cast<std::size_t>(rank)]);
         break;
       }
       [[fallthrough]];
-    case collective::reduce_scatter:
     case collective::all_to_all:
       out.sent = out.received = bytes(it.what.count / size);
       break;
@@ -102,7 +110,7 @@ void for_calls(Visit visit) {
             visit(what, element_bytes, size, std::vector<std::int64_t>{});
             if (!rooted || size == 1) break;
           }
-          if (what.kind != collective::all_gather) continue;
+          if (what.kind != collective::all_gather && what.kind != collective::reduce_scatter) continue;
           std::vector<std::int64_t> counts;
           for (int rank = 0; rank < size; ++rank) counts.push_back((rank * 31 + each) % 5 * each);
           what.count = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});

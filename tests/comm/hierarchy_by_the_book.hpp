@@ -102,6 +102,15 @@ void reductions(World& world, int places, int nodes, std::int64_t count, Op op) 
   for (std::int64_t i = r * each; i < (r + 1) * each; ++i)
     expect(same_bits(mine[static_cast<std::size_t>(i)], reduced<T>(places, nodes, i, op)), "reduce_scatter of ", each,
            " each, rank ", r, ", element ", i);
+
+  std::vector<std::int64_t> counts;
+  for (int rank = 0; rank < p; ++rank) counts.push_back((rank * 5 + 2) % 4 * each / 4);
+  auto const own = std::accumulate(counts.begin(), counts.begin() + r, std::int64_t{0});
+  mine = values<T>(r, std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
+  world.reduce_scatter(mine, counts, op);
+  for (std::int64_t i = own; i < own + counts[static_cast<std::size_t>(r)]; ++i)
+    expect(same_bits(mine[static_cast<std::size_t>(i)], reduced<T>(places, nodes, i, op)), "ragged reduce_scatter of ",
+           mine.size(), ", rank ", r, ", element ", i);
 }
 
 /// How many elements rank `from` sends to rank `to` in the ragged all_to_all.

@@ -11,7 +11,7 @@
 #include <new>
 #include <vector>
 
-#include "trireme/comm/detail/mpi_operation.hpp"
+#include "trireme/comm/mpi/operation.hpp"
 
 // The engine of comm::mpi on a network in memory: the calls of MPI that it makes for messages are answered here, for
 // ranks of one process, one after the other, and counted. Nothing has times, so any number of ranks will do. A send

@@ -10,8 +10,8 @@
 #include "../catch.hpp"
 #include "mpi_network.hpp"
 #include "trireme/comm/detail/kernels.hpp"
-#include "trireme/comm/detail/mpi_notices.hpp"
 #include "trireme/comm/mpi.hpp"
+#include "trireme/comm/mpi/notices.hpp"
 #include "trireme/core/hash.hpp"
 
 namespace comm = trireme::comm;
@@ -190,13 +190,17 @@ std::size_t sent_between_machines(int ranks, int places) {
 
 /// Reduces on machines of `places` ranks each, and flat: as many bytes as are allowed, in n, and the same bits.
 template <class T, class Op>
-void carries_as_flat(collective kind, int machines, int places, double allowed, bool fits) {
+void carries_as_flat(collective kind, int machines, int places, double allowed, bool fits, bool ragged = false) {
   int const ranks = machines * places;
   auto const least =
       static_cast<std::int64_t>(comm::detail::mpi_carried::least_bytes / sizeof(T)) * 2 * machines * places;
   // Scattered slices are equal; the slices of all_reduce are not, and its last piece is short.
   auto count = fits ? least + least / 8 + 37 : least - 37 * ranks;
   if (kind == collective::reduce_scatter) count = (count + ranks - 1) / ranks * ranks;
+  std::vector<std::int64_t> counts(ragged ? static_cast<std::size_t>(ranks) : 0);
+  for (std::size_t rank = 0; rank < counts.size(); ++rank)
+    counts[rank] = count / ranks * static_cast<std::int64_t>(rank % 3);
+  if (ragged) counts.back() += count - std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   std::vector<T> some;
   for (int i = 0; i < 9973; ++i) some.push_back(static_cast<T>(value(i, i)));
   std::vector<std::vector<T>> results[2];
@@ -211,19 +215,26 @@ void carries_as_flat(collective kind, int machines, int places, double allowed, 
       }
     }
     REQUIRE(network::carry_out(
-                ranks, [&](int rank) { return reduces<T, Op>(kind, values[static_cast<std::size_t>(rank)]); }, nullptr,
-                carried == 1 ? places : 0) == ranks);
+                ranks,
+                [&](int rank) {
+                  auto it = reduces<T, Op>(kind, values[static_cast<std::size_t>(rank)]);
+                  it.counts = counts;
+                  it.what.shape = ragged ? comm::detail::fingerprint(counts) : 0;
+                  return it;
+                },
+                nullptr, carried == 1 ? places : 0) == ranks);
     between[carried] = sent_between_machines(ranks, places);
   }
   auto const n = static_cast<double>(count) * sizeof(T);
-  auto const own = count / ranks;
+  comm::call const what{.kind = kind, .count = count};
+  comm::geometry const cuts{what, sizeof(T), ranks, counts};
   bool same = true;
   for (int rank = 0; rank < ranks; ++rank) {
     auto const* const flat = results[0][static_cast<std::size_t>(rank)].data();
     auto const* const mine = results[1][static_cast<std::size_t>(rank)].data();
-    auto const first = kind == collective::all_reduce ? 0 : rank * own;
-    auto const length = kind == collective::all_reduce ? count : own;
-    same = same && std::memcmp(flat + first, mine + first, static_cast<std::size_t>(length) * sizeof(T)) == 0;
+    auto const part = kind == collective::all_reduce ? trireme::interval{0, count} : cuts.owned(rank);
+    same = same &&
+           std::memcmp(flat + part.first, mine + part.first, static_cast<std::size_t>(part.count) * sizeof(T)) == 0;
   }
   INFO(comm::name_of(kind) << " of " << count << " elements of " << sizeof(T) << " bytes on " << machines << " x "
                            << places << " ranks: a machine sends " << static_cast<double>(between[1]) / n
@@ -245,6 +256,7 @@ TEST_CASE("between machines the fold is carried: the bits of flat sums, 2 n byte
       carries_as_flat<float, reduction::sum>(collective::all_reduce, machines, places, machines == 2 ? 1 : 2, fits);
       if (machines * places > 12) continue;  // what follows differs in elements only
       carries_as_flat<float, reduction::sum>(collective::reduce_scatter, machines, places, 1, fits);
+      carries_as_flat<float, reduction::sum>(collective::reduce_scatter, machines, places, 1, fits, true);
       carries_as_flat<double, reduction::mean>(collective::all_reduce, machines, places, 2, fits);
       carries_as_flat<std::int32_t, reduction::sum>(collective::all_reduce, machines, places, 2, fits);
       carries_as_flat<trireme::bfloat16, reduction::max>(collective::reduce_scatter, machines, places, 1, fits);

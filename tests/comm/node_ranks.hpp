@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "trireme/comm/detail/node_setup.hpp"
+#include "trireme/comm/node/setup.hpp"
 #include "trireme/comm/process_world.hpp"
 
 struct node_ranks {

@@ -32,6 +32,8 @@ struct archetype {
   request all_reduce_async(tensor_view<float>, reduction::sum) { return {}; }
   void reduce_scatter(tensor_view<float>, reduction::sum) {}
   request reduce_scatter_async(tensor_view<float>, reduction::sum) { return {}; }
+  void reduce_scatter(tensor_view<float>, counts, reduction::sum) {}
+  request reduce_scatter_async(tensor_view<float>, counts, reduction::sum) { return {}; }
   void reduce(tensor_view<float>, int, reduction::sum) {}
   request reduce_async(tensor_view<float>, int, reduction::sum) { return {}; }
   void all_gather(tensor_view<float>) {}
@@ -58,8 +60,8 @@ struct archetype {
 };
 
 template <class C, class T, class Op = reduction::sum, class Space = host>
-constexpr bool reduces =
-    has_all_reduce<C, T, Op, Space>&& has_reduce_scatter<C, T, Op, Space>&& has_reduce<C, T, Op, Space>;
+constexpr bool reduces = has_all_reduce<C, T, Op, Space>&& has_reduce_scatter<C, T, Op, Space>&&
+    has_ragged_reduce_scatter<C, T, Op, Space>&& has_reduce<C, T, Op, Space>;
 template <class C, class T, class Space = host>
 constexpr bool moves = has_all_gather<C, T, Space>&& has_ragged_all_gather<C, T, Space>&& has_gather<C, T, Space>&&
     has_scatter<C, T, Space>&& has_all_to_all<C, T, Space>&& has_ragged_all_to_all<C, T, Space>&&

@@ -40,6 +40,13 @@ class large_messages {
     check("all_reduce", 0, all, total, is_ordered<World>() ? 0 : 8);
     run("reduce_scatter", [&] { world_.reduce_scatter(view); });
     check("reduce_scatter", each_ * me_, each_, total, is_ordered<World>() ? 0 : 8);
+    if constexpr (trireme::has_ragged_reduce_scatter<World, float, reduction::sum, space>) {
+      auto const counts = ragged(p_, each_, 2);
+      std::span<std::int64_t const> const slices(counts);
+      auto const own = static_cast<std::size_t>(me_);
+      run("ragged reduce_scatter", [&] { world_.reduce_scatter(view.flat(0, sum_of(slices)), slices); });
+      check("ragged reduce_scatter", sum_of(slices.first(own)), slices[own], total, is_ordered<World>() ? 0 : 8);
+    }
     run("broadcast", [&] { world_.broadcast(view, p_ - 1); });
     check("broadcast", 0, all, [this](std::int64_t i) { return large_value(p_ - 1, i); });
     run("all_gather", [&] { world_.all_gather(view); });

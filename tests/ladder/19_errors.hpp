@@ -42,6 +42,11 @@ void errors(World& world) {
     expect_config_error("no counts", [&] { world.all_gather(even.view(), none); });
     expect_config_error("a negative count", [&] { world.all_gather(even.view(), std::span(std::as_const(negative))); });
   }
+  if constexpr (trireme::has_ragged_reduce_scatter<World, float, reduction::sum, space>) {
+    expect_config_error("counts that do not add up", [&] { world.reduce_scatter(odd.view(), few); });
+    expect_config_error("no counts", [&] { (void)world.reduce_scatter_async(even.view(), none); });
+    expect_config_error("a negative count", [&] { world.reduce_scatter(even.view(), negative); });
+  }
   if constexpr (trireme::has_all_to_all<World, float, space>)
     expect_config_error("unequal views", [&] { world.all_to_all(odd.input(), even.view()); });
   if constexpr (trireme::has_ragged_all_to_all<World, float, space>)

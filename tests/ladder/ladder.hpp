@@ -20,6 +20,7 @@
 #include "18_large.hpp"
 #include "19_errors.hpp"
 #include "20_nan_and_zero.hpp"
+#include "21_own_reduction.hpp"
 
 namespace ladder {
 
@@ -49,6 +50,7 @@ void for_each_rung(Climb climb) {
   climb("18_large", [](auto& world) { large(world); });
   climb("19_errors", [](auto& world) { errors(world); });
   climb("20_nan_and_zero", [](auto& world) { nan_and_zero(world); });
+  climb("21_own_reduction", [](auto& world) { own_reduction(world); });
 }
 
 }  // namespace ladder

@@ -348,7 +348,7 @@ inline std::vector<std::int64_t> ragged(int ranks, std::int64_t count, int seed 
     parts.push_back((rank + seed) % 3 == 1 ? 0 : count - count * ((rank + seed) % 4) / 8);
   return parts;
 }
-inline std::int64_t sum_of(std::vector<std::int64_t> const& parts) {
+inline std::int64_t sum_of(std::span<std::int64_t const> parts) {
   std::int64_t sum = 0;
   for (auto const each : parts) sum += each;
   return sum;

@@ -5,6 +5,7 @@
 #include "../support/training.hpp"
 #include "../watchdog.hpp"
 #include "trireme/comm/in_space.hpp"
+#include "trireme/data/in_memory.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/parallel/context.hpp"
 #include "trireme/parallel/mesh.hpp"
@@ -24,6 +25,13 @@ struct rotary_model {
   nn::gpt_shape shape{.vocabulary = 37, .context = 24, .layers = 2, .heads = 6, .channels = 24, .dropout = 0.1};
   std::int64_t keys = 3;
   double rotary = 100;
+  nn::attend options{};  ///< what else attention does
+
+  [[nodiscard]] nn::attend attention() const {
+    auto what = options;
+    what.heads = shape.heads, what.dropout = 0.1, what.key_heads = keys, what.rotary = rotary;
+    return what;
+  }
 
   void units(auto&& emit) const {
     using namespace nn;
@@ -33,8 +41,7 @@ struct rotary_model {
     for (std::uint32_t i = 0; i < 2; ++i) {
       emit(block{text("layers.", i), c, 1 + 2 * i,
                  chain(residual(named("norm", rms_norm{}), named("qkv", linear{.outputs = packed, .bias = false}),
-                                attend{.heads = shape.heads, .dropout = 0.1, .key_heads = keys, .rotary = rotary},
-                                named("o", linear{.outputs = c, .bias = false}), dropout{0.1}),
+                                attention(), named("o", linear{.outputs = c, .bias = false}), dropout{0.1}),
                        residual(named("mlp_norm", rms_norm{}),
                                 product(chain(named("gate", linear{.outputs = 36, .bias = false}), silu()),
                                         named("up", linear{.outputs = 36, .bias = false})),
@@ -73,11 +80,86 @@ TEST_CASE("rotary positions and grouped queries train on cut positions, heads an
   compare(4, parallel::mesh{parallel::pipeline<schedule::zb_h1>{.stages = 2}, parallel::tensor{.ways = 2}});
 }
 
+TEST_CASE("windows, both directions, norms of heads and slower angles train on cut positions, heads and rows as alone",
+          "[nn]") {
+  watchdog dog("options");
+  using parallel::context_method;
+  auto const losses_of = [](nn::attend const& options) {
+    auto other = training;
+    other.model.options = options;
+    return other.alone(toy::steady, precision::fp64{}).losses;
+  };
+  auto const plain = losses_of({});
+  for (auto const& options : {nn::attend{.scaling = {.factor = 3}, .window = 5, .norm = 1e-3},
+                              nn::attend{.causal = false}, nn::attend{.causal = false, .window = 3, .norm = 1e-3}}) {
+    auto one = training;
+    one.model.options = options;
+    auto const serial = one.alone(toy::steady, precision::fp64{});
+    CHECK(toy::distance(serial.losses, plain) > 1e-6);
+    auto const compare = [&](int ranks, auto const& policy) {
+      INFO(to_string(policy));
+      toy::check_near(one.on(ranks, toy::steady, policy, precision::fp64{}).front(), serial, 1e-10);
+    };
+    compare(3, parallel::context{.ways = 3, .balanced = false});
+    compare(2, parallel::context{.ways = 2, .method = context_method::all_to_all});
+    compare(4, parallel::mesh{parallel::tensor{.ways = 2}, parallel::sequence{}, parallel::context{.ways = 2}});
+    compare(4, parallel::mesh{parallel::pipeline<schedule::zb_h1>{.stages = 2}, parallel::tensor{.ways = 2}});
+  }
+}
+
+namespace {
+
+/// Samples of 24 words of which the last ones are padding, 36, without targets; 5 ends a document.
+struct padded_text {
+  std::vector<std::int32_t> words = std::vector<std::int32_t>(24 * 24), next = words;
+  padded_text() {
+    for (std::int64_t i = 0; i < 24 * 24; ++i) {
+      auto const at = static_cast<std::size_t>(i);
+      bool const pads = i % 24 >= 24 - i / 24 % 7;
+      words[at] = pads ? 36 : static_cast<std::int32_t>((i * i + i / 24) % 11);
+      next[at] = pads ? -1 : static_cast<std::int32_t>((3 * i) % 36);
+    }
+  }
+  [[nodiscard]] data::in_memory<std::int32_t, std::int32_t> dataset() const {
+    return {tensor_view<std::int32_t const>(words.data(), {24, 24}),
+            tensor_view<std::int32_t const>(next.data(), {24, 24})};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("samples of different lengths and packed documents train under every mesh as alone", "[nn]") {
+  watchdog dog("lengths");
+  padded_text const text;
+  toy::training<rotary_model, decltype(text.dataset())> one{
+      {}, text.dataset(), {.steps = 5, .batch = 6, .micro_batches = 2}};
+  auto const plain = one.alone(toy::steady, precision::fp64{});
+  for (auto const& options : {nn::attend{.causal = false, .tokens = {.padding = 36}},
+                              nn::attend{.tokens = {.padding = 36, .separator = 5}}}) {
+    one.model.options = options;
+    auto const serial = one.alone(toy::steady, precision::fp64{});
+    CHECK(toy::distance(serial.losses, plain.losses) > 1e-6);
+    auto const compare = [&](int ranks, auto const& policy) {
+      INFO(to_string(policy));
+      toy::check_near(one.on(ranks, toy::steady, policy, precision::fp64{}).front(), serial, 1e-10);
+    };
+    compare(2, parallel::data{});
+    compare(2, parallel::zero<3>{});
+    compare(2, parallel::mesh{parallel::tensor{.ways = 2}, parallel::sequence{}});
+    compare(4, parallel::mesh{parallel::pipeline<schedule::zb_h1>{.stages = 2}, parallel::tensor{.ways = 2}});
+  }
+  CHECK(sentence_of<config_error>([&] { static_cast<void>(one.on(2, optim::sgd{}, parallel::context{.ways = 2})); }) ==
+        "trireme::nn::attend layers.0: a mask by tokens (padding, separator) needs whole samples, and "
+        "parallel::context cuts them; leave one of them out");
+}
+
 TEST_CASE("a plan of such a model says what its training takes, and phantom memory is not touched", "[nn]") {
   watchdog dog("plans");
   auto const options = plan_options{.samples = 6, .micro_batches = 2};
   auto const taken = [&](auto& world, auto const& policy, auto precision) {
-    auto trainer = make_trainer(training.model, optim::sgd{}, world, policy, precision);
+    auto model = training.model;
+    model.options = {.causal = false, .norm = 1e-3};
+    auto trainer = make_trainer(model, optim::sgd{}, world, policy, precision);
     auto const planned = plan(trainer, training.data, options).memory.activations;
     trainer.fit(training.data, {.steps = 2, .batch = 6, .micro_batches = 2});
     if (world.rank() == 0) CHECK(planned == static_cast<std::int64_t>(trainer.engine().peak_bytes()));
@@ -91,7 +173,9 @@ TEST_CASE("a plan of such a model says what its training takes, and phantom memo
     taken(world, parallel::tensor{}, precision::fp32{});
   });
   auto dry = comm::in_space<phantom>(self);
-  auto trainer = make_trainer(training.model, optim::sgd{}, dry);
+  auto model = training.model;
+  model.options = {.window = 5, .norm = 1e-3, .tokens = {.separator = 5}};
+  auto trainer = make_trainer(model, optim::sgd{}, dry);
   CHECK(trainer.fit(training.data, {.steps = 2, .batch = 6, .micro_batches = 2}).steps == 2);
 }
 
@@ -114,5 +198,8 @@ TEST_CASE("heads that do not fit are refused in one sentence", "[nn]") {
         "width");
   odd.rotary = 0;
   CHECK(sentence(odd) == "");
+  CHECK(sentence({.options = {.window = -1}}) ==
+        "trireme::nn::attend: window -1, norm 0, scaling factor 1 of 0 positions between 1 and 4 turns; window, norm "
+        "and positions are not negative, the factor is above 0, and low is below high");
   CHECK(contains(sentence({}, 4), "3 key heads cannot be cut into 4 ways"));
 }

@@ -42,16 +42,16 @@ struct outcome {
 
 outcome golden(safetensors::reader const& file, nn::llama const& model, std::string const& kind) {
   outcome out{read<double>(file, kind + "/loss")[0], {}};
-  model.for_each_file_tensor([&](std::string const& name, shape const& extents, std::string const& ours, auto place) {
-    CHECK(file.at(kind + "/gradient/" + name).extents == extents);
-    auto const theirs = read<double>(file, kind + "/gradient/" + name);
-    auto& all = out.gradients[ours];
+  for (auto const& tensor : model.in_files().tensors) {
+    CHECK(file.at(kind + "/gradient/" + tensor.name).extents == tensor.extents);
+    auto const theirs = read<double>(file, kind + "/gradient/" + tensor.name);
+    auto& all = out.gradients[tensor.parameter];
     for (std::size_t i = 0; i < theirs.size(); ++i) {
-      auto const at = static_cast<std::size_t>(place(static_cast<std::int64_t>(i)));
+      auto const at = static_cast<std::size_t>(tensor.place(static_cast<std::int64_t>(i)));
       if (all.size() <= at) all.resize(at + 1, std::nan(""));
       all[at] = theirs[i];
     }
-  });
+  }
   return out;
 }
 
@@ -63,15 +63,15 @@ outcome computed(safetensors::reader const& file, nn::llama const& model, std::s
   staged_engine<env> engine(model);
   basic_exchange<env, comm::self_world, parallel::data, compression::none> exchange(
       engine.uses(), world, parallel::data{.bucket_bytes = 4096}, compression::none{});
-  model.for_each_file_tensor([&](std::string const& name, shape const&, std::string const& ours, auto place) {
-    auto const theirs = read<double>(file, kind + "/parameter/" + name);
+  for (auto const& tensor : model.in_files().tensors) {
+    auto const theirs = read<double>(file, kind + "/parameter/" + tensor.name);
     for (auto const& entry : exchange.plan().entries()) {
-      if (entry.info.name != ours) continue;
+      if (entry.info.name != tensor.parameter) continue;
       auto const values = exchange.parameter_values(entry).span();
       for (std::size_t i = 0; i < theirs.size(); ++i)
-        values[static_cast<std::size_t>(place(static_cast<std::int64_t>(i)))] = theirs[i];
+        values[static_cast<std::size_t>(tensor.place(static_cast<std::int64_t>(i)))] = theirs[i];
     }
-  });
+  }
   engine.invalidate();
   auto const counted = std::count_if(targets.begin(), targets.end(), [](int target) { return target >= 0; });
   exchange.begin();

@@ -28,10 +28,11 @@ typename Env::accumulate real(T x) {
   return static_cast<typename Env::accumulate>(x);
 }
 
-/// Written by hand, with weights: y = x * gain, column by column.
-struct scaled {
-  static constexpr nn::flow flow = nn::flow::rows;
-  friend bool operator==(scaled const&, scaled const&) = default;
+/// Written by hand, with weights: y = x * gain, column by column, or with one gain for all, on rows or columns.
+template <nn::flow Flow>
+struct scaled_by {
+  static constexpr nn::flow flow = Flow;
+  friend bool operator==(scaled_by const&, scaled_by const&) = default;
 
   template <class Env>
   class instance {
@@ -40,8 +41,9 @@ struct scaled {
 
    public:
     struct saved {};
-    instance(scaled const&, nn::placing<Env>& at) {
-      gain_.info = {at.name + ".gain", {at.width}, {initial::distribution::ones, 0}, false};
+    instance(scaled_by const&, nn::placing<Env>& at) {
+      gain_.info = {
+          at.name + ".gain", {Flow == nn::flow::rows ? at.width : 1}, {initial::distribution::ones, 0}, false};
     }
     void visit(auto&& each) { each(gain_); }
     view forward(pass<Env>& pass, saved&, view x) { return times(pass.take(x.extents()), x); }
@@ -73,6 +75,8 @@ struct scaled {
     parameter<Env> gain_{};
   };
 };
+using scaled = scaled_by<nn::flow::rows>;
+using steered = scaled_by<nn::flow::any>;
 
 /// Written by hand, without weights: y = tanh(x / 2), which it keeps for its backward pass; or, for `same`, y = x, in
 /// the memory of x.
@@ -182,9 +186,18 @@ class generator {
     auto const each = rotary > 0 ? 2 + 2 * below(2) : 1 + below(2);
     linear(out, (heads + 2 * keys) * each);
     if (below(3) == 0) some_small(out);
-    double const p = below(2) == 0 ? 0.25 : 0;
-    leaf(out, nn::attend{.heads = heads, .dropout = p, .key_heads = keys, .rotary = rotary},
-         text("attend{.heads = ", heads, ", .dropout = ", p, ", .key_heads = ", keys, ", .rotary = ", rotary, "}"));
+    if (below(3) == 0) leaf(out, steered{}, "steered{}");
+    nn::attend what{.heads = heads, .dropout = below(2) == 0 ? 0.25 : 0, .key_heads = keys, .rotary = rotary};
+    if (below(2) == 0) what.scaling = {.factor = 2, .original = below(2) == 0 ? 40 : 0};
+    what.causal = below(3) > 0;
+    if (below(3) == 0) what.window = 1 + below(4);
+    if (below(3) == 0) what.norm = 0.1;
+    if (below(3) == 0) what.tokens = {.padding = 7, .separator = below(2) == 0 ? 3 : -1};
+    leaf(out, what,
+         text("attend{.heads = ", heads, ", .dropout = ", what.dropout, ", .key_heads = ", keys, ", .rotary = ", rotary,
+              ", .scaling = {", what.scaling.factor, ", ", what.scaling.original, "}, .causal = ", what.causal,
+              ", .window = ", what.window, ", .norm = ", what.norm, ", .tokens = {", what.tokens.padding, ", ",
+              what.tokens.separator, "}}"));
     if (below(3) == 0) some_small(out);
     linear(out, some_width());
   }
@@ -200,13 +213,24 @@ class generator {
     out.push_back(std::make_unique<nn::detail::product_node<Env>>(std::move(gate), std::move(up)));
     linear(out, some_width(), false);
   }
+  void beside(nodes& out, std::int64_t from, int depth) {
+    source += "beside(";
+    std::vector<nodes> branches;
+    for (auto n = 1 + below(3); n-- > 0;) {
+      source += "chain";
+      branches.push_back(chain(from, below(2) == 0 ? from : some_width(), depth));
+      source += ", ";
+    }
+    source += "), ";
+    out.push_back(std::make_unique<nn::detail::beside_node<Env>>(std::move(branches)));
+  }
   nodes chain(std::int64_t from, std::int64_t to, int depth) {
     source += "(";
     nodes out;
     auto at = from;
     if (below(4) == 0) small(out);
     for (auto n = 1 + below(4); n-- > 0;) {
-      auto const kind = below(depth > 0 ? 10 : 5);
+      auto const kind = below(depth > 0 ? 11 : 5);
       if (kind < 2) {
         small(out);
       } else if (kind == 2) {
@@ -236,6 +260,9 @@ class generator {
         at = inner;
       } else if (kind == 8) {
         swiglu(out);
+        at = out.back()->width(at);
+      } else if (kind == 9) {
+        beside(out, at, depth - 1);
         at = out.back()->width(at);
       } else {
         attention(out);
@@ -294,6 +321,10 @@ class trial {
       parameters_.push_back(&each);
     });
     tokens_.resize(static_cast<std::size_t>(rows_ * micro_batches));
+    for (std::size_t i = 0; i < tokens_.size(); ++i) {  // below 6; the last ones of some samples are padding, 7
+      auto const each = static_cast<std::size_t>(context);
+      tokens_[i] = i % each + i / each % 3 >= each ? 7 : static_cast<std::int32_t>(i * i % 6);
+    }
     for (int m = 0; m < micro_batches; ++m) {
       tensor_view<std::int32_t const> const some(tokens_.data() + m * rows_, {samples_each, context});
       batches_.push_back(make_samples(some, some));

@@ -25,15 +25,15 @@ struct problem {
   arena<host> scratch{};
 
   void at_once() {
-    ops::host_attention::causal_attention(y.view(), lse, qkv, what, scratch, drop);
-    ops::host_attention::causal_attention_backward(dqkv.view(), dy, y, lse, qkv, what, scratch, drop);
+    ops::host_attention::attention(y.view(), lse, qkv, what, scratch, drop);
+    ops::host_attention::attention_backward(dqkv.view(), dy, y, lse, qkv, what, scratch, drop);
   }
   // In blocks of `each` positions, the nearest keys last.
   void in_blocks(std::int64_t each) {
     auto const blocks = what.context / each;
     auto const for_each_block = [&](auto&& f) {
       for (std::int64_t key = 0; key < blocks; ++key) {
-        for (std::int64_t query = key; query < blocks; ++query)
+        for (std::int64_t query = what.mask.causal ? key : 0; query < blocks; ++query)
           f(ops::attention_block{each, query * each, key * each, query * each, key * each, what.context});
       }
     };
@@ -92,11 +92,25 @@ TEST_CASE("blocks of attention merge to the whole, in every type, at every CPU l
   }
 }
 
-TEST_CASE("a block in which a query would see no key is refused") {
+TEST_CASE("blocks of masked attention merge to the whole, blocks that a query does not see among them") {
+  for (auto const mask : {ops::attention_mask{.causal = false}, ops::attention_mask{.window = 5},
+                          ops::attention_mask{.window = 40}, ops::attention_mask{.causal = false, .window = 30}}) {
+    CAPTURE(mask.causal, mask.window);
+    ops::attention_shape const what{2, 105, 2, 20, 0, mask};
+    for (auto const& site : {ops::dropout_site{}, ops::dropout_site{0.25, {11, 4}, 9, samples}}) {
+      compare<double>(what, 35, site, 1e-13);
+      compare<float>(what, 35, site, tolerance<float>);
+      compare<bfloat16>(what, 35, site, tolerance<bfloat16>);
+    }
+  }
+}
+
+TEST_CASE("a block of keys behind all queries changes nothing") {
   problem<float> p{{1, 8, 1, 4}};
-  auto pairs = zeros<float>({8, 8});
+  auto const pairs = zeros<float>({8, 8});
   auto sum = zeros<float>({8, 4});
-  CHECK_THROWS_AS(ops::host_attention_block::attend_block(sum, p.lse, p.qkv.view(), pairs, p.what, {4, 0, 4, 0, 4, 8},
-                                                          p.scratch, {}),
-                  assertion_error);
+  ops::host_elementwise::fill(p.lse.view(), -std::numeric_limits<double>::infinity());
+  ops::host_attention_block::attend_block(sum, p.lse, p.qkv.view(), pairs, p.what, {4, 0, 4, 0, 4, 8}, p.scratch, {});
+  for (auto const each : sum.span()) CHECK(each == 0);
+  for (auto const each : p.lse.span()) CHECK(each == -std::numeric_limits<float>::infinity());
 }

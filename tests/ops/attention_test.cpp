@@ -1,5 +1,13 @@
 #include "trireme/ops/host/attention.hpp"
 
+#include "trireme/ops/host/visible_keys.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
 #include "../catch.hpp"
 #include "central_differences.hpp"
 #include "support.hpp"
@@ -20,9 +28,19 @@ struct problem {
   tensor<T> dqkv = zeros<T>({what.batch * what.context, 3 * what.channels});
   tensor<A> lse = zeros<A>({what.batch, what.heads, what.context});
   arena<host> scratch{};
+  tensor<std::int32_t> seen{};  // (batch, context, 2), or empty
 
-  void forward() { kernels::causal_attention(y.view(), lse, qkv, what, scratch, drop); }
-  void backward() { kernels::causal_attention_backward(dqkv.view(), dy, y, lse, qkv, what, scratch, drop); }
+  void forward() { kernels::attention(y.view(), lse, qkv, what, scratch, drop, seen); }
+  void backward() { kernels::attention_backward(dqkv.view(), dy, y, lse, qkv, what, scratch, drop, seen); }
+
+  /// Whether the mask lets a row of a sample see a column.
+  bool sees(std::int64_t sample, std::int64_t row, std::int64_t col) const {
+    auto const& [causal, window] = what.mask;
+    if (causal && col > row) return false;
+    if (window > 0 && std::abs(row - col) >= window) return false;
+    auto const at = 2 * (sample * what.context + row);
+    return seen.view().empty() || (seen[at] <= col && col < seen[at + 1]);
+  }
 };
 
 // The definition, row by row.
@@ -39,14 +57,16 @@ tensor<double> by_definition(problem<double> const& p) {
         auto const at = [&](std::int64_t token, std::int64_t part, std::int64_t d) {
           return p.qkv[((b * context + token) * 3 + part) * channels + h * width + d];
         };
-        std::vector<double> weight(static_cast<std::size_t>(row + 1));
+        std::vector<double> weight(static_cast<std::size_t>(context));
         double mass = 0;
-        for (std::int64_t col = 0; col <= row; ++col) {
+        for (std::int64_t col = 0; col < context; ++col) {
+          if (!p.sees(b, row, col)) continue;
           double score = 0;
           for (std::int64_t d = 0; d < width; ++d) score += at(row, 0, d) * at(col, 1, d);
           mass += weight[static_cast<std::size_t>(col)] = std::exp(score / std::sqrt(static_cast<double>(width)));
         }
-        for (std::int64_t col = 0; col <= row; ++col) {
+        for (std::int64_t col = 0; col < context; ++col) {
+          if (!p.sees(b, row, col)) continue;
           double share = weight[static_cast<std::size_t>(col)] / mass;
           if (p.drop.active()) {
             auto const position = static_cast<std::uint64_t>((h * context + row) * context + col);
@@ -64,18 +84,45 @@ tensor<double> by_definition(problem<double> const& p) {
   return y;
 }
 
+// Samples of two lengths, the second one padded in front; or documents of 1, 2, 3, ... positions.
+enum class limits { none, lengths, documents };
+
 template <class T>
-void compare(ops::attention_shape what, ops::dropout_site drop) {
-  problem<double> exact{what, drop};
+problem<T> problem_of(ops::attention_shape const& what, ops::dropout_site const& drop, limits how) {
+  problem<T> out{what, drop};
+  if (how == limits::none) return out;
+  out.seen = tensor<std::int32_t>(shape{what.batch, what.context, 2});
+  auto const context = static_cast<std::int32_t>(what.context);
+  for (std::int64_t b = 0; b < what.batch; ++b) {
+    std::int32_t first = 0, behind = 1;
+    for (std::int32_t row = 0; row < context; ++row) {
+      if (row == behind) first = std::exchange(behind, 2 * behind - first + 1);
+      auto const at = 2 * (b * what.context + row);
+      bool const documents = how == limits::documents;
+      out.seen[at] = documents ? first : b == 0 ? 0 : context / 3;
+      out.seen[at + 1] = documents ? std::min(behind, context) : b == 0 ? (context + 1) / 2 : context;
+    }
+  }
+  return out;
+}
+
+template <class T>
+void compare(ops::attention_shape what, ops::dropout_site drop, limits how = limits::none) {
+  auto exact = problem_of<double>(what, drop, how);
   exact.forward();
   exact.backward();
   CHECK(distance(exact.y, by_definition(exact)) < 1e-13);
   at_each_level([&] {
-    problem<T> rounded{what, drop};
+    auto rounded = problem_of<T>(what, drop, how);
     rounded.forward();
     rounded.backward();
     CHECK(distance(rounded.y, exact.y) < tolerance<T>);
-    CHECK(distance(rounded.lse, exact.lse) < tolerance<float>);
+    for (std::int64_t i = 0; i < exact.lse.view().size(); ++i) {
+      if (std::isfinite(exact.lse[i]))
+        CHECK(std::abs(rounded.lse[i] - exact.lse[i]) < 10 * tolerance<float>);
+      else
+        CHECK(static_cast<double>(rounded.lse[i]) == exact.lse[i]);
+    }
     CHECK(distance(rounded.dqkv, exact.dqkv) < tolerance<T>);
   });
 }
@@ -84,7 +131,7 @@ std::vector<std::int64_t> const samples{7, 3};
 
 }  // namespace
 
-TEST_CASE("causal_attention is its definition, in every type, at every CPU level") {
+TEST_CASE("attention is its definition, in every type, at every CPU level") {
   for (auto const what :
        {ops::attention_shape{2, 1, 1, 3}, ops::attention_shape{1, 32, 2, 32}, ops::attention_shape{2, 33, 3, 60},
         ops::attention_shape{1, 100, 1, 48}, ops::attention_shape{1, 131, 2, 128}, ops::attention_shape{0, 8, 1, 8}}) {
@@ -96,7 +143,69 @@ TEST_CASE("causal_attention is its definition, in every type, at every CPU level
   }
 }
 
-TEST_CASE("gradients of causal_attention agree with central differences") {
+TEST_CASE("attention under any mask is its definition, in every type, at every CPU level") {
+  for (auto const mask : {ops::attention_mask{.causal = false}, ops::attention_mask{.window = 1},
+                          ops::attention_mask{.window = 5}, ops::attention_mask{.window = 33},
+                          ops::attention_mask{.window = 70}, ops::attention_mask{.causal = false, .window = 3},
+                          ops::attention_mask{.causal = false, .window = 40}, ops::attention_mask{}}) {
+    for (auto const how : {limits::none, limits::lengths, limits::documents}) {
+      if (mask == ops::attention_mask{} && how == limits::none) continue;
+      for (auto what : {ops::attention_shape{2, 1, 1, 3}, ops::attention_shape{2, 33, 3, 60},
+                        ops::attention_shape{2, 100, 1, 48}, ops::attention_shape{1, 131, 1, 20}}) {
+        what.mask = mask;
+        CAPTURE(mask.causal, mask.window, static_cast<int>(how), what.context);
+        compare<float>(what, {}, how);
+        compare<bfloat16>(what, {}, how);
+        ops::dropout_site const drop{0.25, {11, 4}, 9, std::span(samples).first(static_cast<std::size_t>(what.batch))};
+        compare<float>(what, drop, how);
+        compare<bfloat16>(what, drop, how);
+      }
+    }
+  }
+}
+
+TEST_CASE("gradients of masked attention agree with central differences") {
+  for (auto const mask : {ops::attention_mask{.causal = false}, ops::attention_mask{.window = 4},
+                          ops::attention_mask{.causal = false, .window = 9}}) {
+    for (auto const how : {limits::none, limits::lengths, limits::documents}) {
+      auto p = problem_of<double>({2, 35, 2, 6, 0, mask}, {0.3, {1, 2}, 3, samples}, how);
+      p.forward();
+      p.backward();
+      for (std::int64_t const row : {0, 16, 31, 32, 34, 35, 69}) {
+        auto const at = static_cast<std::size_t>(row * 18);
+        CHECK(gradient_error(p.qkv.span().subspan(at, 18), p.dqkv.span().subspan(at, 18), [&] {
+                p.forward();
+                return inner(p.y.span(), p.dy.span());
+              }) < 1e-6);
+      }
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("what a mask hides is not read, and a row that sees no key has a result of 0", "", float, bfloat16) {
+  using T = TestType;
+  at_each_level([] {
+    for (bool const causal : {false, true}) {
+      auto p = problem_of<T>({2, 70, 2, 16, 0, {.causal = causal}}, {}, limits::lengths);
+      p.forward();
+      p.backward();
+      std::vector<T> const y(p.y.span().begin(), p.y.span().end()), dqkv(p.dqkv.span().begin(), p.dqkv.span().end());
+      for (std::int64_t row = 35; row < 70; ++row)  // of the first sample: keys and values behind its end
+        for (std::int64_t c = 16; c < 48; ++c) p.qkv[row * 48 + c] = T(3);
+      p.forward();
+      p.backward();
+      CHECK(same_bits<T>(std::span(y).first(35 * 16), p.y.span().first(35 * 16)));
+      CHECK(same_bits<T>(std::span(dqkv).first(35 * 48), p.dqkv.span().first(35 * 48)));
+      for (std::int64_t row = 70; row < 70 + 23 && causal; ++row) {  // before the second sample's first key
+        for (std::int64_t c = 0; c < 16; ++c) CHECK(p.y[row * 16 + c] == T(0));
+        for (std::int64_t c = 0; c < 48; ++c) CHECK(p.dqkv[row * 48 + c] == T(0));
+        CHECK(p.lse[2 * 70 + row - 70] == -std::numeric_limits<float>::infinity());
+      }
+    }
+  });
+}
+
+TEST_CASE("gradients of attention agree with central differences") {
   for (double const probability : {0.0, 0.3}) {
     problem<double> p{{2, 35, 2, 6}, {probability, {1, 2}, 3, samples}};
     p.forward();
@@ -170,8 +279,8 @@ TEMPLATE_TEST_CASE("some heads of a layer are those heads of all of it, with dro
       tensor<T> y(shape{rows, what.channels});
       tensor<ops::accumulate_t<T>> lse(shape{2, what.heads, 40});
       std::pair<tensor<T>, tensor<T>> out{shape{rows, what.channels}, shape{rows, 3 * what.channels}};
-      kernels::causal_attention(out.first.view(), lse, from, what, scratch, drop);
-      kernels::causal_attention_backward(out.second.view(), slope, out.first, lse, from, what, scratch, drop);
+      kernels::attention(out.first.view(), lse, from, what, scratch, drop);
+      kernels::attention_backward(out.second.view(), slope, out.first, lse, from, what, scratch, drop);
       return out;
     };
     auto const all = run(qkv, dy, {2, 40, 3, 48});
@@ -209,8 +318,31 @@ TEST_CASE("attention after the first call allocates no scratch memory") {
   CHECK(p.scratch.mark().taken == 0);
 }
 
-TEST_CASE("causal_attention refuses views that do not fit") {
+TEST_CASE("tokens say what each position may see: no padding, and nothing of another document") {
+  auto const seen = [](std::vector<std::int32_t> const& words, ops::token_mask const& how) {
+    auto const n = static_cast<std::int64_t>(words.size());
+    std::vector<std::int32_t> out(2 * words.size());
+    ops::host_visible_keys::visible_keys(tensor_view<std::int32_t>(out.data(), {1, n, 2}),
+                                         tensor_view<std::int32_t const>(words.data(), {1, n}), how);
+    return out;
+  };
+  using limits = std::vector<std::int32_t>;
+  CHECK(seen({4, 5, 6}, {}) == limits{0, 3, 0, 3, 0, 3});
+  CHECK(seen({0, 5, 6, 0}, {.padding = 0}) == limits{1, 3, 1, 3, 1, 3, 1, 3});
+  CHECK(seen({5, 9, 9, 7, 4}, {.separator = 9}) == limits{0, 2, 0, 2, 2, 3, 3, 5, 3, 5});
+  CHECK(seen({5, 9, 7, 0, 0}, {.padding = 0, .separator = 9}) == limits{0, 2, 0, 2, 2, 3, 2, 3, 2, 3});
+  CHECK(seen({5, 9, 0}, {.padding = 0, .separator = 9}) == limits{0, 2, 0, 2, 2, 2});
+  auto const empty = seen({0, 0}, {.padding = 0});
+  CHECK(empty[0] >= empty[1]);
+  CHECK_THROWS_WITH(seen({5, 0, 6}, {.padding = 0}),
+                    "trireme::nn::attend: sample 0 of a micro-batch has the padding token 0 at position 1, between "
+                    "words; pad samples at their ends only");
+}
+
+TEST_CASE("attention refuses views that do not fit") {
   problem<float> p{{1, 8, 2, 16}};
-  CHECK_THROWS_AS(kernels::causal_attention(p.y.view(), p.lse, p.y, p.what, p.scratch, {}), assertion_error);
-  CHECK_THROWS_AS(kernels::causal_attention(p.y.view(), p.lse, p.qkv, {1, 8, 3, 16}, p.scratch, {}), assertion_error);
+  CHECK_THROWS_AS(kernels::attention(p.y.view(), p.lse, p.y, p.what, p.scratch, {}), assertion_error);
+  CHECK_THROWS_AS(kernels::attention(p.y.view(), p.lse, p.qkv, {1, 8, 3, 16}, p.scratch, {}), assertion_error);
+  tensor<std::int32_t> const seen(shape{8});
+  CHECK_THROWS_AS(kernels::attention(p.y.view(), p.lse, p.qkv, p.what, p.scratch, {}, seen), assertion_error);
 }

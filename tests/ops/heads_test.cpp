@@ -67,6 +67,85 @@ TEST_CASE("position p turns pair i by p / base^(2 i / D), and leaves values alon
   for (int i = 0; i < 4; ++i) CHECK(p.at(2, 2, 0)[i] == x[8 + i]);
 }
 
+TEST_CASE("scaled angles are slower, by one factor or as transformers has it for Llama 3") {
+  tensor<double> table(shape{2, 16});
+  kernels::rotations(table.view(), 1, 500000, {.factor = 4});
+  CHECK(table[0] == Approx(std::cos(0.25)));
+  CHECK(table[8] == Approx(std::sin(0.25)));
+  // transformers.modeling_rope_utils, rope_theta 500000, head_dim 16, in float
+  std::array<double, 8> const llama3{1.0,
+                                     0.193922758102417,
+                                     0.03760603070259094,
+                                     0.00729266507551074,
+                                     0.0005248460220173001,
+                                     3.428102354519069e-05,
+                                     6.647869668086059e-06,
+                                     1.289173155782919e-06};
+  kernels::rotations(table.view(), 1, 500000, {.factor = 8, .original = 8192});
+  for (std::size_t i = 0; i < 8; ++i)
+    CHECK(table[8 + static_cast<std::int64_t>(i)] == Approx(std::sin(llama3[i])).epsilon(3e-7));
+}
+
+namespace {
+
+template <class T>
+struct normed : problem<T> {
+  using A = ops::accumulate_t<T>;
+  using problem<T>::how, problem<T>::rows, problem<T>::x;
+  tensor<T> query_gain = random_tensor<T>({how.width}, 3), key_gain = random_tensor<T>({how.width}, 4);
+  tensor<A> rstd = zeros<A>({rows, how.heads + how.key_heads});
+  tensor<T> y = zeros<T>({rows, how.columns()}), dy = random_tensor<T>({rows, how.columns()}, 5);
+  tensor<T> dx = zeros<T>({rows, how.columns()});
+  tensor<A> dquery_gain = zeros<A>({how.width}), dkey_gain = zeros<A>({how.width});
+
+  using problem<T>::problem;
+  void forward() { kernels::normalise_heads(y.view(), rstd, x, query_gain, key_gain, how, 0.1); }
+  void backward(tensor<T>& to) {
+    for (auto* each : {&dquery_gain, &dkey_gain}) std::fill(each->span().begin(), each->span().end(), A(0));
+    kernels::normalise_heads_backward(to.view(), dquery_gain, dkey_gain, dy, x, rstd, query_gain, key_gain, how);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("gradients of normalised heads agree with central differences, and values stay as they are") {
+  for (auto const& how : layouts) {
+    normed<double> p(how, 2);
+    p.forward();
+    p.backward(p.dx);
+    auto const loss = [&] {
+      p.forward();
+      return inner(p.y.span(), p.dy.span());
+    };
+    CHECK(gradient_error(p.x.span(), p.dx.span(), loss) < 1e-6);
+    CHECK(gradient_error(p.query_gain.span(), p.dquery_gain.span(), loss) < 1e-6);
+    CHECK(gradient_error(p.key_gain.span(), p.dkey_gain.span(), loss) < 1e-6);
+    auto const at = how.value(how.key_heads - 1);
+    for (std::int64_t i = 0; i < how.width; ++i) CHECK(p.y[at + i] == p.x[at + i]);
+  }
+}
+
+TEMPLATE_TEST_CASE("normalised heads in float and bfloat16 agree with double at every CPU level, in place as well",
+                   "[ops]", float, bfloat16) {
+  for (auto const& how : layouts) {
+    normed<double> exact(how, 2);
+    exact.forward();
+    exact.backward(exact.dx);
+    at_each_level([&] {
+      normed<TestType> p(how, 2);
+      p.forward();
+      p.backward(p.dx);
+      CHECK(distance(p.y, exact.y) < tolerance<TestType>);
+      CHECK(distance(p.dx, exact.dx) < tolerance<TestType>);
+      CHECK(distance(p.dquery_gain, exact.dquery_gain) < 10 * tolerance<TestType>);
+      p.backward(p.dy);
+      CHECK(same_bits<TestType>(p.dy.span(), p.dx.span()));
+      kernels::normalise_heads(p.x.view(), p.rstd, p.x, p.query_gain, p.key_gain, how, 0.1);
+      CHECK(same_bits<TestType>(p.x.span(), p.y.span()));
+    });
+  }
+}
+
 TEST_CASE("a key and its value serve all queries of their group") {
   problem<double> p({2, 4, 2, 2}, 1);
   kernels::arrange_heads(p.qkv.view(), p.x, {}, p.how);
@@ -126,5 +205,7 @@ TEST_CASE("heads that do not fit are refused") {
   problem<float> p({2, 4, 2, 2}, 1);
   CHECK_THROWS_AS(kernels::arrange_heads(p.qkv.view(), p.x, p.table, {2, 4, 4, 2}), assertion_error);
   CHECK_THROWS_AS(kernels::arrange_heads(p.qkv.view(), p.x, p.table, {3, 4, 2, 2}), assertion_error);
+  normed<float> n({2, 4, 2, 2}, 1);
+  CHECK_THROWS_AS(kernels::normalise_heads(n.y.view(), n.rstd, n.x, n.rstd, n.key_gain, n.how, 0.1), assertion_error);
   CHECK_THROWS_AS(kernels::rotations(tensor<float>(shape{2, 3}).view(), 0, 1e4), assertion_error);
 }

@@ -16,15 +16,18 @@ tensor<std::int32_t> some_targets(std::int64_t rows, std::int64_t classes) {
   return out;
 }
 
+ops::cross_entropy_terms const all_terms{.ignored = 7, .smoothing = 0.2, .z = 0.05};
+
 template <class T>
-void compare(std::int64_t rows, std::int64_t classes) {
+void compare(std::int64_t rows, std::int64_t classes, ops::cross_entropy_terms const& terms = {}) {
   auto const targets = some_targets(rows, classes);
   auto exact = random_tensor<double>({rows, classes}, 1, 8);
-  auto const exact_loss = kernels::cross_entropy(exact.view(), targets, 0.25, true);
+  auto const exact_loss = kernels::cross_entropy(exact.view(), targets, 0.25, true, terms);
   at_each_level([&] {
     auto logits = random_tensor<T>({rows, classes}, 1, 8);
-    auto const loss = kernels::cross_entropy(logits.view(), targets, 0.25, true);
+    auto const loss = kernels::cross_entropy(logits.view(), targets, 0.25, true, terms);
     CHECK(loss.count == exact_loss.count);
+    CHECK(loss.count + loss.left_out == rows);
     CHECK(loss.sum == Approx(exact_loss.sum).epsilon(1e-5));
     CHECK(distance(logits, exact) < tolerance<T>);
   });
@@ -52,10 +55,42 @@ TEST_CASE("the gradient of cross_entropy agrees with central differences") {
                        [&] { return 0.5 * kernels::cross_entropy(logits.view(), targets, 1, false).sum; }) < 1e-6);
 }
 
+TEST_CASE("cross_entropy with smoothing, z and an ignored target is torch's, and its gradient is that of its value") {
+  // torch.nn.functional.cross_entropy(x, [2, 3, 1], ignore_index=3, label_smoothing=0.2) + 0.1 * the mean of
+  // logsumexp(x)^2 over the rows that are counted, in double
+  std::vector<double> const x{0.3, -1.2, 2.0, 0.7, 1.5, 0.1, -0.4, 0.2, 0.0, 0.9, -2.0, 1.1};
+  tensor<std::int32_t> targets(shape{3});
+  targets[0] = 2, targets[1] = 3, targets[2] = 1;
+  ops::cross_entropy_terms const terms{.ignored = 3, .smoothing = 0.2, .z = 0.1};
+  tensor<double> logits(shape{3, 4});
+  std::copy(x.begin(), x.end(), logits.span().begin());
+  auto const loss = kernels::cross_entropy(logits.view(), targets, 0.5, true, terms);
+  CHECK(loss.count == 2);
+  CHECK(loss.left_out == 1);
+  CHECK(loss.mean() == Approx(1.406550436481585).epsilon(1e-14));
+  std::vector<double> const gradient{
+      0.065400149224521, -0.004829000226091, 0.069845661059314,  0.109861175283596, 0, 0, 0, 0,
+      0.07936164529378,  -0.16831177254996,  -0.010876187175127, 0.288519708994725};
+  for (std::size_t i = 0; i < 12; ++i)
+    CHECK(logits[static_cast<std::int64_t>(i)] == Approx(gradient[i]).epsilon(1e-12).margin(1e-14));
+}
+
+TEST_CASE("the gradient of cross_entropy with terms agrees with central differences") {
+  auto logits = random_tensor<double>({4, 9}, 2, 3);
+  auto const targets = some_targets(4, 9);
+  auto gradient = random_tensor<double>({4, 9}, 2, 3);
+  kernels::cross_entropy(gradient.view(), targets, 0.5, true, all_terms);
+  CHECK(gradient_error(logits.span(), gradient.span(), [&] {
+          return 0.5 * kernels::cross_entropy(logits.view(), targets, 1, false, all_terms).sum;
+        }) < 1e-6);
+}
+
 TEST_CASE("cross_entropy in float and bfloat16 agrees with double at every CPU level") {
   for (std::int64_t const classes : {1, 2, 15, 16, 33, 257, 5000}) {
-    compare<float>(5, classes);
-    compare<bfloat16>(5, classes);
+    for (auto const& terms : {ops::cross_entropy_terms{}, all_terms}) {
+      compare<float>(5, classes, terms);
+      compare<bfloat16>(5, classes, terms);
+    }
   }
   compare<float>(1, 40);
   compare<float>(0, 40);
@@ -91,6 +126,7 @@ TEMPLATE_TEST_CASE("cross_entropy in parts of the classes is cross_entropy", "",
   tensor<std::int32_t> targets(shape{rows});
   targets[0] = 3, targets[1] = -1, targets[2] = 60, targets[3] = 20;
   interval const parts[] = {{0, 20}, {20, 41}};
+  auto const terms = GENERATE(ops::cross_entropy_terms{}, all_terms);
   at_each_level([&] {
     auto whole = random_tensor<T>({rows, classes}, 1, 4);
     std::vector<tensor<T>> part;
@@ -101,7 +137,7 @@ TEMPLATE_TEST_CASE("cross_entropy in parts of the classes is cross_entropy", "",
                     part.back().span().data() + row * range.count);
       }
     }
-    auto const loss = kernels::cross_entropy(whole.view(), targets, 0.5, true);
+    auto const loss = kernels::cross_entropy(whole.view(), targets, 0.5, true, terms);
     tensor<A> peaks[] = {tensor<A>(shape{rows}), tensor<A>(shape{rows})};
     for (std::size_t p = 0; p < 2; ++p) kernels::row_peaks(part[p].view(), peaks[p]);
     for (std::int64_t row = 0; row < rows; ++row) peaks[0][row] = std::max(peaks[0][row], peaks[1][row]);
@@ -110,13 +146,13 @@ TEMPLATE_TEST_CASE("cross_entropy in parts of the classes is cross_entropy", "",
     for (std::size_t p = 0; p < 2; ++p) {
       tensor<A> mass(shape{rows});
       tensor<A> here(shape{rows});
-      kernels::row_masses(part[p].view(), targets, {parts[p].first, classes}, peaks[0], mass, here);
+      kernels::row_masses(part[p].view(), targets, {parts[p].first, classes}, peaks[0], mass, here, terms);
       for (std::int64_t row = 0; row < rows; ++row) masses[row] += mass[row], chosen[row] += here[row];
     }
     for (std::size_t p = 0; p < 2; ++p) {
       auto const& range = parts[p];
       auto const same = kernels::cross_entropy_part(part[p].view(), targets, {range.first, classes}, peaks[0], masses,
-                                                    chosen, 0.5, true);
+                                                    chosen, 0.5, true, terms);
       CHECK(same.count == loss.count);
       CHECK(same.sum == Approx(loss.sum).epsilon(1e-6));
       double far = 0;

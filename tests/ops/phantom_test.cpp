@@ -44,7 +44,16 @@ double a_step() {
   kernels::rotations(angles.view(), 0, 1e4);
   kernels::arrange_heads(qkv.view(), qkv, angles, {context, 2, 2, channels / 2});
   kernels::arrange_heads_backward(qkv.view(), qkv, angles, {context, 2, 2, channels / 2});
-  kernels::causal_attention(y.view(), lse, qkv, what, scratch, drop);
+  tensor<T, Space> head_gain(shape{channels / 2});
+  tensor<A, Space> of_heads(shape{batch * context, 4}), dhead_gain(shape{channels / 2});
+  kernels::initialise(head_gain.view(), initial{initial::distribution::ones, 0}, 1, 2);
+  kernels::fill(dhead_gain.view(), 0.0);
+  kernels::normalise_heads(qkv.view(), of_heads, qkv, head_gain, head_gain, {context, 2, 2, channels / 2}, 1e-5);
+  kernels::normalise_heads_backward(qkv.view(), dhead_gain, dhead_gain, qkv, qkv, of_heads, head_gain, head_gain,
+                                    {context, 2, 2, channels / 2});
+  tensor<std::int32_t, Space> seen(shape{batch, context, 2});
+  kernels::visible_keys(seen.view(), tokens, {.padding = 0});
+  kernels::attention(y.view(), lse, qkv, what, scratch, drop, seen);
   kernels::activate(x.view(), y, ops::activation::gelu);
   ops::weights<T, Space> head(table, ops::orientation::out_in);
   kernels::linear(logits.view(), x, head, {});
@@ -53,7 +62,7 @@ double a_step() {
   kernels::linear_backward_weight(dtable.view(), {}, y.view(), logits, ops::orientation::out_in);
   kernels::activate_backward(x.view(), x, y, ops::activation::gelu);
   tensor<T, Space> dqkv(qkv.extents());
-  kernels::causal_attention_backward(dqkv.view(), x, y, lse, qkv, what, scratch, drop);
+  kernels::attention_backward(dqkv.view(), x, y, lse, qkv, what, scratch, drop);
   kernels::linear_backward_weight(dmatrix.view(), {}, y.view(), dqkv, ops::orientation::in_out);
   kernels::layer_norm_backward(x.view(), dgain, dbias, y, y, mean, rstd, gain, true);
   kernels::rms_norm(y.view(), rstd, x, gain, 1e-5);

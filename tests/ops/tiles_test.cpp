@@ -240,15 +240,17 @@ TEST_CASE("weight gradients on the model of tiles equal plain sums, on every edg
 TEST_CASE("attention on the model of tiles is attention", "[ops][tiles]") {
   struct of_heads {
     std::int64_t context, heads, width;
+    ops::attention_mask mask{};
   };
-  for (auto const of :
-       {of_heads{33, 2, 8}, of_heads{64, 1, 32}, of_heads{70, 2, 48}, of_heads{1, 1, 5}, of_heads{130, 1, 20}}) {
+  for (auto const of : {of_heads{33, 2, 8}, of_heads{64, 1, 32}, of_heads{70, 2, 48}, of_heads{1, 1, 5},
+                        of_heads{130, 1, 20}, of_heads{70, 1, 20, {.causal = false}},
+                        of_heads{130, 1, 8, {.window = 20}}, of_heads{150, 1, 20, {.causal = false, .window = 40}}}) {
     auto const context = of.context;
     auto const heads = of.heads;
     auto const width = of.width;
     for (double const dropped : {0.0, 0.25}) {
       auto const channels = heads * width;
-      ops::attention_shape const what{1, context, heads, channels};
+      ops::attention_shape const what{1, context, heads, channels, 0, of.mask};
       auto const qkv = random_tensor<bfloat16>({context, 3 * channels}, 1, 2);
       auto const dy = random_tensor<bfloat16>({context, channels}, 2);
       std::vector<std::int64_t> const samples{5};
@@ -259,8 +261,8 @@ TEST_CASE("attention on the model of tiles is attention", "[ops][tiles]") {
       auto lse = zeros<float>({1, heads, context});
       {
         at_level const plain(cpu_level::baseline);
-        ops::host_attention::causal_attention(y.view(), lse.view(), qkv, what, scratch, drop);
-        ops::host_attention::causal_attention_backward(dqkv.view(), dy, y, lse, qkv, what, scratch, drop);
+        ops::host_attention::attention(y.view(), lse.view(), qkv, what, scratch, drop);
+        ops::host_attention::attention_backward(dqkv.view(), dy, y, lse, qkv, what, scratch, drop);
       }
       auto tiled_y = zeros<bfloat16>({context, channels});
       auto tiled_dqkv = zeros<bfloat16>({context, 3 * channels});
@@ -319,11 +321,11 @@ TEST_CASE("no kernel touches memory beyond its operands, at any CPU level", "[op
     guarded<float> const lse(2 * context, 5);
     arena<host> scratch;
     ops::attention_shape const what{1, context, 2, channels};
-    ops::host_attention::causal_attention(y.view({context, channels}), lse.view({1, 2, context}),
-                                          qkv.view({context, 3 * channels}), what, scratch, {});
-    ops::host_attention::causal_attention_backward(dqkv.view({context, 3 * channels}), dy.view({context, channels}),
-                                                   y.view({context, channels}), lse.view({1, 2, context}),
-                                                   qkv.view({context, 3 * channels}), what, scratch, {});
+    ops::host_attention::attention(y.view({context, channels}), lse.view({1, 2, context}),
+                                   qkv.view({context, 3 * channels}), what, scratch, {});
+    ops::host_attention::attention_backward(dqkv.view({context, 3 * channels}), dy.view({context, channels}),
+                                            y.view({context, channels}), lse.view({1, 2, context}),
+                                            qkv.view({context, 3 * channels}), what, scratch, {});
     SUCCEED();
   });
 }

@@ -77,10 +77,9 @@ TEST_CASE("more ways than heads or tokens are refused with the numbers", "[paral
     });
     return first;
   };
-  CHECK(
-      sentence({.layers = 1, .heads = 3, .channels = 6}) ==
-      "trireme::nn::attention: 3 heads cannot be cut into 4 ways; a tensor group has at most as many ranks as a layer "
-      "has heads");
+  CHECK(sentence({.layers = 1, .heads = 3, .channels = 6}) ==
+        "trireme::nn::attend: 3 heads cannot be cut into 4 ways; a tensor group has at most as many ranks as a layer "
+        "has heads");
   CHECK(
       sentence({.vocabulary = 3, .layers = 1, .heads = 4, .channels = 8}) ==
       "trireme::nn::embedding: the 3 words of transformer.wte.weight cannot be cut into 4 ways; a tensor group has at "

@@ -45,15 +45,17 @@ accepts arrows
 put $h/train/a.hpp '#include "trireme/comm/detail/b.hpp"';      refuses detail 'only comm may include'
 put tests/nn/a_test.cpp '#include "trireme/comm/detail/b.hpp"'; refuses detail 'only comm may include'
 put examples/a.cpp '#include "trireme/comm/detail/b.hpp"';      refuses detail 'only comm may include'
-put $h/comm/a.hpp '#include "trireme/comm/detail/b.hpp"'
+put tests/nn/a_test.cpp '#include "trireme/comm/node/b.hpp"';   refuses detail 'only comm may include'
+put $h/comm/a.hpp '#include "trireme/comm/detail/b.hpp"\n#include "trireme/comm/node/b.hpp"'
 put $h/ops/host/a.hpp '#include "trireme/ops/host/detail/b.hpp"'
 put tests/comm/a_test.cpp '#include "trireme/comm/detail/b.hpp"'
 accepts detail
 
 put $h/comm/threads.hpp '#include <mpi.h>';                     refuses mpi 'mpi.h belongs to'
 put $h/trireme.hpp '#include "trireme/comm/mpi.hpp"';           refuses mpi 'needs MPI'
-put $h/comm/mpi.hpp '#include <mpi.h>\n#include "trireme/comm/detail/mpi_request.hpp"'
-put $h/comm/detail/mpi_request.hpp '#include <mpi.h>'
+put $h/comm/node/a.hpp '#include "trireme/comm/mpi/request.hpp"'; refuses mpi 'needs MPI'
+put $h/comm/mpi.hpp '#include <mpi.h>\n#include "trireme/comm/mpi/request.hpp"'
+put $h/comm/mpi/request.hpp '#include <mpi.h>'
 put examples/a.cpp '#include "trireme/comm/mpi.hpp"'
 accepts mpi
 
@@ -62,11 +64,12 @@ put $h/comm/cuda.hpp '#include <nccl.h>';                       refuses cuda 'nc
 put $h/comm/comm.hpp '#include "trireme/comm/cuda.hpp"';        refuses cuda 'needs CUDA'
 put $h/trireme.hpp '#include "trireme/comm/nccl.hpp"';          refuses cuda 'needs CUDA'
 put $h/comm/cuda.hpp '#include "trireme/comm/nccl.hpp"';        refuses cuda 'needs NCCL'
+put $h/comm/node/a.hpp '#include "trireme/comm/nccl/launch.hpp"'; refuses cuda 'needs CUDA'
 put $h/core/cuda_space.hpp '#include <cuda_runtime.h>'
 put $h/comm/cuda.hpp '#include "trireme/core/cuda_space.hpp"'
 put $h/comm/cuda_kernels.cu '#include <cuda_runtime.h>\n#include "trireme/comm/detail/cuda_kernels.hpp"'
 put $h/comm/nccl.hpp '#include <nccl.h>\n#include "trireme/comm/cuda.hpp"'
-put $h/comm/detail/nccl_launch.hpp '#include <nccl.h>\n#include "trireme/core/cuda_space.hpp"'
+put $h/comm/nccl/launch.hpp '#include <nccl.h>\n#include "trireme/core/cuda_space.hpp"'
 put examples/a.cpp '#include "trireme/comm/nccl.hpp"'
 accepts cuda
 

@@ -13,6 +13,7 @@
 #include "small_checkpoints.hpp"
 #include "trireme/compression/compression.hpp"
 #include "trireme/nn/mlp.hpp"
+#include "trireme/train/any_trainer.hpp"
 
 using namespace trireme;
 using namespace checkpoints;

@@ -42,29 +42,36 @@ template <message_buffer B>
     return tensor_view<T>(std::ranges::data(values), shape{static_cast<std::int64_t>(std::ranges::size(values))});
   }
 }
-template <message_buffer B>
-using view_of_t = decltype(view_of(std::declval<B>()));
-template <message_buffer B>
-using element_of_t = std::remove_reference_t<decltype(*std::declval<view_of_t<B>>().address())>;  ///< const if it is
-template <message_buffer B>
-using value_of_t = typename view_of_t<B>::value_type;
-template <class B>
-concept writable_buffer = message_buffer<B> && !std::is_const_v<element_of_t<B>>;
-
-/// Whether T travels as elements, or else as the bytes that it consists of.
-template <class T>
-[[nodiscard]] consteval bool is_sendable() {
-  static_assert(
-      element<T> || std::is_trivially_copyable_v<T>,
-      "trireme::comm: these elements are not trivially copyable, so their bytes alone mean nothing on another "
-      "rank; send the numbers that they are made of, or write them into a buffer of std::byte");
-  return element<T> || std::is_trivially_copyable_v<T>;
+template <class T, class Space>
+[[nodiscard]] constexpr auto view_of(tensor_view<T, Space> values) {
+  return values;
 }
+
+/// A buffer or a view.
+template <class B>
+concept message = requires(B&& values) {
+  detail::view_of(static_cast<B&&>(values));
+};
+template <message B>
+using view_of_t = decltype(view_of(std::declval<B>()));
+template <message B>
+using element_of_t = std::remove_reference_t<decltype(*std::declval<view_of_t<B>>().address())>;  ///< const if it is
+template <message B>
+using value_of_t = typename view_of_t<B>::value_type;
+template <message B>
+using space_of_t = typename view_of_t<B>::space;
+template <class B>
+concept writable = message<B> && !std::is_const_v<element_of_t<B>>;
+
 /// As elements, or as bytes: of what is no element of a tensor.
 template <class T, class Space>
-[[nodiscard]] auto sendable(tensor_view<T, Space> values) {
+[[nodiscard]] constexpr auto sendable(tensor_view<T, Space> values) {
   using value = std::remove_const_t<T>;
   using byte = std::conditional_t<std::is_const_v<T>, std::byte const, std::byte>;
+  static_assert(
+      element<value> || std::is_trivially_copyable_v<value>,
+      "trireme::comm: these elements are not trivially copyable, so their bytes alone mean nothing on another "
+      "rank; send the numbers that they are made of, or write them into a buffer of std::byte");
   if constexpr (element<value>)
     return values;
   else
@@ -77,14 +84,12 @@ template <class T, class Space>
 /// As send_to of a view. Elements that are no numbers travel as the bytes that they consist of.
 template <message_buffer B>
 [[nodiscard]] constexpr auto send_to(int peer, B&& values) {
-  if constexpr (comm::detail::is_sendable<comm::detail::value_of_t<B>>())
-    return send_to(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
+  return send_to(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
 }
 template <message_buffer B>
-requires comm::detail::writable_buffer<B>
+requires comm::detail::writable<B>
 [[nodiscard]] constexpr auto receive_from(int peer, B&& values) {
-  if constexpr (comm::detail::is_sendable<comm::detail::value_of_t<B>>())
-    return receive_from(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
+  return receive_from(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
 }
 
 }  // namespace trireme

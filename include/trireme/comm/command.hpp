@@ -6,45 +6,24 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
+#include "trireme/comm/rows.hpp"
 #include "trireme/contract/communicator.hpp"
 #include "trireme/core/assertion.hpp"
 
 namespace trireme::comm {
 
-enum class collective : std::uint8_t {
-  barrier,
-  all_reduce,
-  reduce_scatter,
-  reduce,
-  all_gather,
-  gather,
-  scatter,
-  broadcast,
-  all_to_all,
-  exchange,
-  peers,
-  split,
-  duplicate
-};
-inline constexpr int collective_kinds = 13;
-
-[[nodiscard]] constexpr std::string_view name_of(collective kind) noexcept {
-  constexpr std::string_view names[collective_kinds] = {
-      "barrier",   "all_reduce", "reduce_scatter", "reduce", "all_gather", "gather",   "scatter",
-      "broadcast", "all_to_all", "exchange",       "peers",  "split",      "duplicate"};
-  return names[static_cast<std::size_t>(kind)];
-}
-
-enum class reduction_kind : std::uint8_t { none, sum, max, min, mean, pairwise };
+enum class reduction_kind : std::uint8_t { none, sum, max, min, mean, pairwise, own };
 
 [[nodiscard]] constexpr std::string_view name_of(reduction_kind kind) noexcept {
-  constexpr std::string_view names[] = {"none", "sum", "max", "min", "mean", "pairwise"};
+  constexpr std::string_view names[] = {"none", "sum", "max", "min", "mean", "pairwise", "own"};
   return names[static_cast<std::size_t>(kind)];
 }
 
 template <class Op>
-inline constexpr reduction_kind reduction_of = reduction_kind::none;
+inline constexpr reduction_kind reduction_of =
+    std::is_base_of_v<reduction::own, Op> ? reduction_kind::own : reduction_kind::none;
 template <>
 inline constexpr reduction_kind reduction_of<reduction::sum> = reduction_kind::sum;
 template <>
@@ -66,7 +45,7 @@ struct call {
   /// Elements: of the whole view; in gather and scatter of one rank's part; in ragged all_to_all and exchange 0,
   /// because it differs between ranks.
   std::int64_t count = 0;
-  /// Of a ragged all_gather a fingerprint of its counts, of a ragged all_to_all 1; otherwise 0.
+  /// Of a ragged reduce_scatter or all_gather a fingerprint of its counts, of a ragged all_to_all 1; otherwise 0.
   std::uint64_t shape = 0;
   friend bool operator==(call const&, call const&) = default;
 };
@@ -115,7 +94,7 @@ struct part {
 ///
 ///                  from                       to                        count
 ///   all_reduce     values                     values                    of values
-///   reduce_scatter values                     values, slice rank()      of values, size() equal slices
+///   reduce_scatter values                     values, slice rank()      of values, equal slices; or `counts`
 ///   reduce         values                     values at the root        of values
 ///   all_gather     values, slice rank()       values                    of values, equal slices; or `counts`
 ///   gather         part                       whole, at the root        of a part
@@ -131,7 +110,7 @@ struct command {
   void* to = nullptr;
   std::size_t element_bytes = 1;
   element_kernels const* elements = nullptr;  ///< null in barrier, split, duplicate
-  std::span<std::int64_t const> counts{};     ///< ragged all_gather: elements of each rank
+  std::span<std::int64_t const> counts{};     ///< ragged reduce_scatter, all_gather: elements of each rank
   std::span<part const> parts{};              ///< exchange; ragged all_to_all: to and from each rank, in rank order
   std::uint64_t bytes = 0;                    ///< what it counts as sent
   std::uint32_t messages = 0;

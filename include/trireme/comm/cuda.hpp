@@ -6,6 +6,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "trireme/comm/command.hpp"
 #include "trireme/comm/detail/cuda_kernels.hpp"
 #include "trireme/comm/space_kernels.hpp"
 #include "trireme/core/cuda_space.hpp"
@@ -16,33 +17,36 @@
 
 namespace trireme::comm::detail {
 
-template <class T>
-[[nodiscard]] consteval cuda_element cuda_element_of() {
-  using enum cuda_element;
-  if constexpr (std::is_same_v<T, double>)
-    return f64;
-  else if constexpr (std::is_same_v<T, float>)
-    return f32;
-  else if constexpr (std::is_same_v<T, bfloat16>)
-    return bf16;
-  else if constexpr (!std::is_integral_v<T>)
-    return f16;
-  else if constexpr (sizeof(T) == 8)
-    return std::is_signed_v<T> ? i64 : u64;
-  else if constexpr (sizeof(T) == 4)
-    return std::is_signed_v<T> ? i32 : u32;
-  else
-    return std::is_signed_v<T> ? i8 : u8;
+[[nodiscard]] constexpr cuda_element cuda_element_of(dtype type) noexcept {
+  switch (type) {
+    case dtype::f64:
+      return cuda_element::f64;
+    case dtype::f32:
+      return cuda_element::f32;
+    case dtype::bf16:
+      return cuda_element::bf16;
+    case dtype::f16:
+      return cuda_element::f16;
+    case dtype::i64:
+      return cuda_element::i64;
+    case dtype::u64:
+      return cuda_element::u64;
+    case dtype::i32:
+      return cuda_element::i32;
+    case dtype::u32:
+      return cuda_element::u32;
+    case dtype::i8:
+      return cuda_element::i8;
+    case dtype::u8:
+      break;
+  }
+  return cuda_element::u8;
 }
 
-template <class Op>
-[[nodiscard]] consteval cuda_reduction cuda_reduction_of() {
-  if constexpr (std::is_same_v<Op, reduction::max>)
-    return cuda_reduction::max;
-  else if constexpr (std::is_same_v<Op, reduction::min>)
-    return cuda_reduction::min;
-  else
-    return std::is_same_v<Op, reduction::mean> ? cuda_reduction::mean : cuda_reduction::sum;
+[[nodiscard]] constexpr cuda_reduction cuda_reduction_of(reduction_kind op) noexcept {
+  if (op == reduction_kind::max) return cuda_reduction::max;
+  if (op == reduction_kind::min) return cuda_reduction::min;
+  return op == reduction_kind::mean ? cuda_reduction::mean : cuda_reduction::sum;
 }
 
 }  // namespace trireme::comm::detail
@@ -53,6 +57,7 @@ namespace trireme::comm {
 template <>
 struct space_kernels<cuda> {
   static constexpr bool touchable = false;
+  static constexpr bool pairwise = false;
   static void copy(void* to, void const* from, std::size_t bytes) {
     if (bytes == 0 || to == from) return;
     expect_cuda(::cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda::stream()),
@@ -61,10 +66,12 @@ struct space_kernels<cuda> {
   template <class T, class Op>
   static void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
                       int divisor) {
-    expect_cuda(static_cast<::cudaError_t>(
-                    detail::cuda_combine(detail::cuda_element_of<T>(), detail::cuda_reduction_of<Op>(), outputs.data(),
-                                         static_cast<int>(outputs.size()), terms.data(), static_cast<int>(terms.size()),
-                                         count, divisor, cuda::stream())),
+    if constexpr (std::is_same_v<Op, reduction::pairwise>)  // one rank alone may ask, but then combines nothing
+      throw config_error("trireme::comm: CUDA memory has no kernel for pairwise sums; use reduction::sum");
+    expect_cuda(static_cast<::cudaError_t>(detail::cuda_combine(
+                    detail::cuda_element_of(dtype_of<T>), detail::cuda_reduction_of(reduction_of<Op>), outputs.data(),
+                    static_cast<int>(outputs.size()), terms.data(), static_cast<int>(terms.size()), count, divisor,
+                    cuda::stream())),
                 "trireme::comm: reducing in CUDA memory");
   }
   static void complete() { cuda::finish(); }

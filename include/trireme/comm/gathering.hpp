@@ -1,15 +1,27 @@
 #pragma once
 
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "trireme/comm/bootstrap.hpp"
-#include "trireme/comm/detail/file_gather.hpp"
+#include "trireme/comm/command.hpp"
 #include "trireme/comm/rendezvous.hpp"
+#include "trireme/core/error.hpp"
 
 namespace trireme::comm {
 
@@ -40,6 +52,135 @@ struct meeting_method {
 };
 
 namespace detail {
+
+/// An all-gather through files PATH.0, PATH.1, ...: each rank writes its own, whole or not at all, and reads all.
+///
+/// A file holds its rank's nonce, the nonces that the rank has seen, and its blob. A rank is done when every file names
+/// the nonces of this moment: what an earlier run has left behind cannot know them. Called once.
+class file_gather {
+ public:
+  static constexpr std::size_t most_bytes = 1 << 16;  ///< of a blob
+
+  file_gather(std::string_view who, std::string path, int rank, int size, std::chrono::milliseconds deadline)
+      : who_(who), path_(std::move(path)), rank_(rank), size_(size), deadline_(deadline) {
+    if (path_.empty())
+      throw config_error(text(who, ": ranks that meet by file need .file, a path that all of them reach"));
+    if (::getrandom(&nonce_, sizeof nonce_, 0) != sizeof nonce_)
+      throw config_error(text(who, ": the system gave no random numbers"));
+    nonce_ |= 1U;  // 0 is: not seen
+  }
+  file_gather(file_gather const&) = delete;
+  file_gather& operator=(file_gather const&) = delete;
+  /// Called when all ranks are done, so that no rank reads the file any more.
+  ~file_gather() {
+    if (written_) ::unlink(name(rank_).c_str());
+  }
+
+  [[nodiscard]] std::vector<std::string> operator()(std::string const& own) {
+    if (own.size() > most_bytes)
+      throw config_error(text(who_, ": ", own.size(), " bytes are too many to exchange by file"));
+    auto const ranks = static_cast<std::size_t>(size_);
+    std::vector<std::uint64_t> seen(ranks);
+    std::vector<record> all(ranks);
+    auto const until = std::chrono::steady_clock::now() + deadline_;
+    auto pause = std::chrono::microseconds(200);
+    for (bool first = true;; first = false) {
+      auto now = seen;
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        if (static_cast<int>(rank) != rank_) all[rank] = read(static_cast<int>(rank));
+        now[rank] = static_cast<int>(rank) == rank_ ? nonce_ : all[rank].nonce;
+      }
+      if (first || now != seen) write({nonce_, now, own});
+      seen = std::move(now);
+      all[static_cast<std::size_t>(rank_)] = {nonce_, seen, own};
+      bool const complete = std::ranges::find(seen, std::uint64_t{0}) == seen.end() &&
+                            std::ranges::all_of(all, [&](record const& each) { return each.seen == seen; });
+      if (complete) break;
+      if (std::chrono::steady_clock::now() > until) throw comm_error(lateness(all, seen));
+      std::this_thread::sleep_for(pause);
+      pause = std::min<std::chrono::microseconds>(pause * 2, std::chrono::milliseconds(20));
+    }
+    std::vector<std::string> blobs;
+    for (auto& each : all) blobs.push_back(std::move(each.blob));
+    return blobs;
+  }
+
+ private:
+  struct record {
+    std::uint64_t nonce = 0;
+    std::vector<std::uint64_t> seen{};
+    std::string blob{};
+  };
+
+  [[nodiscard]] std::string name(int rank) const { return text(path_, ".", rank); }
+  [[nodiscard]] std::string lateness(std::vector<record> const& all, std::vector<std::uint64_t> const& seen) const {
+    std::string missing;
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+      if (all[rank].seen != seen) missing += text(missing.empty() ? "" : ", ", rank);
+    return text(who_, ": waited ", to_string(deadline_), " for rank ", missing, " of ", size_, " at the files ", path_,
+                ".*; start it, and let all ranks reach this path");
+  }
+
+  /// The record of a rank, empty if there is no whole one yet.
+  [[nodiscard]] record read(int rank) const {
+    int const file = ::open(name(rank).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (file < 0) return {};
+    auto const head = (static_cast<std::size_t>(size_) + 1) * sizeof(std::uint64_t);
+    std::string bytes(head + most_bytes + 1, '\0');
+    std::size_t got = 0;
+    while (got < bytes.size()) {
+      auto const more = ::read(file, bytes.data() + got, bytes.size() - got);
+      if (more < 0 && errno == EINTR) continue;
+      if (more <= 0) break;
+      got += static_cast<std::size_t>(more);
+    }
+    ::close(file);
+    if (got < head || got == bytes.size()) return {};  // of a run with more ranks, or nothing of ours
+    record out;
+    out.seen.resize(static_cast<std::size_t>(size_));
+    std::memcpy(&out.nonce, bytes.data(), sizeof out.nonce);
+    std::memcpy(out.seen.data(), bytes.data() + sizeof out.nonce, head - sizeof out.nonce);
+    out.blob = bytes.substr(head, got - head);
+    return out;
+  }
+
+  void write(record const& it) {
+    auto const draft = text(path_, ".", rank_, ".", nonce_);
+    std::string bytes(reinterpret_cast<char const*>(&it.nonce), sizeof it.nonce);
+    bytes.append(reinterpret_cast<char const*>(it.seen.data()), it.seen.size() * sizeof(std::uint64_t));
+    bytes += it.blob;
+    int const file = ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    bool good = file >= 0;
+    std::size_t done = 0;
+    while (good && done < bytes.size()) {
+      auto const more = ::write(file, bytes.data() + done, bytes.size() - done);
+      if (more < 0 && errno == EINTR) continue;
+      good = more > 0;
+      if (good) done += static_cast<std::size_t>(more);
+    }
+    auto problem = errno;
+    if (file >= 0 && ::close(file) != 0 && good) {
+      good = false;
+      problem = errno;
+    }
+    if (good && ::rename(draft.c_str(), name(rank_).c_str()) != 0) {
+      good = false;
+      problem = errno;
+    }
+    if (!good) {
+      if (file >= 0) ::unlink(draft.c_str());
+      throw config_error(text(who_, ": the file ", draft, " cannot be written: ", std::strerror(problem),
+                              "; give .file a path in a folder that all ranks may write"));
+    }
+    written_ = true;
+  }
+
+  std::string who_, path_;
+  int rank_, size_;
+  std::chrono::milliseconds deadline_;
+  std::uint64_t nonce_ = 0;
+  bool written_ = false;
+};
 
 [[nodiscard]] inline bootstrap::place placed(std::string_view who) {
   auto const here = bootstrap::detect();

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,10 +10,15 @@
 
 namespace trireme::comm {
 
+/// Elements of one cache line, at least one.
+[[nodiscard]] constexpr std::int64_t line_of(std::size_t element_bytes) noexcept {
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(64 / element_bytes));
+}
+
 /// The part of `count` elements that rank `rank` of `size` works on in all_reduce and broadcast. Cut at multiples of a
 /// cache line, the first ranks taking one line more, so that no two ranks write to one line.
 [[nodiscard]] constexpr interval slice_of(std::int64_t count, std::size_t element_bytes, int rank, int size) noexcept {
-  auto const line = static_cast<std::int64_t>(64 / element_bytes);
+  auto const line = line_of(element_bytes);
   auto const lines = (count + line - 1) / line;
   auto const each = lines / size;
   auto const larger = lines % size;
@@ -23,67 +27,13 @@ namespace trireme::comm {
   return {first, last - first};
 }
 
-/// Which ranks have a side in a move.
-enum class side : std::uint8_t { all, root };
-/// Which elements of a view: all `count` of them, or those that the giver, or the taker, owns.
-enum class piece : std::uint8_t { whole, of_giver, of_taker };
-/// How a view is cut into what ranks own: at cache lines, into equal slices (ragged: by counts), or `count` a rank.
-enum class cut : std::uint8_t { none, lines, equal, parts };
-
-/// Each giver gives a piece of what it has to each taker, itself included.
-struct move {
-  side givers = side::all;
-  side takers = side::all;
-  piece given = piece::whole;  ///< of the giver's `from`
-  piece taken = piece::whole;  ///< of the taker's `to`
-  bool folds = false;          ///< what all givers give is combined, in rank order
-};
-
-/// What a collective moves, in this order. None where only calls meet, or where parts say it (exchange).
-struct row {
-  cut into = cut::none;
-  std::uint8_t count = 0;
-  std::array<move, 2> moves{};
-};
-
-namespace detail {
-namespace moves {
-inline constexpr move scatters{side::all, side::all, piece::of_taker, piece::of_taker, true};
-inline constexpr move gathers{side::all, side::all, piece::of_giver, piece::of_giver};
-inline constexpr move reduces{side::all, side::root, piece::whole, piece::whole, true};
-inline constexpr move collects{side::all, side::root, piece::whole, piece::of_giver};
-inline constexpr move deals{side::root, side::all, piece::of_taker, piece::whole};
-inline constexpr move tells{side::root, side::all, piece::whole, piece::whole};
-inline constexpr move trades{side::all, side::all, piece::of_taker, piece::of_giver};
-}  // namespace moves
-
-inline constexpr row rows_of_collectives[collective_kinds] = {
-    {},                                                    // barrier
-    {cut::lines, 2, {{moves::scatters, moves::gathers}}},  // all_reduce
-    {cut::equal, 1, {{moves::scatters}}},                  // reduce_scatter
-    {cut::lines, 1, {{moves::reduces}}},                   // reduce
-    {cut::equal, 1, {{moves::gathers}}},                   // all_gather
-    {cut::parts, 1, {{moves::collects}}},                  // gather
-    {cut::parts, 1, {{moves::deals}}},                     // scatter
-    {cut::lines, 1, {{moves::tells}}},                     // broadcast
-    {cut::equal, 1, {{moves::trades}}},                    // all_to_all; ragged: as its parts say
-    {},                                                    // exchange: as its parts say
-    {},                                                    // peers
-    {},                                                    // split
-    {},                                                    // duplicate
-};
-}  // namespace detail
-
-[[nodiscard]] constexpr row const& row_of(collective kind) noexcept {
-  return detail::rows_of_collectives[static_cast<std::size_t>(kind)];
-}
-
 /// The row of one call among `size` ranks.
 struct geometry {
   call const& what;
   std::size_t element_bytes;
   int size;
-  std::span<std::int64_t const> counts{};  ///< of a ragged all_gather
+  std::span<std::int64_t const> counts{};  ///< of a ragged call: elements of each rank
+  std::span<std::int64_t const> firsts{};  ///< and of all ranks before it, where somebody has added them up
 
   [[nodiscard]] constexpr row const& of() const noexcept { return row_of(what.kind); }
   [[nodiscard]] constexpr bool gives(move const& it, int rank) const noexcept {
@@ -108,6 +58,7 @@ struct geometry {
   [[nodiscard]] constexpr interval owned(int rank) const noexcept {
     if (of().into == cut::lines) return slice_of(what.count, element_bytes, rank, size);
     if (counts.empty()) return {rank * owned_count(rank), owned_count(rank)};
+    if (!firsts.empty()) return {firsts[static_cast<std::size_t>(rank)], owned_count(rank)};
     interval out{0, owned_count(rank)};
     for (int below = 0; below < rank; ++below) out.first += owned_count(below);
     return out;
@@ -134,12 +85,7 @@ struct geometry {
         continue;
       }
       if (own < 0) own = owned_count(rank);
-      if (it.given == piece::of_giver)
-        sum += own * others;
-      else if (moves.into == cut::equal)
-        sum += own * (size - 1);
-      else
-        sum += all() - own;
+      sum += it.given == piece::of_giver ? own * others : all() - own;
     }
     return sum;
   }

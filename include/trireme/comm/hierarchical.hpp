@@ -15,7 +15,7 @@
 #include "trireme/comm/decorate.hpp"
 #include "trireme/comm/detail/colors.hpp"
 #include "trireme/comm/detail/failure.hpp"
-#include "trireme/comm/detail/hierarchy_stages.hpp"
+#include "trireme/comm/detail/hierarchy.hpp"
 #include "trireme/comm/launch.hpp"
 
 namespace trireme::comm {
@@ -104,7 +104,8 @@ class hierarchical_request {
 /// Large messages are reduced inside a node first, so that only one part of them a node travels between nodes:
 ///   all_reduce      inner reduce_scatter, outer all_reduce of the slice, inner all_gather; small ones and the elements
 ///                   that do not divide: inner, then outer all_reduce
-///   reduce_scatter  inner for each node, then outer          all_gather  to the same place of each node, then inside
+///   reduce_scatter  inner for each node, then outer (ragged: an outer reduce for each node)
+///   all_gather  to the same place of each node, then inside
 ///   broadcast, scatter  outer to the root's place, then inside           reduce, gather  inside, then outer
 ///   all_to_all      inside to the place, then between to the node        barrier         inside, then between
 ///
@@ -157,12 +158,17 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
   static constexpr bool supports(collective kind, dtype type, reduction_kind op) noexcept {
     using enum collective;
     if (op == reduction_kind::pairwise) return false;  // the tree over all ranks has nodes across both worlds
+    constexpr collective staged[] = {barrier, all_reduce, reduce_scatter, reduce,     all_gather,
+                                     gather,  scatter,    broadcast,      all_to_all, exchange};
+    if (std::ranges::find(staged, kind) == std::ranges::end(staged))
+      return false;  // what detail/hierarchy.hpp has stages for
     auto const below = [&](collective each, reduction_kind how) {
       return Inner::template supports<Space>(each, type, how) && Outer::template supports<Space>(each, type, how);
     };
     bool const scratch = kind == reduce || kind == gather || kind == scatter || kind == all_to_all;
     if (scratch && !std::same_as<Space, host> && !std::same_as<Space, phantom>) return false;
     if (kind == all_reduce && !(below(reduce_scatter, op) && below(all_gather, reduction_kind::none))) return false;
+    if (kind == reduce_scatter && !below(reduce, op)) return false;  // ragged
     if (kind == all_gather && !below(exchange, reduction_kind::none)) return false;
     return below(kind, op);
   }

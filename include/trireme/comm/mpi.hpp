@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "trireme/comm/bootstrap.hpp"
-#include "trireme/comm/detail/mpi_engine.hpp"
-#include "trireme/comm/detail/node_setup.hpp"
-#include "trireme/comm/detail/process_recovery.hpp"
+#include "trireme/comm/detail/process_start.hpp"
 #include "trireme/comm/launch.hpp"
+#include "trireme/comm/mpi/engine.hpp"
+#include "trireme/comm/node/setup.hpp"
 #include "trireme/comm/process_world.hpp"
 #include "trireme/comm/processes.hpp"
 #include "trireme/comm/sum_order.hpp"

@@ -4,36 +4,17 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <numeric>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "trireme/comm/bootstrap.hpp"
-#include "trireme/comm/detail/mpi_session.hpp"
 #include "trireme/comm/gathering.hpp"
 #include "trireme/comm/mpi.hpp"
+#include "trireme/comm/mpi/session.hpp"
 
 namespace trireme::comm {
 
 namespace detail {
-
-[[nodiscard]] inline std::vector<std::string> all_gather_text(mpi_world& world, std::string const& own) {
-  auto const ranks = static_cast<std::size_t>(world.size());
-  std::vector<std::int64_t> sizes(ranks);
-  sizes[static_cast<std::size_t>(world.rank())] = static_cast<std::int64_t>(own.size());
-  world.all_gather(tensor_view{sizes});
-  std::vector<std::uint8_t> letters(static_cast<std::size_t>(std::accumulate(sizes.begin(), sizes.end(), 0LL)));
-  auto const first = std::accumulate(sizes.begin(), sizes.begin() + world.rank(), std::int64_t{0});
-  std::copy(own.begin(), own.end(), letters.begin() + first);
-  world.all_gather(tensor_view{letters}, sizes);
-  std::vector<std::string> all;
-  auto at = letters.begin();
-  for (auto const size : sizes) {
-    all.emplace_back(at, at + size);
-    at += size;
-  }
-  return all;
-}
 
 [[nodiscard]] inline gathering gather_by_mpi(meeting_method::request const& it) {
   mpi_session::instance().begin();
@@ -49,7 +30,11 @@ namespace detail {
   } else {
     out.local_rank = here.local_rank;
   }
-  out.all_gather = [world](std::string const& own) { return all_gather_text(*world, own); };
+  out.all_gather = [world](std::string const& own) {
+    return gather_texts(world->rank(), world->size(), own, [&](auto values, std::span<std::int64_t const> counts) {
+      counts.empty() ? world->all_gather(values) : world->all_gather(values, counts);
+    });
+  };
   out.who_is_missing = [watch]() -> std::string {
     try {
       watch->barrier();

@@ -11,9 +11,9 @@
 
 #include "trireme/comm/collectives.hpp"
 #include "trireme/comm/cuda.hpp"
-#include "trireme/comm/detail/nccl_engine.hpp"
 #include "trireme/comm/gathering.hpp"
 #include "trireme/comm/launch.hpp"
+#include "trireme/comm/nccl/engine.hpp"
 #include "trireme/comm/sum_order.hpp"
 
 namespace trireme::comm {
@@ -150,7 +150,8 @@ class nccl_world : public collectives<nccl_world> {
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind op) noexcept {
-    return (std::same_as<Space, cuda> || std::same_as<Space, host>)&&op != reduction_kind::pairwise;
+    return (std::same_as<Space, cuda> || std::same_as<Space, host>)&&op != reduction_kind::pairwise &&
+           op != reduction_kind::own;
   }
   void run(command const& it) { request(detail::begin(at_, it)).wait(); }
   [[nodiscard]] request start(command const& it) { return request(detail::begin(at_, it)); }

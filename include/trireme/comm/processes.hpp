@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "trireme/comm/bootstrap.hpp"
-#include "trireme/comm/detail/process_recovery.hpp"
 #include "trireme/comm/detail/process_start.hpp"
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/process_world.hpp"

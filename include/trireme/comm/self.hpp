@@ -42,8 +42,9 @@ class self_world : public collectives<self_world> {
   [[nodiscard]] int size() const noexcept { return 1; }
 
   template <class Space>
-  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return requires { &space_kernels<Space>::copy; };
+  static constexpr bool supports(collective, dtype, reduction_kind op) noexcept {
+    return requires { &space_kernels<Space>::copy; }
+    &&(op != reduction_kind::own || detail::can_combine<Space>(op));
   }
   void run(command const& it) const {
     if (it.elements == nullptr) return;

@@ -68,8 +68,9 @@ class threads_world : public collectives<threads_world> {
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return engine_->deadline(); }
 
   template <class Space>
-  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return requires { &space_kernels<Space>::copy; };
+  static constexpr bool supports(collective, dtype, reduction_kind op) noexcept {
+    return requires { &space_kernels<Space>::copy; }
+    &&detail::can_combine<Space>(op);
   }
 
   void run(command const& it) { engine_->run(it); }

@@ -19,7 +19,7 @@
 #endif
 
 #include "trireme/comm/detail/failure.hpp"
-#include "trireme/comm/detail/node_engine.hpp"
+#include "trireme/comm/node/engine.hpp"
 #include "trireme/comm/threads.hpp"
 
 // Bodies of threads.hpp (see core/compiled.hpp).

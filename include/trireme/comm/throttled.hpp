@@ -85,7 +85,7 @@ class throttled_request {
 ///   occupies the rank's link for  max(sum of sent(q) / bandwidth(to q), sum of received(q) / bandwidth(from q)),
 ///                                 after what already occupies it, as ranks send and receive at the same time;
 ///   then ends after               steps * the largest latency to or from a q that takes part;
-///   steps                         its moves (comm/geometry.hpp): 2 for all_reduce, 1 for every other collective, also
+///   steps                         its moves (comm/rows.hpp): 2 for all_reduce, 1 for every other collective, also
 ///                                 exchange; 0 for one rank, for split and duplicate, and for a rank that has no
 ///                                 message in an exchange.
 /// Time runs from the rank's own start of the command, so requests overlap with computing and queue behind each other.

@@ -12,12 +12,12 @@ namespace trireme::comm {
 /// What a rank sends to other ranks in one collective, in bytes: what `traffic()` counts on every communicator, and
 /// what a plan adds up before anything runs. `count` is the number of elements of the whole view.
 ///
-/// Bytes  the bandwidth-optimal volume, as the moves of comm/geometry.hpp say. What really travels may differ, but
+/// Bytes  the bandwidth-optimal volume, as the moves of comm/rows.hpp say. What really travels may differ, but
 ///        every communicator counts these bytes: comm::mpi sends more where latency decides (small values go whole),
 ///        and in shared memory ranks read instead of sending.
 namespace bytes_sent {
 
-/// Of any collective without parts of its own. `counts` are those of a ragged all_gather: the elements of each rank.
+/// Of any collective without parts of its own. `counts` are those of a ragged call: the elements of each rank.
 [[nodiscard]] constexpr std::uint64_t of(call const& what, std::size_t element_bytes, int rank, int size,
                                          std::span<std::int64_t const> counts = {}) {
   return static_cast<std::uint64_t>(geometry{what, element_bytes, size, counts}.sent(rank)) * element_bytes;
@@ -27,6 +27,13 @@ namespace bytes_sent {
 }
 [[nodiscard]] constexpr std::uint64_t reduce_scatter(std::int64_t count, std::size_t element_bytes, int size) {
   return of({.kind = collective::reduce_scatter, .count = count}, element_bytes, 0, size);
+}
+[[nodiscard]] constexpr std::uint64_t reduce_scatter(std::span<std::int64_t const> counts, std::size_t element_bytes,
+                                                     int rank) {
+  std::int64_t all = 0;
+  for (auto const each : counts) all += each;
+  return of({.kind = collective::reduce_scatter, .count = all}, element_bytes, rank, static_cast<int>(counts.size()),
+            counts);
 }
 [[nodiscard]] constexpr std::uint64_t all_gather(std::int64_t count, std::size_t element_bytes, int size) {
   return of({.kind = collective::all_gather, .count = count}, element_bytes, 0, size);
@@ -71,6 +78,16 @@ inline constexpr std::size_t gathered_bytes = std::size_t{64} << 10;
 /// The most bytes of one block that rounds deal, or that they gather where all blocks are kept.
 inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
 
+/// Whether rounds gather the whole values of all ranks, which each then combines or keeps for itself.
+[[nodiscard]] constexpr bool gathers_terms(geometry const& it) noexcept {
+  auto const all = static_cast<std::size_t>(it.what.count) * it.element_bytes * static_cast<std::size_t>(it.size);
+  return (it.of().moves[0].given == piece::whole || it.of().count == 2) && all <= gathered_bytes;
+}
+/// Whether rounds deal what each rank owns to it.
+[[nodiscard]] constexpr bool deals_blocks(geometry const& it) noexcept {
+  return it.of().into != cut::parts && static_cast<std::size_t>(it.largest()) * it.element_bytes <= dealt_bytes;
+}
+
 /// How many latencies of a network a rank waits in a command, one after the other, as comm::mpi carries it between
 /// machines: its rounds, and as many again to gather the results of an all_reduce or reduce of middle size. Large
 /// values travel beside the rounds, one message for each move; carried sums and MPI's own collectives are counted so,
@@ -79,18 +96,31 @@ inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
   if (size == 1) return 0;
   if (it.what.kind == collective::exchange) return it.messages > 0 ? 1 : 0;
   auto const rounds = rounds_among(size);
-  auto const& row = row_of(it.what.kind);
-  if (!row.moves[0].folds || row.into != cut::lines) return rounds;
-  auto const whole = static_cast<std::size_t>(it.what.count) * it.element_bytes;
-  auto const slice =
-      static_cast<std::size_t>(slice_of(it.what.count, it.element_bytes, 0, size).count) * it.element_bytes;
-  if (whole * static_cast<std::size_t>(size) <= gathered_bytes) return rounds;
-  return slice <= dealt_bytes ? 2 * rounds : std::max(rounds, 2);
+  geometry const where{it.what, it.element_bytes, size, it.counts};
+  if (!where.of().moves[0].folds || where.of().into != cut::lines || gathers_terms(where)) return rounds;
+  return deals_blocks(where) ? 2 * rounds : std::max(rounds, 2);
 }
 
 [[nodiscard]] inline std::uint32_t messages_of(command const& it, int size) noexcept {
   if (it.bytes == 0) return 0;
   return row_of(it.what.kind).moves[0].takers == side::root ? 1U : static_cast<std::uint32_t>(size - 1);
+}
+
+/// Sets what a command of parts counts.
+inline void count_parts(command& it, int rank) noexcept {
+  it.bytes = 0;
+  it.messages = 0;
+  for (auto const& each : it.parts) {
+    if (!each.sent || each.peer == rank || each.count == 0) continue;
+    it.bytes += static_cast<std::uint64_t>(each.count) * size_of(each.type);
+    ++it.messages;
+  }
+}
+/// Sets what a command counts: its bytes and messages.
+inline void count_sent(command& it, int rank, int size) noexcept {
+  if (!it.parts.empty()) return count_parts(it, rank);
+  it.bytes = bytes_sent::of(it.what, it.element_bytes, rank, size, it.counts);
+  it.messages = messages_of(it, size);
 }
 
 /// What passes between this rank and one other in one command. Over all peers `sent` adds up to command::bytes and

@@ -21,6 +21,10 @@ struct pairwise {};  ///< the sum, formed in a fixed binary tree over the ranks 
 struct max {};
 struct min {};   ///< the smallest number; NaN where any rank has NaN, and -0 is less than +0
 struct mean {};  ///< the sum, divided by the number of ranks before it is rounded; floating-point elements only
+/// Base of a reduction of your own: an empty class with `T operator()(T const& a, T const& b) const`, which must be
+/// associative, for trivially copyable T of at most 1 KiB in host memory. Ranks are combined in rank order, so it need
+/// not be commutative.
+struct own {};
 }  // namespace reduction
 
 /// Bytes and messages that one rank has sent to others through a communicator since it was made (or split off).
@@ -28,7 +32,7 @@ struct mean {};  ///< the sum, divided by the number of ranks before it is round
 /// Every communicator counts by one formula, so that a plan can be exact; n are the bytes of the whole view, p =
 /// size():
 ///   all_reduce                               n - own + own (p - 1), own = bytes of the rank's slice; ~ 2 n (p - 1) / p
-///   reduce_scatter, all_gather, all_to_all   n (p - 1) / p; ragged all_gather own (p - 1), ragged all_to_all n - own
+///   reduce_scatter, all_gather, all_to_all   n (p - 1) / p; ragged all_gather own (p - 1), the others n - own
 ///   broadcast                                n (p - 1) at the root, otherwise 0
 ///   scatter                                  n (p - 1) / p at the root, otherwise 0
 ///   reduce, gather                           n, but 0 at the root
@@ -124,6 +128,15 @@ template <class C, class T, class Op = reduction::sum, class Space = host>
 concept has_reduce_scatter = requires(C& world, tensor_view<T, Space> values, Op op) {
   world.reduce_scatter(values, op);
   { world.reduce_scatter_async(values, op) } -> communication_request;
+};
+
+/// reduce_scatter(values, counts, op): the ragged form. Slice r has counts[r] elements and begins behind those of the
+/// ranks below it; every rank passes the same counts. Shapes: values (sum of counts).
+template <class C, class T, class Op = reduction::sum, class Space = host>
+concept has_ragged_reduce_scatter = requires(C& world, tensor_view<T, Space> values,
+                                             std::span<std::int64_t const> counts, Op op) {
+  world.reduce_scatter(values, counts, op);
+  { world.reduce_scatter_async(values, counts, op) } -> communication_request;
 };
 
 /// all_gather(values): in place on size() equal slices; every rank gives slice rank() and gets the others.

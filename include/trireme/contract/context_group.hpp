@@ -62,7 +62,7 @@ class context_group : public rank_group<context_group<Env>> {
 
   [[nodiscard]] context_part const& part() const noexcept { return part_; }
 
-  /// Causal self-attention of the whole samples; heads is written. kept.qkv is this rank's rows of queries, keys and
+  /// Self-attention of the whole samples; heads is written. kept.qkv is this rank's rows of queries, keys and
   /// values; all of kept lives on in `activations`.
   /// @param shape  of what lies here.
   virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,

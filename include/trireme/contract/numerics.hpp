@@ -20,21 +20,31 @@ struct gradient_terms {
 struct loss_sum {
   double sum = 0;
   std::int64_t count = 0;
+  std::int64_t left_out = 0;  ///< rows that have no loss, but a share of the weight that backward gave to all rows
   [[nodiscard]] double mean() const noexcept { return count == 0 ? 0.0 : sum / static_cast<double>(count); }
   loss_sum& operator+=(loss_sum const& other) noexcept {
     sum += other.sum;
     count += other.count;
+    left_out += other.left_out;
     return *this;
   }
 };
 
-/// The sizes of an attention.
+/// Which positions of its sample a query sees.
+struct attention_mask {
+  bool causal = true;       ///< none behind its own
+  std::int64_t window = 0;  ///< those fewer than so many positions away; 0: however far
+  friend bool operator==(attention_mask const&, attention_mask const&) = default;
+};
+
+/// The sizes of an attention, and its mask.
 struct attention_shape {
   std::int64_t batch = 0;
   std::int64_t context = 0;
   std::int64_t heads = 0;
   std::int64_t channels = 0;
   std::int64_t first_head = 0;  ///< the number of the first of these heads among all of its layer, for dropout
+  attention_mask mask{};
   [[nodiscard]] constexpr std::int64_t head_channels() const noexcept { return channels / heads; }
 };
 

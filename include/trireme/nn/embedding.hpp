@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "trireme/contract/context_group.hpp"
 #include "trireme/core/error.hpp"
@@ -10,14 +11,16 @@
 
 namespace trireme::nn {
 
-/// The first layer of a model of tokens: y[b,t] = table[token[b,t]], and + positions[t] if `positions` is not 0.
+/// The first layer of a model of tokens: y[b,t] = table[token[b,t]], and + positions[t] if `positions` is not 0, and
+/// + segments[s] if `segments` is not 0: s is the number of `separator` tokens before t, at most segments - 1.
 ///
 /// Shapes   tokens (B, T) int32 from the batch, y (B*T, outputs); the table (words, outputs), the positions' table
-///          (positions, outputs). unembedding{.tied = name} multiplies by the table of that name.
-/// Ranks    each rank of a tensor group has some rows of the words' table, and all of the positions'. A rank adds 0 for
+///          (positions, outputs), the segments' (segments, outputs). unembedding{.tied = name} multiplies by the table
+///          of that name.
+/// Ranks    each rank of a tensor group has some rows of the words' table, and all of the others. A rank adds 0 for
 ///          a word that lies elsewhere; a sum over the group follows.
-/// Errors   config_error for no words or outputs, for more ranks than words, and for samples of more positions than
-///          `positions`, unless 0.
+/// Errors   config_error for no words or outputs, for more ranks than words, for samples of more positions than
+///          `positions`, unless 0, and for segments where a context group cuts samples.
 struct embedding {
   static constexpr layer_says says{.does = flow::source, .terms = true};
   std::int64_t words = 0;
@@ -26,6 +29,9 @@ struct embedding {
   std::string table = "weight";  ///< the last part of the table's name
   std::string position_table = "positions";
   initial start{initial::distribution::normal, 0.02};
+  std::int64_t segments = 0;  ///< 0: no table of segments
+  std::int32_t separator = 0;
+  std::string segment_table = "segments";
   friend bool operator==(embedding const&, embedding const&) = default;
 };
 
@@ -43,14 +49,14 @@ namespace detail {
 
 /// A vocabulary's table, of which each rank of a tensor group has some rows.
 template <class Env>
-[[nodiscard]] parameter<Env> word_table(placing<Env> const& at, std::string name, shape const& extents,
-                                        initial const& start) {
+[[nodiscard]] parameter<Env> word_table(std::string_view layer, placing<Env> const& at, std::string name,
+                                        shape const& extents, initial const& start) {
   if (extents[0] < 1 || extents[1] < 1) {
-    throw config_error(text("trireme::nn::embedding: ", name, " has shape ", to_string(extents),
+    throw config_error(text("trireme::nn::", layer, ": ", name, " has shape ", to_string(extents),
                             " (words, channels); both must be at least 1"));
   }
   if (at.own.size > extents[0]) {
-    throw config_error(text("trireme::nn::embedding: the ", extents[0], " words of ", name, " cannot be cut into ",
+    throw config_error(text("trireme::nn::", layer, ": the ", extents[0], " words of ", name, " cannot be cut into ",
                             at.own.size, " ways; a tensor group has at most as many ranks as there are words"));
   }
   parameter_info info{std::move(name), extents, start, true};
@@ -72,6 +78,7 @@ class embedding_node final : public node<Env> {
   void visit(parameter_visitor<Env> const& each) override {
     each(table_);
     if (what_.positions > 0) each(positions_);
+    if (what_.segments > 0) each(segments_);
   }
   held<Env> forward(pass<Env>& pass, held<Env>, arena<space>& to, view) override {
     auto const tokens = pass.batch.inputs.template as<std::int32_t>();  // (B,T)
@@ -87,6 +94,8 @@ class embedding_node final : public node<Env> {
       kernels::embed(y.rows(row, words.size()), words, table_.value,
                      adds_positions ? positions_.value.rows(at.first, at.count) : decltype(positions_.value){}, part_);
     });
+    if (what_.segments > 0 && pass.group.rank() == 0)
+      kernels::embed_segments(y, tokens, what_.separator, segments_.value);
     return {y, true};
   }
   void backward_weight(pass<Env>& pass, layer_input<Env>, view dy) override {
@@ -97,14 +106,21 @@ class embedding_node final : public node<Env> {
           what_.positions > 0 ? positions_.gradient.rows(at.first, at.count) : decltype(positions_.gradient){},
           dy.rows(row, words.size()), words, part_);
     });
+    if (what_.segments > 0) kernels::embed_segments_backward(segments_.gradient, dy, tokens, what_.separator);
   }
 
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
     name_ = at.name;
-    table_ = word_table(at, text(at.name, ".", what_.table), {what_.words, what_.outputs}, what_.start);
+    table_ = word_table("embedding", at, text(at.name, ".", what_.table), {what_.words, what_.outputs}, what_.start);
     part_ = {at.own.of(what_.words).first, what_.words};
     positions_.info = {text(at.name, ".", what_.position_table), {what_.positions, what_.outputs}, what_.start, true};
+    if (what_.segments > 0 && context_group<Env>::of(at.groups).size() > 1) {
+      throw config_error(text("trireme::nn::embedding ", at.name,
+                              ": segments are counted in whole samples, and parallel::context cuts them; leave one of "
+                              "them out"));
+    }
+    segments_.info = {text(at.name, ".", what_.segment_table), {what_.segments, what_.outputs}, what_.start, true};
     at.width = what_.outputs;
   }
   // Calls f(tokens, first row, positions) for tokens of several samples that have the same positions, or of one.
@@ -124,7 +140,7 @@ class embedding_node final : public node<Env> {
   embedding what_;
   std::string name_;
   ops::table_part part_;
-  parameter<Env> table_{}, positions_{};
+  parameter<Env> table_{}, positions_{}, segments_{};
 };
 
 template <class Env>

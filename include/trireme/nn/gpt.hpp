@@ -9,6 +9,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/nn/checkpointed.hpp"
 #include "trireme/nn/detail/expect_positive.hpp"
+#include "trireme/nn/file_layout.hpp"
 #include "trireme/nn/gpt_units.hpp"
 
 namespace trireme::nn {
@@ -68,6 +69,36 @@ struct gpt {
     costs.front() = 0;
     costs.back() = 6 * c * static_cast<double>(vocabulary);
     return costs;
+  }
+
+  /// Hugging Face's files of GPT2LMHeadModel; with experts the names are this library's own.
+  [[nodiscard]] file_layout in_files() const {
+    file_layout out{"transformer.", {".attn.bias", ".attn.masked_bias", "lm_head.weight"}};
+    auto const c = channels;
+    // Weight and bias of one input after the other, as the parameter has them.
+    auto const pair = [&](std::string const& name, shape const& weight, shape const& bias) {
+      out.add(name + ".weight", weight);
+      out.add(name + ".bias", bias);
+    };
+    out.add("transformer.wte.weight", {vocabulary, c});
+    out.add("transformer.wpe.weight", {context, c});
+    for (std::int64_t i = 0; i < layers; ++i) {
+      auto const name = text("transformer.h.", i, ".");
+      pair(name + "ln_1", {c}, {c});
+      pair(name + "attn.c_attn", {c, 3 * c}, {3 * c});
+      pair(name + "attn.c_proj", {c, c}, {c});
+      pair(name + "ln_2", {c}, {c});
+      if (experts > 0) {
+        out.add(name + "mlp.router.weight", {c, experts});
+        pair(name + "mlp.experts.c_fc", {experts, c, 4 * c}, {experts, 4 * c});
+        pair(name + "mlp.experts.c_proj", {experts, 4 * c, c}, {experts, c});
+      } else {
+        pair(name + "mlp.c_fc", {c, 4 * c}, {4 * c});
+        pair(name + "mlp.c_proj", {4 * c, c}, {c});
+      }
+    }
+    pair("transformer.ln_f", {c}, {c});
+    return out;
   }
 
   template <class Emit>

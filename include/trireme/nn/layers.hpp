@@ -21,6 +21,7 @@ struct activation {
   friend bool operator==(activation const&, activation const&) = default;
 };
 [[nodiscard]] constexpr activation gelu() noexcept { return {ops::activation::gelu}; }
+[[nodiscard]] constexpr activation gelu_erf() noexcept { return {ops::activation::gelu_erf}; }
 [[nodiscard]] constexpr activation relu() noexcept { return {ops::activation::relu}; }
 [[nodiscard]] constexpr activation silu() noexcept { return {ops::activation::silu}; }
 [[nodiscard]] constexpr activation tanh() noexcept { return {ops::activation::tanh}; }
@@ -56,12 +57,17 @@ struct dropout {
   friend bool operator==(dropout const&, dropout const&) = default;
 };
 
-/// Causal self-attention of the queries, keys and values that its input has side by side. The products before and
-/// behind it are layers of their own.
+/// Self-attention of the queries, keys and values that its input has side by side. The products before and behind it
+/// are layers of their own.
+///
+/// A position sees itself and those before it; without `causal` those behind it too; with `window` only those fewer
+/// than so many positions away [Beltagy et al., "Longformer", 2020]. With `tokens.padding` nobody sees the padding at
+/// either end of a sample, with `tokens.separator` nobody sees another document of a packed sample.
 ///
 /// With `key_heads` (grouped-query attention) each key and its value serve heads / key_heads queries [Ainslie et al.,
-/// "GQA", 2023]. With `rotary`, queries and keys are rotated by their positions in whole samples [Su et al.,
-/// "RoFormer", 2021].
+/// "GQA", 2023]. With `norm`, queries and keys have RMS norms, as in Qwen 3: two gains, `q_norm.weight` and
+/// `k_norm.weight`, that all heads share. With `rotary`, queries and keys are rotated by their positions in whole
+/// samples [Su et al., "RoFormer", 2021].
 ///
 /// Shapes   x (rows, 3 * channels), y (rows, channels); head h has columns [h * channels/heads, (h+1) * channels/heads)
 ///          of each third. With fewer key heads x (rows, (heads + 2 * key_heads) * width), y (rows, heads * width): for
@@ -69,15 +75,24 @@ struct dropout {
 /// Ranks    a tensor group cuts between keys: it has at most as many ranks as there are key heads.
 /// Bytes    keeps x and y, and a number for each row and head. With fewer key heads it keeps 3 * heads * width numbers
 ///          a row in place of x, because keys and values are repeated for their queries; context groups send the
-///          repeated ones. With `rotary` each pass makes a table of width numbers a position, in scratch memory.
-/// Errors   config_error for heads that are no multiple of key_heads, a negative `rotary`, columns that do not make so
-///          many heads of one (with `rotary`: even) width, and a tensor group of more ranks than key heads.
+///          repeated ones. With `rotary` each pass makes a table of width numbers a position, in scratch memory. With
+///          `norm` it keeps x as well as its result, and a number for each row and head of queries and keys.
+/// Errors   config_error for heads that are no multiple of key_heads, a negative `rotary`, `window` or `norm`, a
+/// scaling
+///          that divides by no positive number, columns that do not make so many heads of one (with `rotary`: even)
+///          width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts samples or
+///          inputs are no tokens, and padding between words.
 struct attend {
   static constexpr nn::flow flow = nn::flow::columns;
   std::int64_t heads = 1;
-  double dropout = 0;          ///< of the attention weights
-  std::int64_t key_heads = 0;  ///< 0: as many as heads
-  double rotary = 0;           ///< base of the angles, 10000 for instance; 0: no rotation
+  double dropout = 0;             ///< of the attention weights
+  std::int64_t key_heads = 0;     ///< 0: as many as heads
+  double rotary = 0;              ///< base of the angles, 10000 for instance; 0: no rotation
+  ops::rotary_scaling scaling{};  ///< of the angles
+  bool causal = true;             ///< false: positions also see those behind them
+  std::int64_t window = 0;        ///< how many positions back are seen, its own included; 0: all
+  double norm = 0;                ///< epsilon of the norms of queries and keys; 0: no norms
+  ops::token_mask tokens{};       ///< padding and documents
   friend bool operator==(attend const&, attend const&) = default;
 };
 
@@ -352,20 +367,34 @@ class attend_node final : public node<Env> {
   explicit attend_node(attend const& what) : what_(what) {
     this->facts_.reads_y = true;
     if (what_.key_heads == 0) what_.key_heads = what_.heads;
-    if (what_.heads >= 1 && what_.key_heads >= 1 && what_.heads % what_.key_heads == 0 && what_.rotary >= 0) return;
-    throw config_error(text("trireme::nn::attend: ", what_.heads, " heads, ", what_.key_heads, " key heads, rotary ",
-                            what_.rotary, "; heads are a multiple of key_heads, and rotary is not negative"));
+    if (what_.heads < 1 || what_.key_heads < 1 || what_.heads % what_.key_heads != 0 || !(what_.rotary >= 0)) {
+      throw config_error(text("trireme::nn::attend: ", what_.heads, " heads, ", what_.key_heads, " key heads, rotary ",
+                              what_.rotary, "; heads are a multiple of key_heads, and rotary is not negative"));
+    }
+    auto const& scaling = what_.scaling;
+    if (what_.window < 0 || !(what_.norm >= 0) || !(scaling.factor > 0) || scaling.original < 0 ||
+        !(scaling.low < scaling.high)) {
+      throw config_error(text("trireme::nn::attend: window ", what_.window, ", norm ", what_.norm, ", scaling factor ",
+                              scaling.factor, " of ", scaling.original, " positions between ", scaling.low, " and ",
+                              scaling.high,
+                              " turns; window, norm and positions are not negative, the factor is above "
+                              "0, and low is below high"));
+    }
   }
   [[nodiscard]] layer_says says() const override { return {.does = flow::columns}; }
   [[nodiscard]] std::int64_t width(std::int64_t from) const override {
     return from / (what_.heads + 2 * what_.key_heads) * what_.heads;
   }
+  void visit(parameter_visitor<Env> const& each) override {
+    if (!normalises()) return;
+    each(query_gain_);
+    each(key_gain_);
+  }
   [[nodiscard]] columns wants(std::int64_t, share own) const override {
     if (own.size <= what_.key_heads) return {what_.key_heads, grouped() ? 1 : 3};
-    throw config_error(text("trireme::nn::attention: ", what_.key_heads, grouped() ? " key heads" : " heads",
-                            " cannot be cut into ", own.size,
-                            " ways; a tensor group has at most as many ranks as a layer has ",
-                            grouped() ? "key heads" : "heads"));
+    throw config_error(text(
+        "trireme::nn::attend: ", what_.key_heads, grouped() ? " key heads" : " heads", " cannot be cut into ", own.size,
+        " ways; a tensor group has at most as many ranks as a layer has ", grouped() ? "key heads" : "heads"));
   }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
     auto const shape = shape_of(pass);
@@ -374,24 +403,31 @@ class attend_node final : public node<Env> {
     kept.qkv = arranged(pass, x);
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
       kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
-      kernels::causal_attention(y, kept.lse, kept.qkv, shape, pass.scratch, site(pass));
+      auto const mark = pass.scratch.mark();
+      kernels::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site(pass), seen(pass));
+      pass.scratch.rewind(mark);
     } else {
       group.attend(y, kept, shape, pass.activations, pass.scratch, site(pass));
     }
     return {y, false};
   }
-  void backward_input(pass<Env>& pass, layer_input<Env>, view y, view dy, target<Env> to, half) override {
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view y, view dy, target<Env> to, half) override {
     auto const& kept = kept_[pass];
     auto const mark = pass.scratch.mark();
     // Not kept.qkv's extents: a context group may have kept other rows, of other heads.
     shape const all{dy.extent(0), 3 * channels_};
     auto const dqkv = grouped() ? pass.scratch.template take<typename Env::compute>(all) : to.into;
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kernels::causal_attention_backward(dqkv, dy, y, kept.lse, kept.qkv, shape_of(pass), pass.scratch, site(pass));
+      kernels::attention_backward(dqkv, dy, y, kept.lse, kept.qkv, shape_of(pass), pass.scratch, site(pass),
+                                  seen(pass));
     } else {
       group.attend_backward(dqkv, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
     }
     if (arranges()) kernels::arrange_heads_backward(to.into, dqkv, angles(pass), layout(pass));
+    if (normalises()) {
+      kernels::normalise_heads_backward(to.into, query_gain_.gradient, key_gain_.gradient, to.into, x.here, rstd_[pass],
+                                        query_gain_.value, key_gain_.value, layout(pass));
+    }
     pass.scratch.rewind(mark);
   }
 
@@ -404,6 +440,14 @@ class attend_node final : public node<Env> {
                               " queries, ", what_.key_heads, " keys and as many values of one ",
                               what_.rotary > 0 ? "even " : "", "width"));
     }
+    if (what_.tokens.any() && context_group<Env>::of(at.groups).size() > 1) {
+      throw config_error(text("trireme::nn::attend ", at.name,
+                              ": a mask by tokens (padding, separator) needs whole samples, and parallel::context cuts "
+                              "them; leave one of them out"));
+    }
+    initial const ones{initial::distribution::ones, 0};
+    query_gain_.info = {at.name + ".q_norm.weight", {each}, ones, false};
+    key_gain_.info = {at.name + ".k_norm.weight", {each}, ones, false};
     site_ = at.site++;
     at.width = each * what_.heads;
     at.cut = {what_.key_heads, 1};
@@ -413,18 +457,38 @@ class attend_node final : public node<Env> {
     channels_ = each * heads_.count;
   }
   [[nodiscard]] bool grouped() const noexcept { return what_.key_heads != what_.heads; }
-  [[nodiscard]] bool arranges() const noexcept { return grouped() || what_.rotary > 0; }
+  [[nodiscard]] bool normalises() const noexcept { return what_.norm > 0; }
+  [[nodiscard]] bool arranges() const noexcept { return grouped() || what_.rotary > 0 || normalises(); }
   [[nodiscard]] ops::head_layout layout(pass<Env> const& pass) const {
     return {pass.batch.inputs.extents[1], heads_.count, keys_.count, channels_ / heads_.count};
   }
-  // What attention's kernels read: x, or x with repeated keys and rotated by positions, in the memory of x if possible.
+  // What attention's kernels read: x, or x with norms, repeated keys and rotated by positions, in the memory of x if
+  // possible.
   view arranged(pass<Env>& pass, held<Env> const& x) {
     if (!arranges()) return x.v;
-    auto const out = grouped() || !x.ours ? pass.take({x.v.extent(0), 3 * channels_}) : x.v;
+    bool const apart = grouped() || normalises() || !x.ours;
+    auto const out = apart ? pass.take({x.v.extent(0), 3 * channels_}) : x.v;
+    auto from = x.v;
+    if (normalises()) {
+      rstd_[pass] =
+          pass.activations.template take<typename Env::accumulate>({x.v.extent(0), heads_.count + keys_.count});
+    }
     auto const mark = pass.scratch.mark();
-    kernels::arrange_heads(out, x.v, angles(pass), layout(pass));
+    if (normalises()) {
+      from = grouped() ? pass.scratch.template take<typename Env::compute>(x.v.extents()) : out;
+      kernels::normalise_heads(from, rstd_[pass], x.v, query_gain_.value, key_gain_.value, layout(pass), what_.norm);
+    }
+    kernels::arrange_heads(out, from, angles(pass), layout(pass));
     pass.scratch.rewind(mark);
     return out;
+  }
+  // What the tokens let each position see, in scratch memory; empty where they say nothing.
+  tensor_view<std::int32_t, space> seen(pass<Env>& pass) {
+    if (!what_.tokens.any()) return {};
+    auto const tokens = pass.batch.inputs.template as<std::int32_t>();
+    auto const limits = pass.scratch.template take<std::int32_t>({tokens.extent(0), tokens.extent(1), 2});
+    kernels::visible_keys(limits, tokens, what_.tokens);
+    return limits;
   }
   // The rotations of those positions of a sample that lie here, in scratch memory; empty without `rotary`.
   tensor_view<typename Env::accumulate, space> angles(pass<Env>& pass) {
@@ -434,14 +498,19 @@ class attend_node final : public node<Env> {
     auto const& part = context_group<Env>::of(pass).part();
     for (int which = 0; which < part.stretches(); ++which) {
       auto const at = part.own.size == 1 ? context_part::stretch{0, 0, context} : part.at(which, context);
-      kernels::rotations(table.rows(at.row, at.count), at.position, what_.rotary);
+      kernels::rotations(table.rows(at.row, at.count), at.position, what_.rotary, what_.scaling);
       if (part.own.size == 1) break;
     }
     return table;
   }
   [[nodiscard]] ops::attention_shape shape_of(pass<Env> const& pass) const {
     auto const context = pass.batch.inputs.extents[1];
-    return {pass.batch.inputs.extents.size() / context, context, heads_.count, channels_, heads_.first};
+    return {pass.batch.inputs.extents.size() / context,
+            context,
+            heads_.count,
+            channels_,
+            heads_.first,
+            {what_.causal, what_.window}};
   }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
     return {pass.training() ? what_.dropout : 0, pass.key, site_, pass.batch.ids};
@@ -450,7 +519,9 @@ class attend_node final : public node<Env> {
   std::uint32_t site_ = 0;
   interval heads_{}, keys_{};
   std::int64_t channels_ = 0;
+  parameter<Env> query_gain_{}, key_gain_{};
   per_slot<attention_state<Env>> kept_;
+  per_slot<tensor_view<typename Env::accumulate, space>> rstd_;  // (rows, heads + key heads)
 };
 
 }  // namespace detail

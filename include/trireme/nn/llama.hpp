@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "trireme/nn/checkpointed.hpp"
 #include "trireme/nn/detail/expect_positive.hpp"
 #include "trireme/nn/embedding.hpp"
+#include "trireme/nn/file_layout.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/losses.hpp"
 
@@ -97,46 +97,46 @@ struct llama {
     }
   }
 
-  /// Where the numbers of Hugging Face's files are in this model's parameters: calls f(name, extents, parameter, place)
-  /// for each tensor of theirs. Its element i, in row-major order, is element place(i) of the parameter of that name.
-  template <class F>
-  void for_each_file_tensor(F&& f) const {
-    using place = std::function<std::int64_t(std::int64_t)>;
-    auto const same = [&](std::string const& name, shape const& extents) {
-      f(name, extents, name, place([](std::int64_t i) { return i; }));
-    };
-    auto const product = [&](std::string const& name, std::int64_t in, std::int64_t out) {
-      f(name, shape{out, in}, name, place([=](std::int64_t i) { return i % in * out + i / in; }));
-    };
+  /// Hugging Face's files of LlamaForCausalLM, MistralForCausalLM or, with biases, Qwen2ForCausalLM.
+  [[nodiscard]] file_layout in_files() const {
+    file_layout out{"model.", {".rotary_emb.inv_freq"}};
+    if (tied) out.ignored.emplace_back("lm_head.weight");
     auto const c = channels, width = channels / heads, queries = heads / keys(), all = (heads + 2 * keys()) * width;
-    bool const grouped = keys() < heads;
-    // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key.
+    // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key. Where there are as many
+    // keys as queries, all queries lie before all keys; else each key lies behind its queries.
     auto const heads_of = [&](std::string const& attention, char const* theirs, std::int64_t which, std::int64_t each) {
-      auto const column = [=, total = c](std::int64_t row) {
-        auto const h = row / width, in_head = row % width;
-        if (!grouped) return which * total + row;
-        return (h / each * (queries + 2) + (which == 0 ? h % each : queries + which - 1)) * width + in_head;
-      };
       auto const rows = keys() * each * width;
-      f(text(attention, theirs, ".weight"), shape{rows, c}, attention + "qkv_proj.weight",
-        place([=](std::int64_t i) { return i % c * all + column(i / c); }));
-      if (biased) f(text(attention, theirs, ".bias"), shape{rows}, attention + "qkv_proj.bias", place(column));
+      std::vector<file_tensor::band> bands;
+      if (keys() == heads) {
+        bands.push_back({0, which * c, c});
+      } else {
+        for (std::int64_t key = 0; key < keys(); ++key) {
+          auto const first = key * (queries + 2) + (which == 0 ? 0 : queries + which - 1);
+          bands.push_back({key * each * width, first * width, each * width});
+        }
+      }
+      out.tensors.push_back(
+          {text(attention, theirs, ".weight"), {rows, c}, attention + "qkv_proj.weight", c, all, bands});
+      if (biased) {
+        out.tensors.push_back({text(attention, theirs, ".bias"), {rows}, attention + "qkv_proj.bias", 1, all, bands});
+      }
     };
-    same("model.embed_tokens.weight", {vocabulary, c});
+    out.add("model.embed_tokens.weight", {vocabulary, c});
     for (std::int64_t i = 0; i < layers; ++i) {
       auto const name = text("model.layers.", i, ".");
-      same(name + "input_layernorm.weight", {c});
+      out.add(name + "input_layernorm.weight", {c});
       heads_of(name + "self_attn.", "q_proj", 0, queries);
       heads_of(name + "self_attn.", "k_proj", 1, 1);
       heads_of(name + "self_attn.", "v_proj", 2, 1);
-      product(name + "self_attn.o_proj.weight", c, c);
-      same(name + "post_attention_layernorm.weight", {c});
-      product(name + "mlp.gate_proj.weight", c, inner());
-      product(name + "mlp.up_proj.weight", c, inner());
-      product(name + "mlp.down_proj.weight", inner(), c);
+      out.add_transposed(name + "self_attn.o_proj.weight", c, c);
+      out.add(name + "post_attention_layernorm.weight", {c});
+      out.add_transposed(name + "mlp.gate_proj.weight", c, inner());
+      out.add_transposed(name + "mlp.up_proj.weight", c, inner());
+      out.add_transposed(name + "mlp.down_proj.weight", inner(), c);
     }
-    same("model.norm.weight", {c});
-    if (!tied) same("lm_head.weight", {vocabulary, c});
+    out.add("model.norm.weight", {c});
+    if (!tied) out.add("lm_head.weight", {vocabulary, c});
+    return out;
   }
 
   /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of

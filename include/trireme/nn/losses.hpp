@@ -1,63 +1,109 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "trireme/contract/context_group.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/text.hpp"
 #include "trireme/nn/embedding.hpp"
 #include "trireme/nn/expression.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn {
 
-/// Losses: the last layer of a model's last unit. The loss of a sample is the mean over its rows. For prediction there
-/// is no loss: the outputs are the last row of each sample.
+/// Losses: the last layer of a model's last unit. The loss of a step is the mean over all rows that are counted, those
+/// of all samples, micro-batches and ranks together; so it does not depend on how samples are dealt out. (PyTorch's
+/// DistributedDataParallel averages the means of its ranks, which weighs a rank with few counted rows as much as one
+/// with many.) For prediction there is no loss: the outputs are the last row of each sample.
 ///
 /// Errors   config_error for targets whose number or type does not fit.
 namespace loss {
 
-/// -log softmax(x)[target]: targets are int32, one a row. A row whose target is below 0 adds nothing to the loss, is
-/// not counted in reported means, and has a gradient of 0.
-/// Numerics a sum in double over rows in order. Gradients are divided by all rows of a sample, also those left out.
+/// -log softmax(x)[target]: targets are int32, one a row. A row whose target is below 0, or `ignored`, is not counted:
+/// it adds nothing to the loss and has a gradient of 0.
+///
+/// With `smoothing` s a row's loss is (1 - s) times that of its target and s times the mean of those of all classes
+/// [Szegedy et al., "Rethinking the Inception architecture", 2016]. With `z` it also has z * log(sum(exp(x)))^2, which
+/// keeps logits from drifting [Chowdhery et al., "PaLM", 2022].
+///
+/// Numerics a sum in double over rows in order. Rows that are not counted are known once all ranks have voted, so
+///          gradients are divided by their number then, when they are applied.
+/// With `of_first` a sample has one target, and its first row alone is compared with it: that of a classifier's token.
+/// Prediction then gives the first row of each sample.
+///
+/// Errors   config_error for a smoothing outside of [0, 1], and for a negative z.
 struct cross_entropy {
   static constexpr nn::flow flow = nn::flow::loss;
-  static constexpr std::string_view name = "cross_entropy";
+  std::int32_t ignored = -1;
+  double smoothing = 0;
+  double z = 0;
+  bool of_first = false;
   friend bool operator==(cross_entropy const&, cross_entropy const&) = default;
 };
 
 /// The mean of (x - target)^2 over a row's numbers; targets are float, as many as there are numbers.
 struct squared_error {
   static constexpr nn::flow flow = nn::flow::loss;
-  static constexpr std::string_view name = "squared_error";
   friend bool operator==(squared_error const&, squared_error const&) = default;
 };
 
 /// A loss of your own: the mean over a row's numbers of value(x, target), whose derivative by x is slope(x, target).
-/// Both take and return double; targets are as for squared_error. What ranks and checkpoints compare says `each`, not
-/// which functions these are.
+/// Both take and return double; targets are as for squared_error. What ranks and checkpoints compare says `called`, not
+/// which functions these are: nobody can print those. Two are equal if their functions and names are; functions
+/// without a state (lambdas that capture nothing) are equal if they are of one type.
 /// @example nn::loss::each{[](double x, double t) { return std::cosh(x - t) - 1; },
-///                         [](double x, double t) { return std::sinh(x - t); }}
+///                         [](double x, double t) { return std::sinh(x - t); }, "cosh"}
 template <class Value, class Slope>
 struct each {
   static constexpr nn::flow flow = nn::flow::loss;
-  static constexpr std::string_view name = "each";
   Value value;
   Slope slope;
+  std::string called{};
+
+  friend bool operator==(each const& a, each const& b) noexcept {
+    return same(a.value, b.value) && same(a.slope, b.slope) && a.called == b.called;
+  }
+
+ private:
+  template <class F>
+  static bool same([[maybe_unused]] F const& a, [[maybe_unused]] F const& b) noexcept {
+    if constexpr (std::is_empty_v<F>) {
+      return true;
+    } else {
+      static_assert(std::equality_comparable<F>,
+                    "trireme::nn::loss::each: functions that have a state need an operator== to be compared");
+      return a == b;
+    }
+  }
 };
 template <class Value, class Slope>
 each(Value, Slope) -> each<Value, Slope>;
+template <class Value, class Slope>
+each(Value, Slope, std::string) -> each<Value, Slope>;
+
+[[nodiscard]] inline std::string to_string(cross_entropy const& it) {
+  if (it == cross_entropy{}) return "cross_entropy";
+  return text("cross_entropy{.ignored = ", it.ignored, ", .smoothing = ", it.smoothing, ", .z = ", it.z,
+              it.of_first ? ", .of_first = true}" : "}");
+}
+[[nodiscard]] inline std::string to_string(squared_error const&) { return "squared_error"; }
+template <class Value, class Slope>
+[[nodiscard]] std::string to_string(each<Value, Slope> const& it) {
+  return it.called.empty() ? "each" : text("each(", it.called, ")");
+}
 
 }  // namespace loss
 
 /// The product with a vocabulary's table, right before the loss. Both work on a chunk of rows at a time, so that the
 /// logits of all rows are never in memory together.
 ///
-/// Shapes   x (rows, channels), the table (words, channels).
+/// Shapes   x (rows, channels), the table (words, channels), with `bias` one number a word.
 /// Ranks    each rank of a tensor group has the table's rows, and so the logits, of some words.
 /// Bytes    chunk * words numbers of scratch memory; saves the gradient of x (rows, channels).
 /// Numerics in training forward also forms the gradients, while it has the logits: three products, where backward would
@@ -69,6 +115,7 @@ struct unembedding {
   std::int64_t words = 0;
   std::string tied{};  ///< the full name of an embedding's table to use; empty: a table of its own
   initial start{initial::distribution::normal, 0.02};
+  bool bias = false;
   friend bool operator==(unembedding const&, unembedding const&) = default;
 };
 
@@ -92,6 +139,9 @@ class loss_node : public node<Env> {
   [[nodiscard]] virtual loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight,
                                     ops::table_part part) = 0;
 
+  /// The row of each sample that outputs are taken of: the last one, or the first.
+  [[nodiscard]] virtual bool takes_first() const noexcept { return false; }
+
   /// Whether of() takes rows of which only some of the outputs lie here.
   [[nodiscard]] virtual bool takes_parts() const noexcept { return false; }
 
@@ -100,8 +150,8 @@ class loss_node : public node<Env> {
     auto const& positions = context_group<Env>::of(pass).part();
     return pass.weight / static_cast<double>(positions.whole(rows / std::max<std::int64_t>(1, pass.batch.count())));
   }
-  /// A copy of the last row of each sample, among the activations.
-  [[nodiscard]] static view last_rows(pass<Env>& pass, view all) {
+  /// A copy of the row of each sample that is its output, among the activations.
+  [[nodiscard]] view output_rows(pass<Env>& pass, view all) const {
     auto const count = pass.batch.count();
     auto const each = count == 0 ? 1 : all.extent(0) / count;
     auto const last = pass.take({count, all.extent(1)});
@@ -109,12 +159,13 @@ class loss_node : public node<Env> {
       ops::on<space>::copy(last, all);
       return last;
     }
-    for (std::int64_t b = 0; b < count; ++b) ops::on<space>::copy(last.rows(b, 1), all.rows(b * each + each - 1, 1));
+    auto const which = takes_first() ? 0 : each - 1;
+    for (std::int64_t b = 0; b < count; ++b) ops::on<space>::copy(last.rows(b, 1), all.rows(b * each + which, 1));
     return last;
   }
 
   detail::held<Env> forward(pass<Env>& pass, detail::held<Env> x, arena<space>& to, view) final {
-    if (pass.purpose == purpose::predict) return {last_rows(pass, x.v), true};
+    if (pass.purpose == purpose::predict) return {output_rows(pass, x.v), true};
     expect(pass, x.v.extent(0), x.v.extent(1));
     auto& y = gradient_[pass];
     y = x.v;
@@ -142,18 +193,44 @@ class cross_entropy_node final : public loss_node<Env> {
  public:
   using typename node<Env>::view;
 
-  explicit cross_entropy_node(loss::cross_entropy const&) {}
+  explicit cross_entropy_node(loss::cross_entropy const& what)
+      : terms_{what.ignored, what.smoothing, what.z}, of_first_(what.of_first) {
+    if (what.smoothing >= 0 && what.smoothing <= 1 && what.z >= 0) return;
+    throw config_error(text("trireme::nn::loss::cross_entropy: smoothing ", what.smoothing, ", z ", what.z,
+                            "; smoothing lies in [0, 1], and z is not negative"));
+  }
   [[nodiscard]] bool takes_parts() const noexcept override { return true; }
+  [[nodiscard]] bool takes_first() const noexcept override { return of_first_; }
   void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t) const override {
     auto const targets = pass.batch.targets.template as<std::int32_t>().size();
-    if (targets != rows)
+    if (of_first_ && targets != pass.batch.count()) {
+      throw config_error(text("trireme::nn::loss::cross_entropy: ", targets, " targets for the first rows of ",
+                              pass.batch.count(), " samples; give each sample one"));
+    }
+    if (!of_first_ && targets != rows)
       throw config_error(text("trireme::nn::loss::cross_entropy: ", targets, " targets for ", rows, " rows"));
   }
   loss_sum of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_part part) override {
     auto const n = logits.extent(0);
+    if (!of_first_) return of_rows(pass, logits, first, n, weight, part);
+    // Rows are weighed as one of all of their sample's; only the first of each has a loss, so it has all of the weight.
+    auto const each = positions_of(pass);
+    if (pass.training()) {
+      for (std::int64_t row = 0; row < n; ++row)
+        if ((first + row) % each != 0) kernels::fill(logits.rows(row, 1), 0.0);
+    }
+    loss_sum sum;
+    for (auto sample = (first + each - 1) / each; sample * each < first + n; ++sample)
+      sum += of_rows(pass, logits.rows(sample * each - first, 1), sample, 1, weight * static_cast<double>(each), part);
+    return sum;
+  }
+
+ private:
+  loss_sum of_rows(pass<Env>& pass, view logits, std::int64_t first, std::int64_t n, double weight,
+                   ops::table_part part) {
     auto const targets = pass.batch.targets.template as<std::int32_t>().flat().flat(first, n);
     if (pass.group.size() == 1 || part.whole == 0)
-      return kernels::cross_entropy(logits, targets, weight, pass.training());
+      return kernels::cross_entropy(logits, targets, weight, pass.training(), terms_);
     // The maximum and the sum of exponentials are over the group; the target's logit comes from the rank that has it.
     auto const here = pass.scratch.mark();
     auto const peaks = pass.scratch.template take<typename Env::accumulate>({n});
@@ -162,13 +239,16 @@ class cross_entropy_node final : public loss_node<Env> {
     auto const chosen = both.flat(n, n);
     kernels::row_peaks(logits, peaks);
     pass.group.max(peaks);
-    kernels::row_masses(logits, targets, part, peaks, masses, chosen);
+    kernels::row_masses(logits, targets, part, peaks, masses, chosen, terms_);
     pass.group.sum(both);
     auto const loss =
-        kernels::cross_entropy_part(logits, targets, part, peaks, masses, chosen, weight, pass.training());
+        kernels::cross_entropy_part(logits, targets, part, peaks, masses, chosen, weight, pass.training(), terms_);
     pass.scratch.rewind(here);
     return loss;
   }
+
+  ops::cross_entropy_terms terms_;
+  bool of_first_ = false;
 };
 
 /// Losses that compare number by number: squared_error and each.
@@ -226,7 +306,10 @@ class unembedding_node final : public node<Env> {
   explicit unembedding_node(unembedding const& what) : what_(what) { this->facts_.loss = true; }
   [[nodiscard]] layer_says says() const override { return {.does = flow::words}; }
   [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.words; }
-  void visit(parameter_visitor<Env> const& each) override { each(table_); }
+  void visit(parameter_visitor<Env> const& each) override {
+    each(table_);
+    if (what_.bias) each(bias_);
+  }
   [[nodiscard]] view starts(pass<Env> const& pass) override { return gradient_[pass]; }
 
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
@@ -243,11 +326,12 @@ class unembedding_node final : public node<Env> {
     for (std::int64_t first = 0; first < rows; first += chunk()) {
       auto const n = std::min(chunk(), rows - first);
       auto const part = logits.rows(0, n);
-      kernels::linear(part, x.v.rows(first, n), packed_, {});
+      kernels::linear(part, x.v.rows(first, n), packed_, {bias_.value});
       pass.loss += loss_->of(pass, part, first, weight, part_);
       if (!pass.training()) continue;
       kernels::linear_backward_input(dx.rows(first, n), part, packed_, {});
-      kernels::linear_backward_weight(table_.gradient, {}, x.v.rows(first, n), part, ops::orientation::out_in);
+      kernels::linear_backward_weight(table_.gradient, bias_.gradient, x.v.rows(first, n), part,
+                                      ops::orientation::out_in);
     }
     pass.scratch.rewind(here);
     if (pass.training()) gradient_[pass] = pass.group.reduce(partial_sum<view>(dx));
@@ -262,9 +346,11 @@ class unembedding_node final : public node<Env> {
           "trireme::nn::unembedding: parallel::tensor cuts its words, and the loss behind it needs all of them; take "
           "loss::cross_entropy, or nn::linear in its place");
     }
-    table_ =
-        word_table(at, what_.tied.empty() ? at.name + ".weight" : what_.tied, {what_.words, at.width}, what_.start);
+    table_ = word_table("unembedding", at, what_.tied.empty() ? at.name + ".weight" : what_.tied,
+                        {what_.words, at.width}, what_.start);
     part_ = {at.own.of(what_.words).first, what_.words};
+    bias_.info = {at.name + ".bias", {what_.words}, {}, false};
+    if (at.own.size > 1) bias_.info = part_of(bias_.info, 0, at.own.of(what_.words));
     at.width = what_.words;
   }
   // How many words lie here.
@@ -275,10 +361,10 @@ class unembedding_node final : public node<Env> {
   }
   // The logits after each sample's last row, of all words, on every rank: (B, words).
   view last_logits(pass<Env>& pass, view x) {
-    auto const last = loss_node<Env>::last_rows(pass, x);
+    auto const last = loss_->output_rows(pass, x);
     auto const batch = last.extent(0);
     auto const here = pass.take({batch, words_here()});
-    kernels::linear(here, last, packed_, {});
+    kernels::linear(here, last, packed_, {bias_.value});
     if (pass.group.size() == 1) return here;
     auto const sums = pass.activations.template take<typename Env::accumulate>({batch, what_.words});
     kernels::fill(sums, 0.0);
@@ -294,7 +380,7 @@ class unembedding_node final : public node<Env> {
   unembedding what_;
   loss_node<Env>* loss_ = nullptr;
   ops::table_part part_;
-  parameter<Env> table_{};
+  parameter<Env> table_{}, bias_{};
   ops::weights<value, space> packed_;
   per_slot<view> gradient_;  // of x, in the rows that lie here
 };

@@ -98,13 +98,13 @@ template <class Loss>
 [[nodiscard]] std::string to_string(mlp_with<Loss> const& m) {
   std::string hidden;
   for (auto const width : m.hidden) hidden += text(hidden.empty() ? "" : ", ", width);
-  char const* const names[] = {"none", "gelu", "tanh", "relu", "silu"};
+  char const* const names[] = {"none", "gelu", "tanh", "relu", "silu", "gelu_erf"};
   auto const numbers = text("{.inputs = ", m.inputs, ", .hidden = {", hidden, "}, .outputs = ", m.outputs,
                             ", .act = ops::activation::", names[static_cast<int>(m.act)], "}");
   if constexpr (std::is_same_v<Loss, loss::squared_error>)
     return text("nn::mlp", numbers);
   else
-    return text("nn::mlp_with<", Loss::name, ">", numbers);
+    return text("nn::mlp_with<", to_string(m.loss), ">", numbers);
 }
 
 }  // namespace trireme::nn

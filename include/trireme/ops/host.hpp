@@ -13,6 +13,7 @@
 #include "trireme/ops/host/routing.hpp"
 #include "trireme/ops/host/updates.hpp"
 #include "trireme/ops/host/values.hpp"
+#include "trireme/ops/host/visible_keys.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::ops {
@@ -32,6 +33,7 @@ struct on<host> : host_elementwise,
                   host_updates,
                   host_reductions,
                   host_routing,
-                  host_values {};
+                  host_values,
+                  host_visible_keys {};
 
 }  // namespace trireme::ops

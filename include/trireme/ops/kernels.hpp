@@ -74,12 +74,12 @@ template <class K, class Env, class Space>
 concept multiplies = requires(tensor_view<typename Env::compute, Space> y, tensor_view<typename Env::gradient, Space> g,
                               weights<typename Env::param, Space>& w, arena<Space>& scratch,
                               tensor_view<typename Env::accumulate, Space> sums, attention_shape const& shape,
-                              dropout_site const& drop) {
+                              dropout_site const& drop, tensor_view<std::int32_t const, Space> seen) {
   K::linear(y, y, w, {});                                      // y = residual + act(x w + bias)
   K::linear_backward_input(y, y, w, {});                       // dx (+)= (dy w^T) * act'(before)
   K::linear_backward_weight(g, g, y, y, orientation::in_out);  // dw += x^T dy; db += the sum of dy's rows
-  K::causal_attention(y, sums, y, shape, scratch, drop);       // softmax(q k^T / sqrt(d)) v of positions before
-  K::causal_attention_backward(y, y, y, sums, y, shape, scratch, drop);
+  K::attention(y, sums, y, shape, scratch, drop, seen);        // softmax(mask(q k^T / sqrt(d))) v
+  K::attention_backward(y, y, y, sums, y, shape, scratch, drop, seen);
 };
 template <class K, class Env, class Space>
 concept normalises = requires(tensor_view<typename Env::compute, Space> y, tensor_view<typename Env::gradient, Space> g,
@@ -104,7 +104,7 @@ concept scores = requires(tensor_view<typename Env::compute, Space> y, tensor_vi
 
 /// The kernels of the layers of nn, besides those of an exchange. (Experts need those of routing, tensor and context
 /// groups those of parts, an expression what its own layers call: rms_norm and rms_norm_backward, elementwise_product,
-/// activate, arrange_heads and what goes with it. ops/phantom.hpp has all, in the fewest lines.)
+/// activate, arrange_heads and what goes with it, visible_keys. ops/phantom.hpp has all, in the fewest lines.)
 template <class Space, class Env>
 concept layer_kernels = exchange_kernels<Space, Env> && detail::multiplies<on<Space>, Env, Space> &&
     detail::normalises<on<Space>, Env, Space> && detail::scores<on<Space>, Env, Space>;

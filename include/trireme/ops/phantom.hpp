@@ -93,6 +93,14 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     same("embed_backward", dy.size(), tokens.size() * dtable.extent(1));
   }
   template <class T>
+  static void embed_segments(view<T> y, tokens_view tokens, std::int32_t, input<T> table) {
+    same("embed_segments", y.size(), tokens.size() * table.extent(1));
+  }
+  template <class G, class T>
+  static void embed_segments_backward(view<G> dtable, view<T> dy, tokens_view tokens, std::int32_t) {
+    same("embed_segments_backward", dy.size(), tokens.size() * dtable.extent(1));
+  }
+  template <class T>
   static void layer_norm(view<T> y, output<accumulate_t<T>> mean, output<accumulate_t<T>> rstd, input<T> x,
                          input<T> gain, input<T> bias, double) {
     same("layer_norm", y.size(), x.size());
@@ -125,7 +133,7 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     same("rms_norm_backward", dgain.size(), gain.size());
   }
   template <class T>
-  static loss_sum cross_entropy(view<T> logits, tokens_view targets, double, bool) {
+  static loss_sum cross_entropy(view<T> logits, tokens_view targets, double, bool, cross_entropy_terms const& = {}) {
     if (!targets.empty()) same("cross_entropy", logits.size() % targets.size(), 0);
     return {0, targets.size()};
   }
@@ -136,14 +144,15 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
   template <class T>
   static void row_masses(view<T>, tokens_view targets, table_part, input<accumulate_t<std::remove_const_t<T>>> peaks,
                          output<accumulate_t<std::remove_const_t<T>>> masses,
-                         output<accumulate_t<std::remove_const_t<T>>> chosen) {
+                         output<accumulate_t<std::remove_const_t<T>>> chosen, cross_entropy_terms const& = {}) {
     same("row_masses", peaks.size(), targets.size());
     same("row_masses", masses.size(), targets.size());
     same("row_masses", chosen.size(), targets.size());
   }
   template <class T>
   static loss_sum cross_entropy_part(view<T> logits, tokens_view targets, table_part, input<accumulate_t<T>>,
-                                     input<accumulate_t<T>>, input<accumulate_t<T>>, double, bool gradient) {
+                                     input<accumulate_t<T>>, input<accumulate_t<T>>, double, bool gradient,
+                                     cross_entropy_terms const& = {}) {
     return cross_entropy(logits, targets, 0, gradient);
   }
   template <class T>

@@ -35,7 +35,8 @@ inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || storage_
 template <class T>
 using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-enum class activation { none, gelu, tanh, relu, silu };
+/// gelu: GPT-2's, with a tanh; gelu_erf: x times the normal distribution's function, without that approximation.
+enum class activation { none, gelu, tanh, relu, silu, gelu_erf };
 
 /// How a weight is stored: (inputs, outputs) as GPT-2 does, or (outputs, inputs) as an embedding table does.
 enum class orientation { in_out, out_in };
@@ -49,7 +50,7 @@ struct attention_block {
   std::int64_t rows = 0;
   std::int64_t query_row = 0;
   std::int64_t key_row = 0;
-  std::int64_t first_query = 0;  ///< position of the first query; not before that of the first key
+  std::int64_t first_query = 0;  ///< position of the first query
   std::int64_t first_key = 0;
   std::int64_t whole = 0;  ///< positions of a sample
 };
@@ -83,10 +84,46 @@ struct head_layout {
   }
 };
 
+using trireme::attention_mask;
 using trireme::attention_shape;
 using trireme::dropout_site;
 using trireme::gradient_terms;
 using trireme::loss_sum;
+
+/// Tokens that say which positions see each other; any number below 0 is no token.
+struct token_mask {
+  std::int32_t padding = -1;    ///< fills a sample before its first word, or behind its last one; nobody sees it
+  std::int32_t separator = -1;  ///< the last token of a document, which sees and is seen by nothing outside
+  [[nodiscard]] constexpr bool any() const noexcept { return padding >= 0 || separator >= 0; }
+  [[nodiscard]] constexpr bool is_padding(std::int32_t token) const noexcept {
+    return padding >= 0 && token == padding;
+  }
+  [[nodiscard]] constexpr bool is_separator(std::int32_t token) const noexcept {
+    return separator >= 0 && token == separator;
+  }
+  friend bool operator==(token_mask const&, token_mask const&) = default;
+};
+
+/// How the angles of rotary positions are made slower, for samples longer than those of an earlier training.
+struct rotary_scaling {
+  double factor = 1;          ///< angles are divided by it
+  std::int64_t original = 0;  ///< 0: all of them. Else Llama 3's rule: those that turn less than `low` times in so many
+                              ///< positions; none that turn more than `high` times; and in between partly
+  double low = 1;
+  double high = 4;
+  friend bool operator==(rotary_scaling const&, rotary_scaling const&) = default;
+};
+
+/// What a cross entropy is besides -log softmax(x)[target].
+struct cross_entropy_terms {
+  std::int32_t ignored = -1;  ///< rows with this target are left out, as those with one below 0 are
+  double smoothing = 0;       ///< this share of a target is spread evenly over all classes
+  double z = 0;               ///< the weight of log(sum(exp(x)))^2
+  [[nodiscard]] constexpr bool leaves_out(std::int64_t target) const noexcept {
+    return target < 0 || target == ignored;
+  }
+  friend bool operator==(cross_entropy_terms const&, cross_entropy_terms const&) = default;
+};
 
 /// What a product does to its result on the way out: y = residual + act(x w + bias).
 template <class T, class Space>

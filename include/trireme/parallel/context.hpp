@@ -110,7 +110,7 @@ class ring_context final : public context_group<Env> {
     for (int turn = 0; turn < this->size(); ++turn) {
       auto coming = pass_on(pairs, turn);
       auto const now = static_cast<std::size_t>(turn % 2);
-      for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
+      for_each_block(turn, shape, [&](ops::attention_block const& at) {
         kernels::attend_block(sum, kept.lse, kept.qkv, pairs[now], shape, at, scratch, dropout);
       });
       if (coming) coming->wait();
@@ -129,7 +129,7 @@ class ring_context final : public context_group<Env> {
       auto coming = pass_on(pairs, turn);
       auto const now = static_cast<std::size_t>(turn % 2);
       auto const& here = dpairs[now];
-      for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
+      for_each_block(turn, shape, [&](ops::attention_block const& at) {
         kernels::attend_block_backward(dqueries, here, dheads, heads, kept.lse, kept.qkv, pairs[now], shape, at,
                                        scratch, dropout);
       });
@@ -170,9 +170,18 @@ class ring_context final : public context_group<Env> {
     messages_ = {send_to(next(), pairs[now]), receive_from(before(), pairs[1 - now])};
     return world_.exchange_async(std::span<transfer<space> const>(messages_));
   }
-  // The queries here over the keys that have come after so many turns: those not after them.
+  // Whether some of these queries see some of these keys.
+  static bool meets(ops::attention_mask const& mask, context_part::stretch const& queries,
+                    context_part::stretch const& keys) {
+    auto const after = keys.position - (queries.position + queries.count - 1);  // of the nearest, if it is behind
+    auto const before = queries.position - (keys.position + keys.count - 1);    // or in front
+    if (mask.causal && after > 0) return false;
+    return mask.window == 0 || (after < mask.window && before < mask.window);
+  }
+  // The queries here over those of the keys that have come after so many turns that they see.
   template <class F>
-  void for_each_block(int turn, std::int64_t here, F const& f) const {
+  void for_each_block(int turn, attention_shape const& shape, F const& f) const {
+    auto const here = shape.context;
     auto const& part = this->part();
     context_part owner = part;
     owner.own.rank = (part.own.rank + part.own.size - turn) % part.own.size;
@@ -180,7 +189,7 @@ class ring_context final : public context_group<Env> {
       auto const queries = part.at(q, here);
       for (int k = 0; k < part.stretches(); ++k) {
         auto const keys = owner.at(k, here);
-        if (keys.position > queries.position) continue;
+        if (!meets(shape.mask, queries, keys)) continue;
         f(ops::attention_block{queries.count, queries.row, keys.row, queries.position, keys.position,
                                part.whole(here)});
       }
@@ -219,7 +228,7 @@ class dealt_context final : public context_group<Env> {
     kept.qkv = qkv;
     kept.heads = activations.template take<value>({rows, own.channels});
     kept.lse = activations.template take<accumulate>({own.batch, own.heads, own.context});
-    kernels::causal_attention(kept.heads, kept.lse, qkv, own, scratch, dropout);
+    kernels::attention(kept.heads, kept.lse, qkv, own, scratch, dropout);
     collect(heads, kept.heads, shape, 1, scratch);
   }
 
@@ -230,7 +239,7 @@ class dealt_context final : public context_group<Env> {
     auto const slopes = scratch.template take<value>(kept.heads.extents());
     auto const dealt_gradient = scratch.template take<value>(kept.qkv.extents());
     deal(slopes, dheads, shape, 1, scratch);
-    kernels::causal_attention_backward(dealt_gradient, slopes, kept.heads, kept.lse, kept.qkv, own, scratch, dropout);
+    kernels::attention_backward(dealt_gradient, slopes, kept.heads, kept.lse, kept.qkv, own, scratch, dropout);
     collect(dqkv, dealt_gradient, shape, 3, scratch);
     scratch.rewind(mark);
   }
@@ -247,8 +256,12 @@ class dealt_context final : public context_group<Env> {
                               " ways; use fewer ways, or .method = context_method::ring"));
     }
     auto const heads = own.of(shape.heads);
-    return {shape.batch, this->part().whole(shape.context), heads.count, shape.head_channels() * heads.count,
-            shape.first_head + heads.first};
+    return {shape.batch,
+            this->part().whole(shape.context),
+            heads.count,
+            shape.head_channels() * heads.count,
+            shape.first_head + heads.first,
+            shape.mask};
   }
 
   // from: (rows here, parts * all channels); to: (rows of whole samples, parts * channels of this rank's heads).

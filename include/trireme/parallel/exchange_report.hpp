@@ -10,6 +10,7 @@ struct exchange_result {
   bool finite = true;      ///< whether every gradient of every rank is finite
   std::int64_t votes = 0;  ///< sum of what the ranks wished for, or passed to finish()
   double loss = 0;         ///< mean over all ranks' samples, of the losses that were added to the vote
+  double counted = 1;      ///< the share of all rows that this mean counts; 1 if it counts none
 };
 
 /// Of the gradients that an update is about to read.

@@ -19,13 +19,13 @@ namespace trireme::parallel {
 /// Numerics the sums of squares and of losses are exact, so they do not depend on who has which terms. Losses from
 /// 2^-240
 ///          to 2^240: a smaller one counts as 0, the mean with a larger one is NaN.
-/// Bytes    8 * (68 + 23) from each rank: less than a kilobyte, which shared memory carries at once.
+/// Bytes    8 * (68 + 24) from each rank: less than a kilobyte, which shared memory carries at once.
 class vote {
  public:
   /// Starts the vote of another step.
   void clear() noexcept {
     squares_ = losses_ = {};
-    samples_ = 0;
+    samples_ = left_out_ = 0;
     wishes_ = 0;
     norm_known_ = true;
   }
@@ -34,6 +34,7 @@ class vote {
     auto const size = std::abs(losses.sum);
     losses_.add(size < 0x1p-240 ? 0.0 : size < 0x1p240 ? losses.sum : std::numeric_limits<double>::infinity());
     samples_ += losses.count;
+    left_out_ += losses.left_out;
   }
   /// A number of your own that is summed over the ranks (a wish to stop, say).
   void wish(std::int64_t number) noexcept { wishes_ += number; }
@@ -51,6 +52,7 @@ class vote {
     for (auto const limb : sent_losses()) numbers_.push_back(limb);
     numbers_.push_back(losses_.non_finite());
     numbers_.push_back(samples_);
+    numbers_.push_back(left_out_);
     numbers_.push_back(wishes_);
     everyone.all_reduce(tensor_view<std::int64_t>(numbers_), reduction::sum{});
     auto next = numbers_.begin();
@@ -58,11 +60,13 @@ class vote {
     for (auto& limb : sent_losses()) limb = *next++;
     losses_.state()[exact_sum::limbs] = *next++;
     samples_ = *next++;
+    left_out_ = *next++;
     auto const none = std::numeric_limits<double>::quiet_NaN();
     return {.norm = norm_known_ ? std::sqrt(squares_.value()) : none,
             .finite = squares_.non_finite() == 0,
             .votes = *next,
-            .loss = samples_ == 0 ? 0 : losses_.value() / static_cast<double>(samples_)};
+            .loss = samples_ == 0 ? 0 : losses_.value() / static_cast<double>(samples_),
+            .counted = samples_ == 0 ? 1.0 : static_cast<double>(samples_) / static_cast<double>(samples_ + left_out_)};
   }
 
  private:
@@ -71,6 +75,7 @@ class vote {
 
   exact_sum squares_, losses_;
   std::int64_t samples_ = 0;
+  std::int64_t left_out_ = 0;
   std::int64_t wishes_ = 0;
   bool norm_known_ = true;
   std::vector<std::int64_t> numbers_;  // kept: no allocation

@@ -13,6 +13,7 @@
 #include "trireme/data/any_dataset.hpp"
 #include "trireme/train/detail/whole_tensors.hpp"
 #include "trireme/train/make.hpp"
+#include "trireme/train/pretrained.hpp"
 
 namespace trireme {
 
@@ -36,6 +37,8 @@ class any_trainer {
   virtual void on_save(std::function<void(save_report const&)> f) = 0;
   virtual void finish_save() = 0;
   virtual checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
+  /// See train/pretrained.hpp; config_error for a model that has no such files.
+  virtual void load_pretrained(std::string const& directory) = 0;
   [[nodiscard]] virtual std::uint64_t state_hash() = 0;
   [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
   [[nodiscard]] virtual exchange_times times() const noexcept = 0;
@@ -77,6 +80,13 @@ class typed_trainer final : public any_trainer {
   void finish_save() override { trainer_.finish_save(); }
   checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience) override {
     return trainer_.load(directory, patience);
+  }
+  void load_pretrained(std::string const& directory) override {
+    if constexpr (requires { trainer_.described_model().in_files(); }) {
+      trireme::load_pretrained(trainer_, directory);
+    } else {
+      throw config_error("trireme::any_trainer: the model has no in_files(), so it is in no one's files");
+    }
   }
   std::uint64_t state_hash() override { return trainer_.state_hash(); }
   std::int64_t steps() const noexcept override { return trainer_.steps(); }

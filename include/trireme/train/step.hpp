@@ -103,12 +103,16 @@ std::string first_bad_gradient(Exchange const& exchange) {
 /// What the second half of a step has come to.
 struct step_end {
   exchange_result counted;
+  double scale = 1;      ///< gradients are those of the mean loss times this
   bool taken = false;    ///< false: skipped, on every rank
   bool updated = false;  ///< whether parameters have changed
 };
 
 /// Collective. The second half of a step, once gradients are on their way: all ranks count the vote, and if the step is
 /// taken each updates what it owns. What has a period (exchange.end()) is left to the caller.
+///
+/// Gradients are those of the mean loss over the rows that are counted in it, on all ranks and in all micro-batches
+/// together: backward does not know how many these are, and weighs each as one of all rows; the vote knows.
 ///
 /// @param scale    what the gradients were multiplied by.
 /// @param decide   (bool finite) -> whether the step is taken; the same on every rank.
@@ -120,7 +124,8 @@ step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimiz
   timed(timeline, "finish", [&] { exchange.finish(vote); });
   step_end out{.counted = timed(timeline, "vote", [&] { return exchange.count(vote); })};
   out.taken = decide(out.counted.finite);
-  auto const gradients = exchange.settle(out.taken, {out.counted.norm / scale, scale});
+  out.scale = scale * out.counted.counted;
+  auto const gradients = exchange.settle(out.taken, {out.counted.norm / out.scale, out.scale});
   if (!gradients) return out;
   double const factor = detail::factor_of(optimizer, *gradients);
   timed(timeline, "update", [&] { moments.update(exchange, optimizer, updates, factor); });
@@ -150,7 +155,7 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   vote.wish(wishes);
   random_key const key{clock.seed, static_cast<std::uint64_t>(clock.step)};
   detail::timed(timeline, "forward, backward", [&] { vote.add(model.train(input, scale, key)); });
-  auto const [counted, taken, updated] = end_step(
+  auto const [counted, multiplied, taken, updated] = end_step(
       exchange, run.moments, optimizer, vote, scale,
       [&](bool finite) {
         detail::agree_on_maxima(precision, exchange.everyone());
@@ -173,7 +178,7 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   if (exchange.end(clock.step)) model.engine().invalidate();
   step_report const report{.step = clock.step,
                            .loss = counted.loss,
-                           .norm = counted.norm / scale,
+                           .norm = counted.norm / multiplied,
                            .learning_rate = optimizer.rate_at(clock.step),
                            .samples = input.total,
                            .seconds = detail::seconds_since(start),

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/checked.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1bf966fb2aa2887becf85c20d89da939a17b5244a9408b33b14135e8a75f5c21
+// SHA-256 of the sources: 37fd4292d82572e7579ba302591f031385e8282a06a128b7e541a2c25a7fc958
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,11 +16,9 @@
 #include <utility>
 #include <vector>
 
-#ifndef TRIREME_COMM_DETAIL_AGREEMENT_INCLUDED
-#define TRIREME_COMM_DETAIL_AGREEMENT_INCLUDED
+namespace trireme::comm {
 
-// ---- trireme/comm/detail/agreement.hpp
-namespace trireme::comm::detail {
+namespace detail {
 
 /// What a rank tells another about the call that it is about to make. Plain bytes.
 struct intent {
@@ -175,12 +173,7 @@ class agreement {
   std::vector<waiting> open_;
 };
 
-}  // namespace trireme::comm::detail
-
-#endif  // TRIREME_COMM_DETAIL_AGREEMENT_INCLUDED
-
-// ---- trireme/comm/checked.hpp (goes on)
-namespace trireme::comm {
+}  // namespace detail
 
 template <communicator Inner>
 class checked_world;

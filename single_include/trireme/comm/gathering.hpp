@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/gathering.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: a9a81db16a1cdc419959959f5a9c0aa95265757e4b4e3016f7c3ef1e93d3d61a
+// SHA-256 of the sources: d9b278293e8a98cda4082081efe0364753c25ae800ac1b30bf04902a2dcc6e60
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,17 +7,6 @@
 #include "trireme/comm/rendezvous.hpp"
 
 // ---- trireme/comm/gathering.hpp
-#include <chrono>
-#include <functional>
-#include <memory>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#ifndef TRIREME_COMM_DETAIL_FILE_GATHER_INCLUDED
-#define TRIREME_COMM_DETAIL_FILE_GATHER_INCLUDED
-
-// ---- trireme/comm/detail/file_gather.hpp
 #include <fcntl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -25,12 +14,46 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
-namespace trireme::comm::detail {
+namespace trireme::comm {
+
+/// Ranks that have found each other, for an engine that needs only that: who they are, a way to exchange a few bytes
+/// at set-up, and, where there is one, a channel beside the engine's own that tells who is missing.
+struct gathering {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  /// What every rank passed, in rank order. Collective; called once, while this object lives on all ranks.
+  std::function<std::vector<std::string>(std::string const&)> all_gather{};
+  /// Asked by every rank after a failure: a sentence about the rank that is missing, or nothing. May be empty.
+  std::function<std::string()> who_is_missing{};
+  /// Tells the other ranks that this one ends with an error. May be empty.
+  std::function<void(std::string const&)> abandon{};
+};
+
+/// How ranks find each other: by_rendezvous, by_file, or by_mpi (comm/mpi_gathering.hpp).
+struct meeting_method {
+  struct request {
+    std::string_view who;  ///< begins every message: "trireme::comm::nccl"
+    std::string file;
+    std::chrono::milliseconds deadline;
+  };
+  std::string_view name;
+  gathering (*gather)(request const&);
+  friend bool operator==(meeting_method const& a, meeting_method const& b) noexcept { return a.gather == b.gather; }
+};
+
+namespace detail {
 
 /// An all-gather through files PATH.0, PATH.1, ...: each rank writes its own, whole or not at all, and reads all.
 ///
@@ -160,41 +183,6 @@ class file_gather {
   std::uint64_t nonce_ = 0;
   bool written_ = false;
 };
-
-}  // namespace trireme::comm::detail
-
-#endif  // TRIREME_COMM_DETAIL_FILE_GATHER_INCLUDED
-
-// ---- trireme/comm/gathering.hpp (goes on)
-namespace trireme::comm {
-
-/// Ranks that have found each other, for an engine that needs only that: who they are, a way to exchange a few bytes
-/// at set-up, and, where there is one, a channel beside the engine's own that tells who is missing.
-struct gathering {
-  int rank = 0;
-  int size = 1;
-  int local_rank = 0;
-  /// What every rank passed, in rank order. Collective; called once, while this object lives on all ranks.
-  std::function<std::vector<std::string>(std::string const&)> all_gather{};
-  /// Asked by every rank after a failure: a sentence about the rank that is missing, or nothing. May be empty.
-  std::function<std::string()> who_is_missing{};
-  /// Tells the other ranks that this one ends with an error. May be empty.
-  std::function<void(std::string const&)> abandon{};
-};
-
-/// How ranks find each other: by_rendezvous, by_file, or by_mpi (comm/mpi_gathering.hpp).
-struct meeting_method {
-  struct request {
-    std::string_view who;  ///< begins every message: "trireme::comm::nccl"
-    std::string file;
-    std::chrono::milliseconds deadline;
-  };
-  std::string_view name;
-  gathering (*gather)(request const&);
-  friend bool operator==(meeting_method const& a, meeting_method const& b) noexcept { return a.gather == b.gather; }
-};
-
-namespace detail {
 
 [[nodiscard]] inline bootstrap::place placed(std::string_view who) {
   auto const here = bootstrap::detect();

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/hierarchical.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 91fc448657f5eca529d4ce6cdeeb26017e322742bd6b7f00ad75367d100927b3
+// SHA-256 of the sources: a1474d5b17fac0e8c4076124ce92b87be79bfb8ea39d1546f6dc5571327cc1c6
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,20 +19,15 @@
 #include <utility>
 #include <vector>
 
-#ifndef TRIREME_COMM_DETAIL_HIERARCHY_STAGES_INCLUDED
-#define TRIREME_COMM_DETAIL_HIERARCHY_STAGES_INCLUDED
-
-// ---- trireme/comm/detail/hierarchy_stages.hpp
-#include <cstdint>
-#include <numeric>
-#include <span>
-
 #ifndef TRIREME_COMM_DETAIL_HIERARCHY_INCLUDED
 #define TRIREME_COMM_DETAIL_HIERARCHY_INCLUDED
 
 // ---- trireme/comm/detail/hierarchy.hpp
 #include <cstddef>
+#include <cstdint>
 #include <exception>
+#include <numeric>
+#include <span>
 
 #ifndef TRIREME_COMM_DETAIL_HIERARCHY_PARTS_INCLUDED
 #define TRIREME_COMM_DETAIL_HIERARCHY_PARTS_INCLUDED
@@ -40,32 +35,30 @@
 // ---- trireme/comm/detail/hierarchy_parts.hpp
 namespace trireme::comm::detail {
 
-/// A command inside a node or between nodes, made from one of the whole, with its bytes counted.
+/// A command inside a node or between nodes, made from one of the whole, with its bytes counted; ragged with `counts`.
 [[nodiscard]] inline command part_of(command const& whole, collective kind, void const* from, void* to,
-                                     std::int64_t count, int rank, int size, int root = -1, int divisor = 0) {
-  bool const reduces =
-      kind == collective::all_reduce || kind == collective::reduce_scatter || kind == collective::reduce;
-  command it{.what = {kind, whole.what.type, reduces ? whole.what.op : reduction_kind::none, false, root, count},
+                                     std::int64_t count, int rank, int size, int root = -1, int divisor = 0,
+                                     std::span<std::int64_t const> counts = {}) {
+  auto const op = row_of(kind).moves[0].folds ? whole.what.op : reduction_kind::none;
+  command it{.what = {kind, whole.what.type, op, false, root, count, counts.empty() ? 0 : fingerprint(counts)},
              .from = from,
              .to = to,
              .element_bytes = whole.element_bytes,
-             .elements = whole.elements};
-  it.divisor = divisor;
-  it.bytes = bytes_sent::of(it.what, it.element_bytes, rank, size);
-  it.messages = messages_of(it, size);
+             .elements = whole.elements,
+             .counts = counts,
+             .divisor = divisor};
+  count_sent(it, rank, size);
   return it;
 }
 /// The same of a command that is a list of parts.
 [[nodiscard]] inline command parts_of(command const& whole, collective kind, std::span<part const> parts, int rank) {
-  command it{.what = {kind, whole.what.type}, .element_bytes = whole.element_bytes, .elements = whole.elements};
+  command it{.what = {kind, whole.what.type},
+             .element_bytes = whole.element_bytes,
+             .elements = whole.elements,
+             .parts = parts};
   if (kind == collective::all_to_all) it.what.shape = 1;
   if (kind == collective::exchange) it.what.type = dtype::u8;
-  it.parts = parts;
-  for (auto const& each : parts) {
-    if (!each.sent || each.peer == rank || each.count == 0) continue;
-    it.bytes += static_cast<std::uint64_t>(each.count) * size_of(each.type);
-    ++it.messages;
-  }
+  count_parts(it, rank);
   return it;
 }
 
@@ -457,6 +450,7 @@ class hierarchy final : public advancing {
   void finish(staged& op);
   void exchange(staged& op);
   void tell_counts(staged& op);
+  void inside_each_node(Inner& world, staged& op);
   void gather_inside(staged& op);
   void deal_inside(staged& op);
   void deal_between(staged& op);
@@ -470,6 +464,9 @@ class hierarchy final : public advancing {
     op.pending.add(between_.submit(part_of(op.it, kind, from, to, count, here_.node, here_.nodes, root, divisor)));
   }
   [[nodiscard]] static bool is_ragged(staged const& op) noexcept { return op.it.what.shape != 0; }
+  [[nodiscard]] geometry cuts(staged const& op) const noexcept {
+    return {op.it.what, op.it.element_bytes, here_.size(), op.counts};
+  }
   [[nodiscard]] static std::int64_t bytes(staged const& op, std::int64_t count) noexcept {
     return count * static_cast<std::int64_t>(op.it.element_bytes);
   }
@@ -503,13 +500,7 @@ class hierarchy final : public advancing {
   std::vector<std::unique_ptr<staged>> live_, unused_;
 };
 
-}  // namespace trireme::comm::detail
-
-#endif  // TRIREME_COMM_DETAIL_HIERARCHY_INCLUDED
-
-// ---- trireme/comm/detail/hierarchy_stages.hpp (goes on)
-/// What each collective of a hierarchical world does inside a node and between the nodes.
-namespace trireme::comm::detail {
+// What each collective does inside a node and between the nodes.
 
 template <class Inner, class Outer>
 void hierarchy<Inner, Outer>::begin_inside(staged& op) {
@@ -528,13 +519,8 @@ void hierarchy<Inner, Outer>::begin_inside(staged& op) {
         inside(first_, op, all_reduce, at(it.from, bytes(op, even)), at(it.to, bytes(op, even)), count - even);
       return;
     }
-    case reduce_scatter: {  // a node's slices lie together
-      auto const block = count / here_.nodes;
-      for (int node = 0; node < here_.nodes; ++node)
-        inside(first_, op, reduce_scatter, at(it.from, bytes(op, node * block)), at(it.to, bytes(op, node * block)),
-               block);
-      return;
-    }
+    case reduce_scatter:
+      return inside_each_node(first_, op);
     case reduce: {  // only the root's values may change
       auto* const to = !leads(op) ? it.to : is_root(op) ? it.to : scratch(op, op.a, count);
       return inside(first_, op, reduce, it.from, to, count, root_place(op));
@@ -568,7 +554,16 @@ void hierarchy<Inner, Outer>::begin_between(staged& op) {
       if (even < count) between(op, all_reduce, rest, rest, count - even);
       return;
     }
-    case reduce_scatter: {  // the slices of this place move together, over others that nobody needs any more
+    case reduce_scatter: {
+      if (is_ragged(op)) {
+        for (int node = 0; node < here_.nodes; ++node) {
+          auto const slice = cuts(op).owned(node * here_.places + here_.place);
+          auto* const values = at(it.to, bytes(op, slice.first));
+          between(op, reduce, values, values, slice.count, node);
+        }
+        return;
+      }
+      // The slices of this place move together, over others that nobody needs any more.
       auto const each = count / here_.size();
       for (int node = 0; node < here_.nodes; ++node)
         copy(op, at(it.to, bytes(op, node * each)), at(it.to, bytes(op, (node * here_.places + here_.place) * each)),
@@ -610,28 +605,8 @@ void hierarchy<Inner, Outer>::end_inside(staged& op) {
     case all_reduce:
       if (!is_small(op)) inside(last_, op, all_gather, it.to, it.to, count - count % here_.places);
       return;
-    case all_gather: {
-      std::int64_t first = 0;
-      for (int node = 0; node < here_.nodes; ++node) {
-        auto* const block = at(it.to, bytes(op, first));
-        if (!is_ragged(op)) {
-          inside(last_, op, all_gather, block, block, count / here_.nodes);
-          first += count / here_.nodes;
-          continue;
-        }
-        auto const counts = std::span<std::int64_t const>(op.counts).subspan(
-            static_cast<std::size_t>(node * here_.places), static_cast<std::size_t>(here_.places));
-        auto const all = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-        auto part = part_of(it, all_gather, block, block, all, here_.place, here_.places);
-        part.what.shape = fingerprint(counts);
-        part.counts = counts;
-        part.bytes = bytes_sent::all_gather(counts, it.element_bytes, here_.place);
-        part.messages = messages_of(part, here_.places);
-        op.pending.add(last_.submit(part));
-        first += all;
-      }
-      return;
-    }
+    case all_gather:
+      return inside_each_node(last_, op);
     case broadcast:
       return inside(last_, op, broadcast, it.from, it.to, count, root_place(op));
     case scatter:
@@ -644,23 +619,35 @@ void hierarchy<Inner, Outer>::end_inside(staged& op) {
 
 template <class Inner, class Outer>
 void hierarchy<Inner, Outer>::finish(staged& op) {
-  if (op.it.what.kind != collective::reduce_scatter || here_.nodes == 1 || here_.places == 1) return;
+  if (op.it.what.kind != collective::reduce_scatter || is_ragged(op) || here_.nodes == 1 || here_.places == 1) return;
   auto const each = op.it.what.count / here_.size();
   copy(op, at(op.it.to, bytes(op, here_.rank() * each)), at(op.it.to, bytes(op, here_.node * each)), each);
   settle(op);
+}
+
+/// The same collective inside, once for each node: the elements of a node's ranks lie together.
+template <class Inner, class Outer>
+void hierarchy<Inner, Outer>::inside_each_node(Inner& world, staged& op) {
+  auto const places = here_.places;
+  for (int node = 0; node < here_.nodes; ++node) {
+    auto const first = cuts(op).owned(node * places).first;
+    auto const last = cuts(op).owned(node * places + places - 1);
+    std::span<std::int64_t const> counts = op.counts;
+    if (is_ragged(op))
+      counts = counts.subspan(static_cast<std::size_t>(node * places), static_cast<std::size_t>(places));
+    auto* const values = at(op.it.to, bytes(op, first));  // where it.from is, too
+    op.pending.add(world.submit(part_of(op.it, op.it.what.kind, values, values, last.first + last.count - first,
+                                        here_.place, places, -1, 1, counts)));
+  }
 }
 
 /// All_gather between the nodes: a rank's own part to its place in every node.
 template <class Inner, class Outer>
 void hierarchy<Inner, Outer>::gather_inside(staged& op) {
   auto const& it = op.it;
-  std::vector<std::int64_t> first(static_cast<std::size_t>(here_.size()) + 1);
-  for (std::size_t rank = 0; rank + 1 < first.size(); ++rank)
-    first[rank + 1] = first[rank] + (is_ragged(op) ? op.counts[rank] : it.what.count / here_.size());
   auto const part_of_rank = [&](int rank, bool sent, int node) {
-    auto const begin = first[static_cast<std::size_t>(rank)];
-    return part{node, sent, it.what.type, first[static_cast<std::size_t>(rank) + 1] - begin,
-                at(it.to, bytes(op, begin))};
+    auto const own = cuts(op).owned(rank);
+    return part{node, sent, it.what.type, own.count, at(it.to, bytes(op, own.first))};
   };
   op.list.clear();
   for (int node = 0; node < here_.nodes; ++node) {
@@ -686,8 +673,7 @@ void hierarchy<Inner, Outer>::tell_counts(staged& op) {
              .to = op.received.data(),
              .element_bytes = sizeof(std::int64_t),
              .elements = &moving_kernels<host>};
-  it.bytes = bytes_sent::of(it.what, it.element_bytes, here_.place, here_.places);
-  it.messages = messages_of(it, here_.places);
+  count_sent(it, here_.place, here_.places);
   op.pending.add(counts_.submit(it));
 }
 
@@ -795,7 +781,7 @@ void hierarchy<Inner, Outer>::exchange(staged& op) {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_HIERARCHY_STAGES_INCLUDED
+#endif  // TRIREME_COMM_DETAIL_HIERARCHY_INCLUDED
 
 // ---- trireme/comm/hierarchical.hpp (goes on)
 namespace trireme::comm {
@@ -884,7 +870,8 @@ class hierarchical_request {
 /// Large messages are reduced inside a node first, so that only one part of them a node travels between nodes:
 ///   all_reduce      inner reduce_scatter, outer all_reduce of the slice, inner all_gather; small ones and the elements
 ///                   that do not divide: inner, then outer all_reduce
-///   reduce_scatter  inner for each node, then outer          all_gather  to the same place of each node, then inside
+///   reduce_scatter  inner for each node, then outer (ragged: an outer reduce for each node)
+///   all_gather  to the same place of each node, then inside
 ///   broadcast, scatter  outer to the root's place, then inside           reduce, gather  inside, then outer
 ///   all_to_all      inside to the place, then between to the node        barrier         inside, then between
 ///
@@ -937,12 +924,17 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
   static constexpr bool supports(collective kind, dtype type, reduction_kind op) noexcept {
     using enum collective;
     if (op == reduction_kind::pairwise) return false;  // the tree over all ranks has nodes across both worlds
+    constexpr collective staged[] = {barrier, all_reduce, reduce_scatter, reduce,     all_gather,
+                                     gather,  scatter,    broadcast,      all_to_all, exchange};
+    if (std::ranges::find(staged, kind) == std::ranges::end(staged))
+      return false;  // what detail/hierarchy.hpp has stages for
     auto const below = [&](collective each, reduction_kind how) {
       return Inner::template supports<Space>(each, type, how) && Outer::template supports<Space>(each, type, how);
     };
     bool const scratch = kind == reduce || kind == gather || kind == scatter || kind == all_to_all;
     if (scratch && !std::same_as<Space, host> && !std::same_as<Space, phantom>) return false;
     if (kind == all_reduce && !(below(reduce_scatter, op) && below(all_gather, reduction_kind::none))) return false;
+    if (kind == reduce_scatter && !below(reduce, op)) return false;  // ragged
     if (kind == all_gather && !below(exchange, reduction_kind::none)) return false;
     return below(kind, op);
   }

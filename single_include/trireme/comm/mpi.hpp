@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 40ce949ba8943c91b4af1bf8f9f1aa8c5625907d76bc52a941ee92cc338d61c6
+// SHA-256 of the sources: f96721108fefb936853ba4b37009aa1ab954ca12812a49bcf86c71099db3924a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,108 +19,107 @@
 #include <string_view>
 #include <utility>
 
-#ifndef TRIREME_COMM_DETAIL_MPI_ENGINE_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_ENGINE_INCLUDED
+#ifndef TRIREME_COMM_MPI_ENGINE_INCLUDED
+#define TRIREME_COMM_MPI_ENGINE_INCLUDED
 
-// ---- trireme/comm/detail/mpi_engine.hpp
+// ---- trireme/comm/mpi/engine.hpp
 #include <algorithm>
+#include <numeric>
+#include <span>
 #include <thread>
 #include <vector>
 
-#ifndef TRIREME_COMM_DETAIL_MPI_DRIVER_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_DRIVER_INCLUDED
+#ifndef TRIREME_COMM_MPI_DRIVER_INCLUDED
+#define TRIREME_COMM_MPI_DRIVER_INCLUDED
 
-// ---- trireme/comm/detail/mpi_driver.hpp
+// ---- trireme/comm/mpi/driver.hpp
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <mutex>
 
-#ifndef TRIREME_COMM_DETAIL_MPI_NOTICES_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_NOTICES_INCLUDED
+#ifndef TRIREME_COMM_MPI_NOTICES_INCLUDED
+#define TRIREME_COMM_MPI_NOTICES_INCLUDED
 
-// ---- trireme/comm/detail/mpi_notices.hpp
+// ---- trireme/comm/mpi/notices.hpp
 #include <limits>
 #include <optional>
-#include <span>
 
-#ifndef TRIREME_COMM_DETAIL_MPI_MESSAGES_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_MESSAGES_INCLUDED
+#ifndef TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
+#define TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
 
-// ---- trireme/comm/detail/mpi_messages.hpp
-#include <cstddef>
-
-#ifndef TRIREME_COMM_DETAIL_MPI_SESSION_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_SESSION_INCLUDED
-
-// ---- trireme/comm/detail/mpi_session.hpp
+// ---- trireme/comm/detail/roll_call.hpp
 namespace trireme::comm::detail {
 
-/// This process's use of MPI as a whole.
-///
-/// Initialises it only if nobody has, and finalises only what it initialised: when the program ends, so that launch can
-/// be called again, and never after a failure, because then mpirun must end the other ranks instead of waiting for
-/// them.
-class mpi_session {
+/// Which ranks are known to be in a call, and which are waited for there. A rank that waits for long tells others what
+/// it knows, and learns what they know: both sets only grow, until they are the same on all ranks that wait. Missing
+/// are the ranks that are waited for and not in the call.
+class roll_call {
  public:
-  mpi_session(mpi_session const&) = delete;
-  mpi_session& operator=(mpi_session const&) = delete;
+  void clear() noexcept { bits_.clear(); }
 
-  static mpi_session& instance() {
-    static mpi_session only;
-    return only;
+  void begin(int size) {
+    if (!bits_.empty()) return;
+    words_ = static_cast<std::size_t>(size + 63) / 64;
+    bits_.assign(2 * words_, 0);
   }
+  void add_here(int rank) noexcept { set(0, rank); }
+  void add_wanted(int rank) noexcept { set(words_, rank); }
 
-  /// Initialises MPI if nobody has; throws config_error if it is over, or lacks MPI_THREAD_SERIALIZED.
-  void begin() {
-    if (is_over())
-      throw config_error("trireme::comm::mpi: MPI has been finalised already; finalise it after the last launch");
-    int begun = 0;
-    MPI_Initialized(&begun);
-    int provided = MPI_THREAD_SINGLE;
-    if (begun == 0) {
-      MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
-      ours_ = true;
-    } else {
-      MPI_Query_thread(&provided);
+  /// Both sets; what another rank is told.
+  [[nodiscard]] std::span<std::uint64_t const> bits() const noexcept { return bits_; }
+  /// Takes over what another rank knows, as bits() of the same size; whether any of it is new.
+  bool merge(std::span<std::uint64_t const> theirs) noexcept {
+    bool grew = false;
+    for (std::size_t i = 0; i < bits_.size(); ++i) {
+      grew = grew || (theirs[i] & ~bits_[i]) != 0;
+      bits_[i] |= theirs[i];
     }
-    if (provided < MPI_THREAD_SERIALIZED)
-      throw config_error(
-          begun == 0 ? "trireme::comm::mpi: this MPI offers less than MPI_THREAD_SERIALIZED; use one built with threads"
-                     : "trireme::comm::mpi: MPI was initialised with less than MPI_THREAD_SERIALIZED; initialise it "
-                       "with MPI_Init_thread(..., MPI_THREAD_SERIALIZED, ...)");
+    return grew;
   }
-  [[nodiscard]] static bool is_over() noexcept {
-    int over = 0;
-    MPI_Finalized(&over);
-    return over != 0;
+  [[nodiscard]] bool knows_more_than(std::span<std::uint64_t const> theirs) const noexcept {
+    return !std::equal(bits_.begin(), bits_.end(), theirs.begin(), theirs.end());
   }
-  /// From here on MPI is not finalised: other ranks may never answer again.
-  void abandon() noexcept { abandoned_ = true; }
+  void append_missing(std::vector<int>& ranks) const {
+    for (int rank = 0; rank < static_cast<int>(words_ * 64) && !bits_.empty(); ++rank)
+      if (get(words_, rank) && !get(0, rank)) ranks.push_back(rank);
+  }
+
+  /// Whom a rank tells: those 2^i before it and after it. Calls visit(peer), once for each.
+  template <class Visit>
+  static void for_each_neighbour(int rank, int size, Visit visit) {
+    for (int hop = 1; hop < size; hop *= 2) {
+      int const after = (rank + hop) % size;
+      int const before = (rank - hop + size) % size;
+      visit(after);
+      if (before != after) visit(before);
+    }
+  }
 
  private:
-  mpi_session() = default;
-  ~mpi_session() {
-    if (ours_ && !abandoned_ && !is_over()) MPI_Finalize();
+  void set(std::size_t first, int rank) noexcept {
+    bits_[first + static_cast<std::size_t>(rank) / 64] |= std::uint64_t{1} << (rank % 64);
   }
-  bool ours_ = false;
-  bool abandoned_ = false;
-};
+  [[nodiscard]] bool get(std::size_t first, int rank) const noexcept {
+    return (bits_[first + static_cast<std::size_t>(rank) / 64] >> (rank % 64) & 1U) != 0;
+  }
 
-/// The sentence of an MPI error code.
-[[nodiscard]] inline std::string mpi_sentence(int code) {
-  char sentence[MPI_MAX_ERROR_STRING] = {};
-  int length = 0;
-  if (MPI_Error_string(code, sentence, &length) != MPI_SUCCESS) return text("MPI error ", code);
-  return {sentence, static_cast<std::size_t>(length)};
-}
+  std::size_t words_ = 0;
+  std::vector<std::uint64_t> bits_;  ///< who is here, then who is waited for
+};
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_SESSION_INCLUDED
+#endif  // TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
 
-// ---- trireme/comm/detail/mpi_messages.hpp (goes on)
+// ---- trireme/comm/mpi/notices.hpp (goes on)
+#ifndef TRIREME_COMM_MPI_MESSAGES_INCLUDED
+#define TRIREME_COMM_MPI_MESSAGES_INCLUDED
+
+// ---- trireme/comm/mpi/messages.hpp
+#include <cstddef>
+
 #ifndef TRIREME_COMM_DETAIL_ROUNDS_INCLUDED
 #define TRIREME_COMM_DETAIL_ROUNDS_INCLUDED
 
@@ -339,7 +338,77 @@ class rounds {
 
 #endif  // TRIREME_COMM_DETAIL_ROUNDS_INCLUDED
 
-// ---- trireme/comm/detail/mpi_messages.hpp (goes on)
+// ---- trireme/comm/mpi/messages.hpp (goes on)
+#ifndef TRIREME_COMM_MPI_SESSION_INCLUDED
+#define TRIREME_COMM_MPI_SESSION_INCLUDED
+
+// ---- trireme/comm/mpi/session.hpp
+namespace trireme::comm::detail {
+
+/// This process's use of MPI as a whole.
+///
+/// Initialises it only if nobody has, and finalises only what it initialised: when the program ends, so that launch can
+/// be called again, and never after a failure, because then mpirun must end the other ranks instead of waiting for
+/// them.
+class mpi_session {
+ public:
+  mpi_session(mpi_session const&) = delete;
+  mpi_session& operator=(mpi_session const&) = delete;
+
+  static mpi_session& instance() {
+    static mpi_session only;
+    return only;
+  }
+
+  /// Initialises MPI if nobody has; throws config_error if it is over, or lacks MPI_THREAD_SERIALIZED.
+  void begin() {
+    if (is_over())
+      throw config_error("trireme::comm::mpi: MPI has been finalised already; finalise it after the last launch");
+    int begun = 0;
+    MPI_Initialized(&begun);
+    int provided = MPI_THREAD_SINGLE;
+    if (begun == 0) {
+      MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+      ours_ = true;
+    } else {
+      MPI_Query_thread(&provided);
+    }
+    if (provided < MPI_THREAD_SERIALIZED)
+      throw config_error(
+          begun == 0 ? "trireme::comm::mpi: this MPI offers less than MPI_THREAD_SERIALIZED; use one built with threads"
+                     : "trireme::comm::mpi: MPI was initialised with less than MPI_THREAD_SERIALIZED; initialise it "
+                       "with MPI_Init_thread(..., MPI_THREAD_SERIALIZED, ...)");
+  }
+  [[nodiscard]] static bool is_over() noexcept {
+    int over = 0;
+    MPI_Finalized(&over);
+    return over != 0;
+  }
+  /// From here on MPI is not finalised: other ranks may never answer again.
+  void abandon() noexcept { abandoned_ = true; }
+
+ private:
+  mpi_session() = default;
+  ~mpi_session() {
+    if (ours_ && !abandoned_ && !is_over()) MPI_Finalize();
+  }
+  bool ours_ = false;
+  bool abandoned_ = false;
+};
+
+/// The sentence of an MPI error code.
+[[nodiscard]] inline std::string mpi_sentence(int code) {
+  char sentence[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  if (MPI_Error_string(code, sentence, &length) != MPI_SUCCESS) return text("MPI error ", code);
+  return {sentence, static_cast<std::size_t>(length)};
+}
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_MPI_SESSION_INCLUDED
+
+// ---- trireme/comm/mpi/messages.hpp (goes on)
 namespace trireme::comm::detail {
 
 inline constexpr std::string_view mpi_name = "trireme::comm::mpi";
@@ -410,6 +479,12 @@ struct mpi_route {
       throw comm_error(text(mpi_name, ": ", to_string(what), " number ", number, " failed: ", mpi_sentence(code)));
   }
 };
+
+/// Visits all others of `size` numbers as (from whom, to whom) in an order in which not all begin with number 0.
+template <class Visit>
+void for_each_other(int own, int size, Visit visit) {
+  for (int step = 1; step < size; ++step) visit((own - step + size) % size, (own + step) % size);
+}
 
 /// Messages in flight that are waited for together. They travel in pieces of the group's size.
 class mpi_messages {
@@ -575,77 +650,9 @@ class mpi_wire {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_MESSAGES_INCLUDED
+#endif  // TRIREME_COMM_MPI_MESSAGES_INCLUDED
 
-// ---- trireme/comm/detail/mpi_notices.hpp (goes on)
-#ifndef TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
-#define TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
-
-// ---- trireme/comm/detail/roll_call.hpp
-namespace trireme::comm::detail {
-
-/// Which ranks are known to be in a call, and which are waited for there. A rank that waits for long tells others what
-/// it knows, and learns what they know: both sets only grow, until they are the same on all ranks that wait. Missing
-/// are the ranks that are waited for and not in the call.
-class roll_call {
- public:
-  void clear() noexcept { bits_.clear(); }
-
-  void begin(int size) {
-    if (!bits_.empty()) return;
-    words_ = static_cast<std::size_t>(size + 63) / 64;
-    bits_.assign(2 * words_, 0);
-  }
-  void add_here(int rank) noexcept { set(0, rank); }
-  void add_wanted(int rank) noexcept { set(words_, rank); }
-
-  /// Both sets; what another rank is told.
-  [[nodiscard]] std::span<std::uint64_t const> bits() const noexcept { return bits_; }
-  /// Takes over what another rank knows, as bits() of the same size; whether any of it is new.
-  bool merge(std::span<std::uint64_t const> theirs) noexcept {
-    bool grew = false;
-    for (std::size_t i = 0; i < bits_.size(); ++i) {
-      grew = grew || (theirs[i] & ~bits_[i]) != 0;
-      bits_[i] |= theirs[i];
-    }
-    return grew;
-  }
-  [[nodiscard]] bool knows_more_than(std::span<std::uint64_t const> theirs) const noexcept {
-    return !std::equal(bits_.begin(), bits_.end(), theirs.begin(), theirs.end());
-  }
-  void append_missing(std::vector<int>& ranks) const {
-    for (int rank = 0; rank < static_cast<int>(words_ * 64) && !bits_.empty(); ++rank)
-      if (get(words_, rank) && !get(0, rank)) ranks.push_back(rank);
-  }
-
-  /// Whom a rank tells: those 2^i before it and after it. Calls visit(peer), once for each.
-  template <class Visit>
-  static void for_each_neighbour(int rank, int size, Visit visit) {
-    for (int hop = 1; hop < size; hop *= 2) {
-      int const after = (rank + hop) % size;
-      int const before = (rank - hop + size) % size;
-      visit(after);
-      if (before != after) visit(before);
-    }
-  }
-
- private:
-  void set(std::size_t first, int rank) noexcept {
-    bits_[first + static_cast<std::size_t>(rank) / 64] |= std::uint64_t{1} << (rank % 64);
-  }
-  [[nodiscard]] bool get(std::size_t first, int rank) const noexcept {
-    return (bits_[first + static_cast<std::size_t>(rank) / 64] >> (rank % 64) & 1U) != 0;
-  }
-
-  std::size_t words_ = 0;
-  std::vector<std::uint64_t> bits_;  ///< who is here, then who is waited for
-};
-
-}  // namespace trireme::comm::detail
-
-#endif  // TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
-
-// ---- trireme/comm/detail/mpi_notices.hpp (goes on)
+// ---- trireme/comm/mpi/notices.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// Messages about a failure.
@@ -737,19 +744,17 @@ class mpi_notices {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_NOTICES_INCLUDED
+#endif  // TRIREME_COMM_MPI_NOTICES_INCLUDED
 
-// ---- trireme/comm/detail/mpi_driver.hpp (goes on)
-#ifndef TRIREME_COMM_DETAIL_MPI_OPERATION_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_OPERATION_INCLUDED
+// ---- trireme/comm/mpi/driver.hpp (goes on)
+#ifndef TRIREME_COMM_MPI_OPERATION_INCLUDED
+#define TRIREME_COMM_MPI_OPERATION_INCLUDED
 
-// ---- trireme/comm/detail/mpi_operation.hpp
-#include <numeric>
+// ---- trireme/comm/mpi/operation.hpp
+#ifndef TRIREME_COMM_MPI_CARRIED_INCLUDED
+#define TRIREME_COMM_MPI_CARRIED_INCLUDED
 
-#ifndef TRIREME_COMM_DETAIL_MPI_CARRIED_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_CARRIED_INCLUDED
-
-// ---- trireme/comm/detail/mpi_carried.hpp
+// ---- trireme/comm/mpi/carried.hpp
 namespace trireme::comm::detail {
 
 /// A large all_reduce or reduce_scatter of ranks on several machines, in rank order: partial sums are carried from
@@ -785,7 +790,7 @@ class mpi_carried {
     return share >= 2 * machines * least_bytes;
   }
 
-  void begin(mpi_route const& route, command const& it) {
+  void begin(mpi_route const& route, command const& it, geometry const& cuts) {
     route_ = &route;
     it_ = it;
     places_ = route.group->places;
@@ -795,8 +800,10 @@ class mpi_carried {
     widened_ = widens(it);
     partial_bytes_ = widened_ ? sizeof(float) : it.element_bytes;
     parts_ = is_scattered() ? machines_ : 1;
-    auto const part = is_scattered() ? it.what.count / route.group->size : share_of_place(0).count;
-    auto const line = static_cast<std::int64_t>(64 / it.element_bytes);
+    slices_.clear();
+    for (int rank = 0; is_scattered() && rank < route.group->size; ++rank) slices_.push_back(cuts.owned(rank));
+    auto const part = is_scattered() ? cuts.largest() : share_of_place(0).count;
+    auto const line = line_of(it.element_bytes);
     auto const wanted =
         std::clamp(bytes(part) * static_cast<std::size_t>(parts_) / static_cast<std::size_t>(8 * machines_),
                    least_bytes, largest_bytes) /
@@ -876,11 +883,8 @@ class mpi_carried {
   /// The machine whose rank of this place gets a piece of a reduce_scatter.
   [[nodiscard]] int owner_of(std::int64_t piece) const noexcept { return static_cast<int>(piece / pieces_of_part_); }
   [[nodiscard]] interval piece_of(int place, std::int64_t piece) const noexcept {
-    auto all = share_of_place(place);
-    if (is_scattered()) {
-      auto const each = it_.what.count / (machines_ * places_);
-      all = {rank_of(owner_of(piece), place) * each, each};
-    }
+    auto const all =
+        is_scattered() ? slices_[static_cast<std::size_t>(rank_of(owner_of(piece), place))] : share_of_place(place);
     auto const begin = std::min(all.count, piece % pieces_of_part_ * piece_);
     return {all.first + begin, std::min(piece_, all.count - begin)};
   }
@@ -903,10 +907,6 @@ class mpi_carried {
   [[nodiscard]] bool is_mine(std::int64_t piece) const noexcept {
     return !is_scattered() || owner_of(piece) == machine_;
   }
-  template <class Visit>
-  void for_each_beside(Visit visit) const {
-    for (int step = 1; step < places_; ++step) visit((place_ - step + places_) % places_, (place_ + step) % places_);
-  }
 
   void collect_next() {
     while (next_ < pieces_ && next_ < finished_ + static_cast<std::int64_t>(flights_.size())) collect(next_++);
@@ -915,7 +915,7 @@ class mpi_carried {
     auto& it = flight(piece);
     it.at = stage::collecting;
     auto const mine = piece_of(place_, piece);
-    for_each_beside([&](int source, int target) {
+    for_each_other(place_, places_, [&](int source, int target) {
       if (mine.count > 0)
         it.terms.receive(*route_, term_slot(piece, source), bytes(mine.count), rank_of(machine_, source),
                          route_->tag + 1);
@@ -972,23 +972,21 @@ class mpi_carried {
       reducing_kernels<float, host, reduction::sum>.combine({&out, 1}, terms_, mine.count, divisor);
     if (widened_ && is_last()) narrow(result, wide, mine.count);
   }
-  void widen(float* to, std::byte const* from, std::int64_t count) const noexcept {
-    auto const copy = [&]<class T>(T const* values) {
-      for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(values[i]);
-    };
-    if (it_.what.type == dtype::bf16)
-      copy(reinterpret_cast<bfloat16 const*>(from));
-    else
-      copy(reinterpret_cast<float16 const*>(from));
+  /// Calls convert(T{}) for the type of the values.
+  template <class Convert>
+  void with_type(Convert convert) const {
+    it_.what.type == dtype::bf16 ? convert(bfloat16{}) : convert(float16{});
   }
-  void narrow(std::byte* to, float const* from, std::int64_t count) const noexcept {
-    auto const copy = [&]<class T>(T* values) {
-      for (std::int64_t i = 0; i < count; ++i) values[i] = static_cast<T>(from[i]);
-    };
-    if (it_.what.type == dtype::bf16)
-      copy(reinterpret_cast<bfloat16*>(to));
-    else
-      copy(reinterpret_cast<float16*>(to));
+  void widen(float* to, std::byte const* from, std::int64_t count) const {
+    with_type([&]<class T>(T) {
+      auto const* const values = reinterpret_cast<T const*>(from);
+      std::transform(values, values + count, to, [](T each) { return static_cast<float>(each); });
+    });
+  }
+  void narrow(std::byte* to, float const* from, std::int64_t count) const {
+    with_type([&]<class T>(T) {
+      std::transform(from, from + count, reinterpret_cast<T*>(to), [](float each) { return static_cast<T>(each); });
+    });
   }
 
   /// The result of this rank's piece has come, or belongs to another machine.
@@ -999,7 +997,7 @@ class mpi_carried {
     auto const mine = piece_of(place_, piece);
     if (machine_ + 2 < machines_ && mine.count > 0)
       it.result.send(*route_, to(mine.first), bytes(mine.count), rank_of(machine_ + 1, place_), route_->tag + 2);
-    for_each_beside([&](int source, int target) {
+    for_each_other(place_, places_, [&](int source, int target) {
       if (auto const theirs = piece_of(source, piece); theirs.count > 0)
         it.result.receive(*route_, to(theirs.first), bytes(theirs.count), rank_of(machine_, source), route_->tag + 2);
       if (mine.count > 0)
@@ -1016,10 +1014,11 @@ class mpi_carried {
   std::int64_t piece_ = 1;  ///< elements
   std::int64_t pieces_of_part_ = 0;
   std::int64_t pieces_ = 0;
-  std::int64_t next_ = 0;      ///< the next piece to begin
-  std::int64_t folded_ = 0;    ///< the next one to add up
-  std::int64_t passed_ = 0;    ///< the next one whose result comes
-  std::int64_t finished_ = 0;  ///< all pieces below are finished
+  std::int64_t next_ = 0;         ///< the next piece to begin
+  std::int64_t folded_ = 0;       ///< the next one to add up
+  std::int64_t passed_ = 0;       ///< the next one whose result comes
+  std::int64_t finished_ = 0;     ///< all pieces below are finished
+  std::vector<interval> slices_;  ///< of a reduce_scatter: of each rank
   std::vector<flight_of_a_piece> flights_;
   byte_buffer slots_, wide_;
   std::vector<void const*> terms_;
@@ -1027,13 +1026,13 @@ class mpi_carried {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_CARRIED_INCLUDED
+#endif  // TRIREME_COMM_MPI_CARRIED_INCLUDED
 
-// ---- trireme/comm/detail/mpi_operation.hpp (goes on)
-#ifndef TRIREME_COMM_DETAIL_MPI_NATIVE_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_NATIVE_INCLUDED
+// ---- trireme/comm/mpi/operation.hpp (goes on)
+#ifndef TRIREME_COMM_MPI_NATIVE_INCLUDED
+#define TRIREME_COMM_MPI_NATIVE_INCLUDED
 
-// ---- trireme/comm/detail/mpi_native.hpp
+// ---- trireme/comm/mpi/native.hpp
 #include <array>
 
 namespace trireme::comm::detail {
@@ -1161,31 +1160,32 @@ class mpi_native {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_NATIVE_INCLUDED
+#endif  // TRIREME_COMM_MPI_NATIVE_INCLUDED
 
-// ---- trireme/comm/detail/mpi_operation.hpp (goes on)
-#ifndef TRIREME_COMM_DETAIL_MPI_REDUCTION_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_REDUCTION_INCLUDED
+// ---- trireme/comm/mpi/operation.hpp (goes on)
+#ifndef TRIREME_COMM_MPI_REDUCTION_INCLUDED
+#define TRIREME_COMM_MPI_REDUCTION_INCLUDED
 
-// ---- trireme/comm/detail/mpi_reduction.hpp
+// ---- trireme/comm/mpi/reduction.hpp
 namespace trireme::comm::detail {
 
 /// A large all_reduce, reduce_scatter or reduce: every rank reduces one slice, piece by piece. A piece is gathered from
 /// all ranks, combined in rank order, and sent to all (or the root), while the next pieces are under way.
 class mpi_reduction {
  public:
-  void begin(mpi_route const& route, command const& it) {
+  void begin(mpi_route const& route, command const& it, geometry const& cuts) {
     route_ = &route;
     from_ = static_cast<std::byte const*>(it.from);
     to_ = static_cast<std::byte*>(it.to);
     element_bytes_ = it.element_bytes;
     combine_ = it.elements->combine;
     divisor_ = it.divisor != 0 ? it.divisor : size();
-    auto const line = static_cast<std::int64_t>(64 / element_bytes_);
+    auto const line = line_of(element_bytes_);
     auto const wanted = std::clamp(most_bytes / static_cast<std::size_t>(size()), least_bytes, largest_piece_bytes);
     piece_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(wanted / 64)) * line;
     std::int64_t longest = 0;
-    for (int rank = 0; rank < size(); ++rank) longest = std::max(longest, slice_of_rank(rank).count);
+    slices_.clear();
+    for (int rank = 0; rank < size(); ++rank) longest = std::max(longest, slices_.emplace_back(cuts.owned(rank)).count);
     pieces_ = (longest + piece_ - 1) / piece_;
     finished_ = combined_ = next_ = 0;
     static_cast<void>(slots_.at_least(in_flight * static_cast<std::size_t>(size()) * bytes(piece_)));
@@ -1235,11 +1235,8 @@ class mpi_reduction {
   [[nodiscard]] flight_of_a_piece& flight(std::int64_t piece) noexcept {
     return flights_[static_cast<std::size_t>(piece) % in_flight];
   }
-  [[nodiscard]] interval slice_of_rank(int rank) const noexcept {
-    return geometry{route_->what, element_bytes_, size()}.owned(rank);
-  }
   [[nodiscard]] interval piece_of(int rank, std::int64_t piece) const noexcept {
-    auto const all = slice_of_rank(rank);
+    auto const& all = slices_[static_cast<std::size_t>(rank)];
     auto const begin = std::min(all.count, piece * piece_);
     return {all.first + begin, std::min(piece_, all.count - begin)};
   }
@@ -1249,17 +1246,11 @@ class mpi_reduction {
     return slots_.data() + (place + static_cast<std::size_t>(rank)) * bytes(piece_);
   }
 
-  /// Each rank begins with its neighbours, so that not all send to rank 0 first.
-  template <class Visit>
-  void for_each_peer(Visit visit) const {
-    for (int step = 1; step < size(); ++step) visit((rank() - step + size()) % size(), (rank() + step) % size());
-  }
-
   void gather(std::int64_t piece) {
     auto& it = flight(piece);
     it.at = stage::gathering;
     auto const mine = piece_of(rank(), piece);
-    for_each_peer([&](int source, int target) {
+    for_each_other(rank(), size(), [&](int source, int target) {
       if (mine.count > 0) it.messages.receive(*route_, slot(piece, source), bytes(mine.count), source, route_->tag + 1);
       if (auto const part = piece_of(target, piece); part.count > 0)
         it.messages.send(*route_, from_ + bytes(part.first), bytes(part.count), target, route_->tag + 1);
@@ -1280,7 +1271,7 @@ class mpi_reduction {
       combine_({&result, 1}, terms_, mine.count, divisor_);
     }
     if (kind == collective::reduce_scatter) return;
-    for_each_peer([&](int source, int target) {
+    for_each_other(rank(), size(), [&](int source, int target) {
       if (!to_root || rank() == route_->what.root)
         if (auto const part = piece_of(source, piece); part.count > 0)
           it.messages.receive(*route_, to_ + bytes(part.first), bytes(part.count), source, route_->tag + 2);
@@ -1297,9 +1288,10 @@ class mpi_reduction {
   int divisor_ = 1;
   std::int64_t piece_ = 1;  // elements
   std::int64_t pieces_ = 0;
-  std::int64_t next_ = 0;      // the next piece to begin
-  std::int64_t combined_ = 0;  // the next one to combine
-  std::int64_t finished_ = 0;  // all pieces below are finished
+  std::int64_t next_ = 0;         // the next piece to begin
+  std::int64_t combined_ = 0;     // the next one to combine
+  std::int64_t finished_ = 0;     // all pieces below are finished
+  std::vector<interval> slices_;  // of each rank
   std::array<flight_of_a_piece, in_flight> flights_;
   byte_buffer slots_;
   std::vector<void const*> terms_;
@@ -1307,9 +1299,9 @@ class mpi_reduction {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_REDUCTION_INCLUDED
+#endif  // TRIREME_COMM_MPI_REDUCTION_INCLUDED
 
-// ---- trireme/comm/detail/mpi_operation.hpp (goes on)
+// ---- trireme/comm/mpi/operation.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// Consecutive elements in memory of the caller.
@@ -1336,6 +1328,7 @@ class mpi_operation final : public process_operation {
     it_ = it;
     parts_.assign(it.parts.begin(), it.parts.end());
     counts_.assign(it.counts.begin(), it.counts.end());
+    it_.counts = counts_;
     firsts_.resize(counts_.size());
     std::exclusive_scan(counts_.begin(), counts_.end(), firsts_.begin(), std::int64_t{0});
     touched_ = it.elements != nullptr && it.elements->touchable;
@@ -1365,9 +1358,9 @@ class mpi_operation final : public process_operation {
     if (large_ == way_of_large::native) {
       native_.begin(route, *where, it_);
     } else if (large_ == way_of_large::carried) {
-      carried_.begin(route, it_);
+      carried_.begin(route, it_, cuts());
     } else if (large_ == way_of_large::reduced) {
-      reduction_.begin(route, it_);
+      reduction_.begin(route, it_, cuts());
     } else {
       move_own();
       move_large();
@@ -1463,16 +1456,10 @@ class mpi_operation final : public process_operation {
   }
   [[nodiscard]] bool is_exchange() const noexcept { return it_.what.kind == collective::exchange; }
   [[nodiscard]] bool has_parts() const noexcept { return it_.what.kind == collective::all_to_all && !parts_.empty(); }
-  [[nodiscard]] geometry cuts() const noexcept { return {it_.what, it_.element_bytes, size(), counts_}; }
+  [[nodiscard]] geometry cuts() const noexcept { return {it_.what, it_.element_bytes, size(), counts_, firsts_}; }
   [[nodiscard]] row const& of() const noexcept { return row_of(it_.what.kind); }
   [[nodiscard]] move const& does() const noexcept { return of().moves[0]; }
   [[nodiscard]] bool carries() const noexcept { return rounds_.how() != way::nothing; }
-
-  /// Where what a rank gives to this one belongs.
-  [[nodiscard]] interval taken_from(int peer) const noexcept {
-    if (counts_.empty()) return cuts().taken(does(), peer, rank());
-    return {firsts_[static_cast<std::size_t>(peer)], counts_[static_cast<std::size_t>(peer)]};
-  }
 
   // --- rounds
 
@@ -1480,7 +1467,6 @@ class mpi_operation final : public process_operation {
   void choose(round_blocks& blocks) const {
     if ((!touched_ && !has_parts()) || of().count == 0) return;
     auto const where_cut = cuts();
-    auto const p = static_cast<std::size_t>(size());
     auto const whole = bytes(it_.what.count);
     auto const all = bytes(where_cut.all());
     auto const carry = [&](way how, std::size_t each) {
@@ -1497,12 +1483,12 @@ class mpi_operation final : public process_operation {
       bool const deals = does().given == piece::of_taker;
       if (deals ? all <= gathered_bytes : whole <= told_bytes) carry(way::gathered, deals ? all : whole);
       blocks.only = it_.what.root;
-    } else if ((does().given == piece::whole || of().count == 2) && p * whole <= gathered_bytes) {
+    } else if (gathers_terms(where_cut)) {
       carry(way::gathered, whole);
     } else if (auto const block = bytes(where_cut.largest()); does().given == piece::of_giver) {
       if (all <= gathered_bytes || block <= dealt_bytes) carry(way::gathered, block);
       if (blocks.how == way::gathered) cut_as_owned();
-    } else if (block <= dealt_bytes && of().into != cut::parts) {
+    } else if (deals_blocks(where_cut)) {
       carry(way::dealt, block);
       cut_as_owned();
     }
@@ -1546,7 +1532,7 @@ class mpi_operation final : public process_operation {
       return dealt && of().into == cut::lines ? gather_results(result, bytes(mine.count)) : stage::carrying;
     }
     rounds_.for_each_block([&](int peer, std::byte const* block) {
-      auto const taken = taken_from(peer);
+      auto const taken = where_cut.taken(does(), peer, rank());
       if (taken.count == 0 || (peer == rank() && does().given == does().taken)) return;
       bool const whole_came = rounds_.how() == way::gathered && does().given == piece::of_taker;
       auto const skip = whole_came ? where_cut.given(does(), peer, rank()).first : 0;
@@ -1598,14 +1584,13 @@ class mpi_operation final : public process_operation {
     auto const p = static_cast<std::size_t>(size());
     auto* const received = received_.at_least(p * sizeof(std::int64_t));
     auto* const sent = sent_.at_least(p * sizeof(std::int64_t));
-    for (int step = 1; step < size(); ++step) {
-      auto const peer = static_cast<std::size_t>((rank() + step) % size());
-      std::memcpy(sent + peer * sizeof(std::int64_t), &parts_[peer].count, sizeof(std::int64_t));
-      heard_.receive(route, received + peer * sizeof(std::int64_t), sizeof(std::int64_t), static_cast<int>(peer),
-                     route.tag + 2);
-      heard_.send(route, sent + peer * sizeof(std::int64_t), sizeof(std::int64_t), static_cast<int>(peer),
-                  route.tag + 2);
-    }
+    constexpr auto each = sizeof(std::int64_t);
+    for_each_other(rank(), size(), [&](int source, int target) {
+      auto const to_whom = static_cast<std::size_t>(target);
+      std::memcpy(sent + to_whom * each, &parts_[to_whom].count, each);
+      heard_.receive(route, received + static_cast<std::size_t>(source) * each, each, source, route.tag + 2);
+      heard_.send(route, sent + to_whom * each, each, target, route.tag + 2);
+    });
     return stage::telling;
   }
   void expect_equal_parts() const {
@@ -1633,7 +1618,7 @@ class mpi_operation final : public process_operation {
       auto const& part = parts_[static_cast<std::size_t>(size() + peer)];
       return {part.address, part.count};
     }
-    auto taken = taken_from(peer);
+    auto taken = cuts().taken(does(), peer, rank());
     if (is_broadcast()) taken = peer == it_.what.root ? cuts().owned(rank()) : interval{};
     return {to(taken.first), taken.count};
   }
@@ -1650,14 +1635,12 @@ class mpi_operation final : public process_operation {
     if (target.count > 0 && target.at != source.at) std::memmove(target.at, source.at, bytes(target.count));
   }
   void move_large() {
-    for (int step = 1; step < size(); ++step) {
-      int const source = (rank() - step + size()) % size();
-      int const target = (rank() + step) % size();
+    for_each_other(rank(), size(), [&](int source, int target) {
       if (auto const in = incoming(source); in.count > 0)
         first_.receive(route, in.at, bytes(in.count), source, route.tag + 1);
       if (auto const out = outgoing(target); out.count > 0)
         first_.send(route, out.at, bytes(out.count), target, route.tag + 1);
-    }
+    });
     // A large broadcast: the root sends each rank one slice, which that rank passes on to the others.
     if (!is_broadcast()) return;
     if (rank() == it_.what.root) {
@@ -1672,9 +1655,9 @@ class mpi_operation final : public process_operation {
     auto const mine = cuts().owned(rank());
     if (mine.count == 0) return;
     auto const* const values = rank() == it_.what.root ? from(mine.first) : to(mine.first);
-    for (int step = 1; step < size(); ++step)
-      if (int const target = (rank() + step) % size(); target != it_.what.root)
-        second_.send(route, values, bytes(mine.count), target, route.tag + 2);
+    for_each_other(rank(), size(), [&](int, int target) {
+      if (target != it_.what.root) second_.send(route, values, bytes(mine.count), target, route.tag + 2);
+    });
   }
 
   /// The peers whose messages are missing.
@@ -1735,7 +1718,7 @@ class mpi_operation final : public process_operation {
 
   command it_;
   std::vector<part> parts_;
-  std::vector<std::int64_t> counts_, firsts_;  ///< of a ragged all_gather: elements of each rank, and of all before it
+  std::vector<std::int64_t> counts_, firsts_;  ///< of a ragged call: elements of each rank, and of all before it
   bool touched_ = false;
   way_of_large large_ = way_of_large::moved;
   stage at_ = stage::announcing;
@@ -1751,9 +1734,9 @@ class mpi_operation final : public process_operation {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_OPERATION_INCLUDED
+#endif  // TRIREME_COMM_MPI_OPERATION_INCLUDED
 
-// ---- trireme/comm/detail/mpi_driver.hpp (goes on)
+// ---- trireme/comm/mpi/driver.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// Carries out the commands of this process. A thread calls MPI only while it holds the driver's lock, as
@@ -2135,14 +2118,34 @@ class mpi_driver {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_DRIVER_INCLUDED
+#endif  // TRIREME_COMM_MPI_DRIVER_INCLUDED
 
-// ---- trireme/comm/detail/mpi_engine.hpp (goes on)
+// ---- trireme/comm/mpi/engine.hpp (goes on)
 namespace trireme::comm::detail {
 
+/// A few bytes of every rank, in rank order. `all_gather(values, counts)` is that of a world; without counts, of equal
+/// slices.
+template <class AllGather>
+[[nodiscard]] std::vector<std::string> gather_texts(int rank, int size, std::string const& own, AllGather all_gather) {
+  std::vector<std::int64_t> lengths(static_cast<std::size_t>(size));
+  auto const mine = lengths.begin() + rank;
+  *mine = static_cast<std::int64_t>(own.size());
+  all_gather(std::span(lengths), std::span<std::int64_t const>{});
+  std::string all(static_cast<std::size_t>(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0})), '\0');
+  std::ranges::copy(own, all.begin() + std::accumulate(lengths.begin(), mine, std::int64_t{0}));
+  all_gather(std::span(all), std::span<std::int64_t const>(lengths));
+  std::vector<std::string> texts;
+  auto at = all.begin();
+  for (auto const length : lengths) {
+    texts.emplace_back(at, at + length);
+    at += length;
+  }
+  return texts;
+}
+
 /// Carries commands in MPI's point-to-point messages, and forms sums in rank order: small values travel in rounds
-/// (rounds.hpp), large ones are reduced in slices, between each two ranks directly (mpi_reduction.hpp) or carried from
-/// machine to machine (mpi_carried.hpp). With sum_order::any MPI's own collectives form large sums (mpi_native.hpp).
+/// (detail/rounds.hpp), large ones are reduced in slices, between each two ranks directly (reduction.hpp) or carried
+/// from machine to machine (carried.hpp). With sum_order::any MPI's own collectives form large sums (native.hpp).
 class message_engine final : public process_engine {
  public:
   /// Takes `own`, a communicator of this engine alone, and frees it at the end. `members` are those of its ranks that
@@ -2220,15 +2223,21 @@ class message_engine final : public process_engine {
   /// Collective. Whether all ranks wish to share memory, and are on one machine, as MPI sees it. Also settles the order
   /// of sums: `any` only if all ranks ask for it.
   [[nodiscard]] bool on_one_machine(bool wished, sum_order order) {
-    auto const wishes = gather_texts(wished ? "yes" : "no");
-    std::vector<std::int32_t> orders(static_cast<std::size_t>(size()));
-    orders[static_cast<std::size_t>(rank())] = order == sum_order::any ? 1 : 0;
-    gather_all(orders.data(), size(), sizeof(std::int32_t), {});
-    group_.order = std::ranges::count(orders, 1) == size() ? sum_order::any : sum_order::ranks;
-    std::vector<int> machines(static_cast<std::size_t>(size()));  // of each rank: the first rank on its machine
-    driver_->alone([&] { machines[static_cast<std::size_t>(rank())] = first_rank_here(); });
-    gather_all(machines.data(), size(), sizeof(int), {});
-    return stand_on(std::move(machines)) && std::ranges::count(wishes, "yes") == size();
+    struct standing {
+      std::int32_t machine, shares, any_order;  // machine: the first rank on it
+    };
+    std::vector<standing> all(static_cast<std::size_t>(size()));
+    auto& mine = all[static_cast<std::size_t>(rank())];
+    mine = {0, wished ? 1 : 0, order == sum_order::any ? 1 : 0};
+    driver_->alone([&] { mine.machine = first_rank_here(); });
+    gather_all(all.data(), size(), sizeof(standing), {});
+    group_.order = std::ranges::all_of(all, [](standing const& each) { return each.any_order == 1; })
+                       ? sum_order::any
+                       : sum_order::ranks;
+    std::vector<int> machines;
+    for (auto const& each : all) machines.push_back(each.machine);
+    return stand_on(std::move(machines)) &&
+           std::ranges::all_of(all, [](standing const& each) { return each.shares == 1; });
   }
   /// Collective. Notes which machine each rank is on; returns whether all are on one.
   bool stand_on(std::vector<int> machines) {
@@ -2239,26 +2248,10 @@ class message_engine final : public process_engine {
   }
   /// Collective. A few bytes of every rank, in rank order.
   [[nodiscard]] std::vector<std::string> gather_texts(std::string const& own) {
-    auto const p = static_cast<std::size_t>(size());
-    std::vector<std::int64_t> lengths(p);
-    lengths[static_cast<std::size_t>(rank())] = static_cast<std::int64_t>(own.size());
-    gather_all(lengths.data(), static_cast<std::int64_t>(p), sizeof(std::int64_t), {});
-    std::int64_t total = 0;
-    std::int64_t before = 0;
-    for (std::size_t each = 0; each < p; ++each) {
-      if (each == static_cast<std::size_t>(rank())) before = total;
-      total += lengths[each];
-    }
-    std::string all(static_cast<std::size_t>(total), '\0');
-    std::ranges::copy(own, all.begin() + before);
-    gather_all(all.data(), total, 1, lengths);
-    std::vector<std::string> texts;
-    std::size_t at = 0;
-    for (auto const length : lengths) {
-      texts.push_back(all.substr(at, static_cast<std::size_t>(length)));
-      at += static_cast<std::size_t>(length);
-    }
-    return texts;
+    return detail::gather_texts(
+        rank(), size(), own, [this]<class T>(std::span<T> values, std::span<std::int64_t const> counts) {
+          gather_all(values.data(), static_cast<std::int64_t>(values.size()), sizeof(T), counts);
+        });
   }
 
  private:
@@ -2335,7 +2328,7 @@ class message_engine final : public process_engine {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_ENGINE_INCLUDED
+#endif  // TRIREME_COMM_MPI_ENGINE_INCLUDED
 
 // ---- trireme/comm/mpi.hpp (goes on)
 namespace trireme::comm {

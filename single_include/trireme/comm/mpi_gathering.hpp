@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi_gathering.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 963de8560d6a4e37739fb659967be0005df95faab6a63251b498b787ccc922a2
+// SHA-256 of the sources: aaa9e4f51188fd046aa323d39c86d447201e7e5d5af9235ea609115ecf9bb265
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,31 +12,12 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <numeric>
+#include <span>
 #include <string>
-#include <vector>
 
 namespace trireme::comm {
 
 namespace detail {
-
-[[nodiscard]] inline std::vector<std::string> all_gather_text(mpi_world& world, std::string const& own) {
-  auto const ranks = static_cast<std::size_t>(world.size());
-  std::vector<std::int64_t> sizes(ranks);
-  sizes[static_cast<std::size_t>(world.rank())] = static_cast<std::int64_t>(own.size());
-  world.all_gather(tensor_view{sizes});
-  std::vector<std::uint8_t> letters(static_cast<std::size_t>(std::accumulate(sizes.begin(), sizes.end(), 0LL)));
-  auto const first = std::accumulate(sizes.begin(), sizes.begin() + world.rank(), std::int64_t{0});
-  std::copy(own.begin(), own.end(), letters.begin() + first);
-  world.all_gather(tensor_view{letters}, sizes);
-  std::vector<std::string> all;
-  auto at = letters.begin();
-  for (auto const size : sizes) {
-    all.emplace_back(at, at + size);
-    at += size;
-  }
-  return all;
-}
 
 [[nodiscard]] inline gathering gather_by_mpi(meeting_method::request const& it) {
   mpi_session::instance().begin();
@@ -52,7 +33,11 @@ namespace detail {
   } else {
     out.local_rank = here.local_rank;
   }
-  out.all_gather = [world](std::string const& own) { return all_gather_text(*world, own); };
+  out.all_gather = [world](std::string const& own) {
+    return gather_texts(world->rank(), world->size(), own, [&](auto values, std::span<std::int64_t const> counts) {
+      counts.empty() ? world->all_gather(values) : world->all_gather(values, counts);
+    });
+  };
   out.who_is_missing = [watch]() -> std::string {
     try {
       watch->barrier();

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5832f5d15b09f3d66d7870d0632d2d27b3af7bc1fabb32c656424ced87f2e0e8
+// SHA-256 of the sources: 7658d8173d2a5a0b27121155aed7edbc024f3052c812263c6b74abd7d75e3a04
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,21 +16,17 @@
 #include <string_view>
 #include <utility>
 
-#ifndef TRIREME_COMM_DETAIL_PROCESS_RECOVERY_INCLUDED
-#define TRIREME_COMM_DETAIL_PROCESS_RECOVERY_INCLUDED
-
-// ---- trireme/comm/detail/process_recovery.hpp
-#include <algorithm>
-#include <vector>
-
 #ifndef TRIREME_COMM_DETAIL_PROCESS_START_INCLUDED
 #define TRIREME_COMM_DETAIL_PROCESS_START_INCLUDED
 
 // ---- trireme/comm/detail/process_start.hpp
-#ifndef TRIREME_COMM_DETAIL_NODE_SETUP_INCLUDED
-#define TRIREME_COMM_DETAIL_NODE_SETUP_INCLUDED
+#include <algorithm>
+#include <vector>
 
-// ---- trireme/comm/detail/node_setup.hpp
+#ifndef TRIREME_COMM_NODE_SETUP_INCLUDED
+#define TRIREME_COMM_NODE_SETUP_INCLUDED
+
+// ---- trireme/comm/node/setup.hpp
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
@@ -41,10 +37,10 @@
 #include <random>
 #include <sstream>
 
-#ifndef TRIREME_COMM_DETAIL_NODE_MEMORY_INCLUDED
-#define TRIREME_COMM_DETAIL_NODE_MEMORY_INCLUDED
+#ifndef TRIREME_COMM_NODE_MEMORY_INCLUDED
+#define TRIREME_COMM_NODE_MEMORY_INCLUDED
 
-// ---- trireme/comm/detail/node_memory.hpp
+// ---- trireme/comm/node/memory.hpp
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <sys/mman.h>
@@ -218,9 +214,9 @@ class node_heap {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_NODE_MEMORY_INCLUDED
+#endif  // TRIREME_COMM_NODE_MEMORY_INCLUDED
 
-// ---- trireme/comm/detail/node_setup.hpp (goes on)
+// ---- trireme/comm/node/setup.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// Gives the string of every rank, in rank order; collective.
@@ -446,7 +442,7 @@ class node_meeting {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_NODE_SETUP_INCLUDED
+#endif  // TRIREME_COMM_NODE_SETUP_INCLUDED
 
 // ---- trireme/comm/detail/process_start.hpp (goes on)
 namespace trireme::comm::detail {
@@ -481,13 +477,6 @@ inline void end_with_error(process_engine& engine, std::exception_ptr const& fai
   }
   last_report() = engine.reports() ? report::by_this_process : report::by_another;
 }
-
-}  // namespace trireme::comm::detail
-
-#endif  // TRIREME_COMM_DETAIL_PROCESS_START_INCLUDED
-
-// ---- trireme/comm/detail/process_recovery.hpp (goes on)
-namespace trireme::comm::detail {
 
 /// Calls `body(world, attempt)` until it succeeds. After a failure the processes that are left agree in shared memory
 /// on who goes on (node_launch::survivors). They meet again, and get new ranks in the order of the old ones.
@@ -526,7 +515,7 @@ auto recover_processes(std::string_view who, bootstrap::place here, std::chrono:
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_PROCESS_RECOVERY_INCLUDED
+#endif  // TRIREME_COMM_DETAIL_PROCESS_START_INCLUDED
 
 // ---- trireme/comm/processes.hpp (goes on)
 namespace trireme::comm {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/throttled.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 4b5ae6ea6518ebabb8ca36869060d735c7dfb5bd0430618d2403d7a02e2331fc
+// SHA-256 of the sources: 9a3dec8f6a52e89e7cfc64a76c2fbac0388ac6f5839928cea46921dc849cae89
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -89,7 +89,7 @@ class throttled_request {
 ///   occupies the rank's link for  max(sum of sent(q) / bandwidth(to q), sum of received(q) / bandwidth(from q)),
 ///                                 after what already occupies it, as ranks send and receive at the same time;
 ///   then ends after               steps * the largest latency to or from a q that takes part;
-///   steps                         its moves (comm/geometry.hpp): 2 for all_reduce, 1 for every other collective, also
+///   steps                         its moves (comm/rows.hpp): 2 for all_reduce, 1 for every other collective, also
 ///                                 exchange; 0 for one rank, for split and duplicate, and for a rank that has no
 ///                                 message in an exchange.
 /// Time runs from the rank's own start of the command, so requests overlap with computing and queue behind each other.

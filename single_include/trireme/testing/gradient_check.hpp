@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/testing/gradient_check.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 8d40704e3716c1d0442769a64016da8a4b29f760b2fc877b191765b49abd9b0a
+// SHA-256 of the sources: e2ed88edc003be03674779b169e7c915116f241a620aefd28c9f39134983dd3e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -105,22 +105,25 @@ template <staged_model Model>
   double const weight = 1.0 / static_cast<double>(batch.count());
   auto const run = [&](auto&& ready) {
     engine.invalidate();
-    return engine.train(batch, weight, {options.seed, 0}, ready).mean();
+    return engine.train(batch, weight, {options.seed, 0}, ready);
   };
   exchange.begin();
-  static_cast<void>(run([&](int use) { exchange.ready(use); }));
+  auto const losses = run([&](int use) { exchange.ready(use); });
   exchange.finish();
+  // Backward weighs each row as one of all; the loss is the mean over those that are counted.
+  auto const more =
+      losses.count == 0 ? 1.0 : static_cast<double>(losses.count + losses.left_out) / static_cast<double>(losses.count);
   std::vector<std::vector<double>> gradients(exchange.plan().entries().size());
   exchange.for_each_segment([&](int, parallel::layout::piece const& piece, auto const& segment) {
     auto const terms = segment.gradient.terms[0].span();
     auto& all = gradients[static_cast<std::size_t>(piece.entry)];
-    all.insert(all.end(), terms.begin(), terms.end());
+    for (auto const each : terms) all.push_back(more * each);
   });
   gradient_report report;
   for (std::size_t e = 0; e < gradients.size(); ++e) {
     auto const& entry = exchange.plan().entries()[e];
     check_gradient(
-        entry.info.name, exchange.parameter_values(entry).span(), gradients[e], [&] { return run([](int) {}); },
+        entry.info.name, exchange.parameter_values(entry).span(), gradients[e], [&] { return run([](int) {}).mean(); },
         options, report);
   }
   return report;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <type_traits>
 
@@ -36,24 +38,45 @@ template <class T>
   return extreme_of<false>(a, b);
 }
 
+/// combine() of a reduction of somebody's own, whose values need not be aligned.
+template <class Op, class T>
+void combine_own(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count) {
+  constexpr auto bytes = static_cast<std::int64_t>(sizeof(T));
+  auto const at = [](void const* values, std::int64_t i) {
+    T value;
+    std::memcpy(&value, static_cast<std::byte const*>(values) + i * bytes, sizeof(T));
+    return value;
+  };
+  for (std::int64_t i = 0; i < count; ++i) {
+    T total = at(terms[0], i);
+    for (auto const* term : terms.subspan(1)) total = Op{}(total, at(term, i));
+    for (auto* output : outputs) std::memcpy(static_cast<std::byte*>(output) + i * bytes, &total, sizeof(T));
+  }
+}
+
 /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: in the tree over them); a mean is then
 /// divided by `divisor`. An output may be a term, but not overlap one partly.
 template <class Op, class T>
-void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count, int divisor) {
-  [[maybe_unused]] constexpr bool mean = std::is_same_v<Op, reduction::mean>;
-  if constexpr (!std::is_same_v<Op, reduction::pairwise>) {
-    if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
-      for (std::int64_t i = 0; i < count; ++i) {
-        auto total = static_cast<combine_t<Op, T>>(static_cast<T const*>(terms[0])[i]);
-        for (auto const* term : terms.subspan(1))
-          total = combined(Op{}, total, static_cast<combine_t<Op, T>>(static_cast<T const*>(term)[i]));
-        if constexpr (mean) total /= static_cast<combine_t<Op, T>>(divisor);
-        for (auto* output : outputs) static_cast<T*>(output)[i] = static_cast<T>(total);
+void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
+             [[maybe_unused]] int divisor) {
+  if constexpr (std::is_base_of_v<reduction::own, Op>) {
+    combine_own<Op, T>(outputs, terms, count);
+  } else {
+    [[maybe_unused]] constexpr bool mean = std::is_same_v<Op, reduction::mean>;
+    if constexpr (!std::is_same_v<Op, reduction::pairwise>) {
+      if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
+        for (std::int64_t i = 0; i < count; ++i) {
+          auto total = static_cast<combine_t<Op, T>>(static_cast<T const*>(terms[0])[i]);
+          for (auto const* term : terms.subspan(1))
+            total = combined(Op{}, total, static_cast<combine_t<Op, T>>(static_cast<T const*>(term)[i]));
+          if constexpr (mean) total /= static_cast<combine_t<Op, T>>(divisor);
+          for (auto* output : outputs) static_cast<T*>(output)[i] = static_cast<T>(total);
+        }
+        return;
       }
-      return;
     }
+    ops::host_reductions::reduce<T, Op>(outputs, terms, count, Op{}, divisor);
   }
-  ops::host_reductions::reduce<T, Op>(outputs, terms, count, Op{}, divisor);
 }
 
 }  // namespace trireme::comm::detail

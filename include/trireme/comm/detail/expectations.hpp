@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "trireme/comm/buffers.hpp"
 #include "trireme/comm/geometry.hpp"
 #include "trireme/core/hash.hpp"
 
@@ -97,13 +98,16 @@ inline void expect_color(std::string_view who, int color) {
 }
 
 /// The parts of a ragged view, one a rank, in rank order.
-template <class T>
-void append_parts(std::vector<part>& parts, bool sent, dtype type, std::size_t element_bytes, T const* address,
+template <class T, class Space>
+void append_parts(std::vector<part>& parts, bool sent, tensor_view<T, Space> values,
                   std::span<std::int64_t const> counts) {
-  auto* at = const_cast<std::byte*>(reinterpret_cast<std::byte const*>(address));
+  std::int64_t first = 0;
   for (std::size_t rank = 0; rank < counts.size(); ++rank) {
-    parts.push_back({static_cast<int>(rank), sent, type, counts[rank], at});
-    if (counts[rank] > 0) at += static_cast<std::size_t>(counts[rank]) * element_bytes;
+    auto const own = sendable(values.flat(first, counts[rank]));
+    using value = std::remove_const_t<std::remove_pointer_t<decltype(own.address())>>;
+    parts.push_back({static_cast<int>(rank), sent, dtype_of<value>, own.size(),
+                     const_cast<std::byte*>(reinterpret_cast<std::byte const*>(own.address()))});
+    first += counts[rank];
   }
 }
 

@@ -11,32 +11,30 @@
 
 namespace trireme::comm::detail {
 
-/// A command inside a node or between nodes, made from one of the whole, with its bytes counted.
+/// A command inside a node or between nodes, made from one of the whole, with its bytes counted; ragged with `counts`.
 [[nodiscard]] inline command part_of(command const& whole, collective kind, void const* from, void* to,
-                                     std::int64_t count, int rank, int size, int root = -1, int divisor = 0) {
-  bool const reduces =
-      kind == collective::all_reduce || kind == collective::reduce_scatter || kind == collective::reduce;
-  command it{.what = {kind, whole.what.type, reduces ? whole.what.op : reduction_kind::none, false, root, count},
+                                     std::int64_t count, int rank, int size, int root = -1, int divisor = 0,
+                                     std::span<std::int64_t const> counts = {}) {
+  auto const op = row_of(kind).moves[0].folds ? whole.what.op : reduction_kind::none;
+  command it{.what = {kind, whole.what.type, op, false, root, count, counts.empty() ? 0 : fingerprint(counts)},
              .from = from,
              .to = to,
              .element_bytes = whole.element_bytes,
-             .elements = whole.elements};
-  it.divisor = divisor;
-  it.bytes = bytes_sent::of(it.what, it.element_bytes, rank, size);
-  it.messages = messages_of(it, size);
+             .elements = whole.elements,
+             .counts = counts,
+             .divisor = divisor};
+  count_sent(it, rank, size);
   return it;
 }
 /// The same of a command that is a list of parts.
 [[nodiscard]] inline command parts_of(command const& whole, collective kind, std::span<part const> parts, int rank) {
-  command it{.what = {kind, whole.what.type}, .element_bytes = whole.element_bytes, .elements = whole.elements};
+  command it{.what = {kind, whole.what.type},
+             .element_bytes = whole.element_bytes,
+             .elements = whole.elements,
+             .parts = parts};
   if (kind == collective::all_to_all) it.what.shape = 1;
   if (kind == collective::exchange) it.what.type = dtype::u8;
-  it.parts = parts;
-  for (auto const& each : parts) {
-    if (!each.sent || each.peer == rank || each.count == 0) continue;
-    it.bytes += static_cast<std::uint64_t>(each.count) * size_of(each.type);
-    ++it.messages;
-  }
+  count_parts(it, rank);
   return it;
 }
 

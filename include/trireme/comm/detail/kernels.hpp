@@ -9,6 +9,15 @@ template <class Space>
 inline constexpr bool is_phantom = requires {
   requires space_kernels<Space>::phantom;
 };
+/// Whether the kernels of a space combine values by `op`.
+template <class Space>
+[[nodiscard]] constexpr bool can_combine(reduction_kind op) noexcept {
+  if (op == reduction_kind::own) return space_kernels<Space>::touchable || is_phantom<Space>;
+  if constexpr (requires { space_kernels<Space>::pairwise; })
+    return op != reduction_kind::pairwise || space_kernels<Space>::pairwise;
+  else
+    return true;
+}
 template <class Space>
 inline constexpr element_kernels moving_kernels{&space_kernels<Space>::copy, nullptr, space_kernels<Space>::complete,
                                                 space_kernels<Space>::touchable, is_phantom<Space>};

@@ -66,8 +66,12 @@ class chain_node {
     }
     parameters_.resize(nodes_.size());
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      if (steps_[i].absorbed || nodes_[i]->facts().inside || steps_[i].takes != lie::rows) continue;
-      nodes_[i]->visit([&](parameter<Env>& each) { parameters_[i].push_back(&each); });
+      auto const& step = steps_[i];
+      bool const some_columns = step.as == role::here && step.takes == lie::columns;
+      if (step.absorbed || nodes_[i]->facts().inside || (step.takes != lie::rows && !some_columns)) continue;
+      nodes_[i]->visit([&](parameter<Env>& each) {
+        if (!some_columns || !each.info.is_part()) parameters_[i].push_back(&each);
+      });
     }
   }
   void visit(parameter_visitor<Env> const& each) {
@@ -317,8 +321,8 @@ class chain_node {
     return {into, true, later ? memory::kept : dy.ours ? dy.lies : memory::scratch, true};
   }
 
-  // Where every rank has all of a layer's parameters but only some of its rows, gradients are summed over the group.
-  // Between begin and end the parameters' gradients are terms in scratch memory.
+  // Where every rank has all of a layer's parameters but only some of its rows or columns, gradients are summed over
+  // the group. Between begin and end the parameters' gradients are terms in scratch memory.
   struct sum_of_rows {
     typename arena<space>::position mark;
     tensor_view<typename Env::accumulate, space> terms;
@@ -326,7 +330,8 @@ class chain_node {
   [[nodiscard]] sum_of_rows begin_sum_of_rows(pass<Env>& pass, std::size_t i) {
     sum_of_rows sum{pass.scratch.mark(), {}};
     auto const& own = parameters_[i];
-    if (own.empty() || !pass.group.cuts_rows()) return sum;
+    bool const cut = steps_[i].takes == lie::columns ? pass.group.size() > 1 : pass.group.cuts_rows();
+    if (own.empty() || !cut) return sum;
     std::int64_t size = 0;
     for (auto const* each : own) size += each->gradient.size();
     sum.terms = pass.scratch.template take<typename Env::accumulate>({size});
@@ -353,7 +358,7 @@ class chain_node {
 
   std::vector<node_pointer<Env>> nodes_;
   std::vector<layer_step> steps_;
-  std::vector<std::vector<parameter<Env>*>> parameters_;           // of layers that take rows, which may be cut
+  std::vector<std::vector<parameter<Env>*>> parameters_;           // that lie whole where rows or columns may be cut
   std::vector<tensor_view<typename Env::gradient, space>> whole_;  // their own gradients, between begin and end
   per_slot<saved> kept_;
 };

@@ -14,34 +14,11 @@
 #include "trireme/core/rng.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/host/detail/attention_scratch.hpp"
+#include "trireme/ops/host/detail/attention_span.hpp"
 #include "trireme/ops/host/elementwise.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::ops::detail {
-
-/// Keys that are worked on together, among those that a block of query rows sees.
-struct attention_part {
-  std::int64_t key;
-  std::int64_t keys;
-  std::int64_t skipped;  ///< rows of the block, the first ones, that see none of these keys
-  [[nodiscard]] constexpr attention_part next(std::int64_t row) const noexcept;
-};
-
-/// How many keys the lanes at `lane` see of a block that begins at `row`: up to the diagonal, in halves of a block.
-[[nodiscard]] constexpr std::int64_t keys_seen(std::int64_t row, std::int64_t lane) noexcept {
-  constexpr auto half = attention_rows / 2;
-  return row + (lane / half + 1) * half;
-}
-
-/// The part that begins with `key`; without keys after the last.
-[[nodiscard]] constexpr attention_part attention_keys_from(std::int64_t row, std::int64_t key) noexcept {
-  constexpr auto half = attention_rows / 2;
-  auto const skipped = key < keys_seen(row, 0) ? 0 : half;
-  return {key, std::min(attention_keys, keys_seen(row, skipped) - key), skipped};
-}
-constexpr attention_part attention_part::next(std::int64_t row) const noexcept {
-  return attention_keys_from(row, key + keys);
-}
 
 /// One head of one sample: where its columns begin in the rows of qkv and y, and what is dropped in it.
 struct attention_head {
@@ -58,6 +35,7 @@ struct attention_head {
   std::int64_t next_row;        ///< where the next head begins, from here: rows, or -1 if there is none,
   std::int64_t next_column;     ///< and columns
   dropout_site const* dropout;  ///< nullptr if nothing is dropped
+  attention_sight sight;
 };
 
 }  // namespace trireme::ops::detail
@@ -86,7 +64,8 @@ void for_each_head(attention_shape const& shape, std::int64_t rows, std::int64_t
                       .sample = 0,
                       .next_row = -1,
                       .next_column = 0,
-                      .dropout = dropout.active() ? &dropout : nullptr};
+                      .dropout = dropout.active() ? &dropout : nullptr,
+                      .sight = {.mask = shape.mask, .rows = rows, .keys = rows}};
   auto const mark = scratch.mark();
   auto const memory = scratch.template take<Real>({attention_scratch(rows, width, backward)});
   for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
@@ -104,12 +83,15 @@ void attention_backward_head(T* dqkv, T const* dy, T const* y, A const* lse, T c
 
 }  // namespace detail
 
-/// Causal self-attention of several heads.
+/// Self-attention of several heads.
 ///
 /// No (T, T) matrix is kept: the forward pass works on 32 query rows at a time and saves the log of each row's sum of
-/// exponentials, from which the backward pass makes the probabilities again. The masked half is skipped.
+/// exponentials, from which the backward pass makes the probabilities again. Blocks that the mask hides are skipped.
 /// Method: [Dao et al., 2022], without its rescaling, as one block's scores fit the second-level cache.
-/// Shapes   qkv, dqkv (B*T, 3C): queries, keys, values, each of H heads of C/H columns; y, dy (B*T, C); lse (B, H, T).
+/// Shapes   qkv, dqkv (B*T, 3C): queries, keys, values, each of H heads of C/H columns; y, dy (B*T, C); lse (B, H, T);
+///          seen (B, T, 2): the first key that a row may see and the one behind the last, if the mask allows it, or
+///          empty: all. Neither decreases from row to row (visible_keys makes them).
+/// A row that sees no key has a result of 0, and gives and gets no gradient; its lse is minus infinity.
 /// Bytes    scratch: 2 (forward) or 4 (backward) matrices (T, C/H) of the accumulate type, and 128 T in the forward
 /// pass.
 /// Numerics softmax and sums in the accumulate type, and products too; but with AVX512-BF16 or tiles those of bfloat16
@@ -123,10 +105,10 @@ struct host_attention {
   /// y = softmax(mask(q k^T / sqrt(D))) v; dropout, if any, applies to the probabilities, a number at (head, row, col)
   /// of a sample having the position (head * T + row) * T + col.
   template <class T>
-  static void causal_attention(view<T> y, detail::output<accumulate_t<T>> lse, detail::input<T> qkv,
-                               attention_shape shape, arena<host>& scratch, dropout_site const& dropout) {
-    check("causal_attention", shape, qkv.size(), y.size(), lse.size(), dropout);
-    each_head<accumulate_t<T>>(shape, scratch, dropout, false,
+  static void attention(view<T> y, detail::output<accumulate_t<T>> lse, detail::input<T> qkv, attention_shape shape,
+                        arena<host>& scratch, dropout_site const& dropout, view<std::int32_t const> seen = {}) {
+    check("attention", shape, qkv.size(), y.size(), lse.size(), seen.size(), dropout);
+    each_head<accumulate_t<T>>(shape, scratch, dropout, seen, false,
                                [&](detail::attention_head const& head, std::int64_t sample, accumulate_t<T>* memory) {
                                  auto const row = sample * shape.context;
                                  auto const column = head.head * head.width;
@@ -137,15 +119,16 @@ struct host_attention {
                                });
   }
 
-  /// The gradient of causal_attention: dqkv is written. y and lse are what the forward pass gave.
+  /// The gradient of attention: dqkv is written. y and lse are what the forward pass gave.
   template <class T>
-  static void causal_attention_backward(view<T> dqkv, detail::input<T> dy, detail::input<T> y,
-                                        detail::input<accumulate_t<T>> lse, detail::input<T> qkv, attention_shape shape,
-                                        arena<host>& scratch, dropout_site const& dropout) {
-    check("causal_attention_backward", shape, qkv.size(), y.size(), lse.size(), dropout);
-    detail::same_size("causal_attention_backward", dqkv.size(), qkv.size());
-    detail::same_size("causal_attention_backward", dy.size(), y.size());
-    each_head<accumulate_t<T>>(shape, scratch, dropout, true,
+  static void attention_backward(view<T> dqkv, detail::input<T> dy, detail::input<T> y,
+                                 detail::input<accumulate_t<T>> lse, detail::input<T> qkv, attention_shape shape,
+                                 arena<host>& scratch, dropout_site const& dropout,
+                                 view<std::int32_t const> seen = {}) {
+    check("attention_backward", shape, qkv.size(), y.size(), lse.size(), seen.size(), dropout);
+    detail::same_size("attention_backward", dqkv.size(), qkv.size());
+    detail::same_size("attention_backward", dy.size(), y.size());
+    each_head<accumulate_t<T>>(shape, scratch, dropout, seen, true,
                                [&](detail::attention_head const& head, std::int64_t sample, accumulate_t<T>* memory) {
                                  auto const row = sample * shape.context;
                                  auto const column = head.head * head.width;
@@ -160,11 +143,12 @@ struct host_attention {
 
  private:
   static void check(char const* who, attention_shape const& shape, std::int64_t qkv, std::int64_t y, std::int64_t lse,
-                    dropout_site const& dropout) {
+                    std::int64_t seen, dropout_site const& dropout) {
     auto const rows = shape.batch * shape.context;
     detail::same_size(who, qkv, rows * 3 * shape.channels);
     detail::same_size(who, y, rows * shape.channels);
     detail::same_size(who, lse, rows * shape.heads);
+    if (seen != 0) detail::same_size(who, seen, 2 * rows);
     expects(assertion_level::light, shape.heads > 0 && shape.channels % shape.heads == 0, [&] {
       return text("trireme::ops::", who, ": ", shape.channels, " channels do not divide into ", shape.heads, " heads");
     });
@@ -174,12 +158,13 @@ struct host_attention {
   }
 
   template <class Real, class Body>
-  static void each_head(attention_shape const& shape, arena<host>& scratch, dropout_site const& dropout, bool backward,
-                        Body const& body) {
+  static void each_head(attention_shape const& shape, arena<host>& scratch, dropout_site const& dropout,
+                        view<std::int32_t const> seen, bool backward, Body const& body) {
     detail::for_each_head<Real>(shape, shape.context, shape.context, scratch, dropout, backward,
                                 [&](detail::attention_head& head, std::int64_t sample, Real* memory) {
                                   bool const turns = head.head + 1 == shape.heads;
                                   head.next_row = !turns ? 0 : sample + 1 < shape.batch ? shape.context : -1;
+                                  if (!seen.empty()) head.sight.seen = raw(seen) + 2 * sample * shape.context;
                                   head.next_column = turns ? head.width - shape.channels : head.width;
                                   body(head, sample, memory);
                                 });

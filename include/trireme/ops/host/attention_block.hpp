@@ -26,15 +26,15 @@ void attend_block_backward_head(A* dqueries, A* dpairs, T const* dy, T const* y,
 
 }  // namespace detail
 
-/// Causal attention a block at a time: some queries of each sample over some of its keys. Blocks over the same queries
-/// are merged by the logs of their sums of exponentials, in any order, to what causal_attention gives at once.
+/// Attention a block at a time: some queries of each sample over some of its keys. Blocks over the same queries
+/// are merged by the logs of their sums of exponentials, in any order, to what attention gives at once.
 ///
 /// Shapes   with T the rows of each sample that lie here (shape.context): qkv (B*T, 3C), of which the queries are read;
 ///          pairs (B*T, 2C): keys and values; y, dy (B*T, C); lse (B, H, T).
-/// Bytes    scratch: as causal_attention's, of a sample of at.rows rows.
+/// Bytes    scratch: as attention's, of a sample of at.rows rows.
 /// Numerics all sums in the accumulate type, at every CPU level.
 /// Threads  one caller an arena.
-/// Errors   assertion_error (light) if the sizes do not fit, or a query would see no key.
+/// Errors   assertion_error (light) if the sizes do not fit.
 struct host_attention_block {
   template <class T>
   using view = tensor_view<T, host>;
@@ -88,9 +88,7 @@ struct host_attention_block {
     detail::same_size(who, pairs, rows * 2 * shape.channels);
     detail::same_size(who, y, rows * shape.channels);
     detail::same_size(who, lse, rows * shape.heads);
-    expects(assertion_level::light,
-            at.first_key <= at.first_query && at.query_row + at.rows <= shape.context &&
-                at.key_row + at.rows <= shape.context,
+    expects(assertion_level::light, at.query_row + at.rows <= shape.context && at.key_row + at.rows <= shape.context,
             [&] {
               return text("trireme::ops::", who, ": ", at.rows, " queries from position ", at.first_query,
                           " on, over keys from ", at.first_key, " on, do not fit ", shape.context, " rows");
@@ -101,8 +99,9 @@ struct host_attention_block {
   static void each_head(attention_shape const& shape, attention_block const& at, arena<host>& scratch,
                         dropout_site const& dropout, bool backward, Body const& body) {
     detail::for_each_head<Real>(shape, at.rows, at.whole, scratch, dropout, backward,
-                                [&](detail::attention_head const& head, std::int64_t sample, Real* memory) {
+                                [&](detail::attention_head& head, std::int64_t sample, Real* memory) {
                                   auto const row = sample * shape.context;
+                                  head.sight.ahead = at.first_query - at.first_key;
                                   body(head,
                                        places{row + at.query_row, row + at.key_row, head.head * head.width,
                                               (sample * shape.heads + head.head) * shape.context + at.query_row},

@@ -66,6 +66,44 @@ struct host_embedding {
       detail::accumulate_elements(raw(dpositions) + row % context * channels, slope, channels, 1.0);
     }
   }
+
+  /// y[b, t] += table[s], s being how many separators stand before t in the sample, or the last row's number if there
+  /// are more.
+  /// Shapes   y (B, T, C) or (B*T, C); tokens (B, T); table (S, C).
+  template <class T>
+  static void embed_segments(view<T> y, view<std::int32_t const> tokens, std::int32_t separator,
+                             detail::input<T> table) {
+    detail::same_size("embed_segments", y.size(), tokens.size() * table.extent(1));
+    for_each_segment(tokens, separator, table.extent(0), [&](std::int64_t row, std::int64_t segment) {
+      auto const channels = table.extent(1);
+      detail::accumulate_elements(raw(y) + row * channels, raw(table) + segment * channels, channels, 1.0);
+    });
+  }
+  /// dtable[s] += dy[b, t], in the order of rows.
+  template <class G, class T>
+  static void embed_segments_backward(view<G> dtable, view<T> dy, view<std::int32_t const> tokens,
+                                      std::int32_t separator) {
+    auto const channels = dtable.extent(1);
+    detail::same_size("embed_segments_backward", dy.size(), tokens.size() * channels);
+    std::remove_const_t<T> const* const slopes = raw(dy);
+    for_each_segment(tokens, separator, dtable.extent(0), [&](std::int64_t row, std::int64_t segment) {
+      detail::accumulate_elements(raw(dtable) + segment * channels, slopes + row * channels, channels, 1.0);
+    });
+  }
+
+ private:
+  // Calls f(row, segment) for each token.
+  template <class F>
+  static void for_each_segment(view<std::int32_t const> tokens, std::int32_t separator, std::int64_t segments,
+                               F const& f) {
+    auto const context = tokens.extent(tokens.rank() - 1);
+    std::int64_t segment = 0;
+    for (std::int64_t row = 0; row < tokens.size(); ++row) {
+      if (row % context == 0) segment = 0;
+      f(row, segment);
+      if (tokens[row] == separator && segment + 1 < segments) ++segment;
+    }
+  }
 };
 
 }  // namespace trireme::ops

@@ -15,13 +15,17 @@ namespace trireme::ops {
 namespace detail {
 
 template <class T>
-double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient);
+double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient,
+                         cross_entropy_terms const& terms);
+template <class T>
+double target_logit(T const* logits, std::int64_t classes, std::int64_t target, std::int64_t whole, double smoothing);
 template <class T>
 double row_peak(T const* logits, std::int64_t classes);
 template <class T>
 double row_mass(T const* logits, std::int64_t classes, double peak);
 template <class T>
-void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak, double mass);
+void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak, double mass,
+                         cross_entropy_terms const& terms, std::int64_t whole);
 template <class T>
 double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight);
 
@@ -33,13 +37,15 @@ struct host_losses {
   template <class T>
   using view = tensor_view<T, host>;
 
-  /// The sum of -log softmax(logits)[target] over rows; a row whose target is negative is left out.
+  /// The sum of -log softmax(logits)[target] over rows, and what `terms` adds. A row whose target is negative or
+  /// terms.ignored is left out.
   ///
   /// Works on a chunk of rows in place, so that the logits of a whole batch need not exist at once.
   /// Shapes   logits (n, V), overwritten by weight * d(sum)/d(logits) if `gradient`; targets (n).
   /// Numerics in float with the row's maximum taken out; stable for any finite logits.
   template <class T>
-  static loss_sum cross_entropy(view<T> logits, view<std::int32_t const> targets, double weight, bool gradient) {
+  static loss_sum cross_entropy(view<T> logits, view<std::int32_t const> targets, double weight, bool gradient,
+                                cross_entropy_terms const& terms = {}) {
     if (targets.empty()) return {};
     auto const classes = logits.size() / targets.size();
     detail::same_size("cross_entropy", logits.size(), targets.size() * classes);
@@ -51,20 +57,22 @@ struct host_losses {
             text("trireme::ops::cross_entropy: target ", target, " is outside of ", classes, " classes"));
       }
       T* const values = raw(logits) + row * classes;
-      if (target < 0) {
+      if (terms.leaves_out(target)) {
         if (gradient) host_elementwise::fill(logits.flat(row * classes, classes), 0.0);
+        ++loss.left_out;
         continue;
       }
-      loss.sum += detail::cross_entropy_row(values, classes, target, weight, gradient);
+      loss.sum += detail::cross_entropy_row(values, classes, target, weight, gradient, terms);
       ++loss.count;
     }
     return loss;
   }
 
   /// The same where each of several ranks has some of the classes, in three calls with a collective after each of the
-  /// first two: peaks (n) become the largest of all ranks, masses and chosen (n) their sums.
+  /// first two: peaks (n) become the largest of all ranks, masses and chosen (n) their sums. All take the same terms.
   /// Shapes   logits (n, classes here), peaks, masses, chosen (n); masses[i] = sum of exp(logit - peaks[i]) over the
-  ///          classes here; chosen[i] = the target's logit where it lies here, else 0.
+  ///          classes here; chosen[i] = the target's logit where it lies here, else 0; with smoothing also the share
+  ///          of the logits here.
   template <class T>
   static void row_peaks(view<T> logits, detail::output<accumulate_t<std::remove_const_t<T>>> peaks) {
     auto const classes = peaks.empty() ? 0 : logits.size() / peaks.size();
@@ -78,7 +86,8 @@ struct host_losses {
   static void row_masses(view<T> logits, view<std::int32_t const> targets, table_part part,
                          detail::input<accumulate_t<std::remove_const_t<T>>> peaks,
                          detail::output<accumulate_t<std::remove_const_t<T>>> masses,
-                         detail::output<accumulate_t<std::remove_const_t<T>>> chosen) {
+                         detail::output<accumulate_t<std::remove_const_t<T>>> chosen,
+                         cross_entropy_terms const& terms = {}) {
     using A = accumulate_t<std::remove_const_t<T>>;
     if (targets.empty()) return;
     auto const classes = logits.size() / targets.size();
@@ -86,14 +95,15 @@ struct host_losses {
     for (std::int64_t row = 0; row < targets.size(); ++row) {
       std::remove_const_t<T> const* const values = raw(logits) + row * classes;
       masses[row] = static_cast<A>(detail::row_mass(values, classes, static_cast<double>(peaks[row])));
-      auto const target = targets[row] - part.first;
-      chosen[row] = target >= 0 && target < classes ? static_cast<A>(values[target]) : A(0);
+      chosen[row] =
+          static_cast<A>(detail::target_logit(values, classes, targets[row] - part.first, part.whole, terms.smoothing));
     }
   }
   template <class T>
   static loss_sum cross_entropy_part(view<T> logits, view<std::int32_t const> targets, table_part part,
                                      detail::input<accumulate_t<T>> peaks, detail::input<accumulate_t<T>> masses,
-                                     detail::input<accumulate_t<T>> chosen, double weight, bool gradient) {
+                                     detail::input<accumulate_t<T>> chosen, double weight, bool gradient,
+                                     cross_entropy_terms const& terms = {}) {
     if (targets.empty()) return {};
     auto const classes = logits.size() / targets.size();
     detail::same_size("cross_entropy_part", masses.size(), targets.size());
@@ -104,16 +114,19 @@ struct host_losses {
         throw config_error(
             text("trireme::ops::cross_entropy: target ", target, " is outside of ", part.whole, " classes"));
       }
-      if (target < 0) {
+      if (terms.leaves_out(target)) {
         if (gradient) host_elementwise::fill(logits.flat(row * classes, classes), 0.0);
+        ++loss.left_out;
         continue;
       }
       auto const mass = static_cast<double>(masses[row]);
       auto const peak = static_cast<double>(peaks[row]);
-      loss.sum += std::log(mass) + peak - static_cast<double>(chosen[row]);
+      auto const log_mass = std::log(mass) + peak;
+      loss.sum += log_mass - static_cast<double>(chosen[row]) + terms.z * log_mass * log_mass;
       ++loss.count;
       if (!gradient) continue;
-      detail::cross_entropy_slope(raw(logits) + row * classes, classes, target - part.first, weight, peak, mass);
+      detail::cross_entropy_slope(raw(logits) + row * classes, classes, target - part.first, weight, peak, mass, terms,
+                                  part.whole);
     }
     return loss;
   }

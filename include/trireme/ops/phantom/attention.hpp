@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 
@@ -10,21 +11,23 @@
 
 namespace trireme::ops {
 
-/// Causal attention: takes the scratch memory that on<host> takes, and counts the operations of its unmasked half.
+/// Attention: takes the scratch memory that on<host> takes, and counts the operations that its mask leaves (not what
+/// tokens hide: they are not read here).
 struct phantom_attention : phantom_products {
   template <class T>
-  static void causal_attention(view<T> y, output<accumulate_t<T>> lse, input<T> qkv, attention_shape shape,
-                               arena<phantom>& scratch, dropout_site const&) {
-    check_attention("causal_attention", shape, qkv.size(), y.size(), lse.size());
-    attend<accumulate_t<T>>(shape, scratch, false);
+  static void attention(view<T> y, output<accumulate_t<T>> lse, input<T> qkv, attention_shape shape,
+                        arena<phantom>& scratch, dropout_site const&, view<std::int32_t const> = {}) {
+    check_attention("attention", shape, qkv.size(), y.size(), lse.size());
+    attend<accumulate_t<T>>(shape, scratch, false, pairs(shape));
   }
   template <class T>
-  static void causal_attention_backward(view<T> dqkv, input<T> dy, input<T> y, input<accumulate_t<T>> lse, input<T> qkv,
-                                        attention_shape shape, arena<phantom>& scratch, dropout_site const&) {
-    check_attention("causal_attention_backward", shape, qkv.size(), y.size(), lse.size());
-    same("causal_attention_backward", dqkv.size(), qkv.size());
-    same("causal_attention_backward", dy.size(), y.size());
-    attend<accumulate_t<T>>(shape, scratch, true);
+  static void attention_backward(view<T> dqkv, input<T> dy, input<T> y, input<accumulate_t<T>> lse, input<T> qkv,
+                                 attention_shape shape, arena<phantom>& scratch, dropout_site const&,
+                                 view<std::int32_t const> = {}) {
+    check_attention("attention_backward", shape, qkv.size(), y.size(), lse.size());
+    same("attention_backward", dqkv.size(), qkv.size());
+    same("attention_backward", dy.size(), y.size());
+    attend<accumulate_t<T>>(shape, scratch, true, pairs(shape));
   }
   template <class T>
   static void attend_block(output<accumulate_t<T>> y, output<accumulate_t<T>> lse, view<T> qkv, input<T> pairs,
@@ -45,8 +48,26 @@ struct phantom_attention : phantom_products {
     same("attend_block_backward", dy.size(), y.size());
     attend_part<accumulate_t<T>>(shape, at, scratch, true);
   }
+  static void visible_keys(view<std::int32_t> seen, view<std::int32_t const> tokens, token_mask const&) {
+    same("visible_keys", seen.size(), 2 * tokens.size());
+  }
+  template <class T>
+  static void normalise_heads(view<T> y, output<accumulate_t<T>> rstd, input<T> x, input<T> query_gain,
+                              input<T> key_gain, head_layout const& how, double) {
+    check_norms("normalise_heads", y.size(), rstd.size(), x.size(), query_gain.size(), key_gain.size(), how);
+  }
+  template <class T>
+  static void normalise_heads_backward(view<T> dx, output<accumulate_t<T>> dquery_gain,
+                                       output<accumulate_t<T>> dkey_gain, input<T> dy, input<T> x,
+                                       input<accumulate_t<T>> rstd, input<T> query_gain, input<T> key_gain,
+                                       head_layout const& how) {
+    same("normalise_heads_backward", dy.size(), x.size());
+    same("normalise_heads_backward", dquery_gain.size(), query_gain.size());
+    same("normalise_heads_backward", dkey_gain.size(), key_gain.size());
+    check_norms("normalise_heads_backward", dx.size(), rstd.size(), x.size(), query_gain.size(), key_gain.size(), how);
+  }
   template <class A>
-  static void rotations(view<A> table, std::int64_t, double) {
+  static void rotations(view<A> table, std::int64_t, double, rotary_scaling const& = {}) {
     same("rotations", table.extent(1) % 2, 0);
   }
   template <class T>
@@ -59,29 +80,45 @@ struct phantom_attention : phantom_products {
   }
 
  private:
+  static void check_norms(std::string_view who, std::int64_t y, std::int64_t rstd, std::int64_t x,
+                          std::int64_t query_gain, std::int64_t key_gain, head_layout const& how) {
+    same(who, x % how.columns(), 0);
+    same(who, y, x);
+    same(who, rstd, x / how.columns() * (how.heads + how.key_heads));
+    same(who, query_gain, how.width);
+    same(who, key_gain, how.width);
+  }
   static void check_heads(std::string_view who, std::int64_t x, std::int64_t qkv, std::int64_t table,
                           head_layout const& how) {
     same(who, x % how.columns(), 0);
     same(who, qkv, x / how.columns() * 3 * how.heads * how.width);
     if (table != 0) same(who, table, how.context * how.width);
   }
-  // Two products forward, five backward, each of half the pairs of rows.
+  // Pairs of a query and a key that it sees.
+  static double pairs(attention_shape const& shape) {
+    auto const context = static_cast<double>(shape.context);
+    auto const unseen =
+        static_cast<double>(shape.mask.window > 0 ? std::max<std::int64_t>(0, shape.context - shape.mask.window) : 0);
+    auto const all = context * context - unseen * unseen;
+    return shape.mask.causal ? all / 2 : all;
+  }
+  // Two products forward, five backward.
   template <class Real>
-  static void attend(attention_shape const& shape, arena<phantom>& scratch, bool backward) {
+  static void attend(attention_shape const& shape, arena<phantom>& scratch, bool backward, double of_each) {
     if (shape.batch == 0 || shape.context == 0) return;
     auto const mark = scratch.mark();
     static_cast<void>(
         scratch.template take<Real>({detail::attention_scratch(shape.context, shape.head_channels(), backward)}));
     scratch.rewind(mark);
-    auto const rows = static_cast<double>(shape.batch) * static_cast<double>(shape.context);
-    flops() += (backward ? 5 : 2) * rows * static_cast<double>(shape.context) * static_cast<double>(shape.channels);
+    flops() +=
+        (backward ? 5 : 2) * static_cast<double>(shape.batch) * 2 * of_each * static_cast<double>(shape.channels);
   }
   template <class Real>
   static void attend_part(attention_shape shape, attention_block const& at, arena<phantom>& scratch, bool backward) {
-    auto const before = flops();
     shape.context = at.rows;
-    attend<Real>(shape, scratch, backward);
-    if (at.first_query > at.first_key) flops() += flops() - before;  // nothing of it is masked
+    auto const rows = static_cast<double>(at.rows);
+    // Of another place than its keys: counted whole, whatever the window leaves.
+    attend<Real>(shape, scratch, backward, at.first_query == at.first_key ? pairs(shape) : rows * rows);
   }
   static void check_attention(std::string_view who, attention_shape const& shape, std::int64_t qkv, std::int64_t y,
                               std::int64_t lse) {

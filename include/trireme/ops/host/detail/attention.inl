@@ -1,4 +1,4 @@
-// Causal attention of one head of one sample; included once for each CPU level (see simd.hpp).
+// Attention of one head of one sample; included once for each CPU level (see simd.hpp).
 //
 // Scores are kept transposed, one lane a query row: (keys, 32). Softmax then works along memory, without sums across
 // lanes, and every operand of every product is contiguous.
@@ -120,16 +120,33 @@ inline void attention_dropout(Real* factors, attention_head const& shape, std::i
   }
 }
 
-// The largest scores of the lanes at v, after those are hidden whose key comes after the query.
+// x in the lanes at v whose rows see the key that the walk is at, and `hidden` in the others.
+template <class F>
+TRIREME_INLINE F seen_lanes(attention_span::walk const& rows, std::int64_t v, F x, F hidden) {
+  return first(rows.from(v), hidden, first(rows.to(v), x, hidden));
+}
+
+// Hides the scores of the keys [key, end) from the lanes at v whose rows do not see them.
 template <class F, class Real>
-inline F masked_peak(Real* column, std::int64_t row, std::int64_t v) {
-  auto const seen = keys_seen(row, v);
-  for (std::int64_t key = row; key < seen; ++key) {  // query row r sees keys up to r
+inline void hide_scores(Real* column, attention_span const& span, std::int64_t key, std::int64_t end, std::int64_t v) {
+  attention_span::walk rows(span);
+  for (; key < end; ++key) {
     Real* const at = column + key * attention_rows;
-    first(static_cast<int>(key - row - v), F::all(-std::numeric_limits<Real>::infinity()), F::load(at)).store(at);
+    rows.to_key(key);
+    seen_lanes(rows, v, F::load(at), F::all(-std::numeric_limits<Real>::infinity())).store(at);
   }
-  F tops[4] = {F::load(column), F::load(column), F::load(column), F::load(column)};
-  for (std::int64_t key = 0; key < seen; key += 4) {
+}
+
+// The largest scores of the lanes at v, after those are hidden that the mask hides. Finite, so that the weights of a
+// row that sees no key are 0.
+template <class F, class Real>
+inline F masked_peak(Real* column, attention_span const& span, std::int64_t v) {
+  auto const seen = span.seen(v);
+  hide_scores<F>(column, span, span.begin(), std::min(span.all_from(), seen), v);
+  hide_scores<F>(column, span, std::max(span.all_to(), span.begin()), seen, v);
+  F const none = F::all(-std::numeric_limits<Real>::max() / 4);
+  F tops[4] = {none, none, none, none};
+  for (std::int64_t key = span.begin(); key < seen; key += 4) {
     TRIREME_UNROLL
     for (int k = 0; k < 4; ++k) tops[k] = max(F::load(column + (key + k) * attention_rows), tops[k]);
   }
@@ -159,12 +176,13 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    attention_span const span(shape.sight, row);
     prefetch_next(qkv, shape, row, rows, 0);
     prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
     transpose_block(queries_across, queries, width);
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       block_product<F>(scores + part.key * lanes_of_rows + part.skipped, lanes_of_rows, keys + part.key * width, width,
                        std::int64_t{1}, queries_across + part.skipped, lanes_of_rows, part.keys,
                        lanes_of_rows - part.skipped, width, false);
@@ -172,10 +190,10 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
     prefetch_next(qkv, shape, row, rows, 1);
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
       A* const column = scores + v;
-      auto const seen = keys_seen(row, v);
-      F const top = masked_peak<F>(column, row, v);
+      auto const seen = span.seen(v);
+      F const top = masked_peak<F>(column, span, v);
       F totals[2] = {F::all(0), F::all(0)};
-      for (std::int64_t key = 0; key < seen; key += 2) {
+      for (std::int64_t key = span.begin(); key < seen; key += 2) {
         TRIREME_UNROLL
         for (int k = 0; k < 2; ++k) {
           A* const at = column + (key + k) * lanes_of_rows;
@@ -188,7 +206,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
       (totals[0] + totals[1]).store(masses + v);
     }
     prefetch_next(qkv, shape, row, rows, 2);
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       A* const shares = scores + part.key * lanes_of_rows;
       if (shape.dropout != nullptr) {
         attention_dropout(factors, shape, row, part);
@@ -197,12 +215,13 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
         }
       }
       block_product<F>(result + part.skipped * width, width, shares + part.skipped, std::int64_t{1}, lanes_of_rows,
-                       values + part.key * width, width, lanes_of_rows - part.skipped, width, part.keys, part.key > 0);
+                       values + part.key * width, width, lanes_of_rows - part.skipped, width, part.keys,
+                       part.key > span.begin());
     }
     for (std::int64_t r = 0; r < rows; ++r) {
       lse[row + r] = peaks[r] + std::log(masses[r]);
       unpack_rows<F>(y + (row + r) * shape.y_stride, shape.y_stride, result + r * width, 1, shape.width, width,
-                     A(1) / masses[r]);
+                     one_over_mass(masses[r]));
     }
   }
 }
@@ -240,6 +259,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    attention_span const span(shape.sight, row);
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
     for (int part = 0; part < 3; ++part) prefetch_next(qkv, shape, row, rows, part);
@@ -252,7 +272,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
     transpose_block(slopes_across, slopes, width);
     row_products<F>(deltas, dy_rows, y_rows, shape.y_stride, rows, shape.width);
     for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       auto const at_keys = part.key * width;
       auto const skipped = part.skipped;
       auto const unskipped = lanes_of_rows - skipped;
@@ -262,14 +282,18 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
                        slopes_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
       bool const drops = shape.dropout != nullptr;
       if (drops) attention_dropout(factors, shape, row, part);
-      bool const diagonal = part.key + part.keys > row;
+      bool const edge = span.edge(part.key, part.keys);
       for (std::int64_t v = skipped; v < lanes_of_rows; v += F::width) {
         F const log_mass = F::load(logs + v);
         F const delta = F::load(deltas + v);
+        attention_span::walk seen(span);
         for (std::int64_t k = 0; k < part.keys; ++k) {
           auto const at = k * lanes_of_rows + v;
           F p = exp(F::load(scores + at) - log_mass);
-          if (diagonal) p = first(static_cast<int>(part.key + k - row - v), F::all(0), p);
+          if (edge) {
+            seen.to_key(part.key + k);
+            p = seen_lanes(seen, v, p, F::all(0));
+          }
           F const dp = F::load(dscores + at);
           if (drops) {
             F const factor = F::load(factors + at);
@@ -286,7 +310,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
       block_product<F>(dkeys + at_keys, width, dscores + skipped, lanes_of_rows, std::int64_t{1},
                        queries + skipped * width, width, part.keys, width, unskipped, true);
       block_product<F>(dqueries + skipped * width, width, dscores + skipped, std::int64_t{1}, lanes_of_rows,
-                       keys + at_keys, width, unskipped, width, part.keys, part.key > 0);
+                       keys + at_keys, width, unskipped, width, part.keys, part.key > span.begin());
     }
     unpack_rows<F>(dqkv + row * shape.qkv_stride, shape.qkv_stride, dqueries, rows, shape.width, width, scale);
   }

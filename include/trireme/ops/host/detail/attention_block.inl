@@ -2,19 +2,6 @@
 // simd.hpp). Laid out as in attention.inl, whose helpers it uses.
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-// How many keys the queries of a block that begins at `row` see, in whole blocks of rows.
-[[nodiscard]] inline std::int64_t keys_seen_from(std::int64_t row, attention_block const& at) {
-  auto const seen = at.first_query - at.first_key + row + attention_rows;
-  return padded_rows(seen < at.rows ? seen : at.rows);
-}
-
-// How many of the lanes at `v`, the first ones, do not see a key.
-template <class F>
-[[nodiscard]] inline int lanes_without(std::int64_t key, std::int64_t row, std::int64_t v, attention_block const& at) {
-  auto const hidden = key < at.rows ? at.first_key + key - at.first_query - row - v : F::width;
-  return static_cast<int>(hidden < 0 ? 0 : hidden < F::width ? hidden : F::width);
-}
-
 // to (rows, width) = kept * to + added * from.
 template <class F, class T, class Real>
 inline void merge_rows(T* to, std::int64_t stride, Real const* from, std::int64_t rows, std::int64_t width,
@@ -51,25 +38,19 @@ inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, atte
 
   for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
     auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
-    auto const seen = keys_seen_from(row, at);
+    attention_span const span(shape.sight, row);
     pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
                  width, scale);
     transpose_block(queries_across, queries, width);
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      block_product<F>(scores + key * lanes_of_rows, lanes_of_rows, keys + key * width, width, std::int64_t{1},
-                       queries_across, lanes_of_rows, std::min(attention_keys, seen - key), lanes_of_rows, width,
-                       false);
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
+      block_product<F>(scores + part.key * lanes_of_rows + part.skipped, lanes_of_rows, keys + part.key * width, width,
+                       std::int64_t{1}, queries_across + part.skipped, lanes_of_rows, part.keys,
+                       lanes_of_rows - part.skipped, width, false);
     }
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
-      F top = F::all(-std::numeric_limits<A>::infinity());
-      for (std::int64_t key = 0; key < seen; ++key) {
-        A* const score = scores + key * lanes_of_rows + v;
-        auto const hidden = lanes_without<F>(key, row, v, at);
-        if (hidden > 0) first(hidden, F::all(-std::numeric_limits<A>::infinity()), F::load(score)).store(score);
-        top = max(F::load(score), top);
-      }
+      F const top = masked_peak<F>(scores + v, span, v);
       F total = F::all(0);
-      for (std::int64_t key = 0; key < seen; ++key) {
+      for (std::int64_t key = span.begin(); key < span.seen(v); ++key) {
         A* const score = scores + key * lanes_of_rows + v;
         F const p = exp(F::load(score) - top);
         total = total + p;
@@ -78,19 +59,20 @@ inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, atte
       top.store(peaks + v);
       total.store(masses + v);
     }
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
-      A* const shares = scores + key * lanes_of_rows;
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
+      A* const shares = scores + part.key * lanes_of_rows;
       if (shape.dropout != nullptr) {
-        attention_dropout(factors, shape, at.first_query + row, part);
+        attention_dropout(factors, shape, at.first_query + row, {at.first_key + part.key, part.keys, 0});
         for (std::int64_t i = 0; i < part.keys * lanes_of_rows; i += F::width) {
           (F::load(shares + i) * F::load(factors + i)).store(shares + i);
         }
       }
-      block_product<F>(result, width, shares, std::int64_t{1}, lanes_of_rows, values + key * width, width,
-                       lanes_of_rows, width, part.keys, key > 0);
+      block_product<F>(result + part.skipped * width, width, shares + part.skipped, std::int64_t{1}, lanes_of_rows,
+                       values + part.key * width, width, lanes_of_rows - part.skipped, width, part.keys,
+                       part.key > span.begin());
     }
     for (std::int64_t r = 0; r < rows; ++r) {
+      if (masses[r] == 0) continue;  // it sees none of these keys
       A const here = peaks[r] + std::log(masses[r]);
       A const before = lse[row + r];
       A const more = before > here ? before : here;
@@ -133,7 +115,7 @@ inline void attend_block_backward(A* dqueries_of, A* dpairs, T const* dy, T cons
 
   for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
     auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
-    auto const seen = keys_seen_from(row, at);
+    attention_span const span(shape.sight, row);
     T const* const dy_rows = dy + row * shape.y_stride;
     pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
                  width, scale);
@@ -142,34 +124,39 @@ inline void attend_block_backward(A* dqueries_of, A* dpairs, T const* dy, T cons
     transpose_block(slopes_across, slopes, width);
     row_products<F>(deltas, dy_rows, y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
-      auto const at_keys = key * width;
-      block_product<F>(scores, lanes_of_rows, keys + at_keys, width, std::int64_t{1}, queries_across, lanes_of_rows,
-                       part.keys, lanes_of_rows, width, false);
-      block_product<F>(dscores, lanes_of_rows, values + at_keys, width, std::int64_t{1}, slopes_across, lanes_of_rows,
-                       part.keys, lanes_of_rows, width, false);
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
+      auto const at_keys = part.key * width;
+      auto const skipped = part.skipped;
+      auto const unskipped = lanes_of_rows - skipped;
+      block_product<F>(scores + skipped, lanes_of_rows, keys + at_keys, width, std::int64_t{1},
+                       queries_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
+      block_product<F>(dscores + skipped, lanes_of_rows, values + at_keys, width, std::int64_t{1},
+                       slopes_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
       bool const drops = shape.dropout != nullptr;
-      if (drops) attention_dropout(factors, shape, at.first_query + row, part);
-      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+      if (drops) attention_dropout(factors, shape, at.first_query + row, {at.first_key + part.key, part.keys, 0});
+      bool const edge = span.edge(part.key, part.keys);
+      for (std::int64_t v = skipped; v < lanes_of_rows; v += F::width) {
         F const log_mass = F::load(logs + v);
         F const delta = F::load(deltas + v);
+        attention_span::walk seen(span);
         for (std::int64_t k = 0; k < part.keys; ++k) {
           auto const i = k * lanes_of_rows + v;
-          auto const hidden = lanes_without<F>(key + k, row, v, at);
           F p = exp(F::load(scores + i) - log_mass);
-          if (hidden > 0) p = first(hidden, F::all(0), p);
+          if (edge) {
+            seen.to_key(part.key + k);
+            p = seen_lanes(seen, v, p, F::all(0));
+          }
           F const factor = drops ? F::load(factors + i) : F::all(1);
           (p * factor).store(scores + i);
           (p * fma(F::load(dscores + i), factor, F::all(0) - delta)).store(dscores + i);
         }
       }
-      block_product<F>(dvalues + at_keys, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, part.keys,
-                       width, lanes_of_rows, true);
-      block_product<F>(dkeys + at_keys, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, part.keys,
-                       width, lanes_of_rows, true);
-      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys + at_keys, width, lanes_of_rows,
-                       width, part.keys, key > 0);
+      block_product<F>(dvalues + at_keys, width, scores + skipped, lanes_of_rows, std::int64_t{1},
+                       slopes + skipped * width, width, part.keys, width, unskipped, true);
+      block_product<F>(dkeys + at_keys, width, dscores + skipped, lanes_of_rows, std::int64_t{1},
+                       queries + skipped * width, width, part.keys, width, unskipped, true);
+      block_product<F>(dqueries + skipped * width, width, dscores + skipped, std::int64_t{1}, lanes_of_rows,
+                       keys + at_keys, width, unskipped, width, part.keys, part.key > span.begin());
     }
     merge_rows<F>(dqueries_of + row * shape.y_stride, shape.y_stride, dqueries, rows, shape.width, width, A(1), scale);
   }

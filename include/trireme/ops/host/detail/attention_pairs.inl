@@ -1,4 +1,4 @@
-// Causal attention of one head of one sample in bfloat16, with the instruction that multiplies pairs of them; included
+// Attention of one head of one sample in bfloat16, with the instruction that multiplies pairs of them; included
 // for the CPU level that has it (see simd.hpp). The method is that of attention.inl.
 //
 // The instruction takes two neighbours along the depth of a product at once, so every operand is stored in words of
@@ -88,11 +88,12 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    attention_span const span(shape.sight, row);
     avx512::prefetch_next(qkv, shape, row, rows, 0);
     avx512::prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_along(queries_across, qkv + row * shape.qkv_stride, shape.qkv_stride, shape.width, lanes_of_rows,
                static_cast<int>(rows));
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       block_product<F, word_lanes>(scores + part.key * lanes_of_rows + part.skipped, lanes_of_rows,
                                    keys + part.key * words, words, std::int64_t{1}, queries_across + part.skipped,
                                    lanes_of_rows, part.keys, lanes_of_rows - part.skipped, (shape.width + 1) / 2,
@@ -100,11 +101,11 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
     }
     avx512::prefetch_next(qkv, shape, row, rows, 1);
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
-      (F::all(0) - slope * avx512::masked_peak<F>(scores + v, row, v)).store(offsets + v);
+      (F::all(0) - slope * avx512::masked_peak<F>(scores + v, span, v)).store(offsets + v);
       F::all(0).store(masses + v);
     }
     avx512::prefetch_next(qkv, shape, row, rows, 2);
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       bool const drops = shape.dropout != nullptr;
       if (drops) avx512::attention_dropout(factors, shape, row, part);
       for (std::int64_t v = part.skipped; v < lanes_of_rows; v += F::width) {
@@ -125,12 +126,12 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
       }
       block_product<F, word_lanes>(result + part.skipped * width, width, shares + part.skipped, std::int64_t{1},
                                    lanes_of_rows, values + part.key * words, width, lanes_of_rows - part.skipped, width,
-                                   part.keys / 2, part.key > 0);
+                                   part.keys / 2, part.key > span.begin());
     }
     for (std::int64_t r = 0; r < rows; ++r) {
       lse[row + r] = std::log(masses[r]) - offsets[r] * A(0.69314718);
       avx512::unpack_rows<F>(y + (row + r) * shape.y_stride, shape.y_stride, result + r * width, 1, shape.width, width,
-                             A(1) / masses[r]);
+                             one_over_mass(masses[r]));
     }
   }
 }
@@ -174,6 +175,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    attention_span const span(shape.sight, row);
     T const* const query_rows = qkv + row * shape.qkv_stride;
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
@@ -186,7 +188,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
     pack_along(slopes_across, dy_rows, shape.y_stride, shape.width, lanes_of_rows, static_cast<int>(rows));
     avx512::row_products<F>(deltas, dy_rows, y_rows, shape.y_stride, rows, shape.width);
     for (std::int64_t r = 0; r < lanes_of_rows; ++r) offsets[r] = r < rows ? lse[row + r] * A(-1.44269504) : A(0);
-    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+    for (auto part = span.first(); part.keys > 0; part = span.after(part)) {
       auto const at_keys = part.key * width;
       auto const skipped = part.skipped;
       auto const unskipped = lanes_of_rows - skipped;
@@ -196,10 +198,11 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
                                    slopes_across + skipped, lanes_of_rows, part.keys, unskipped, depth, false);
       bool const drops = shape.dropout != nullptr;
       if (drops) avx512::attention_dropout(factors, shape, row, part);
-      bool const diagonal = part.key + part.keys > row;
+      bool const edge = span.edge(part.key, part.keys);
       for (std::int64_t v = skipped; v < lanes_of_rows; v += F::width) {
         F const offset = F::load(offsets + v);
         F const delta = F::load(deltas + v);
+        attention_span::walk seen(span);
         for (std::int64_t k = 0; k < part.keys; k += 2) {
           F p[2];
           F ds[2];
@@ -207,7 +210,10 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
           for (int i = 0; i < 2; ++i) {
             auto const at = (k + i) * lanes_of_rows + v;
             p[i] = exponential_of_two(fma(F::load(scores + at), slope, offset));
-            if (diagonal) p[i] = first(static_cast<int>(part.key + k + i - row - v), F::all(0), p[i]);
+            if (edge) {
+              seen.to_key(part.key + k + i);
+              p[i] = avx512::seen_lanes(seen, v, p[i], F::all(0));
+            }
             F dp = F::load(dscores + at);
             if (drops) dp = dp * F::load(factors + at);
             ds[i] = p[i] * (dp - delta);
@@ -226,7 +232,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
                                    queries + skipped / 2 * width, width, part.keys, width, unskipped / 2, true);
       block_product<F, word_lanes>(dqueries + skipped * width, width, dshare_pairs + skipped, std::int64_t{1},
                                    lanes_of_rows, key_pairs + at_keys / 2, width, unskipped, width, part.keys / 2,
-                                   part.key > 0);
+                                   part.key > span.begin());
     }
     avx512::unpack_rows<F>(dqkv + row * shape.qkv_stride, shape.qkv_stride, dqueries, rows, shape.width, width, scale);
   }

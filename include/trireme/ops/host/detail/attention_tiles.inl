@@ -1,4 +1,4 @@
-// Causal attention of one head of one sample in bfloat16, with products of tiles; included for the CPU level that has
+// Attention of one head of one sample in bfloat16, with products of tiles; included for the CPU level that has
 // their registers, and in tests with a model of them (see simd.hpp, tiles.hpp). The method is that of attention.inl.
 //
 // Scores lie with a query row in each lane, as there, and so every product has the depth of its left operand along its
@@ -163,28 +163,21 @@ inline void attention_tiles_forward(bfloat16* y, float* lse, bfloat16 const* qkv
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    auto const seen = row + lanes_of_rows;
+    attention_span const span(shape.sight, row);
+    auto const begin = span.begin();
+    auto const end = span.end();
     for (int part = 0; part < 3; ++part) prefetch_next(qkv, shape, row, rows, part);
     prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_tile_columns(queries_across, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, shape.width, width);
-    tile_block_product<Tiles>(scores, lanes_of_rows, keys, width, queries_across, seen, lanes_of_rows, width, false);
-    for (std::int64_t key = row; key < seen; ++key) {  // query row r sees keys up to r
-      for (std::int64_t r = 0; r < key - row; ++r) {
-        scores[key * lanes_of_rows + r] = -std::numeric_limits<float>::infinity();
-      }
-    }
+    tile_block_product<Tiles>(scores + begin * lanes_of_rows, lanes_of_rows, keys + begin * width, width,
+                              queries_across, end - begin, lanes_of_rows, width, false);
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
-      F tops[4];
-      for (int k = 0; k < 4; ++k) tops[k] = F::load(scores + v);
-      for (std::int64_t key = 0; key < seen; key += 4) {
-        TRIREME_UNROLL
-        for (int k = 0; k < 4; ++k) tops[k] = max(F::load(scores + (key + k) * lanes_of_rows + v), tops[k]);
-      }
-      (F::all(0) - slope * max(max(tops[0], tops[1]), max(tops[2], tops[3]))).store(offsets + v);
+      hide_scores<F>(scores + v, span, span.seen(v), end, v);
+      (F::all(0) - slope * masked_peak<F>(scores + v, span, v)).store(offsets + v);
       F::all(0).store(masses + v);
     }
-    for (attention_part part{0, 0, 0}; part.key < seen; part.key += part.keys) {
-      part.keys = seen - part.key < attention_keys ? seen - part.key : attention_keys;
+    for (attention_part part{begin, 0, 0}; part.key < end; part.key += part.keys) {
+      part.keys = end - part.key < attention_keys ? end - part.key : attention_keys;
       bool const drops = shape.dropout != nullptr;
       if (drops) attention_dropout(factors, shape, row, part);
       for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
@@ -204,10 +197,11 @@ inline void attention_tiles_forward(bfloat16* y, float* lse, bfloat16 const* qkv
         (totals[0] + totals[1]).store(masses + v);
       }
     }
-    tile_block_product<Tiles>(result, lanes_of_rows, values, values_row, shares, width, lanes_of_rows, seen, false);
+    tile_block_product<Tiles>(result, lanes_of_rows, values + begin, values_row, shares + begin / 2 * lanes_of_rows,
+                              width, lanes_of_rows, end - begin, false);
     for (std::int64_t r = 0; r < rows; ++r) {
       lse[row + r] = std::log(masses[r]) - offsets[r] * 0.69314718F;
-      masses[r] = 1 / masses[r];
+      masses[r] = one_over_mass(masses[r]);
     }
     unpack_columns<F>(y + row * shape.y_stride, shape.y_stride, result, rows, shape.width, masses);
   }
@@ -254,7 +248,9 @@ inline void attention_tiles_backward(bfloat16* dqkv, bfloat16 const* dy, bfloat1
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    auto const seen = row + lanes_of_rows;
+    attention_span const span(shape.sight, row);
+    auto const begin = span.begin();
+    auto const end = span.end();
     bfloat16 const* const query_rows = qkv + row * shape.qkv_stride;
     bfloat16 const* const dy_rows = dy + row * shape.y_stride;
     bfloat16 const* const y_rows = y + row * shape.y_stride;
@@ -267,8 +263,8 @@ inline void attention_tiles_backward(bfloat16* dqkv, bfloat16 const* dy, bfloat1
     pack_tile_columns(slopes_across, dy_rows, shape.y_stride, rows, shape.width, width);
     row_products<F>(deltas, dy_rows, y_rows, shape.y_stride, rows, shape.width);
     for (std::int64_t r = 0; r < lanes_of_rows; ++r) offsets[r] = r < rows ? lse[row + r] * -1.44269504F : 0;
-    for (attention_part part{0, 0, 0}; part.key < seen; part.key += part.keys) {
-      part.keys = seen - part.key < attention_keys ? seen - part.key : attention_keys;
+    for (attention_part part{begin, 0, 0}; part.key < end; part.key += part.keys) {
+      part.keys = end - part.key < attention_keys ? end - part.key : attention_keys;
       auto const at_keys = part.key * width;
       tile_block_product<Tiles>(scores, lanes_of_rows, keys + at_keys, width, queries_across, part.keys, lanes_of_rows,
                                 width, false);
@@ -276,10 +272,11 @@ inline void attention_tiles_backward(bfloat16* dqkv, bfloat16 const* dy, bfloat1
                                 lanes_of_rows, width, false);
       bool const drops = shape.dropout != nullptr;
       if (drops) attention_dropout(factors, shape, row, part);
-      bool const diagonal = part.key + part.keys > row;
+      bool const edge = span.edge(part.key, part.keys);
       for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
         F const offset = F::load(offsets + v);
         F const delta = F::load(deltas + v);
+        attention_span::walk seen(span);
         for (std::int64_t k = 0; k < part.keys; k += 2) {
           F p[2];
           F ds[2];
@@ -287,7 +284,10 @@ inline void attention_tiles_backward(bfloat16* dqkv, bfloat16 const* dy, bfloat1
           for (int i = 0; i < 2; ++i) {
             auto const at = (k + i) * lanes_of_rows + v;
             p[i] = exponential_of_two(fma(F::load(scores + at), slope, offset));
-            if (diagonal) p[i] = first(static_cast<int>(part.key + k + i - row - v), F::all(0), p[i]);
+            if (edge) {
+              seen.to_key(part.key + k + i);
+              p[i] = seen_lanes(seen, v, p[i], F::all(0));
+            }
             F dp = F::load(dscores + at);
             if (drops) dp = dp * F::load(factors + at);
             ds[i] = p[i] * (dp - delta);
@@ -304,7 +304,7 @@ inline void attention_tiles_backward(bfloat16* dqkv, bfloat16 const* dy, bfloat1
       tile_block_product<Tiles>(dkeys + at_keys, width, dshares, lanes_of_rows, queries, part.keys, width,
                                 lanes_of_rows, true);
       tile_block_product<Tiles>(dqueries, lanes_of_rows, keys_turned + part.key, turned_row, dshare_pairs, width,
-                                lanes_of_rows, part.keys, part.key > 0);
+                                lanes_of_rows, part.keys, part.key > begin);
     }
     unpack_columns<F>(dqkv + row * shape.qkv_stride, shape.qkv_stride, dqueries, rows, shape.width, scales);
   }

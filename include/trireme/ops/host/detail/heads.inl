@@ -64,4 +64,44 @@ inline void arrange_backward(T* dx, T const* dqkv, A const* table, head_layout c
   }
 }
 
+// The norms are those of rows (normalisation.inl); values stay as they are.
+template <class T, class A>
+inline void normalise_heads(T* y, A* rstd, T const* x, T const* query_gain, T const* key_gain, head_layout const& how,
+                            std::int64_t rows, double epsilon) {
+  using F = lanes_for<T>;
+  auto const width = how.width;
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), y += how.columns()) {
+    for (std::int64_t head = 0; head < how.heads; ++head, ++rstd) {
+      rms_norm(y + how.query(head), rstd, x + how.query(head), query_gain, 1, width, epsilon);
+    }
+    for (std::int64_t key = 0; key < how.key_heads; ++key, ++rstd) {
+      rms_norm(y + how.key(key), rstd, x + how.key(key), key_gain, 1, width, epsilon);
+      T* const to = y + how.value(key);
+      T const* const from = x + how.value(key);
+      TRIREME_FOR_LANES(F, width, i, count, { F::load(from + i, count).store(to + i, count); })
+    }
+  }
+}
+
+template <class T, class A>
+inline void normalise_heads_backward(T* dx, A* dquery_gain, A* dkey_gain, T const* dy, T const* x, A const* rstd,
+                                     T const* query_gain, T const* key_gain, head_layout const& how,
+                                     std::int64_t rows) {
+  using F = lanes_for<T>;
+  auto const width = how.width;
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), dy += how.columns(), dx += how.columns()) {
+    for (std::int64_t head = 0; head < how.heads; ++head, ++rstd) {
+      auto const at = how.query(head);
+      rms_norm_backward(dx + at, dquery_gain, dy + at, x + at, rstd, query_gain, 1, width, false);
+    }
+    for (std::int64_t key = 0; key < how.key_heads; ++key, ++rstd) {
+      auto const at = how.key(key);
+      rms_norm_backward(dx + at, dkey_gain, dy + at, x + at, rstd, key_gain, 1, width, false);
+      T* const to = dx + how.value(key);
+      T const* const from = dy + how.value(key);
+      TRIREME_FOR_LANES(F, width, i, count, { F::load(from + i, count).store(to + i, count); })
+    }
+  }
+}
+
 }  // namespace trireme::ops::detail::TRIREME_LEVEL

@@ -66,6 +66,34 @@ TRIREME_INLINE F gelu_derivative(F x) {
   return fma(x * slope, g * (F::all(1) - g), g);
 }
 
+/// The function of the normal distribution, (1 + erf(x / sqrt(2))) / 2; in float to 1e-7 [Abramowitz, Stegun, 1964,
+/// 7.1.26].
+template <class F>
+TRIREME_INLINE F normal_share(F x) {
+  if constexpr (sizeof(typename F::real) == 8) {
+    return {std::erfc(x.v * -0.70710678118654752440) / 2};
+  } else {
+    F const z = magnitude(x) * F::all(0.70710678F);
+    F const t = F::all(1.0F) / fma(z, F::all(0.3275911F), F::all(1.0F));
+    F p = F::all(0.5F * 1.061405429F);
+    p = fma(p, t, F::all(0.5F * -1.453152027F));
+    p = fma(p, t, F::all(0.5F * 1.421413741F));
+    p = fma(p, t, F::all(0.5F * -0.284496736F));
+    p = fma(p, t, F::all(0.5F * 0.254829592F));
+    F const tail = p * t * exp(F::all(0.0F) - z * z);
+    return where_less(x, F::all(0.0F), tail, F::all(1.0F) - tail);
+  }
+}
+
+/// The derivative of x normal_share(x), which is 0 or 1 to the last bit beyond +-40.
+template <class F>
+TRIREME_INLINE F gelu_erf_derivative(F x) {
+  using real = typename F::real;
+  x = max(F::all(-40), min(F::all(40), x));
+  F const density = exp(x * x * F::all(static_cast<real>(-0.5))) * F::all(static_cast<real>(0.39894228040143267794));
+  return fma(x, density, normal_share(x));
+}
+
 /// 1 / (1 + exp(-x))
 template <class F>
 TRIREME_INLINE F sigmoid(F x) {
@@ -84,6 +112,8 @@ TRIREME_INLINE F activated(F x, activation act) {
       return max(F::all(0), x);
     case activation::silu:
       return x * sigmoid(x);
+    case activation::gelu_erf:
+      return x * normal_share(x);
     case activation::none:
       break;
   }
@@ -105,6 +135,8 @@ TRIREME_INLINE F activation_slope(F x, activation act) {
       F const s = sigmoid(x);
       return fma(x * s, F::all(1) - s, s);
     }
+    case activation::gelu_erf:
+      return gelu_erf_derivative(x);
     case activation::none:
       break;
   }

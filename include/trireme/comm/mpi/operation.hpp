@@ -1,0 +1,455 @@
+#pragma once
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/detail/expectations.hpp"
+#include "trireme/comm/detail/process_engine.hpp"
+#include "trireme/comm/detail/roll_call.hpp"
+#include "trireme/comm/detail/rounds.hpp"
+#include "trireme/comm/detail/waiting.hpp"
+#include "trireme/comm/late.hpp"
+#include "trireme/comm/mpi/carried.hpp"
+#include "trireme/comm/mpi/messages.hpp"
+#include "trireme/comm/mpi/native.hpp"
+#include "trireme/comm/mpi/reduction.hpp"
+
+namespace trireme::comm::detail {
+
+/// Consecutive elements in memory of the caller.
+struct stretch {
+  std::byte* at = nullptr;
+  std::int64_t count = 0;
+};
+
+/// One rank's part in one command, as stages of messages that never block. A collective begins with rounds, which
+/// compare calls and carry small values; then large values move; then a broadcast passes on its slices. An exchange
+/// announces each of its messages to the receiver.
+class mpi_operation final : public process_operation {
+ public:
+  mpi_group* where = nullptr;
+  mpi_route route;
+  std::atomic<bool> finished{false};
+  bool told_late = false;
+  roll_call roll;
+  clock::time_point next_roll{};
+
+  /// Takes its number and posts the first messages. Called, as all below, with the driver's lock held.
+  void begin(mpi_group& group, command const& it) {
+    where = &group;
+    it_ = it;
+    parts_.assign(it.parts.begin(), it.parts.end());
+    counts_.assign(it.counts.begin(), it.counts.end());
+    it_.counts = counts_;
+    firsts_.resize(counts_.size());
+    std::exclusive_scan(counts_.begin(), counts_.end(), firsts_.begin(), std::int64_t{0});
+    touched_ = it.elements != nullptr && it.elements->touchable;
+    heard_.clear();
+    first_.clear();
+    second_.clear();
+    roll.clear();
+    next_roll = {};
+    at_ = stage::announcing;
+    finished.store(false, std::memory_order_relaxed);
+    told_late = false;
+    large_ = way_of_large::moved;
+    if (it.what.kind == collective::exchange) {
+      route = {where, it.what, where->next_exchange++, mpi_tags::exchange};
+      begin_exchange();
+      return;
+    }
+    auto const number = where->next++;
+    route = {where, it.what, number, where->tag_of(number)};
+    wire_.begin(route);
+    begin_rounds();
+    if (!touched_ || of().count == 0 || (carries() && !has_parts())) return;
+    if (does().folds)
+      large_ = mpi_native::suits(*where, it_)    ? way_of_large::native
+               : mpi_carried::suits(*where, it_) ? way_of_large::carried
+                                                 : way_of_large::reduced;
+    if (large_ == way_of_large::native) {
+      native_.begin(route, *where, it_);
+    } else if (large_ == way_of_large::carried) {
+      carried_.begin(route, it_, cuts());
+    } else if (large_ == way_of_large::reduced) {
+      reduction_.begin(route, it_, cuts());
+    } else {
+      move_own();
+      move_large();
+    }
+  }
+
+  /// Makes the progress that is possible now. Throws comm_error.
+  void advance() {
+    if (at_ == stage::announcing && (is_exchange() ? heard_.done(route) : rounds_.advance(wire_))) {
+      if (is_exchange()) expect_equal_ends();
+      at_ = touched_ || has_parts() ? take_small() : stage::carrying;
+    }
+    if (at_ == stage::telling && heard_.done(route)) expect_equal_parts();
+    if (at_ == stage::gathering && rounds_.advance(wire_)) {
+      rounds_.for_each_block([&](int peer, std::byte const* block) {
+        auto const part = cuts().owned(peer);
+        if (part.count > 0 && cuts().takes(does(), rank())) std::memcpy(to(part.first), block, bytes(part.count));
+      });
+      at_ = stage::carrying;
+    }
+    if (at_ == stage::carrying && advance_large()) {
+      if (is_broadcast() && touched_ && !carries() && rank() != it_.what.root) forward();
+      at_ = stage::spreading;
+    }
+    if (at_ == stage::spreading && second_.done(route)) finished.store(true, std::memory_order_release);
+  }
+
+  /// Whether a rank that waits for long asks who is missing. Not in an exchange, which waits for its own peers only.
+  [[nodiscard]] bool calls_roll() const noexcept { return !is_exchange(); }
+  /// Adds this rank, and those that it waits for. That is all ranks while calls are compared or MPI's own collective is
+  /// under way: each waits for others that wait in turn.
+  void enter_roll() {
+    roll.begin(size());
+    roll.add_here(rank());
+    bool const of_all = at_ == stage::announcing || (at_ == stage::carrying && large_ == way_of_large::native);
+    for (int const peer : of_all ? std::vector<int>{} : waited_for()) roll.add_wanted(peer);
+    for (int peer = 0; of_all && peer < size(); ++peer) roll.add_wanted(peer);
+  }
+
+  /// "rank 1", "ranks 1, 3": those that are missing.
+  [[nodiscard]] std::string missing() const {
+    std::vector<int> late;
+    roll.append_missing(late);
+    if (late.empty()) late = waited_for();
+    std::ranges::sort(late);
+    late.erase(std::unique(late.begin(), late.end()), late.end());
+    std::string out = late.size() == 1 ? "rank " : "ranks ";
+    for (std::size_t i = 0; i < late.size(); ++i) out += text(i == 0 ? "" : ", ", late[i]);
+    return late.empty() ? "the others" : out;
+  }
+
+  /// What it is, while its driver waits for it.
+  [[nodiscard]] late_call as_late() const {
+    return {rank(), text(to_string(route.what), " number ", route.number), bytes(it_.what.count), missing()};
+  }
+
+  /// After a failure: cancels what MPI can cancel, so that it does not write to the caller's memory any more.
+  void cancel() noexcept {
+    for (auto* each : {&heard_, &first_, &second_}) each->cancel();
+    if (large_ == way_of_large::reduced) reduction_.cancel();
+    if (large_ == way_of_large::carried) carried_.cancel();
+    if (large_ == way_of_large::native) native_.give_up();
+  }
+
+ private:
+  /// announcing -> carrying -> spreading; in between perhaps telling (a ragged all_to_all whose counts differ, which
+  /// ends in an error) or gathering (the results of an all_reduce or reduce of middle size).
+  enum class stage : std::uint8_t { announcing, telling, gathering, carrying, spreading };
+  using way = round_blocks::way;
+  /// How large values go: moved between each two ranks; reduced in slices; as partial sums carried from machine to
+  /// machine; or by MPI's own collective.
+  enum class way_of_large : std::uint8_t { moved, reduced, carried, native };
+  struct message_head {
+    std::int64_t count;
+    dtype type;
+  };
+  /// A message of an exchange of at most this size travels with its announcement.
+  static constexpr std::size_t announced_bytes = std::size_t{16} << 10;
+  static constexpr std::size_t capacity = sizeof(message_head) + announced_bytes;
+  /// A broadcast of at most this size travels whole in the rounds; a larger one is scattered and gathered.
+  static constexpr std::size_t told_bytes = std::size_t{16} << 10;
+
+  [[nodiscard]] int rank() const noexcept { return where->rank; }
+  [[nodiscard]] int size() const noexcept { return where->size; }
+  [[nodiscard]] std::size_t bytes(std::int64_t count) const noexcept {
+    return static_cast<std::size_t>(count) * it_.element_bytes;
+  }
+  [[nodiscard]] std::byte* from(std::int64_t first) const noexcept {
+    return const_cast<std::byte*>(static_cast<std::byte const*>(it_.from)) + bytes(first);
+  }
+  [[nodiscard]] std::byte* to(std::int64_t first) const noexcept {
+    return static_cast<std::byte*>(it_.to) + bytes(first);
+  }
+  [[nodiscard]] bool is_exchange() const noexcept { return it_.what.kind == collective::exchange; }
+  [[nodiscard]] bool has_parts() const noexcept { return it_.what.kind == collective::all_to_all && !parts_.empty(); }
+  [[nodiscard]] geometry cuts() const noexcept { return {it_.what, it_.element_bytes, size(), counts_, firsts_}; }
+  [[nodiscard]] row const& of() const noexcept { return row_of(it_.what.kind); }
+  [[nodiscard]] move const& does() const noexcept { return of().moves[0]; }
+  [[nodiscard]] bool carries() const noexcept { return rounds_.how() != way::nothing; }
+
+  // --- rounds
+
+  /// What the rounds carry, the same on every rank.
+  void choose(round_blocks& blocks) const {
+    if ((!touched_ && !has_parts()) || of().count == 0) return;
+    auto const where_cut = cuts();
+    auto const whole = bytes(it_.what.count);
+    auto const all = bytes(where_cut.all());
+    auto const carry = [&](way how, std::size_t each) {
+      blocks.how = how;
+      blocks.each = each;
+    };
+    auto const cut_as_owned = [&] {
+      bool const uneven = !counts_.empty() || of().into == cut::lines;
+      for (int peer = 0; uneven && peer < size(); ++peer) blocks.sizes.push_back(bytes(where_cut.owned_count(peer)));
+    };
+    if (has_parts()) {  // whether all counts fit each other
+      carry(way::gathered, sizeof(std::uint64_t));
+    } else if (does().givers == side::root) {
+      bool const deals = does().given == piece::of_taker;
+      if (deals ? all <= gathered_bytes : whole <= told_bytes) carry(way::gathered, deals ? all : whole);
+      blocks.only = it_.what.root;
+    } else if (gathers_terms(where_cut)) {
+      carry(way::gathered, whole);
+    } else if (auto const block = bytes(where_cut.largest()); does().given == piece::of_giver) {
+      if (all <= gathered_bytes || block <= dealt_bytes) carry(way::gathered, block);
+      if (blocks.how == way::gathered) cut_as_owned();
+    } else if (deals_blocks(where_cut)) {
+      carry(way::dealt, block);
+      cut_as_owned();
+    }
+  }
+
+  void begin_rounds() {
+    auto& blocks = rounds_.prepare();
+    choose(blocks);
+    rounds_.place(route.what, rank(), size());
+    if (has_parts() && carries()) {
+      auto const sum = sum_of_parts();
+      std::memcpy(rounds_.own(), &sum, sizeof sum);
+    } else if (blocks.how == way::gathered) {
+      auto const first = does().given == piece::of_giver ? cuts().owned(rank()).first : 0;
+      if (auto const mine = blocks.of(rank()); mine > 0) std::memcpy(rounds_.own(), from(first), mine);
+    } else if (blocks.how == way::dealt) {
+      for (int peer = 0; peer < size(); ++peer)
+        if (auto const given = does().folds ? cuts().owned(peer) : cuts().given(does(), rank(), peer); given.count > 0)
+          std::memcpy(rounds_.block_for(peer), from(given.first), bytes(given.count));
+    }
+    rounds_.begin(wire_, 0);
+  }
+
+  /// Puts values that travelled in rounds, or with announcements, in their places, or combines them; what comes next.
+  [[nodiscard]] stage take_small() {
+    if (is_exchange()) {
+      for (std::size_t i = 0; i < parts_.size(); ++i)
+        if (auto const& part = parts_[i]; !part.sent && is_announced(part) && part.count > 0)
+          std::memcpy(part.address, received_.data() + i * capacity + sizeof(message_head), bytes_of(part));
+      return stage::carrying;
+    }
+    if (!carries()) return stage::carrying;
+    if (has_parts()) return all_parts_fit() ? stage::carrying : tell_parts();
+    auto const where_cut = cuts();
+    if (does().folds) {
+      bool const dealt = rounds_.how() == way::dealt;
+      bool const takes = where_cut.takes(does(), rank());
+      auto const mine = dealt ? where_cut.owned(rank()) : interval{0, it_.what.count};
+      auto* const result = takes ? to(mine.first) : dealt ? sent_.at_least(bytes(mine.count)) : nullptr;
+      if (result != nullptr) combine_blocks(result, mine.count);
+      return dealt && of().into == cut::lines ? gather_results(result, bytes(mine.count)) : stage::carrying;
+    }
+    rounds_.for_each_block([&](int peer, std::byte const* block) {
+      auto const taken = where_cut.taken(does(), peer, rank());
+      if (taken.count == 0 || (peer == rank() && does().given == does().taken)) return;
+      bool const whole_came = rounds_.how() == way::gathered && does().given == piece::of_taker;
+      auto const skip = whole_came ? where_cut.given(does(), peer, rank()).first : 0;
+      std::memcpy(to(taken.first), block + bytes(skip), bytes(taken.count));
+    });
+    return stage::carrying;
+  }
+  void combine_blocks(void* result, std::int64_t count) {
+    if (count == 0) return;
+    terms_.resize(static_cast<std::size_t>(size()));
+    rounds_.for_each_block([&](int peer, std::byte const* block) { terms_[static_cast<std::size_t>(peer)] = block; });
+    it_.elements->combine({&result, 1}, terms_, count, it_.divisor != 0 ? it_.divisor : size());
+  }
+  /// An all_reduce or reduce of middle size: each rank has reduced its slice, and now all gather them.
+  [[nodiscard]] stage gather_results(std::byte const* result, std::size_t length) {
+    auto& blocks = rounds_.prepare();
+    blocks.how = way::gathered;
+    for (int peer = 0; peer < size(); ++peer) blocks.sizes.push_back(bytes(cuts().owned_count(peer)));
+    rounds_.place(route.what, rank(), size());
+    if (length > 0) std::memcpy(rounds_.own(), result, length);
+    rounds_.begin(wire_, 1);
+    return stage::gathering;
+  }
+
+  // --- ragged all_to_all: if all counts match, the sums of all ranks add up to 0
+
+  [[nodiscard]] std::uint64_t sum_of_parts() const noexcept {
+    auto const p = static_cast<std::size_t>(size());
+    auto const me = static_cast<std::uint64_t>(rank());
+    auto const key = [&](std::uint64_t giver, std::uint64_t taker, std::int64_t count) {
+      return mix(mix(giver * p + taker) + static_cast<std::uint64_t>(count));
+    };
+    std::uint64_t sum = 0;
+    for (std::size_t peer = 0; peer < p; ++peer)
+      if (peer != me) sum += key(me, peer, parts_[peer].count) - key(peer, me, parts_[p + peer].count);
+    return sum;
+  }
+  [[nodiscard]] bool all_parts_fit() const {
+    std::uint64_t all = 0;
+    rounds_.for_each_block([&](int, std::byte const* block) {
+      std::uint64_t each = 0;
+      std::memcpy(&each, block, sizeof each);
+      all += each;
+    });
+    return all == 0 || !asserts(assertion_level::normal);
+  }
+  /// Each rank tells each other how much it sends, so that the error names the ranks that differ.
+  [[nodiscard]] stage tell_parts() {
+    auto const p = static_cast<std::size_t>(size());
+    auto* const received = received_.at_least(p * sizeof(std::int64_t));
+    auto* const sent = sent_.at_least(p * sizeof(std::int64_t));
+    constexpr auto each = sizeof(std::int64_t);
+    for_each_other(rank(), size(), [&](int source, int target) {
+      auto const to_whom = static_cast<std::size_t>(target);
+      std::memcpy(sent + to_whom * each, &parts_[to_whom].count, each);
+      heard_.receive(route, received + static_cast<std::size_t>(source) * each, each, source, route.tag + 2);
+      heard_.send(route, sent + to_whom * each, each, target, route.tag + 2);
+    });
+    return stage::telling;
+  }
+  void expect_equal_parts() const {
+    for (int peer = 0; peer < size(); ++peer) {
+      auto const& expected = parts_[static_cast<std::size_t>(size() + peer)];
+      std::int64_t count = 0;
+      std::memcpy(&count, received_.data() + static_cast<std::size_t>(peer) * sizeof count, sizeof count);
+      if (peer != rank() && count != expected.count)
+        throw comm_error(
+            differing_transfers(mpi_name, peer, {rank(), true, expected.type, count, nullptr}, rank(), expected));
+    }  // else counts of other ranks differ, and these throw
+  }
+
+  // --- what is large goes between each two ranks
+
+  [[nodiscard]] stretch outgoing(int peer) const noexcept {
+    if (has_parts())
+      return {parts_[static_cast<std::size_t>(peer)].address, parts_[static_cast<std::size_t>(peer)].count};
+    auto given = cuts().given(does(), rank(), peer);
+    if (is_broadcast()) given = rank() == it_.what.root ? cuts().owned(peer) : interval{};
+    return {from(given.first), given.count};
+  }
+  [[nodiscard]] stretch incoming(int peer) const noexcept {
+    if (has_parts()) {
+      auto const& part = parts_[static_cast<std::size_t>(size() + peer)];
+      return {part.address, part.count};
+    }
+    auto taken = cuts().taken(does(), peer, rank());
+    if (is_broadcast()) taken = peer == it_.what.root ? cuts().owned(rank()) : interval{};
+    return {to(taken.first), taken.count};
+  }
+  [[nodiscard]] bool is_broadcast() const noexcept { return it_.what.kind == collective::broadcast; }
+
+  [[nodiscard]] bool advance_large() {
+    if (large_ == way_of_large::reduced) return reduction_.advance();
+    if (large_ == way_of_large::native) return native_.advance();
+    return large_ == way_of_large::carried ? carried_.advance() : first_.done(route);
+  }
+  void move_own() const {
+    auto const source = outgoing(rank());
+    auto const target = incoming(rank());
+    if (target.count > 0 && target.at != source.at) std::memmove(target.at, source.at, bytes(target.count));
+  }
+  void move_large() {
+    for_each_other(rank(), size(), [&](int source, int target) {
+      if (auto const in = incoming(source); in.count > 0)
+        first_.receive(route, in.at, bytes(in.count), source, route.tag + 1);
+      if (auto const out = outgoing(target); out.count > 0)
+        first_.send(route, out.at, bytes(out.count), target, route.tag + 1);
+    });
+    // A large broadcast: the root sends each rank one slice, which that rank passes on to the others.
+    if (!is_broadcast()) return;
+    if (rank() == it_.what.root) {
+      forward();
+    } else {
+      for (int source = 0; source < size(); ++source)
+        if (auto const part = cuts().owned(source); source != rank() && part.count > 0)
+          second_.receive(route, to(part.first), bytes(part.count), source, route.tag + 2);
+    }
+  }
+  void forward() {
+    auto const mine = cuts().owned(rank());
+    if (mine.count == 0) return;
+    auto const* const values = rank() == it_.what.root ? from(mine.first) : to(mine.first);
+    for_each_other(rank(), size(), [&](int, int target) {
+      if (target != it_.what.root) second_.send(route, values, bytes(mine.count), target, route.tag + 2);
+    });
+  }
+
+  /// The peers whose messages are missing.
+  [[nodiscard]] std::vector<int> waited_for() const {
+    std::vector<int> late;
+    if (at_ == stage::announcing && is_exchange()) heard_.append_late(late, true);
+    if (int const peer = rounds_.waits_for(); !is_exchange() && peer >= 0) late.push_back(peer);
+    for (bool const receiving : {true, false}) {
+      if (!late.empty()) break;
+      if (!receiving || at_ == stage::telling) heard_.append_late(late, receiving);
+      first_.append_late(late, receiving);
+      second_.append_late(late, receiving);
+      if (large_ == way_of_large::reduced) reduction_.append_late(late, receiving);
+      if (large_ == way_of_large::carried) carried_.append_late(late, receiving);
+    }
+    return late;
+  }
+
+  // --- exchange: each message has an announcement of its own
+
+  [[nodiscard]] static std::size_t bytes_of(part const& it) noexcept {
+    return static_cast<std::size_t>(it.count) * size_of(it.type);
+  }
+  [[nodiscard]] static bool is_announced(part const& it) noexcept { return bytes_of(it) <= announced_bytes; }
+
+  void begin_exchange() {
+    auto* const received = received_.at_least(parts_.size() * capacity);
+    auto* const sent = sent_.at_least(parts_.size() * capacity);
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      auto const& part = parts_[i];
+      bool const large = touched_ && !is_announced(part);
+      if (!part.sent) {
+        heard_.receive(route, received + i * capacity, capacity, part.peer, route.tag);
+        if (large) first_.receive(route, part.address, bytes_of(part), part.peer, route.tag + 1);
+        continue;
+      }
+      auto* const out = sent + i * capacity;
+      message_head const head{part.count, part.type};
+      std::memcpy(out, &head, sizeof head);
+      auto const carried = touched_ && !large ? bytes_of(part) : 0;
+      if (carried > 0) std::memcpy(out + sizeof head, part.address, carried);
+      heard_.send(route, out, sizeof head + carried, part.peer, route.tag);
+      if (large) first_.send(route, part.address, bytes_of(part), part.peer, route.tag + 1);
+    }
+  }
+  void expect_equal_ends() const {
+    if (!asserts(assertion_level::normal)) return;
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      auto const& part = parts_[i];
+      if (part.sent) continue;
+      message_head head;
+      std::memcpy(&head, received_.data() + i * capacity, sizeof head);
+      if (head.count != part.count || head.type != part.type)
+        throw comm_error(
+            differing_transfers(mpi_name, part.peer, {rank(), true, head.type, head.count, nullptr}, rank(), part));
+    }
+  }
+
+  command it_;
+  std::vector<part> parts_;
+  std::vector<std::int64_t> counts_, firsts_;  ///< of a ragged call: elements of each rank, and of all before it
+  bool touched_ = false;
+  way_of_large large_ = way_of_large::moved;
+  stage at_ = stage::announcing;
+  mpi_wire wire_;
+  rounds<mpi_wire> rounds_;
+  mpi_messages heard_, first_, second_;
+  mpi_reduction reduction_;
+  mpi_carried carried_;
+  mpi_native native_;
+  byte_buffer received_, sent_;
+  std::vector<void const*> terms_;
+};
+
+}  // namespace trireme::comm::detail

@@ -1,0 +1,238 @@
+#pragma once
+
+#include <nccl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "trireme/comm/nccl/staging.hpp"
+#include "trireme/core/cuda_space.hpp"
+#include "trireme/core/error.hpp"
+
+namespace trireme::comm::detail {
+
+inline constexpr std::string_view nccl_who = "trireme::comm::nccl";
+
+[[nodiscard]] inline bool nccl_went_well(ncclResult_t code) noexcept {
+  return code == ncclSuccess || code == ncclInProgress;
+}
+
+class nccl_communicator;
+struct nccl_operation;
+
+/// What one rank keeps for all of its NCCL communicators: one stream, so that every rank's device runs their
+/// operations in one order; the first failure, after which none of them lives; and what operations use again.
+class nccl_launch {
+ public:
+  nccl_launch(bool in_rank_order, std::function<std::string()> who_is_missing)
+      : ordered(in_rank_order), who_is_missing_(std::move(who_is_missing)) {
+    trireme::detail::expect_cuda(::cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
+                                 "trireme::comm::nccl: making a stream");
+    try {
+      trireme::detail::expect_cuda(::cudaEventCreateWithFlags(&before_, cudaEventDisableTiming),
+                                   "trireme::comm::nccl: making an event");
+      scratch_ = cuda::allocate(64);
+    } catch (...) {
+      release();
+      throw;
+    }
+  }
+  nccl_launch(nccl_launch const&) = delete;
+  nccl_launch& operator=(nccl_launch const&) = delete;
+  ~nccl_launch() { release(); }
+
+  bool const ordered;  ///< sums in rank order
+
+  [[nodiscard]] ::cudaStream_t stream() const noexcept { return stream_; }
+  /// Eight bytes of the device that hold nothing.
+  [[nodiscard]] void* scratch() const noexcept { return scratch_; }
+
+  /// Lets the stream go on when the calling thread's own stream is where it is now.
+  void follow_thread() {
+    trireme::detail::expect_cuda(::cudaEventRecord(before_, cuda::stream()), "trireme::comm::nccl: recording an event");
+    trireme::detail::expect_cuda(::cudaStreamWaitEvent(stream_, before_, 0), "trireme::comm::nccl: ordering streams");
+  }
+
+  [[nodiscard]] bool failed() const noexcept { return !message_.empty(); }
+  void throw_if_failed(std::string_view operation) const {
+    if (failed()) throw comm_error(message_, {-1, std::string(operation)});
+  }
+  /// Notes the failure, ends what runs on the device, and asks who is missing. Only the first one counts.
+  void fail(std::string const& sentence);
+  /// Ends all communicators of this launch without waiting for others.
+  void abort_all() noexcept;
+
+  void enter(nccl_communicator& it) { live_.push_back(&it); }
+  void leave(nccl_communicator& it) noexcept { std::erase(live_, &it); }
+
+  /// Issued, but perhaps not yet queued on the stream: to be looked after before the next one is issued.
+  nccl_operation* launching = nullptr;
+  std::vector<std::unique_ptr<nccl_operation>> owned;
+  std::vector<nccl_operation*> unused;
+
+ private:
+  void release() noexcept;
+
+  ::cudaStream_t stream_ = nullptr;
+  ::cudaEvent_t before_ = nullptr;
+  void* scratch_ = nullptr;
+  std::function<std::string()> who_is_missing_;
+  std::string message_;
+  std::vector<nccl_communicator*> live_;
+};
+
+/// One NCCL communicator that never blocks: calls return at once, and settled() tells when they have been carried out.
+class nccl_communicator {
+ public:
+  /// Collective. `make(handle, config)` begins to make it.
+  template <class Make>
+  nccl_communicator(std::shared_ptr<nccl_launch> launch, std::chrono::milliseconds longest, Make&& make)
+      : deadline(longest), launch_(std::move(launch)) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.splitShare = 0;
+    launch_->enter(*this);
+    try {
+      expect(make(&handle_, &config), "making a communicator");
+      wait_until_settled("making a communicator");
+      if (handle_ == nullptr) fail("making a communicator gave none");
+      expect(ncclCommUserRank(handle_, &rank_), "asking for the rank");
+      expect(ncclCommCount(handle_, &size_), "asking for the number of ranks");
+    } catch (...) {
+      launch_->leave(*this);
+      give_up();
+      throw;
+    }
+  }
+  nccl_communicator(nccl_communicator const&) = delete;
+  nccl_communicator& operator=(nccl_communicator const&) = delete;
+  /// Waits, at most for the deadline, until the other ranks need this one no more.
+  ~nccl_communicator() {
+    launch_->leave(*this);
+    if (handle_ == nullptr) return;
+    try {
+      expect(ncclCommFinalize(handle_), "ending a communicator");
+      wait_until_settled("ending a communicator");
+      if (handle_ != nullptr) (void)ncclCommDestroy(std::exchange(handle_, nullptr));
+    } catch (...) {  // fail() has aborted it if it was still listed
+      give_up();
+    }
+  }
+
+  std::chrono::milliseconds const deadline;
+
+  [[nodiscard]] ncclComm_t handle() const noexcept { return handle_; }
+  [[nodiscard]] nccl_launch& launch() const noexcept { return *launch_; }
+  [[nodiscard]] std::shared_ptr<nccl_launch> const& shared_launch() const noexcept { return launch_; }
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  std::uint64_t calls = 0;
+
+  /// Whether all calls so far have been carried out. Throws if one went wrong, here or (as NCCL notices) elsewhere.
+  [[nodiscard]] bool settled(std::string_view doing) {
+    if (handle_ == nullptr) return launch_->throw_if_failed(doing), false;
+    ncclResult_t state = ncclSuccess;
+    expect(ncclCommGetAsyncError(handle_, &state), doing);
+    if (state == ncclInProgress) return false;
+    expect(state, doing);
+    return true;
+  }
+  void wait_until_settled(std::string_view doing) {
+    auto const until = std::chrono::steady_clock::now() + deadline;
+    trireme::detail::poll_until([&] {
+      if (settled(doing)) return true;
+      if (std::chrono::steady_clock::now() > until)
+        fail(text(doing, " waited ", to_string(deadline),
+                  " for the other ranks; look at what is keeping them, or raise comm::nccl{.deadline}"));
+      return false;
+    });
+  }
+  void expect(ncclResult_t code, std::string_view doing) {
+    if (nccl_went_well(code)) return;
+    auto const* const more = ncclGetLastError(handle_);
+    fail(text(doing, " failed: NCCL says: ", ncclGetErrorString(code),
+              more == nullptr || *more == '\0' ? "" : text(" (", more, ")")));
+  }
+  /// Ends the launch and throws.
+  [[noreturn]] void fail(std::string const& what) {
+    launch_->fail(text(nccl_who, ": ", what));
+    launch_->throw_if_failed(what);
+    throw comm_error(text(nccl_who, ": ", what));  // not reached: the launch has failed
+  }
+  void give_up() noexcept {
+    if (handle_ != nullptr) (void)ncclCommAbort(std::exchange(handle_, nullptr));
+  }
+
+ private:
+  std::shared_ptr<nccl_launch> launch_;
+  ncclComm_t handle_ = nullptr;
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+/// A command in flight: issued to NCCL, then queued on the stream, then done.
+struct nccl_operation {
+  enum class stage : std::uint8_t { launching, running, finished };
+
+  nccl_operation() {
+    trireme::detail::expect_cuda(::cudaEventCreateWithFlags(&done, cudaEventDisableTiming),
+                                 "trireme::comm::nccl: making an event");
+  }
+  nccl_operation(nccl_operation const&) = delete;
+  nccl_operation& operator=(nccl_operation const&) = delete;
+  ~nccl_operation() { (void)::cudaEventDestroy(done); }
+
+  std::shared_ptr<nccl_communicator> where;
+  call what;
+  std::uint64_t number = 0;
+  stage at = stage::launching;
+  bool staged = false;
+  std::uint32_t polls = 0;
+  std::chrono::steady_clock::time_point since{};
+  ::cudaEvent_t done = nullptr;
+  cuda_staging staging;
+
+  /// Memory for what the others give to an ordered reduction. What it outgrows is kept, as in cuda_staging.
+  [[nodiscard]] std::byte* terms(std::size_t bytes) {
+    auto const had = terms_.empty() ? 0 : terms_.back().size();
+    if (static_cast<std::int64_t>(bytes) > had)
+      terms_.emplace_back(shape{std::max(static_cast<std::int64_t>(bytes), 2 * had)});
+    return terms_.back().view().address();
+  }
+
+ private:
+  std::vector<tensor<std::byte, cuda>> terms_;
+};
+
+inline void nccl_launch::abort_all() noexcept {
+  for (auto* const each : live_) each->give_up();
+}
+
+inline void nccl_launch::fail(std::string const& sentence) {
+  if (failed()) return;
+  message_ = sentence;
+  abort_all();
+  // Aborted operations leave the device; nobody's memory is touched after that.
+  auto const until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  trireme::detail::poll_until(
+      [&] { return ::cudaStreamQuery(stream_) != cudaErrorNotReady || std::chrono::steady_clock::now() > until; });
+  (void)::cudaGetLastError();
+  if (who_is_missing_)
+    if (auto const more = who_is_missing_(); !more.empty()) message_ += text("; ", more);
+}
+
+inline void nccl_launch::release() noexcept {
+  owned.clear();
+  if (scratch_ != nullptr) cuda::deallocate(scratch_, 64);
+  if (before_ != nullptr) (void)::cudaEventDestroy(before_);
+  if (stream_ != nullptr) (void)::cudaStreamDestroy(stream_);
+}
+
+}  // namespace trireme::comm::detail

@@ -1,0 +1,289 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/detail/expectations.hpp"
+#include "trireme/comm/detail/process_engine.hpp"
+#include "trireme/comm/node/copy.hpp"
+#include "trireme/comm/node/launch.hpp"
+#include "trireme/comm/traffic.hpp"
+
+namespace trireme::comm::detail {
+
+/// The ranks of one communicator, as one of them sees it.
+struct node_group {
+  /// Messages to and from one rank: how many have been started, which gives each its number, and how many are done.
+  struct pair_state {
+    std::uint64_t sends = 0, receives = 0;
+    std::uint64_t sent = 0, received = 0;
+  };
+
+  std::shared_ptr<node_launch> launch;
+  std::vector<int> members;  ///< their ranks in the launch, by rank in the group
+  int rank = 0;
+  std::chrono::milliseconds deadline{};
+  std::vector<node_board*> boards;
+  std::vector<node_header*> headers;
+
+  std::uint64_t next = 1;      ///< the number of the next collective
+  std::uint64_t posted = 0;    ///< the latest that is announced; announcements keep the order of the calls
+  std::uint64_t decided = 0;   ///< the latest for which it is chosen how the work is done
+  std::uint64_t reusable = 1;  ///< postings below it are free: every rank has finished with them
+  std::uint64_t rounds = 0;    ///< rounds of the staged collectives that are decided
+  std::array<std::uint64_t, node_board::ring> done{};
+  /// Small broadcasts that this rank has finished as their root without waiting: the numbers of the latest ones, how
+  /// many there were, and for how many the calls of all others have been compared since (hear()). Then the letters
+  /// written so far, and the collective that each letter was last used for.
+  std::array<std::uint64_t, node_board::ring> told{};
+  std::uint64_t told_count = 0, heard = 0;
+  std::uint64_t letters = 0;
+  std::array<std::uint64_t, node_board::letters> letter_of{};
+  std::vector<pair_state> pairs;
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(members.size()); }
+  [[nodiscard]] node_board& board(int of) const noexcept { return *boards[static_cast<std::size_t>(of)]; }
+  [[nodiscard]] node_board& mine() const noexcept { return board(rank); }
+  [[nodiscard]] int world_rank(int of) const noexcept { return members[static_cast<std::size_t>(of)]; }
+  /// What lies at an offset of another rank's memory.
+  [[nodiscard]] std::byte* at(int of, std::uint64_t offset) const noexcept {
+    return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(launch->base(world_rank(of))) + offset);
+  }
+  /// What rank `of` gives to each rank in a ragged all_to_all.
+  [[nodiscard]] std::span<node_portion> portions(int of, std::uint64_t number) const noexcept {
+    return {reinterpret_cast<node_portion*>(board(of).more(number, size())), members.size()};
+  }
+
+  /// Wakes the other ranks if they sleep. Called after every change that they may wait for.
+  void ring() const noexcept {
+    for (int each = 0; each < size(); ++each)
+      if (each != rank) launch->ring(*headers[static_cast<std::size_t>(each)]);
+  }
+  [[nodiscard]] std::uint64_t lowest_unfinished() const noexcept {
+    auto low = board(0).unfinished.load();
+    for (int each = 1; each < size(); ++each) low = std::min(low, board(each).unfinished.load());
+    return low;
+  }
+  /// This rank has finished collective `number`.
+  void finish(std::uint64_t number, std::memory_order order = std::memory_order_release) noexcept {
+    done[number % node_board::ring] = number;
+    auto low = mine().unfinished.load(std::memory_order_relaxed);
+    if (number != low) return;
+    while (done[low % node_board::ring] == low) ++low;
+    mine().unfinished.store(low, order);
+  }
+};
+
+/// `count` elements from `first` on of the whole view that begins at `whole`.
+struct node_segment {
+  std::byte* whole = nullptr;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+/// One rank's part in one collective or exchange. It advances when it is asked to:
+///   posting -> arriving -> finished                           by value, by letter, or if there are no elements
+///                       -> sharing -> closing -> finished     directly in the memory of all
+///                       -> staging -> finished                in pieces through the staging slots
+///   exchanging -> finished
+struct node_operation final : process_operation {
+  enum class stage : std::uint8_t { posting, arriving, sharing, closing, staging, exchanging, finished };
+  struct message {
+    part what;
+    std::uint64_t number = 0;  ///< among those of its pair and direction
+    std::uint64_t moved = 0;   ///< bytes
+    std::uint64_t target = 0;  ///< of the channel's tail, when the receiver has everything
+    enum class state : std::uint8_t { waiting, moving, closing, finished } at = state::waiting;
+  };
+
+  node_group* where = nullptr;
+  command it;
+  std::vector<std::int64_t> counts;  ///< what it.counts refers to
+  std::vector<part> parts;           ///< what it.parts refers to
+  std::vector<message> messages;     ///< of an exchange
+  std::uint64_t number = 0;
+  std::atomic<stage> at{stage::finished};
+  bool by_value = false;
+  bool tells = false;        ///< a small broadcast: ranks wait for the root only, and the root for nobody
+  bool hears = false;        ///< another blocking call: waits until this rank has compared the calls of all it told
+  bool for_all = false;      ///< a broadcast in which each rank copies a slice for all
+  bool streams = false;      ///< moves so much that it goes past the caches
+  int cursor = 0;            ///< ranks below it have been seen at the present stage
+  std::int64_t moved = 0;    ///< of this rank's share of direct work: elements, of the rank at `cursor`
+  std::int64_t chunk = 0;    ///< elements a round
+  std::uint64_t base = 0;    ///< the number of the first round
+  std::uint64_t behind = 0;  ///< a collective that all ranks must finish before this is posted
+  std::uint64_t rounds = 0;
+  std::uint32_t polls = 0;
+  clock::time_point since{};
+  clock::time_point next_look{};
+  bool told_late = false;
+  node_operation* previous = nullptr;  ///< pending ones only
+  node_operation* next = nullptr;
+
+  [[nodiscard]] bool finished() const noexcept { return at.load(std::memory_order_acquire) == stage::finished; }
+  [[nodiscard]] stage now() const noexcept { return at.load(std::memory_order_relaxed); }
+  void become(stage next_stage) noexcept { at.store(next_stage, std::memory_order_release); }
+  [[nodiscard]] node_launch& launch() const noexcept { return *where->launch; }
+  [[nodiscard]] node_posting& posting(int of) const noexcept { return where->board(of).at(number); }
+  [[nodiscard]] call const& what() const noexcept { return it.what; }
+  [[nodiscard]] bool touches() const noexcept { return it.elements == nullptr || !it.elements->phantom; }
+  /// Whether the CPU may read and write what it touches.
+  [[nodiscard]] bool is_touchable() const noexcept { return it.elements == nullptr || it.elements->touchable; }
+  [[nodiscard]] std::int64_t bytes(std::int64_t count) const noexcept {
+    return count * static_cast<std::int64_t>(it.element_bytes);
+  }
+  [[nodiscard]] std::byte* from() const noexcept { return static_cast<std::byte*>(const_cast<void*>(it.from)); }
+  [[nodiscard]] std::byte* to() const noexcept { return static_cast<std::byte*>(it.to); }
+  [[nodiscard]] bool is_root() const noexcept { return where->rank == it.what.root; }
+  [[nodiscard]] bool is_ragged() const noexcept { return it.what.shape != 0; }
+};
+
+[[nodiscard]] inline geometry geometry_of(node_operation const& op) noexcept {
+  return {op.what(), op.it.element_bytes, op.where->size(), op.counts};
+}
+/// What a collective that only moves elements does.
+[[nodiscard]] inline move const& move_of(node_operation const& op) noexcept { return row_of(op.what().kind).moves[0]; }
+[[nodiscard]] inline bool has_parts(node_operation const& op) noexcept {
+  return op.is_ragged() && op.what().kind == collective::all_to_all;
+}
+
+/// In which of a rank's views the other ranks work, if they work directly. They read what it gives. But what only the
+/// root takes is written into the root's memory by the givers; and a sum that all take, or the root, is written by the
+/// ranks that form its slices.
+struct node_touched {
+  bool from, to;
+};
+[[nodiscard]] inline node_touched touched(node_operation const& op) noexcept {
+  auto const geometry = geometry_of(op);
+  auto const& move = move_of(op);
+  bool const for_one = move.takers == side::root;
+  return {geometry.gives(move, op.where->rank) && (move.folds || !for_one),
+          geometry.takes(move, op.where->rank) && (for_one || (move.folds && geometry.of().into == cut::lines))};
+}
+
+/// What this rank gives to `rank`, if the collective only moves elements.
+[[nodiscard]] inline node_segment outgoing(node_operation const& op, int rank) noexcept {
+  if (has_parts(op)) {
+    auto const& sent = op.parts[static_cast<std::size_t>(rank)];
+    return {sent.address, 0, sent.count};
+  }
+  auto const given = geometry_of(op).given(move_of(op), op.where->rank, rank);
+  return {op.from(), given.first, given.count};
+}
+
+/// Where this rank wants what `rank` gives, if the collective only moves elements.
+[[nodiscard]] inline node_segment incoming(node_operation const& op, int rank) noexcept {
+  if (has_parts(op)) {
+    auto const& received = op.parts[static_cast<std::size_t>(op.where->size() + rank)];
+    return {received.address, 0, received.count};
+  }
+  auto const taken = geometry_of(op).taken(move_of(op), rank, op.where->rank);
+  return {op.to(), taken.first, taken.count};
+}
+
+/// Bytes of a rank's values if they travel with the announcement: the same number on every rank.
+[[nodiscard]] inline std::int64_t value_bytes(node_operation const& op) noexcept {
+  auto const given = move_of(op).given;
+  if (given == piece::whole) return op.bytes(op.what().count);
+  auto const where = geometry_of(op);
+  return op.bytes(given == piece::of_giver ? where.largest() : where.all());
+}
+
+/// Bytes of direct work in one step. In a process several threads take turns between steps (node_driver), so steps are
+/// short; a rank that is a thread has no others.
+[[nodiscard]] inline std::int64_t most_direct(node_operation const& op) noexcept {
+  return op.launch().place->one_process ? std::numeric_limits<std::int64_t>::max() : std::int64_t{1} << 20;
+}
+
+/// "all_reduce(F32, 4 elements, sum) number 12"
+[[nodiscard]] inline std::string describe(node_operation const& op) {
+  if (op.what().kind == collective::exchange) return to_string(op.what());
+  return text(to_string(op.what()), " number ", op.number);
+}
+
+/// Copies elements [first, first + most) of those that belong into `to`, as far as there are any; how many.
+inline std::int64_t copied(node_operation const& op, node_segment const& to, std::byte const* from, std::int64_t first,
+                           std::int64_t most) {
+  auto const count = std::clamp<std::int64_t>(to.count - first, 0, most);
+  if (count <= 0) return count;
+  auto const bytes = static_cast<std::size_t>(op.bytes(count));
+  auto* const at = to.whole + op.bytes(to.first + first);
+  if (op.streams)
+    stream_copy(at, from, bytes);
+  else
+    op.it.elements->copy(at, from, bytes);
+  return count;
+}
+
+/// Runs `work`, which touches memory of other ranks, and shows that in this rank's header meanwhile. False if the
+/// launch has failed, because the others then take their memory back; or if `work` throws, as kernels of a
+/// device may: that fails the launch.
+template <class Work>
+[[nodiscard]] bool work_inside(node_operation const& op, Work&& work) {
+  auto& launch = op.launch();
+  struct stay {
+    std::atomic<std::uint32_t>& inside;
+    explicit stay(std::atomic<std::uint32_t>& here) : inside(here) { inside.store(1); }
+    stay(stay const&) = delete;
+    stay& operator=(stay const&) = delete;
+    ~stay() { inside.store(0, std::memory_order_release); }
+  } const here(launch.mine().inside);
+  bool done = false;
+  if (!launch.failed()) {
+    try {
+      work();
+      if (op.it.elements->complete != nullptr) op.it.elements->complete();
+      done = true;
+    } catch (std::exception const& problem) {
+      launch.fail(
+          text(launch.who, ": rank ", launch.rank, " could not do its share of ", describe(op), ": ", problem.what()));
+    }
+  }
+  return done;
+}
+
+/// Sets up what a command becomes. Its spans are copied; nothing is announced yet.
+inline void prepare(node_operation& op, node_group& where, command const& it) {
+  if (it.elements != nullptr && it.elements->complete != nullptr) it.elements->complete();  // others read it now
+  op.where = &where;
+  op.it = it;
+  op.counts.assign(it.counts.begin(), it.counts.end());
+  op.parts.assign(it.parts.begin(), it.parts.end());
+  op.cursor = 0;
+  op.moved = 0;
+  op.rounds = 0;
+  op.polls = 0;
+  op.hears = op.for_all = op.told_late = false;
+  op.since = op.next_look = {};
+  if (it.what.kind == collective::exchange) {
+    op.number = 0;
+    op.messages.clear();
+    for (auto const& each : op.parts) {
+      auto& pair = where.pairs[static_cast<std::size_t>(each.peer)];
+      op.messages.push_back({each, each.sent ? pair.sends++ : pair.receives++});
+    }
+    op.become(node_operation::stage::exchanging);
+    return;
+  }
+  op.number = where.next++;
+  op.by_value = op.is_touchable() && !has_parts(op) && value_bytes(op) <= std::int64_t{node_board::value_bytes};
+  op.it.what.by_value = op.by_value;
+  op.tells = op.what().kind == collective::broadcast && op.is_touchable() && where.size() > 1 &&
+             op.bytes(op.what().count) <= std::int64_t{node_board::letter_bytes};
+  op.behind = 0;
+  auto moves = op.bytes(it.what.count);
+  for (auto const& each : op.parts) moves += op.bytes(each.count);
+  op.streams = op.it.what.op == reduction_kind::none && is_streamed(it.elements, static_cast<std::uint64_t>(moves));
+  op.become(node_operation::stage::posting);
+}
+
+}  // namespace trireme::comm::detail

@@ -1,0 +1,388 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include "trireme/comm/late.hpp"
+#include "trireme/comm/node/exchange.hpp"
+#include "trireme/comm/node/paths.hpp"
+
+namespace trireme::comm::detail {
+
+enum class node_outcome : std::uint8_t { stuck, moved, finished };
+
+/// The flags of this rank's posting: whether the others reach those of its views that they work in directly.
+[[nodiscard]] inline std::uint32_t reach_of(node_operation const& op) noexcept {
+  if (!op.touches()) return node_posting::reachable | node_posting::phantom;
+  bool const broadcasts = op.what().kind == collective::broadcast;
+  if (op.launch().place->one_process) return node_posting::reachable | (broadcasts ? node_posting::writable : 0U);
+  auto const holds = [&](void const* address, std::int64_t count) {
+    return count == 0 || op.launch().is_reached(address, static_cast<std::uint64_t>(op.bytes(count)));
+  };
+  auto const all = geometry_of(op).all();
+  auto const others = touched(op);
+  bool const reachable =
+      has_parts(op) ? std::ranges::all_of(
+                          op.parts, [&](auto const& each) { return !each.sent || holds(each.address, each.count); })
+                    : (!others.from || holds(op.it.from, all)) && (!others.to || holds(op.it.to, all));
+  bool const writable = broadcasts && holds(op.is_root() ? op.it.from : op.it.to, all);
+  return (reachable ? node_posting::reachable : 0U) | (writable ? node_posting::writable : 0U);
+}
+
+/// Whether this rank may fill its slot for a round: all ranks have copied out what was there. A collective that reduces
+/// nothing also waits until this rank has reduced all earlier rounds, because fill_round() counts its own as reduced.
+[[nodiscard]] inline bool may_fill(node_operation const& op, std::uint64_t round) noexcept {
+  if (!combines(op) && op.where->mine().combined.load(std::memory_order_relaxed) != round) return false;
+  for (int rank = 0; rank < op.where->size(); ++rank)
+    if (op.where->board(rank).drained.load() + node_board::slots <= round) return false;
+  return true;
+}
+inline void fill_round(node_operation const& op, std::uint64_t round) {
+  fill_slot(op, round);
+  auto& mine = op.where->mine();
+  if (!combines(op)) mine.combined.store(op.base + round + 1);  // nothing to reduce
+  mine.filled.store(op.base + round + 1);
+}
+
+/// Whether `rank` called `mine` as collective `number`; if not, the launch fails.
+[[nodiscard]] inline bool agrees(node_group const& where, std::uint64_t number, call const& mine, int rank) {
+  auto const& theirs = where.board(rank).at(number).what;
+  if (theirs == mine || !asserts(assertion_level::normal)) return true;
+  auto const other = where.world_rank(rank);
+  auto const self = where.world_rank(where.rank);
+  auto& launch = *where.launch;
+  launch.fail(other < self ? differing_calls(launch.who, number, other, theirs, self, mine)
+                           : differing_calls(launch.who, number, self, mine, other, theirs));
+  return false;
+}
+
+/// A root finishes a small broadcast without waiting for the others. This compares their calls with it, as far as they
+/// have announced them, and marks those broadcasts as finished; false if a call differs, which fails the launch. Other
+/// ranks may wait for that mark: a letter or posting is only used again when all ranks have finished its collective.
+inline bool hear(node_group& where) {
+  auto const before = where.heard;
+  bool agree = true;
+  while (agree && where.heard < where.told_count) {
+    auto const number = where.told[where.heard % node_board::ring];
+    auto const has_joined = [&](int rank) { return where.board(rank).at(number).word.load() >= node_arrived(number); };
+    bool joined = true;
+    for (int rank = 0; rank < where.size(); ++rank) joined = joined && has_joined(rank);
+    if (!joined) break;
+    for (int rank = 0; rank < where.size(); ++rank)
+      agree = agree && agrees(where, number, where.mine().at(number).what, rank);
+    if (!agree) break;
+    where.finish(number, std::memory_order_seq_cst);
+    ++where.heard;
+  }
+  if (where.heard != before) where.ring();
+  return agree;
+}
+
+/// Copies the values of a broadcast into a letter of its root; false while an earlier broadcast still uses that letter.
+inline bool write_letter(node_operation& op, node_posting& posting) {
+  auto& where = *op.where;
+  auto& last = where.letter_of[where.letters % node_board::letters];
+  if (last >= where.reusable) {
+    static_cast<void>(hear(where));
+    where.reusable = where.lowest_unfinished();
+    if (last >= where.reusable) {
+      op.behind = last;
+      return false;
+    }
+  }
+  auto* const letter = where.mine().letter(where.letters++, where.size());
+  std::memcpy(letter, op.from(), static_cast<std::size_t>(op.bytes(op.what().count)));
+  posting.memory.from = op.launch().offset(letter);
+  last = op.number;
+  return true;
+}
+
+/// Announces the collective; false while its posting is in use for an earlier collective, or an earlier one is not
+/// announced yet: the order of announcements is that of the calls.
+inline bool post(node_operation& op) {
+  auto& where = *op.where;
+  if (op.number != where.posted + 1) return false;
+  if (op.hears && where.heard < where.told_count && (!hear(where) || where.heard < where.told_count)) return false;
+  if (op.number >= where.reusable + node_board::ring) {
+    static_cast<void>(hear(where));
+    where.reusable = where.lowest_unfinished();
+    if (op.number >= where.reusable + node_board::ring) return false;
+  }
+  auto& posting = where.mine().at(op.number);
+  posting.what = op.it.what;
+  if (op.by_value) {
+    give_values(op);
+  } else if (op.tells) {
+    if (op.is_root() && !write_letter(op, posting)) return false;
+  } else {
+    auto const flags = reach_of(op);
+    posting.memory = {op.launch().offset(op.it.from), op.launch().offset(op.it.to), flags};
+    if (has_parts(op))
+      for (auto const& each : std::span(op.parts).first(op.where->members.size()))
+        where.portions(where.rank, op.number)[static_cast<std::size_t>(each.peer)] = {each.count,
+                                                                                      op.launch().offset(each.address)};
+    op.chunk = staged_chunk(op);
+    // This rank's memory is out of reach, so the collective is staged; its first piece goes with the announcement.
+    if ((flags & node_posting::reachable) == 0 && !has_parts(op) && where.decided + 1 == op.number &&
+        where.mine().filled.load(std::memory_order_relaxed) == where.rounds && may_fill(op, where.rounds)) {
+      op.base = where.rounds;
+      fill_round(op, 0);
+    }
+  }
+  where.posted = op.number;
+  posting.word.store(node_arrived(op.number));
+  if (!op.tells || op.is_root()) where.ring();  // else only the root may wait, and tell() wakes it
+  op.become(node_operation::stage::arriving);
+  return true;
+}
+
+inline node_outcome finish(node_operation& op) noexcept {
+  op.where->finish(op.number);
+  op.become(node_operation::stage::finished);
+  return node_outcome::finished;
+}
+
+/// The root of a small broadcast has announced it, which is all that any rank waits for. The root is done, and compares
+/// the calls of the others later (hear()).
+inline node_outcome tell(node_operation& op) {
+  auto& where = *op.where;
+  if (where.decided + 1 != op.number) return node_outcome::stuck;
+  if (op.is_root()) {
+    where.told[where.told_count++ % node_board::ring] = op.number;
+    op.become(node_operation::stage::finished);
+  } else {
+    auto const root = op.what().root;
+    if (!agrees(where, op.number, op.it.what, root)) return node_outcome::stuck;
+    if (op.by_value)
+      take_values(op);
+    else
+      copied(op, incoming(op, root), from_of(op, root), 0, op.what().count);
+    where.finish(op.number, std::memory_order_seq_cst);
+    op.launch().ring(*where.headers[static_cast<std::size_t>(root)]);  // it may wait for the letter or posting
+    op.become(node_operation::stage::finished);
+  }
+  ++where.decided;
+  return node_outcome::finished;
+}
+
+/// All ranks have arrived: each compares the calls, and chooses from the postings how the work is done, all alike.
+inline node_outcome decide(node_operation& op) {
+  using enum node_operation::stage;
+  auto& where = *op.where;
+  if (where.decided + 1 != op.number) return node_outcome::stuck;
+  if (!hear(where)) return node_outcome::stuck;
+  for (int rank = 0; rank < where.size(); ++rank)
+    if (!agrees(where, op.number, op.it.what, rank)) return node_outcome::stuck;
+  op.cursor = 0;
+  if (op.by_value) {
+    take_values(op);
+    ++where.decided;
+    return finish(op);
+  }
+  auto flags = ~std::uint32_t{0};
+  bool phantom = false;
+  for (int rank = 0; rank < where.size(); ++rank) {
+    flags &= op.posting(rank).memory.flags;
+    phantom = phantom || (op.posting(rank).memory.flags & node_posting::phantom) != 0;
+  }
+  if (has_parts(op) && !counts_agree(op)) return node_outcome::stuck;
+  ++where.decided;
+  if (phantom) return finish(op);
+  if ((flags & node_posting::reachable) != 0) {
+    op.for_all = (flags & node_posting::writable) != 0;
+    op.become(sharing);
+    return node_outcome::moved;
+  }
+  op.rounds = staged_rounds(op);
+  op.base = where.rounds;
+  where.rounds += op.rounds;
+  if (op.rounds == 0) return finish(op);
+  op.become(staging);
+  return node_outcome::moved;
+}
+
+/// Whether a rank must wait until the others have done their share: only if they work in its memory.
+[[nodiscard]] inline bool must_stay(node_operation const& op) noexcept {
+  auto const others = touched(op);
+  return op.for_all || others.from || others.to;
+}
+
+inline node_outcome share(node_operation& op) {
+  bool over = false;
+  if (!work_inside(op, [&] { over = work_directly(op); })) return node_outcome::stuck;
+  if (!over) return node_outcome::moved;
+  op.posting(op.where->rank).word.store(node_shared(op.number));
+  op.where->ring();
+  if (!must_stay(op)) return finish(op);
+  op.cursor = 0;
+  op.become(node_operation::stage::closing);
+  return node_outcome::moved;
+}
+
+/// One step of one round. Copying out comes first, because those pieces are still in the cache.
+inline node_outcome stage_round(node_operation& op) {
+  auto& where = *op.where;
+  auto& mine = where.mine();
+  auto const round_of = [&](std::atomic<std::uint64_t> const& done) {
+    return done.load(std::memory_order_relaxed) - op.base;
+  };
+  auto const all_have = [&](std::atomic<std::uint64_t> node_board::*done, std::uint64_t round) {
+    for (int rank = 0; rank < where.size(); ++rank)
+      if ((where.board(rank).*done).load() <= op.base + round) return false;
+    return true;
+  };
+  auto const said = [&](std::atomic<std::uint64_t>& done, std::uint64_t round) {
+    done.store(op.base + round + 1);
+    where.ring();
+    return node_outcome::moved;
+  };
+  auto const drained = round_of(mine.drained);
+  auto const combined = round_of(mine.combined);
+  auto const filled = round_of(mine.filled);
+  auto const last = op.rounds;
+  if (drained < last && drained < combined && all_have(&node_board::combined, drained)) {
+    drain_slots(op, drained);
+    auto const out = said(mine.drained, drained);
+    return drained + 1 == last ? finish(op) : out;
+  }
+  if (combined < last && combined < filled && all_have(&node_board::filled, combined)) {
+    combine_slots(op, combined);
+    return said(mine.combined, combined);
+  }
+  if (filled < last && may_fill(op, op.base + filled)) {
+    fill_round(op, filled);
+    where.ring();
+    return node_outcome::moved;
+  }
+  return node_outcome::stuck;
+}
+
+/// Makes some of the progress that is possible now.
+inline node_outcome advance(node_operation& op) {
+  using enum node_operation::stage;
+  auto& where = *op.where;
+  switch (op.now()) {
+    case posting:
+      if (!post(op)) return node_outcome::stuck;
+      [[fallthrough]];
+    case arriving:
+      if (op.tells) {
+        if (op.posting(op.what().root).word.load() >= node_arrived(op.number)) return tell(op);
+        if (where.heard < where.told_count) static_cast<void>(hear(where));  // the root may wait until this rank has
+        return node_outcome::stuck;
+      }
+      for (; op.cursor < where.size(); ++op.cursor)
+        if (op.posting(op.cursor).word.load() < node_arrived(op.number)) return node_outcome::stuck;
+      return decide(op);
+    case sharing:
+      return share(op);
+    case closing:
+      for (; op.cursor < where.size(); ++op.cursor)
+        if (op.posting(op.cursor).word.load() < node_shared(op.number)) return node_outcome::stuck;
+      return finish(op);
+    case staging:
+      return stage_round(op);
+    case exchanging:
+      if (!exchange_step(op)) return node_outcome::stuck;
+      return op.finished() ? node_outcome::finished : node_outcome::moved;
+    default:
+      return node_outcome::finished;
+  }
+}
+
+/// Whether `op` waits for `rank`.
+[[nodiscard]] inline bool awaits(node_operation const& op, int rank) noexcept {
+  using enum node_operation::stage;
+  auto const& board = op.where->board(rank);
+  switch (op.now()) {
+    case posting:
+      if (op.hears && op.where->heard < op.where->told_count) {
+        auto const number = op.where->told[op.where->heard % node_board::ring];
+        return op.where->board(rank).at(number).word.load() < node_arrived(number);
+      }
+      return board.unfinished.load() + node_board::ring <= op.number || board.unfinished.load() <= op.behind;
+    case arriving: {
+      bool const all = !op.tells || op.where->decided + 1 != op.number;  // an earlier call waits for all
+      return (all || rank == op.what().root) && op.posting(rank).word.load() < node_arrived(op.number);
+    }
+    case closing:
+      return op.posting(rank).word.load() < node_shared(op.number);
+    case staging: {
+      auto const& mine = op.where->mine();
+      return board.filled.load() <= mine.combined.load() || board.combined.load() <= mine.drained.load() ||
+             board.drained.load() + node_board::slots <= mine.filled.load();
+    }
+    case exchanging:
+      return std::ranges::any_of(op.messages,
+                                 [&](auto const& each) { return each.what.peer == rank && awaits(op, each); });
+    default:
+      return false;
+  }
+}
+
+/// "rank 1" or "ranks 1, 3": those that `op` waits for and for which such(rank) holds, by their ranks in the launch.
+template <class Such>
+[[nodiscard]] std::string awaited_ranks(node_operation const& op, Such&& such) {
+  std::string out;
+  int count = 0;
+  for (int rank = 0; rank < op.where->size(); ++rank) {
+    // Such first: a rank that has left or died has announced everything it ever will.
+    if (rank == op.where->rank || !such(rank) || !awaits(op, rank)) continue;
+    out += text(count++ == 0 ? "" : ", ", op.where->world_rank(rank));
+  }
+  return count == 0 ? out : text(count == 1 ? "rank " : "ranks ", out);
+}
+
+/// Fails the launch if `op` can never finish, or has been waited for too long (if `since` is given).
+inline void check_patience(node_operation& op, clock::time_point since) {
+  auto& launch = op.launch();
+  auto const now = clock::now();
+  if (launch.failed() || op.finished()) return;  // ranks may leave after it
+  auto const begin = [&] { return text(launch.who, ": ", describe(op)); };
+  if (now >= op.next_look) {  // asking the system costs a microsecond a rank
+    op.next_look = now + std::chrono::milliseconds(50);
+    if (launch.place->is_orphaned())
+      return launch.fail(text(begin(), " cannot finish, because what started rank ", launch.rank,
+                              " (mpirun, or its daemon) has ended; start the job again"));
+    // A thread leaves its group while an exception leaves its body, and the exception is then the error to report. So
+    // for threads only the header counts, which says that the body has ended.
+    bool const together = launch.place->one_process;
+    auto const left = awaited_ranks(op, [&](int rank) {
+      auto const& here = op.where->board(rank).left;
+      return (together ? launch.header(op.where->world_rank(rank)).left : here).load() != 0;
+    });
+    if (!left.empty())
+      return launch.fail(text(begin(), " cannot finish, because ", together ? "the body of " : "", left, " has ",
+                              together ? "returned" : "left",
+                              " without calling it; make every rank call the same collectives"));
+    auto const dead = awaited_ranks(op, [&](int rank) { return launch.is_dead(op.where->world_rank(rank)); });
+    if (!dead.empty())
+      return launch.fail(
+          text(launch.who, ": ", dead, " has died; ", describe(op), " cannot finish; look at what ended it"));
+  }
+  if (since == clock::time_point{}) return;
+  if (now - since <= op.where->deadline) {
+    return tell_if_late(op.told_late, now - since, op.where->deadline, [&] {
+      return late_call{launch.rank, describe(op), static_cast<std::uint64_t>(op.bytes(op.what().count)),
+                       awaited_ranks(op, [](int) { return true; })};
+    });
+  }
+  auto const missing = awaited_ranks(op, [](int) { return true; });
+  if (missing.empty()) return;
+  auto const stage = op.now();
+  auto const offence = stage == node_operation::stage::arriving     ? ", which did not call it"
+                       : stage == node_operation::stage::exchanging ? ", which did not take its part"
+                                                                    : ", which did not finish its share";
+  launch.fail(text(begin(), " waited ", to_string(op.where->deadline), " for ", missing, offence,
+                   "; look at what is keeping it, or raise ", launch.who.substr(launch.who.find("comm::")),
+                   "{.deadline}"));
+}
+
+/// Throws the failure of the launch, once the others have stopped working in this rank's memory (settle()).
+[[noreturn]] inline void throw_failure(node_launch& launch, collective kind) {
+  launch.settle();
+  throw comm_error(launch.sentence(), {launch.rank, std::string(name_of(kind))});
+}
+
+}  // namespace trireme::comm::detail

@@ -1,0 +1,246 @@
+#pragma once
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <bitset>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/comm/node/engine.hpp"
+#include "trireme/comm/node/memory.hpp"
+
+namespace trireme::comm::detail {
+
+/// Gives the string of every rank, in rank order; collective.
+using node_all_gather = std::function<std::vector<std::string>(std::string const&)>;
+
+/// What a rank tells the others so that they find its memory; one line of text.
+struct node_card {
+  std::string host;
+  long process = 0;
+  int file = -1;
+  std::uint64_t token[2] = {};
+  std::size_t stride = 0;
+  std::string cores;  ///< which it may run on
+
+  [[nodiscard]] static std::string this_host() {
+    utsname names{};
+    ::uname(&names);
+    return std::string("host:") + static_cast<char const*>(names.nodename);
+  }
+  [[nodiscard]] static std::string these_cores() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    std::bitset<CPU_SETSIZE> bits;
+    if (::sched_getaffinity(0, sizeof set, &set) == 0)
+      for (std::size_t core = 0; core < CPU_SETSIZE; ++core) bits[core] = CPU_ISSET(core, &set);
+    return bits.to_string();
+  }
+};
+
+[[nodiscard]] inline std::string to_line(node_card const& it) {
+  return text(it.host, " ", it.process, " ", it.file, " ", it.token[0], " ", it.token[1], " ", it.stride, " ",
+              it.cores);
+}
+[[nodiscard]] inline bool read_line(std::string const& line, node_card& it) {
+  std::istringstream in(line);
+  return static_cast<bool>(in >> it.host >> it.process >> it.file >> it.token[0] >> it.token[1] >> it.stride >>
+                           it.cores);
+}
+
+/// Processes of one machine: a memory file a rank, mapped by all of them.
+class process_place final : public node_place {
+ public:
+  /// @param needs_launcher  waits end with an error once the process that has started this one has ended.
+  process_place(int rank, std::vector<node_file> files, node_map map, std::size_t bytes, bool needs_launcher)
+      : node_place(false, bases_of(map, files.size()), headers_of(map, files.size()), bytes),
+        files_(std::move(files)),
+        map_(std::move(map)),
+        heap_(map_.at(rank), node_header::bytes, bytes, files_[static_cast<std::size_t>(rank)].number()),
+        launcher_(needs_launcher ? ::getppid() : 0) {}
+
+  [[nodiscard]] void* allocate(std::size_t bytes) override { return heap_.allocate(bytes); }
+  void deallocate(void* block, std::size_t bytes) noexcept override { heap_.deallocate(block, bytes); }
+  void close() noexcept override { heap_.close(); }
+  [[nodiscard]] bool is_dead(int of) const noexcept override {
+    return !files_[static_cast<std::size_t>(of)].is_locked();
+  }
+  /// Whether the launcher has ended: the system has then given this process another parent.
+  [[nodiscard]] bool is_orphaned() const noexcept override { return launcher_ > 1 && ::getppid() != launcher_; }
+
+ private:
+  [[nodiscard]] static std::vector<std::byte*> bases_of(node_map const& map, std::size_t size) {
+    std::vector<std::byte*> all;
+    for (std::size_t rank = 0; rank < size; ++rank) all.push_back(map.at(static_cast<int>(rank)));
+    return all;
+  }
+  [[nodiscard]] static std::vector<node_header*> headers_of(node_map const& map, std::size_t size) {
+    std::vector<node_header*> all;
+    for (auto* const each : bases_of(map, size)) all.push_back(std::launder(reinterpret_cast<node_header*>(each)));
+    return all;
+  }
+
+  std::vector<node_file> files_;  // before the heap, which needs them
+  node_map map_;
+  node_heap heap_;
+  pid_t launcher_;
+};
+
+/// Makes the memory of this rank, then maps that of all ranks.
+class node_meeting {
+ public:
+  explicit node_meeting(int rank, int size) : rank_(rank), size_(size), files_(static_cast<std::size_t>(size)) {}
+
+  /// Makes this rank's memory; returns what is wrong, or nothing.
+  [[nodiscard]] std::string prepare() {
+    if (size_ > node_most_ranks) return text(size_, " ranks are more than the ", node_most_ranks, " that it can hold");
+    card_.host = node_card::this_host();
+    card_.process = ::getpid();
+    card_.cores = node_card::these_cores();
+    std::random_device dice;
+    for (auto& word : card_.token) word = (std::uint64_t{dice()} << 32) | dice();
+    auto& file = files_[static_cast<std::size_t>(rank_)];
+    file = node_file(::memfd_create("trireme", MFD_CLOEXEC));
+    if (!file.is_open()) return reason("memfd_create");
+    if (!file.lock()) return reason("fcntl(F_OFD_SETLK)");
+    card_.file = file.number();
+    card_.stride = largest();
+    while (!map_.reserve(size_, card_.stride)) {
+      card_.stride = card_.stride / 2 / node_map::huge_page * node_map::huge_page;
+      if (card_.stride < smallest()) return reason("mmap");
+    }
+    if (::ftruncate(file.number(), static_cast<off_t>(card_.stride)) != 0) return reason("ftruncate");
+    return {};
+  }
+  [[nodiscard]] std::string line() const { return to_line(card_); }
+
+  /// Maps the memory of all ranks and writes this rank's header; returns what is wrong, or nothing.
+  [[nodiscard]] std::string meet(std::vector<std::string> const& lines) {
+    std::vector<node_card> cards(static_cast<std::size_t>(size_));
+    std::bitset<CPU_SETSIZE> cores;
+    for (std::size_t each = 0; each < cards.size(); ++each) {
+      if (!read_line(lines[each], cards[each])) return text("rank ", each, " sent no card");
+      if (cards[each].host != card_.host) return text("ranks ", rank_, " and ", each, " are on different hosts");
+      cores |= std::bitset<CPU_SETSIZE>(cards[each].cores);
+      card_.stride = std::min(card_.stride, cards[each].stride);
+    }
+    core_each_ = cores.count() >= cards.size();
+    map_ = {};  // both at once may not fit
+    if (!map_.reserve(size_, card_.stride)) return reason("mmap");
+    for (int each = 0; each < size_; ++each) {
+      auto& file = files_[static_cast<std::size_t>(each)];
+      auto const& theirs = cards[static_cast<std::size_t>(each)];
+      auto const path = text("/proc/", theirs.process, "/fd/", theirs.file);
+      if (each != rank_) file = node_file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+      if (!file.is_open())
+        return reason(text("rank ", rank_, " cannot open the memory of rank ", each, ": open ", path));
+      if (!map_.place(each, file, card_.stride)) return reason("mmap");
+    }
+    auto* const header = ::new (map_.at(rank_)) node_header;
+    std::memcpy(header->token, card_.token, sizeof card_.token);
+    return {};
+  }
+  /// Whether the files are the right ones. Called when all ranks have written their tokens.
+  [[nodiscard]] std::string verify(std::vector<std::string> const& lines) const {
+    for (int each = 0; each < size_; ++each) {
+      node_card card;
+      static_cast<void>(read_line(lines[static_cast<std::size_t>(each)], card));
+      if (std::memcmp(map_.at(each), card.token, sizeof card.token) != 0)
+        return text("what rank ", rank_, " opened is not the memory of rank ", each, " (another process namespace?)");
+    }
+    return {};
+  }
+  [[nodiscard]] std::shared_ptr<process_engine> engine(std::string_view who, std::chrono::milliseconds deadline,
+                                                       bool needs_launcher) {
+    auto place =
+        std::make_shared<process_place>(rank_, std::move(files_), std::move(map_), card_.stride, needs_launcher);
+    auto launch = std::make_shared<node_launch>(who, rank_, std::move(place), core_each_);
+    // It is the first block of every heap, so every rank knows its offset.
+    auto* const own = launch->make_board(size_);
+    std::vector<int> members;
+    std::vector<node_board*> boards;
+    for (int each = 0; each < size_; ++each) {
+      members.push_back(each);
+      boards.push_back(reinterpret_cast<node_board*>(launch->base(each) + launch->offset(own)));
+    }
+    auto driver = std::make_shared<node_driver>(std::move(launch));
+    return std::make_shared<node_engine>(std::move(driver), std::move(members), rank_, deadline, std::move(boards));
+  }
+
+ private:
+  static std::string reason(std::string const& what) { return text(what, ": ", std::strerror(errno)); }
+  [[nodiscard]] std::size_t smallest() const noexcept {
+    auto const need = node_header::bytes + 2 * node_board::bytes(size_, true) + node_map::huge_page;
+    return (need / node_map::huge_page + 8) * node_map::huge_page;
+  }
+  /// Four times the memory of the machine, because what is not used costs nothing; less if limits ask for it.
+  [[nodiscard]] std::size_t largest() const noexcept {
+    auto const memory =
+        static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    auto wish = std::min(4 * memory, (std::size_t{1} << 45) / static_cast<std::size_t>(size_));
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+      wish = std::min(wish, static_cast<std::size_t>(limit.rlim_cur));
+    if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)  // the program needs some, too
+      wish = std::min(wish, static_cast<std::size_t>(limit.rlim_cur) / 4 / static_cast<std::size_t>(size_));
+    return std::max(wish, smallest()) / node_map::huge_page * node_map::huge_page;
+  }
+
+  int rank_;
+  int size_;
+  bool core_each_ = false;
+  node_card card_;
+  node_map map_;
+  std::vector<node_file> files_;
+};
+
+/// Collective. The engine of ranks that share a machine; null on all ranks alike, with a reason in `why`, if they do
+/// not or if their memory cannot be shared. With `needs_launcher` waits end with an error once the launcher has ended.
+[[nodiscard]] inline std::shared_ptr<process_engine> try_node_engine(std::string_view who, int rank, int size,
+                                                                     std::chrono::milliseconds deadline,
+                                                                     node_all_gather const& all_gather,
+                                                                     std::string& why, bool needs_launcher = false) {
+  node_meeting meeting(rank, size);
+  // Whether a step went well on all ranks; they go on to the next one together.
+  auto const first_fault = [&](std::vector<std::string> const& said) -> std::string {
+    for (auto const& each : said)
+      if (each.starts_with('!')) return each.substr(1);
+    return {};
+  };
+  auto const say = [](std::string const& fault) { return fault.empty() ? std::string("ok") : "!" + fault; };
+
+  auto const fault = meeting.prepare();
+  auto const lines = all_gather(fault.empty() ? meeting.line() : say(fault));
+  if (why = first_fault(lines); !why.empty()) return nullptr;
+  if (why = first_fault(all_gather(say(meeting.meet(lines)))); !why.empty()) return nullptr;
+  if (why = first_fault(all_gather(say(meeting.verify(lines)))); !why.empty()) return nullptr;
+  auto engine = meeting.engine(who, deadline, needs_launcher);
+  static_cast<void>(all_gather("ok"));  // all boards exist now
+  return engine;
+}
+
+/// Collective. The engine of ranks that share a machine; comm_error on all ranks alike if they do not.
+[[nodiscard]] inline std::shared_ptr<process_engine> make_node_engine(std::string_view who, int rank, int size,
+                                                                      std::chrono::milliseconds deadline,
+                                                                      node_all_gather const& all_gather) {
+  std::string why;
+  auto engine = try_node_engine(who, rank, size, deadline, all_gather, why);
+  if (engine == nullptr)
+    throw comm_error(text(who, ": the ranks cannot share memory: ", why,
+                          "; start all of them on one machine, as one user, in one process namespace"),
+                     {rank, "launch"});
+  return engine;
+}
+
+}  // namespace trireme::comm::detail

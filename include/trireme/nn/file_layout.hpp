@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/core/shape.hpp"
+
+namespace trireme::nn {
+
+/// A tensor of a model's files, and where its numbers are in the model's parameters.
+///
+/// Shapes   the parameter is seen as a matrix (inputs, columns), the file's tensor as (rows, inputs): a row is a column
+///          of the parameter, as a product's weights are kept in files. What has one order in both has one input.
+struct file_tensor {
+  /// Rows [row, row + count) of the file's tensor are columns [column, column + count) of the parameter.
+  struct band {
+    std::int64_t row = 0;
+    std::int64_t column = 0;
+    std::int64_t count = 0;
+    friend bool operator==(band const&, band const&) = default;
+  };
+
+  std::string name;       ///< in files
+  shape extents;          ///< in files
+  std::string parameter;  ///< that has its numbers, and others' too where it has more columns than this has rows
+  std::int64_t inputs = 1;
+  std::int64_t columns = 1;
+  std::vector<band> bands;  ///< all rows, ascending
+
+  /// The element of the parameter that element i of the file's tensor is; both in row-major order.
+  [[nodiscard]] std::int64_t place(std::int64_t i) const {
+    auto const row = i / inputs;
+    auto each = bands.begin();
+    while (row >= each->row + each->count) ++each;
+    return i % inputs * columns + each->column + row - each->row;
+  }
+
+  friend bool operator==(file_tensor const&, file_tensor const&) = default;
+};
+
+/// What a model's files hold: Hugging Face's names and layouts.
+struct file_layout {
+  std::string base;                  ///< how names begin; files of a model without its head leave it out
+  std::vector<std::string> ignored;  ///< ends of names of tensors that files may have, and the model does not need
+  std::vector<file_tensor> tensors{};
+
+  /// A tensor with the numbers of a parameter in the parameter's order.
+  void add(std::string const& name, shape const& extents) {
+    tensors.push_back({name, extents, name, 1, extents.size(), {{0, 0, extents.size()}}});
+  }
+  /// A product's weights, (outputs, inputs) in files.
+  void add_transposed(std::string const& name, std::int64_t inputs, std::int64_t outputs) {
+    tensors.push_back({name, {outputs, inputs}, name, inputs, outputs, {{0, 0, outputs}}});
+  }
+};
+
+}  // namespace trireme::nn

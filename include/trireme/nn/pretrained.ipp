@@ -1,0 +1,459 @@
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "trireme/nn/pretrained.hpp"
+
+namespace trireme::nn {
+
+namespace detail {
+
+/// A config.json, read for one model. What a member may be is said where it is read.
+class config_reader {
+ public:
+  config_reader(formats::json::value const& config, std::string_view model) : config_(config), model_(model) {}
+
+  /// A member, or nullptr where it is missing or null.
+  [[nodiscard]] formats::json::value const* find(std::string_view key) const {
+    auto const* const found = config_.find(key);
+    return found == nullptr || found->is_null() ? nullptr : found;
+  }
+  [[nodiscard]] formats::json::value const& at(std::string_view key) const { return config_.at(key); }
+
+  [[nodiscard]] std::int64_t size(std::string_view key) const { return size_of(key, config_.at(key)); }
+  [[nodiscard]] std::int64_t size(std::string_view key, std::int64_t otherwise) const {
+    auto const* const found = find(key);
+    return found == nullptr ? otherwise : size_of(key, *found);
+  }
+  [[nodiscard]] double number(std::string_view key, double otherwise) const {
+    auto const* const found = find(key);
+    return found == nullptr ? otherwise : found->as_double();
+  }
+  [[nodiscard]] bool truth(std::string_view key, bool otherwise) const {
+    auto const* const found = find(key);
+    return found == nullptr ? otherwise : found->as_bool();
+  }
+  [[nodiscard]] std::string type() const { return config_.at("model_type").as_string(); }
+
+  /// Fails unless the member is missing, null or one of these.
+  void expect(std::string_view key, std::initializer_list<formats::json::value> allowed) const {
+    auto const* const found = find(key);
+    if (found == nullptr) return;
+    std::string list;
+    for (auto const& each : allowed) {
+      if (*found == each || (found->is_number() && each.is_number() && found->as_double() == each.as_double())) return;
+      list += (list.empty() ? "" : " or ") + formats::json::to_string(each);
+    }
+    auto const said = formats::json::to_string(*found);
+    found->fail(text("\"", key, "\" is ", said.substr(0, 80), ", which ", model_, " cannot be; it takes ",
+                     list.empty() ? "none" : list));
+  }
+
+ private:
+  static constexpr std::int64_t most = std::int64_t{1} << 24;  // products of three of them fit into 63 bits
+
+  [[nodiscard]] static std::int64_t size_of(std::string_view key, formats::json::value const& given) {
+    auto const size = given.as_int64();
+    if (size < 1 || size > most) given.fail(text("\"", key, "\" is ", size, "; it is from 1 to ", most));
+    return size;
+  }
+
+  formats::json::value const& config_;
+  std::string_view model_;
+};
+
+/// The base of rotary positions: a member of its own, or, since transformers 5, in an object.
+TRIREME_BODY double rotary_base(formats::json::value const& config) {
+  for (auto const& [key, content] : config.as_object()) {
+    bool const known = key == "rope_theta" || key == "rope_scaling" || key == "rope_parameters";
+    if (key.starts_with("rope") && !known && !content.is_null()) {
+      content.fail(text("nothing is known of \"", key, "\", which may change rotary positions"));
+    }
+  }
+  double base = config_reader(config, "nn::llama").number("rope_theta", 10000);
+  for (auto const* name : {"rope_scaling", "rope_parameters"}) {
+    auto const* const given = config.find(name);
+    if (given == nullptr || given->is_null()) continue;
+    for (auto const& [key, content] : given->as_object()) {
+      if (key == "rope_theta") {
+        base = content.as_double();
+      } else if (key == "rope_type" || key == "type") {
+        if (content.as_string() != "default") {
+          content.fail(text("rotary positions of type \"", content.as_string().substr(0, 80),
+                            "\" are scaled, which nn::llama cannot do; it takes \"default\""));
+        }
+      } else if (!content.is_null()) {
+        content.fail(text("nothing is known of \"", key.substr(0, 80), "\", which may change rotary positions"));
+      }
+    }
+  }
+  return base;
+}
+
+/// Reads ranges of one tensor, converts their numbers and scatters them; ranges that follow each other in the file are
+/// read at once.
+template <class T>
+class scattered_read {
+ public:
+  scattered_read(formats::weight_files::tensor const& from, std::span<T> to) : from_(from), to_(to) {}
+  scattered_read(scattered_read const&) = delete;
+  scattered_read& operator=(scattered_read const&) = delete;
+
+  /// Elements [first, first + count) of the file's tensor go to `place`, `place + stride`, ...
+  void take(std::int64_t first, std::int64_t count, std::int64_t place, std::int64_t stride) {
+    while (count > 0) {
+      if (first != first_ + elements_ || elements_ == most) flush(first);
+      auto const n = std::min(count, most - elements_);
+      ranges_.push_back({n, place, stride});
+      elements_ += n;
+      first += n;
+      count -= n;
+      place += n * stride;
+    }
+  }
+  /// Reads what is left, and goes on at this element.
+  void flush(std::int64_t next = 0) {
+    auto const& type = from_.what->type;
+    if (type == dtype::f64) read<double>();
+    if (type == dtype::f32) read<float>();
+    if (type == dtype::bf16) read<bfloat16>();
+    if (type == dtype::f16) read<float16>();
+    ranges_.clear();
+    first_ = next;
+    elements_ = 0;
+  }
+
+ private:
+  static constexpr std::int64_t most = 32768;  // elements at once
+
+  struct range {
+    std::int64_t count, place, stride;
+  };
+
+  template <class Stored>
+  void read() {
+    std::vector<Stored> values(static_cast<std::size_t>(elements_));
+    from_.file->read(*from_.what, static_cast<std::uint64_t>(first_), std::as_writable_bytes(std::span(values)));
+    auto value = values.begin();
+    for (auto const& each : ranges_) {
+      for (std::int64_t i = 0; i < each.count; ++i)
+        to_[static_cast<std::size_t>(each.place + i * each.stride)] = static_cast<T>(*value++);
+    }
+  }
+
+  formats::weight_files::tensor const& from_;
+  std::span<T> to_;
+  std::vector<range> ranges_;
+  std::int64_t first_ = 0;
+  std::int64_t elements_ = 0;
+};
+
+/// Reads what a file's tensor has of elements [first, first + to.size()) of a part of a parameter.
+template <class T>
+void read_part(file_tensor const& how, formats::weight_files::tensor const& from, parameter_info const& part,
+               std::int64_t first, std::span<T> to) {
+  auto const count = static_cast<std::int64_t>(to.size());
+  scattered_read<T> reads(from, to);
+  auto const for_each_band = [&](std::int64_t column, std::int64_t n, auto&& f) {  // f(row, column, n)
+    for (auto const& band : how.bands) {
+      auto const begin = std::max(column, band.column), end = std::min(column + n, band.column + band.count);
+      if (begin < end) f(band.row + begin - band.column, begin, end - begin);
+    }
+  };
+  if (how.inputs == 1) {  // rows of one number: what lies together in the parameter does so in the file
+    for_each_run(part, first, count, [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
+      for_each_band(whole, n, [&](std::int64_t row, std::int64_t column, std::int64_t m) {
+        reads.take(row, m, here - first + column - whole, 1);
+      });
+    });
+  } else {
+    auto const inputs = part.extents[0], width = inputs == 0 ? 0 : part.extents.size() / inputs;
+    auto const first_input = part.is_part() ? part.first[0] : 0;
+    for_each_run(part, 0, width, [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
+      auto const left = whole - first_input * how.columns;
+      for_each_band(left, n, [&](std::int64_t row, std::int64_t column, std::int64_t m) {
+        for (std::int64_t i = 0; i < m; ++i) {
+          auto const place = here + column - left + i;  // in each of the part's rows
+          auto const begin = std::max<std::int64_t>(0, (first - place + width - 1) / width);
+          auto const end = std::max<std::int64_t>(0, (first + count - place + width - 1) / width);
+          reads.take((row + i) * how.inputs + first_input + begin, end - begin, begin * width + place - first, width);
+        }
+      });
+    });
+  }
+  reads.flush();
+}
+
+[[nodiscard]] inline bool is_read(formats::safetensors::stored_type const& type) {
+  return type == dtype::f64 || type == dtype::f32 || type == dtype::bf16 || type == dtype::f16;
+}
+
+template <class Stored>
+void store(std::vector<std::byte>& to, file_tensor const& how, std::span<float const> values) {
+  std::vector<Stored> out(static_cast<std::size_t>(how.extents.size()));
+  auto next = out.begin();
+  for (auto const& band : how.bands) {
+    for (std::int64_t i = 0; i < band.count; ++i) {
+      auto place = static_cast<std::size_t>(band.column + i);
+      for (std::int64_t input = 0; input < how.inputs; ++input, place += static_cast<std::size_t>(how.columns))
+        *next++ = Stored(values[place]);
+    }
+  }
+  auto const bytes = std::as_bytes(std::span(out));
+  to.assign(bytes.begin(), bytes.end());
+}
+
+}  // namespace detail
+
+TRIREME_BODY void read_config(formats::json::value const& config, gpt& to) {
+  detail::config_reader const in(config, "nn::gpt");
+  auto const type = in.type();
+  bool const experts = type == "gpt_experts";
+  if (!experts && type != "gpt2")
+    in.at("model_type").fail(text("nn::gpt is \"gpt2\", not \"", type.substr(0, 80), "\""));
+  in.expect("quantization_config", {});
+  in.expect("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
+  in.expect("layer_norm_epsilon", {1e-5});
+  in.expect("scale_attn_weights", {true});
+  in.expect("scale_attn_by_inverse_layer_idx", {false});
+  in.expect("add_cross_attention", {false});
+  in.expect("tie_word_embeddings", {true});
+  to.vocabulary = in.size("vocab_size");
+  to.context = in.size("n_positions");
+  to.channels = in.size("n_embd");
+  to.layers = in.size("n_layer");
+  to.heads = in.size("n_head");
+  in.expect("n_inner", {4 * to.channels});
+  to.dropout = in.number("resid_pdrop", 0.1);
+  in.expect("embd_pdrop", {to.dropout});
+  in.expect("attn_pdrop", {to.dropout});
+  to.experts = experts ? in.size("num_local_experts") : 0;
+  if (experts) to.top_k = in.size("num_experts_per_tok");
+}
+
+TRIREME_BODY void read_config(formats::json::value const& config, llama& to) {
+  detail::config_reader const in(config, "nn::llama");
+  auto const type = in.type();
+  bool const qwen = type == "qwen2", mistral = type == "mistral";
+  if (!qwen && !mistral && type != "llama") {
+    in.at("model_type")
+        .fail(text("nn::llama is \"llama\", \"qwen2\" or \"mistral\", not \"", type.substr(0, 80), "\""));
+  }
+  in.expect("quantization_config", {});
+  in.expect("hidden_act", {"silu"});
+  in.expect("attention_bias", {false});
+  in.expect("mlp_bias", {false});
+  in.expect("attention_dropout", {0});
+  in.expect("use_sliding_window", {false});
+  to.vocabulary = in.size("vocab_size");
+  to.context = in.size("max_position_embeddings");
+  to.channels = in.size("hidden_size");
+  to.hidden = in.size("intermediate_size");
+  to.layers = in.size("num_hidden_layers");
+  to.heads = in.size("num_attention_heads");
+  to.key_heads = type == "llama" ? in.size("num_key_value_heads", to.heads) : in.size("num_key_value_heads");
+  in.expect("head_dim", {to.channels / to.heads});
+  to.epsilon = in.number("rms_norm_eps", 1e-6);
+  to.rotary = detail::rotary_base(config);
+  to.tied = in.truth("tie_word_embeddings", false);
+  to.biased = qwen;
+  if (auto const* const kinds = in.find("layer_types")) {
+    for (auto const& kind : kinds->as_array()) {
+      if (kind.as_string() != "full_attention") kind.fail("nn::llama has only layers of full attention");
+    }
+  }
+  if (mistral && (config.find("sliding_window") == nullptr || in.size("sliding_window", to.context) < to.context)) {
+    config.fail(
+        text("\"sliding_window\" is shorter than the context of ", to.context, " tokens, but nn::llama has no window"));
+  }
+}
+
+TRIREME_BODY formats::json::value config_of(gpt const& model) {
+  namespace json = formats::json;
+  json::value config = json::value::make({{"model_type", "gpt2"},
+                                          {"architectures", json::array{"GPT2LMHeadModel"}},
+                                          {"vocab_size", model.vocabulary},
+                                          {"n_positions", model.context},
+                                          {"n_embd", model.channels},
+                                          {"n_layer", model.layers},
+                                          {"n_head", model.heads},
+                                          {"activation_function", "gelu_new"},
+                                          {"layer_norm_epsilon", 1e-5},
+                                          {"resid_pdrop", model.dropout},
+                                          {"embd_pdrop", model.dropout},
+                                          {"attn_pdrop", model.dropout},
+                                          {"tie_word_embeddings", true},
+                                          {"bos_token_id", nullptr},
+                                          {"eos_token_id", nullptr}});
+  if (model.experts > 0) {  // transformers knows no such model
+    config.set("model_type", "gpt_experts");
+    config.set("architectures", json::array{});
+    config.set("num_local_experts", model.experts);
+    config.set("num_experts_per_tok", model.top_k);
+  }
+  return config;
+}
+
+TRIREME_BODY formats::json::value config_of(llama const& model) {
+  namespace json = formats::json;
+  return json::value::make(
+      {{"model_type", model.biased ? "qwen2" : "llama"},
+       {"architectures", json::array{model.biased ? "Qwen2ForCausalLM" : "LlamaForCausalLM"}},
+       {"vocab_size", model.vocabulary},
+       {"max_position_embeddings", model.context},
+       {"hidden_size", model.channels},
+       {"intermediate_size", model.inner()},
+       {"num_hidden_layers", model.layers},
+       {"num_attention_heads", model.heads},
+       {"num_key_value_heads", model.keys()},
+       {"hidden_act", "silu"},
+       {"rms_norm_eps", model.epsilon},
+       {"rope_theta", model.rotary},  // transformers 4
+       {"rope_parameters", json::value::make({{"rope_type", "default"}, {"rope_theta", model.rotary}})},
+       {"tie_word_embeddings", model.tied},
+       {"bos_token_id", nullptr},
+       {"eos_token_id", nullptr}});
+}
+
+TRIREME_BODY std::string model_type_in(std::string const& directory, formats::file_system& files) {
+  auto const path = text(directory, "/", formats::config_file);
+  return formats::read_json(path, most_config_bytes, files).at("model_type").as_string();
+}
+
+TRIREME_BODY pretrained_reader::pretrained_reader(file_layout const& layout, std::string const& directory,
+                                                  formats::file_system& files)
+    : files_(directory, files) {
+  auto const& all = files_.tensors();
+  bool const whole =
+      std::ranges::any_of(all, [&](auto const& each) { return each.what->name.starts_with(layout.base); });
+  std::vector<std::string_view> known;
+  for (auto const& tensor : layout.tensors) {
+    auto name = std::string_view(tensor.name);
+    if (!whole && name.starts_with(layout.base)) name.remove_prefix(layout.base.size());
+    auto const* const found = files_.find(name);
+    if (found == nullptr) {
+      throw format_error(files_.path(), 0, text("it has no tensor \"", name, "\", which the model needs"));
+    }
+    auto const refuse = [&](auto const&... reason) {
+      throw format_error(found->file->path(), found->what->begin, text("the tensor \"", name, "\" ", reason...));
+    };
+    if (found->what->extents != tensor.extents) {
+      refuse("has the shape ", to_string(found->what->extents), ", but that of the model has ",
+             to_string(tensor.extents));
+    }
+    if (!detail::is_read(found->what->type)) {
+      refuse("is of type ", found->what->type.name(), "; F64, F32, BF16 and F16 are read");
+    }
+    known.push_back(found->what->name);
+    sources_[tensor.parameter].push_back({tensor, *found});
+  }
+  std::ranges::sort(known);
+  for (auto const& each : all) {
+    auto const& name = each.what->name;
+    bool const ignored = std::ranges::any_of(layout.ignored, [&](auto const& end) { return name.ends_with(end); });
+    if (!ignored && !std::ranges::binary_search(known, std::string_view(name))) {
+      throw format_error(each.file->path(), each.what->begin,
+                         text("it has a tensor \"", name, "\", which the model does not have"));
+    }
+  }
+}
+
+template <class T>
+void pretrained_reader::fill(parameter_info const& part, std::int64_t first, std::span<T> to) const {
+  auto const found = sources_.find(part.name);
+  if (found == sources_.end()) {
+    throw config_error(text("trireme::nn::pretrained_reader: the model's files do not say where \"", part.name,
+                            "\" is; add it to in_files()"));
+  }
+  for (auto const& each : found->second) detail::read_part(each.how, each.from, part, first, to);
+}
+TRIREME_BODY void pretrained_reader::read(parameter_info const& part, std::int64_t first, std::span<float> to) const {
+  fill(part, first, to);
+}
+TRIREME_BODY void pretrained_reader::read(parameter_info const& part, std::int64_t first, std::span<double> to) const {
+  fill(part, first, to);
+}
+
+TRIREME_BODY pretrained_writer::pretrained_writer(file_layout layout, dtype stored)
+    : layout_(std::move(layout)), stored_(stored), contents_(layout_.tensors.size()) {
+  if (stored != dtype::f32 && stored != dtype::bf16 && stored != dtype::f16) {
+    throw config_error(
+        text("trireme::nn::pretrained_writer: parameters are stored as F32, BF16 or F16, not as ", name_of(stored)));
+  }
+}
+
+TRIREME_BODY void pretrained_writer::add(std::string_view parameter, std::span<float const> values) {
+  bool known = false;
+  for (std::size_t i = 0; i < contents_.size(); ++i) {
+    auto const& how = layout_.tensors[i];
+    if (how.parameter != parameter) continue;
+    known = true;
+    if (static_cast<std::int64_t>(values.size()) != how.inputs * how.columns) {
+      throw config_error(text("trireme::nn::pretrained_writer: \"", parameter, "\" has ", values.size(),
+                              " elements, but in_files() says ", how.inputs * how.columns));
+    }
+    if (stored_ == dtype::f32) detail::store<float>(contents_[i], how, values);
+    if (stored_ == dtype::bf16) detail::store<bfloat16>(contents_[i], how, values);
+    if (stored_ == dtype::f16) detail::store<float16>(contents_[i], how, values);
+  }
+  if (!known) {
+    throw config_error(text("trireme::nn::pretrained_writer: the model's files have no place for \"", parameter,
+                            "\"; add it to in_files()"));
+  }
+}
+
+TRIREME_BODY void pretrained_writer::write(formats::directory const& in, formats::json::value config,
+                                           std::uint64_t most_bytes) const {
+  namespace json = formats::json;
+  namespace safetensors = formats::safetensors;
+  std::vector<std::size_t> ends;  // of each file's tensors
+  std::uint64_t all = 0, file = 0;
+  for (std::size_t i = 0; i < contents_.size(); ++i) {
+    auto const bytes = contents_[i].size();
+    if (bytes == 0) {
+      throw config_error(
+          text("trireme::nn::pretrained_writer: \"", layout_.tensors[i].parameter, "\" has not been added"));
+    }
+    if (file > 0 && file + bytes > most_bytes) {
+      ends.push_back(i);
+      file = 0;
+    }
+    file += bytes;
+    all += bytes;
+  }
+  ends.push_back(contents_.size());
+  json::value map = json::object{};
+  auto const number = [](std::size_t n) {
+    auto const digits = std::to_string(n);
+    return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
+  };
+  std::size_t first = 0;
+  for (std::size_t k = 0; k < ends.size(); ++k) {
+    auto const name = ends.size() == 1 ? std::string(formats::weight_file)
+                                       : text("model-", number(k + 1), "-of-", number(ends.size()), ".safetensors");
+    std::vector<safetensors::entry> entries;
+    for (auto i = first; i < ends[k]; ++i) {
+      entries.push_back({layout_.tensors[i].name, stored_, layout_.tensors[i].extents});
+      map.set(layout_.tensors[i].name, name);
+    }
+    safetensors::writer writer(in, name, std::move(entries), {{"format", "pt"}});
+    for (auto i = first; i < ends[k]; ++i) writer.write(contents_[i]);
+    writer.finish();
+    first = ends[k];
+  }
+  if (ends.size() == 1) {
+    in.remove(std::string(formats::weight_index_file));
+  } else {
+    auto const index =
+        json::value::make({{"metadata", json::value::make({{"total_size", all}})}, {"weight_map", std::move(map)}});
+    formats::atomic_write(in, std::string(formats::weight_index_file), json::to_string(index, 2) + "\n");
+    in.remove(std::string(formats::weight_file));
+  }
+  config.set("torch_dtype", stored_ == dtype::f32 ? "float32" : stored_ == dtype::bf16 ? "bfloat16" : "float16");
+  formats::atomic_write(in, std::string(formats::config_file), json::to_string(config, 2) + "\n");
+}
+
+}  // namespace trireme::nn

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "trireme/contract/parameter.hpp"
+#include "trireme/contract/state.hpp"
+#include "trireme/core/dtype.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/type_name.hpp"
+#include "trireme/formats/directory.hpp"
+#include "trireme/formats/file_system.hpp"
+#include "trireme/nn/pretrained.hpp"
+#include "trireme/ops/types.hpp"
+#include "trireme/train/detail/together.hpp"
+#include "trireme/train/detail/whole_tensors.hpp"
+
+namespace trireme {
+
+namespace detail {
+
+/// Refuses files of another model: what is computed with the same numbers would be something else.
+template <class Model>
+void expect_same_model(Model model, std::string const& directory, formats::file_system& files) {
+  if constexpr (requires { model.chosen; }) {
+    model.with([&](auto const& chosen) { expect_same_model(chosen, directory, files); });
+  } else {
+    auto const described = nn::read_description<Model>(directory, files);
+    // What does not change the function of the parameters, or only in training.
+    if constexpr (requires { model.dropout; }) model.dropout = described.dropout;
+    if constexpr (requires { model.balance; }) model.balance = described.balance;
+    if constexpr (requires { model.rotary; }) model.context = described.context;  // there is no table of positions
+    model.checkpointed = described.checkpointed;
+    if (describe(described) == describe(model)) return;
+    throw config_error(text("trireme::load_pretrained: ", directory, "/", formats::config_file, " describes ",
+                            describe(described), ", but the trainer's model is ", describe(model)));
+  }
+}
+
+}  // namespace detail
+
+/// Collective. Sets the parameters of a trainer to those of a model in Hugging Face's files: config.json, which must
+/// describe the trainer's model, and model.safetensors, or several files and an index. Moments, step and random numbers
+/// stay as they are.
+///
+/// Ranks    each reads only the numbers that it keeps, whatever the mesh.
+/// Bytes    once more this rank's share of the master values, until all are read.
+/// Numerics master values are the files' numbers, rounded to nearest where files have more digits.
+/// Errors   as nn::read_description and nn::pretrained_reader, on every rank if there is one on any of them;
+///          config_error if config.json describes another model. Then no parameter has changed.
+/// @example auto trainer = make_trainer(nn::read_description<nn::llama>(from), optim::adamw{}, world);
+///          load_pretrained(trainer, from);
+template <class Trainer>
+void load_pretrained(Trainer& trainer, std::string const& directory,
+                     formats::file_system& files = formats::real_files()) {
+  using master = typename Trainer::master;
+  std::vector<std::vector<master>> pieces;
+  detail::together(trainer.world(), [&] {
+    detail::expect_same_model(trainer.described_model(), directory, files);
+    nn::pretrained_reader const from(trainer.described_model().in_files(), directory, files);
+    trainer.exchange().visit_values(state_scope::kept, [&](auto const&, state_place const& place, auto view) {
+      auto& piece = pieces.emplace_back(static_cast<std::size_t>(view.size()));
+      from.read(place.info, place.first, std::span(piece));
+    });
+  });
+  auto next = pieces.begin();
+  trainer.change_parameters([&](auto const&, auto const&, std::int64_t, auto view) {
+    ops::on<typename Trainer::space>::upload(view, std::span<master const>(*next));
+    *next++ = {};
+  });
+}
+
+/// What save_pretrained() writes.
+struct pretrained_options {
+  dtype stored = dtype::f32;                                     ///< or bf16, f16
+  std::uint64_t most_file_bytes = std::uint64_t{5'000'000'000};  ///< of one file; a larger model has several
+};
+
+/// Collective; the first rank writes. The trainer's model in Hugging Face's files, which transformers and
+/// load_pretrained() read.
+///
+/// Bytes    the first rank holds the whole model in the type that is stored, and every rank one tensor.
+/// Errors   io_error, on every rank. Files are replaced one by one, each by a whole one.
+template <class Trainer>
+void save_pretrained(Trainer& trainer, std::string const& directory, pretrained_options const& options = {},
+                     formats::file_system& files = formats::real_files()) {
+  auto const& model = trainer.described_model();
+  bool const writes = trainer.world().rank() == 0;
+  nn::pretrained_writer out(model.in_files(), options.stored);
+  detail::for_each_whole_tensor(trainer.exchange(),
+                                [&](std::string const& name, shape const&, std::span<float const> values) {
+                                  if (writes) out.add(name, values);
+                                });
+  detail::together(trainer.world(), [&] {
+    if (!writes) return;
+    formats::make_directories(directory, files);
+    out.write(formats::directory(directory, files), nn::config_of(model), options.most_file_bytes);
+  });
+}
+
+}  // namespace trireme

@@ -1,0 +1,144 @@
+// Trireme 0.1.0: trireme/nn/bert.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: b6dfb02fc040ad86f56395d242e7aad6f7723052825a58b01077a14c2a95e7a4
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+
+// ---- trireme/nn/bert.hpp
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace trireme::nn {
+
+/// BERT: learned positions and segments, attention in both directions, norms after each part, GELU without
+/// approximation. It fills in masked words, or with `classes` sorts samples by what becomes of their first word.
+///
+/// Samples may be of different lengths: `padding` fills them up at either end, and no position sees it. Which words are
+/// of the first segment and which of the second (and so on) follows from the `separator` words, each of which ends one.
+/// Shapes   inputs (B, T) int32, T <= context; targets (B, T) int32, below 0 where no word is asked for, or with
+///          `classes` (B) int32. Parameters have Hugging Face's names, but queries, keys and values are one product,
+///          `attention.self.qkv`, and products' weights are (inputs, outputs).
+/// Ranks    positions cannot be cut (parallel::context): segments and padding are found in whole samples.
+/// Method   [Devlin et al., "BERT", 2019]. The pooler and the classifier compute all rows, of which the loss takes each
+///          sample's first: about 1/12 of a block more, and no rows to deal out anew over a tensor group.
+/// Errors   config_error from validate() (called when a trainer is made) if a size is not positive, channels are not
+///          divisible by heads, or dropout is not in [0, 1).
+/// @models  staged_model: one unit for the embeddings, one a block, one for the head and the loss.
+struct bert {
+  using policy_category = slot::model;
+  static constexpr bool made_of_layers = true;
+
+  std::int64_t vocabulary = 30522;
+  std::int64_t context = 512;
+  std::int64_t layers = 12;
+  std::int64_t heads = 12;
+  std::int64_t channels = 768;
+  std::int64_t hidden = 0;   ///< of the mlp; 0: 4 times the channels
+  std::int64_t classes = 0;  ///< 0: masked words
+  std::int64_t segments = 2;
+  std::int32_t padding = 0;
+  std::int32_t separator = 102;
+  double dropout = 0;
+  double epsilon = 1e-12;     ///< of the norms
+  bool checkpointed = false;  ///< blocks save their input only; the backward pass runs their forward again
+  friend bool operator==(bert const&, bert const&) = default;
+
+  [[nodiscard]] std::int64_t inner() const noexcept { return hidden > 0 ? hidden : 4 * channels; }
+
+  template <class = void>  // so that programs without a BERT do not compile it
+  [[nodiscard]] auto embeddings() const {
+    return chain(named("bert.embeddings", embedding{.words = vocabulary,
+                                                    .outputs = channels,
+                                                    .positions = context,
+                                                    .table = "word_embeddings.weight",
+                                                    .position_table = "position_embeddings.weight",
+                                                    .segments = segments,
+                                                    .separator = separator,
+                                                    .segment_table = "token_type_embeddings.weight"}),
+                 named("bert.embeddings.LayerNorm", layer_norm{epsilon}), nn::dropout{dropout});
+  }
+  /// One block.
+  template <class = void>
+  [[nodiscard]] auto layer() const {
+    attend const attention{.heads = heads, .dropout = dropout, .causal = false, .tokens = {.padding = padding}};
+    return chain(residual(named("attention.self.qkv", linear{.outputs = 3 * channels}), attention,
+                          named("attention.output.dense", linear{.outputs = channels}), nn::dropout{dropout}),
+                 named("attention.output.LayerNorm", layer_norm{epsilon}),
+                 residual(named("intermediate.dense", linear{.outputs = inner()}), gelu_erf(),
+                          named("output.dense", linear{.outputs = channels}), nn::dropout{dropout}),
+                 named("output.LayerNorm", layer_norm{epsilon}));
+  }
+  template <class = void>
+  [[nodiscard]] auto masked_words() const {
+    return named("cls.predictions",
+                 chain(named("transform.dense", linear{.outputs = channels}), gelu_erf(),
+                       named("transform.LayerNorm", layer_norm{epsilon}),
+                       unembedding{.words = vocabulary, .tied = "bert.embeddings.word_embeddings.weight", .bias = true},
+                       loss::cross_entropy{}));
+  }
+  template <class = void>
+  [[nodiscard]] auto classifier() const {
+    return chain(named("bert.pooler.dense", linear{.outputs = channels}), tanh(), nn::dropout{dropout},
+                 named("classifier", linear{.outputs = classes}), loss::cross_entropy{.of_first = true});
+  }
+  template <class Emit>
+  void units(Emit&& emit) const {
+    emit(nn::block{"", channels, 0, embeddings<Emit>()});
+    for (std::int64_t i = 0; i < layers; ++i) {
+      nn::block const one{text("bert.encoder.layer.", i), channels, static_cast<std::uint32_t>(1 + 3 * i),
+                          layer<Emit>()};
+      detail::emit_block(emit, one, checkpointed);
+    }
+    auto const site = static_cast<std::uint32_t>(1 + 3 * layers);
+    if (classes > 0) {
+      emit(nn::block{"", channels, site, classifier<Emit>()});
+    } else {
+      emit(nn::block{"", channels, site, masked_words<Emit>()});
+    }
+  }
+
+  void validate() const {
+    detail::expect_positive("bert", {{"vocabulary", vocabulary},
+                                     {"context", context},
+                                     {"layers", layers},
+                                     {"heads", heads},
+                                     {"channels", channels},
+                                     {"segments", segments}});
+    if (channels % heads != 0) {
+      throw config_error(text("trireme::nn::bert: ", channels, " channels are not divisible by ", heads, " heads"));
+    }
+    if (hidden < 0 || classes < 0) {
+      throw config_error(
+          text("trireme::nn::bert: ", hidden, " hidden and ", classes, " classes; neither may be below 0"));
+    }
+    if (!(dropout >= 0 && dropout < 1)) {
+      throw config_error(text("trireme::nn::bert: dropout ", dropout, " is not in [0, 1)"));
+    }
+  }
+
+  /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of
+  /// `context` tokens. An embedding computes nothing.
+  [[nodiscard]] std::vector<double> unit_costs() const {
+    auto const c = static_cast<double>(channels);
+    double const products = 8 * c * c + 4 * c * static_cast<double>(inner());
+    double const attended = 2 * c * static_cast<double>(context);  // each of two products
+    double const again = checkpointed ? products + 2 * attended : 0;
+    std::vector<double> costs(static_cast<std::size_t>(layers + 2), 3 * products + 7 * attended + again);
+    costs.front() = 0;
+    costs.back() = 6 * c * (c + static_cast<double>(classes > 0 ? classes : vocabulary));
+    return costs;
+  }
+};
+
+[[nodiscard]] inline std::string to_string(bert const& m) {
+  return text("nn::bert{.vocabulary = ", m.vocabulary, ", .context = ", m.context, ", .layers = ", m.layers,
+              ", .heads = ", m.heads, ", .channels = ", m.channels, ", .hidden = ", m.inner(),
+              ", .classes = ", m.classes, ", .segments = ", m.segments, ", .padding = ", m.padding,
+              ", .separator = ", m.separator, ", .dropout = ", m.dropout, ", .epsilon = ", m.epsilon,
+              m.checkpointed ? ", .checkpointed = true" : "", "}");
+}
+
+}  // namespace trireme::nn

@@ -1,0 +1,113 @@
+// Trireme 0.1.0: trireme/train/any_trainer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: e9d3663152697c1f5767c6a082a61d56aaddef952633eb92e608ea8c97ef5fcc
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+#include "trireme/train/pretrained.hpp"
+
+// ---- trireme/train/any_trainer.hpp
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace trireme {
+
+/// A trainer whose policies were chosen at run time: the one virtual edge of such a program. One call a phase, none in
+/// a step's loops.
+class any_trainer {
+ public:
+  virtual ~any_trainer() = default;
+  virtual void initialise(std::uint64_t seed) = 0;
+  virtual void broadcast() = 0;
+  virtual fit_report fit(data::any_dataset const& data, fit_options const& options) = 0;
+  [[nodiscard]] virtual double evaluate(data::any_dataset const& data, std::int64_t batch) = 0;
+  [[nodiscard]] virtual tensor<float> predict(samples const& batch) = 0;
+  virtual void on_step(std::function<void(step_report const&)> f) = 0;
+  virtual void request_stop() noexcept = 0;
+  virtual void record(observe::timeline& timeline) = 0;
+  virtual void save(std::string const& directory, checkpoint::patience const& patience = {},
+                    checkpoint::keeping const& keep = {}) = 0;
+  virtual void save_in_background(std::string const& directory, checkpoint::patience const& patience = {},
+                                  checkpoint::keeping const& keep = {}) = 0;
+  virtual void on_save(std::function<void(save_report const&)> f) = 0;
+  virtual void finish_save() = 0;
+  virtual checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
+  /// See train/pretrained.hpp; config_error for a model that has no such files.
+  virtual void load_pretrained(std::string const& directory) = 0;
+  [[nodiscard]] virtual std::uint64_t state_hash() = 0;
+  [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
+  [[nodiscard]] virtual exchange_times times() const noexcept = 0;
+  /// What this rank has sent so far, in the world and in its groups.
+  [[nodiscard]] virtual std::uint64_t bytes_sent() const noexcept = 0;
+  /// Collective. Calls f(name, extents, master values) for every tensor of the model, whole on every rank, under any
+  /// mesh.
+  virtual void for_each_parameter(
+      std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) = 0;
+};
+
+namespace detail {
+
+template <class Trainer>
+class typed_trainer final : public any_trainer {
+ public:
+  template <class... Policies>
+  explicit typed_trainer(Policies&&... policies) : trainer_(make_trainer(std::forward<Policies>(policies)...)) {}
+
+  void initialise(std::uint64_t seed) override { trainer_.initialise(seed); }
+  void broadcast() override { trainer_.broadcast(); }
+  fit_report fit(data::any_dataset const& data, fit_options const& options) override {
+    return trainer_.fit(data, options);
+  }
+  double evaluate(data::any_dataset const& data, std::int64_t batch) override { return trainer_.evaluate(data, batch); }
+  tensor<float> predict(samples const& batch) override { return trainer_.predict(batch); }
+  void on_step(std::function<void(step_report const&)> f) override { trainer_.on_step(std::move(f)); }
+  void request_stop() noexcept override { trainer_.request_stop(); }
+  void record(observe::timeline& timeline) override { trainer_.record(timeline); }
+  void save(std::string const& directory, checkpoint::patience const& patience,
+            checkpoint::keeping const& keep) override {
+    trainer_.save(directory, patience, keep);
+  }
+  void save_in_background(std::string const& directory, checkpoint::patience const& patience,
+                          checkpoint::keeping const& keep) override {
+    trainer_.save_in_background(directory, patience, keep);
+  }
+  void on_save(std::function<void(save_report const&)> f) override { trainer_.on_save(std::move(f)); }
+  void finish_save() override { trainer_.finish_save(); }
+  checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience) override {
+    return trainer_.load(directory, patience);
+  }
+  void load_pretrained(std::string const& directory) override {
+    if constexpr (requires { trainer_.described_model().in_files(); }) {
+      trireme::load_pretrained(trainer_, directory);
+    } else {
+      throw config_error("trireme::any_trainer: the model has no in_files(), so it is in no one's files");
+    }
+  }
+  std::uint64_t state_hash() override { return trainer_.state_hash(); }
+  std::int64_t steps() const noexcept override { return trainer_.steps(); }
+  exchange_times times() const noexcept override { return trainer_.exchange().times(); }
+  std::uint64_t bytes_sent() const noexcept override { return trainer_.grid().bytes_sent(); }
+  void for_each_parameter(
+      std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) override {
+    for_each_whole_tensor(trainer_.exchange(), f);
+  }
+
+ private:
+  Trainer trainer_;
+};
+
+}  // namespace detail
+
+/// A trainer for policies in any order, behind any_trainer.
+template <class... Policies>
+[[nodiscard]] std::unique_ptr<any_trainer> make_any_trainer(Policies&&... policies) {
+  using trainer = decltype(make_trainer(std::forward<Policies>(policies)...));
+  return std::make_unique<detail::typed_trainer<trainer>>(std::forward<Policies>(policies)...);
+}
+
+}  // namespace trireme

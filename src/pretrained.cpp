@@ -1,0 +1,2 @@
+// Models in the files of others.
+#include "trireme/nn/pretrained.ipp"

@@ -1,0 +1,180 @@
+#include "trireme/nn/bert.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "../support/sentence.hpp"
+#include "../support/training.hpp"
+#include "../watchdog.hpp"
+#include "trireme/data/in_memory.hpp"
+#include "trireme/formats/safetensors.hpp"
+#include "trireme/parallel/mesh.hpp"
+#include "trireme/parallel/pipeline.hpp"
+#include "trireme/parallel/schedules/schedules.hpp"
+#include "trireme/parallel/tensor.hpp"
+#include "trireme/testing/gradient_check.hpp"
+#include "trireme/train/plan.hpp"
+
+using namespace trireme;
+namespace safetensors = formats::safetensors;
+
+namespace {
+
+nn::bert const small{.vocabulary = 53,
+                     .context = 16,
+                     .layers = 2,
+                     .heads = 3,
+                     .channels = 24,
+                     .hidden = 40,
+                     .padding = 0,
+                     .separator = 3};
+
+template <class T>
+std::vector<T> read(safetensors::reader const& file, std::string const& name) {
+  std::vector<T> values(static_cast<std::size_t>(file.at(name).extents.size()));
+  file.read(name, 0, std::span(values));
+  return values;
+}
+
+/// Takes a step of plain descent with rate 1 from transformers' parameters: what a value has lost is its gradient.
+void compare(nn::bert const& model, std::string const& kind) {
+  auto const* const folder = std::getenv("TRIREME_TEST_DATA");  // ctest says where tests/ is
+  safetensors::reader const file(std::string(folder == nullptr ? "tests" : folder) + "/golden/bert.safetensors");
+  auto const tokens = read<std::int32_t>(file, "tokens"), targets = read<std::int32_t>(file, kind + "/targets");
+  auto const of_sample = static_cast<std::int64_t>(targets.size() / 4);
+  data::in_memory<std::int32_t, std::int32_t> const data(
+      tensor_view<std::int32_t const>(tokens.data(), {4, 13}),
+      tensor_view<std::int32_t const>(targets.data(), of_sample == 1 ? shape{4} : shape{4, of_sample}));
+  comm::self_world self;
+  auto trainer = make_trainer(model, optim::sgd{.learning_rate = 1}, self, precision::fp64{});
+  std::map<std::string, std::vector<double>> before;
+  trainer.change_parameters([&](std::string const& name, auto const&, std::int64_t, auto values) {
+    auto& theirs = before[name] = read<double>(file, kind + "/parameter/" + name);
+    REQUIRE(values.size() == static_cast<std::int64_t>(theirs.size()));
+    std::copy(theirs.begin(), theirs.end(), values.span().begin());
+  });
+  auto const loss = trainer.fit(data, {.steps = 1, .batch = 4, .micro_batches = 2}).last_loss;
+  CHECK(std::abs(loss - read<double>(file, kind + "/loss")[0]) < 1e-12);
+  std::size_t compared = 0;
+  trainer.for_each_state([&](std::string const& state, auto const&, std::int64_t, auto values) {
+    if (!state.starts_with("value/")) return;
+    auto const name = state.substr(6);
+    INFO(name);
+    auto const gradient = read<double>(file, kind + "/gradient/" + name);
+    REQUIRE(values.size() == static_cast<std::int64_t>(gradient.size()));
+    double worst = 0;
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      auto const ours = before.at(name)[i] - values[static_cast<std::int64_t>(i)];
+      worst = std::max(worst, std::abs(ours - gradient[i]));
+    }
+    CHECK(worst < 1e-12);
+    ++compared;
+  });
+  CHECK(compared == before.size());
+}
+
+/// Pairs of sentences and single ones, of all lengths, with a target for some words, or for each sample.
+struct pairs {
+  std::vector<std::int32_t> words = std::vector<std::int32_t>(24 * 13), asked = words, kinds;
+  pairs() {
+    for (std::int32_t sample = 0; sample < 24; ++sample) {
+      auto const first = 1 + sample % 5, second = sample % 3 == 0 ? 0 : 1 + sample % 4;
+      auto const behind = first + 2 + (second > 0 ? second + 1 : 0);
+      for (std::int32_t t = 0; t < 13; ++t) {
+        bool const ends = t == first + 1 || t == behind - 1;
+        auto const at = static_cast<std::size_t>(13 * sample + t);
+        words[at] = t >= behind ? 0 : t == 0 ? 2 : ends ? 3 : 4 + (sample * sample + 7 * t) % 49;
+        asked[at] = t > 0 && t < behind && (t + sample) % 3 == 0 ? words[at] : -100;
+      }
+      kinds.push_back(sample % 3);
+    }
+  }
+  [[nodiscard]] data::in_memory<std::int32_t, std::int32_t> masked() const {
+    return {tensor_view<std::int32_t const>(words.data(), {24, 13}),
+            tensor_view<std::int32_t const>(asked.data(), {24, 13})};
+  }
+  [[nodiscard]] data::in_memory<std::int32_t, std::int32_t> labelled() const {
+    return {tensor_view<std::int32_t const>(words.data(), {24, 13}),
+            tensor_view<std::int32_t const>(kinds.data(), {24})};
+  }
+};
+
+template <class Data>
+void trains_alike(nn::bert const& model, Data data) {
+  toy::training<nn::bert, Data> const one{model, std::move(data), {.steps = 3, .batch = 6, .micro_batches = 3}};
+  auto const serial = one.alone(toy::steady, precision::fp64{});
+  auto const compare = [&](int ranks, auto const& policy) {
+    INFO(to_string(policy));
+    toy::check_near(one.on(ranks, toy::steady, policy, precision::fp64{}).front(), serial, 1e-9);
+  };
+  compare(3, parallel::data{});
+  compare(2, parallel::zero<3>{});
+  compare(3, parallel::mesh{parallel::tensor{.ways = 3}, parallel::sequence{}});
+  compare(4, parallel::mesh{parallel::pipeline<schedule::zb_h1>{.stages = 2}, parallel::tensor{.ways = 2}});
+}
+
+}  // namespace
+
+TEST_CASE("a BERT fills in words with the loss and the gradients of transformers", "[nn][golden]") {
+  compare(small, "masked");
+}
+
+TEST_CASE("a BERT classifies with the loss and the gradients of transformers", "[nn][golden]") {
+  auto model = small;
+  model.classes = 3;
+  compare(model, "classifier");
+}
+
+TEST_CASE("gradients of a BERT with dropout agree with central differences", "[nn]") {
+  auto model = small;
+  model.dropout = 0.2;
+  model.layers = 1;
+  pairs const some;
+  tensor_view<std::int32_t const> const words(some.words.data(), {3, 13});
+  auto report = testing::check_gradients(
+      model, make_samples(words, tensor_view<std::int32_t const>(some.asked.data(), {3, 13})), {.most = 12});
+  INFO(to_string(report));
+  CHECK(report);
+  model.classes = 3;
+  report = testing::check_gradients(model, make_samples(words, tensor_view<std::int32_t const>(some.kinds.data(), {3})),
+                                    {.most = 12});
+  INFO(to_string(report));
+  CHECK(report);
+}
+
+TEST_CASE("a BERT trains under data, zero, tensor and pipeline as alone", "[nn]") {
+  watchdog dog("bert");
+  auto model = small;
+  model.dropout = 0.1;
+  trains_alike(model, pairs{}.masked());
+  model.classes = 3;
+  trains_alike(model, pairs{}.labelled());
+}
+
+TEST_CASE("a plan of a BERT says what its training takes", "[nn]") {
+  watchdog dog("plan");
+  auto const data = pairs{}.masked();
+  auto const taken = [&](auto& world, auto const& policy) {
+    auto trainer = make_trainer(small, optim::adamw{}, world, policy);
+    auto const planned = plan(trainer, data, {.samples = 6, .micro_batches = 2}).memory.activations;
+    trainer.fit(data, {.steps = 2, .batch = 6, .micro_batches = 2});
+    if (world.rank() == 0) CHECK(planned == static_cast<std::int64_t>(trainer.engine().peak_bytes()));
+  };
+  comm::self_world self;
+  taken(self, parallel::data{});
+  launch(comm::threads{.ranks = 2}, [&](auto& world) { taken(world, parallel::tensor{}); });
+}
+
+TEST_CASE("a BERT whose sizes cannot be is refused", "[nn]") {
+  auto const sentence = [](nn::bert const& model) { return sentence_of<config_error>([&] { model.validate(); }); };
+  CHECK(sentence({.heads = 5}) == "trireme::nn::bert: 768 channels are not divisible by 5 heads");
+  CHECK(sentence({.classes = -1}) == "trireme::nn::bert: 0 hidden and -1 classes; neither may be below 0");
+  CHECK(sentence({.dropout = 1}) == "trireme::nn::bert: dropout 1 is not in [0, 1)");
+  CHECK(sentence(small) == "");
+  CHECK(to_string(small).starts_with("nn::bert{.vocabulary = 53, .context = 16,"));
+}

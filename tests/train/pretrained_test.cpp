@@ -1,0 +1,220 @@
+// test-timeout: 300
+// test-sanitize: none
+#include "trireme/train/pretrained.hpp"
+
+#include <sys/wait.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../catch.hpp"
+#include "../formats/scratch.hpp"
+#include "../support/sentence.hpp"
+#include "../watchdog.hpp"
+#include "trireme/trireme.hpp"
+
+// Models of transformers, and ours for transformers: losses are those that transformers computes, under any mesh.
+
+using namespace trireme;
+namespace safetensors = formats::safetensors;
+
+namespace {
+
+std::string tests() {
+  auto const* const folder = std::getenv("TRIREME_TEST_DATA");  // ctest says where tests/ is
+  return folder == nullptr ? "tests" : folder;
+}
+std::string golden(std::string const& kind) { return tests() + "/golden/pretrained/" + kind; }
+
+template <class T>
+std::vector<T> numbers(std::string const& name) {
+  safetensors::reader const file(golden("golden.safetensors"));
+  std::vector<T> values(static_cast<std::size_t>(file.at(name).extents.size()));
+  file.read(name, 0, std::span(values));
+  return values;
+}
+
+/// What the losses were computed of.
+class golden_data {
+ public:
+  [[nodiscard]] data::in_memory<std::int32_t, std::int32_t> operator()() const {
+    return data::in_memory(tensor_view<std::int32_t const>(tokens_.data(), {4, 12}),
+                           tensor_view<std::int32_t const>(targets_.data(), {4, 12}));
+  }
+
+ private:
+  std::vector<std::int32_t> tokens_ = numbers<std::int32_t>("tokens"), targets_ = numbers<std::int32_t>("targets");
+};
+
+template <class Model, class World, class... Policies>
+double loss_of(World& world, std::string const& directory, Policies const&... policies) {
+  golden_data const data;
+  auto trainer = make_trainer(nn::read_description<Model>(directory), optim::sgd{}, world, policies...);
+  load_pretrained(trainer, directory);
+  return trainer.evaluate(data(), 2);
+}
+
+template <class Model, class... Policies>
+double loss_on(int ranks, std::string const& kind, Policies const&... policies) {
+  double loss = 0;
+  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+    auto const mine = loss_of<Model>(world, golden(kind), policies...);
+    if (world.rank() == 0) loss = mine;
+  });
+  return loss;
+}
+
+template <class Model>
+void has_their_loss_under_meshes(std::string const& kind) {
+  watchdog const guard("the loss of " + kind);
+  INFO(kind);
+  auto const theirs = numbers<double>(kind + "/loss")[0];
+  using parallel::mesh;
+  parallel::tensor const two{.ways = 2};
+  CHECK(loss_on<Model>(1, kind) == Approx(theirs).epsilon(1e-6));
+  CHECK(loss_on<Model>(2, kind, mesh{parallel::data{}, two}) == Approx(theirs).epsilon(1e-6));
+  CHECK(loss_on<Model>(3, kind, parallel::zero<3>{.bucket_bytes = 1024}) == Approx(theirs).epsilon(1e-6));
+  CHECK(loss_on<Model>(2, kind, parallel::pipeline<>{.stages = 2}) == Approx(theirs).epsilon(1e-6));
+  CHECK(loss_on<Model>(4, kind, mesh{parallel::zero<3>{.bucket_bytes = 1024, .ways = 2}, two}) ==
+        Approx(theirs).epsilon(1e-6));
+}
+
+template <class Model>
+void has_their_loss_in_double(std::string const& kind) {
+  INFO(kind);
+  CHECK(loss_on<Model>(1, kind, precision::fp64{}) == Approx(numbers<double>(kind + "/loss")[0]).epsilon(1e-9));
+}
+
+/// All tensors of a model's files, as floats.
+std::map<std::string, std::pair<shape, std::vector<float>>> content(std::string const& directory) {
+  std::map<std::string, std::pair<shape, std::vector<float>>> out;
+  formats::weight_files const files(directory);
+  for (auto const& each : files.tensors()) {
+    auto& values = out[each.what->name];
+    values.first = each.what->extents;
+    values.second.resize(static_cast<std::size_t>(each.what->extents.size()));
+    each.file->read(each.what->name, 0, std::span(values.second));
+  }
+  return out;
+}
+
+/// Whether transformers computes the golden losses of models in directories KIND or KIND.anything; true if it cannot be
+/// asked.
+bool transformers_agrees(std::string const& directories) {
+  char const* const python = std::getenv("TRIREME_PYTHON");
+  if (python == nullptr || *python == '\0') {
+    WARN("TRIREME_PYTHON is not set: transformers was not asked");
+    return true;
+  }
+  auto const status = std::system(text("'", python, "' '", tests(), "/python/check_pretrained.py' '", directories,
+                                       "' '", golden("golden.safetensors"), "'")
+                                      .c_str());
+  REQUIRE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) WARN("transformers is missing and was not asked");
+  return WEXITSTATUS(status) == 77 || WEXITSTATUS(status) == 0;
+}
+
+template <class Model>
+void writes_what_it_has_read(std::string const& kind, std::string const& to, pretrained_options const& options) {
+  watchdog const guard("writing " + kind);
+  INFO(kind);
+  launch(comm::threads{.ranks = 2}, [&](auto& world) {
+    auto trainer = make_trainer(nn::read_description<Model>(golden(kind)), optim::sgd{}, world,
+                                parallel::mesh{parallel::data{}, parallel::tensor{.ways = 2}});
+    load_pretrained(trainer, golden(kind));
+    save_pretrained(trainer, to, options);
+  });
+  CHECK(nn::read_description<Model>(to) == nn::read_description<Model>(golden(kind)));
+  if (options.stored == dtype::f32) CHECK(content(to) == content(golden(kind)));
+}
+
+/// Counts what is read.
+class counting_files : public formats::file_system {
+ public:
+  ::ssize_t read(int descriptor, void* to, std::size_t bytes, ::off_t at) override {
+    if (bytes <= std::size_t{1} << 30) total += bytes;
+    return file_system::read(descriptor, to, bytes, at);
+  }
+  std::atomic<std::uint64_t> total = 0;
+};
+
+}  // namespace
+
+TEST_CASE("what transformers wrote has its loss in double", "[train][pretrained]") {
+  has_their_loss_in_double<nn::llama>("llama");
+  has_their_loss_in_double<nn::llama>("qwen2");
+  has_their_loss_in_double<nn::llama>("mistral");
+  has_their_loss_in_double<nn::gpt>("gpt2");
+  has_their_loss_in_double<nn::gpt>("gpt2_base");
+}
+
+TEST_CASE("what transformers wrote has its loss under every mesh", "[train][pretrained]") {
+  has_their_loss_under_meshes<nn::llama>("llama");
+  has_their_loss_under_meshes<nn::llama>("qwen2");
+  has_their_loss_under_meshes<nn::gpt>("gpt2");
+}
+
+TEST_CASE("what is written is what was read, and transformers computes its loss", "[train][pretrained]") {
+  scratch dir;
+  writes_what_it_has_read<nn::llama>("llama", dir / "llama", {});
+  writes_what_it_has_read<nn::llama>("llama", dir / "llama.files", {.most_file_bytes = 5000});
+  writes_what_it_has_read<nn::llama>("qwen2", dir / "qwen2", {.stored = dtype::bf16});
+  writes_what_it_has_read<nn::gpt>("gpt2", dir / "gpt2", {.most_file_bytes = 5000});
+  writes_what_it_has_read<nn::gpt>("gpt2_base", dir / "gpt2_base", {.stored = dtype::f16});
+  CHECK(transformers_agrees(dir.path()));
+}
+
+TEST_CASE("each rank reads only what it keeps", "[train][pretrained]") {
+  watchdog const guard("counting what is read");
+  auto const directory = golden("mistral");
+  formats::weight_files const all(directory);
+  std::uint64_t headers = formats::read_text(directory + "/config.json").size(), numbers = 0;
+  for (auto const& each : all.tensors()) numbers += each.what->bytes;
+  headers += formats::file(directory + "/model.safetensors", formats::file::access::read).size() - numbers;
+  auto const read_by = [&](int ranks, auto const& parallel) {
+    counting_files files;
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      auto trainer = make_trainer(nn::read_description<nn::llama>(directory), optim::sgd{}, world, parallel);
+      load_pretrained(trainer, directory, files);
+    });
+    return files.total - static_cast<std::uint64_t>(ranks) * headers;
+  };
+  CHECK(read_by(2, parallel::data{}) == 2 * numbers);
+  CHECK(read_by(3, parallel::zero<3>{.bucket_bytes = 1024}) == numbers);
+  CHECK(read_by(2, parallel::pipeline<>{.stages = 2}) == numbers);
+  // What is not cut, every rank of a tensor group reads: the five norms.
+  CHECK(read_by(2, parallel::mesh{parallel::data{}, parallel::tensor{.ways = 2}}) == numbers + 5 * 16 * 4);
+}
+
+TEST_CASE("files of another model, or with a hole, change nothing on any rank", "[train][pretrained]") {
+  watchdog const guard("files that do not fit");
+  scratch dir;
+  std::vector<std::string> said(4);
+  auto const said_by = [&](std::size_t at, nn::llama const& model, std::string const& directory) {
+    launch(comm::threads{.ranks = 2}, [&](auto& world) {
+      auto trainer = make_trainer(model, optim::sgd{}, world, parallel::zero<1>{});
+      auto const before = trainer.state_hash();
+      auto const sentence = sentence_of([&] { load_pretrained(trainer, directory); });
+      if (trainer.state_hash() != before) throw error("the state has changed");
+      said[at + static_cast<std::size_t>(world.rank())] = sentence;
+    });
+  };
+  auto model = nn::read_description<nn::llama>(golden("llama"));
+  model.rotary = 1000;
+  said_by(0, model, golden("llama"));
+  CHECK(contains(said[0], "/config.json describes nn::llama{.vocabulary = 37"));
+  CHECK(contains(said[1], ".rotary = 100, "));
+  model.rotary = 100;
+  std::filesystem::copy(golden("llama"), dir / "m");
+  formats::file(dir / "m/model-00002-of-00002.safetensors", formats::file::access::extend).truncate(9000);
+  said_by(2, model, dir / "m");
+  CHECK(contains(said[2], "model-00002-of-00002.safetensors: byte "));
+  CHECK(contains(said[3], "model-00002-of-00002.safetensors: byte "));
+}
