@@ -4,10 +4,10 @@
 Two comparisons, for a perceptron of 654,000 parameters and a small CNN with batch normalisation:
   hooks  on one rank: data_parallel (gradients copied, or in buckets) beside the bare loop of LibTorch
   ddp    on two ranks: data_parallel (threads) beside PyTorch's DistributedDataParallel (Gloo, processes)
-The second says something only where both have one LibTorch ("same_libtorch": true): build/benchmark is to be configured
-with -DTRIREME_TORCH_ROOT of the interpreter's torch package. One thread a rank. Prints one JSON object a run, then one
-with the ratios of the rounds (ours / other: median, lowest, highest).
-Options: --rounds N (5), --steps N (100), --warmup N (10), --only hooks|ddp.
+One thread a rank. The second says something only where both have one LibTorch ("same_libtorch": true): build/benchmark
+is to be configured with -DTRIREME_TORCH_ROOT of the interpreter's torch package. Prints one JSON object a run, then one
+with the ratios of the rounds (ours / other: median, lowest, highest). Options: --rounds N (5), --steps N (100),
+--warmup N (10), --only hooks|ddp.
 """
 
 # targets: benchmark_torch_step

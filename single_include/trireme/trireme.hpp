@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: e0a0c146e8638a1e187c718277858993bd46cd3077b32c38d63e1fd0540b0586
+// SHA-256 of the sources: 9a70f6da9c17c76102f0aeb0a18dfa940c94c91c562671fb89d562b54e8446d9
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1805,6 +1805,10 @@ struct parameter_info {
   /// The kind of axis along which ranks hold different parts of it (axis_parameters::dealt): then all ranks of a tensor
   /// group have the same part. Empty: there is none.
   std::string_view dealt{};
+  /// Above 0, nobody trains it: it is a running mean of what its layer measures. In a step value += running * (mean -
+  /// value), whatever the optimizer. The layer adds to its gradient, in each micro-batch, pass.weight times the number
+  /// of samples times what it has measured; neither norm nor clipping sees it.
+  double running = 0;
 
   [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
   [[nodiscard]] shape const& whole_extents() const noexcept { return is_part() ? whole : extents; }
@@ -10402,6 +10406,9 @@ void emit_block(Emit& emit, Block const& block, bool saves_its_input_only) {
 
 }  // namespace trireme::nn
 
+// ---- trireme/nn/expression.hpp
+#include <tuple>
+
 // ---- trireme/contract/context_group.hpp
 namespace trireme {
 
@@ -10508,10 +10515,7 @@ concept cuts_context = requires {
 
 }  // namespace trireme
 
-// ---- trireme/nn/expression.hpp
-#include <tuple>
-
-// ---- trireme/nn/detail/own_rows.hpp
+// ---- trireme/nn/detail/own_rows.hpp (goes on)
 namespace trireme::nn::detail {
 
 /// The sum over the tensor group of what term(memory) computes. Where rows are cut, only the rows that lie here are
@@ -10766,6 +10770,18 @@ struct columns {
   friend bool operator==(columns const&, columns const&) = default;
 };
 
+/// Says that rows are images: (height, width, channels), channels innermost. A layer of its own, which does nothing:
+/// layers that work on images follow it, and tell each other what becomes of the shape.
+///
+/// Errors   config_error for rows of another number of numbers.
+struct image {
+  static constexpr nn::flow flow = nn::flow::rows;
+  std::int64_t height = 0, width = 0, channels = 0;
+  friend bool operator==(image const&, image const&) = default;
+
+  [[nodiscard]] constexpr std::int64_t size() const noexcept { return height * width * channels; }
+};
+
 template <class Env>
 class loss_node;
 
@@ -10777,6 +10793,7 @@ struct placing {
   share own;                       ///< this rank's share of the tensor group
   std::string name{};              ///< of the layer: its parameters are `name` + ".weight" and so on
   std::int64_t width = 0;          ///< numbers in a whole row of the input; a layer sets it to that of its result
+  nn::image image{};               ///< that a row of the input is; of another size than `width`: it is none
   std::uint32_t site = 0;          ///< the next dropout site
   columns cut{};                   ///< of the input, where it lies in columns; set by the layer that made them
   columns wanted{};                ///< of the result of a product with role::spread
@@ -11693,10 +11710,13 @@ class residual_node final : public node<Env> {
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
     auto const from = at.width;
+    auto const image = at.image;
     branch_.place(at, lie::rows, lie::rows);
-    if (at.width == from) return;
+    bool const alike = at.image == image || image.size() != from;
+    if (at.width == from && alike) return;
     throw config_error(text("trireme::nn::residual: a branch of ", at.name, " makes rows of ", at.width,
-                            " numbers from rows of ", from, "; what is added to its input must be as wide"));
+                            " numbers from rows of ", from, "; what is added to its input must be as wide",
+                            alike ? "" : ", and images of one shape"));
   }
   chain_node<Env> branch_;
 };
@@ -11759,6 +11779,7 @@ class product_node final : public node<Env> {
     a_.place(at, step.takes, exit);
     auto const one = at;
     at.width = before.width, at.cut = before.cut, at.wanted = before.wanted, at.act = before.act;
+    at.image = before.image;
     b_.place(at, step.takes, exit);
     if (one.width == at.width && (!spread || one.cut == at.cut)) return;
     throw config_error(text("trireme::nn::product: the factors of ", at.name, " are ", one.width, " and ", at.width,
@@ -11842,13 +11863,14 @@ class beside_node final : public node<Env> {
   beside_node() { this->facts_.inside = this->facts_.accumulates = true; }
   void do_place(placing<Env>& at, layer_step const& step) override {
     auto const from = at.width;
+    auto const image = at.image;
     for (auto& each : branches_) {
-      at.width = from;
+      at.width = from, at.image = image;
       at.act = ops::activation::none;
       each.place(at, step.takes, lie::rows);
       columns_.push_back(at.width);
     }
-    at.width = all_columns();
+    at.width = all_columns(), at.image = {};
   }
   [[nodiscard]] std::int64_t all_columns() const {
     return std::accumulate(columns_.begin(), columns_.end(), std::int64_t{0});
@@ -11904,7 +11926,7 @@ class expression {
     auto const says = layers_.says();
     begins_ = entry_of(says) == lie::nothing;
     ends_ = exit_of(says) == lie::nothing;
-    placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, site};
+    placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, {}, site};
     layers_.place(at, entry_of(says), exit_of(says));
   }
   void visit(auto&& each) {
@@ -11966,7 +11988,79 @@ block(std::string, std::int64_t, std::uint32_t, Layers) -> block<Layers>;
 
 }  // namespace trireme::nn
 
-// ---- trireme/nn/embedding.hpp (goes on)
+// ---- trireme/nn/elementwise.hpp (goes on)
+namespace trireme::nn {
+
+/// An activation of your own: y = f(x), number by number, with the derivative df(x), or df(x, y) where that is
+/// shorter to compute.
+///
+/// Numerics both are called with numbers of the accumulate type (double under fp64, else float); a result is rounded
+///          once.
+/// Bytes    keeps x; with df(x, y) also y.
+/// @example nn::elementwise{[](auto x) { return x / (1 + std::abs(x)); },
+///                          [](auto x) { return 1 / ((1 + std::abs(x)) * (1 + std::abs(x))); }}
+/// @see     nn::gelu and the others, which the product before them does on its way out
+template <class F, class Derivative>
+struct elementwise {
+  static constexpr nn::flow flow = nn::flow::any;
+  F f;
+  Derivative df;
+};
+template <class F, class Derivative>
+elementwise(F, Derivative) -> elementwise<F, Derivative>;
+
+namespace detail {
+
+template <class Env, class F, class Derivative>
+class elementwise_node final : public node<Env> {
+  using number = typename Env::accumulate;
+  using kernels = ops::on<typename Env::space>;
+  static constexpr bool reads_y = std::invocable<Derivative const&, number, number>;
+  static_assert(std::invocable<F const&, number> && (reads_y || std::invocable<Derivative const&, number>),
+                "trireme::nn::elementwise: its functions are f(x) and df(x) or df(x, y), of numbers of the type "
+                "float or double");
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit elementwise_node(elementwise<F, Derivative> const& what) : what_(what) {
+    this->facts_.in_place = true;
+    this->facts_.reads_y = reads_y;
+  }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::any}; }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    auto const y = to.template take<typename Env::compute>(x.v.extents());
+    kernels::each(y, x.v, what_.f);
+    if constexpr (reads_y) y_[pass] = y;
+    return {y, !reads_y};
+  }
+  void backward_in_place(pass<Env>& pass, layer_input<Env> x, gradient<Env> d, half) override {
+    if constexpr (reads_y) {
+      kernels::each(d.v, d.v, x.get(pass), y_[pass],
+                    [&](number dy, number at, number y) { return dy * static_cast<number>(what_.df(at, y)); });
+    } else {
+      kernels::each(d.v, d.v, x.get(pass),
+                    [&](number dy, number at) { return dy * static_cast<number>(what_.df(at)); });
+    }
+  }
+
+ private:
+  void do_place(placing<Env>&, layer_step const&) override {}
+  elementwise<F, Derivative> what_;
+  per_slot<view> y_;
+};
+
+}  // namespace detail
+
+template <class Env, class F, class Derivative>
+struct node_of<Env, elementwise<F, Derivative>> {
+  using type = detail::elementwise_node<Env, F, Derivative>;
+};
+
+}  // namespace trireme::nn
+
+// ---- trireme/nn/embedding.hpp
 namespace trireme::nn {
 
 /// The first layer of a model of tokens: y[b,t] = table[token[b,t]], and + positions[t] if `positions` is not 0, and
@@ -20960,11 +21054,35 @@ namespace trireme::ops {
 
 /// The elements themselves, for loops of your own where there is no kernel.
 struct host_values {
+  /// y[i] = f(x[i]...), computed in accumulate_t of each type and rounded once. y may be any of the x's.
+  /// Shapes   all views have the same number of elements.
+  /// Threads  the calling one. In memory that does not exist (phantom) f is not called.
+  /// Errors   assertion_error (light) if the sizes differ.
+  /// @param rest  the views x..., and then f.
+  template <class T, class... Rest>
+  static void each(tensor_view<T, host> y, Rest const&... rest) {
+    auto const all = std::tie(rest...);
+    apply(y, std::get<sizeof...(Rest) - 1>(all), all, std::make_index_sequence<sizeof...(Rest) - 1>{});
+  }
+
   /// Calls f(span of the elements)... of each view, in the calling thread. In memory that does not exist (phantom) f is
   /// not called.
   template <class F, class... T>
   static void with_values(F&& f, tensor_view<T, host>... views) {
     f(std::span<T>(raw(views), static_cast<std::size_t>(views.size()))...);
+  }
+
+ private:
+  template <class T, class F, class All, std::size_t... I>
+  static void apply(tensor_view<T, host> y, F const& f, All const& all, std::index_sequence<I...>) {
+    (detail::same_size("each", y.size(), std::get<I>(all).size()), ...);
+    loop(
+        raw(y), y.size(), [&](auto... x) { return f(x...); }, raw(std::get<I>(all))...);
+  }
+  template <class T, class F, class... X>
+  static void loop(T* y, std::int64_t n, F const& f, X const*... x) {
+    for (std::int64_t i = 0; i < n; ++i)
+      y[i] = static_cast<T>(static_cast<accumulate_t<T>>(f(static_cast<accumulate_t<X>>(x[i])...)));
   }
 };
 
@@ -21450,6 +21568,14 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     same("combine_backward", dweights.size(), places.size());
   }
 
+  // loops of one's own
+  template <class T, class... Rest>
+  static void each(view<T> y, Rest const&... rest) {
+    [[maybe_unused]] auto const look = [&](auto const& one) {
+      if constexpr (requires { one.size(); }) same("each", y.size(), one.size());
+    };
+    (look(rest), ...);
+  }
   template <class F, class... T>
   static void with_values(F&&, view<T>...) noexcept {}
 
@@ -25448,6 +25574,18 @@ template <class Comm, class Strategy, class Compressor>
   return plan;
 }
 
+/// A lossy compressor makes something else of a running mean.
+template <class Compressor>
+void expect_exact_means(layout const& plan, Compressor const& compressor) {
+  if constexpr (lossless_identity<Compressor>) return;
+  for (auto const& entry : plan.entries()) {
+    if (entry.info.running == 0) continue;
+    throw config_error(text("trireme::exchange: \"", entry.info.name,
+                            "\" is a running mean of what is measured, which ", describe(compressor),
+                            " would change; leave the compressor out"));
+  }
+}
+
 /// Gradients have memory only while a unit uses them: units are known.
 template <class Strategy>
 void expect_units(Strategy const& strategy, bool known) {
@@ -26104,8 +26242,9 @@ struct exchange_result {
 
 /// Of the gradients that an update is about to read.
 struct gradient_numbers {
-  double norm = 0;   ///< global norm, without the scale
-  double scale = 1;  ///< what the losses, and so the gradients, were multiplied by
+  double norm = 0;      ///< global norm, without the scale
+  double scale = 1;     ///< what the losses, and so the gradients, were multiplied by
+  double measured = 1;  ///< and what layers have measured (parameter_info::running): the loss scale
 };
 
 /// How much of the exchange happened while backward was still running, in seconds since the exchange was made.
@@ -26992,6 +27131,7 @@ class basic_exchange {
         outputs_(layout_, values_, foreign_, world_),
         protocol_(layout_, use_count(), sharded, reports_every_micro_batch()),
         in_a_tree_(sums_in_a_tree(strategy)) {
+    parallel::detail::expect_exact_means(layout_, compressor);
     if (needs_units(strategy)) parallel::detail::expect_units(strategy, !unit_ends.empty());
     if (in_a_tree_) {
       parallel::detail::expect_tree(strategy, world.size(), parallel::detail::sums_in_tree<bucket_transport>,
@@ -27593,10 +27733,12 @@ class basic_exchange {
     return static_cast<void const*>(a.address()) == static_cast<void const*>(b.address());
   }
 
-  // What another rank of this replica answers for is in its norm; but each copy has to be finite.
+  // What another rank of this replica answers for is in its norm, and what is measured is no gradient; but each number
+  // has to be finite.
   void account(parallel::layout::piece const& piece, tensor_view<gradient_element const, space> gradient,
                exact_sum& squares) const {
-    if (layout_.at(piece.entry).info.answers) {
+    auto const& info = layout_.at(piece.entry).info;
+    if (info.answers && info.running == 0) {
       kernels::sum_of_squares(gradient, squares);
     } else if (!kernels::finite(gradient)) {
       squares.add(std::numeric_limits<double>::infinity());
@@ -27851,8 +27993,7 @@ class diloco::instance : public local_exchange<Env, Comm, Compressor> {
       kernels::sgd(part(outer_, b, piece), part(velocity_, b, piece),
                    gradient_terms<master, space>{{&sum, 1}, 1.0 / static_cast<double>(this->world().size())},
                    std::span<tensor_view<typename Env::param, space> const>{},
-                   ops::sgd_numbers{
-                       .learning_rate = what_.outer_learning_rate, .momentum = what_.outer_momentum, .nesterov = true});
+                   outer_step(this->plan().at(piece.entry).info));
       copy(this->master_of(b, piece), part(outer_, b, piece));
     });
     this->refresh_parameters();
@@ -27900,6 +28041,11 @@ class diloco::instance : public local_exchange<Env, Comm, Compressor> {
     for (auto const& each : moved_) kernels::fill(each.view(), 0.0);
     this->for_each_tensor(
         [&](int b, layout::piece const& piece) { copy(part(outer_, b, piece), this->master_of(b, piece)); });
+  }
+  // Running means become the mean over the ranks.
+  [[nodiscard]] ops::sgd_numbers outer_step(parameter_info const& info) const {
+    if (info.running > 0) return {.learning_rate = 1};
+    return {.learning_rate = what_.outer_learning_rate, .momentum = what_.outer_momentum, .nesterov = true};
   }
   static view part(tensors const& of, int bucket, layout::piece const& piece) {
     return of[static_cast<std::size_t>(bucket)].view().flat(piece.in_bucket, piece.count);
@@ -28108,6 +28254,7 @@ class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Com
     for (std::size_t i = 0; i < ring_.size(); ++i) {
       f(text("parameter_server/norm.", i), ring_[i].numbers.norm);
       f(text("parameter_server/scale.", i), ring_[i].numbers.scale);
+      f(text("parameter_server/measured.", i), ring_[i].numbers.measured);
     }
   }
   [[nodiscard]] exchange_memory memory() const {
@@ -32522,10 +32669,13 @@ class optimizer_state {
     return sum + static_cast<std::int64_t>(scratch_.peak_bytes());
   }
 
-  /// Updates everything that this rank owns. `scale` is the clipping factor.
+  /// Updates everything that this rank owns.
+  /// @param scale     of gradients: the clipping factor, divided by the loss scale.
+  /// @param measured  of what layers have measured (parameter_info::running): 1 / the loss scale.
   template <class Exchange>
-  void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale) {
+  void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale, double measured = 1) {
     exchange.for_each_segment([&](int bucket, parallel::layout::piece const& piece, update_segment<Env>& segment) {
+      if (segment.info->running > 0) return follow(segment, measured);
       views_.clear();
       for (std::size_t m = 0; m < names_.size(); ++m) views_.push_back(moment_of(m, bucket, piece));
       segment.moments = views_;
@@ -32540,7 +32690,7 @@ class optimizer_state {
   /// The moments of a piece that this rank updates: as contract/state.hpp says.
   template <class F>
   void visit_piece(int bucket, parallel::layout::piece const& piece, F&& f) const {
-    if (bucket >= plan_.trained_buckets()) return;
+    if (bucket >= plan_.trained_buckets() || plan_.at(piece.entry).info.running > 0) return;
     if (whole_ && piece.in_entry > 0) return;  // whoever answers for a tensor's first element answers for its moments
     auto const& info = plan_.at(piece.entry).info;
     for (std::size_t m = 0; m < names_.size(); ++m) {
@@ -32582,6 +32732,7 @@ class optimizer_state {
 
   void add(parallel::layout::piece const& piece, Optimizer const& optimizer) {
     auto const& info = plan_.at(piece.entry).info;
+    if (info.running > 0) return;
     if (info.is_part() || piece.count != info.extents.size()) refuse(info);
     of_entry_[static_cast<std::size_t>(piece.entry)] = moments_.size();
     if constexpr (has_moment_shape<Optimizer>) {
@@ -32602,6 +32753,16 @@ class optimizer_state {
         text("trireme::trainer: the optimizer needs whole tensors, but each rank holds only a part of \"", info.name,
              "\"; use one that works element by element, such as optim::adamw, or leave ",
              "parallel::", info.dealt.empty() ? "tensor" : info.dealt, " out"));
+  }
+
+  // One step of a running mean.
+  static void follow(update_segment<Env> const& segment, double scale) {
+    using kernels = ops::on<space>;
+    double const by = segment.info->running;
+    kernels::scale(segment.value, 1 - by);
+    for (auto const& term : segment.gradient.terms)
+      kernels::accumulate(segment.value, term, by * scale * segment.gradient.scale);
+    for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(segment.value));
   }
 
   void update_tensor(update_segment<Env> const& segment, Optimizer const& optimizer, std::int64_t step) {
@@ -34242,10 +34403,10 @@ step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimiz
   step_end out{.counted = timed(timeline, "vote", [&] { return exchange.count(vote); })};
   out.taken = decide(out.counted.finite);
   out.scale = scale * out.counted.counted;
-  auto const gradients = exchange.settle(out.taken, {out.counted.norm / out.scale, out.scale});
+  auto const gradients = exchange.settle(out.taken, {out.counted.norm / out.scale, out.scale, scale});
   if (!gradients) return out;
   double const factor = detail::factor_of(optimizer, *gradients);
-  timed(timeline, "update", [&] { moments.update(exchange, optimizer, updates, factor); });
+  timed(timeline, "update", [&] { moments.update(exchange, optimizer, updates, factor, 1 / gradients->measured); });
   timed(timeline, "publish", [&] { exchange.publish(); });
   out.updated = true;
   return out;

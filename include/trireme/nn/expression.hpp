@@ -392,10 +392,13 @@ class residual_node final : public node<Env> {
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
     auto const from = at.width;
+    auto const image = at.image;
     branch_.place(at, lie::rows, lie::rows);
-    if (at.width == from) return;
+    bool const alike = at.image == image || image.size() != from;
+    if (at.width == from && alike) return;
     throw config_error(text("trireme::nn::residual: a branch of ", at.name, " makes rows of ", at.width,
-                            " numbers from rows of ", from, "; what is added to its input must be as wide"));
+                            " numbers from rows of ", from, "; what is added to its input must be as wide",
+                            alike ? "" : ", and images of one shape"));
   }
   chain_node<Env> branch_;
 };
@@ -458,6 +461,7 @@ class product_node final : public node<Env> {
     a_.place(at, step.takes, exit);
     auto const one = at;
     at.width = before.width, at.cut = before.cut, at.wanted = before.wanted, at.act = before.act;
+    at.image = before.image;
     b_.place(at, step.takes, exit);
     if (one.width == at.width && (!spread || one.cut == at.cut)) return;
     throw config_error(text("trireme::nn::product: the factors of ", at.name, " are ", one.width, " and ", at.width,
@@ -541,13 +545,14 @@ class beside_node final : public node<Env> {
   beside_node() { this->facts_.inside = this->facts_.accumulates = true; }
   void do_place(placing<Env>& at, layer_step const& step) override {
     auto const from = at.width;
+    auto const image = at.image;
     for (auto& each : branches_) {
-      at.width = from;
+      at.width = from, at.image = image;
       at.act = ops::activation::none;
       each.place(at, step.takes, lie::rows);
       columns_.push_back(at.width);
     }
-    at.width = all_columns();
+    at.width = all_columns(), at.image = {};
   }
   [[nodiscard]] std::int64_t all_columns() const {
     return std::accumulate(columns_.begin(), columns_.end(), std::int64_t{0});
@@ -604,7 +609,7 @@ class expression {
     auto const says = layers_.says();
     begins_ = entry_of(says) == lie::nothing;
     ends_ = exit_of(says) == lie::nothing;
-    placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, site};
+    placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, {}, site};
     layers_.place(at, entry_of(says), exit_of(says));
   }
   void visit(auto&& each) {

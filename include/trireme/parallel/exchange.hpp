@@ -119,6 +119,7 @@ class basic_exchange {
         outputs_(layout_, values_, foreign_, world_),
         protocol_(layout_, use_count(), sharded, reports_every_micro_batch()),
         in_a_tree_(sums_in_a_tree(strategy)) {
+    parallel::detail::expect_exact_means(layout_, compressor);
     if (needs_units(strategy)) parallel::detail::expect_units(strategy, !unit_ends.empty());
     if (in_a_tree_) {
       parallel::detail::expect_tree(strategy, world.size(), parallel::detail::sums_in_tree<bucket_transport>,
@@ -720,10 +721,12 @@ class basic_exchange {
     return static_cast<void const*>(a.address()) == static_cast<void const*>(b.address());
   }
 
-  // What another rank of this replica answers for is in its norm; but each copy has to be finite.
+  // What another rank of this replica answers for is in its norm, and what is measured is no gradient; but each number
+  // has to be finite.
   void account(parallel::layout::piece const& piece, tensor_view<gradient_element const, space> gradient,
                exact_sum& squares) const {
-    if (layout_.at(piece.entry).info.answers) {
+    auto const& info = layout_.at(piece.entry).info;
+    if (info.answers && info.running == 0) {
       kernels::sum_of_squares(gradient, squares);
     } else if (!kernels::finite(gradient)) {
       squares.add(std::numeric_limits<double>::infinity());
