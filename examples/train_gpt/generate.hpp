@@ -10,7 +10,7 @@
 #include "trireme/core/rng.hpp"
 #include "trireme/train/any_trainer.hpp"
 
-/// Continues a text, byte by byte, drawing from the model's distribution at a temperature.
+/// Continues a text, byte by byte, drawing from the model's distribution over bytes at a temperature.
 /// Collective: where the model lies on several ranks, all of them make it together.
 /// @param asked  collective; before each byte: whether there is no time for it. Then there is no text.
 template <class Asked>
@@ -27,14 +27,15 @@ std::string generate(trireme::any_trainer& trainer, std::string text, std::int64
     auto const logits = trainer.predict(
         trireme::make_samples(trireme::tensor_view<std::int32_t const>(tokens.data(), trireme::shape{1, known}),
                               trireme::tensor_view<std::int32_t const>{}));
-    auto const most = *std::max_element(logits.span().begin(), logits.span().end());
+    auto const of_bytes = logits.span().first(256);  // a model of --from may know more tokens
+    auto const most = *std::max_element(of_bytes.begin(), of_bytes.end());
     double sum = 0;
-    for (auto const logit : logits.span()) sum += std::exp((logit - most) / temperature);
+    for (auto const logit : of_bytes) sum += std::exp((logit - most) / temperature);
     auto const word = trireme::random_block({seed, 0}, 0xffff, static_cast<std::uint64_t>(drawn), 0)[0];
     double left = trireme::unit_float(word) * sum;
     std::size_t next = 0;
-    for (; next + 1 < logits.span().size(); ++next) {
-      left -= std::exp((logits.span()[next] - most) / temperature);
+    for (; next + 1 < of_bytes.size(); ++next) {
+      left -= std::exp((of_bytes[next] - most) / temperature);
       if (left < 0) break;
     }
     text += static_cast<char>(next);

@@ -1,4 +1,5 @@
-// Trains a GPT on the bytes of a text, with one rank a core (or a process), and leaves a run directory behind.
+// Trains a GPT or a LLaMA on the bytes of a text, with one rank a core (or a process), and leaves a run directory
+// behind.
 // scripts/train builds and starts it; --help lists the options.
 
 #include <fcntl.h>
@@ -23,6 +24,7 @@
 #include "heartbeat.hpp"
 #include "late_calls.hpp"
 #include "memory.hpp"
+#include "model_choice.hpp"
 #include "one_run.hpp"
 #include "options.hpp"
 #include "preemption_notice.hpp"
@@ -59,25 +61,27 @@ optimizer_choice::method method_of(options const& given) {
 struct plan {
   run_files files;
   bool resume, accept_new_text;
-  std::string runs, text;
+  std::string runs, text, from;
   std::int64_t steps, stop_after, batch, micro_batches, save_every, keep_last, keep_best, most_failed_saves;
   std::int64_t check_every, grace;
   int recover, recover_ranks;
   std::chrono::milliseconds save_deadline;
   std::uint64_t seed;
-  nn::gpt model;
+  language_model model;
+  std::int64_t context;  // tokens of a sequence
   optimizer_choice optimizer;
   preset policies;
   std::string parallel, precision, compression;
   std::string saved_options;
 
-  explicit plan(options const& given)
+  plan(options const& given, language_model described)
       : files{given.text("runs") + "/" + given.text("name")},
         resume(given.resume()),
         accept_new_text(given.accept_new_text()),
         runs(given.text("runs")),
         text(given.text("text")),
-        steps(given.number("steps", 1)),
+        from(given.text("from")),
+        steps(given.number("steps", 0)),
         stop_after(given.number("stop-after", -1)),
         batch(given.number("batch", 1)),
         micro_batches(given.number("micro-batches", 0)),
@@ -91,16 +95,10 @@ struct plan {
         recover_ranks(static_cast<int>(std::min<std::int64_t>(given.number("recover-ranks", 0), 1 << 20))),
         save_deadline(given.seconds("save-deadline")),
         seed(static_cast<std::uint64_t>(given.number("seed", 0))),
-        model{.vocabulary = 256,
-              .context = given.number("context", 2),
-              .layers = given.number("layers", 1),
-              .heads = given.number("heads", 1),
-              .channels = given.number("channels", 1),
-              .dropout = given.real("dropout"),
-              .experts = given.number("experts", 0),
-              .top_k = given.number("experts-a-token", 1),
-              .balance = given.real("balance")},
-        optimizer{.chosen = method_of(given), .learning_rate = given.real("rate"), .steps = steps},
+        model(std::move(described)),
+        context(given.number("context", 2)),
+        optimizer{
+            .chosen = method_of(given), .learning_rate = given.real("rate"), .steps = std::max<std::int64_t>(1, steps)},
         policies{{given.text("parallel"), given.flag("reproducible")},
                  static_cast<compression_preset>(given.choice("compression", {"none", "bf16", "top_k", "power_sgd"}))},
         parallel(given.text("parallel")),
@@ -109,6 +107,7 @@ struct plan {
         saved_options(given.to_json()) {
     static_cast<void>(given.choice("precision", {"fp32", "bf16", "fp16"}));
     model.validate();
+    if (steps == 0 && resume) throw config_error("--steps 0 evaluates and trains nothing; leave out --resume");
     if (text.empty()) throw config_error("--text names no file; scripts/train gives one");
     if (accept_new_text && !resume) throw config_error("--accept-new-text goes with --resume; leave it out");
     constexpr std::int64_t most_counted = std::int64_t{1} << 31;  // by the loader
@@ -143,7 +142,10 @@ struct plan {
   /// What it takes on a machine with `here` of the ranks and with so many sequences to train on.
   [[nodiscard]] memory_need need(int ranks, int here, std::int64_t known) const {
     auto const parts = std::max<std::int64_t>(1, micro_batches > 0 ? micro_batches : micro_batches_on(ranks));
-    return {.model = model,
+    return {.parameters = model.with([](auto const& each) { return model_choice::parameters(each); }),
+            .channels = model.with([](auto const& each) { return static_cast<double>(each.channels); }),
+            .layers = model.with([](auto const& each) { return static_cast<double>(each.layers); }),
+            .context = static_cast<double>(context),
             .sequences = std::ceil(static_cast<double>(std::min(batch, known)) / static_cast<double>(parts)),
             .ranks = static_cast<double>(ranks),
             .ranks_here = static_cast<double>(here),
@@ -163,7 +165,7 @@ bool asked_anywhere(world_type& world, bool asked_here) {
 /// Held-out loss in float, whatever the run's precision: it is the loss of the model that is written to disk.
 class float_evaluation {
  public:
-  explicit float_evaluation(nn::gpt const& model)
+  explicit float_evaluation(language_model const& model)
       : engine_(model), exchange_(engine_.uses(), self_, trireme::parallel::data{}, trireme::compression::none{}) {}
 
   /// Collective. Not a number if `asked` says on some rank, before a batch, that there is no time for it.
@@ -218,8 +220,9 @@ class run {
         held_out_loss_(what.model),
         micro_batches_(what.micro_batches_on(world.size())) {
     trainer_->initialise(what.seed);
+    if (!what.from.empty() && !what.resume) trainer_->load_pretrained(what.from);
     // What a mesh cannot cut is said before anything is written.
-    static_cast<void>(trainer_->evaluate(held_out_part(text, world.size() * what.model.context), 1));
+    static_cast<void>(trainer_->evaluate(held_out_part(text, world.size() * what.context), 1));
     trainer_->record(timeline_);
   }
 
@@ -237,7 +240,9 @@ class run {
     trainer_->on_step([&](step_report const& done) { after_step(done); });
     trainer_->on_save([&](save_report const& done) { after_save(done); });
     fit_report report{.stopped = true};
-    if (!asked_anywhere(world_, asked::most() >= asked::stop)) {
+    if (plan_.steps == 0) {
+      report.stopped = false;
+    } else if (!asked_anywhere(world_, asked::most() >= asked::stop)) {
       report = trainer_->fit(training_, {.steps = plan_.steps,
                                          .batch = plan_.batch,
                                          .micro_batches = micro_batches_,
@@ -245,7 +250,7 @@ class run {
                                          .check_every = plan_.check_every});
     }
     progress_.finish();
-    if (saved_at_ != trainer_->steps()) save();
+    if (plan_.steps > 0 && saved_at_ != trainer_->steps()) save();
     asked::all_is_saved();
     if (report.steps > 0) heard_ = asked::times();
     enter(heartbeat::phase::finishing);
@@ -298,13 +303,13 @@ class run {
       }
     } else {
       enter(heartbeat::phase::starting);
-      save();
+      if (plan_.steps > 0) save();
     }
     asked::save_first(static_cast<int>(plan_.grace));
     if (trainer_->steps() > 0 || std::isfinite(history_.held_out_first)) return;
     enter(heartbeat::phase::evaluating);
     history_.held_out_first = held_out_loss_(*trainer_, world_, held_out_, [] { return asked::most() >= asked::stop; });
-    if (writes()) history_.write(plan_.files.at("history.json"));
+    if (writes() && plan_.steps > 0) history_.write(plan_.files.at("history.json"));
   }
 
   // Collective. What stays beside the checkpoint that is saved now. Who is asked to leave does not stop to evaluate it.
@@ -379,7 +384,7 @@ class run {
   void after_step(step_report const& done) {
     traffic_ += trainer_->bytes_sent() - sent_;
     busy_ += done.seconds;
-    tokens_ += done.samples * plan_.model.context;
+    tokens_ += done.samples * plan_.context;
     if (done.step == 0) history_.loss_first = done.loss;
     history_.loss_last = done.loss;
     history_.gradient_norm = done.norm;
@@ -405,19 +410,21 @@ class run {
   // Whoever was asked to leave does so with what is saved; what a signal after the training asks is the same.
   int finish(fit_report const& report, double seconds) {
     auto const no_time = [this] { return asked::most() >= asked::leave || asked::times() > heard_; };
-    auto const held_out = held_out_loss_(*trainer_, world_, held_out_, no_time);
+    bool const trained = plan_.steps > 0;
+    auto const held_out = trained ? held_out_loss_(*trainer_, world_, held_out_, no_time) : history_.held_out_first;
     auto const hash = trainer_->state_hash();
     bool const hurried = asked_anywhere(world_, no_time());
     std::string sample;
-    if (!hurried) {
+    if (!hurried && trained) {
       trireme::detail::together(saving_, [&] { write_model(plan_.files.directory, plan_.model, *trainer_, writes()); });
       write_timeline();
-      sample = generate(*trainer_, "In the beginning", plan_.model.context, 240, plan_.seed,
+      sample = generate(*trainer_, "In the beginning", plan_.context, 240, plan_.seed,
                         [&] { return asked_anywhere(world_, no_time()); });
     }
     bool const lost = history_.skipped_last > 0 || (std::isnan(held_out) && !hurried);
     if (!writes()) return lost ? 1 : 0;
     auto const steps = std::max<std::int64_t>(report.steps, 1);
+    auto const of_training = [&](double number) { return trained ? json::value(number) : json::value(nullptr); };
     auto summary =
         json::value::make({{"communicator", std::string(world_type::name)},
                            {"ranks", world_.size()},
@@ -426,17 +433,17 @@ class run {
                            {"compression", plan_.compression},
                            {"steps", trainer_->steps()},
                            {"seed", plan_.seed},
-                           {"loss_first", history_.loss_first},
-                           {"loss_last", history_.loss_last},
+                           {"loss_first", of_training(history_.loss_first)},
+                           {"loss_last", of_training(history_.loss_last)},
                            {"steps_skipped_last", history_.skipped_last},
                            {"restarts", history_.restarts},
                            {"lost_steps", history_.lost_steps},
-                           {"gradient_norm", history_.gradient_norm},
+                           {"gradient_norm", of_training(history_.gradient_norm)},
                            {"held_out_first", history_.held_out_first},
                            {"held_out_last", held_out},
                            {"text", plan_.text},
                            {"text_sha256", about_text_.sha256},
-                           {"context", plan_.model.context},
+                           {"context", plan_.context},
                            {"held_out_begin", held_out_.description().first_byte},
                            {"held_out_windows", held_out_.size()},
                            {"tokens_per_second", busy_ > 0 ? static_cast<double>(tokens_) / busy_ : 0.0},
@@ -454,8 +461,15 @@ class run {
       }
     }
     formats::atomic_write(plan_.files.at("summary.json"), json::to_string(summary, 2) + "\n");
-    tell(report, held_out, sample, hurried);
+    trained ? tell(report, held_out, sample, hurried) : tell(held_out);
     return lost ? 1 : 0;
+  }
+
+  void tell(double held_out) const {  // where nothing was trained
+    std::printf("\nheld-out loss %.4f nats a byte on %d ranks\n\nthe run     %s/summary.json\n", held_out,
+                world_.size(), plan_.files.directory.c_str());
+    std::fflush(stdout);
+    if (std::isnan(held_out)) std::fprintf(stderr, "train_gpt: the held-out loss is not a number\n");
   }
 
   void tell(fit_report const& report, double held_out, std::string const& sample, bool hurried) const {
@@ -468,8 +482,7 @@ class run {
     if (!sample.empty()) std::printf("%s\n\n", sample.c_str());
     std::printf("the run     %s/summary.json\n", directory);
     if (!hurried) {
-      std::printf("the model   %s/model%s\n", directory,
-                  plan_.model.experts > 0 ? "" : " (GPT2LMHeadModel.from_pretrained reads it)");
+      std::printf("the model   %s/model%s\n", directory, readers_of(plan_.model).c_str());
     }
     if (best_) std::printf("the best    %s (held-out loss %.4f)\n", best_->path.c_str(), best_->held_out);
     std::printf("checkpoint  %s (--name and --resume go on from it)\nto look at  tensorboard --logdir %s",
@@ -579,6 +592,8 @@ void prepare(plan const& what, text_record const& text, world_type& world, std::
       std::fprintf(stderr, "%s held an earlier run, which is now %s\n", what.files.directory.c_str(), aside.c_str());
     }
     formats::atomic_write(what.files.at("options.json"), what.saved_options);
+    if (!what.from.empty())
+      formats::atomic_write(what.files.at("config.json"), json::to_string(config_of(what.model), 2) + "\n");
     text.write(what.files.at("text.json"));
   });
 }
@@ -607,12 +622,17 @@ int train(options& given) {
   comm::threads const ranks_of_run{.ranks = ranks, .deadline = given.seconds("deadline")};
   auto const world_ranks = ranks, ranks_here = ranks;
 #endif
-  plan const what(given);
+  auto const begun = given.resume() && files.exists("config.json");
+  if (given.resume() && given.was_given("from") && !begun)
+    throw config_error("--from begins a run, but this one began without it; leave it out beside --resume");
+  plan const what(given, given.text("from").empty()
+                             ? model_choice::described_by(given)
+                             : model_choice::from_files(given, begun ? files.directory : given.text("from")));
   preemption_notice const notice(given.text("preemption-notice"), comm::reports(""));
   late_calls const late(what.files.directory);
   expect_room(what.need(world_ranks, ranks_here, 0));
   auto text = examine_text(what.text, what.runs, comm::reports(""));
-  auto const parts = cut_text(text, text_before, what.model.context, what.accept_new_text);
+  auto const parts = cut_text(text, text_before, what.context, what.accept_new_text);
   expect_room(what.need(world_ranks, ranks_here, parts.training.size()));
   comm::recovery const again{
       .attempts = what.recover, .min_ranks = what.recover_ranks, .on_failure = [&](comm::recovered const& now) {

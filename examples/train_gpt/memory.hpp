@@ -11,32 +11,26 @@
 #include <string_view>
 
 #include "trireme/core/error.hpp"
-#include "trireme/nn/gpt.hpp"
 
 /// What a run is to hold, as far as its memory goes. In doubles: no product of sizes overflows.
 struct memory_need {
-  trireme::nn::gpt model;
+  double parameters = 0;
+  double channels = 0;
+  double layers = 0;
+  double context = 0;         ///< tokens of a sequence
   double sequences = 0;       ///< of the largest micro-batch
   double ranks = 1;           ///< of the world
   double ranks_here = 1;      ///< of them on this machine
   double moments = 2;         ///< that the optimizer keeps of a parameter
   bool each_has_all = false;  ///< each rank trains the whole model, with all of the optimizer's state
 
-  [[nodiscard]] double parameters() const {
-    auto const c = static_cast<double>(model.channels), experts = static_cast<double>(model.experts);
-    auto const mlp = 8 * c * c + 5 * c;
-    auto const block = 4 * c * c + 8 * c + (experts > 0 ? experts * (mlp + c) : mlp);
-    return c * static_cast<double>(model.vocabulary + model.context + 2) + static_cast<double>(model.layers) * block;
-  }
-
   /// Less than what it takes, whatever the strategy: a run that fits is never refused.
   [[nodiscard]] double least_bytes() const {
-    auto const c = static_cast<double>(model.channels), layers = static_cast<double>(model.layers);
     auto const copies = each_has_all ? ranks_here : ranks_here / ranks;
-    double const training = (8 + 4 * moments) * parameters() * copies;  // values, gradients and moments in float
-    double const evaluation = 4 * parameters() * ranks_here;  // every rank's copy of the model that is written to disk
-    double const units = 16384 * layers * ranks_here;         // half of what a block is made of, however small
-    double const activations = 16 * sequences * static_cast<double>(model.context) * c * layers * ranks_here / ranks;
+    double const training = (8 + 4 * moments) * parameters * copies;  // values, gradients and moments in float
+    double const evaluation = 4 * parameters * ranks_here;  // every rank's copy of the model that is written to disk
+    double const units = 16384 * layers * ranks_here;       // half of what a block is made of, however small
+    double const activations = 16 * sequences * context * channels * layers * ranks_here / ranks;
     return training + evaluation + units + activations;
   }
 };
@@ -107,7 +101,7 @@ inline void expect_room(memory_need const& need) {
   auto const left = detail::memory_left();
   if (!left || least <= *left) return;
   char parameters[32];
-  std::snprintf(parameters, sizeof parameters, "%.3g", need.parameters());
+  std::snprintf(parameters, sizeof parameters, "%.3g", need.parameters);
   throw trireme::config_error(
       trireme::text("training a model of ", static_cast<char const*>(parameters), " parameters takes at least ",
                     detail::readable_bytes(least), " for the ", need.ranks_here, " of ", need.ranks,

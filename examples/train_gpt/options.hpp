@@ -23,7 +23,7 @@ class options {
   options() {
     add("ranks", "", "N", "ranks: threads, or processes under --mpi (one a core if not given)");
     add("text", "", "FILE", "a UTF-8 text; its bytes are the tokens, its last 10 % is held out");
-    add("steps", "700", "N", "steps of the whole schedule");
+    add("steps", "700", "N", "steps of the whole schedule (0 = only evaluate, and write the summary)");
     add("seed", "1", "S", "of parameters, order of the data and dropout");
     add("name", "gpt", "NAME", "the run's directory is runs/NAME");
     add("parallel", "data", "P",
@@ -39,14 +39,22 @@ class options {
     add("compression", "none", "C",
         "none | bf16 | top_k (1 % of the gradients, with error feedback) | power_sgd (rank 4, with error feedback), "
         "for data and zero1 alone");
-    add("layers", "4", "N", "blocks of the GPT");
+    add("model", "gpt", "M", "gpt | llama (GPT-2's blocks, or LLaMA's)");
+    add("from", "", "DIR",
+        "begin with the model and the parameters in Hugging Face's files: config.json and model.safetensors, or an "
+        "index of several (GPT-2, LLaMA, Qwen 2, Mistral)");
+    add("layers", "4", "N", "blocks of the model");
     add("heads", "4", "N", "attention heads of a block");
     add("channels", "192", "N", "width of the residual stream; divisible by the heads");
-    add("experts", "0", "N", "mlps of a block, of which each token chooses some (0 = one mlp for all tokens)");
+    add("kv-heads", "0", "N",
+        "of a llama: heads of keys and values, shared by several queries each (0 = as many as heads)");
+    add("hidden", "0", "N", "of a llama: width of the mlp (0 = 8/3 of the channels, rounded up to a multiple of 32)");
+    add("experts", "0", "N",
+        "of a gpt: mlps of a block, of which each token chooses some (0 = one mlp for all tokens)");
     add("experts-a-token", "2", "K", "how many it chooses");
     add("balance", "0", "W", "weight of the loss that asks tokens to choose all experts alike");
     add("context", "128", "N", "tokens of a sequence");
-    add("dropout", "0", "P", "probability, 0 <= P < 1");
+    add("dropout", "0", "P", "of a gpt: probability, 0 <= P < 1");
     add("batch", "32", "N", "sequences a step, over all ranks");
     add("micro-batches", "0", "N", "logical micro-batches of a batch (0 = one a rank; four a rank in a pipeline)");
     add("optimizer", "adamw", "O", "adamw | sgd | muon | adafactor | lamb (the last three not with tensor or expert)");

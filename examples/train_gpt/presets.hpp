@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "model_choice.hpp"
 #include "optimizer_choice.hpp"
 #include "parallel_choice.hpp"
 #include "trireme/train/any_trainer.hpp"
@@ -26,7 +27,7 @@ struct preset {
 /// The one place where a choice at run time becomes a type. One type serves all meshes with the same data-like axis,
 /// and one all lossy compressors.
 template <class Precision, class World>
-[[nodiscard]] std::unique_ptr<trireme::any_trainer> make_preset(preset const& chosen, trireme::nn::gpt const& model,
+[[nodiscard]] std::unique_ptr<trireme::any_trainer> make_preset(preset const& chosen, language_model const& model,
                                                                 optimizer_choice const& optimizer, World& world) {
   using namespace trireme;
   using axis = parallel_choice::splits_samples;
@@ -67,11 +68,11 @@ template <class Precision, class World>
 }
 
 template <class World>
-[[nodiscard]] std::unique_ptr<trireme::any_trainer> make_fp32(preset const&, trireme::nn::gpt const&,
+[[nodiscard]] std::unique_ptr<trireme::any_trainer> make_fp32(preset const&, language_model const&,
                                                               optimizer_choice const&, World&);
 template <class World>
-[[nodiscard]] std::unique_ptr<trireme::any_trainer> make_bf16(preset const&, trireme::nn::gpt const&,
+[[nodiscard]] std::unique_ptr<trireme::any_trainer> make_bf16(preset const&, language_model const&,
                                                               optimizer_choice const&, World&);
 template <class World>
-[[nodiscard]] std::unique_ptr<trireme::any_trainer> make_fp16(preset const&, trireme::nn::gpt const&,
+[[nodiscard]] std::unique_ptr<trireme::any_trainer> make_fp16(preset const&, language_model const&,
                                                               optimizer_choice const&, World&);

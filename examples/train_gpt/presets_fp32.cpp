@@ -2,7 +2,7 @@
 #include "world.hpp"
 
 template <>
-std::unique_ptr<trireme::any_trainer> make_fp32(preset const& chosen, trireme::nn::gpt const& model,
+std::unique_ptr<trireme::any_trainer> make_fp32(preset const& chosen, language_model const& model,
                                                 optimizer_choice const& optimizer, world_type& world) {
   return make_preset<trireme::precision::fp32>(chosen, model, optimizer, world);
 }

@@ -13,11 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "model_choice.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/formats/directory.hpp"
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/json.hpp"
-#include "trireme/formats/safetensors.hpp"
+#include "trireme/nn/pretrained.hpp"
 #include "trireme/train/any_trainer.hpp"
 #include "trireme/trireme.hpp"
 
@@ -130,53 +131,19 @@ inline bool run_files::can_be_resumed() const {
       checkpoints(), "this run has trained, but its checkpoints are gone; bring them back, or give another --name");
 }
 
-/// Queries, keys and values are one matrix in a file: (inputs, 3, outputs) is written as (inputs, 3 * outputs).
-inline trireme::shape file_extents(std::string const& name, trireme::shape const& extents) {
-  if (name.ends_with(".c_attn.weight")) return {extents[0], extents.size() / extents[0]};
-  if (name.ends_with(".c_attn.bias")) return {extents.size()};
-  return extents;
+/// Collective; rank 0 writes. The model in Hugging Face's files, in RUN/model.
+inline void write_model(std::string const& run_directory, language_model const& model, trireme::any_trainer& trainer,
+                        bool writes) {
+  trireme::nn::pretrained_writer out(model.in_files());
+  trainer.for_each_parameter([&](std::string const& name, trireme::shape const&, std::span<float const> values) {
+    if (writes) out.add(name, values);
+  });
+  if (writes) out.write(trireme::formats::directory(run_directory).make("model"), config_of(model));
 }
 
-/// Collective; rank 0 writes. The model in Hugging Face's names and layout: GPT2LMHeadModel.from_pretrained(RUN/model),
-/// unless it has experts, which that one does not know.
-inline void write_model(std::string const& run_directory, trireme::nn::gpt const& model, trireme::any_trainer& trainer,
-                        bool writes) {
-  namespace json = trireme::formats::json;
-  namespace safetensors = trireme::formats::safetensors;
-  std::vector<safetensors::entry> entries;
-  std::vector<std::vector<float>> values;
-  trainer.for_each_parameter(
-      [&](std::string const& name, trireme::shape const& extents, std::span<float const> numbers) {
-        if (!writes) return;
-        entries.push_back({name, trireme::dtype::f32, file_extents(name, extents)});
-        values.emplace_back(numbers.begin(), numbers.end());
-      });
-  if (!writes) return;
-  auto const directory = trireme::formats::directory(run_directory).make("model");
-  safetensors::writer writer(directory, "model.safetensors", std::move(entries), {{"format", "pt"}});
-  for (auto const& numbers : values) writer.write(std::as_bytes(std::span(numbers)));
-  writer.finish();
-  json::value config = json::value::make({{"model_type", "gpt2"},
-                                          {"architectures", json::array{"GPT2LMHeadModel"}},
-                                          {"vocab_size", model.vocabulary},
-                                          {"n_positions", model.context},
-                                          {"n_embd", model.channels},
-                                          {"n_layer", model.layers},
-                                          {"n_head", model.heads},
-                                          {"activation_function", "gelu_new"},
-                                          {"layer_norm_epsilon", 1e-5},
-                                          {"resid_pdrop", model.dropout},
-                                          {"embd_pdrop", model.dropout},
-                                          {"attn_pdrop", model.dropout},
-                                          {"tie_word_embeddings", true},
-                                          {"bos_token_id", nullptr},
-                                          {"eos_token_id", nullptr},
-                                          {"torch_dtype", "float32"}});
-  if (model.experts > 0) {
-    config.set("model_type", "gpt_experts");
-    config.set("architectures", json::array{});
-    config.set("num_local_experts", model.experts);
-    config.set("num_experts_per_tok", model.top_k);
-  }
-  trireme::formats::atomic_write(directory, "config.json", json::to_string(config, 2) + "\n");
+/// Who reads the model of a run, as it is told to the user; nothing if that is this program alone.
+inline std::string readers_of(language_model const& model) {
+  auto const config = config_of(model);
+  auto const& classes = config.at("architectures").as_array();
+  return classes.empty() ? "" : trireme::text(" (", classes.front().as_string(), ".from_pretrained reads it)");
 }

@@ -2,7 +2,8 @@
 
 // All that a training program needs. Apart, because not every program wants them: the communicators of comm/mpi.hpp,
 // comm/processes.hpp, comm/hierarchical.hpp and comm/nccl.hpp, the decorators (comm/checked.hpp, ...),
-// formats/tensorboard.hpp, formats/chrome_trace.hpp and observe/progress.hpp.
+// formats/tensorboard.hpp, formats/chrome_trace.hpp, observe/progress.hpp, nn/one_of.hpp (a model chosen at run time),
+// nn/pretrained.hpp and train/pretrained.hpp (models in Hugging Face's files).
 
 #include "trireme/comm/comm.hpp"
 #include "trireme/compression/compression.hpp"

@@ -1,12 +1,13 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 86b44027d348f688edf6e99d294e7522493b4681d16d9eef48f2234e6b557ec5
+// SHA-256 of the sources: fe16dae07aa925065869376b7d9f8c15a9446d09261c5536336582cfd6f463a2
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // ---- trireme/trireme.hpp
 // All that a training program needs. Apart, because not every program wants them: the communicators of comm/mpi.hpp,
 // comm/processes.hpp, comm/hierarchical.hpp and comm/nccl.hpp, the decorators (comm/checked.hpp, ...),
-// formats/tensorboard.hpp, formats/chrome_trace.hpp and observe/progress.hpp.
+// formats/tensorboard.hpp, formats/chrome_trace.hpp, observe/progress.hpp, nn/one_of.hpp (a model chosen at run time),
+// nn/pretrained.hpp and train/pretrained.hpp (models in Hugging Face's files).
 
 // ---- trireme/comm/comm.hpp
 // The communicators within this process: self and threads. Separate are comm/processes.hpp, comm/hierarchical.hpp,
@@ -1805,6 +1806,10 @@ struct parameter_info {
   /// The kind of axis along which ranks hold different parts of it (axis_parameters::dealt): then all ranks of a tensor
   /// group have the same part. Empty: there is none.
   std::string_view dealt{};
+  /// Above 0, nobody trains it: it is a running mean of what its layer measures. In a step value += running * (mean -
+  /// value), whatever the optimizer. The layer adds to its gradient, in each micro-batch, pass.weight times the number
+  /// of samples times what it has measured; neither norm nor clipping sees it.
+  double running = 0;
 
   [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
   [[nodiscard]] shape const& whole_extents() const noexcept { return is_part() ? whole : extents; }
@@ -10402,6 +10407,9 @@ void emit_block(Emit& emit, Block const& block, bool saves_its_input_only) {
 
 }  // namespace trireme::nn
 
+// ---- trireme/nn/expression.hpp
+#include <tuple>
+
 // ---- trireme/contract/context_group.hpp
 namespace trireme {
 
@@ -10508,10 +10516,7 @@ concept cuts_context = requires {
 
 }  // namespace trireme
 
-// ---- trireme/nn/expression.hpp
-#include <tuple>
-
-// ---- trireme/nn/detail/own_rows.hpp
+// ---- trireme/nn/detail/own_rows.hpp (goes on)
 namespace trireme::nn::detail {
 
 /// The sum over the tensor group of what term(memory) computes. Where rows are cut, only the rows that lie here are
@@ -10766,6 +10771,18 @@ struct columns {
   friend bool operator==(columns const&, columns const&) = default;
 };
 
+/// Says that rows are images: (height, width, channels), channels innermost. A layer of its own, which does nothing:
+/// layers that work on images follow it, and tell each other what becomes of the shape.
+///
+/// Errors   config_error for rows of another number of numbers.
+struct image {
+  static constexpr nn::flow flow = nn::flow::rows;
+  std::int64_t height = 0, width = 0, channels = 0;
+  friend bool operator==(image const&, image const&) = default;
+
+  [[nodiscard]] constexpr std::int64_t size() const noexcept { return height * width * channels; }
+};
+
 template <class Env>
 class loss_node;
 
@@ -10777,6 +10794,7 @@ struct placing {
   share own;                       ///< this rank's share of the tensor group
   std::string name{};              ///< of the layer: its parameters are `name` + ".weight" and so on
   std::int64_t width = 0;          ///< numbers in a whole row of the input; a layer sets it to that of its result
+  nn::image image{};               ///< that a row of the input is; of another size than `width`: it is none
   std::uint32_t site = 0;          ///< the next dropout site
   columns cut{};                   ///< of the input, where it lies in columns; set by the layer that made them
   columns wanted{};                ///< of the result of a product with role::spread
@@ -11349,50 +11367,44 @@ struct product_of {
   B b;
   friend bool operator==(product_of const&, product_of const&) = default;
 };
-
-namespace detail {
+/// The results of all branches on x, side by side in each row.
+template <class... L>
+struct beside_of {
+  chain_of<L...> branches;
+  friend bool operator==(beside_of const&, beside_of const&) = default;
+};
+/// `count` layers alike, one after the other, named 0, 1, 2, ...; each has parameters of its own.
 template <class L>
-auto as_tuple(L layer) {
-  return std::tuple<L>(std::move(layer));
-}
-template <class... L>
-auto as_tuple(chain_of<L...> chain) {
-  return std::move(chain.layers);
-}
-template <class... L>
-chain_of<L...> as_chain(std::tuple<L...> layers) {
-  return {std::move(layers)};
-}
-}  // namespace detail
+struct repeat_of {
+  std::int64_t count = 0;
+  L layer;
+  friend bool operator==(repeat_of const&, repeat_of const&) = default;
+};
 
-/// One layer after the other. A chain among them is replaced by its layers, so that products meet their activations.
+/// One layer after the other. A chain within it counts as its layers, so products meet their activations.
 template <class... L>
-[[nodiscard]] auto chain(L... layers) {
-  return detail::as_chain(std::tuple_cat(detail::as_tuple(std::move(layers))...));
+[[nodiscard]] chain_of<L...> chain(L... layers) {
+  return {{std::move(layers)...}};
 }
 template <class L>
 [[nodiscard]] named_of<L> named(std::string name, L layer) {
   return {std::move(name), std::move(layer)};
 }
-template <class L>
-[[nodiscard]] named_of<L> named(std::string const& name, named_of<L> layer) {
-  return {name + "." + layer.name, std::move(layer.layer)};
-}
 template <class... L>
-[[nodiscard]] auto named(std::string const& name, chain_of<L...> layers) {
-  return std::apply([&](auto... each) { return nn::chain(nn::named(name, std::move(each))...); },
-                    std::move(layers.layers));
-}
-template <class... L>
-[[nodiscard]] auto residual(L... layers) {
-  auto branch = nn::chain(std::move(layers)...);
-  return residual_of<decltype(branch)>{std::move(branch)};
+[[nodiscard]] residual_of<chain_of<L...>> residual(L... layers) {
+  return {nn::chain(std::move(layers)...)};
 }
 template <class A, class B>
-[[nodiscard]] auto product(A a, B b) {
-  auto left = nn::chain(std::move(a));
-  auto right = nn::chain(std::move(b));
-  return product_of<decltype(left), decltype(right)>{std::move(left), std::move(right)};
+[[nodiscard]] product_of<A, B> product(A a, B b) {
+  return {std::move(a), std::move(b)};
+}
+template <class... L>
+[[nodiscard]] beside_of<L...> beside(L... branches) {
+  return {nn::chain(std::move(branches)...)};
+}
+template <class L>
+[[nodiscard]] repeat_of<L> repeat(std::int64_t count, L layer) {
+  return {count, std::move(layer)};
 }
 
 // ---- checks at compile time
@@ -11407,10 +11419,29 @@ struct says_of {
     }
   }();
 };
-template <class L>
-struct says_of<named_of<L>> : says_of<L> {};
 
 namespace detail {
+
+/// The layers of an expression in their order, without names, and with chains within chains taken apart.
+template <class... L>
+struct layer_list {};
+template <class... A, class... B>
+constexpr layer_list<A..., B...> operator+(layer_list<A...>, layer_list<B...>) {
+  return {};
+}
+template <class L>
+struct layers_in {
+  using type = layer_list<L>;
+};
+template <class... L>
+struct layers_in<chain_of<L...>> {
+  using type = decltype((layer_list<>{} + ... + typename layers_in<L>::type{}));
+};
+template <class L>
+struct layers_in<named_of<L>> : layers_in<L> {};
+// Two of them show what follows what.
+template <class L>
+struct layers_in<repeat_of<L>> : layers_in<chain_of<L, L>> {};
 
 /// Refuses a layer that cannot stand where it does. The compiler's message names the layer: it is the first argument.
 template <class Layer, misfit What>
@@ -11450,11 +11481,11 @@ struct inside {
     return true;
   }
 };
-template <class L>
-struct inside<named_of<L>> : inside<L> {};
 
+template <class List>
+struct list_check;
 template <class... L>
-struct chain_check {
+struct list_check<layer_list<L...>> {
   static constexpr std::size_t count = sizeof...(L);
   static constexpr std::array<layer_says, count> says{says_of<L>::value...};
   struct placed {
@@ -11493,10 +11524,8 @@ struct chain_check {
   }
 };
 
-template <class... L>
-constexpr chain_check<L...> check_of(chain_of<L...> const*);
-template <class Chain>
-using check = decltype(check_of(static_cast<Chain const*>(nullptr)));
+template <class Expression>
+using check = list_check<typename layers_in<Expression>::type>;
 
 template <class A, class B>
 struct inside<product_of<A, B>> {
@@ -11504,6 +11533,13 @@ struct inside<product_of<A, B>> {
   static constexpr bool fits() {
     constexpr auto exit = As == role::spread ? lie::columns : lie::rows;
     return check<A>::template fits<Takes, exit>() && check<B>::template fits<Takes, exit>();
+  }
+};
+template <class... L>
+struct inside<beside_of<L...>> {
+  template <role, lie Takes>
+  static constexpr bool fits() {
+    return (check<L>::template fits<Takes, lie::rows>() && ...);
   }
 };
 template <class Chain>
@@ -11520,6 +11556,10 @@ template <class Chain>
 struct says_of<residual_of<Chain>> {
   static constexpr layer_says value{.does = flow::rows};
 };
+template <class... L>
+struct says_of<beside_of<L...>> {
+  static constexpr layer_says value{.does = flow::fork};
+};
 template <class A, class B>
 struct says_of<product_of<A, B>> {
   static constexpr layer_says a = detail::check<A>::as_branch(), b = detail::check<B>::as_branch();
@@ -11531,7 +11571,7 @@ struct says_of<product_of<A, B>> {
 /// unit that is an expression is checked like this without a call.
 template <class L>
 [[nodiscard]] constexpr bool fits(L const&) {
-  return detail::check<decltype(nn::chain(std::declval<L>()))>::fits_unit();
+  return detail::check<L>::fits_unit();
 }
 
 // ---- run states
@@ -11614,9 +11654,18 @@ void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
 }
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer);
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, repeat_of<L> const& layers);
 template <class Env, class... L>
 void append_nodes(std::vector<node_pointer<Env>>& out, chain_of<L...> const& chain) {
   std::apply([&](auto const&... each) { (append_nodes<Env>(out, each), ...); }, chain.layers);
+}
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, repeat_of<L> const& layers) {
+  if (layers.count < 1) {
+    throw config_error(text("trireme::nn::repeat: ", layers.count, " layers; repeat a layer once or more"));
+  }
+  for (std::int64_t i = 0; i < layers.count; ++i) append_nodes<Env>(out, nn::named(std::to_string(i), layers.layer));
 }
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer) {
@@ -11662,10 +11711,13 @@ class residual_node final : public node<Env> {
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
     auto const from = at.width;
+    auto const image = at.image;
     branch_.place(at, lie::rows, lie::rows);
-    if (at.width == from) return;
+    bool const alike = at.image == image || image.size() != from;
+    if (at.width == from && alike) return;
     throw config_error(text("trireme::nn::residual: a branch of ", at.name, " makes rows of ", at.width,
-                            " numbers from rows of ", from, "; what is added to its input must be as wide"));
+                            " numbers from rows of ", from, "; what is added to its input must be as wide",
+                            alike ? "" : ", and images of one shape"));
   }
   chain_node<Env> branch_;
 };
@@ -11728,6 +11780,7 @@ class product_node final : public node<Env> {
     a_.place(at, step.takes, exit);
     auto const one = at;
     at.width = before.width, at.cut = before.cut, at.wanted = before.wanted, at.act = before.act;
+    at.image = before.image;
     b_.place(at, step.takes, exit);
     if (one.width == at.width && (!spread || one.cut == at.cut)) return;
     throw config_error(text("trireme::nn::product: the factors of ", at.name, " are ", one.width, " and ", at.width,
@@ -11748,8 +11801,92 @@ class product_node final : public node<Env> {
   per_slot<saved> kept_;
 };
 
+template <class Env>
+class beside_node final : public node<Env> {
+  using kernels = ops::on<typename Env::space>;
+  using value = typename Env::compute;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  template <class... L>
+  explicit beside_node(beside_of<L...> const& what) : beside_node() {
+    std::apply([&](auto const&... each) { (branches_.emplace_back(nodes_of<Env>(each)), ...); }, what.branches.layers);
+  }
+  explicit beside_node(std::vector<std::vector<node_pointer<Env>>> branches) : beside_node() {
+    for (auto& each : branches) branches_.emplace_back(std::move(each));
+  }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::fork}; }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override {
+    std::int64_t sum = 0;
+    for (auto const& each : branches_) sum += each.width(from);
+    return sum;
+  }
+  void visit(parameter_visitor<Env> const& each) override {
+    for (auto& one : branches_) one.visit(each);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    auto const y = to.template take<value>({x.v.extent(0), all_columns()});
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < branches_.size(); ++i) {
+      kernels::copy_columns(y, at, branches_[i].forward(pass, x.v).v, 0, columns_[i]);
+      at += columns_[i];
+    }
+    return {y, true};
+  }
+  // Each branch gets its columns of dy before any of them runs: where dx goes may be the memory of dy.
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half when) override {
+    bool const later = when == half::later;
+    std::vector<view> parts;
+    std::int64_t at = 0;
+    for (auto const columns : columns_) {
+      parts.push_back((later ? pass.activations : pass.scratch).template take<value>({dy.extent(0), columns}));
+      kernels::copy_columns(parts.back(), 0, dy, at, columns);
+      at += columns;
+    }
+    for (std::size_t i = 0; i < branches_.size(); ++i) {
+      branches_[i].backward(pass, x, {parts[i], true, later ? memory::kept : memory::scratch},
+                            {to.into, to.accumulate || i > 0}, when);
+    }
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
+    for (auto& each : branches_) each.backward_weight(pass, x);
+  }
+  void serve_forward(pass<Env>& pass) override {
+    for (auto& each : branches_) each.serve_forward(pass);
+  }
+  void serve_backward(pass<Env>& pass) override {
+    for (auto i = branches_.size(); i-- > 0;) branches_[i].serve_backward(pass);
+  }
+
+ private:
+  beside_node() { this->facts_.inside = this->facts_.accumulates = true; }
+  void do_place(placing<Env>& at, layer_step const& step) override {
+    auto const from = at.width;
+    auto const image = at.image;
+    for (auto& each : branches_) {
+      at.width = from, at.image = image;
+      at.act = ops::activation::none;
+      each.place(at, step.takes, lie::rows);
+      columns_.push_back(at.width);
+    }
+    at.width = all_columns(), at.image = {};
+  }
+  [[nodiscard]] std::int64_t all_columns() const {
+    return std::accumulate(columns_.begin(), columns_.end(), std::int64_t{0});
+  }
+
+  std::vector<chain_node<Env>> branches_;
+  std::vector<std::int64_t> columns_;  // of each branch's result
+};
+
 }  // namespace detail
 
+template <class Env, class... L>
+struct node_of<Env, beside_of<L...>> {
+  using type = detail::beside_node<Env>;
+};
 template <class Env, class Chain>
 struct node_of<Env, residual_of<Chain>> {
   using type = detail::residual_node<Env>;
@@ -11782,8 +11919,7 @@ class expression {
   template <unit_of_layers Unit>
   explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
       : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups) {
-    using layers = std::remove_cvref_t<decltype(unit.layers())>;
-    static_assert(detail::check<decltype(nn::chain(std::declval<layers>()))>::fits_unit());
+    static_assert(detail::check<std::remove_cvref_t<decltype(unit.layers())>>::fits_unit());
   }
   expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
              rank_groups<Env> const& groups)
@@ -11791,7 +11927,7 @@ class expression {
     auto const says = layers_.says();
     begins_ = entry_of(says) == lie::nothing;
     ends_ = exit_of(says) == lie::nothing;
-    placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, site};
+    placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, {}, site};
     layers_.place(at, entry_of(says), exit_of(says));
   }
   void visit(auto&& each) {
@@ -11853,7 +11989,79 @@ block(std::string, std::int64_t, std::uint32_t, Layers) -> block<Layers>;
 
 }  // namespace trireme::nn
 
-// ---- trireme/nn/embedding.hpp (goes on)
+// ---- trireme/nn/elementwise.hpp (goes on)
+namespace trireme::nn {
+
+/// An activation of your own: y = f(x), number by number, with the derivative df(x), or df(x, y) where that is
+/// shorter to compute.
+///
+/// Numerics both are called with numbers of the accumulate type (double under fp64, else float); a result is rounded
+///          once.
+/// Bytes    keeps x; with df(x, y) also y.
+/// @example nn::elementwise{[](auto x) { return x / (1 + std::abs(x)); },
+///                          [](auto x) { return 1 / ((1 + std::abs(x)) * (1 + std::abs(x))); }}
+/// @see     nn::gelu and the others, which the product before them does on its way out
+template <class F, class Derivative>
+struct elementwise {
+  static constexpr nn::flow flow = nn::flow::any;
+  F f;
+  Derivative df;
+};
+template <class F, class Derivative>
+elementwise(F, Derivative) -> elementwise<F, Derivative>;
+
+namespace detail {
+
+template <class Env, class F, class Derivative>
+class elementwise_node final : public node<Env> {
+  using number = typename Env::accumulate;
+  using kernels = ops::on<typename Env::space>;
+  static constexpr bool reads_y = std::invocable<Derivative const&, number, number>;
+  static_assert(std::invocable<F const&, number> && (reads_y || std::invocable<Derivative const&, number>),
+                "trireme::nn::elementwise: its functions are f(x) and df(x) or df(x, y), of numbers of the type "
+                "float or double");
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit elementwise_node(elementwise<F, Derivative> const& what) : what_(what) {
+    this->facts_.in_place = true;
+    this->facts_.reads_y = reads_y;
+  }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::any}; }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    auto const y = to.template take<typename Env::compute>(x.v.extents());
+    kernels::each(y, x.v, what_.f);
+    if constexpr (reads_y) y_[pass] = y;
+    return {y, !reads_y};
+  }
+  void backward_in_place(pass<Env>& pass, layer_input<Env> x, gradient<Env> d, half) override {
+    if constexpr (reads_y) {
+      kernels::each(d.v, d.v, x.get(pass), y_[pass],
+                    [&](number dy, number at, number y) { return dy * static_cast<number>(what_.df(at, y)); });
+    } else {
+      kernels::each(d.v, d.v, x.get(pass),
+                    [&](number dy, number at) { return dy * static_cast<number>(what_.df(at)); });
+    }
+  }
+
+ private:
+  void do_place(placing<Env>&, layer_step const&) override {}
+  elementwise<F, Derivative> what_;
+  per_slot<view> y_;
+};
+
+}  // namespace detail
+
+template <class Env, class F, class Derivative>
+struct node_of<Env, elementwise<F, Derivative>> {
+  using type = detail::elementwise_node<Env, F, Derivative>;
+};
+
+}  // namespace trireme::nn
+
+// ---- trireme/nn/embedding.hpp
 namespace trireme::nn {
 
 /// The first layer of a model of tokens: y[b,t] = table[token[b,t]], and + positions[t] if `positions` is not 0, and
@@ -20847,11 +21055,35 @@ namespace trireme::ops {
 
 /// The elements themselves, for loops of your own where there is no kernel.
 struct host_values {
+  /// y[i] = f(x[i]...), computed in accumulate_t of each type and rounded once. y may be any of the x's.
+  /// Shapes   all views have the same number of elements.
+  /// Threads  the calling one. In memory that does not exist (phantom) f is not called.
+  /// Errors   assertion_error (light) if the sizes differ.
+  /// @param rest  the views x..., and then f.
+  template <class T, class... Rest>
+  static void each(tensor_view<T, host> y, Rest const&... rest) {
+    auto const all = std::tie(rest...);
+    apply(y, std::get<sizeof...(Rest) - 1>(all), all, std::make_index_sequence<sizeof...(Rest) - 1>{});
+  }
+
   /// Calls f(span of the elements)... of each view, in the calling thread. In memory that does not exist (phantom) f is
   /// not called.
   template <class F, class... T>
   static void with_values(F&& f, tensor_view<T, host>... views) {
     f(std::span<T>(raw(views), static_cast<std::size_t>(views.size()))...);
+  }
+
+ private:
+  template <class T, class F, class All, std::size_t... I>
+  static void apply(tensor_view<T, host> y, F const& f, All const& all, std::index_sequence<I...>) {
+    (detail::same_size("each", y.size(), std::get<I>(all).size()), ...);
+    loop(
+        raw(y), y.size(), [&](auto... x) { return f(x...); }, raw(std::get<I>(all))...);
+  }
+  template <class T, class F, class... X>
+  static void loop(T* y, std::int64_t n, F const& f, X const*... x) {
+    for (std::int64_t i = 0; i < n; ++i)
+      y[i] = static_cast<T>(static_cast<accumulate_t<T>>(f(static_cast<accumulate_t<X>>(x[i])...)));
   }
 };
 
@@ -21337,6 +21569,14 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     same("combine_backward", dweights.size(), places.size());
   }
 
+  // loops of one's own
+  template <class T, class... Rest>
+  static void each(view<T> y, Rest const&... rest) {
+    [[maybe_unused]] auto const look = [&](auto const& one) {
+      if constexpr (requires { one.size(); }) same("each", y.size(), one.size());
+    };
+    (look(rest), ...);
+  }
   template <class F, class... T>
   static void with_values(F&&, view<T>...) noexcept {}
 
@@ -22754,7 +22994,8 @@ class mesh_shape {
 
   template <class Order>
   void sort_by(Order const& order) {
-    std::ranges::sort(axes_, {}, [&](degree const& each) { return std::ranges::find(order, each.kind); });
+    auto const place = [&](degree const& each) { return std::find(order.begin(), order.end(), each.kind); };
+    std::sort(axes_.begin(), axes_.end(), [&](degree const& a, degree const& b) { return place(a) < place(b); });
   }
 
   void fit() {
@@ -25057,7 +25298,8 @@ class layout {
     }
   }
   [[nodiscard]] int unit_of(entry const& tensor) const {
-    auto const at = std::ranges::find_if(units_, [&](auto const& each) { return each.last > tensor.uses.front(); });
+    auto const at =
+        std::find_if(units_.begin(), units_.end(), [&](auto const& each) { return each.last > tensor.uses.front(); });
     return static_cast<int>(at - units_.begin());
   }
   void list_buckets() {
@@ -25331,6 +25573,18 @@ template <class Comm, class Strategy, class Compressor>
   expect_agreement(world, "trireme::exchange", rank, items,
                    "bring the same parameters in the same order, and the same policies, on every rank");
   return plan;
+}
+
+/// A lossy compressor makes something else of a running mean.
+template <class Compressor>
+void expect_exact_means(layout const& plan, Compressor const& compressor) {
+  if constexpr (lossless_identity<Compressor>) return;
+  for (auto const& entry : plan.entries()) {
+    if (entry.info.running == 0) continue;
+    throw config_error(text("trireme::exchange: \"", entry.info.name,
+                            "\" is a running mean of what is measured, which ", describe(compressor),
+                            " would change; leave the compressor out"));
+  }
 }
 
 /// Gradients have memory only while a unit uses them: units are known.
@@ -25989,8 +26243,9 @@ struct exchange_result {
 
 /// Of the gradients that an update is about to read.
 struct gradient_numbers {
-  double norm = 0;   ///< global norm, without the scale
-  double scale = 1;  ///< what the losses, and so the gradients, were multiplied by
+  double norm = 0;      ///< global norm, without the scale
+  double scale = 1;     ///< what the losses, and so the gradients, were multiplied by
+  double measured = 1;  ///< and what layers have measured (parameter_info::running): the loss scale
 };
 
 /// How much of the exchange happened while backward was still running, in seconds since the exchange was made.
@@ -26251,8 +26506,9 @@ class gradient_store {
   /// @param places  which of them it runs, ascending; the others add nothing. Its first one is at `first`.
   /// @param rounds  the most micro-batches that any rank runs: lanes are reported so often.
   /// @param scale   the factor that this step's gradients carry.
+  /// @param keep    resident gradients stay as they are.
   void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds,
-             double scale = 1) {
+             double scale = 1, bool keep = false) {
     scale_ = scale;
     leaves_ = leaves;
     rounds_ = rounds;
@@ -26263,7 +26519,7 @@ class gradient_store {
       it.rounds = 0;
       while (it.flying) it.flying = !it.open->wire->turn();  // of a step that was given up
       if (!pooled()) {
-        kernels::fill(lanes_.whole(it), 0.0);
+        if (!keep) kernels::fill(lanes_.whole(it), 0.0);
         continue;
       }
       lanes_.close(it);
@@ -26808,6 +27064,9 @@ struct exchange_step {
   std::int64_t first = 0;                  ///< which of all ranks' logical micro-batches its first one is
   std::int64_t runs = 0;  ///< how many it runs where that is more: some for others, without samples of its own
   double scale = 1;       ///< the factor that the step's gradients carry (a loss scale)
+  /// With parameters in the caller's memory: every use will be reported, and none comes by accumulate(). So nothing is
+  /// made zero first, and what lies in gradient_memory() counts.
+  bool all_reported = false;
 };
 
 /// Owns the memory of parameters and gradients, and makes the gradients of all ranks one.
@@ -26873,6 +27132,7 @@ class basic_exchange {
         outputs_(layout_, values_, foreign_, world_),
         protocol_(layout_, use_count(), sharded, reports_every_micro_batch()),
         in_a_tree_(sums_in_a_tree(strategy)) {
+    parallel::detail::expect_exact_means(layout_, compressor);
     if (needs_units(strategy)) parallel::detail::expect_units(strategy, !unit_ends.empty());
     if (in_a_tree_) {
       parallel::detail::expect_tree(strategy, world.size(), parallel::detail::sums_in_tree<bucket_transport>,
@@ -26957,14 +27217,15 @@ class basic_exchange {
   }
   /// The same where some of this rank's logical micro-batches have no samples, or gradients carry a factor.
   void begin(exchange_step const& step) {
-    auto const& [micro_batches, places, first, runs, scale] = step;
+    auto const& [micro_batches, places, first, runs, scale, all_reported] = step;
     protocol_.may_begin();
+    all_reported_ = all_reported;
     if constexpr (shards_parameters) values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
     rounds_left_ = own;
     if (reports_every_micro_batch())
       rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, own, in_a_tree_);
-    gradients_.begin(micro_batches, places, first, rounds_left_, scale);
+    gradients_.begin(micro_batches, places, first, rounds_left_, scale, all_reported && keeps_buckets);
     reports_left_ = use_count();
     if (reports_every_micro_batch()) {
       protocol_.begin(own, rounds_left_);
@@ -26983,6 +27244,17 @@ class basic_exchange {
   /// With parameters in the caller's memory: from now on the gradient of one use is read and written there, for who has
   /// gradients in other memory in each step. Before ready() of that use; the memory is the caller's until finish().
   void gradient_at(int use, tensor_view<param_element, space> gradient) { foreign_.gradient_at(use, gradient); }
+  /// With parameters in the caller's memory: where the gradient of one use lies in its bucket. What backward writes
+  /// there is not copied: say gradient_at(use, gradient_memory(use)), and begin() with .all_reported. It stays there as
+  /// long as the exchange lives; from ready() to the end of finish() it is the exchange's. Empty where an exchange
+  /// gives this rank less than the whole sum, compresses, or has other elements.
+  [[nodiscard]] tensor_view<param_element, space> gradient_memory(int use) {
+    if constexpr (keeps_buckets && std::is_same_v<param_element, gradient_element>) {
+      return gradients_.open_use(use);
+    } else {
+      return {};
+    }
+  }
   /// Gives up the step that has begun, on every rank: the next begin() forgets its gradients. Between steps nothing
   /// happens.
   void abandon() noexcept { protocol_.abandon(); }
@@ -27371,6 +27643,14 @@ class basic_exchange {
       "trireme::exchange: this compressor is given each gradient once a step, but from stage 2 on parallel::zero "
       "sends every micro-batch; use parallel::zero<1>");
 
+  // A memory space of one's own need not be able to.
+  static constexpr bool scales = requires(tensor_view<gradient_element, space> gradient) {
+    kernels::scale(gradient, 1.0);
+  };
+  // Whether what lies in a bucket when a step begins may count. The padding has to be zero then: it is not where a
+  // slice is unspecified after a step, or a compressor has coded it.
+  static constexpr bool keeps_buckets = !sharded && lossless_identity<Compressor> && scales;
+
   static std::span<int const> no_units() { return {}; }
   // Where every rank updates everything, all tensors are whole there however slices cut them.
   static layout_wishes of_strategy(layout_wishes wishes) {
@@ -27439,13 +27719,27 @@ class basic_exchange {
   void take_in(int use) {
     if (!layout_.trains(use)) return;
     auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
-    kernels::accumulate(gradients_.open_use(use), tensor_view<param_element const, space>(theirs), weight_);
+    auto const ours = gradients_.open_use(use);
+    auto const read = tensor_view<param_element const, space>(theirs);
+    if constexpr (keeps_buckets) {
+      if (all_reported_) {
+        if (!is_memory_of(theirs, ours)) kernels::copy(ours, read);
+        if (weight_ != 1) kernels::scale(ours, weight_);
+        return;
+      }
+    }
+    kernels::accumulate(ours, read, weight_);
+  }
+  static bool is_memory_of(tensor_view<param_element, space> a, tensor_view<gradient_element, space> b) noexcept {
+    return static_cast<void const*>(a.address()) == static_cast<void const*>(b.address());
   }
 
-  // What another rank of this replica answers for is in its norm; but each copy has to be finite.
+  // What another rank of this replica answers for is in its norm, and what is measured is no gradient; but each number
+  // has to be finite.
   void account(parallel::layout::piece const& piece, tensor_view<gradient_element const, space> gradient,
                exact_sum& squares) const {
-    if (layout_.at(piece.entry).info.answers) {
+    auto const& info = layout_.at(piece.entry).info;
+    if (info.answers && info.running == 0) {
       kernels::sum_of_squares(gradient, squares);
     } else if (!kernels::finite(gradient)) {
       squares.add(std::numeric_limits<double>::infinity());
@@ -27485,8 +27779,9 @@ class basic_exchange {
     for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = owned_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-        kernels::copy(foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count),
-                      tensor_view<gradient_element const, space>(gradients_.reduced(b, piece.in_bucket, piece.count)));
+        auto const theirs = foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
+        auto const sum = gradients_.reduced(b, piece.in_bucket, piece.count);
+        if (!is_memory_of(theirs, sum)) kernels::copy(theirs, tensor_view<gradient_element const, space>(sum));
       });
     }
   }
@@ -27520,6 +27815,7 @@ class basic_exchange {
   std::int64_t rounds_left_ = 1;  // micro-batches of the rank that runs most
   int reports_left_ = 0;
   double weight_ = 1;
+  bool all_reported_ = false;
   bool fused_ = false;
 };
 
@@ -27698,8 +27994,7 @@ class diloco::instance : public local_exchange<Env, Comm, Compressor> {
       kernels::sgd(part(outer_, b, piece), part(velocity_, b, piece),
                    gradient_terms<master, space>{{&sum, 1}, 1.0 / static_cast<double>(this->world().size())},
                    std::span<tensor_view<typename Env::param, space> const>{},
-                   ops::sgd_numbers{
-                       .learning_rate = what_.outer_learning_rate, .momentum = what_.outer_momentum, .nesterov = true});
+                   outer_step(this->plan().at(piece.entry).info));
       copy(this->master_of(b, piece), part(outer_, b, piece));
     });
     this->refresh_parameters();
@@ -27747,6 +28042,11 @@ class diloco::instance : public local_exchange<Env, Comm, Compressor> {
     for (auto const& each : moved_) kernels::fill(each.view(), 0.0);
     this->for_each_tensor(
         [&](int b, layout::piece const& piece) { copy(part(outer_, b, piece), this->master_of(b, piece)); });
+  }
+  // Running means become the mean over the ranks.
+  [[nodiscard]] ops::sgd_numbers outer_step(parameter_info const& info) const {
+    if (info.running > 0) return {.learning_rate = 1};
+    return {.learning_rate = what_.outer_learning_rate, .momentum = what_.outer_momentum, .nesterov = true};
   }
   static view part(tensors const& of, int bucket, layout::piece const& piece) {
     return of[static_cast<std::size_t>(bucket)].view().flat(piece.in_bucket, piece.count);
@@ -27955,6 +28255,7 @@ class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Com
     for (std::size_t i = 0; i < ring_.size(); ++i) {
       f(text("parameter_server/norm.", i), ring_[i].numbers.norm);
       f(text("parameter_server/scale.", i), ring_[i].numbers.scale);
+      f(text("parameter_server/measured.", i), ring_[i].numbers.measured);
     }
   }
   [[nodiscard]] exchange_memory memory() const {
@@ -28674,7 +28975,10 @@ TRIREME_BODY std::vector<std::string> directory::names() const {
   return all;
 }
 
-TRIREME_BODY bool directory::has(std::string const& name) const { return std::ranges::binary_search(names(), name); }
+TRIREME_BODY bool directory::has(std::string const& name) const {
+  auto const all = names();
+  return std::binary_search(all.begin(), all.end(), name);
+}
 TRIREME_BODY directory directory::make(std::string const& name) const {
   require(name);
   if (files().make_directory(descriptor(), name.c_str(), 0777) != 0 && errno != EEXIST) {
@@ -30424,7 +30728,8 @@ class piece_index {
         covered.push_back({to, from, n});
       });
     }
-    std::ranges::sort(covered, {}, &run::whole);  // here "whole" is the part that is asked for
+    // Here "whole" is the part that is asked for.
+    std::sort(covered.begin(), covered.end(), [](run const& a, run const& b) { return a.whole < b.whole; });
     covered.push_back({count, 0, 0});
     std::int64_t at = 0;
     for (auto const& each : covered) {
@@ -30576,13 +30881,14 @@ struct own_checkpoint {
   auto const newest = std::min(all.size(), static_cast<std::size_t>(how.last));
   std::vector<own_checkpoint> older(all.begin(), all.end() - static_cast<std::ptrdiff_t>(newest));
   std::erase_if(all, [](own_checkpoint const& each) { return !std::isfinite(each.held_out); });
-  std::ranges::sort(all, [](own_checkpoint const& a, own_checkpoint const& b) {
+  std::sort(all.begin(), all.end(), [](own_checkpoint const& a, own_checkpoint const& b) {
     return is_better(a.held_out, a.step, b.held_out, b.step);
   });
   all.resize(std::min(all.size(), static_cast<std::size_t>(how.best)));
   std::vector<std::int64_t> out;
   for (auto const& each : older) {
-    bool const stays = std::ranges::any_of(all, [&](own_checkpoint const& best) { return best.step == each.step; });
+    bool const stays =
+        std::any_of(all.begin(), all.end(), [&](own_checkpoint const& best) { return best.step == each.step; });
     if (!stays) out.push_back(each.step);
   }
   return out;
@@ -30612,8 +30918,9 @@ struct own_checkpoint {
 [[nodiscard]] inline std::optional<kept> best_in(std::string const& directory,
                                                  formats::file_system& files = formats::real_files()) {
   auto const all = kept_in(directory, files);
-  auto const best = std::ranges::min_element(
-      all, [](kept const& a, kept const& b) { return detail::is_better(a.held_out, a.step, b.held_out, b.step); });
+  auto const best = std::min_element(all.begin(), all.end(), [](kept const& a, kept const& b) {
+    return detail::is_better(a.held_out, a.step, b.held_out, b.step);
+  });
   if (best == all.end() || !std::isfinite(best->held_out)) return std::nullopt;
   return *best;
 }
@@ -31037,7 +31344,7 @@ class writing {
     trireme::detail::together(world_, [&] {
       if (world_.rank() != 0) return;
       if (own.digits.empty()) own.digits = drawn_identity();
-      std::ranges::copy(own.digits, digits.begin());
+      std::copy(own.digits.begin(), own.digits.end(), digits.begin());
       formats::make_directories(path_, files_);
       place_.home = open_home(path_, files_);
       ours_ = claim(*place_.home, own.digits, at_.step);
@@ -32156,6 +32463,116 @@ struct check_data {
 
 }  // namespace trireme::detail
 
+// ---- trireme/train/metrics.hpp
+namespace trireme {
+
+/// What `trainer.evaluate(data, metrics...)` counts over a dataset, beside the loss. A metric of your own has these two
+/// functions and, for its reader, whatever follows from the counts.
+///
+/// Requires  add(outputs, targets): counts some samples, whose outputs are those of predict(), (n, outputs), and whose
+///           targets are the dataset's, (n, ...); counts(): the numbers counted so far, as many on every rank. The
+///           trainer adds them up over the ranks, exactly, because they are integers.
+template <class M>
+concept metric_policy = std::copyable<M> &&
+    requires(M& metric, tensor_view<float const> outputs, any_view<host> const& targets) {
+  metric.add(outputs, targets);
+  { metric.counts() } -> std::convertible_to<std::span<std::int64_t>>;
+};
+
+namespace metric {
+
+/// exp(loss): for a model whose loss is a cross-entropy, among how many equally likely answers it hesitates.
+[[nodiscard]] inline double perplexity(double loss) { return std::exp(loss); }
+
+/// For each class, how many samples of it were given each class.
+///
+/// Shapes   outputs (n, classes): the largest is the class that the model gives, the first one of equals; with (n, 1)
+///          class 1 is given where the output is above 0. Targets int32 (n) or (n, T), of which the last one counts,
+///          because predict() gives a sequence's last outputs; those below 0 are left out. With (n, 1) targets may be
+///          float: class 1 is above 1/2.
+/// Errors   config_error for a target that is no class, or another number of outputs.
+class confusion {
+ public:
+  explicit confusion(std::int64_t classes) : classes_(classes) {
+    if (classes < 2) throw config_error(text("trireme::metric::confusion: ", classes, " classes; give at least two"));
+    counts_.resize(static_cast<std::size_t>(classes * classes));
+  }
+
+  void add(tensor_view<float const> outputs, any_view<host> const& targets) {
+    auto const n = outputs.extent(0), width = outputs.extent(1);
+    if (width != classes_ && !(width == 1 && classes_ == 2)) {
+      throw config_error(text("trireme::metric: the model has ", width, " outputs for ", classes_, " classes"));
+    }
+    for (std::int64_t i = 0; i < n; ++i) {
+      auto const wanted = class_of(targets, i, n);
+      if (wanted < 0) continue;
+      if (wanted >= classes_)
+        throw config_error(text("trireme::metric: target ", wanted, " of ", classes_, " classes"));
+      auto const* const row = outputs.address() + i * width;
+      auto const given = width == 1 ? std::int64_t{row[0] > 0} : std::max_element(row, row + width) - row;
+      ++counts_[static_cast<std::size_t>(wanted * classes_ + given)];
+    }
+  }
+  [[nodiscard]] std::span<std::int64_t> counts() noexcept { return counts_; }
+
+  [[nodiscard]] std::int64_t classes() const noexcept { return classes_; }
+  /// Samples of class `wanted` that were given class `given`.
+  [[nodiscard]] std::int64_t count(std::int64_t wanted, std::int64_t given) const {
+    return counts_[static_cast<std::size_t>(wanted * classes_ + given)];
+  }
+  /// Samples that were given their class, of all samples; 0 if there are none, as all shares here.
+  [[nodiscard]] double accuracy() const {
+    std::int64_t right = 0, all = 0;
+    for (std::int64_t c = 0; c < classes_; ++c) {
+      right += count(c, c);
+      all += samples(c);
+    }
+    return share_of(right, all);
+  }
+  /// Of the samples that were given class c, those that are of it.
+  [[nodiscard]] double precision(std::int64_t c) const {
+    std::int64_t given = 0;
+    for (std::int64_t other = 0; other < classes_; ++other) given += count(other, c);
+    return share_of(count(c, c), given);
+  }
+  /// Of the samples of class c, those that were given it.
+  [[nodiscard]] double recall(std::int64_t c) const { return share_of(count(c, c), samples(c)); }
+  /// The harmonic mean of precision and recall.
+  [[nodiscard]] double f1(std::int64_t c) const {
+    auto const p = precision(c), r = recall(c);
+    return p + r == 0 ? 0 : 2 * p * r / (p + r);
+  }
+  /// The mean of all classes' f1.
+  [[nodiscard]] double macro_f1() const {
+    double sum = 0;
+    for (std::int64_t c = 0; c < classes_; ++c) sum += f1(c);
+    return sum / static_cast<double>(classes_);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t samples(std::int64_t c) const {
+    std::int64_t sum = 0;
+    for (std::int64_t given = 0; given < classes_; ++given) sum += count(c, given);
+    return sum;
+  }
+  static double share_of(std::int64_t some, std::int64_t all) {
+    return all == 0 ? 0 : static_cast<double>(some) / static_cast<double>(all);
+  }
+  [[nodiscard]] std::int64_t class_of(any_view<host> const& targets, std::int64_t i, std::int64_t n) const {
+    auto const each = n == 0 ? 0 : targets.size() / n;
+    if (each == 0) throw config_error("trireme::metric: the dataset has no targets to compare outputs with");
+    auto const last = i * each + each - 1;
+    if (targets.type == dtype::f32 && classes_ == 2) return targets.as<float>().address()[last] > 0.5F ? 1 : 0;
+    return targets.as<std::int32_t>().address()[last];
+  }
+
+  std::int64_t classes_;
+  std::vector<std::int64_t> counts_;
+};
+
+}  // namespace metric
+}  // namespace trireme
+
 // ---- trireme/train/report.hpp
 namespace trireme {
 
@@ -32253,10 +32670,13 @@ class optimizer_state {
     return sum + static_cast<std::int64_t>(scratch_.peak_bytes());
   }
 
-  /// Updates everything that this rank owns. `scale` is the clipping factor.
+  /// Updates everything that this rank owns.
+  /// @param scale     of gradients: the clipping factor, divided by the loss scale.
+  /// @param measured  of what layers have measured (parameter_info::running): 1 / the loss scale.
   template <class Exchange>
-  void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale) {
+  void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale, double measured = 1) {
     exchange.for_each_segment([&](int bucket, parallel::layout::piece const& piece, update_segment<Env>& segment) {
+      if (segment.info->running > 0) return follow(segment, measured);
       views_.clear();
       for (std::size_t m = 0; m < names_.size(); ++m) views_.push_back(moment_of(m, bucket, piece));
       segment.moments = views_;
@@ -32271,7 +32691,7 @@ class optimizer_state {
   /// The moments of a piece that this rank updates: as contract/state.hpp says.
   template <class F>
   void visit_piece(int bucket, parallel::layout::piece const& piece, F&& f) const {
-    if (bucket >= plan_.trained_buckets()) return;
+    if (bucket >= plan_.trained_buckets() || plan_.at(piece.entry).info.running > 0) return;
     if (whole_ && piece.in_entry > 0) return;  // whoever answers for a tensor's first element answers for its moments
     auto const& info = plan_.at(piece.entry).info;
     for (std::size_t m = 0; m < names_.size(); ++m) {
@@ -32313,6 +32733,7 @@ class optimizer_state {
 
   void add(parallel::layout::piece const& piece, Optimizer const& optimizer) {
     auto const& info = plan_.at(piece.entry).info;
+    if (info.running > 0) return;
     if (info.is_part() || piece.count != info.extents.size()) refuse(info);
     of_entry_[static_cast<std::size_t>(piece.entry)] = moments_.size();
     if constexpr (has_moment_shape<Optimizer>) {
@@ -32333,6 +32754,16 @@ class optimizer_state {
         text("trireme::trainer: the optimizer needs whole tensors, but each rank holds only a part of \"", info.name,
              "\"; use one that works element by element, such as optim::adamw, or leave ",
              "parallel::", info.dealt.empty() ? "tensor" : info.dealt, " out"));
+  }
+
+  // One step of a running mean.
+  static void follow(update_segment<Env> const& segment, double scale) {
+    using kernels = ops::on<space>;
+    double const by = segment.info->running;
+    kernels::scale(segment.value, 1 - by);
+    for (auto const& term : segment.gradient.terms)
+      kernels::accumulate(segment.value, term, by * scale * segment.gradient.scale);
+    for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(segment.value));
   }
 
   void update_tensor(update_segment<Env> const& segment, Optimizer const& optimizer, std::int64_t step) {
@@ -33699,11 +34130,9 @@ class placed_model {
     if constexpr (!staged) {
       for (auto const& part : parts) sum += engine_.evaluate(part);
     } else {
-      auto const batches = parts.batches().count;
-      auto const most = serves() ? most_of(world_, batches) : gathers ? most_of(grid_.replicas(), batches) : batches;
+      auto missing = missing_passes(parts.batches().count);
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
-      for (auto missing = most - batches; missing > 0; --missing)
-        serves() ? engine_.serve(exchange_) : exchange_.sit_out_forward();
+      for (; missing > 0; --missing) serves() ? engine_.serve(exchange_) : exchange_.sit_out_forward();
     }
     return sum;
   }
@@ -33716,6 +34145,20 @@ class placed_model {
       if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_last_stage(out, *stages);
     }
     return on_host(out);
+  }
+
+  /// Collective. Calls f(outputs, targets) for each batch of a dataset, on one of the ranks that have its outputs.
+  template <dataset Data, class F>
+  void for_each_prediction(Data const& data, std::int64_t batch, F&& f) {
+    auto const own = samples_share();
+    data::evaluation_batches parts(data, batch, own.rank, own.size);
+    bool const first = is_first_with_its_samples();
+    auto missing = missing_passes(parts.batches().count);
+    for (auto const& part : parts) {
+      auto const outputs = predict(part);
+      if (first) f(outputs.view(), part.targets);
+    }
+    for (data::evaluation_batches any(data, batch); missing > 0; --missing) static_cast<void>(predict(*any.begin()));
   }
 
   /// Collective. The mean over all ranks of the losses that evaluate() has returned.
@@ -33736,6 +34179,16 @@ class placed_model {
     for (auto const& axis : grid_.shape().axes())
       if (axis.facts.same_losses() && grid_.share_of(axis.kind).rank != 0) return {};
     return own;
+  }
+  // Collective. In how many passes of other ranks, which need all of them, this one takes part after its own.
+  [[nodiscard]] std::int64_t missing_passes(std::int64_t own) {
+    if constexpr (!staged) return 0;
+    return serves() ? most_of(world_, own) - own : gathers ? most_of(grid_.replicas(), own) - own : 0;
+  }
+  [[nodiscard]] bool is_first_with_its_samples() const {
+    for (auto const& axis : grid_.shape().axes())
+      if (axis.facts.samples != axis_samples::split && grid_.share_of(axis.kind).rank != 0) return false;
+    return true;
   }
   // Whether passes of other ranks go through units here: then all run as many micro-batches.
   [[nodiscard]] bool serves() const noexcept {
@@ -33951,10 +34404,10 @@ step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimiz
   step_end out{.counted = timed(timeline, "vote", [&] { return exchange.count(vote); })};
   out.taken = decide(out.counted.finite);
   out.scale = scale * out.counted.counted;
-  auto const gradients = exchange.settle(out.taken, {out.counted.norm / out.scale, out.scale});
+  auto const gradients = exchange.settle(out.taken, {out.counted.norm / out.scale, out.scale, scale});
   if (!gradients) return out;
   double const factor = detail::factor_of(optimizer, *gradients);
-  timed(timeline, "update", [&] { moments.update(exchange, optimizer, updates, factor); });
+  timed(timeline, "update", [&] { moments.update(exchange, optimizer, updates, factor, 1 / gradients->measured); });
   timed(timeline, "publish", [&] { exchange.publish(); });
   out.updated = true;
   return out;
@@ -34120,6 +34573,19 @@ class basic_trainer {
   [[nodiscard]] double evaluate(Data const&, std::int64_t = 8) {
     static_cast<void>(sizeof(detail::check_data<detail::slip_of_data<Data>()>));
     return 0;
+  }
+
+  /// What metrics count over a whole dataset, whose samples are predicted `batch` at a time: copies of them with the
+  /// counts of all ranks, the same on every rank. Nothing is changed.
+  /// @example auto const [seen] = trainer.evaluate(data, 64, metric::confusion(10));  // seen.accuracy(), seen.f1(3)
+  template <dataset Data, metric_policy... Metrics>
+  [[nodiscard]] std::tuple<Metrics...> evaluate(Data const& data, std::int64_t batch,
+                                                Metrics... metrics) requires(predicts && sizeof...(Metrics) > 0) {
+    run_.model.share_buffers();
+    run_.model.for_each_prediction(
+        data, batch, [&](auto const& outputs, auto const& targets) { (metrics.add(outputs, targets), ...); });
+    (world_.all_reduce(metrics.counts(), reduction::sum{}), ...);
+    return {std::move(metrics)...};
   }
 
   /// The model's outputs for some inputs (n, outputs). A GPT gives the logits of what follows each sample. Computed by
@@ -34889,7 +35355,7 @@ namespace detail {
 inline void expect_word(comm::bootstrap::lookup const& variable, char const* name,
                         std::vector<std::string_view> const& known) {
   auto const value = variable(name).value_or("");
-  if (value.empty() || std::ranges::find(known, value) != known.end()) return;
+  if (value.empty() || std::find(known.begin(), known.end(), value) != known.end()) return;
   std::string list;
   for (std::size_t i = 0; i < known.size(); ++i) {
     list += text(i == 0 ? "" : i + 1 == known.size() ? " or " : ", ", known[i]);

@@ -120,7 +120,7 @@ TEST_CASE("configurations of transformers 4 are read", "[nn][pretrained]") {
   nn::llama out;
   nn::read_config(json::parse(R"({"model_type": "llama", "vocab_size": 9, "max_position_embeddings": 8,
       "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2, "rope_scaling": null,
-      "rope_theta": 500, "sliding_window": null, "pretraining_tp": 1})",
+      "rope_theta": 500, "rope_interleaved": false, "sliding_window": null, "pretraining_tp": 1})",
                               "config.json"),
                   out);
   CHECK(out.rotary == 500);

@@ -14,7 +14,11 @@
 
 #include "trireme/core/hash.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/nn/batch_norm.hpp"
+#include "trireme/nn/elementwise.hpp"
+#include "trireme/nn/images.hpp"
 #include "trireme/nn/layers.hpp"
+#include "trireme/nn/sum.hpp"
 #include "trireme/ops/ops.hpp"
 #include "trireme/precision/precision.hpp"
 
@@ -159,7 +163,17 @@ class generator {
          text("linear{.outputs = ", outputs, bias ? "}" : ", .bias = false}"));
   }
   void small(nodes& out) {  // number by number, in place and not
-    switch (below(7)) {
+    switch (below(9)) {
+      case 7:
+        return leaf(out,
+                    nn::elementwise{[](auto x) { return std::sin(x) + x / 2; },
+                                    [](auto x) { return std::cos(x) + decltype(x)(0.5); }},
+                    "elementwise{sin(x) + x / 2, of x}");
+      case 8:
+        return leaf(out,
+                    nn::elementwise{[](double x) { return 1 / (1 + std::exp(-x)); },
+                                    [](double, double y) { return y * (1 - y); }},
+                    "elementwise{sigmoid(x), of y}");
       case 0:
         return leaf(out, nn::dropout{0.25}, "dropout{0.25}");
       case 1:
@@ -213,13 +227,40 @@ class generator {
     out.push_back(std::make_unique<nn::detail::product_node<Env>>(std::move(gate), std::move(up)));
     linear(out, some_width(), false);
   }
+  void beside(nodes& out, std::int64_t from, int depth) {
+    source += "beside(";
+    std::vector<nodes> branches;
+    for (auto n = 1 + below(3); n-- > 0;) {
+      source += "chain";
+      branches.push_back(chain(from, below(2) == 0 ? from : some_width(), depth));
+      source += ", ";
+    }
+    source += "), ";
+    out.push_back(std::make_unique<nn::detail::beside_node<Env>>(std::move(branches)));
+  }
+  // Takes rows of `at` numbers as images.
+  void images(nodes& out, std::int64_t at) {
+    bool const two = at % 2 == 0;
+    nn::image const what{two ? 2 : 1, two ? at / 2 : at, 1};
+    leaf(out, what, text("image{", what.height, ", ", what.width, ", 1}"));
+    auto const outputs = 1 + below(3);
+    bool const wide = below(3) > 0, biased = below(2) == 0;
+    leaf(
+        out, nn::conv2d{.outputs = outputs, .kernel = wide ? 3 : 1, .padding = wide ? 1 : 0, .bias = biased},
+        text("conv2d{.outputs = ", outputs, ", .kernel = ", wide ? "3, .padding = 1" : "1", ", .bias = ", biased, "}"));
+    if (below(3) == 0) some_small(out);
+    if (below(3) == 0) leaf(out, nn::batch_norm{.epsilon = 0.5}, "batch_norm{.epsilon = 0.5}");
+    if (two && below(2) == 0)
+      leaf(out, nn::average_pool2d{.kernel = 2, .stride = 1}, "average_pool2d{.kernel = 2, .stride = 1}");
+    linear(out, some_width());
+  }
   nodes chain(std::int64_t from, std::int64_t to, int depth) {
     source += "(";
     nodes out;
     auto at = from;
     if (below(4) == 0) small(out);
     for (auto n = 1 + below(4); n-- > 0;) {
-      auto const kind = below(depth > 0 ? 10 : 5);
+      auto const kind = below(depth > 0 ? 14 : 5);
       if (kind < 2) {
         small(out);
       } else if (kind == 2) {
@@ -250,8 +291,23 @@ class generator {
       } else if (kind == 8) {
         swiglu(out);
         at = out.back()->width(at);
-      } else {
+      } else if (kind == 9) {
+        beside(out, at, depth - 1);
+        at = out.back()->width(at);
+      } else if (kind == 10) {
         attention(out);
+        at = out.back()->width(at);
+      } else if (kind == 11) {
+        source += "sum(chain";
+        auto a = chain(at, at, depth - 1);
+        source += ", chain";
+        auto b = chain(at, at, depth - 1);
+        source += "), ";
+        out.push_back(std::make_unique<nn::detail::sum_node<Env>>(std::move(a), std::move(b)));
+      } else if (kind == 12) {
+        leaf(out, nn::batch_norm{.epsilon = 0.5}, "batch_norm{.epsilon = 0.5}");
+      } else {
+        images(out, at);
         at = out.back()->width(at);
       }
     }

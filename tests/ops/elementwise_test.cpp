@@ -6,6 +6,7 @@
 #include "../catch.hpp"
 #include "central_differences.hpp"
 #include "support.hpp"
+#include "trireme/ops/host/values.hpp"
 
 using namespace trireme;
 using kernels = ops::host_elementwise;
@@ -14,8 +15,8 @@ using ops::activation;
 namespace {
 
 constexpr std::array<std::int64_t, 8> sizes{0, 1, 7, 8, 15, 16, 33, 1000};
-constexpr std::array<activation, 5> activations{activation::none, activation::gelu, activation::tanh, activation::relu,
-                                                activation::silu};
+constexpr std::array<activation, 6> activations{activation::none, activation::gelu, activation::tanh,
+                                                activation::relu, activation::silu, activation::gelu_erf};
 
 template <class T>
 void compare_with_double() {
@@ -117,6 +118,27 @@ TEST_CASE("silu is x / (1 + exp(-x)), whose slope is 0 or 1 far from 0, and keep
     CHECK(std::isnan(y[3]));
     CHECK(y[4] == 1);
     CHECK(y[5] == 0);
+  });
+}
+
+TEST_CASE("gelu_erf is x times the normal distribution's function, and keeps NaN") {
+  at_each_level([] {
+    tensor<float> x(shape{5});
+    tensor<float> y(shape{5});
+    std::copy_n(std::array{1.0F, -2.0F, 1e30F, -1e30F, std::nanf("")}.data(), 5, x.span().data());
+    kernels::activate(y.view(), x, activation::gelu_erf);
+    CHECK(y[0] == Approx(0.841344746069));
+    CHECK(y[1] == Approx(-0.0455002638964));
+    CHECK(y[2] == 1e30F);
+    CHECK(y[3] == 0);
+    CHECK(std::isnan(y[4]));
+    auto dy = zeros<float>({5});
+    kernels::fill(dy.view(), 1.0);
+    kernels::activate_backward(y.view(), dy, x, activation::gelu_erf);
+    CHECK(y[0] == Approx(1.08331547059));
+    CHECK(y[2] == 1);
+    CHECK(y[3] == 0);
+    CHECK(std::isnan(y[4]));
   });
 }
 
@@ -305,4 +327,20 @@ TEST_CASE("copy_columns writes some columns of each row and leaves the others") 
     }
   }
   CHECK_THROWS_AS(kernels::copy_columns(y.view(), 0, x.view().rows(0, 2), 0, 1), assertion_error);
+}
+
+TEST_CASE("each() calls a function of one's own with numbers of the accumulate type, and rounds once") {
+  using values = ops::host_values;
+  std::vector<bfloat16> const x{bfloat16(1.5F), bfloat16(-2.0F), bfloat16(0.25F)};
+  std::vector<double> const z{1, 2, 3};
+  std::vector<float> y(3);
+  tensor_view<float> const to(y.data(), {3});
+  auto const from = tensor_view<bfloat16 const>(x.data(), {3});
+  values::each(to, from, tensor_view<double const>(z.data(), {3}), [](float a, double b) { return a * b; });
+  CHECK(y == std::vector<float>{1.5F, -4, 0.75F});
+  values::each(to, to, [](auto a) { return a + 1; });
+  CHECK(y == std::vector<float>{2.5F, -3, 1.75F});
+  values::each(to, [] { return 7; });
+  CHECK(y == std::vector<float>{7, 7, 7});
+  CHECK_THROWS_AS(values::each(to, to.flat(0, 2), [](float a) { return a; }), assertion_error);
 }

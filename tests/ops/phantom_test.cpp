@@ -49,7 +49,9 @@ double a_step() {
   kernels::initialise(head_gain.view(), initial{initial::distribution::ones, 0}, 1, 2);
   kernels::fill(dhead_gain.view(), 0.0);
   kernels::normalise_heads(qkv.view(), of_heads, qkv, head_gain, head_gain, {context, 2, 2, channels / 2}, 1e-5);
-  kernels::normalise_heads_backward(qkv.view(), dhead_gain, dhead_gain, qkv, qkv, of_heads, head_gain, head_gain,
+  tensor<T, Space> dheads(qkv.extents());
+  kernels::fill(dheads.view(), 1.0);
+  kernels::normalise_heads_backward(dheads.view(), dhead_gain, dhead_gain, dheads, qkv, of_heads, head_gain, head_gain,
                                     {context, 2, 2, channels / 2});
   tensor<std::int32_t, Space> seen(shape{batch, context, 2});
   kernels::visible_keys(seen.view(), tokens, {.padding = 0});
@@ -68,6 +70,7 @@ double a_step() {
   kernels::rms_norm(y.view(), rstd, x, gain, 1e-5);
   kernels::rms_norm_backward(x.view(), dgain, y, y, rstd, gain, true);
   kernels::elementwise_product(x.view(), x, y);
+  kernels::each(x.view(), x.view(), y.view(), [](float a, float b) { return a - b; });
   kernels::activate(x.view(), y, ops::activation::silu);
   kernels::embed_backward(dtable.view(), {}, x.view(), tokens);
   kernels::squared_error(x.view(), y, wanted, 1.0);

@@ -184,6 +184,37 @@ std::string stays_near(Comm& world, double bound, Policies... policies) {
   return {};
 }
 
+/// Gradients that lie in their buckets, beside others that are copied there; where a strategy has no place for them,
+/// they are copied as well.
+template <class Comm, class... Policies>
+std::string in_buckets(Comm& world, bool has_memory, Policies... policies) {
+  own_parameters mine;
+  auto exchange = make_exchange(mine.list(), world, policies...);
+  auto const memory = exchange.gradient_memory(0);
+  if (memory.empty() == has_memory) return "there is memory where none should be, or none where there should be";
+  auto const place = has_memory ? memory : tensor_view{mine.weight_gradient};
+  std::int64_t const only[] = {0};
+  for (int step = 1; step < 4; ++step) {
+    for (auto& each : place.span()) each = static_cast<float>(world.rank() * step);  // before begin(), and it counts
+    std::fill(mine.bias_gradient.begin(), mine.bias_gradient.end(), static_cast<float>(step));
+    exchange.begin({.places = only, .all_reported = true});
+    exchange.gradient_at(0, place);
+    exchange.ready("bias");
+    exchange.ready("weight");
+    auto const result = exchange.finish();
+    double const mean = step * (world.size() - 1) / 2.0;
+    double const norm = std::sqrt(3000 * mean * mean + 5.0 * step * step);
+    if (std::abs(result.norm - norm) > 1e-5 * norm) return text("the norm is ", result.norm, " instead of ", norm);
+    exchange.publish();
+    if (!has_memory) continue;
+    if (!all_are({memory.span().begin(), memory.span().end()}, mean)) return "not the mean in the bucket";
+    if (!all_are(mine.bias_gradient, step)) return "not the mean beside it";
+  }
+  exchange.begin(0);  // without a gradient of this rank, what is in the bucket does not count
+  if (exchange.finish().norm != 0) return "an old gradient counts";
+  return {};
+}
+
 template <class Comm>
 std::vector<std::string> all(Comm& world) {
   parallel::zero<1> const zero{.bucket_bytes = 4096};
@@ -217,6 +248,9 @@ std::vector<std::string> all(Comm& world) {
           stays_near(world, std::sqrt(0.7), zero, compression::top_k{.ratio = 0.3F}),
           stays_near(world, 1e-5, compression::power_sgd{.rank = 4}),  // the mean has no higher rank
           stays_near(world, 1e-5, zero, compression::power_sgd{.rank = 4}),
+          in_buckets(world, true, parallel::data{.bucket_bytes = 4096}),
+          in_buckets(world, false, zero),
+          in_buckets(world, false, everything),
           replicas(world)};
 }
 

@@ -11,14 +11,14 @@ import sys
 
 try:
     import torch
-    from transformers import GPT2LMHeadModel
+    from transformers import AutoModelForCausalLM
 except ImportError as missing:
     print("skipped:", missing)
     sys.exit(77)
 
 
 def held_out_loss(run, summary):
-    model, loading = GPT2LMHeadModel.from_pretrained(os.path.join(run, "model"), output_loading_info=True)
+    model, loading = AutoModelForCausalLM.from_pretrained(os.path.join(run, "model"), output_loading_info=True)
     assert not any(loading.values()), loading
     model.eval()
     context, begin, count = summary["context"], summary["held_out_begin"], summary["held_out_windows"]

@@ -429,3 +429,107 @@ TEST_CASE("one of Trireme's optimizers, its state sharded, is one line", "[torch
   CHECK(distance(data[0], values_of(*start)) > 1e-2);
   for (auto const& each : zero) CHECK(each.equal(data[0]));
 }
+
+TEST_CASE("gradients may lie in the buckets, and stay what they are", "[torch]") {
+  auto const x = numbers({6, 4}, 1);
+  struct outcome {
+    Tensor values{}, gradients{};
+    bool same_memory = true;
+  };
+  auto const train = [&](interop::data_parallel_options const& options, bool clear, std::string const& used,
+                         int ranks) {
+    return on_ranks<outcome>(ranks, [&](auto& world) {
+      branches net;
+      fill(*net, 1);
+      torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      outcome found;
+      void const* memory = nullptr;
+      {
+        auto ddp = interop::data_parallel(net, world, options);
+        for (int step = 0; step < 4; ++step) {
+          for (auto& each : net->parameters()) {
+            auto& own = each.mutable_grad();
+            if (clear) own = Tensor();
+            if (own.defined()) own.zero_();
+          }
+          auto const part = rows_of(x, world.rank(), ranks);
+          {
+            auto const guard = ddp.no_sync();
+            ddp->forward(part * 2, used).backward();
+          }
+          ddp->forward(part, used).backward();
+          ddp.finish();
+          optimizer.step();
+          auto const* now = net->all[0]->weight.grad().data_ptr();
+          if (std::exchange(memory, now) != now && step > 0) found.same_memory = false;
+        }
+        if (world.rank() == 0) ddp->forward(x, "a").backward(), ddp.finish();
+        while (ddp.join()) {
+        }
+      }
+      for (auto& each : net->parameters()) {  // valid after data_parallel has ended
+        if (each.grad().defined()) each.mutable_grad() += 0;
+      }
+      if (net->all[0]->weight.grad().data_ptr() == memory) found.same_memory = !options.gradients_in_buckets;
+      found.values = values_of(*net);
+      found.gradients = torch::nan_to_num(gradients_of(*net), -9);
+      return found;
+    });
+  };
+  for (int const ranks : {1, 2}) {
+    for (bool const clear : {false, true}) {
+      for (auto const* used : {"abc", "ca"}) {
+        auto const expected = train({.unused_parameters = true}, clear, used, ranks);
+        auto const found = train({.unused_parameters = true, .gradients_in_buckets = true}, clear, used, ranks);
+        for (std::size_t rank = 0; rank < found.size(); ++rank) {
+          CHECK(found[rank].values.equal(expected[rank].values));
+          CHECK(found[rank].gradients.equal(expected[rank].gradients));
+          CHECK(found[rank].same_memory);
+        }
+      }
+    }
+  }
+  comm::self_world world;
+  CHECK(
+      sentence_of([&] {
+        static_cast<void>(
+            interop::data_parallel(perceptron(), world, {.gradients_in_buckets = true}, parallel::zero<1>{}));
+      }) ==
+      "trireme::interop::data_parallel: .gradients_in_buckets needs the whole mean of all gradients on each rank; use "
+      "parallel::data and no compressor, or leave it out");
+}
+
+TEST_CASE("a loss scale changes no gradient, and halves where one overflows on some rank", "[torch]") {
+  auto const x = numbers({4, 5}, 1);
+  struct outcome {
+    Tensor gradients{};
+    std::vector<double> norms{}, scales{};
+    std::vector<bool> finite{};
+  };
+  auto const train = [&](interop::data_parallel_options const& options) {
+    return on_ranks<outcome>(2, [&](auto& world) {
+      perceptron net;
+      fill(*net, 3);
+      auto ddp = interop::data_parallel(net, world, options);
+      outcome found;
+      for (double const factor : {1.0, 1.0, 1e36, 1.0}) {  // times 2^13 the third is infinite, on rank 1
+        for (auto& each : net->parameters()) each.mutable_grad() = Tensor();
+        auto const loss = ddp->forward(rows_of(x, world.rank(), 2)).square().mean();
+        ddp.backward(world.rank() == 1 ? loss * factor : loss);
+        auto const result = ddp.finish();
+        found.norms.push_back(result.norm), found.finite.push_back(result.finite);
+        found.scales.push_back(ddp.loss_scale());
+      }
+      found.gradients = gradients_of(*net);
+      return found;
+    });
+  };
+  auto const plain = train({}), scaled = train({.loss_scale = precision::fp16{.first_scale = 4096, .growth_steps = 2}});
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    CHECK(scaled[rank].gradients.equal(plain[rank].gradients));
+    CHECK(scaled[rank].norms[1] == plain[rank].norms[1]);
+    CHECK(scaled[rank].finite == std::vector<bool>{true, true, false, true});
+    CHECK(scaled[rank].scales == std::vector<double>{4096, 8192, 4096, 4096});
+    CHECK(plain[rank].scales == std::vector<double>{1, 1, 1, 1});
+  }
+}

@@ -175,6 +175,32 @@ TEST_CASE("modules of double and of bfloat16 are trained in their own types", "[
   CHECK(last < 0.05 * first);
 }
 
+TEST_CASE("a torch module runs under autocast in a trainer", "[torch]") {
+  struct seen_impl : torch::nn::Module {
+    seen_impl() { linear = register_module("linear", torch::nn::Linear(4, 1)); }
+    Tensor forward(Tensor const& x) {
+      auto out = linear(x);
+      seen = out.scalar_type();
+      return out;
+    }
+    torch::nn::Linear linear{nullptr};
+    at::ScalarType seen = at::kFloat;
+  };
+  comm::self_world world;
+  auto const net = std::make_shared<seen_impl>();
+  auto trainer = make_trainer(interop::torch_model(net, torch::nn::MSELoss(), {.autocast = at::kBFloat16}),
+                              optim::sgd{.learning_rate = 0.05, .momentum = 0}, world);
+  auto const report = trainer.fit(samples_of_a_plane(), {.steps = 100, .batch = 16});
+  CHECK(net->seen == at::kBFloat16);
+  CHECK(net->linear->weight.grad().scalar_type() == at::kFloat);
+  CHECK(report.last_loss < 0.05 * report.first_loss);
+  CHECK(net->forward(torch::zeros({1, 4})).scalar_type() == at::kFloat);  // outside the trainer
+  CHECK(sentence_of(
+            [&] { static_cast<void>(interop::torch_model(net, torch::nn::MSELoss(), {.autocast = at::kHalf})); }) ==
+        "trireme::interop::torch_model: autocast to Half needs a loss scale, which a plain model has not; use "
+        "at::kBFloat16, or data_parallel");
+}
+
 // The two models of against_ddp_test.py, which starts this with the numbers in a folder. Names and order are Python's.
 namespace {
 

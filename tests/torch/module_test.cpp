@@ -345,3 +345,79 @@ TEST_CASE("a batch normalisation over ranks in double, without ranks, and withou
           alone->norm1(torch::zeros({2, 5}));
         }) == "trireme::interop::sync_batch_norm: an input of shape (2, 5) is not (n, 3, ...)");
 }
+
+TEST_CASE("layers that are split over ranks compute what the whole ones do", "[torch]") {
+  auto const tokens = torch::arange(10).remainder(6).reshape({2, 5});
+  torch::nn::Embedding table(6, 4);
+  torch::nn::Linear widen(4, 12), narrow(12, 3);
+  for (torch::nn::Module* const each :
+       {static_cast<torch::nn::Module*>(table.get()), static_cast<torch::nn::Module*>(widen.get()),
+        static_cast<torch::nn::Module*>(narrow.get())})
+    fill(*each, 3 + each->parameters().size());
+  auto const expected = narrow(torch::tanh(widen(table(tokens))));
+  expected.square().sum().backward();
+  struct parts {
+    Tensor out{}, table{}, widen{}, widen_bias{}, narrow{}, narrow_bias{};
+  };
+  for (int const ranks : {1, 2, 3}) {
+    auto const found = on_ranks<parts>(ranks, [&](auto& world) {
+      interop::rank_group const group(world);
+      interop::vocabulary_embedding own_table(group, 6, 4);
+      interop::column_linear own_widen(group, 4, 12);
+      interop::row_linear own_narrow(group, 12, 3);
+      auto const start = own_narrow->bias.detach().clone();
+      own_table->take(table), own_widen->take(widen), own_narrow->take(narrow);
+      auto const out = own_narrow(torch::tanh(own_widen(own_table(tokens))));
+      out.square().sum().backward();
+      if (sentence_of([&] { own_table(tokens + 1); }) !=
+          "trireme::interop::vocabulary_embedding: there is a token outside [0, 6)")
+        throw std::runtime_error("a token outside");
+      return parts{torch::cat({out.detach().flatten(), start}),
+                   own_table->weight.grad(),
+                   own_widen->weight.grad(),
+                   own_widen->bias.grad(),
+                   own_narrow->weight.grad(),
+                   own_narrow->bias.grad()};
+    });
+    auto const joined = [&](Tensor parts::*which, std::int64_t dimension) {
+      std::vector<Tensor> all;
+      for (auto const& each : found) all.push_back(each.*which);
+      return torch::cat(all, dimension);
+    };
+    for (auto const& each : found) {
+      CHECK(each.out.equal(found[0].out));  // and the bias that a row_linear begins with
+      CHECK(distance(each.out.slice(0, 0, 30), expected.detach().flatten()) < 1e-5);
+      CHECK(distance(each.narrow_bias, narrow->bias.grad()) < 1e-4);
+    }
+    CHECK(distance(joined(&parts::table, 0), table->weight.grad()) < 1e-4);
+    CHECK(distance(joined(&parts::widen, 0), widen->weight.grad()) < 1e-4);
+    CHECK(distance(joined(&parts::widen_bias, 0), widen->bias.grad()) < 1e-4);
+    CHECK(distance(joined(&parts::narrow, 1), narrow->weight.grad()) < 1e-4);
+  }
+  auto const uneven = on_ranks<std::string>(2, [&](auto& world) {
+    interop::rank_group const group(world);
+    return sentence_of([&] { interop::row_linear(group, 5, 4); });
+  });
+  CHECK(uneven[1] == "trireme::interop::row_linear: 5 inputs cannot be split evenly over 2 ranks");
+}
+
+TEST_CASE("autocast is of its scope, and of the types that LibTorch has", "[torch]") {
+  torch::nn::Linear net(4, 4);
+  auto const x = numbers({3, 4}, 1);
+  {
+    interop::autocast const outer;
+    CHECK(net(x).scalar_type() == at::kBFloat16);
+    {
+      interop::autocast const inner(at::kBFloat16);
+      CHECK(net(x).scalar_type() == at::kBFloat16);
+    }
+    CHECK(net(x).scalar_type() == at::kBFloat16);
+  }
+  CHECK(net(x).scalar_type() == at::kFloat);
+  CHECK(sentence_of([&] {
+          interop::autocast(at::kDouble);
+        }).find("does not cast to Double on the CPU; use at::kBFloat16") != std::string::npos);
+  if (!interop::detail::casts_to_float16) return;
+  interop::autocast const half(at::kHalf);
+  CHECK(net(x).scalar_type() == at::kHalf);
+}

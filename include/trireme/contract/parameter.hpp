@@ -47,6 +47,10 @@ struct parameter_info {
   /// The kind of axis along which ranks hold different parts of it (axis_parameters::dealt): then all ranks of a tensor
   /// group have the same part. Empty: there is none.
   std::string_view dealt{};
+  /// Above 0, nobody trains it: it is a running mean of what its layer measures. In a step value += running * (mean -
+  /// value), whatever the optimizer. The layer adds to its gradient, in each micro-batch, pass.weight times the number
+  /// of samples times what it has measured; neither norm nor clipping sees it.
+  double running = 0;
 
   [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
   [[nodiscard]] shape const& whole_extents() const noexcept { return is_part() ? whole : extents; }

@@ -27,7 +27,10 @@ TRIREME_BODY std::vector<std::string> directory::names() const {
   return all;
 }
 
-TRIREME_BODY bool directory::has(std::string const& name) const { return std::ranges::binary_search(names(), name); }
+TRIREME_BODY bool directory::has(std::string const& name) const {
+  auto const all = names();
+  return std::binary_search(all.begin(), all.end(), name);
+}
 TRIREME_BODY directory directory::make(std::string const& name) const {
   require(name);
   if (files().make_directory(descriptor(), name.c_str(), 0777) != 0 && errno != EEXIST) {

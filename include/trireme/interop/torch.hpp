@@ -12,11 +12,13 @@
 #include <thread>
 #include <vector>
 
+#include "trireme/interop/torch_autocast.hpp"
 #include "trireme/interop/torch_data_parallel.hpp"
 #include "trireme/interop/torch_model.hpp"
 #include "trireme/interop/torch_safetensors.hpp"
 #include "trireme/interop/torch_sampler.hpp"
 #include "trireme/interop/torch_sync_batch_norm.hpp"
+#include "trireme/interop/torch_tensor_parallel.hpp"
 
 namespace trireme::interop {
 

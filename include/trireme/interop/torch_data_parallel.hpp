@@ -12,6 +12,7 @@
 
 #include "trireme/interop/detail/torch_module.hpp"
 #include "trireme/ops/host.hpp"
+#include "trireme/precision/fp16.hpp"
 #include "trireme/train/make.hpp"
 
 namespace trireme::interop {
@@ -25,6 +26,15 @@ struct data_parallel_options {
   /// message a step, of one byte a parameter. If it is false, a parameter without a gradient is an error.
   bool unused_parameters = false;
   step_buffers buffers = step_buffers::first_rank;
+  /// .grad() of each parameter lies in the exchange's memory, so nothing is copied back, and where the loop clears
+  /// gradients without releasing their memory, nothing is copied at all. While data_parallel lives, .grad() is then to
+  /// be read through the parameter: another tensor that shares its memory is invalid afterwards. With parallel::data,
+  /// without a compressor.
+  bool gradients_in_buckets = false;
+  /// If set: backward is begun by backward(loss), with the loss times a scale that follows the steps (for autocast with
+  /// float16; bfloat16 needs none). finish() divides by it, and the caller skips the update where it is not finite.
+  /// Gradients are cleared in every step.
+  std::optional<precision::fp16> loss_scale{};
 };
 
 /// Collective. Gives every rank the parameters and buffers of `root`.
@@ -45,7 +55,7 @@ void broadcast(Module const& module, Comm& world, int root = 0) {
 ///          there is one backward(); those of further micro-batches come before it, under no_sync().
 /// Shapes   what torch::nn::Module::named_parameters() lists and requires a gradient, each tensor once.
 /// Bytes    the buckets of the exchange, as large as the gradients; gradients are copied into them as they become
-///          final, and back by finish(). The memory of .grad() stays torch's.
+///          final, and back by finish(). The memory of .grad() stays torch's, unless .gradients_in_buckets is set.
 /// Ranks    collective: construction, finish() (or join() in its place) and step().
 /// Numerics sums in rank order (docs/communicators.md): the same bits on every rank, communicator and in every run.
 /// Threads  one owner; cannot be moved. Ranks that are threads have a module each.
@@ -63,13 +73,32 @@ class data_parallel_module {
         buffers_(detail::buffers_of(*module_)),
         trained_(equal_at_the_start(*module_, world)),
         exchange_(make_exchange(as_foreign(trained_), world, policies...)),
-        hooks_(tensors_of(trained_), [this](std::size_t place) { on_gradient(place); }) {}
+        hooks_(tensors_of(trained_), [this](std::size_t place) { on_gradient(place); }) {
+    if (options_.loss_scale) scale_.emplace(*options_.loss_scale);
+    if (options_.gradients_in_buckets) use_buckets();
+  }
+  data_parallel_module(data_parallel_module const&) = delete;
+  data_parallel_module& operator=(data_parallel_module const&) = delete;
+  ~data_parallel_module() {
+    for (auto& each : trained_) leave_bucket(each);
+  }
 
   [[nodiscard]] Module* operator->() const noexcept { return module_.get(); }
   [[nodiscard]] Module& operator*() const noexcept { return *module_; }
   [[nodiscard]] std::shared_ptr<Module> const& module() const noexcept { return module_; }
   /// The exchange of gradients: its times(), record(timeline), memory().
   [[nodiscard]] Exchange& exchange() noexcept { return exchange_; }
+
+  /// Starts autograd's backward pass. The same as loss.backward(), but with .loss_scale.
+  void backward(torch::Tensor const& loss) {
+    if (scale_) {
+      (loss * scale_->scale()).backward();
+    } else {
+      loss.backward();
+    }
+  }
+  /// What losses are multiplied by: 1 without .loss_scale.
+  [[nodiscard]] double loss_scale() const noexcept { return scale_ ? scale_->scale() : 1; }
 
   /// Collective. Ends the step: afterwards .grad() of every parameter is the mean over the ranks, and buffers are
   /// shared.
@@ -117,7 +146,7 @@ class data_parallel_module {
     auto const result = exchange_.count(vote);
     // Where no rank had a batch compressors must not commit: it was not a step.
     static_cast<void>(exchange_.settle(result.finite && result.votes > 0, {result.norm, 1}));
-    settle(result);
+    static_cast<void>(settle(result));
     return result.votes > 0 ? std::optional(result) : std::nullopt;
   }
 
@@ -147,6 +176,7 @@ class data_parallel_module {
     std::string name;
     torch::Tensor parameter;
     void const* memory;        // of the parameter, as the exchange knows it
+    torch::Tensor bucket{};    // with .gradients_in_buckets: where .grad() is to lie
     torch::Tensor gradient{};  // what the exchange reads and writes in this step
     bool used = false;         // backward has added to it since the last step
     bool reported = false;
@@ -207,20 +237,45 @@ class data_parallel_module {
     if (!gradient.is_contiguous()) gradient = gradient.contiguous();
     it.gradient = gradient;
     report(place);
+    if (!it.bucket.defined()) return;
+    gradient = it.gradient = it.bucket;  // ready() has copied it there
+    exchange_.gradient_at(static_cast<int>(place), detail::view_of<Element>(it.bucket));
   }
   void report(std::size_t place) {
     auto& it = trained_[place];
     if (!begun_) {
-      exchange_.begin();
+      static constexpr std::int64_t only[] = {0};
+      exchange_.begin({.places = only, .all_reported = true});
+      if (scale_) exchange_.weight(1 / (scale_->scale() * (Exchange::replicas_differ ? 1 : world_.size())));
       begun_ = true;
     }
     exchange_.gradient_at(static_cast<int>(place), detail::view_of<Element>(it.gradient));
     exchange_.ready(static_cast<int>(place));
     it.reported = true;
   }
+  void use_buckets() {
+    for (std::size_t place = 0; place < trained_.size(); ++place) {
+      auto& it = trained_[place];
+      auto const memory = exchange_.gradient_memory(static_cast<int>(place));
+      if (memory.empty() && it.parameter.numel() > 0) {
+        throw config_error(
+            "trireme::interop::data_parallel: .gradients_in_buckets needs the whole mean of all gradients on each "
+            "rank; use parallel::data and no compressor, or leave it out");
+      }
+      if (memory.empty()) continue;
+      it.bucket = torch::from_blob(memory.address(), it.parameter.sizes(), it.parameter.options().requires_grad(false));
+    }
+  }
+  // .grad() gets memory of its own again.
+  static void leave_bucket(trained& it) {
+    if (!it.bucket.defined()) return;
+    auto& own = it.parameter.mutable_grad();
+    if (own.defined() && own.is_alias_of(it.bucket)) own = own.detach().clone();
+  }
   // For a parameter that this rank has not used: a gradient apart from .grad(), with a copy of its values, or zeros.
   void stand_in(std::size_t place) {
     auto& it = trained_[place];
+    leave_bucket(it);
     auto const& own = std::as_const(it.parameter).grad();
     it.gradient = own.defined() ? own.detach().clone(at::MemoryFormat::Contiguous) : torch::zeros_like(it.parameter);
     it.stands_in = true;
@@ -260,6 +315,7 @@ class data_parallel_module {
 
   exchange_result settle(exchange_result const& result) {
     if (result.votes > 0) {
+      if (scale_) static_cast<void>(scale_->decide(result.finite));
       give_back();
       share_buffers(has_batch(), result.votes == world_.size());
     }
@@ -317,6 +373,7 @@ class data_parallel_module {
   detail::shared_tensors buffers_;
   std::vector<trained> trained_;
   Exchange exchange_;
+  std::optional<precision::fp16::instance> scale_{};
   bool begun_ = false;
   bool quiet_ = false;
   detail::gradient_hooks hooks_;  // last, so that hooks end before what they use

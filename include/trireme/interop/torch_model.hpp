@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -12,6 +13,7 @@
 
 #include "trireme/contract/model.hpp"
 #include "trireme/interop/detail/torch_module.hpp"
+#include "trireme/interop/torch_autocast.hpp"
 
 namespace trireme::interop {
 
@@ -19,6 +21,9 @@ struct torch_model_options {
   /// A micro-batch need not use every parameter: one that it has not used gets a gradient of zeros. If this is false, a
   /// parameter without a gradient is an error.
   bool unused_parameters = false;
+  /// If set, module and loss run under torch's autocast: at::kBFloat16. (Not at::kHalf, which needs a loss scale:
+  /// interop::data_parallel has one.)
+  std::optional<at::ScalarType> autocast{};
 };
 
 /// A torch::nn::Module as a plain model (contract/model.hpp), which make_trainer takes.
@@ -90,7 +95,8 @@ class torch_module_model {
     for (auto const& each : it.parameters) detail::expect_at(each.value, each.memory, each.name);
     if (it.module->is_training() != (why == purpose::train)) it.module->train(why == purpose::train);
     torch::AutoGradMode const mode(why == purpose::train);
-    auto loss = it.loss(it.module->forward(detail::tensor_of(batch.inputs)), detail::tensor_of(batch.targets));
+    auto loss = it.cast(
+        [&] { return it.loss(it.module->forward(detail::tensor_of(batch.inputs)), detail::tensor_of(batch.targets)); });
     if (loss.numel() != 1) {
       throw config_error(text("trireme::interop::torch_model: the loss has ", loss.numel(),
                               " numbers; it is to be one, the mean over the batch"));
@@ -129,7 +135,8 @@ class torch_module_model {
     auto& it = *state_;
     if (it.module->is_training()) it.module->eval();
     torch::NoGradGuard const guard;
-    auto const out = it.module->forward(detail::tensor_of(batch.inputs)).to(at::kFloat).contiguous();
+    auto const computed = it.cast([&] { return it.module->forward(detail::tensor_of(batch.inputs)); });
+    auto const out = computed.to(at::kFloat).contiguous();
     tensor<float> result(detail::shape_of(out));
     std::copy_n(out.template data_ptr<float>(), out.numel(), result.span().data());
     return result;
@@ -148,6 +155,11 @@ class torch_module_model {
   struct state {
     state(std::shared_ptr<Module> of, Loss l, torch_model_options const& o)
         : module(std::move(of)), loss(std::move(l)), options(o), buffers(detail::buffers_of(*module)) {
+      if (options.autocast && *options.autocast != at::kBFloat16) {
+        throw config_error(
+            text("trireme::interop::torch_model: autocast to ", c10::toString(*options.autocast),
+                 " needs a loss scale, which a plain model has not; use at::kBFloat16, or data_parallel"));
+      }
       std::vector<torch::Tensor> trained;
       for (auto const& each : detail::parameters_of(*module)) {
         parameters.push_back({each.name, each.tensor, each.tensor.data_ptr()});
@@ -157,6 +169,13 @@ class torch_module_model {
         trained.push_back(each.tensor);
       }
       hooks = std::make_unique<detail::gradient_hooks>(trained, [this](std::size_t nth) { on_gradient(places[nth]); });
+    }
+    // What f() gives, under autocast if that is wanted.
+    template <class F>
+    torch::Tensor cast(F&& f) const {
+      if (!options.autocast) return f();
+      interop::autocast const guard(*options.autocast);
+      return f();
     }
     void on_gradient(std::size_t place) {
       if (!ready) return;  // not a backward of this model

@@ -4,35 +4,18 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <ostream>
 #include <utility>
 #include <vector>
 
 #include "trireme/core/error.hpp"
-#include "trireme/core/tensor.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/interop/detail/torch_module.hpp"
+#include "trireme/interop/torch_rank_group.hpp"
 
 namespace trireme::interop {
 
 namespace detail {
-
-/// Adds numbers up over ranks: a communicator behind one virtual call, so that a module's type does not name it.
-struct rank_sums : torch::CustomClassHolder {
-  virtual void add_up(tensor_view<double> numbers) = 0;
-};
-template <class Comm>
-struct rank_sums_of final : rank_sums {
-  explicit rank_sums_of(Comm ranks) : world(std::move(ranks)) {}
-  void add_up(tensor_view<double> numbers) override { world.all_reduce(numbers, reduction::sum{}); }
-  Comm world;
-};
-using shared_rank_sums = c10::intrusive_ptr<rank_sums>;
-
-/// Adds up what is in one tensor of double, in place.
-inline void add_up(shared_rank_sums const& ranks, torch::Tensor const& numbers) {
-  if (ranks) ranks->add_up(view_of<double>(numbers));
-}
 
 /// One number a channel, of the shape that broadcasts to (n, channels, ...).
 [[nodiscard]] inline torch::Tensor by_channel(torch::Tensor const& numbers, torch::Tensor const& like) {
@@ -52,7 +35,7 @@ struct batch_statistics {
   torch::Tensor mean, variance;  // (channels), double; the variance is that of the batch, not an estimate
   double count;                  // of elements a channel
 };
-[[nodiscard]] inline batch_statistics statistics_over(shared_rank_sums const& ranks, torch::Tensor const& x) {
+[[nodiscard]] inline batch_statistics statistics_over(rank_group const& ranks, torch::Tensor const& x) {
   auto const channels = x.size(1);
   auto const own = static_cast<double>(x.numel() / channels);
   auto const sums = torch::zeros({2 * channels + 1}, at::kDouble);
@@ -64,7 +47,7 @@ struct batch_statistics {
     sums.slice(0, channels, 2 * channels).copy_((variance.to(at::kDouble) + wide.square()) * own);
     sums[2 * channels].fill_(own);
   }
-  add_up(ranks, sums);
+  ranks.add_up(sums);
   auto const count = sums[2 * channels].item<double>();
   auto const mean = sums.slice(0, 0, channels) / count;
   auto const squares = sums.slice(0, channels, 2 * channels) / count;
@@ -78,10 +61,10 @@ struct batch_statistics {
 struct normalise_over_ranks : torch::autograd::Function<normalise_over_ranks> {
   static torch::Tensor forward(torch::autograd::AutogradContext* ctx, torch::Tensor const& x,
                                torch::Tensor const& weight, torch::Tensor const& bias, torch::Tensor const& mean,
-                               torch::Tensor const& variance, double count, double eps, shared_rank_sums ranks) {
+                               torch::Tensor const& variance, double count, double eps, rank_group const& ranks) {
     ctx->save_for_backward({x, weight, mean, (variance + eps).rsqrt()});
     ctx->saved_data["count"] = count;
-    if (ranks) ctx->saved_data["ranks"] = c10::IValue::make_capsule(std::move(ranks));
+    ctx->saved_data["ranks"] = ranks.packed();
     auto const type = x.scalar_type();
     return torch::batch_norm(x, weight, bias, mean.to(type), variance.to(type), false, 0, eps, false);
   }
@@ -98,8 +81,7 @@ struct normalise_over_ranks : torch::autograd::Function<normalise_over_ranks> {
     sums.slice(0, channels).copy_((dy * centred).sum(dimensions));
     auto const dbias = sums.slice(0, 0, channels).to(x.scalar_type(), false, true);  // of this rank: copied first
     auto const dweight = (sums.slice(0, channels) * inverse).to(x.scalar_type());
-    if (auto const ranks = ctx->saved_data.find("ranks"); ranks != ctx->saved_data.end())
-      add_up(c10::static_intrusive_pointer_cast<rank_sums>(ranks->second.toCapsule()), sums);
+    rank_group::unpacked(ctx->saved_data["ranks"]).add_up(sums);
     auto const means = sums / ctx->saved_data["count"].toDouble();
     auto const slope = by_channel(means.slice(0, channels) * inverse.square(), x);
     auto const scale = by_channel(inverse * weight, x);
@@ -138,7 +120,7 @@ class sync_batch_norm_impl : public torch::nn::NormImplBase<1, sync_batch_norm_i
       return torch::batch_norm(x, weight, bias, running_mean, running_var, false, 0, options.eps(), false)
           .to(given.scalar_type());
     }
-    auto const ranks = is_training() ? ranks_ : detail::shared_rank_sums();
+    auto const ranks = is_training() ? ranks_ : rank_group();
     detail::batch_statistics found;
     {
       torch::NoGradGuard const guard;
@@ -156,7 +138,7 @@ class sync_batch_norm_impl : public torch::nn::NormImplBase<1, sync_batch_norm_i
   }
 
   /// From now on statistics are those of these ranks. Called by synchronize().
-  void over(detail::shared_rank_sums ranks) { ranks_ = std::move(ranks); }
+  void over(rank_group ranks) { ranks_ = std::move(ranks); }
 
  protected:
   void _check_input_dim(torch::Tensor const& x) override {  // NOLINT: torch's name
@@ -176,7 +158,7 @@ class sync_batch_norm_impl : public torch::nn::NormImplBase<1, sync_batch_norm_i
     running_var.mul_(1 - share).add_(unbiased.to(running_var.scalar_type()), share);
   }
 
-  detail::shared_rank_sums ranks_;
+  rank_group ranks_;
 };
 TORCH_MODULE_IMPL(sync_batch_norm, sync_batch_norm_impl);
 
@@ -190,7 +172,7 @@ TORCH_MODULE_IMPL(sync_batch_norm, sync_batch_norm_impl);
 /// @returns how many there are; throws config_error if there is none.
 template <class Module, class Comm>
 int synchronize(Module const& module, Comm& world) {
-  detail::shared_rank_sums ranks = c10::make_intrusive<detail::rank_sums_of<Comm>>(world.duplicate());
+  rank_group const ranks(world);
   int count = 0;
   for (auto const& each : detail::module_of(module)->modules()) {
     if (auto* const found = each->template as<sync_batch_norm_impl>()) found->over(ranks), ++count;

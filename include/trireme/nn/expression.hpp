@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -45,50 +46,44 @@ struct product_of {
   B b;
   friend bool operator==(product_of const&, product_of const&) = default;
 };
-
-namespace detail {
+/// The results of all branches on x, side by side in each row.
+template <class... L>
+struct beside_of {
+  chain_of<L...> branches;
+  friend bool operator==(beside_of const&, beside_of const&) = default;
+};
+/// `count` layers alike, one after the other, named 0, 1, 2, ...; each has parameters of its own.
 template <class L>
-auto as_tuple(L layer) {
-  return std::tuple<L>(std::move(layer));
-}
-template <class... L>
-auto as_tuple(chain_of<L...> chain) {
-  return std::move(chain.layers);
-}
-template <class... L>
-chain_of<L...> as_chain(std::tuple<L...> layers) {
-  return {std::move(layers)};
-}
-}  // namespace detail
+struct repeat_of {
+  std::int64_t count = 0;
+  L layer;
+  friend bool operator==(repeat_of const&, repeat_of const&) = default;
+};
 
-/// One layer after the other. A chain among them is replaced by its layers, so that products meet their activations.
+/// One layer after the other. A chain within it counts as its layers, so products meet their activations.
 template <class... L>
-[[nodiscard]] auto chain(L... layers) {
-  return detail::as_chain(std::tuple_cat(detail::as_tuple(std::move(layers))...));
+[[nodiscard]] chain_of<L...> chain(L... layers) {
+  return {{std::move(layers)...}};
 }
 template <class L>
 [[nodiscard]] named_of<L> named(std::string name, L layer) {
   return {std::move(name), std::move(layer)};
 }
-template <class L>
-[[nodiscard]] named_of<L> named(std::string const& name, named_of<L> layer) {
-  return {name + "." + layer.name, std::move(layer.layer)};
-}
 template <class... L>
-[[nodiscard]] auto named(std::string const& name, chain_of<L...> layers) {
-  return std::apply([&](auto... each) { return nn::chain(nn::named(name, std::move(each))...); },
-                    std::move(layers.layers));
-}
-template <class... L>
-[[nodiscard]] auto residual(L... layers) {
-  auto branch = nn::chain(std::move(layers)...);
-  return residual_of<decltype(branch)>{std::move(branch)};
+[[nodiscard]] residual_of<chain_of<L...>> residual(L... layers) {
+  return {nn::chain(std::move(layers)...)};
 }
 template <class A, class B>
-[[nodiscard]] auto product(A a, B b) {
-  auto left = nn::chain(std::move(a));
-  auto right = nn::chain(std::move(b));
-  return product_of<decltype(left), decltype(right)>{std::move(left), std::move(right)};
+[[nodiscard]] product_of<A, B> product(A a, B b) {
+  return {std::move(a), std::move(b)};
+}
+template <class... L>
+[[nodiscard]] beside_of<L...> beside(L... branches) {
+  return {nn::chain(std::move(branches)...)};
+}
+template <class L>
+[[nodiscard]] repeat_of<L> repeat(std::int64_t count, L layer) {
+  return {count, std::move(layer)};
 }
 
 // ---- checks at compile time
@@ -104,10 +99,29 @@ struct says_of {
     }
   }();
 };
-template <class L>
-struct says_of<named_of<L>> : says_of<L> {};
 
 namespace detail {
+
+/// The layers of an expression in their order, without names, and with chains within chains taken apart.
+template <class... L>
+struct layer_list {};
+template <class... A, class... B>
+constexpr layer_list<A..., B...> operator+(layer_list<A...>, layer_list<B...>) {
+  return {};
+}
+template <class L>
+struct layers_in {
+  using type = layer_list<L>;
+};
+template <class... L>
+struct layers_in<chain_of<L...>> {
+  using type = decltype((layer_list<>{} + ... + typename layers_in<L>::type{}));
+};
+template <class L>
+struct layers_in<named_of<L>> : layers_in<L> {};
+// Two of them show what follows what.
+template <class L>
+struct layers_in<repeat_of<L>> : layers_in<chain_of<L, L>> {};
 
 /// Refuses a layer that cannot stand where it does. The compiler's message names the layer: it is the first argument.
 template <class Layer, misfit What>
@@ -147,11 +161,11 @@ struct inside {
     return true;
   }
 };
-template <class L>
-struct inside<named_of<L>> : inside<L> {};
 
+template <class List>
+struct list_check;
 template <class... L>
-struct chain_check {
+struct list_check<layer_list<L...>> {
   static constexpr std::size_t count = sizeof...(L);
   static constexpr std::array<layer_says, count> says{says_of<L>::value...};
   struct placed {
@@ -190,10 +204,8 @@ struct chain_check {
   }
 };
 
-template <class... L>
-constexpr chain_check<L...> check_of(chain_of<L...> const*);
-template <class Chain>
-using check = decltype(check_of(static_cast<Chain const*>(nullptr)));
+template <class Expression>
+using check = list_check<typename layers_in<Expression>::type>;
 
 template <class A, class B>
 struct inside<product_of<A, B>> {
@@ -201,6 +213,13 @@ struct inside<product_of<A, B>> {
   static constexpr bool fits() {
     constexpr auto exit = As == role::spread ? lie::columns : lie::rows;
     return check<A>::template fits<Takes, exit>() && check<B>::template fits<Takes, exit>();
+  }
+};
+template <class... L>
+struct inside<beside_of<L...>> {
+  template <role, lie Takes>
+  static constexpr bool fits() {
+    return (check<L>::template fits<Takes, lie::rows>() && ...);
   }
 };
 template <class Chain>
@@ -217,6 +236,10 @@ template <class Chain>
 struct says_of<residual_of<Chain>> {
   static constexpr layer_says value{.does = flow::rows};
 };
+template <class... L>
+struct says_of<beside_of<L...>> {
+  static constexpr layer_says value{.does = flow::fork};
+};
 template <class A, class B>
 struct says_of<product_of<A, B>> {
   static constexpr layer_says a = detail::check<A>::as_branch(), b = detail::check<B>::as_branch();
@@ -228,7 +251,7 @@ struct says_of<product_of<A, B>> {
 /// unit that is an expression is checked like this without a call.
 template <class L>
 [[nodiscard]] constexpr bool fits(L const&) {
-  return detail::check<decltype(nn::chain(std::declval<L>()))>::fits_unit();
+  return detail::check<L>::fits_unit();
 }
 
 // ---- run states
@@ -312,9 +335,18 @@ void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
 }
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer);
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, repeat_of<L> const& layers);
 template <class Env, class... L>
 void append_nodes(std::vector<node_pointer<Env>>& out, chain_of<L...> const& chain) {
   std::apply([&](auto const&... each) { (append_nodes<Env>(out, each), ...); }, chain.layers);
+}
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, repeat_of<L> const& layers) {
+  if (layers.count < 1) {
+    throw config_error(text("trireme::nn::repeat: ", layers.count, " layers; repeat a layer once or more"));
+  }
+  for (std::int64_t i = 0; i < layers.count; ++i) append_nodes<Env>(out, nn::named(std::to_string(i), layers.layer));
 }
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer) {
@@ -360,10 +392,13 @@ class residual_node final : public node<Env> {
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
     auto const from = at.width;
+    auto const image = at.image;
     branch_.place(at, lie::rows, lie::rows);
-    if (at.width == from) return;
+    bool const alike = at.image == image || image.size() != from;
+    if (at.width == from && alike) return;
     throw config_error(text("trireme::nn::residual: a branch of ", at.name, " makes rows of ", at.width,
-                            " numbers from rows of ", from, "; what is added to its input must be as wide"));
+                            " numbers from rows of ", from, "; what is added to its input must be as wide",
+                            alike ? "" : ", and images of one shape"));
   }
   chain_node<Env> branch_;
 };
@@ -426,6 +461,7 @@ class product_node final : public node<Env> {
     a_.place(at, step.takes, exit);
     auto const one = at;
     at.width = before.width, at.cut = before.cut, at.wanted = before.wanted, at.act = before.act;
+    at.image = before.image;
     b_.place(at, step.takes, exit);
     if (one.width == at.width && (!spread || one.cut == at.cut)) return;
     throw config_error(text("trireme::nn::product: the factors of ", at.name, " are ", one.width, " and ", at.width,
@@ -446,8 +482,92 @@ class product_node final : public node<Env> {
   per_slot<saved> kept_;
 };
 
+template <class Env>
+class beside_node final : public node<Env> {
+  using kernels = ops::on<typename Env::space>;
+  using value = typename Env::compute;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  template <class... L>
+  explicit beside_node(beside_of<L...> const& what) : beside_node() {
+    std::apply([&](auto const&... each) { (branches_.emplace_back(nodes_of<Env>(each)), ...); }, what.branches.layers);
+  }
+  explicit beside_node(std::vector<std::vector<node_pointer<Env>>> branches) : beside_node() {
+    for (auto& each : branches) branches_.emplace_back(std::move(each));
+  }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::fork}; }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override {
+    std::int64_t sum = 0;
+    for (auto const& each : branches_) sum += each.width(from);
+    return sum;
+  }
+  void visit(parameter_visitor<Env> const& each) override {
+    for (auto& one : branches_) one.visit(each);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    auto const y = to.template take<value>({x.v.extent(0), all_columns()});
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < branches_.size(); ++i) {
+      kernels::copy_columns(y, at, branches_[i].forward(pass, x.v).v, 0, columns_[i]);
+      at += columns_[i];
+    }
+    return {y, true};
+  }
+  // Each branch gets its columns of dy before any of them runs: where dx goes may be the memory of dy.
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half when) override {
+    bool const later = when == half::later;
+    std::vector<view> parts;
+    std::int64_t at = 0;
+    for (auto const columns : columns_) {
+      parts.push_back((later ? pass.activations : pass.scratch).template take<value>({dy.extent(0), columns}));
+      kernels::copy_columns(parts.back(), 0, dy, at, columns);
+      at += columns;
+    }
+    for (std::size_t i = 0; i < branches_.size(); ++i) {
+      branches_[i].backward(pass, x, {parts[i], true, later ? memory::kept : memory::scratch},
+                            {to.into, to.accumulate || i > 0}, when);
+    }
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
+    for (auto& each : branches_) each.backward_weight(pass, x);
+  }
+  void serve_forward(pass<Env>& pass) override {
+    for (auto& each : branches_) each.serve_forward(pass);
+  }
+  void serve_backward(pass<Env>& pass) override {
+    for (auto i = branches_.size(); i-- > 0;) branches_[i].serve_backward(pass);
+  }
+
+ private:
+  beside_node() { this->facts_.inside = this->facts_.accumulates = true; }
+  void do_place(placing<Env>& at, layer_step const& step) override {
+    auto const from = at.width;
+    auto const image = at.image;
+    for (auto& each : branches_) {
+      at.width = from, at.image = image;
+      at.act = ops::activation::none;
+      each.place(at, step.takes, lie::rows);
+      columns_.push_back(at.width);
+    }
+    at.width = all_columns(), at.image = {};
+  }
+  [[nodiscard]] std::int64_t all_columns() const {
+    return std::accumulate(columns_.begin(), columns_.end(), std::int64_t{0});
+  }
+
+  std::vector<chain_node<Env>> branches_;
+  std::vector<std::int64_t> columns_;  // of each branch's result
+};
+
 }  // namespace detail
 
+template <class Env, class... L>
+struct node_of<Env, beside_of<L...>> {
+  using type = detail::beside_node<Env>;
+};
 template <class Env, class Chain>
 struct node_of<Env, residual_of<Chain>> {
   using type = detail::residual_node<Env>;
@@ -481,8 +601,7 @@ class expression {
   template <unit_of_layers Unit>
   explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
       : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups) {
-    using layers = std::remove_cvref_t<decltype(unit.layers())>;
-    static_assert(detail::check<decltype(nn::chain(std::declval<layers>()))>::fits_unit());
+    static_assert(detail::check<std::remove_cvref_t<decltype(unit.layers())>>::fits_unit());
   }
   expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
              rank_groups<Env> const& groups)
@@ -490,7 +609,7 @@ class expression {
     auto const says = layers_.says();
     begins_ = entry_of(says) == lie::nothing;
     ends_ = exit_of(says) == lie::nothing;
-    placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, site};
+    placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, {}, site};
     layers_.place(at, entry_of(says), exit_of(says));
   }
   void visit(auto&& each) {

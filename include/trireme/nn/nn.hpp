@@ -1,6 +1,7 @@
 #pragma once
 
 #include "trireme/nn/checkpointed.hpp"
+#include "trireme/nn/elementwise.hpp"
 #include "trireme/nn/embedding.hpp"
 #include "trireme/nn/experts.hpp"
 #include "trireme/nn/gpt.hpp"

@@ -24,6 +24,18 @@ struct columns {
   friend bool operator==(columns const&, columns const&) = default;
 };
 
+/// Says that rows are images: (height, width, channels), channels innermost. A layer of its own, which does nothing:
+/// layers that work on images follow it, and tell each other what becomes of the shape.
+///
+/// Errors   config_error for rows of another number of numbers.
+struct image {
+  static constexpr nn::flow flow = nn::flow::rows;
+  std::int64_t height = 0, width = 0, channels = 0;
+  friend bool operator==(image const&, image const&) = default;
+
+  [[nodiscard]] constexpr std::int64_t size() const noexcept { return height * width * channels; }
+};
+
 template <class Env>
 class loss_node;
 
@@ -35,6 +47,7 @@ struct placing {
   share own;                       ///< this rank's share of the tensor group
   std::string name{};              ///< of the layer: its parameters are `name` + ".weight" and so on
   std::int64_t width = 0;          ///< numbers in a whole row of the input; a layer sets it to that of its result
+  nn::image image{};               ///< that a row of the input is; of another size than `width`: it is none
   std::uint32_t site = 0;          ///< the next dropout site
   columns cut{};                   ///< of the input, where it lies in columns; set by the layer that made them
   columns wanted{};                ///< of the result of a product with role::spread

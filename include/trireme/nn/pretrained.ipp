@@ -69,7 +69,8 @@ class config_reader {
 TRIREME_BODY double rotary_base(formats::json::value const& config) {
   for (auto const& [key, content] : config.as_object()) {
     bool const known = key == "rope_theta" || key == "rope_scaling" || key == "rope_parameters";
-    if (key.starts_with("rope") && !known && !content.is_null()) {
+    bool const off = content.is_null() || content == formats::json::value(false);
+    if (key.starts_with("rope") && !known && !off) {
       content.fail(text("nothing is known of \"", key, "\", which may change rotary positions"));
     }
   }

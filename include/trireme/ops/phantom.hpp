@@ -201,6 +201,14 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     same("combine_backward", dweights.size(), places.size());
   }
 
+  // loops of one's own
+  template <class T, class... Rest>
+  static void each(view<T> y, Rest const&... rest) {
+    [[maybe_unused]] auto const look = [&](auto const& one) {
+      if constexpr (requires { one.size(); }) same("each", y.size(), one.size());
+    };
+    (look(rest), ...);
+  }
   template <class F, class... T>
   static void with_values(F&&, view<T>...) noexcept {}
 

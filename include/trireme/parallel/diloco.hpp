@@ -94,8 +94,7 @@ class diloco::instance : public local_exchange<Env, Comm, Compressor> {
       kernels::sgd(part(outer_, b, piece), part(velocity_, b, piece),
                    gradient_terms<master, space>{{&sum, 1}, 1.0 / static_cast<double>(this->world().size())},
                    std::span<tensor_view<typename Env::param, space> const>{},
-                   ops::sgd_numbers{
-                       .learning_rate = what_.outer_learning_rate, .momentum = what_.outer_momentum, .nesterov = true});
+                   outer_step(this->plan().at(piece.entry).info));
       copy(this->master_of(b, piece), part(outer_, b, piece));
     });
     this->refresh_parameters();
@@ -143,6 +142,11 @@ class diloco::instance : public local_exchange<Env, Comm, Compressor> {
     for (auto const& each : moved_) kernels::fill(each.view(), 0.0);
     this->for_each_tensor(
         [&](int b, layout::piece const& piece) { copy(part(outer_, b, piece), this->master_of(b, piece)); });
+  }
+  // Running means become the mean over the ranks.
+  [[nodiscard]] ops::sgd_numbers outer_step(parameter_info const& info) const {
+    if (info.running > 0) return {.learning_rate = 1};
+    return {.learning_rate = what_.outer_learning_rate, .momentum = what_.outer_momentum, .nesterov = true};
   }
   static view part(tensors const& of, int bucket, layout::piece const& piece) {
     return of[static_cast<std::size_t>(bucket)].view().flat(piece.in_bucket, piece.count);

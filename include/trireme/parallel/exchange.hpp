@@ -51,6 +51,9 @@ struct exchange_step {
   std::int64_t first = 0;                  ///< which of all ranks' logical micro-batches its first one is
   std::int64_t runs = 0;  ///< how many it runs where that is more: some for others, without samples of its own
   double scale = 1;       ///< the factor that the step's gradients carry (a loss scale)
+  /// With parameters in the caller's memory: every use will be reported, and none comes by accumulate(). So nothing is
+  /// made zero first, and what lies in gradient_memory() counts.
+  bool all_reported = false;
 };
 
 /// Owns the memory of parameters and gradients, and makes the gradients of all ranks one.
@@ -116,6 +119,7 @@ class basic_exchange {
         outputs_(layout_, values_, foreign_, world_),
         protocol_(layout_, use_count(), sharded, reports_every_micro_batch()),
         in_a_tree_(sums_in_a_tree(strategy)) {
+    parallel::detail::expect_exact_means(layout_, compressor);
     if (needs_units(strategy)) parallel::detail::expect_units(strategy, !unit_ends.empty());
     if (in_a_tree_) {
       parallel::detail::expect_tree(strategy, world.size(), parallel::detail::sums_in_tree<bucket_transport>,
@@ -200,14 +204,15 @@ class basic_exchange {
   }
   /// The same where some of this rank's logical micro-batches have no samples, or gradients carry a factor.
   void begin(exchange_step const& step) {
-    auto const& [micro_batches, places, first, runs, scale] = step;
+    auto const& [micro_batches, places, first, runs, scale, all_reported] = step;
     protocol_.may_begin();
+    all_reported_ = all_reported;
     if constexpr (shards_parameters) values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
     rounds_left_ = own;
     if (reports_every_micro_batch())
       rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, own, in_a_tree_);
-    gradients_.begin(micro_batches, places, first, rounds_left_, scale);
+    gradients_.begin(micro_batches, places, first, rounds_left_, scale, all_reported && keeps_buckets);
     reports_left_ = use_count();
     if (reports_every_micro_batch()) {
       protocol_.begin(own, rounds_left_);
@@ -226,6 +231,17 @@ class basic_exchange {
   /// With parameters in the caller's memory: from now on the gradient of one use is read and written there, for who has
   /// gradients in other memory in each step. Before ready() of that use; the memory is the caller's until finish().
   void gradient_at(int use, tensor_view<param_element, space> gradient) { foreign_.gradient_at(use, gradient); }
+  /// With parameters in the caller's memory: where the gradient of one use lies in its bucket. What backward writes
+  /// there is not copied: say gradient_at(use, gradient_memory(use)), and begin() with .all_reported. It stays there as
+  /// long as the exchange lives; from ready() to the end of finish() it is the exchange's. Empty where an exchange
+  /// gives this rank less than the whole sum, compresses, or has other elements.
+  [[nodiscard]] tensor_view<param_element, space> gradient_memory(int use) {
+    if constexpr (keeps_buckets && std::is_same_v<param_element, gradient_element>) {
+      return gradients_.open_use(use);
+    } else {
+      return {};
+    }
+  }
   /// Gives up the step that has begun, on every rank: the next begin() forgets its gradients. Between steps nothing
   /// happens.
   void abandon() noexcept { protocol_.abandon(); }
@@ -614,6 +630,14 @@ class basic_exchange {
       "trireme::exchange: this compressor is given each gradient once a step, but from stage 2 on parallel::zero "
       "sends every micro-batch; use parallel::zero<1>");
 
+  // A memory space of one's own need not be able to.
+  static constexpr bool scales = requires(tensor_view<gradient_element, space> gradient) {
+    kernels::scale(gradient, 1.0);
+  };
+  // Whether what lies in a bucket when a step begins may count. The padding has to be zero then: it is not where a
+  // slice is unspecified after a step, or a compressor has coded it.
+  static constexpr bool keeps_buckets = !sharded && lossless_identity<Compressor> && scales;
+
   static std::span<int const> no_units() { return {}; }
   // Where every rank updates everything, all tensors are whole there however slices cut them.
   static layout_wishes of_strategy(layout_wishes wishes) {
@@ -682,13 +706,27 @@ class basic_exchange {
   void take_in(int use) {
     if (!layout_.trains(use)) return;
     auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
-    kernels::accumulate(gradients_.open_use(use), tensor_view<param_element const, space>(theirs), weight_);
+    auto const ours = gradients_.open_use(use);
+    auto const read = tensor_view<param_element const, space>(theirs);
+    if constexpr (keeps_buckets) {
+      if (all_reported_) {
+        if (!is_memory_of(theirs, ours)) kernels::copy(ours, read);
+        if (weight_ != 1) kernels::scale(ours, weight_);
+        return;
+      }
+    }
+    kernels::accumulate(ours, read, weight_);
+  }
+  static bool is_memory_of(tensor_view<param_element, space> a, tensor_view<gradient_element, space> b) noexcept {
+    return static_cast<void const*>(a.address()) == static_cast<void const*>(b.address());
   }
 
-  // What another rank of this replica answers for is in its norm; but each copy has to be finite.
+  // What another rank of this replica answers for is in its norm, and what is measured is no gradient; but each number
+  // has to be finite.
   void account(parallel::layout::piece const& piece, tensor_view<gradient_element const, space> gradient,
                exact_sum& squares) const {
-    if (layout_.at(piece.entry).info.answers) {
+    auto const& info = layout_.at(piece.entry).info;
+    if (info.answers && info.running == 0) {
       kernels::sum_of_squares(gradient, squares);
     } else if (!kernels::finite(gradient)) {
       squares.add(std::numeric_limits<double>::infinity());
@@ -728,8 +766,9 @@ class basic_exchange {
     for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = owned_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-        kernels::copy(foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count),
-                      tensor_view<gradient_element const, space>(gradients_.reduced(b, piece.in_bucket, piece.count)));
+        auto const theirs = foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
+        auto const sum = gradients_.reduced(b, piece.in_bucket, piece.count);
+        if (!is_memory_of(theirs, sum)) kernels::copy(theirs, tensor_view<gradient_element const, space>(sum));
       });
     }
   }
@@ -763,6 +802,7 @@ class basic_exchange {
   std::int64_t rounds_left_ = 1;  // micro-batches of the rank that runs most
   int reports_left_ = 0;
   double weight_ = 1;
+  bool all_reported_ = false;
   bool fused_ = false;
 };
 

@@ -15,8 +15,9 @@ struct exchange_result {
 
 /// Of the gradients that an update is about to read.
 struct gradient_numbers {
-  double norm = 0;   ///< global norm, without the scale
-  double scale = 1;  ///< what the losses, and so the gradients, were multiplied by
+  double norm = 0;      ///< global norm, without the scale
+  double scale = 1;     ///< what the losses, and so the gradients, were multiplied by
+  double measured = 1;  ///< and what layers have measured (parameter_info::running): the loss scale
 };
 
 /// How much of the exchange happened while backward was still running, in seconds since the exchange was made.

@@ -137,7 +137,8 @@ class layout {
     }
   }
   [[nodiscard]] int unit_of(entry const& tensor) const {
-    auto const at = std::ranges::find_if(units_, [&](auto const& each) { return each.last > tensor.uses.front(); });
+    auto const at =
+        std::find_if(units_.begin(), units_.end(), [&](auto const& each) { return each.last > tensor.uses.front(); });
     return static_cast<int>(at - units_.begin());
   }
   void list_buckets() {

@@ -252,7 +252,8 @@ class mesh_shape {
 
   template <class Order>
   void sort_by(Order const& order) {
-    std::ranges::sort(axes_, {}, [&](degree const& each) { return std::ranges::find(order, each.kind); });
+    auto const place = [&](degree const& each) { return std::find(order.begin(), order.end(), each.kind); };
+    std::sort(axes_.begin(), axes_.end(), [&](degree const& a, degree const& b) { return place(a) < place(b); });
   }
 
   void fit() {

@@ -117,6 +117,7 @@ class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Com
     for (std::size_t i = 0; i < ring_.size(); ++i) {
       f(text("parameter_server/norm.", i), ring_[i].numbers.norm);
       f(text("parameter_server/scale.", i), ring_[i].numbers.scale);
+      f(text("parameter_server/measured.", i), ring_[i].numbers.measured);
     }
   }
   [[nodiscard]] exchange_memory memory() const {

@@ -252,7 +252,7 @@ class writing {
     trireme::detail::together(world_, [&] {
       if (world_.rank() != 0) return;
       if (own.digits.empty()) own.digits = drawn_identity();
-      std::ranges::copy(own.digits, digits.begin());
+      std::copy(own.digits.begin(), own.digits.end(), digits.begin());
       formats::make_directories(path_, files_);
       place_.home = open_home(path_, files_);
       ours_ = claim(*place_.home, own.digits, at_.step);

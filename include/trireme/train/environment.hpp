@@ -29,7 +29,7 @@ namespace detail {
 inline void expect_word(comm::bootstrap::lookup const& variable, char const* name,
                         std::vector<std::string_view> const& known) {
   auto const value = variable(name).value_or("");
-  if (value.empty() || std::ranges::find(known, value) != known.end()) return;
+  if (value.empty() || std::find(known.begin(), known.end(), value) != known.end()) return;
   std::string list;
   for (std::size_t i = 0; i < known.size(); ++i) {
     list += text(i == 0 ? "" : i + 1 == known.size() ? " or " : ", ", known[i]);

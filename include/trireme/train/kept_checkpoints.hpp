@@ -67,13 +67,14 @@ struct own_checkpoint {
   auto const newest = std::min(all.size(), static_cast<std::size_t>(how.last));
   std::vector<own_checkpoint> older(all.begin(), all.end() - static_cast<std::ptrdiff_t>(newest));
   std::erase_if(all, [](own_checkpoint const& each) { return !std::isfinite(each.held_out); });
-  std::ranges::sort(all, [](own_checkpoint const& a, own_checkpoint const& b) {
+  std::sort(all.begin(), all.end(), [](own_checkpoint const& a, own_checkpoint const& b) {
     return is_better(a.held_out, a.step, b.held_out, b.step);
   });
   all.resize(std::min(all.size(), static_cast<std::size_t>(how.best)));
   std::vector<std::int64_t> out;
   for (auto const& each : older) {
-    bool const stays = std::ranges::any_of(all, [&](own_checkpoint const& best) { return best.step == each.step; });
+    bool const stays =
+        std::any_of(all.begin(), all.end(), [&](own_checkpoint const& best) { return best.step == each.step; });
     if (!stays) out.push_back(each.step);
   }
   return out;
@@ -103,8 +104,9 @@ struct own_checkpoint {
 [[nodiscard]] inline std::optional<kept> best_in(std::string const& directory,
                                                  formats::file_system& files = formats::real_files()) {
   auto const all = kept_in(directory, files);
-  auto const best = std::ranges::min_element(
-      all, [](kept const& a, kept const& b) { return detail::is_better(a.held_out, a.step, b.held_out, b.step); });
+  auto const best = std::min_element(all.begin(), all.end(), [](kept const& a, kept const& b) {
+    return detail::is_better(a.held_out, a.step, b.held_out, b.step);
+  });
   if (best == all.end() || !std::isfinite(best->held_out)) return std::nullopt;
   return *best;
 }

@@ -65,10 +65,13 @@ class optimizer_state {
     return sum + static_cast<std::int64_t>(scratch_.peak_bytes());
   }
 
-  /// Updates everything that this rank owns. `scale` is the clipping factor.
+  /// Updates everything that this rank owns.
+  /// @param scale     of gradients: the clipping factor, divided by the loss scale.
+  /// @param measured  of what layers have measured (parameter_info::running): 1 / the loss scale.
   template <class Exchange>
-  void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale) {
+  void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale, double measured = 1) {
     exchange.for_each_segment([&](int bucket, parallel::layout::piece const& piece, update_segment<Env>& segment) {
+      if (segment.info->running > 0) return follow(segment, measured);
       views_.clear();
       for (std::size_t m = 0; m < names_.size(); ++m) views_.push_back(moment_of(m, bucket, piece));
       segment.moments = views_;
@@ -83,7 +86,7 @@ class optimizer_state {
   /// The moments of a piece that this rank updates: as contract/state.hpp says.
   template <class F>
   void visit_piece(int bucket, parallel::layout::piece const& piece, F&& f) const {
-    if (bucket >= plan_.trained_buckets()) return;
+    if (bucket >= plan_.trained_buckets() || plan_.at(piece.entry).info.running > 0) return;
     if (whole_ && piece.in_entry > 0) return;  // whoever answers for a tensor's first element answers for its moments
     auto const& info = plan_.at(piece.entry).info;
     for (std::size_t m = 0; m < names_.size(); ++m) {
@@ -125,6 +128,7 @@ class optimizer_state {
 
   void add(parallel::layout::piece const& piece, Optimizer const& optimizer) {
     auto const& info = plan_.at(piece.entry).info;
+    if (info.running > 0) return;
     if (info.is_part() || piece.count != info.extents.size()) refuse(info);
     of_entry_[static_cast<std::size_t>(piece.entry)] = moments_.size();
     if constexpr (has_moment_shape<Optimizer>) {
@@ -145,6 +149,16 @@ class optimizer_state {
         text("trireme::trainer: the optimizer needs whole tensors, but each rank holds only a part of \"", info.name,
              "\"; use one that works element by element, such as optim::adamw, or leave ",
              "parallel::", info.dealt.empty() ? "tensor" : info.dealt, " out"));
+  }
+
+  // One step of a running mean.
+  static void follow(update_segment<Env> const& segment, double scale) {
+    using kernels = ops::on<space>;
+    double const by = segment.info->running;
+    kernels::scale(segment.value, 1 - by);
+    for (auto const& term : segment.gradient.terms)
+      kernels::accumulate(segment.value, term, by * scale * segment.gradient.scale);
+    for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(segment.value));
   }
 
   void update_tensor(update_segment<Env> const& segment, Optimizer const& optimizer, std::int64_t step) {

@@ -187,11 +187,9 @@ class placed_model {
     if constexpr (!staged) {
       for (auto const& part : parts) sum += engine_.evaluate(part);
     } else {
-      auto const batches = parts.batches().count;
-      auto const most = serves() ? most_of(world_, batches) : gathers ? most_of(grid_.replicas(), batches) : batches;
+      auto missing = missing_passes(parts.batches().count);
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
-      for (auto missing = most - batches; missing > 0; --missing)
-        serves() ? engine_.serve(exchange_) : exchange_.sit_out_forward();
+      for (; missing > 0; --missing) serves() ? engine_.serve(exchange_) : exchange_.sit_out_forward();
     }
     return sum;
   }
@@ -204,6 +202,20 @@ class placed_model {
       if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_last_stage(out, *stages);
     }
     return on_host(out);
+  }
+
+  /// Collective. Calls f(outputs, targets) for each batch of a dataset, on one of the ranks that have its outputs.
+  template <dataset Data, class F>
+  void for_each_prediction(Data const& data, std::int64_t batch, F&& f) {
+    auto const own = samples_share();
+    data::evaluation_batches parts(data, batch, own.rank, own.size);
+    bool const first = is_first_with_its_samples();
+    auto missing = missing_passes(parts.batches().count);
+    for (auto const& part : parts) {
+      auto const outputs = predict(part);
+      if (first) f(outputs.view(), part.targets);
+    }
+    for (data::evaluation_batches any(data, batch); missing > 0; --missing) static_cast<void>(predict(*any.begin()));
   }
 
   /// Collective. The mean over all ranks of the losses that evaluate() has returned.
@@ -224,6 +236,16 @@ class placed_model {
     for (auto const& axis : grid_.shape().axes())
       if (axis.facts.same_losses() && grid_.share_of(axis.kind).rank != 0) return {};
     return own;
+  }
+  // Collective. In how many passes of other ranks, which need all of them, this one takes part after its own.
+  [[nodiscard]] std::int64_t missing_passes(std::int64_t own) {
+    if constexpr (!staged) return 0;
+    return serves() ? most_of(world_, own) - own : gathers ? most_of(grid_.replicas(), own) - own : 0;
+  }
+  [[nodiscard]] bool is_first_with_its_samples() const {
+    for (auto const& axis : grid_.shape().axes())
+      if (axis.facts.samples != axis_samples::split && grid_.share_of(axis.kind).rank != 0) return false;
+    return true;
   }
   // Whether passes of other ranks go through units here: then all run as many micro-batches.
   [[nodiscard]] bool serves() const noexcept {

@@ -125,10 +125,10 @@ step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimiz
   step_end out{.counted = timed(timeline, "vote", [&] { return exchange.count(vote); })};
   out.taken = decide(out.counted.finite);
   out.scale = scale * out.counted.counted;
-  auto const gradients = exchange.settle(out.taken, {out.counted.norm / out.scale, out.scale});
+  auto const gradients = exchange.settle(out.taken, {out.counted.norm / out.scale, out.scale, scale});
   if (!gradients) return out;
   double const factor = detail::factor_of(optimizer, *gradients);
-  timed(timeline, "update", [&] { moments.update(exchange, optimizer, updates, factor); });
+  timed(timeline, "update", [&] { moments.update(exchange, optimizer, updates, factor, 1 / gradients->measured); });
   timed(timeline, "publish", [&] { exchange.publish(); });
   out.updated = true;
   return out;

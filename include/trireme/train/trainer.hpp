@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@
 #include "trireme/train/detail/copies.hpp"
 #include "trireme/train/detail/run_checks.hpp"
 #include "trireme/train/detail/slips.hpp"
+#include "trireme/train/metrics.hpp"
 #include "trireme/train/patience.hpp"
 #include "trireme/train/report.hpp"
 #include "trireme/train/slots.hpp"
@@ -137,6 +139,19 @@ class basic_trainer {
   [[nodiscard]] double evaluate(Data const&, std::int64_t = 8) {
     static_cast<void>(sizeof(detail::check_data<detail::slip_of_data<Data>()>));
     return 0;
+  }
+
+  /// What metrics count over a whole dataset, whose samples are predicted `batch` at a time: copies of them with the
+  /// counts of all ranks, the same on every rank. Nothing is changed.
+  /// @example auto const [seen] = trainer.evaluate(data, 64, metric::confusion(10));  // seen.accuracy(), seen.f1(3)
+  template <dataset Data, metric_policy... Metrics>
+  [[nodiscard]] std::tuple<Metrics...> evaluate(Data const& data, std::int64_t batch,
+                                                Metrics... metrics) requires(predicts && sizeof...(Metrics) > 0) {
+    run_.model.share_buffers();
+    run_.model.for_each_prediction(
+        data, batch, [&](auto const& outputs, auto const& targets) { (metrics.add(outputs, targets), ...); });
+    (world_.all_reduce(metrics.counts(), reduction::sum{}), ...);
+    return {std::move(metrics)...};
   }
 
   /// The model's outputs for some inputs (n, outputs). A GPT gives the logits of what follows each sample. Computed by

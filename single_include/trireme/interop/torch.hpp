@@ -1,14 +1,16 @@
 // Trireme 0.1.0: trireme/interop/torch.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: de18ce5587469efade35f0298dac9c555d64986887e18697a3a624aaafaa657c
+// SHA-256 of the sources: 260edf4a055c59a35459313df1a8731e0f4ae76b6f6b19579c2d2ac48039e073
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
+#include "trireme/interop/torch_autocast.hpp"
 #include "trireme/interop/torch_data_parallel.hpp"
 #include "trireme/interop/torch_model.hpp"
 #include "trireme/interop/torch_safetensors.hpp"
 #include "trireme/interop/torch_sampler.hpp"
 #include "trireme/interop/torch_sync_batch_norm.hpp"
+#include "trireme/interop/torch_tensor_parallel.hpp"
 
 // ---- trireme/interop/torch.hpp
 // LibTorch: a torch::nn::Module in a loop of your own (data_parallel), or in a trainer (torch_model), and what such a

@@ -1,15 +1,17 @@
 // Trireme 0.1.0: trireme/interop/torch_model.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5d3da07decab1530c253522171ed5ba1fffbdbf53e26c30c0c143c7c37113e96
+// SHA-256 of the sources: d35fed5fcd22fffef179c57a45d5da9b1692df67e9f7d44e1ffc5404976c7976
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
+#include "trireme/interop/torch_autocast.hpp"
 
 // ---- trireme/interop/torch_model.hpp
 #include <concepts>
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -279,6 +281,9 @@ struct torch_model_options {
   /// A micro-batch need not use every parameter: one that it has not used gets a gradient of zeros. If this is false, a
   /// parameter without a gradient is an error.
   bool unused_parameters = false;
+  /// If set, module and loss run under torch's autocast: at::kBFloat16. (Not at::kHalf, which needs a loss scale:
+  /// interop::data_parallel has one.)
+  std::optional<at::ScalarType> autocast{};
 };
 
 /// A torch::nn::Module as a plain model (contract/model.hpp), which make_trainer takes.
@@ -350,7 +355,8 @@ class torch_module_model {
     for (auto const& each : it.parameters) detail::expect_at(each.value, each.memory, each.name);
     if (it.module->is_training() != (why == purpose::train)) it.module->train(why == purpose::train);
     torch::AutoGradMode const mode(why == purpose::train);
-    auto loss = it.loss(it.module->forward(detail::tensor_of(batch.inputs)), detail::tensor_of(batch.targets));
+    auto loss = it.cast(
+        [&] { return it.loss(it.module->forward(detail::tensor_of(batch.inputs)), detail::tensor_of(batch.targets)); });
     if (loss.numel() != 1) {
       throw config_error(text("trireme::interop::torch_model: the loss has ", loss.numel(),
                               " numbers; it is to be one, the mean over the batch"));
@@ -389,7 +395,8 @@ class torch_module_model {
     auto& it = *state_;
     if (it.module->is_training()) it.module->eval();
     torch::NoGradGuard const guard;
-    auto const out = it.module->forward(detail::tensor_of(batch.inputs)).to(at::kFloat).contiguous();
+    auto const computed = it.cast([&] { return it.module->forward(detail::tensor_of(batch.inputs)); });
+    auto const out = computed.to(at::kFloat).contiguous();
     tensor<float> result(detail::shape_of(out));
     std::copy_n(out.template data_ptr<float>(), out.numel(), result.span().data());
     return result;
@@ -408,6 +415,11 @@ class torch_module_model {
   struct state {
     state(std::shared_ptr<Module> of, Loss l, torch_model_options const& o)
         : module(std::move(of)), loss(std::move(l)), options(o), buffers(detail::buffers_of(*module)) {
+      if (options.autocast && *options.autocast != at::kBFloat16) {
+        throw config_error(
+            text("trireme::interop::torch_model: autocast to ", c10::toString(*options.autocast),
+                 " needs a loss scale, which a plain model has not; use at::kBFloat16, or data_parallel"));
+      }
       std::vector<torch::Tensor> trained;
       for (auto const& each : detail::parameters_of(*module)) {
         parameters.push_back({each.name, each.tensor, each.tensor.data_ptr()});
@@ -417,6 +429,13 @@ class torch_module_model {
         trained.push_back(each.tensor);
       }
       hooks = std::make_unique<detail::gradient_hooks>(trained, [this](std::size_t nth) { on_gradient(places[nth]); });
+    }
+    // What f() gives, under autocast if that is wanted.
+    template <class F>
+    torch::Tensor cast(F&& f) const {
+      if (!options.autocast) return f();
+      interop::autocast const guard(*options.autocast);
+      return f();
     }
     void on_gradient(std::size_t place) {
       if (!ready) return;  // not a backward of this model

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3c91c03d1c57ea2712da0424fe631e7d4a33f1156dc68b6c9b923383035a5ff2
+// SHA-256 of the sources: 5510fce6e1805ca5ac3b630b15f3f764b4b30bdcb1f0699a0be36590e21a6ca6
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -186,7 +186,8 @@ class config_reader {
 TRIREME_BODY double rotary_base(formats::json::value const& config) {
   for (auto const& [key, content] : config.as_object()) {
     bool const known = key == "rope_theta" || key == "rope_scaling" || key == "rope_parameters";
-    if (key.starts_with("rope") && !known && !content.is_null()) {
+    bool const off = content.is_null() || content == formats::json::value(false);
+    if (key.starts_with("rope") && !known && !off) {
       content.fail(text("nothing is known of \"", key, "\", which may change rotary positions"));
     }
   }

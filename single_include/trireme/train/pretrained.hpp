@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: bc9043ab484c28afdcfdbf820035dff7f09b2e05afa9813a7b64abfd39fc2e83
+// SHA-256 of the sources: b9a04081d67bbbc4419c9f63d6c18a4a3faf790421a4dfa825e7db53ddd03766
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -58,7 +58,8 @@ template <class Comm>
       named_shape each{{letter, letter + *number}, {}};
       letter += *number++;
       for (auto left = *number++; left > 0; --left) each.extents.push_back(*number++);
-      bool const known = std::ranges::any_of(all, [&](auto const& other) { return other.name == each.name; });
+      bool const known =
+          std::any_of(all.begin(), all.end(), [&](auto const& other) { return other.name == each.name; });
       if (!known) all.push_back(std::move(each));
     }
   }

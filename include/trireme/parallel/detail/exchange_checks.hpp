@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trireme/contract/communicator.hpp"
+#include "trireme/contract/compressor.hpp"
 #include "trireme/contract/strategy.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/tensor.hpp"
@@ -44,6 +45,18 @@ template <class Comm, class Strategy, class Compressor>
   expect_agreement(world, "trireme::exchange", rank, items,
                    "bring the same parameters in the same order, and the same policies, on every rank");
   return plan;
+}
+
+/// A lossy compressor makes something else of a running mean.
+template <class Compressor>
+void expect_exact_means(layout const& plan, Compressor const& compressor) {
+  if constexpr (lossless_identity<Compressor>) return;
+  for (auto const& entry : plan.entries()) {
+    if (entry.info.running == 0) continue;
+    throw config_error(text("trireme::exchange: \"", entry.info.name,
+                            "\" is a running mean of what is measured, which ", describe(compressor),
+                            " would change; leave the compressor out"));
+  }
 }
 
 /// Gradients have memory only while a unit uses them: units are known.

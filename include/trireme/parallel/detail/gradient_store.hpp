@@ -265,8 +265,9 @@ class gradient_store {
   /// @param places  which of them it runs, ascending; the others add nothing. Its first one is at `first`.
   /// @param rounds  the most micro-batches that any rank runs: lanes are reported so often.
   /// @param scale   the factor that this step's gradients carry.
+  /// @param keep    resident gradients stay as they are.
   void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds,
-             double scale = 1) {
+             double scale = 1, bool keep = false) {
     scale_ = scale;
     leaves_ = leaves;
     rounds_ = rounds;
@@ -277,7 +278,7 @@ class gradient_store {
       it.rounds = 0;
       while (it.flying) it.flying = !it.open->wire->turn();  // of a step that was given up
       if (!pooled()) {
-        kernels::fill(lanes_.whole(it), 0.0);
+        if (!keep) kernels::fill(lanes_.whole(it), 0.0);
         continue;
       }
       lanes_.close(it);

@@ -146,7 +146,8 @@ class piece_index {
         covered.push_back({to, from, n});
       });
     }
-    std::ranges::sort(covered, {}, &run::whole);  // here "whole" is the part that is asked for
+    // Here "whole" is the part that is asked for.
+    std::sort(covered.begin(), covered.end(), [](run const& a, run const& b) { return a.whole < b.whole; });
     covered.push_back({count, 0, 0});
     std::int64_t at = 0;
     for (auto const& each : covered) {

@@ -51,7 +51,8 @@ template <class Comm>
       named_shape each{{letter, letter + *number}, {}};
       letter += *number++;
       for (auto left = *number++; left > 0; --left) each.extents.push_back(*number++);
-      bool const known = std::ranges::any_of(all, [&](auto const& other) { return other.name == each.name; });
+      bool const known =
+          std::any_of(all.begin(), all.end(), [&](auto const& other) { return other.name == each.name; });
       if (!known) all.push_back(std::move(each));
     }
   }

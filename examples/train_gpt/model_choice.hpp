@@ -1,0 +1,116 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "options.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/text.hpp"
+#include "trireme/nn/gpt.hpp"
+#include "trireme/nn/llama.hpp"
+#include "trireme/nn/one_of.hpp"
+#include "trireme/nn/pretrained.hpp"
+
+/// The models to choose from at run time: one type, so that trainers are compiled once.
+using language_model = trireme::nn::one_of<trireme::nn::gpt, trireme::nn::llama>;
+
+namespace model_choice {
+
+inline constexpr std::int64_t bytes = 256;  ///< the tokens
+
+/// Refuses an option of the command line that goes with something else.
+inline void expect_not_given(options const& given, std::initializer_list<char const*> names, char const* why) {
+  for (auto const* name : names) {
+    if (given.was_given(name)) throw trireme::config_error(trireme::text("--", name, " ", why));
+  }
+}
+
+/// The model that --model, --layers and so on describe.
+inline language_model described_by(options const& given) {
+  using namespace trireme;
+  auto const layers = given.number("layers", 1), heads = given.number("heads", 1);
+  auto const channels = given.number("channels", 1), context = given.number("context", 2);
+  if (given.choice("model", {"gpt", "llama"}) == 0) {
+    expect_not_given(given, {"kv-heads", "hidden"}, "goes with --model llama; leave it out");
+    return {nn::gpt{.vocabulary = bytes,
+                    .context = context,
+                    .layers = layers,
+                    .heads = heads,
+                    .channels = channels,
+                    .dropout = given.real("dropout"),
+                    .experts = given.number("experts", 0),
+                    .top_k = given.number("experts-a-token", 1),
+                    .balance = given.real("balance")}};
+  }
+  expect_not_given(given, {"dropout", "experts", "experts-a-token", "balance"}, "goes with --model gpt; leave it out");
+  return {nn::llama{.vocabulary = bytes,
+                    .context = context,
+                    .layers = layers,
+                    .heads = heads,
+                    .key_heads = given.number("kv-heads", 0),
+                    .channels = channels,
+                    .hidden = given.number("hidden", 0)}};
+}
+
+/// The model that lies in a directory, in Hugging Face's files.
+inline language_model in_directory(std::string const& directory) {
+  using namespace trireme;
+  language_model out;
+  if (nn::model_type_in(directory).starts_with("gpt")) {
+    out.chosen = nn::read_description<nn::gpt>(directory);
+  } else {
+    out.chosen = nn::read_description<nn::llama>(directory);
+  }
+  return out;
+}
+
+/// The model of --from, and what other options change about it: settles --context, and dropout if it is given.
+/// @param directory  where config.json lies: that of --from, or of the run that began with it.
+inline language_model from_files(options& given, std::string const& directory) {
+  using namespace trireme;
+  expect_not_given(given, {"model", "layers", "heads", "channels", "kv-heads", "hidden", "experts", "experts-a-token"},
+                   "is what the model of --from has; leave it out");
+  auto model = in_directory(directory);
+  bool const is_gpt = std::holds_alternative<nn::gpt>(model.chosen);
+  given.decide("model", is_gpt ? "gpt" : "llama");
+  if (auto* const gpt = std::get_if<nn::gpt>(&model.chosen)) {
+    if (given.was_given("dropout")) gpt->dropout = given.real("dropout");
+    gpt->balance = given.real("balance");
+  } else {
+    expect_not_given(given, {"dropout", "balance"}, "goes with a GPT, but the model of --from is none; leave it out");
+  }
+  auto const [positions, vocabulary] =
+      model.with([](auto const& each) { return std::pair(each.context, each.vocabulary); });
+  if (vocabulary < bytes) {
+    throw config_error(text("the model in ", directory, " has ", vocabulary, " tokens, but bytes are ", bytes,
+                            "; give another --from"));
+  }
+  if (!given.was_given("context")) {
+    given.decide("context", std::to_string(std::min(positions, given.number("context", 2))));
+  } else if (given.number("context", 2) > positions) {
+    throw config_error(text("--context is ", given.text("context"), ", but the model in ", directory, " has ",
+                            positions, " positions; give at most as many"));
+  }
+  return model;
+}
+
+/// How many parameters it has; in doubles, in which no product of sizes overflows.
+inline double parameters(trireme::nn::gpt const& model) {
+  auto const c = static_cast<double>(model.channels), experts = static_cast<double>(model.experts);
+  auto const mlp = 8 * c * c + 5 * c;
+  auto const block = 4 * c * c + 8 * c + (experts > 0 ? experts * (mlp + c) : mlp);
+  return c * static_cast<double>(model.vocabulary + model.context + 2) + static_cast<double>(model.layers) * block;
+}
+inline double parameters(trireme::nn::llama const& model) {
+  auto const c = static_cast<double>(model.channels), keys = static_cast<double>(model.keys());
+  auto const hidden = model.hidden > 0 ? static_cast<double>(model.hidden) : 8 * c / 3;
+  auto const block = 2 * c * c * (1 + keys / static_cast<double>(model.heads)) + 3 * c * hidden + 2 * c;
+  auto const tables = c * static_cast<double>(model.vocabulary) * (model.tied ? 1 : 2);
+  return tables + c + static_cast<double>(model.layers) * block;
+}
+
+}  // namespace model_choice

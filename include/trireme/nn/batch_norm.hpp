@@ -1,0 +1,157 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "trireme/contract/context_group.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/text.hpp"
+#include "trireme/nn/expression.hpp"
+#include "trireme/ops/batch_norm.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::nn {
+
+/// y = (x - mean) / sqrt(variance + epsilon) * gain + bias, channel by channel: of images over rows and pixels, of
+/// other rows over rows.
+///
+/// In training, mean and variance are those of a micro-batch; else they are running ones. These are parameters that
+/// nobody trains (parameter_info::running): in each step running = (1 - momentum) * running + momentum * the mean of
+/// what all micro-batches of all ranks have measured, weighed by samples; the variance as PyTorch's, divided by n - 1.
+///
+/// Shapes   x, y (rows, width); weight, bias, running_mean and running_var (channels); where a row is no image each of
+///          its numbers is a channel.
+/// Bytes    keeps x; and mean, variance and 1 / standard deviation of each channel.
+/// Ranks    data, zero and pipelines: the same micro-batches give the same numbers, on however many ranks. Each is
+///          normalised by itself. Where a sequence cuts rows, all of them are normalised over: two sums over the group
+///          in either pass.
+/// Numerics sums over rows in double, but each rank's are rounded to the accumulate type.
+/// Method   [Ioffe, Szegedy, "Batch normalization", 2015].
+/// Errors   config_error for an epsilon or a momentum out of range, and where parallel::context cuts samples.
+struct batch_norm {
+  static constexpr nn::flow flow = nn::flow::rows;
+  double epsilon = 1e-5;
+  double momentum = 0.1;
+  friend bool operator==(batch_norm const&, batch_norm const&) = default;
+};
+
+namespace detail {
+
+template <class Env>
+class batch_norm_node final : public node<Env> {
+  using kernels = ops::on<typename Env::space>;
+  using norms = ops::batch_norm_on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit batch_norm_node(batch_norm const& what) : what_(what) { this->facts_.accumulates = true; }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
+  void visit(parameter_visitor<Env> const& each) override {
+    each(gain_);
+    each(bias_);
+    each(running_mean_);
+    each(running_variance_);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    auto const y = to.template take<typename Env::compute>(x.v.extents());
+    auto const rows = by_channel(x.v);
+    auto& kept = kept_[pass];
+    auto& memory = pass.training() ? pass.activations : pass.scratch;
+    kept = {take(memory), take(memory), take(memory)};
+    if (pass.training()) {
+      auto const n = static_cast<double>(count(pass, rows));
+      norms::column_sums(kept.mean, rows);
+      sum(pass, kept.mean);
+      kernels::scale(kept.mean, 1 / n);
+      norms::column_squares(kept.variance, rows, kept.mean);
+      sum(pass, kept.variance);
+      kernels::scale(kept.variance, 1 / n);
+    } else {
+      kernels::copy(kept.mean, running_mean_.value);
+      kernels::copy(kept.variance, running_variance_.value);
+    }
+    kernels::each(kept.rstd, kept.variance,
+                  [&](auto variance) { return 1 / std::sqrt(variance + static_cast<number>(what_.epsilon)); });
+    norms::normalise(by_channel(y), rows, kept.mean, kept.rstd, gain_.value, bias_.value);
+    return {y, true};
+  }
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half) override {
+    auto const& kept = kept_[pass];
+    auto const rows = by_channel(x.here), d = by_channel(dy);
+    auto const mark = pass.scratch.mark();
+    auto const of_dy = take(pass.scratch), of_both = take(pass.scratch);
+    norms::column_gradients(of_dy, of_both, d, rows, kept.mean, kept.rstd);
+    kernels::accumulate(bias_.gradient, of_dy, 1.0);
+    kernels::accumulate(gain_.gradient, of_both, 1.0);
+    sum(pass, of_dy);
+    sum(pass, of_both);
+    auto const n = count(pass, rows);
+    norms::normalise_backward(by_channel(to.into), d, rows, kept.mean, kept.rstd, gain_.value, of_dy, of_both, n,
+                              to.accumulate);
+    pass.scratch.rewind(mark);
+    measure(pass, n);
+  }
+
+ private:
+  using number = typename Env::accumulate;
+  using sums = tensor_view<number, space>;
+  struct saved {
+    sums mean, variance, rstd;  // (channels)
+  };
+  void do_place(placing<Env>& at, layer_step const&) override {
+    if (!(what_.epsilon > 0) || !(what_.momentum > 0 && what_.momentum <= 1)) {
+      throw config_error(text("trireme::nn::batch_norm ", at.name, ": epsilon ", what_.epsilon, ", momentum ",
+                              what_.momentum, "; epsilon is above 0, and momentum in (0, 1]"));
+    }
+    if (context_group<Env>::of(at.groups).size() > 1) {
+      throw config_error(text("trireme::nn::batch_norm ", at.name,
+                              ": it normalises over whole micro-batches, of which parallel::context gives each rank "
+                              "other positions; take nn::layer_norm, or leave that axis out"));
+    }
+    width_ = at.width;
+    channels_ = at.image.size() == at.width ? at.image.channels : at.width;
+    shape const each{channels_};
+    gain_.info = {at.name + ".weight", each, {initial::distribution::ones, 0}, false};
+    bias_.info = {at.name + ".bias", each, {}, false};
+    running_mean_.info = {at.name + ".running_mean", each, {}, false};
+    running_variance_.info = {at.name + ".running_var", each, {initial::distribution::ones, 0}, false};
+    running_mean_.info.running = running_variance_.info.running = what_.momentum;
+  }
+  // What the exchange makes the running statistics of; see parameter_info::running.
+  void measure(pass<Env> const& pass, std::int64_t n) {
+    auto const& kept = kept_[pass];
+    double const ranks = pass.group.cuts_rows() ? pass.group.size() : 1;  // which all add the same
+    double const weight = pass.weight * static_cast<double>(pass.batch.count()) / ranks;
+    kernels::accumulate(running_mean_.gradient, kept.mean, weight);
+    auto const free = static_cast<double>(std::max<std::int64_t>(1, n - 1));
+    kernels::accumulate(running_variance_.gradient, kept.variance, weight * static_cast<double>(n) / free);
+  }
+  [[nodiscard]] sums take(arena<space>& memory) const { return memory.template take<number>({channels_}); }
+  [[nodiscard]] view by_channel(view x) const { return x.reshaped({x.size() / channels_, channels_}); }
+  // How many numbers of a channel there are, with those that lie on other ranks of the group.
+  [[nodiscard]] std::int64_t count(pass<Env> const& pass, view rows) const {
+    if (!pass.group.cuts_rows()) return rows.extent(0);
+    return rows_of(pass) * (width_ / channels_);
+  }
+  static void sum(pass<Env>& pass, sums values) {
+    if (pass.group.cuts_rows()) pass.group.sum(values);
+  }
+
+  batch_norm what_;
+  std::int64_t channels_ = 0, width_ = 0;
+  parameter<Env> gain_{}, bias_{}, running_mean_{}, running_variance_{};
+  per_slot<saved> kept_;
+};
+
+}  // namespace detail
+
+template <class Env>
+struct node_of<Env, batch_norm> {
+  using type = detail::batch_norm_node<Env>;
+};
+
+}  // namespace trireme::nn

@@ -1,0 +1,337 @@
+// Trireme 0.1.0: trireme/interop/torch_rank_group.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: 4378fce4e730e756aa2522797022f7beb390d5899116598c65b49a08bf072501
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+
+// ---- trireme/interop/torch_rank_group.hpp
+#include <torch/torch.h>
+
+#include <memory>
+#include <utility>
+
+#ifndef TRIREME_INTEROP_DETAIL_TORCH_MODULE_INCLUDED
+#define TRIREME_INTEROP_DETAIL_TORCH_MODULE_INCLUDED
+
+// ---- trireme/interop/detail/torch_module.hpp
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+// What the two ways to use a torch::nn::Module share: its tensors by name, views of their memory, the events of
+// autograd, and ranks that compare and copy what they hold.
+
+namespace trireme::interop::detail {
+
+/// The same element type in torch's words; Undefined where it has none.
+[[nodiscard]] constexpr at::ScalarType torch_type(dtype type) noexcept {
+  switch (type) {
+    case dtype::f64:
+      return at::kDouble;
+    case dtype::f32:
+      return at::kFloat;
+    case dtype::bf16:
+      return at::kBFloat16;
+    case dtype::f16:
+      return at::kHalf;
+    case dtype::i64:
+      return at::kLong;
+    case dtype::i32:
+      return at::kInt;
+    case dtype::i8:
+      return at::kChar;
+    case dtype::u8:
+      return at::kByte;
+    case dtype::u64:
+    case dtype::u32:
+      break;
+  }
+  return at::ScalarType::Undefined;
+}
+
+/// A tensor of a module, under the first of its names: a tied one is listed once.
+struct named_tensor {
+  std::string name;
+  torch::Tensor tensor;
+};
+
+[[nodiscard]] inline std::vector<named_tensor> listed(torch::OrderedDict<std::string, torch::Tensor> const& all,
+                                                      char const* kind) {
+  std::vector<named_tensor> list;
+  for (auto const& item : all) {
+    auto const& tensor = item.value();
+    if (!tensor.defined()) continue;  // a batch normalisation without running statistics has such buffers
+    if (std::any_of(list.begin(), list.end(), [&](auto const& each) { return each.tensor.is_same(tensor); })) continue;
+    if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided || !tensor.is_contiguous()) {
+      throw config_error(text("trireme::interop: ", kind, " \"", item.key(),
+                              "\" is not a dense row-major tensor of the CPU; other devices and layouts are not "
+                              "supported yet (contiguous() makes it row-major)"));
+    }
+    list.push_back({item.key(), tensor});
+  }
+  return list;
+}
+[[nodiscard]] inline std::vector<named_tensor> parameters_of(torch::nn::Module const& module) {
+  return listed(module.named_parameters(), "parameter");
+}
+[[nodiscard]] inline std::vector<named_tensor> buffers_of(torch::nn::Module const& module) {
+  return listed(module.named_buffers(), "buffer");
+}
+
+[[nodiscard]] inline shape shape_of(torch::Tensor const& tensor) {
+  if (tensor.dim() > shape::max_rank) return shape{tensor.numel()};
+  shape extents;
+  for (auto const extent : tensor.sizes()) extents.push_back(extent);
+  return extents;
+}
+/// All of a contiguous tensor, in its own memory.
+/// Errors  config_error if its elements are of another type.
+template <element T>
+[[nodiscard]] tensor_view<T> view_of(torch::Tensor const& tensor) {
+  if (tensor.scalar_type() != torch_type(dtype_of<T>)) {
+    throw config_error(text("trireme::interop: a tensor", to_string(shape_of(tensor)), " of ",
+                            c10::toString(tensor.scalar_type()), " where there was one of ", name_of(dtype_of<T>),
+                            "; give parameters and gradients their type before ranks share them"));
+  }
+  return {static_cast<T*>(tensor.data_ptr()), shape_of(tensor)};
+}
+/// Errors  config_error if a parameter does not lie where it was shown to an exchange or a trainer.
+inline void expect_at(torch::Tensor const& parameter, void const* memory, std::string const& name) {
+  if (parameter.data_ptr() == memory) return;
+  throw config_error(text("trireme::interop: parameter \"", name,
+                          "\" has got other memory, as by torch::load, to() or set_data(); do that before ranks share "
+                          "the module, or copy_() into it"));
+}
+[[nodiscard]] inline tensor_view<std::byte> bytes_of(torch::Tensor const& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), shape{static_cast<std::int64_t>(tensor.nbytes())}};
+}
+
+/// Samples as a tensor, without a copy: valid as long as the samples are.
+[[nodiscard]] inline torch::Tensor tensor_of(any_view<> const& view) {
+  auto const type = torch_type(view.type);
+  if (type == at::ScalarType::Undefined) {
+    throw config_error(text("trireme::interop: samples of ", name_of(view.type), " have no type in torch"));
+  }
+  std::vector<std::int64_t> const sizes(view.extents.extents().begin(), view.extents.extents().end());
+  return torch::from_blob(const_cast<void*>(view.address), sizes, at::TensorOptions().dtype(type));
+}
+
+/// Tells when autograd has finished the gradient of a parameter: calls f(place of the parameter) after it has been
+/// added to .grad(), in the thread that runs backward.
+///
+/// Threads  one owner; not moved: the hooks point at it. They end with it.
+class gradient_hooks {
+ public:
+  using listener = std::function<void(std::size_t)>;
+
+  gradient_hooks(std::vector<torch::Tensor> const& parameters, listener f) : f_(std::move(f)) {
+    for (std::size_t place = 0; place < parameters.size(); ++place) {
+      auto accumulator = torch::autograd::impl::grad_accumulator(parameters[place]);
+      auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, place));
+      held_.push_back({std::move(accumulator), key});
+    }
+  }
+  gradient_hooks(gradient_hooks const&) = delete;
+  gradient_hooks& operator=(gradient_hooks const&) = delete;
+  ~gradient_hooks() {
+    for (auto& each : held_) each.accumulator->del_post_hook(each.key);
+  }
+
+ private:
+  struct hook final : torch::autograd::FunctionPostHook {
+    hook(listener const& all, std::size_t mine) : f(all), place(mine) {}
+    torch::autograd::variable_list operator()(torch::autograd::variable_list const& outputs,
+                                              torch::autograd::variable_list const&) override {
+      f(place);
+      return outputs;
+    }
+    listener const& f;
+    std::size_t place;
+  };
+  // A parameter only remembers its accumulator, and forgets the hooks with it: whoever wants them holds it.
+  struct held {
+    decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
+    std::uintptr_t key;
+  };
+
+  listener f_;
+  std::vector<held> held_;
+};
+
+/// Collective. The ranks hold the same tensors: names, shapes, types, and what is trained.
+/// Errors  config_error on every rank that names the first one that differs.
+template <class Comm>
+void expect_equal_modules(torch::nn::Module const& module, Comm& world) {
+  std::vector<std::string> entries;
+  for (auto const& each : parameters_of(module)) {
+    entries.push_back(text("parameter \"", each.name, "\" of ", c10::toString(each.tensor.scalar_type()),
+                           to_string(shape_of(each.tensor)), each.tensor.requires_grad() ? "" : ", not trained"));
+  }
+  for (auto const& each : buffers_of(module)) {
+    entries.push_back(text("buffer \"", each.name, "\" of ", c10::toString(each.tensor.scalar_type()),
+                           to_string(shape_of(each.tensor))));
+  }
+  auto most = static_cast<std::int64_t>(entries.size());
+  world.all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
+  auto const size = static_cast<std::size_t>(world.size());
+  auto const count = static_cast<std::size_t>(most);
+  std::vector<std::uint64_t> all(size * count);
+  auto const mine = static_cast<std::size_t>(world.rank()) * count;
+  for (std::size_t i = 0; i < entries.size(); ++i) all[mine + i] = hash_name(entries[i]);
+  world.all_gather(tensor_view<std::uint64_t>(all));
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t rank = 1; rank < size; ++rank) {
+      if (all[rank * count + i] == all[i]) continue;
+      throw config_error(text("trireme::interop: the module of rank ", rank,
+                              " is not that of rank 0; the first "
+                              "difference is number ",
+                              i + 1, " of its tensors, which on this rank is ",
+                              i < entries.size() ? entries[i] : std::string("missing")));
+    }
+  }
+}
+
+/// The buffers of a module, which ranks make equal in one message.
+class shared_tensors {
+ public:
+  explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {
+    for (auto const& each : all_) bytes_ += each.tensor.nbytes();
+  }
+  [[nodiscard]] bool empty() const noexcept { return bytes_ == 0; }
+
+  /// Collective. Every rank gets those of `root`.
+  template <class Comm>
+  void broadcast(Comm& world, int root) {
+    if (empty() || world.size() == 1) return;
+    packed_.resize(bytes_);
+    for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte* part) {
+      std::memcpy(part, tensor.data_ptr(), tensor.nbytes());
+    });
+    world.broadcast(tensor_view<std::byte>(packed_), root);
+    for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte const* part) {
+      std::memcpy(tensor.data_ptr(), part, tensor.nbytes());
+    });
+  }
+  /// Collective. Floating-point ones become their mean over the ranks, formed in double; others those of `root`.
+  template <class Comm>
+  void mean(Comm& world, int root) {
+    if (empty() || world.size() == 1) return;
+    std::vector<double> numbers;
+    for (auto const& each : all_) {
+      if (!each.tensor.is_floating_point()) continue;
+      auto const wide = each.tensor.to(at::kDouble);
+      numbers.insert(numbers.end(), wide.data_ptr<double>(), wide.data_ptr<double>() + wide.numel());
+    }
+    broadcast(world, root);
+    if (numbers.empty()) return;
+    world.all_reduce(tensor_view<double>(numbers), reduction::mean{});
+    torch::NoGradGuard const guard;
+    auto* from = numbers.data();
+    for (auto const& each : all_) {
+      if (!each.tensor.is_floating_point()) continue;
+      auto const sizes = each.tensor.sizes();
+      each.tensor.copy_(torch::from_blob(from, sizes, at::TensorOptions().dtype(at::kDouble)));
+      from += each.tensor.numel();
+    }
+  }
+
+ private:
+  template <class F>
+  void for_each_part(std::byte* part, F&& f) {
+    for (auto const& each : all_) {
+      if (each.tensor.nbytes() == 0) continue;
+      f(each.tensor, part);
+      part += each.tensor.nbytes();
+    }
+  }
+
+  std::vector<named_tensor> all_;
+  std::size_t bytes_ = 0;
+  std::vector<std::byte> packed_;
+};
+
+/// The module behind what users hold one by: the holders that TORCH_MODULE makes, or a shared_ptr.
+template <class Module>
+[[nodiscard]] std::shared_ptr<Module> module_of(std::shared_ptr<Module> const& module) {
+  return module;
+}
+template <class Module>
+[[nodiscard]] std::shared_ptr<Module> module_of(torch::nn::ModuleHolder<Module> const& module) {
+  return module.ptr();
+}
+
+}  // namespace trireme::interop::detail
+
+#endif  // TRIREME_INTEROP_DETAIL_TORCH_MODULE_INCLUDED
+
+// ---- trireme/interop/torch_rank_group.hpp (goes on)
+namespace trireme::interop {
+
+/// The ranks that a module's layers work over: a communicator whose type a module need not name.
+///
+/// Ranks    construction is collective: messages go through a communicator of their own, so they may come between those
+///          of others (data_parallel's buckets) in another order on each rank. Copies share it: make one for all
+///          layers.
+/// Threads  one caller at a time; all ranks call in one order, so all of them run the same graph.
+/// Errors   comm_error from the communicator.
+class rank_group {
+ public:
+  rank_group() = default;  ///< one rank
+  template <class Comm>
+  requires communicator<Comm>
+  explicit rank_group(Comm& world) : inner_(c10::make_intrusive<inner_of<Comm>>(world.duplicate())) {}
+
+  [[nodiscard]] int rank() const { return inner_ ? inner_->rank() : 0; }
+  [[nodiscard]] int size() const { return inner_ ? inner_->size() : 1; }
+
+  /// Collective. Sums a tensor over the ranks, in place and in rank order; Half and BFloat16 are summed in float.
+  /// Errors  config_error if it is not one of them, float or double, dense and of the CPU.
+  void add_up(torch::Tensor const& numbers) const {
+    if (size() == 1) return;
+    auto const type = numbers.scalar_type();
+    if (!numbers.is_contiguous() || !numbers.device().is_cpu() || !numbers.is_floating_point()) {
+      throw config_error(text("trireme::interop::rank_group: a tensor of ", c10::toString(type), " with ",
+                              numbers.dim(), " dimensions is not a dense one of floating-point numbers of the CPU"));
+    }
+    if (type == at::kDouble) return inner_->add_up(detail::view_of<double>(numbers).flat());
+    if (type == at::kFloat) return inner_->add_up(detail::view_of<float>(numbers).flat());
+    auto const wide = numbers.to(at::kFloat);
+    inner_->add_up(detail::view_of<float>(wide).flat());
+    numbers.copy_(wide);
+  }
+
+  /// For torch::autograd::AutogradContext::saved_data, and back.
+  [[nodiscard]] c10::IValue packed() const { return c10::IValue::make_capsule(inner_ ? inner_ : alone()); }
+  [[nodiscard]] static rank_group unpacked(c10::IValue const& value) {
+    return rank_group(c10::static_intrusive_pointer_cast<inner>(value.toCapsule()));
+  }
+
+ private:
+  struct inner : torch::CustomClassHolder {
+    [[nodiscard]] virtual int rank() const { return 0; }
+    [[nodiscard]] virtual int size() const { return 1; }
+    virtual void add_up(tensor_view<float>) {}
+    virtual void add_up(tensor_view<double>) {}
+  };
+  template <class Comm>
+  struct inner_of final : inner {
+    explicit inner_of(Comm own) : world(std::move(own)) {}
+    int rank() const override { return world.rank(); }
+    int size() const override { return world.size(); }
+    void add_up(tensor_view<float> numbers) override { world.all_reduce(numbers, reduction::sum{}); }
+    void add_up(tensor_view<double> numbers) override { world.all_reduce(numbers, reduction::sum{}); }
+    Comm world;
+  };
+  explicit rank_group(c10::intrusive_ptr<inner> of) : inner_(std::move(of)) {}
+  [[nodiscard]] static c10::intrusive_ptr<inner> alone() { return c10::make_intrusive<inner>(); }
+
+  c10::intrusive_ptr<inner> inner_;
+};
+
+}  // namespace trireme::interop

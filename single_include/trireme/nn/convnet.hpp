@@ -1,0 +1,100 @@
+// Trireme 0.1.0: trireme/nn/convnet.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: 8c82f21dee390daf267dbabb37a75fb4f994320eeb2b9f3575b8fff54cf0d39c
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+#include "trireme/nn/batch_norm.hpp"
+#include "trireme/nn/images.hpp"
+#include "trireme/nn/sum.hpp"
+
+// ---- trireme/nn/convnet.hpp
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+namespace trireme::nn {
+
+/// A residual network for small images: ResNet-20 with `blocks` = 3, ResNet-32 with 5, and so on (6 * blocks + 2).
+/// Three stages of blocks of two convolutions; each stage but the first has half as many places along each side, and
+/// twice as many channels. Where the shape changes, the shortcut is a convolution of one pixel.
+///
+/// Shapes   inputs (B, height, width, channels) float, channels innermost; targets (B) int32. Parameters have the names
+///          of torchvision (conv1, bn1, layer1.0.conv1, ..., fc); a convolution's weight is (kernel, kernel, channels,
+///          outputs), and fc's (inputs, outputs).
+/// Method   [He et al., "Deep residual learning for image recognition", 2016], section 4.2; with the shortcuts B.
+/// Errors   config_error from validate() (called when a trainer is made) if a size is not positive, or images are not
+///          square.
+/// @models  staged_model: one unit for the first convolution, one a block, one for the mean over pixels and the loss.
+struct convnet {
+  using policy_category = slot::model;
+  static constexpr bool made_of_layers = true;
+
+  nn::image images{28, 28, 1};
+  std::int64_t classes = 10;
+  std::int64_t blocks = 3;     ///< of each stage
+  std::int64_t channels = 16;  ///< of the first stage
+  batch_norm norm{};
+  friend bool operator==(convnet const&, convnet const&) = default;
+
+  /// The layers of a block whose result has the shape of its input.
+  template <class = void>  // so that programs that only name a convnet do not compile it
+  [[nodiscard]] auto plain_block(nn::image const& in) const {
+    return chain(in, residual(two_convolutions(in.channels, 1)), relu());
+  }
+  /// Those of a block that makes half as many places of twice as many channels.
+  template <class = void>
+  [[nodiscard]] auto halving_block(nn::image const& in) const {
+    auto const outputs = 2 * in.channels;
+    auto const shortcut = named("downsample", chain(named("0", conv(outputs, 1, 2)), named("1", norm)));
+    return chain(in, sum(two_convolutions(outputs, 2), shortcut), relu());
+  }
+  template <class Emit>
+  void units(Emit&& emit) const {
+    nn::image at{images.height, images.width, channels};
+    emit(nn::block{
+        "", 0, 0,
+        chain(features{images.size()}, images, named("conv1", conv(channels, 3, 1)), named("bn1", norm), relu())});
+    for (std::int64_t i = 0; i < 3 * blocks; ++i) {
+      auto const name = text("layer", i / blocks + 1, ".", i % blocks);
+      if (i == 0 || i % blocks != 0) {
+        emit(nn::block{name, at.size(), 0, plain_block<Emit>(at)});
+      } else {
+        emit(nn::block{name, at.size(), 0, halving_block<Emit>(at)});
+        at = {(at.height + 1) / 2, (at.width + 1) / 2, 2 * at.channels};
+      }
+    }
+    initial const start{initial::distribution::uniform, 1 / std::sqrt(static_cast<double>(at.channels))};
+    linear const fc{.outputs = classes, .start = start, .bias_start = start};
+    emit(nn::block{"", at.size(), 0, chain(at, average_pool2d{}, named("fc", fc), loss::cross_entropy{})});
+  }
+
+  void validate() const {
+    detail::expect_positive("convnet", {{"height", images.height},
+                                        {"width", images.width},
+                                        {"channels of an image", images.channels},
+                                        {"classes", classes},
+                                        {"blocks", blocks},
+                                        {"channels", channels}});
+    if (images.height == images.width) return;
+    throw config_error(
+        text("trireme::nn::convnet: images of ", images.height, " x ", images.width, "; they must be square"));
+  }
+
+ private:
+  [[nodiscard]] static conv2d conv(std::int64_t outputs, std::int64_t kernel, std::int64_t stride) {
+    return {.outputs = outputs, .kernel = kernel, .stride = stride, .padding = kernel / 2, .bias = false};
+  }
+  [[nodiscard]] auto two_convolutions(std::int64_t outputs, std::int64_t stride) const {
+    return chain(named("conv1", conv(outputs, 3, stride)), named("bn1", norm), relu(),
+                 named("conv2", conv(outputs, 3, 1)), named("bn2", norm));
+  }
+};
+
+[[nodiscard]] inline std::string to_string(convnet const& m) {
+  return text("nn::convnet{.images = {", m.images.height, ", ", m.images.width, ", ", m.images.channels,
+              "}, .classes = ", m.classes, ", .blocks = ", m.blocks, ", .channels = ", m.channels, ", .norm = {",
+              m.norm.epsilon, ", ", m.norm.momentum, "}}");
+}
+
+}  // namespace trireme::nn

@@ -1,0 +1,243 @@
+// Trireme 0.1.0: trireme/ops/images.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: ec9289a45daf7f9430dbf77e5a2ced587dbfe945a940fa3420d96a624d9987a3
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+
+// ---- trireme/ops/images.hpp
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <type_traits>
+
+namespace trireme::ops {
+
+/// A window that moves over images: of `kernel` x `kernel` pixels, by `stride` pixels, over an image with `padding`
+/// pixels on each side that are not there.
+struct window {
+  std::int64_t height = 0, width = 0, channels = 0;  ///< of an image
+  std::int64_t kernel = 1, stride = 1, padding = 0;
+
+  /// How many places it has along so many pixels.
+  [[nodiscard]] constexpr std::int64_t places(std::int64_t pixels) const noexcept {
+    auto const room = pixels + 2 * padding - kernel;
+    return room < 0 ? 0 : room / stride + 1;
+  }
+  [[nodiscard]] constexpr std::int64_t rows() const noexcept { return places(height); }
+  [[nodiscard]] constexpr std::int64_t columns() const noexcept { return places(width); }
+  [[nodiscard]] constexpr std::int64_t count() const noexcept { return rows() * columns(); }
+  [[nodiscard]] constexpr std::int64_t image() const noexcept { return height * width * channels; }
+  [[nodiscard]] constexpr std::int64_t numbers() const noexcept { return kernel * kernel * channels; }
+  /// Whether what it sees in its places, one after the other, are the images themselves.
+  [[nodiscard]] constexpr bool one_pixel() const noexcept { return kernel == 1 && stride == 1 && padding == 0; }
+};
+
+/// The kernels of images of one memory space, apart from ops::on, so that programs without images do not read them.
+///
+/// Images are (height, width, channels), channels innermost: what a window sees in its places is then a matrix of rows
+/// for ops::on<Space>::linear, whose result is an image again.
+/// Threads  the calling one; thread-safe on different outputs.
+/// Errors   assertion_error (light) if sizes do not fit.
+template <class Space>
+struct images_on;
+
+namespace detail {
+
+/// What kernels of images ask of sizes in every space.
+struct image_checks {
+ protected:
+  template <class Images, class Places>
+  static std::int64_t images(std::string_view who, Images const& x, Places const& y, std::int64_t each,
+                             window const& at) {
+    auto const n = at.image() == 0 ? 0 : x.size() / at.image();
+    expects(assertion_level::light, x.size() == n * at.image() && y.size() == n * each, [&] {
+      return text("trireme::ops::", who, ": ", x.size(), " numbers of images of ", at.height, " x ", at.width, " x ",
+                  at.channels, " and ", y.size(), " of ", each, " do not fit");
+    });
+    return n;
+  }
+};
+
+}  // namespace detail
+
+template <>
+struct images_on<host> : detail::image_checks {
+  template <class T>
+  using view = tensor_view<T, host>;
+  template <class T>
+  using input = std::type_identity_t<tensor_view<T const, host>>;
+
+  /// What the window sees in each of its places: 0 where no pixels are.
+  /// Shapes   y (images * places, kernel * kernel * channels), x (images, height * width * channels).
+  template <class T>
+  static void patches(view<T> y, input<T> x, window const& at) {
+    auto const n = images("patches", x, y, at.count() * at.numbers(), at);
+    auto const bytes = static_cast<std::size_t>(at.channels) * sizeof(T);
+    T* to = raw(y);
+    for (std::int64_t i = 0; i < n; ++i) {
+      for_each_pixel(at, raw(x) + i * at.image(), [&](T const* pixel) {
+        if (pixel == nullptr) {
+          std::fill_n(to, at.channels, T{});
+        } else {
+          std::memcpy(static_cast<void*>(to), pixel, bytes);
+        }
+        to += at.channels;
+      });
+    }
+  }
+  /// Adds what patches() has spread to where it came from: dx += the sum over the places that saw a pixel.
+  template <class T>
+  static void patches_backward(view<T> dx, input<T> dy, window const& at) {
+    auto const n = images("patches_backward", dx, dy, at.count() * at.numbers(), at);
+    T const* from = raw(dy);
+    for (std::int64_t i = 0; i < n; ++i) {
+      for_each_pixel(at, raw(dx) + i * at.image(), [&](T* pixel) {
+        for (std::int64_t c = 0; c < at.channels && pixel != nullptr; ++c) pixel[c] = sum(pixel[c], from[c]);
+        from += at.channels;
+      });
+    }
+  }
+
+  /// The largest number of each channel in each place of the window.
+  /// Shapes   y (images, places * channels), x (images, height * width * channels).
+  template <class T>
+  static void max_pool(view<T> y, input<T> x, window const& at) {
+    auto const n = images("max_pool", x, y, at.count() * at.channels, at);
+    for_each_largest(raw(x), n, at, [to = raw(y)](std::int64_t place, T const* largest) { to[place] = *largest; });
+  }
+  /// dx += dy at the number that was the largest: of equal ones at the first.
+  template <class T>
+  static void max_pool_backward(view<T> dx, input<T> dy, input<T> x, window const& at) {
+    auto const n = images("max_pool_backward", dx, dy, at.count() * at.channels, at);
+    for_each_largest(raw(x), n, at,
+                     [to = raw(dx), first = raw(x), from = raw(dy)](std::int64_t place, T const* largest) {
+                       auto& one = to[largest - first];
+                       one = sum(one, from[place]);
+                     });
+  }
+
+  /// The mean of each channel in each place of the window, which has no padding.
+  /// Shapes   as for max_pool.
+  template <class T>
+  static void average_pool(view<T> y, input<T> x, window const& at) {
+    auto const n = images("average_pool", x, y, at.count() * at.channels, at);
+    auto const each = accumulate_t<T>(1) / static_cast<accumulate_t<T>>(at.kernel * at.kernel);
+    T* to = raw(y);
+    for (std::int64_t i = 0; i < n * at.count(); ++i, to += at.channels) {
+      T const* const corner = raw(x) + i / at.count() * at.image() + first_pixel(at, i % at.count());
+      for (std::int64_t c = 0; c < at.channels; ++c) {
+        accumulate_t<T> total = 0;
+        for_each_inner(at, [&](std::int64_t pixel) { total += static_cast<accumulate_t<T>>(corner[pixel + c]); });
+        to[c] = static_cast<T>(total * each);
+      }
+    }
+  }
+  /// dx += dy / pixels, at all pixels of a place.
+  template <class T>
+  static void average_pool_backward(view<T> dx, input<T> dy, window const& at) {
+    auto const n = images("average_pool_backward", dx, dy, at.count() * at.channels, at);
+    auto const each = accumulate_t<T>(1) / static_cast<accumulate_t<T>>(at.kernel * at.kernel);
+    T const* from = raw(dy);
+    for (std::int64_t i = 0; i < n * at.count(); ++i, from += at.channels) {
+      T* const corner = raw(dx) + i / at.count() * at.image() + first_pixel(at, i % at.count());
+      for_each_inner(at, [&](std::int64_t pixel) {
+        for (std::int64_t c = 0; c < at.channels; ++c) {
+          auto const d = static_cast<accumulate_t<T>>(from[c]) * each;
+          corner[pixel + c] = static_cast<T>(static_cast<accumulate_t<T>>(corner[pixel + c]) + d);
+        }
+      });
+    }
+  }
+
+ private:
+  template <class T>
+  static T sum(T a, T b) {
+    return static_cast<T>(static_cast<accumulate_t<T>>(a) + static_cast<accumulate_t<T>>(b));
+  }
+  // The pixels that the window sees, place by place: a pointer to the channels of each, null where no pixel is.
+  template <class T, class F>
+  static void for_each_pixel(window const& at, T* image, F const& f) {
+    for (std::int64_t place = 0; place < at.count(); ++place) {
+      auto const top = place / at.columns() * at.stride - at.padding;
+      auto const left = place % at.columns() * at.stride - at.padding;
+      for (auto row = top; row < top + at.kernel; ++row) {
+        for (auto column = left; column < left + at.kernel; ++column) {
+          bool const there = row >= 0 && row < at.height && column >= 0 && column < at.width;
+          f(there ? image + (row * at.width + column) * at.channels : nullptr);
+        }
+      }
+    }
+  }
+  // f(place and channel, where the largest number is).
+  template <class T, class F>
+  static void for_each_largest(T const* x, std::int64_t images, window const& at, F const& f) {
+    for (std::int64_t i = 0; i < images * at.count(); ++i) {
+      auto const place = i % at.count();
+      auto const top = place / at.columns() * at.stride - at.padding;
+      auto const left = place % at.columns() * at.stride - at.padding;
+      T const* const image = x + i / at.count() * at.image();
+      for (std::int64_t c = 0; c < at.channels; ++c) {
+        T const* largest = nullptr;
+        accumulate_t<T> best = 0;
+        for (auto row = std::max<std::int64_t>(top, 0); row < std::min(top + at.kernel, at.height); ++row) {
+          for (auto column = std::max<std::int64_t>(left, 0); column < std::min(left + at.kernel, at.width); ++column) {
+            T const* const one = image + (row * at.width + column) * at.channels + c;
+            auto const value = static_cast<accumulate_t<T>>(*one);
+            if (largest != nullptr && !(value > best) && !std::isnan(value)) continue;
+            largest = one;
+            best = value;
+          }
+        }
+        f(i * at.channels + c, largest);
+      }
+    }
+  }
+  static std::int64_t first_pixel(window const& at, std::int64_t place) {
+    return (place / at.columns() * at.width + place % at.columns()) * at.stride * at.channels;
+  }
+  // Where the pixels of one place are, counted from its first one.
+  template <class F>
+  static void for_each_inner(window const& at, F const& f) {
+    for (std::int64_t row = 0; row < at.kernel; ++row)
+      for (std::int64_t column = 0; column < at.kernel; ++column) f((row * at.width + column) * at.channels);
+  }
+};
+
+template <>
+struct images_on<phantom> : detail::image_checks {
+  template <class T>
+  using view = tensor_view<T, phantom>;
+  template <class T>
+  using input = std::type_identity_t<tensor_view<T const, phantom>>;
+
+  template <class T>
+  static void patches(view<T> y, input<T> x, window const& at) {
+    images("patches", x, y, at.count() * at.numbers(), at);
+  }
+  template <class T>
+  static void patches_backward(view<T> dx, input<T> dy, window const& at) {
+    images("patches_backward", dx, dy, at.count() * at.numbers(), at);
+  }
+  template <class T>
+  static void max_pool(view<T> y, input<T> x, window const& at) {
+    images("max_pool", x, y, at.count() * at.channels, at);
+  }
+  template <class T>
+  static void max_pool_backward(view<T> dx, input<T> dy, input<T>, window const& at) {
+    images("max_pool_backward", dx, dy, at.count() * at.channels, at);
+  }
+  template <class T>
+  static void average_pool(view<T> y, input<T> x, window const& at) {
+    images("average_pool", x, y, at.count() * at.channels, at);
+  }
+  template <class T>
+  static void average_pool_backward(view<T> dx, input<T> dy, window const& at) {
+    images("average_pool_backward", dx, dy, at.count() * at.channels, at);
+  }
+};
+
+}  // namespace trireme::ops

@@ -1,0 +1,82 @@
+# test-timeout: 300
+"""--model llama, and --from: models of others and of earlier runs are evaluated and trained on, whatever the mesh."""
+
+from runs import *
+
+folder = work_folder()
+
+# A llama trains, writes its own kind of files, and is the same under every mesh.
+llama = {"model": "llama", "heads": 4, "kv_heads": 2, "layers": 2, "dropout": None}
+alone = train("alone", ranks=1, **llama)
+expect(alone["model"].startswith("nn::llama{") and ".key_heads = 2" in alone["model"], alone["model"])
+with open("runs/alone/model/config.json", encoding="utf-8") as file:
+    config = json.load(file)
+expect(config["architectures"] == ["LlamaForCausalLM"] and config["num_key_value_heads"] == 2, config)
+for mesh in ("tensor", "zero3", "pipeline"):
+    cut = train("llama." + mesh, parallel=mesh, **llama)
+    expect(abs(cut["held_out_last"] - alone["held_out_last"]) < 1e-4, mesh)
+
+# Its files give the same loss again, without training and whatever the mesh; nothing but a summary is left.
+sizes = {"layers": None, "heads": None, "channels": None, "context": None, "dropout": None}
+for mesh in ("data", "tensor", "zero3", "pipeline"):
+    again = train("again." + mesh, parallel=mesh, steps=0, **sizes | {"from": "runs/alone/model"})
+    expect(again["held_out_first"] == again["held_out_last"], again)
+    expect(abs(again["held_out_last"] - alone["held_out_last"]) < 1e-6, mesh)
+    expect(again["model"] == alone["model"] and again["steps"] == 0 and again["loss_first"] is None, again)
+    expect(not os.path.exists("runs/again.%s/checkpoint" % mesh), "there is a checkpoint")
+
+# Training goes on from them; so does the run when they are gone, and the model can be read from a run of that name.
+begun = train("further", stop_after=6, **sizes | {"from": "runs/alone/model", "context": 16})
+expect(begun["context"] == 16 and begun["held_out_last"] < begun["held_out_first"] + 0.1, begun)
+os.rename("runs/alone", "runs/moved")
+ended = train("further", resume=True)
+expect(ended["steps"] == 10 and ended["model"] == alone["model"], ended)
+train("further", steps=0, **sizes | {"from": "runs/further/model"})
+
+# A GPT with dropout, and one without.
+gpt = train("gpt", layers=1)
+for more, words in (({}, ".dropout = 0.1"), ({"dropout": 0.2}, ".dropout = 0.2")):
+    again = train("gpt.again", **sizes | {"from": "runs/gpt/model"} | more)
+    expect(words in again["model"] and abs(again["held_out_first"] - gpt["held_out_last"]) < 1e-6, again)
+
+
+def refuses(what, *words, **options):
+    code, _, err = attempt("refused", **options)
+    expect(code == 1 and len(sentences(err)) == 1, "%s: %d: %s" % (what, code, err))
+    for word in words:
+        expect(word in err, "%s: \"%s\" is not in: %s" % (what, word, err))
+    expect(not os.path.exists("runs/refused"), what + " has left something")
+
+
+model = sizes | {"from": "runs/gpt/model"}
+refuses("an unknown model", "--model is \"bert\"", "gpt or llama", model="bert")
+refuses("grouped keys of a gpt", "--kv-heads", "--model llama", kv_heads=1)
+refuses("experts of a llama", "--experts", "--model gpt", experts=2, **llama)
+refuses("dropout of a llama", "--dropout", "--model gpt", **llama | {"dropout": 0.1})
+refuses("keys that do not fit", "4 heads, 3 key heads", **llama | {"kv_heads": 3})
+refuses("sizes beside files", "--layers", "--from", **model | {"layers": 2})
+refuses("a context that is too long", "--context is 64", "32 positions", **model | {"context": 64})
+refuses("no files", "missing/config.json", "no such file", **model | {"from": "missing"})
+shutil.copytree("runs/gpt/model", "damaged")
+os.remove("damaged/model.safetensors")
+refuses("no weights", "damaged: there is neither model.safetensors nor", **model | {"from": "damaged"})
+with open("runs/gpt/model/model.safetensors", "rb") as file:
+    weights = file.read()
+with open("damaged/model.safetensors", "wb") as file:
+    file.write(weights[:-4])
+refuses("weights that are cut off", "damaged/model.safetensors: byte", **model | {"from": "damaged"})
+with open("damaged/config.json", encoding="utf-8") as file:
+    config = json.load(file)
+with open("damaged/model.safetensors", "wb") as file:
+    file.write(weights)
+for key, value, words in (("activation_function", "relu", "which nn::gpt cannot be"),
+                          ("vocab_size", 100, "100 tokens, but bytes are 256"),
+                          ("n_layer", 2, "no tensor \"transformer.h.1.ln_1.weight\"")):
+    with open("damaged/config.json", "w", encoding="utf-8") as file:
+        json.dump(config | {key: value}, file)
+    refuses(key, words, **model | {"from": "damaged"})
+code, _, err = attempt("gpt", resume=True, steps=0)
+expect(code == 1 and "leave out --resume" in err, err)
+code, _, err = attempt("gpt", resume=True, **{"from": "damaged"})
+expect(code == 1 and "--from begins a run" in err, err)
+finish(folder)
