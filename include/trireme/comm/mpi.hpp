@@ -72,12 +72,15 @@ namespace detail {
   if (deadline.count() < 1) throw config_error("trireme::comm::mpi: the deadline must be at least 1ms");
   mpi_session::instance().begin();
   auto messages = message_engine::on_duplicate(theirs, deadline);
-  if (!messages->on_one_machine(shared_memory, order)) return messages;
+  bool const together = messages->on_one_machine(shared_memory, order);
+  messages->end_set_up();
+  if (!together) return messages;
   std::string why;  // some machines forbid shared memory: then messages
   // In shared memory nobody calls MPI, so MPI (Open MPI 5) does not notice that mpirun has ended: hence needs_launcher.
   auto node = try_node_engine(
       mpi_name, messages->rank(), messages->size(), deadline,
       [&](std::string const& own) { return messages->gather_texts(own); }, why, true);
+  messages->end_set_up();
   if (node == nullptr) return messages;
   return node;
 }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: f96721108fefb936853ba4b37009aa1ab954ca12812a49bcf86c71099db3924a
+// SHA-256 of the sources: 4b5e68e66d5da80c6b68f57e0dccece93e5ce1c6e13b380d4d2e96095ab264c9
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -435,6 +435,7 @@ struct mpi_group {
   int rank = 0;
   int size = 1;
   std::uint64_t next = 1;           // collective
+  std::uint64_t set_up = 0;         // collectives before the first one of the program
   std::uint64_t next_exchange = 1;  // of this rank's own
   std::uint64_t window = 1;
   std::chrono::milliseconds deadline{};
@@ -474,9 +475,15 @@ struct mpi_route {
   std::uint64_t number = 0;
   int tag = 0;
 
+  /// The number as the program counts its calls.
+  [[nodiscard]] std::uint64_t number_told() const noexcept {
+    bool const of_program = what.kind != collective::exchange && number > group->set_up;
+    return of_program ? number - group->set_up : number;
+  }
   void check(int code) const {
     if (code != MPI_SUCCESS)
-      throw comm_error(text(mpi_name, ": ", to_string(what), " number ", number, " failed: ", mpi_sentence(code)));
+      throw comm_error(
+          text(mpi_name, ": ", to_string(what), " number ", number_told(), " failed: ", mpi_sentence(code)));
   }
 };
 
@@ -626,12 +633,12 @@ class mpi_wire {
   void compare(int peer, call const& theirs) const {
     if (theirs == route_->what || !asserts(assertion_level::normal)) return;
     auto const rank = route_->group->rank;
-    throw comm_error(peer < rank ? differing_calls(mpi_name, route_->number, peer, theirs, rank, route_->what)
-                                 : differing_calls(mpi_name, route_->number, rank, route_->what, peer, theirs));
+    throw comm_error(peer < rank ? differing_calls(mpi_name, route_->number_told(), peer, theirs, rank, route_->what)
+                                 : differing_calls(mpi_name, route_->number_told(), rank, route_->what, peer, theirs));
   }
   [[noreturn]] void refuse(int peer) const {
-    throw comm_error(text(mpi_name, ": ", to_string(route_->what), " number ", route_->number, ": a message of rank ",
-                          peer,
+    throw comm_error(text(mpi_name, ": ", to_string(route_->what), " number ", route_->number_told(),
+                          ": a message of rank ", peer,
                           " has another length than the same call here; make every rank "
                           "call the same collectives in the same order"));
   }
@@ -1414,7 +1421,7 @@ class mpi_operation final : public process_operation {
 
   /// What it is, while its driver waits for it.
   [[nodiscard]] late_call as_late() const {
-    return {rank(), text(to_string(route.what), " number ", route.number), bytes(it_.what.count), missing()};
+    return {rank(), text(to_string(route.what), " number ", route.number_told()), bytes(it_.what.count), missing()};
   }
 
   /// After a failure: cancels what MPI can cancel, so that it does not write to the caller's memory any more.
@@ -1932,7 +1939,7 @@ class mpi_driver {
   }
   void give_up(mpi_operation& op) {
     if (failed_) return;
-    fail(text(mpi_name, ": ", to_string(op.route.what), " number ", op.route.number, " waited ",
+    fail(text(mpi_name, ": ", to_string(op.route.what), " number ", op.route.number_told(), " waited ",
               to_string(op.where->deadline), " for ", op.missing(),
               "; look at what is keeping it, or raise comm::mpi{.deadline}"));
   }
@@ -2246,6 +2253,8 @@ class message_engine final : public process_engine {
     group_.stand_on(std::move(machines));
     return alone;
   }
+  /// From now on calls are the program's: their numbers, in what it is told, begin at 1.
+  void end_set_up() noexcept { group_.set_up = group_.next - 1; }
   /// Collective. A few bytes of every rank, in rank order.
   [[nodiscard]] std::vector<std::string> gather_texts(std::string const& own) {
     return detail::gather_texts(
@@ -2384,12 +2393,15 @@ namespace detail {
   if (deadline.count() < 1) throw config_error("trireme::comm::mpi: the deadline must be at least 1ms");
   mpi_session::instance().begin();
   auto messages = message_engine::on_duplicate(theirs, deadline);
-  if (!messages->on_one_machine(shared_memory, order)) return messages;
+  bool const together = messages->on_one_machine(shared_memory, order);
+  messages->end_set_up();
+  if (!together) return messages;
   std::string why;  // some machines forbid shared memory: then messages
   // In shared memory nobody calls MPI, so MPI (Open MPI 5) does not notice that mpirun has ended: hence needs_launcher.
   auto node = try_node_engine(
       mpi_name, messages->rank(), messages->size(), deadline,
       [&](std::string const& own) { return messages->gather_texts(own); }, why, true);
+  messages->end_set_up();
   if (node == nullptr) return messages;
   return node;
 }

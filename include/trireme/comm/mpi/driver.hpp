@@ -211,7 +211,7 @@ class mpi_driver {
   }
   void give_up(mpi_operation& op) {
     if (failed_) return;
-    fail(text(mpi_name, ": ", to_string(op.route.what), " number ", op.route.number, " waited ",
+    fail(text(mpi_name, ": ", to_string(op.route.what), " number ", op.route.number_told(), " waited ",
               to_string(op.where->deadline), " for ", op.missing(),
               "; look at what is keeping it, or raise comm::mpi{.deadline}"));
   }

@@ -141,6 +141,8 @@ class message_engine final : public process_engine {
     group_.stand_on(std::move(machines));
     return alone;
   }
+  /// From now on calls are the program's: their numbers, in what it is told, begin at 1.
+  void end_set_up() noexcept { group_.set_up = group_.next - 1; }
   /// Collective. A few bytes of every rank, in rank order.
   [[nodiscard]] std::vector<std::string> gather_texts(std::string const& own) {
     return detail::gather_texts(

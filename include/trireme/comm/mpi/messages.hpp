@@ -43,6 +43,7 @@ struct mpi_group {
   int rank = 0;
   int size = 1;
   std::uint64_t next = 1;           // collective
+  std::uint64_t set_up = 0;         // collectives before the first one of the program
   std::uint64_t next_exchange = 1;  // of this rank's own
   std::uint64_t window = 1;
   std::chrono::milliseconds deadline{};
@@ -82,9 +83,15 @@ struct mpi_route {
   std::uint64_t number = 0;
   int tag = 0;
 
+  /// The number as the program counts its calls.
+  [[nodiscard]] std::uint64_t number_told() const noexcept {
+    bool const of_program = what.kind != collective::exchange && number > group->set_up;
+    return of_program ? number - group->set_up : number;
+  }
   void check(int code) const {
     if (code != MPI_SUCCESS)
-      throw comm_error(text(mpi_name, ": ", to_string(what), " number ", number, " failed: ", mpi_sentence(code)));
+      throw comm_error(
+          text(mpi_name, ": ", to_string(what), " number ", number_told(), " failed: ", mpi_sentence(code)));
   }
 };
 
@@ -234,12 +241,12 @@ class mpi_wire {
   void compare(int peer, call const& theirs) const {
     if (theirs == route_->what || !asserts(assertion_level::normal)) return;
     auto const rank = route_->group->rank;
-    throw comm_error(peer < rank ? differing_calls(mpi_name, route_->number, peer, theirs, rank, route_->what)
-                                 : differing_calls(mpi_name, route_->number, rank, route_->what, peer, theirs));
+    throw comm_error(peer < rank ? differing_calls(mpi_name, route_->number_told(), peer, theirs, rank, route_->what)
+                                 : differing_calls(mpi_name, route_->number_told(), rank, route_->what, peer, theirs));
   }
   [[noreturn]] void refuse(int peer) const {
-    throw comm_error(text(mpi_name, ": ", to_string(route_->what), " number ", route_->number, ": a message of rank ",
-                          peer,
+    throw comm_error(text(mpi_name, ": ", to_string(route_->what), " number ", route_->number_told(),
+                          ": a message of rank ", peer,
                           " has another length than the same call here; make every rank "
                           "call the same collectives in the same order"));
   }
