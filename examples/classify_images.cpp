@@ -4,7 +4,9 @@
 // compressed) in FOLDER, for EPOCHS passes over them (10) on RANKS threads (2), and prints the loss and how many of the
 // test images it names rightly after each. If FOLDER is not given, or is -, it writes such files of its own to the
 // working directory, small pictures of three kinds, and trains a smaller network on them: a fifth of the pixels is
-// noise. test: - 2 2
+// noise.
+//
+// test: - 3 2
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
