@@ -16,8 +16,11 @@ class TriremeConan(ConanFile):
     topics = ("deep-learning", "distributed-training", "mpi", "header-only")
     package_type = "static-library"  # a header library unless `compiled`: see package_id()
     settings = "os", "arch", "compiler", "build_type"
-    options = {"compiled": [True, False]}  # whether the package has trireme::compiled
-    default_options = {"compiled": False}
+    options = {
+        "compiled": [True, False],  # whether the package has trireme::compiled
+        "torch": [True, False],  # whether LibTorch must be there, for trireme::torch; the package is the same
+    }
+    default_options = {"compiled": False, "torch": False}
     no_copy_source = True
 
     @property
@@ -47,6 +50,7 @@ class TriremeConan(ConanFile):
         for option in ("BUILD_TESTS", "BUILD_EXAMPLES", "BUILD_BENCHMARKS", "MPI"):
             toolchain.cache_variables[f"TRIREME_{option}"] = False
         toolchain.cache_variables["TRIREME_COMPILED"] = bool(self.options.compiled)
+        toolchain.cache_variables["TRIREME_TORCH"] = "ON" if self.options.torch else "OFF"
         toolchain.generate()
 
     def build(self):
@@ -61,6 +65,8 @@ class TriremeConan(ConanFile):
     def package_id(self):
         if not self.info.options.compiled:
             self.info.clear()
+        else:
+            del self.info.options.torch
 
     def package_info(self):
         self.cpp_info.bindirs = []

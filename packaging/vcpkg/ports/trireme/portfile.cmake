@@ -5,7 +5,8 @@ if(NOT "compiled" IN_LIST FEATURES)
     set(VCPKG_BUILD_TYPE release) # header-only port
 endif()
 
-vcpkg_check_features(OUT_FEATURE_OPTIONS FEATURE_OPTIONS FEATURES mpi TRIREME_MPI compiled TRIREME_COMPILED)
+vcpkg_check_features(OUT_FEATURE_OPTIONS FEATURE_OPTIONS
+                     FEATURES mpi TRIREME_MPI compiled TRIREME_COMPILED torch TRIREME_TORCH)
 
 vcpkg_cmake_configure(
     SOURCE_PATH "${SOURCE_PATH}"
