@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: fe16dae07aa925065869376b7d9f8c15a9446d09261c5536336582cfd6f463a2
+// SHA-256 of the sources: cdc54c8108a03421d93773458c4f40981faa3bdfcdd8ac8e7e88d62ae319443d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -32759,11 +32759,17 @@ class optimizer_state {
   // One step of a running mean.
   static void follow(update_segment<Env> const& segment, double scale) {
     using kernels = ops::on<space>;
-    double const by = segment.info->running;
-    kernels::scale(segment.value, 1 - by);
-    for (auto const& term : segment.gradient.terms)
-      kernels::accumulate(segment.value, term, by * scale * segment.gradient.scale);
-    for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(segment.value));
+    if constexpr (requires { kernels::scale(segment.value, 0.0); }) {
+      double const by = segment.info->running;
+      kernels::scale(segment.value, 1 - by);
+      for (auto const& term : segment.gradient.terms)
+        kernels::accumulate(segment.value, term, by * scale * segment.gradient.scale);
+      for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(segment.value));
+    } else {
+      throw config_error(
+          text("trireme::optimizer_state: \"", segment.info->name,
+               "\" is a running mean of what a layer measures, but ops::on has no scale() for this memory"));
+    }
   }
 
   void update_tensor(update_segment<Env> const& segment, Optimizer const& optimizer, std::int64_t step) {

@@ -91,6 +91,8 @@ double reference_activation(activation act, double x) {
       return x > 0 ? x : 0;
     case activation::silu:
       return x / (1 + std::exp(-x));
+    case activation::gelu_erf:
+      return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
     case activation::none:
       break;
   }
@@ -111,6 +113,9 @@ double reference_slope(activation act, double x) {
       double const s = 1 / (1 + std::exp(-x));
       return s * (1 + x * (1 - s));
     }
+    case activation::gelu_erf:
+      return 0.5 * (1 + std::erf(x / std::sqrt(2.0))) +
+             x * std::exp(-x * x / 2) / std::sqrt(2 * 3.14159265358979323846);
     case activation::none:
       break;
   }

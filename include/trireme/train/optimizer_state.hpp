@@ -154,11 +154,17 @@ class optimizer_state {
   // One step of a running mean.
   static void follow(update_segment<Env> const& segment, double scale) {
     using kernels = ops::on<space>;
-    double const by = segment.info->running;
-    kernels::scale(segment.value, 1 - by);
-    for (auto const& term : segment.gradient.terms)
-      kernels::accumulate(segment.value, term, by * scale * segment.gradient.scale);
-    for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(segment.value));
+    if constexpr (requires { kernels::scale(segment.value, 0.0); }) {
+      double const by = segment.info->running;
+      kernels::scale(segment.value, 1 - by);
+      for (auto const& term : segment.gradient.terms)
+        kernels::accumulate(segment.value, term, by * scale * segment.gradient.scale);
+      for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(segment.value));
+    } else {
+      throw config_error(
+          text("trireme::optimizer_state: \"", segment.info->name,
+               "\" is a running mean of what a layer measures, but ops::on has no scale() for this memory"));
+    }
   }
 
   void update_tensor(update_segment<Env> const& segment, Optimizer const& optimizer, std::int64_t step) {
