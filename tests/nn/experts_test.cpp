@@ -166,7 +166,7 @@ TEST_CASE("layers name what is wrong with the sizes that they are given", "[nn]"
   CHECK(sentence({.second = {.channels = 4, .hidden = 8, .count = 2}}) ==
         "trireme::nn::experts second: rows of 6 numbers come in where 4 channels are said; leave channels out");
   CHECK(sentence({.last = {}}) ==
-        "trireme::nn::embedding: last.weight has shape (0, 6) (words, channels); both must be at least 1");
+        "trireme::nn::unembedding: last.weight has shape (0, 6) (words, channels); both must be at least 1");
   CHECK(sentence({.first = {.outputs = 6}}) ==
         "trireme::nn::embedding: first.weight has shape (0, 6) (words, channels); both must be at least 1");
 }
