@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/convnet.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 8c82f21dee390daf267dbabb37a75fb4f994320eeb2b9f3575b8fff54cf0d39c
+// SHA-256 of the sources: 05f6bf59b2efa3d45024c69d92ebcb43d5f42f915def377419bbb81e50a8e836
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -37,6 +37,16 @@ struct convnet {
   batch_norm norm{};
   friend bool operator==(convnet const&, convnet const&) = default;
 
+ private:
+  [[nodiscard]] static conv2d conv(std::int64_t outputs, std::int64_t kernel, std::int64_t stride) {
+    return {.outputs = outputs, .kernel = kernel, .stride = stride, .padding = kernel / 2, .bias = false};
+  }
+  [[nodiscard]] auto two_convolutions(std::int64_t outputs, std::int64_t stride) const {
+    return chain(named("conv1", conv(outputs, 3, stride)), named("bn1", norm), relu(),
+                 named("conv2", conv(outputs, 3, 1)), named("bn2", norm));
+  }
+
+ public:
   /// The layers of a block whose result has the shape of its input.
   template <class = void>  // so that programs that only name a convnet do not compile it
   [[nodiscard]] auto plain_block(nn::image const& in) const {
@@ -79,15 +89,6 @@ struct convnet {
     if (images.height == images.width) return;
     throw config_error(
         text("trireme::nn::convnet: images of ", images.height, " x ", images.width, "; they must be square"));
-  }
-
- private:
-  [[nodiscard]] static conv2d conv(std::int64_t outputs, std::int64_t kernel, std::int64_t stride) {
-    return {.outputs = outputs, .kernel = kernel, .stride = stride, .padding = kernel / 2, .bias = false};
-  }
-  [[nodiscard]] auto two_convolutions(std::int64_t outputs, std::int64_t stride) const {
-    return chain(named("conv1", conv(outputs, 3, stride)), named("bn1", norm), relu(),
-                 named("conv2", conv(outputs, 3, 1)), named("bn2", norm));
   }
 };
 
