@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5e3d9dc497b2248bf146fb79c6620c6e347f7ca8208b222add4b0439f0dc3a57
+// SHA-256 of the sources: 106f259a0dc3bc3c72d29c79b9cc19d9675c7ebb3b403d05a59d081c877997d5
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10058,7 +10058,8 @@ struct pass {
   trireme::purpose purpose = trireme::purpose::train;
   loss_sum loss{};  ///< out: the sum of losses of this micro-batch; the same on all ranks of the group
   rank_groups<Env> const& groups = rank_groups<Env>::none();  ///< who shares this unit's work: some_group::of(pass)
-  std::size_t slot = 0;  ///< of what units save: micro-batches in flight have different ones
+  std::size_t slot = 0;             ///< of what units save: micro-batches in flight have different ones
+  std::int64_t rows_of_sample = 0;  ///< what the model says of it, see trireme::rows_of_sample()
   tensor_group<Env>& group = tensor_group<Env>::of(groups);       ///< of them the ranks that share this unit's matrices
   precision_state<typename Env::precision>* precision = nullptr;  ///< which may write operands of products itself
 
@@ -10232,6 +10233,18 @@ template <class M>
 concept staged_model = requires(M const& model, detail::counts_units& emit) {
   model.units(emit);
 };
+
+/// The rows of activations that a sample makes, for a model whose inputs do not show it (squares of an image, say), by
+/// its rows_of_sample(); 0 for all others: one a token of int32 inputs, else one.
+template <class M>
+[[nodiscard]] std::int64_t rows_of_sample([[maybe_unused]] M const& model) {
+  if constexpr (requires {
+                  { model.rows_of_sample() } -> std::convertible_to<std::int64_t>;
+                })
+    return model.rows_of_sample();
+  else
+    return 0;
+}
 
 /// A model whose units are layers of nn, so that its memory space needs their kernels: it says so by a static
 /// `made_of_layers`, to be refused in one sentence where they are lacking.
@@ -10814,11 +10827,12 @@ namespace detail {
 template <class Env>
 using view_of = tensor_view<typename Env::compute, typename Env::space>;
 
-/// Rows of the activations of a micro-batch, at the positions that lie here: one a token if the inputs are int32, else
-/// one a sample.
+/// Rows of the activations of a micro-batch, at the positions that lie here: as many a sample as the model says, or one
+/// a token if the inputs are int32, else one a sample.
 template <class Env>
 [[nodiscard]] std::int64_t rows_of(pass<Env> const& pass) {
   auto const& inputs = pass.batch.inputs;
+  if (pass.rows_of_sample > 0) return pass.batch.count() * pass.rows_of_sample;
   return inputs.type == dtype::i32 ? inputs.extents.size() : pass.batch.count();
 }
 
@@ -12691,7 +12705,7 @@ struct node_of<Env, experts> {
 
 }  // namespace trireme::nn
 
-// ---- trireme/nn/detail/expect_positive.hpp
+// ---- trireme/nn/detail/expect.hpp
 namespace trireme::nn::detail {
 
 /// Throws config_error for the first size of a model's description that is below 1.
@@ -12699,6 +12713,18 @@ inline void expect_positive(char const* model, std::initializer_list<std::pair<c
   for (auto const& [what, number] : sizes)
     if (number < 1)
       throw config_error(text("trireme::nn::", model, ": ", what, " is ", number, "; it must be at least 1"));
+}
+
+/// Throws config_error unless the channels of a model make so many heads of one width.
+inline void expect_heads(char const* model, std::int64_t channels, std::int64_t heads) {
+  if (channels % heads == 0) return;
+  throw config_error(text("trireme::nn::", model, ": ", channels, " channels are not divisible by ", heads, " heads"));
+}
+
+/// Throws config_error unless a dropout is in [0, 1).
+inline void expect_dropout(char const* model, double dropout) {
+  if (dropout >= 0 && dropout < 1) return;
+  throw config_error(text("trireme::nn::", model, ": dropout ", dropout, " is not in [0, 1)"));
 }
 
 }  // namespace trireme::nn::detail
@@ -12761,7 +12787,7 @@ namespace trireme::nn::detail {
 /// The rotations of those positions of a sample that lie here, of `width` numbers each, in scratch memory.
 template <class Env>
 auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotary_scaling const& scaling) {
-  auto const context = pass.batch.inputs.extents[1];
+  auto const context = positions_of(pass);
   auto const table = pass.scratch.template take<typename Env::accumulate>({context, width});
   auto const& part = context_group<Env>::of(pass).part();
   for (int which = 0; which < part.stretches(); ++which) {
@@ -13352,7 +13378,7 @@ class attend_node final : public node<Env> {
   [[nodiscard]] bool normalises() const noexcept { return what_.norm > 0; }
   [[nodiscard]] bool arranges() const noexcept { return grouped() || what_.rotary > 0 || normalises(); }
   [[nodiscard]] ops::head_layout layout(pass<Env> const& pass) const {
-    return {pass.batch.inputs.extents[1], heads_.count, keys_.count, channels_ / heads_.count};
+    return {positions_of(pass), heads_.count, keys_.count, channels_ / heads_.count};
   }
   // What attention's kernels read: x, or x with norms, repeated keys and rotated by positions, in the memory of x if
   // possible.
@@ -13388,13 +13414,8 @@ class attend_node final : public node<Env> {
     return rotations_here(pass, channels_ / heads_.count, what_.rotary, what_.scaling);
   }
   [[nodiscard]] ops::attention_shape shape_of(pass<Env> const& pass) const {
-    auto const context = pass.batch.inputs.extents[1];
-    return {pass.batch.inputs.extents.size() / context,
-            context,
-            heads_.count,
-            channels_,
-            heads_.first,
-            {what_.causal, what_.window}};
+    return {pass.batch.count(), positions_of(pass), heads_.count,
+            channels_,          heads_.first,       {what_.causal, what_.window}};
   }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
     return {pass.training() ? what_.dropout : 0, pass.key, site_, pass.batch.ids};
@@ -13994,12 +14015,8 @@ struct gpt {
                                     {"layers", layers},
                                     {"heads", heads},
                                     {"channels", channels}});
-    if (channels % heads != 0) {
-      throw config_error(text("trireme::nn::gpt: ", channels, " channels are not divisible by ", heads, " heads"));
-    }
-    if (!(dropout >= 0 && dropout < 1)) {
-      throw config_error(text("trireme::nn::gpt: dropout ", dropout, " is not in [0, 1)"));
-    }
+    detail::expect_heads("gpt", channels, heads);
+    detail::expect_dropout("gpt", dropout);
     if (experts < 0 || (experts > 0 && (top_k < 1 || top_k > experts))) {
       throw config_error(text("trireme::nn::gpt: ", top_k, " experts a token of ", experts,
                               "; a token chooses at least one, and at most all of them"));
@@ -33706,7 +33723,7 @@ class staged_engine {
   /// @param groups  must outlive the engine, which gets samples cut to this rank's positions, but for predict().
   template <staged_model Model>
   explicit staged_engine(Model const& model, rank_groups<Env> const& groups = {})
-      : groups_(groups), programs_(parallel::seat_of_all(model)) {
+      : groups_(groups), programs_(parallel::seat_of_all(model)), rows_of_sample_(rows_of_sample(model)) {
     units_.box(model, seat(), groups_);
   }
 
@@ -33714,7 +33731,10 @@ class staged_engine {
   /// @param link  to the other stages; it must outlive the engine.
   template <staged_model Model>
   staged_engine(Model const& model, rank_groups<Env> const& groups, parallel::stage_seat at, stage_link<space>* link)
-      : groups_(groups), programs_(std::move(at)), mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
+      : groups_(groups),
+        programs_(std::move(at)),
+        rows_of_sample_(rows_of_sample(model)),
+        mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
     units_.box(model, seat(), groups_);
   }
 
@@ -33948,8 +33968,8 @@ class staged_engine {
   pass<Env> make_pass(std::size_t index) {
     auto& own = slots_[index];
     auto& groups = now_.purpose == purpose::predict ? whole_samples_ : groups_;
-    pass<Env> it{own.activations, scratch_,     own.batch, now_.key, version_,
-                 now_.weight,     now_.purpose, {},        groups,   index};
+    pass<Env> it{own.activations, scratch_, own.batch, now_.key, version_,       now_.weight,
+                 now_.purpose,    {},       groups,    index,    rows_of_sample_};
     it.precision = precision_;
     return it;
   }
@@ -33980,6 +34000,7 @@ class staged_engine {
   rank_groups<Env> groups_;
   rank_groups<Env> whole_samples_ = groups_.with_whole_samples();  // to predict
   detail::stage_programs programs_;
+  std::int64_t rows_of_sample_ = 0;  // of the model
   detail::unit_chunks<Env> units_;
   detail::batch_places<space> places_;
   detail::unit_edges<Env> edges_;

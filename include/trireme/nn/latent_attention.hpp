@@ -193,16 +193,11 @@ class latent_attention_node final : public node<Env> {
     heads_ = at.own.of(what_.heads);
   }
   [[nodiscard]] ops::latent_layout layout(pass<Env> const& pass) const {
-    return {pass.batch.inputs.extents[1], heads_.count, what_.plain, what_.rotary_width, what_.values};
+    return {positions_of(pass), heads_.count, what_.plain, what_.rotary_width, what_.values};
   }
   [[nodiscard]] ops::attention_shape shape_of(pass<Env> const& pass) const {
     auto const how = layout(pass);
-    return {pass.batch.inputs.extents.size() / how.context,
-            how.context,
-            how.heads,
-            how.heads * how.width(),
-            heads_.first,
-            {}};
+    return {pass.batch.count(), how.context, how.heads, how.heads * how.width(), heads_.first, {}};
   }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
     return {pass.training() ? what_.dropout : 0, pass.key, site_, pass.batch.ids};

@@ -449,7 +449,7 @@ class attend_node final : public node<Env> {
   [[nodiscard]] bool normalises() const noexcept { return what_.norm > 0; }
   [[nodiscard]] bool arranges() const noexcept { return grouped() || what_.rotary > 0 || normalises(); }
   [[nodiscard]] ops::head_layout layout(pass<Env> const& pass) const {
-    return {pass.batch.inputs.extents[1], heads_.count, keys_.count, channels_ / heads_.count};
+    return {positions_of(pass), heads_.count, keys_.count, channels_ / heads_.count};
   }
   // What attention's kernels read: x, or x with norms, repeated keys and rotated by positions, in the memory of x if
   // possible.
@@ -485,13 +485,8 @@ class attend_node final : public node<Env> {
     return rotations_here(pass, channels_ / heads_.count, what_.rotary, what_.scaling);
   }
   [[nodiscard]] ops::attention_shape shape_of(pass<Env> const& pass) const {
-    auto const context = pass.batch.inputs.extents[1];
-    return {pass.batch.inputs.extents.size() / context,
-            context,
-            heads_.count,
-            channels_,
-            heads_.first,
-            {what_.causal, what_.window}};
+    return {pass.batch.count(), positions_of(pass), heads_.count,
+            channels_,          heads_.first,       {what_.causal, what_.window}};
   }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
     return {pass.training() ? what_.dropout : 0, pass.key, site_, pass.batch.ids};

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/latent_attention.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 0039fbf32a4a5dd54ec5d6d26cb324ca8198b2368da9d1fc39e8644066f03d53
+// SHA-256 of the sources: 04236972041ba431053095f931b3e89c2d7b051f07315243c335bde2646c0ac0
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -192,16 +192,11 @@ class latent_attention_node final : public node<Env> {
     heads_ = at.own.of(what_.heads);
   }
   [[nodiscard]] ops::latent_layout layout(pass<Env> const& pass) const {
-    return {pass.batch.inputs.extents[1], heads_.count, what_.plain, what_.rotary_width, what_.values};
+    return {positions_of(pass), heads_.count, what_.plain, what_.rotary_width, what_.values};
   }
   [[nodiscard]] ops::attention_shape shape_of(pass<Env> const& pass) const {
     auto const how = layout(pass);
-    return {pass.batch.inputs.extents.size() / how.context,
-            how.context,
-            how.heads,
-            how.heads * how.width(),
-            heads_.first,
-            {}};
+    return {pass.batch.count(), how.context, how.heads, how.heads * how.width(), heads_.first, {}};
   }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
     return {pass.training() ? what_.dropout : 0, pass.key, site_, pass.batch.ids};

@@ -12,7 +12,7 @@ namespace trireme::nn::detail {
 /// The rotations of those positions of a sample that lie here, of `width` numbers each, in scratch memory.
 template <class Env>
 auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotary_scaling const& scaling) {
-  auto const context = pass.batch.inputs.extents[1];
+  auto const context = positions_of(pass);
   auto const table = pass.scratch.template take<typename Env::accumulate>({context, width});
   auto const& part = context_group<Env>::of(pass).part();
   for (int which = 0; which < part.stretches(); ++which) {
