@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b9a04081d67bbbc4419c9f63d6c18a4a3faf790421a4dfa825e7db53ddd03766
+// SHA-256 of the sources: 8d92f54688b418150dd5fa8057733c80e1790c5682779118c76e157b7eea8c94
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -118,6 +118,7 @@ void expect_same_model(Model model, std::string const& directory, formats::file_
     // What does not change the function of the parameters, or only in training.
     if constexpr (requires { model.dropout; }) model.dropout = described.dropout;
     if constexpr (requires { model.balance; }) model.balance = described.balance;
+    if constexpr (requires { model.speed; }) model.speed = described.speed;
     if constexpr (requires { model.rotary; }) model.context = described.context;  // there is no table of positions
     model.checkpointed = described.checkpointed;
     if (describe(described) == describe(model)) return;
