@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d009a86733ee5e362d910fbe44b79250bf5da6e59546ece67c36faeb851cb76c
+// SHA-256 of the sources: 106f259a0dc3bc3c72d29c79b9cc19d9675c7ebb3b403d05a59d081c877997d5
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12781,6 +12781,50 @@ struct file_layout {
 
 }  // namespace trireme::nn
 
+// ---- trireme/nn/detail/attention.hpp
+namespace trireme::nn::detail {
+
+/// The rotations of those positions of a sample that lie here, of `width` numbers each, in scratch memory.
+template <class Env>
+auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotary_scaling const& scaling) {
+  auto const context = positions_of(pass);
+  auto const table = pass.scratch.template take<typename Env::accumulate>({context, width});
+  auto const& part = context_group<Env>::of(pass).part();
+  for (int which = 0; which < part.stretches(); ++which) {
+    auto const at = part.own.size == 1 ? context_part::stretch{0, 0, context} : part.at(which, context);
+    ops::on<typename Env::space>::rotations(table.rows(at.row, at.count), at.position, base, scaling);
+    if (part.own.size == 1) break;
+  }
+  return table;
+}
+
+/// Attention of kept.qkv, alone or over the ranks that share positions; y is written.
+/// @param seen  makes what tokens let each position see, in scratch memory; called only where samples are whole.
+template <class Env, class Seen>
+void attend_all(pass<Env>& pass, view_of<Env> y, attention_state<Env>& kept, attention_shape const& shape,
+                ops::dropout_site const& site, Seen const& seen) {
+  if (auto& group = context_group<Env>::of(pass); group.size() > 1) {
+    return group.attend(y, kept, shape, pass.activations, pass.scratch, site);
+  }
+  kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
+  auto const mark = pass.scratch.mark();
+  ops::on<typename Env::space>::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site, seen());
+  pass.scratch.rewind(mark);
+}
+
+/// Its gradient: dqkv is written. y is what it gave.
+template <class Env, class Seen>
+void attend_all_backward(pass<Env>& pass, view_of<Env> dqkv, view_of<Env> dy, view_of<Env> y,
+                         attention_state<Env> const& kept, attention_shape const& shape, ops::dropout_site const& site,
+                         Seen const& seen) {
+  if (auto& group = context_group<Env>::of(pass); group.size() > 1) {
+    return group.attend_backward(dqkv, dy, y, kept, shape, pass.scratch, site);
+  }
+  ops::on<typename Env::space>::attention_backward(dqkv, dy, y, kept.lse, kept.qkv, shape, pass.scratch, site, seen());
+}
+
+}  // namespace trireme::nn::detail
+
 // ---- trireme/nn/detail/drop_columns.hpp
 namespace trireme::nn::detail {
 
@@ -13287,14 +13331,7 @@ class attend_node final : public node<Env> {
     auto const y = to.template take<typename Env::compute>({x.v.extent(0), channels_});
     auto& kept = kept_[pass];
     kept.qkv = arranged(pass, x);
-    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
-      auto const mark = pass.scratch.mark();
-      kernels::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site(pass), seen(pass));
-      pass.scratch.rewind(mark);
-    } else {
-      group.attend(y, kept, shape, pass.activations, pass.scratch, site(pass));
-    }
+    attend_all(pass, y, kept, shape, site(pass), [&] { return seen(pass); });
     return {y, false};
   }
   void backward_input(pass<Env>& pass, layer_input<Env> x, view y, view dy, target<Env> to, half) override {
@@ -13303,12 +13340,7 @@ class attend_node final : public node<Env> {
     // Not kept.qkv's extents: a context group may have kept other rows, of other heads.
     shape const all{dy.extent(0), 3 * channels_};
     auto const dqkv = grouped() ? pass.scratch.template take<typename Env::compute>(all) : to.into;
-    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kernels::attention_backward(dqkv, dy, y, kept.lse, kept.qkv, shape_of(pass), pass.scratch, site(pass),
-                                  seen(pass));
-    } else {
-      group.attend_backward(dqkv, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
-    }
+    attend_all_backward(pass, dqkv, dy, y, kept, shape_of(pass), site(pass), [&] { return seen(pass); });
     if (arranges()) kernels::arrange_heads_backward(to.into, dqkv, angles(pass), layout(pass));
     if (normalises()) {
       kernels::normalise_heads_backward(to.into, query_gain_.gradient, key_gain_.gradient, to.into, x.here, rstd_[pass],
@@ -13379,15 +13411,7 @@ class attend_node final : public node<Env> {
   // The rotations of those positions of a sample that lie here, in scratch memory; empty without `rotary`.
   tensor_view<typename Env::accumulate, space> angles(pass<Env>& pass) {
     if (!(what_.rotary > 0)) return {};
-    auto const context = positions_of(pass);
-    auto const table = pass.scratch.template take<typename Env::accumulate>({context, channels_ / heads_.count});
-    auto const& part = context_group<Env>::of(pass).part();
-    for (int which = 0; which < part.stretches(); ++which) {
-      auto const at = part.own.size == 1 ? context_part::stretch{0, 0, context} : part.at(which, context);
-      kernels::rotations(table.rows(at.row, at.count), at.position, what_.rotary, what_.scaling);
-      if (part.own.size == 1) break;
-    }
-    return table;
+    return rotations_here(pass, channels_ / heads_.count, what_.rotary, what_.scaling);
   }
   [[nodiscard]] ops::attention_shape shape_of(pass<Env> const& pass) const {
     return {pass.batch.count(), positions_of(pass), heads_.count,

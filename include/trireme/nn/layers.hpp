@@ -4,6 +4,7 @@
 #include <string>
 
 #include "trireme/contract/context_group.hpp"
+#include "trireme/nn/detail/attention.hpp"
 #include "trireme/nn/detail/drop_columns.hpp"
 #include "trireme/nn/detail/own_rows.hpp"
 #include "trireme/nn/detail/packed_weights.hpp"
@@ -401,14 +402,7 @@ class attend_node final : public node<Env> {
     auto const y = to.template take<typename Env::compute>({x.v.extent(0), channels_});
     auto& kept = kept_[pass];
     kept.qkv = arranged(pass, x);
-    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
-      auto const mark = pass.scratch.mark();
-      kernels::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site(pass), seen(pass));
-      pass.scratch.rewind(mark);
-    } else {
-      group.attend(y, kept, shape, pass.activations, pass.scratch, site(pass));
-    }
+    attend_all(pass, y, kept, shape, site(pass), [&] { return seen(pass); });
     return {y, false};
   }
   void backward_input(pass<Env>& pass, layer_input<Env> x, view y, view dy, target<Env> to, half) override {
@@ -417,12 +411,7 @@ class attend_node final : public node<Env> {
     // Not kept.qkv's extents: a context group may have kept other rows, of other heads.
     shape const all{dy.extent(0), 3 * channels_};
     auto const dqkv = grouped() ? pass.scratch.template take<typename Env::compute>(all) : to.into;
-    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kernels::attention_backward(dqkv, dy, y, kept.lse, kept.qkv, shape_of(pass), pass.scratch, site(pass),
-                                  seen(pass));
-    } else {
-      group.attend_backward(dqkv, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
-    }
+    attend_all_backward(pass, dqkv, dy, y, kept, shape_of(pass), site(pass), [&] { return seen(pass); });
     if (arranges()) kernels::arrange_heads_backward(to.into, dqkv, angles(pass), layout(pass));
     if (normalises()) {
       kernels::normalise_heads_backward(to.into, query_gain_.gradient, key_gain_.gradient, to.into, x.here, rstd_[pass],
@@ -493,15 +482,7 @@ class attend_node final : public node<Env> {
   // The rotations of those positions of a sample that lie here, in scratch memory; empty without `rotary`.
   tensor_view<typename Env::accumulate, space> angles(pass<Env>& pass) {
     if (!(what_.rotary > 0)) return {};
-    auto const context = positions_of(pass);
-    auto const table = pass.scratch.template take<typename Env::accumulate>({context, channels_ / heads_.count});
-    auto const& part = context_group<Env>::of(pass).part();
-    for (int which = 0; which < part.stretches(); ++which) {
-      auto const at = part.own.size == 1 ? context_part::stretch{0, 0, context} : part.at(which, context);
-      kernels::rotations(table.rows(at.row, at.count), at.position, what_.rotary, what_.scaling);
-      if (part.own.size == 1) break;
-    }
-    return table;
+    return rotations_here(pass, channels_ / heads_.count, what_.rotary, what_.scaling);
   }
   [[nodiscard]] ops::attention_shape shape_of(pass<Env> const& pass) const {
     return {pass.batch.count(), positions_of(pass), heads_.count,
