@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: cdc54c8108a03421d93773458c4f40981faa3bdfcdd8ac8e7e88d62ae319443d
+// SHA-256 of the sources: d009a86733ee5e362d910fbe44b79250bf5da6e59546ece67c36faeb851cb76c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10058,7 +10058,8 @@ struct pass {
   trireme::purpose purpose = trireme::purpose::train;
   loss_sum loss{};  ///< out: the sum of losses of this micro-batch; the same on all ranks of the group
   rank_groups<Env> const& groups = rank_groups<Env>::none();  ///< who shares this unit's work: some_group::of(pass)
-  std::size_t slot = 0;  ///< of what units save: micro-batches in flight have different ones
+  std::size_t slot = 0;             ///< of what units save: micro-batches in flight have different ones
+  std::int64_t rows_of_sample = 0;  ///< what the model says of it, see trireme::rows_of_sample()
   tensor_group<Env>& group = tensor_group<Env>::of(groups);       ///< of them the ranks that share this unit's matrices
   precision_state<typename Env::precision>* precision = nullptr;  ///< which may write operands of products itself
 
@@ -10232,6 +10233,18 @@ template <class M>
 concept staged_model = requires(M const& model, detail::counts_units& emit) {
   model.units(emit);
 };
+
+/// The rows of activations that a sample makes, for a model whose inputs do not show it (squares of an image, say), by
+/// its rows_of_sample(); 0 for all others: one a token of int32 inputs, else one.
+template <class M>
+[[nodiscard]] std::int64_t rows_of_sample([[maybe_unused]] M const& model) {
+  if constexpr (requires {
+                  { model.rows_of_sample() } -> std::convertible_to<std::int64_t>;
+                })
+    return model.rows_of_sample();
+  else
+    return 0;
+}
 
 /// A model whose units are layers of nn, so that its memory space needs their kernels: it says so by a static
 /// `made_of_layers`, to be refused in one sentence where they are lacking.
@@ -10814,11 +10827,12 @@ namespace detail {
 template <class Env>
 using view_of = tensor_view<typename Env::compute, typename Env::space>;
 
-/// Rows of the activations of a micro-batch, at the positions that lie here: one a token if the inputs are int32, else
-/// one a sample.
+/// Rows of the activations of a micro-batch, at the positions that lie here: as many a sample as the model says, or one
+/// a token if the inputs are int32, else one a sample.
 template <class Env>
 [[nodiscard]] std::int64_t rows_of(pass<Env> const& pass) {
   auto const& inputs = pass.batch.inputs;
+  if (pass.rows_of_sample > 0) return pass.batch.count() * pass.rows_of_sample;
   return inputs.type == dtype::i32 ? inputs.extents.size() : pass.batch.count();
 }
 
@@ -11682,48 +11696,76 @@ template <class Env, class L>
 
 namespace detail {
 
+/// What a node of chains that all read its input has in common.
 template <class Env>
-class residual_node final : public node<Env> {
+class branching_node : public node<Env> {
+ public:
+  using typename node<Env>::view;
+
+  void visit(parameter_visitor<Env> const& each) final {
+    for (auto& one : branches_) one.visit(each);
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) final {
+    for (auto& each : branches_) each.backward_weight(pass, x);
+  }
+  void serve_forward(pass<Env>& pass) final {
+    for (auto& each : branches_) each.serve_forward(pass);
+  }
+  void serve_backward(pass<Env>& pass) final {
+    for (auto i = branches_.size(); i-- > 0;) branches_[i].serve_backward(pass);
+  }
+
+ protected:
+  template <class... Nodes>
+  explicit branching_node(Nodes... of_each) {
+    this->facts_.inside = true;
+    (branches_.emplace_back(std::move(of_each)), ...);
+  }
+
+  std::vector<chain_node<Env>> branches_;
+};
+
+template <class Env>
+class residual_node final : public branching_node<Env> {
+  using branching_node<Env>::branches_;
+
  public:
   using typename node<Env>::view;
   using typename node<Env>::space;
 
   template <class Chain>
   explicit residual_node(residual_of<Chain> const& what) : residual_node(nodes_of<Env>(what.branch)) {}
-  explicit residual_node(std::vector<node_pointer<Env>> branch) : branch_(std::move(branch)) {
-    this->facts_.inside = this->facts_.in_place = true;
+  explicit residual_node(std::vector<node_pointer<Env>> branch) : branching_node<Env>(std::move(branch)) {
+    this->facts_.in_place = true;
   }
   [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
-  void visit(parameter_visitor<Env> const& each) override { branch_.visit(each); }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
-    return branch_.forward(pass, x.v, x.v);
+    return branch().forward(pass, x.v, x.v);
   }
   // d is already the gradient of x along the residual stream; the branch adds its own to it.
   void backward_in_place(pass<Env>& pass, layer_input<Env> x, gradient<Env> d, half when) override {
     auto const mark = pass.scratch.mark();
-    branch_.backward(pass, x, {d.v, false, memory::passing}, {d.v, true}, when);
+    branch().backward(pass, x, {d.v, false, memory::passing}, {d.v, true}, when);
     pass.scratch.rewind(mark);
   }
-  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override { branch_.backward_weight(pass, x); }
-  void serve_forward(pass<Env>& pass) override { branch_.serve_forward(pass); }
-  void serve_backward(pass<Env>& pass) override { branch_.serve_backward(pass); }
 
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
     auto const from = at.width;
     auto const image = at.image;
-    branch_.place(at, lie::rows, lie::rows);
+    branch().place(at, lie::rows, lie::rows);
     bool const alike = at.image == image || image.size() != from;
     if (at.width == from && alike) return;
     throw config_error(text("trireme::nn::residual: a branch of ", at.name, " makes rows of ", at.width,
                             " numbers from rows of ", from, "; what is added to its input must be as wide",
                             alike ? "" : ", and images of one shape"));
   }
-  chain_node<Env> branch_;
+  [[nodiscard]] chain_node<Env>& branch() { return branches_[0]; }
 };
 
 template <class Env>
-class product_node final : public node<Env> {
+class product_node final : public branching_node<Env> {
+  using branching_node<Env>::branches_;
   using kernels = ops::on<typename Env::space>;
 
  public:
@@ -11733,22 +11775,18 @@ class product_node final : public node<Env> {
   template <class A, class B>
   explicit product_node(product_of<A, B> const& what) : product_node(nodes_of<Env>(what.a), nodes_of<Env>(what.b)) {}
   product_node(std::vector<node_pointer<Env>> a, std::vector<node_pointer<Env>> b)
-      : a_(std::move(a)), b_(std::move(b)) {
-    this->facts_.inside = this->facts_.accumulates = true;
+      : branching_node<Env>(std::move(a), std::move(b)) {
+    this->facts_.accumulates = true;
   }
   [[nodiscard]] layer_says says() const override {
-    auto const a = a_.as_branch(), b = b_.as_branch();
+    auto const a = branches_[0].as_branch(), b = branches_[1].as_branch();
     return {.does = flow::fork, .spreads = a.spreads && b.spreads, .shares_entry = a.shares_entry && b.shares_entry};
   }
-  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return a_.width(from); }
-  void visit(parameter_visitor<Env> const& each) override {
-    a_.visit(each);
-    b_.visit(each);
-  }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return branches_[0].width(from); }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
     auto& kept = kept_[pass];
-    kept.a = a_.forward(pass, x.v);
-    kept.b = b_.forward(pass, x.v);
+    kept.a = branches_[0].forward(pass, x.v);
+    kept.b = branches_[1].forward(pass, x.v);
     auto const y = to.template take<typename Env::compute>(kept.a.v.extents());
     kernels::elementwise_product(y, kept.a.v, kept.b.v);
     return {y, true};
@@ -11759,15 +11797,9 @@ class product_node final : public node<Env> {
     auto const a = factor(pass, kept.a, x), b = factor(pass, kept.b, x);
     auto const da = times(pass, dy, b, kept.b.ours, when);
     auto const db = times(pass, dy, a, kept.a.ours, when);
-    a_.backward(pass, x, da, {to.into, to.accumulate}, when);
-    b_.backward(pass, x, db, {to.into, true}, when);
+    branches_[0].backward(pass, x, da, {to.into, to.accumulate}, when);
+    branches_[1].backward(pass, x, db, {to.into, true}, when);
   }
-  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
-    a_.backward_weight(pass, x);
-    b_.backward_weight(pass, x);
-  }
-  void serve_forward(pass<Env>& pass) override { a_.serve_forward(pass), b_.serve_forward(pass); }
-  void serve_backward(pass<Env>& pass) override { b_.serve_backward(pass), a_.serve_backward(pass); }
 
  private:
   struct saved {
@@ -11777,11 +11809,11 @@ class product_node final : public node<Env> {
     auto const before = at;
     bool const spread = step.as == role::spread;
     auto const exit = spread ? lie::columns : lie::rows;
-    a_.place(at, step.takes, exit);
+    branches_[0].place(at, step.takes, exit);
     auto const one = at;
     at.width = before.width, at.cut = before.cut, at.wanted = before.wanted, at.act = before.act;
     at.image = before.image;
-    b_.place(at, step.takes, exit);
+    branches_[1].place(at, step.takes, exit);
     if (one.width == at.width && (!spread || one.cut == at.cut)) return;
     throw config_error(text("trireme::nn::product: the factors of ", at.name, " are ", one.width, " and ", at.width,
                             " numbers wide; both must be as wide, and cut alike"));
@@ -11797,12 +11829,12 @@ class product_node final : public node<Env> {
     kernels::elementwise_product(d, dy, by);
     return {d, true, ours || later ? memory::kept : memory::scratch};
   }
-  chain_node<Env> a_, b_;
   per_slot<saved> kept_;
 };
 
 template <class Env>
-class beside_node final : public node<Env> {
+class beside_node final : public branching_node<Env> {
+  using branching_node<Env>::branches_;
   using kernels = ops::on<typename Env::space>;
   using value = typename Env::compute;
 
@@ -11822,9 +11854,6 @@ class beside_node final : public node<Env> {
     std::int64_t sum = 0;
     for (auto const& each : branches_) sum += each.width(from);
     return sum;
-  }
-  void visit(parameter_visitor<Env> const& each) override {
-    for (auto& one : branches_) one.visit(each);
   }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
     auto const y = to.template take<value>({x.v.extent(0), all_columns()});
@@ -11850,18 +11879,9 @@ class beside_node final : public node<Env> {
                             {to.into, to.accumulate || i > 0}, when);
     }
   }
-  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
-    for (auto& each : branches_) each.backward_weight(pass, x);
-  }
-  void serve_forward(pass<Env>& pass) override {
-    for (auto& each : branches_) each.serve_forward(pass);
-  }
-  void serve_backward(pass<Env>& pass) override {
-    for (auto i = branches_.size(); i-- > 0;) branches_[i].serve_backward(pass);
-  }
 
  private:
-  beside_node() { this->facts_.inside = this->facts_.accumulates = true; }
+  beside_node() { this->facts_.accumulates = true; }
   void do_place(placing<Env>& at, layer_step const& step) override {
     auto const from = at.width;
     auto const image = at.image;
@@ -11877,7 +11897,6 @@ class beside_node final : public node<Env> {
     return std::accumulate(columns_.begin(), columns_.end(), std::int64_t{0});
   }
 
-  std::vector<chain_node<Env>> branches_;
   std::vector<std::int64_t> columns_;  // of each branch's result
 };
 
@@ -12686,7 +12705,7 @@ struct node_of<Env, experts> {
 
 }  // namespace trireme::nn
 
-// ---- trireme/nn/detail/expect_positive.hpp
+// ---- trireme/nn/detail/expect.hpp
 namespace trireme::nn::detail {
 
 /// Throws config_error for the first size of a model's description that is below 1.
@@ -12694,6 +12713,18 @@ inline void expect_positive(char const* model, std::initializer_list<std::pair<c
   for (auto const& [what, number] : sizes)
     if (number < 1)
       throw config_error(text("trireme::nn::", model, ": ", what, " is ", number, "; it must be at least 1"));
+}
+
+/// Throws config_error unless the channels of a model make so many heads of one width.
+inline void expect_heads(char const* model, std::int64_t channels, std::int64_t heads) {
+  if (channels % heads == 0) return;
+  throw config_error(text("trireme::nn::", model, ": ", channels, " channels are not divisible by ", heads, " heads"));
+}
+
+/// Throws config_error unless a dropout is in [0, 1).
+inline void expect_dropout(char const* model, double dropout) {
+  if (dropout >= 0 && dropout < 1) return;
+  throw config_error(text("trireme::nn::", model, ": dropout ", dropout, " is not in [0, 1)"));
 }
 
 }  // namespace trireme::nn::detail
@@ -13315,7 +13346,7 @@ class attend_node final : public node<Env> {
   [[nodiscard]] bool normalises() const noexcept { return what_.norm > 0; }
   [[nodiscard]] bool arranges() const noexcept { return grouped() || what_.rotary > 0 || normalises(); }
   [[nodiscard]] ops::head_layout layout(pass<Env> const& pass) const {
-    return {pass.batch.inputs.extents[1], heads_.count, keys_.count, channels_ / heads_.count};
+    return {positions_of(pass), heads_.count, keys_.count, channels_ / heads_.count};
   }
   // What attention's kernels read: x, or x with norms, repeated keys and rotated by positions, in the memory of x if
   // possible.
@@ -13348,7 +13379,7 @@ class attend_node final : public node<Env> {
   // The rotations of those positions of a sample that lie here, in scratch memory; empty without `rotary`.
   tensor_view<typename Env::accumulate, space> angles(pass<Env>& pass) {
     if (!(what_.rotary > 0)) return {};
-    auto const context = pass.batch.inputs.extents[1];
+    auto const context = positions_of(pass);
     auto const table = pass.scratch.template take<typename Env::accumulate>({context, channels_ / heads_.count});
     auto const& part = context_group<Env>::of(pass).part();
     for (int which = 0; which < part.stretches(); ++which) {
@@ -13359,13 +13390,8 @@ class attend_node final : public node<Env> {
     return table;
   }
   [[nodiscard]] ops::attention_shape shape_of(pass<Env> const& pass) const {
-    auto const context = pass.batch.inputs.extents[1];
-    return {pass.batch.inputs.extents.size() / context,
-            context,
-            heads_.count,
-            channels_,
-            heads_.first,
-            {what_.causal, what_.window}};
+    return {pass.batch.count(), positions_of(pass), heads_.count,
+            channels_,          heads_.first,       {what_.causal, what_.window}};
   }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
     return {pass.training() ? what_.dropout : 0, pass.key, site_, pass.batch.ids};
@@ -13965,12 +13991,8 @@ struct gpt {
                                     {"layers", layers},
                                     {"heads", heads},
                                     {"channels", channels}});
-    if (channels % heads != 0) {
-      throw config_error(text("trireme::nn::gpt: ", channels, " channels are not divisible by ", heads, " heads"));
-    }
-    if (!(dropout >= 0 && dropout < 1)) {
-      throw config_error(text("trireme::nn::gpt: dropout ", dropout, " is not in [0, 1)"));
-    }
+    detail::expect_heads("gpt", channels, heads);
+    detail::expect_dropout("gpt", dropout);
     if (experts < 0 || (experts > 0 && (top_k < 1 || top_k > experts))) {
       throw config_error(text("trireme::nn::gpt: ", top_k, " experts a token of ", experts,
                               "; a token chooses at least one, and at most all of them"));
@@ -33677,7 +33699,7 @@ class staged_engine {
   /// @param groups  must outlive the engine, which gets samples cut to this rank's positions, but for predict().
   template <staged_model Model>
   explicit staged_engine(Model const& model, rank_groups<Env> const& groups = {})
-      : groups_(groups), programs_(parallel::seat_of_all(model)) {
+      : groups_(groups), programs_(parallel::seat_of_all(model)), rows_of_sample_(rows_of_sample(model)) {
     units_.box(model, seat(), groups_);
   }
 
@@ -33685,7 +33707,10 @@ class staged_engine {
   /// @param link  to the other stages; it must outlive the engine.
   template <staged_model Model>
   staged_engine(Model const& model, rank_groups<Env> const& groups, parallel::stage_seat at, stage_link<space>* link)
-      : groups_(groups), programs_(std::move(at)), mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
+      : groups_(groups),
+        programs_(std::move(at)),
+        rows_of_sample_(rows_of_sample(model)),
+        mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
     units_.box(model, seat(), groups_);
   }
 
@@ -33919,8 +33944,8 @@ class staged_engine {
   pass<Env> make_pass(std::size_t index) {
     auto& own = slots_[index];
     auto& groups = now_.purpose == purpose::predict ? whole_samples_ : groups_;
-    pass<Env> it{own.activations, scratch_,     own.batch, now_.key, version_,
-                 now_.weight,     now_.purpose, {},        groups,   index};
+    pass<Env> it{own.activations, scratch_, own.batch, now_.key, version_,       now_.weight,
+                 now_.purpose,    {},       groups,    index,    rows_of_sample_};
     it.precision = precision_;
     return it;
   }
@@ -33951,6 +33976,7 @@ class staged_engine {
   rank_groups<Env> groups_;
   rank_groups<Env> whole_samples_ = groups_.with_whole_samples();  // to predict
   detail::stage_programs programs_;
+  std::int64_t rows_of_sample_ = 0;  // of the model
   detail::unit_chunks<Env> units_;
   detail::batch_places<space> places_;
   detail::unit_edges<Env> edges_;

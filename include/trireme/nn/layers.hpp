@@ -460,7 +460,7 @@ class attend_node final : public node<Env> {
   [[nodiscard]] bool normalises() const noexcept { return what_.norm > 0; }
   [[nodiscard]] bool arranges() const noexcept { return grouped() || what_.rotary > 0 || normalises(); }
   [[nodiscard]] ops::head_layout layout(pass<Env> const& pass) const {
-    return {pass.batch.inputs.extents[1], heads_.count, keys_.count, channels_ / heads_.count};
+    return {positions_of(pass), heads_.count, keys_.count, channels_ / heads_.count};
   }
   // What attention's kernels read: x, or x with norms, repeated keys and rotated by positions, in the memory of x if
   // possible.
@@ -493,7 +493,7 @@ class attend_node final : public node<Env> {
   // The rotations of those positions of a sample that lie here, in scratch memory; empty without `rotary`.
   tensor_view<typename Env::accumulate, space> angles(pass<Env>& pass) {
     if (!(what_.rotary > 0)) return {};
-    auto const context = pass.batch.inputs.extents[1];
+    auto const context = positions_of(pass);
     auto const table = pass.scratch.template take<typename Env::accumulate>({context, channels_ / heads_.count});
     auto const& part = context_group<Env>::of(pass).part();
     for (int which = 0; which < part.stretches(); ++which) {
@@ -504,13 +504,8 @@ class attend_node final : public node<Env> {
     return table;
   }
   [[nodiscard]] ops::attention_shape shape_of(pass<Env> const& pass) const {
-    auto const context = pass.batch.inputs.extents[1];
-    return {pass.batch.inputs.extents.size() / context,
-            context,
-            heads_.count,
-            channels_,
-            heads_.first,
-            {what_.causal, what_.window}};
+    return {pass.batch.count(), positions_of(pass), heads_.count,
+            channels_,          heads_.first,       {what_.causal, what_.window}};
   }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
     return {pass.training() ? what_.dropout : 0, pass.key, site_, pass.batch.ids};

@@ -8,7 +8,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/checkpointed.hpp"
-#include "trireme/nn/detail/expect_positive.hpp"
+#include "trireme/nn/detail/expect.hpp"
 #include "trireme/nn/embedding.hpp"
 #include "trireme/nn/file_layout.hpp"
 #include "trireme/nn/layers.hpp"

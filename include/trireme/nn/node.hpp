@@ -67,11 +67,12 @@ namespace detail {
 template <class Env>
 using view_of = tensor_view<typename Env::compute, typename Env::space>;
 
-/// Rows of the activations of a micro-batch, at the positions that lie here: one a token if the inputs are int32, else
-/// one a sample.
+/// Rows of the activations of a micro-batch, at the positions that lie here: as many a sample as the model says, or one
+/// a token if the inputs are int32, else one a sample.
 template <class Env>
 [[nodiscard]] std::int64_t rows_of(pass<Env> const& pass) {
   auto const& inputs = pass.batch.inputs;
+  if (pass.rows_of_sample > 0) return pass.batch.count() * pass.rows_of_sample;
   return inputs.type == dtype::i32 ? inputs.extents.size() : pass.batch.count();
 }
 
