@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 459eadaf34d83abbbb81c7916f55d7e41d5427492ca164cc3c631c305b07b174
+// SHA-256 of the sources: 7b4a8c0f18b5f5de18614a9de1abea18771ae32280874974e02969d00d3109a5
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1810,6 +1810,7 @@ struct parameter_info {
   /// value), whatever the optimizer. The layer adds to its gradient, in each micro-batch, pass.weight times the number
   /// of samples times what it has measured; neither norm nor clipping sees it.
   double running = 0;
+  bool frozen = false;  ///< nobody trains it: it has values alone, see optim::groups
 
   [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
   [[nodiscard]] shape const& whole_extents() const noexcept { return is_part() ? whole : extents; }
@@ -10410,153 +10411,52 @@ void emit_block(Emit& emit, Block const& block, bool saves_its_input_only) {
 // ---- trireme/nn/expression.hpp
 #include <tuple>
 
-// ---- trireme/contract/context_group.hpp
+// ---- trireme/core/pattern.hpp
 namespace trireme {
 
-/// Which positions of each sample a rank of a context group has, all samples alike: rank r has stretch r of as
-/// many equal ones as there are ranks, or, balanced, stretch r from either end, of twice as many. Causal attention
-/// costs a position the more the later it is; so balanced parts cost the same.
-struct context_part {
-  share own{};
-  bool balanced = false;
-  friend bool operator==(context_part const&, context_part const&) = default;
-
-  struct stretch {
-    std::int64_t row = 0;       ///< where it begins among the rows of a sample that lie here
-    std::int64_t position = 0;  ///< and in the whole sample
-    std::int64_t count = 0;
-    friend bool operator==(stretch const&, stretch const&) = default;
-  };
-  [[nodiscard]] constexpr int stretches() const noexcept { return balanced ? 2 : 1; }
-  /// The positions of a whole sample are a multiple of this.
-  [[nodiscard]] constexpr std::int64_t pieces() const noexcept { return std::int64_t{own.size} * stretches(); }
-  /// @param here  rows of a sample that lie here.
-  [[nodiscard]] constexpr stretch at(int which, std::int64_t here) const noexcept {
-    auto const count = here / stretches();
-    auto const piece = which == 0 ? own.rank : 2 * own.size - 1 - own.rank;
-    return {which * count, piece * count, count};
+/// Whether a name is what a pattern says: * stands for any letters, ? for one.
+[[nodiscard]] constexpr bool matches(std::string_view pattern, std::string_view name) noexcept {
+  std::size_t p = 0, n = 0, star = pattern.npos, from = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      from = n;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p;
+      ++n;
+    } else if (star != pattern.npos) {  // the star takes one letter more
+      p = star + 1;
+      n = ++from;
+    } else {
+      return false;
+    }
   }
-  [[nodiscard]] constexpr std::int64_t whole(std::int64_t here) const noexcept { return here * own.size; }
-};
-
-/// What attention keeps for its backward pass.
-template <class Env>
-struct attention_state {
-  using view = tensor_view<typename Env::compute, typename Env::space>;
-  view qkv;                                                        ///< queries, keys and values, side by side
-  view heads;                                                      ///< what came of them
-  tensor_view<typename Env::accumulate, typename Env::space> lse;  ///< logs of the softmax's denominators
-};
-
-/// The ranks that share each sample's positions, as layers see them: which ones lie here, and attention over all of
-/// them, the one thing that is not done row by row. A group of one has all positions, and is not asked to attend.
-///
-/// Ranks    collective: all members call the same in the same order.
-/// Numerics what is dropped out depends on positions in the whole sample.
-template <class Env>
-class context_group : public rank_group<context_group<Env>> {
- public:
-  using space = typename Env::space;
-  using view = tensor_view<typename Env::compute, space>;
-  using state = attention_state<Env>;
-
-  /// The group of a rank that has whole samples.
-  [[nodiscard]] static context_group& one();
-
-  [[nodiscard]] context_part const& part() const noexcept { return part_; }
-
-  /// Self-attention of the whole samples; heads is written. kept.qkv is this rank's rows of queries, keys and
-  /// values; all of kept lives on in `activations`.
-  /// @param shape  of what lies here.
-  virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,
-                      arena<space>& scratch, dropout_site const& dropout) = 0;
-  /// The gradient of attend: dqkv is written. heads is what it gave.
-  virtual void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
-                               arena<space>& scratch, dropout_site const& dropout) = 0;
-
- protected:
-  explicit context_group(context_part const& part) noexcept : rank_group<context_group<Env>>(part.own), part_(part) {}
-
- private:
-  context_part part_;
-};
-
-namespace detail {
-
-/// Has whole samples: layers attend to them on their own.
-template <class Env>
-class whole_context final : public context_group<Env> {
-  using typename context_group<Env>::space;
-  using typename context_group<Env>::view;
-  using typename context_group<Env>::state;
-
- public:
-  whole_context() noexcept : context_group<Env>({}) {}
-
- private:
-  void attend(view, state&, attention_shape const&, arena<space>&, arena<space>&, dropout_site const&) override {}
-  void attend_backward(view, view, view, state const&, attention_shape const&, arena<space>&,
-                       dropout_site const&) override {}
-};
-
-}  // namespace detail
-
-template <class Env>
-context_group<Env>& context_group<Env>::one() {
-  static detail::whole_context<Env> group;
-  return group;
+  return pattern.substr(p).find_first_not_of('*') == pattern.npos;
 }
-
-/// A model whose units work on any positions of a sample: they take positions from `context_group<Env>::of(pass)`,
-/// attend through it, and treat each row alike otherwise.
-template <class M>
-concept cuts_context = requires {
-  requires M::cuts_context;
-};
+/// Whether it is what one of several patterns says, which are separated by spaces.
+[[nodiscard]] constexpr bool matches_any(std::string_view patterns, std::string_view name) noexcept {
+  while (!patterns.empty()) {
+    auto const space = patterns.find(' ');
+    if (auto const one = patterns.substr(0, space); !one.empty() && matches(one, name)) return true;
+    patterns.remove_prefix(space == patterns.npos ? patterns.size() : space + 1);
+  }
+  return false;
+}
 
 }  // namespace trireme
 
-// ---- trireme/nn/detail/own_rows.hpp (goes on)
+// ---- trireme/nn/detail/packed_weights.hpp
 namespace trireme::nn::detail {
 
-/// The sum over the tensor group of what term(memory) computes. Where rows are cut, only the rows that lie here are
-/// kept among the activations; the term, which has all rows, goes to scratch memory.
-template <class Env, class Term>
-auto kept_sum(pass<Env>& pass, Term const& term) -> tensor_view<typename Env::compute, typename Env::space> {
-  if (!pass.group.cuts_rows()) return pass.group.reduce(term(pass.activations));
-  auto const here = pass.scratch.mark();
-  auto const own = pass.group.reduce(term(pass.scratch));
-  auto const y = pass.take(own.extents());
-  ops::on<typename Env::space>::copy(y, own);
-  pass.scratch.rewind(here);
-  return y;
-}
-
-/// Dropout of y, which has those of `rows` rows that lie here. What is dropped depends on sample and position in the
-/// whole sample alone, so any cut drops the same.
-template <class Env>
-void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t rows,
-               ops::dropout_site site) {
-  using kernels = ops::on<typename Env::space>;
-  if (!site.active()) return;
-  auto const columns = y.extent(1);
-  auto const here = pass.group.rows_here(rows);
-  auto const& part = context_group<Env>::of(pass).part();
-  site.first = here.first * columns;
-  site.whole = rows * columns;
-  if (part.own.size == 1) return kernels::dropout(y, site);
-  auto const samples = site.samples;
-  auto const context = rows / static_cast<std::int64_t>(samples.size());
-  site.whole = part.whole(context) * columns;
-  for (auto row = here.first; row < here.first + here.count;) {
-    auto const in_sample = row % context;
-    auto const at = part.at(in_sample < part.at(0, context).count ? 0 : 1, context);
-    auto const n = std::min(at.row + at.count - in_sample, here.first + here.count - row);
-    site.samples = samples.subspan(static_cast<std::size_t>(row / context), 1);
-    site.first = (at.position + in_sample - at.row) * columns;
-    kernels::dropout(y.rows(row - here.first, n), site);
-    row += n;
-  }
+/// Weights stored (inputs, outputs) as the products of this pass read them. They are packed once a version. Where the
+/// precision writes operands, they are written anew, to scratch memory that the caller rewinds.
+template <class Env, class Weights, class View>
+Weights& packed_weights(Weights& into, pass<Env>& pass, std::string_view name, View values) {
+  using element = std::remove_const_t<typename View::value_type>;
+  constexpr bool written = writes_operands<precision_state<typename Env::precision>, element, typename Env::space>;
+  into.bind(pass.operand(name, product_operand::role::weight, values), ops::orientation::in_out);
+  into.refresh(written ? pass.version | ops::passing_values : pass.version);
+  return into;
 }
 
 }  // namespace trireme::nn::detail
@@ -10783,6 +10683,15 @@ struct image {
   [[nodiscard]] constexpr std::int64_t size() const noexcept { return height * width * channels; }
 };
 
+/// Low-rank changes of products; nn::lora says what they are.
+struct lora_options {
+  std::int64_t rank = 8;     ///< 0: no changes, and nothing is frozen
+  double alpha = 16;         ///< changes are multiplied by alpha / rank
+  std::string layers = "*";  ///< which linear layers: patterns of their names, or of the ends of these behind a dot,
+                             ///< separated by spaces; * stands for any letters, ? for one: "self_attn.* down_proj"
+  friend bool operator==(lora_options const&, lora_options const&) = default;
+};
+
 template <class Env>
 class loss_node;
 
@@ -10800,6 +10709,7 @@ struct placing {
   columns wanted{};                ///< of the result of a product with role::spread
   ops::activation act = ops::activation::none;  ///< the activation behind, if this layer does it
   loss_node<Env>* loss = nullptr;               ///< the loss behind, if this layer does it
+  lora_options const* lora = nullptr;           ///< all parameters are frozen, and these changes are trained instead
 
   /// This rank's columns of each of the fused matrices that make up a row of `whole` numbers.
   [[nodiscard]] interval part(columns const& how, std::int64_t whole) const noexcept {
@@ -10950,6 +10860,9 @@ class node {
   [[nodiscard]] detail::node_facts const& facts() const noexcept { return facts_; }
 
   virtual void visit(detail::parameter_visitor<Env> const&) {}
+  /// Of a product whose work a tensor group shares: the parameters that every rank has whole, and of whose gradients it
+  /// forms a term.
+  virtual void visit_terms(detail::parameter_visitor<Env> const&) {}
   /// Whether it does nothing in this pass.
   [[nodiscard]] virtual bool idle(pass<Env> const&) const { return false; }
   /// Returns y, in memory of `to`, or in that of x if x is `ours`.
@@ -10979,6 +10892,276 @@ template <class Env>
 using node_pointer = std::unique_ptr<node<Env>>;
 
 }  // namespace trireme::nn
+
+// ---- trireme/nn/detail/low_rank.hpp (goes on)
+namespace trireme::nn::detail {
+
+inline constexpr std::string_view first_factor = ".lora_A.weight", second_factor = ".lora_B.weight";
+
+[[nodiscard]] constexpr bool is_low_rank_factor(std::string_view parameter) noexcept {
+  return parameter.ends_with(first_factor) || parameter.ends_with(second_factor);
+}
+/// Running means stay: nobody trains them anyway.
+inline void freeze_all_but_changes(parameter_info& info) {
+  info.frozen = info.running == 0 && !is_low_rank_factor(info.name);
+}
+
+/// Whether one of some patterns fits a layer's name, or the end of it behind a dot.
+[[nodiscard]] constexpr bool changes_layer(lora_options const& what, std::string_view name) noexcept {
+  if (what.rank == 0) return false;
+  while (!matches_any(what.layers, name)) {
+    auto const dot = name.find('.');
+    if (dot == name.npos) return false;
+    name.remove_prefix(dot + 1);
+  }
+  return true;
+}
+
+/// The low-rank change of a product: y += alpha / rank * (x a) b.
+///
+/// Shapes   x (rows, inputs), y (rows, outputs), a (inputs, rank), b (rank, outputs): of the part that lies here. A
+///          product that is cut by columns cuts b, one that is cut by rows cuts a; the other factor is whole on every
+///          rank, and its gradient is a term.
+/// Bytes    keeps alpha / rank * x a, and between the halves of backward nothing.
+template <class Env>
+class low_rank_change {
+  using space = typename Env::space;
+  using value = typename Env::compute;
+  using kernels = ops::on<space>;
+  using view = view_of<Env>;
+
+ public:
+  low_rank_change(lora_options const& what, std::string const& layer, parameter_info const& weight)
+      : factor_(what.alpha / static_cast<double>(what.rank)), rank_(what.rank) {
+    auto const& whole = weight.whole_extents();
+    int const last = whole.rank() - 1;
+    shape second{rank_};
+    for (int axis = 1; axis <= last; ++axis) second.push_back(whole[axis]);
+    initial const start{initial::distribution::normal, 1 / static_cast<double>(rank_)};
+    a_.info = {text(layer, first_factor), {whole[0], rank_}, start, true};
+    b_.info = {text(layer, second_factor), second, {}, true};
+    if (!weight.is_part()) return;
+    bool const by_rows = weight.extents[0] < whole[0];
+    int const axis = by_rows ? 0 : last;
+    auto& cut = by_rows ? a_.info : b_.info;
+    cut = part_of(cut, axis, {weight.first[axis], weight.extents[axis]});
+  }
+
+  void visit(parameter_visitor<Env> const& each) {
+    each(a_);
+    each(b_);
+  }
+  void visit_whole(parameter_visitor<Env> const& each) {
+    if (!a_.info.is_part()) each(a_);
+    if (!b_.info.is_part()) each(b_);
+  }
+
+  void forward(pass<Env>& pass, view y, view x) {
+    auto& inner = inner_[pass];
+    auto& memory = pass.training() ? pass.activations : pass.scratch;
+    inner = memory.template take<value>({x.extent(0), rank_});
+    kernels::linear(inner, x, packed(pass, packed_a_, a_, a_.info.extents[0], rank_));
+    scale(inner);
+    kernels::linear(y, inner, packed_second(pass), {.residual = y});
+  }
+  /// dx (+)= what the change adds to the gradient of x.
+  void backward_input(pass<Env>& pass, view dx, view dy, bool accumulate) {
+    auto const mark = pass.scratch.mark();
+    kernels::linear_backward_input(dx, through_second(pass, dy),
+                                   packed(pass, packed_a_, a_, a_.info.extents[0], rank_),
+                                   {.accumulate = accumulate});
+    pass.scratch.rewind(mark);
+  }
+  void backward_weight(pass<Env>& pass, view x, view dy) {
+    auto const mark = pass.scratch.mark();
+    kernels::linear_backward_weight(b_.gradient.reshaped({rank_, columns()}), {}, inner_[pass], dy,
+                                    ops::orientation::in_out);
+    kernels::linear_backward_weight(a_.gradient, {}, x, through_second(pass, dy), ops::orientation::in_out);
+    pass.scratch.rewind(mark);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t columns() const { return b_.info.extents.size() / rank_; }
+  [[nodiscard]] view through_second(pass<Env>& pass, view dy) {
+    auto const inner = pass.scratch.template take<value>({dy.extent(0), rank_});
+    kernels::linear_backward_input(inner, dy, packed_second(pass));
+    scale(inner);
+    return inner;
+  }
+  void scale(view inner) const {
+    if constexpr (requires { kernels::scale(inner, factor_); }) {
+      kernels::scale(inner, factor_);
+    } else {
+      throw config_error("trireme::nn::lora: the kernels of this memory space have no scale(); add it to them");
+    }
+  }
+  auto& packed_second(pass<Env>& pass) { return packed(pass, packed_b_, b_, rank_, columns()); }
+  static auto& packed(pass<Env>& pass, ops::weights<value, space>& into, parameter<Env> const& of, std::int64_t inputs,
+                      std::int64_t outputs) {
+    into.bind(of.value.reshaped({inputs, outputs}), ops::orientation::in_out);
+    into.refresh(pass.version);
+    return into;
+  }
+
+  double factor_;
+  std::int64_t rank_;
+  parameter<Env> a_{}, b_{};
+  ops::weights<value, space> packed_a_, packed_b_;
+  per_slot<view> inner_;  // alpha / rank * x a
+};
+
+}  // namespace trireme::nn::detail
+
+// ---- trireme/contract/context_group.hpp
+namespace trireme {
+
+/// Which positions of each sample a rank of a context group has, all samples alike: rank r has stretch r of as
+/// many equal ones as there are ranks, or, balanced, stretch r from either end, of twice as many. Causal attention
+/// costs a position the more the later it is; so balanced parts cost the same.
+struct context_part {
+  share own{};
+  bool balanced = false;
+  friend bool operator==(context_part const&, context_part const&) = default;
+
+  struct stretch {
+    std::int64_t row = 0;       ///< where it begins among the rows of a sample that lie here
+    std::int64_t position = 0;  ///< and in the whole sample
+    std::int64_t count = 0;
+    friend bool operator==(stretch const&, stretch const&) = default;
+  };
+  [[nodiscard]] constexpr int stretches() const noexcept { return balanced ? 2 : 1; }
+  /// The positions of a whole sample are a multiple of this.
+  [[nodiscard]] constexpr std::int64_t pieces() const noexcept { return std::int64_t{own.size} * stretches(); }
+  /// @param here  rows of a sample that lie here.
+  [[nodiscard]] constexpr stretch at(int which, std::int64_t here) const noexcept {
+    auto const count = here / stretches();
+    auto const piece = which == 0 ? own.rank : 2 * own.size - 1 - own.rank;
+    return {which * count, piece * count, count};
+  }
+  [[nodiscard]] constexpr std::int64_t whole(std::int64_t here) const noexcept { return here * own.size; }
+};
+
+/// What attention keeps for its backward pass.
+template <class Env>
+struct attention_state {
+  using view = tensor_view<typename Env::compute, typename Env::space>;
+  view qkv;                                                        ///< queries, keys and values, side by side
+  view heads;                                                      ///< what came of them
+  tensor_view<typename Env::accumulate, typename Env::space> lse;  ///< logs of the softmax's denominators
+};
+
+/// The ranks that share each sample's positions, as layers see them: which ones lie here, and attention over all of
+/// them, the one thing that is not done row by row. A group of one has all positions, and is not asked to attend.
+///
+/// Ranks    collective: all members call the same in the same order.
+/// Numerics what is dropped out depends on positions in the whole sample.
+template <class Env>
+class context_group : public rank_group<context_group<Env>> {
+ public:
+  using space = typename Env::space;
+  using view = tensor_view<typename Env::compute, space>;
+  using state = attention_state<Env>;
+
+  /// The group of a rank that has whole samples.
+  [[nodiscard]] static context_group& one();
+
+  [[nodiscard]] context_part const& part() const noexcept { return part_; }
+
+  /// Self-attention of the whole samples; heads is written. kept.qkv is this rank's rows of queries, keys and
+  /// values; all of kept lives on in `activations`.
+  /// @param shape  of what lies here.
+  virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,
+                      arena<space>& scratch, dropout_site const& dropout) = 0;
+  /// The gradient of attend: dqkv is written. heads is what it gave.
+  virtual void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
+                               arena<space>& scratch, dropout_site const& dropout) = 0;
+
+ protected:
+  explicit context_group(context_part const& part) noexcept : rank_group<context_group<Env>>(part.own), part_(part) {}
+
+ private:
+  context_part part_;
+};
+
+namespace detail {
+
+/// Has whole samples: layers attend to them on their own.
+template <class Env>
+class whole_context final : public context_group<Env> {
+  using typename context_group<Env>::space;
+  using typename context_group<Env>::view;
+  using typename context_group<Env>::state;
+
+ public:
+  whole_context() noexcept : context_group<Env>({}) {}
+
+ private:
+  void attend(view, state&, attention_shape const&, arena<space>&, arena<space>&, dropout_site const&) override {}
+  void attend_backward(view, view, view, state const&, attention_shape const&, arena<space>&,
+                       dropout_site const&) override {}
+};
+
+}  // namespace detail
+
+template <class Env>
+context_group<Env>& context_group<Env>::one() {
+  static detail::whole_context<Env> group;
+  return group;
+}
+
+/// A model whose units work on any positions of a sample: they take positions from `context_group<Env>::of(pass)`,
+/// attend through it, and treat each row alike otherwise.
+template <class M>
+concept cuts_context = requires {
+  requires M::cuts_context;
+};
+
+}  // namespace trireme
+
+// ---- trireme/nn/detail/own_rows.hpp (goes on)
+namespace trireme::nn::detail {
+
+/// The sum over the tensor group of what term(memory) computes. Where rows are cut, only the rows that lie here are
+/// kept among the activations; the term, which has all rows, goes to scratch memory.
+template <class Env, class Term>
+auto kept_sum(pass<Env>& pass, Term const& term) -> tensor_view<typename Env::compute, typename Env::space> {
+  if (!pass.group.cuts_rows()) return pass.group.reduce(term(pass.activations));
+  auto const here = pass.scratch.mark();
+  auto const own = pass.group.reduce(term(pass.scratch));
+  auto const y = pass.take(own.extents());
+  ops::on<typename Env::space>::copy(y, own);
+  pass.scratch.rewind(here);
+  return y;
+}
+
+/// Dropout of y, which has those of `rows` rows that lie here. What is dropped depends on sample and position in the
+/// whole sample alone, so any cut drops the same.
+template <class Env>
+void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t rows,
+               ops::dropout_site site) {
+  using kernels = ops::on<typename Env::space>;
+  if (!site.active()) return;
+  auto const columns = y.extent(1);
+  auto const here = pass.group.rows_here(rows);
+  auto const& part = context_group<Env>::of(pass).part();
+  site.first = here.first * columns;
+  site.whole = rows * columns;
+  if (part.own.size == 1) return kernels::dropout(y, site);
+  auto const samples = site.samples;
+  auto const context = rows / static_cast<std::int64_t>(samples.size());
+  site.whole = part.whole(context) * columns;
+  for (auto row = here.first; row < here.first + here.count;) {
+    auto const in_sample = row % context;
+    auto const at = part.at(in_sample < part.at(0, context).count ? 0 : 1, context);
+    auto const n = std::min(at.row + at.count - in_sample, here.first + here.count - row);
+    site.samples = samples.subspan(static_cast<std::size_t>(row / context), 1);
+    site.first = (at.position + in_sample - at.row) * columns;
+    kernels::dropout(y.rows(row - here.first, n), site);
+    row += n;
+  }
+}
+
+}  // namespace trireme::nn::detail
 
 // ---- trireme/nn/detail/chain_node.hpp (goes on)
 namespace trireme::nn::detail {
@@ -11035,15 +11218,18 @@ class chain_node {
         at.wanted = taker == nodes_.size() ? outside : nodes_[taker]->wants(nodes_[i]->width(at.width), at.own);
       }
       nodes_[i]->place(at, steps_[i]);
+      if (at.lora != nullptr) nodes_[i]->visit([](auto& each) { freeze_all_but_changes(each.info); });
     }
     parameters_.resize(nodes_.size());
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       auto const& step = steps_[i];
       bool const some_columns = step.as == role::here && step.takes == lie::columns;
-      if (step.absorbed || nodes_[i]->facts().inside || (step.takes != lie::rows && !some_columns)) continue;
-      nodes_[i]->visit([&](parameter<Env>& each) {
-        if (!some_columns || !each.info.is_part()) parameters_[i].push_back(&each);
-      });
+      if (step.absorbed || nodes_[i]->facts().inside) continue;
+      auto const add = [&](parameter<Env>& each) {
+        if (!each.info.frozen && (!some_columns || !each.info.is_part())) parameters_[i].push_back(&each);
+      };
+      if (step.takes == lie::rows || some_columns) nodes_[i]->visit(add);
+      if (step.as == role::spread || step.as == role::collect) nodes_[i]->visit_terms(add);
     }
   }
   void visit(parameter_visitor<Env> const& each) {
@@ -11302,7 +11488,7 @@ class chain_node {
   [[nodiscard]] sum_of_rows begin_sum_of_rows(pass<Env>& pass, std::size_t i) {
     sum_of_rows sum{pass.scratch.mark(), {}};
     auto const& own = parameters_[i];
-    bool const cut = steps_[i].takes == lie::columns ? pass.group.size() > 1 : pass.group.cuts_rows();
+    bool const cut = steps_[i].takes == lie::rows ? pass.group.cuts_rows() : pass.group.size() > 1;
     if (own.empty() || !cut) return sum;
     std::int64_t size = 0;
     for (auto const* each : own) size += each->gradient.size();
@@ -11923,16 +12109,17 @@ class expression {
 
   template <unit_of_layers Unit>
   explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
-      : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups) {
+      : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups, changes_of(unit)) {
     static_assert(detail::check<std::remove_cvref_t<decltype(unit.layers())>>::fits_unit());
   }
   expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
-             rank_groups<Env> const& groups)
+             rank_groups<Env> const& groups, lora_options const* lora = nullptr)
       : layers_(std::move(nodes)) {
     auto const says = layers_.says();
     begins_ = entry_of(says) == lie::nothing;
     ends_ = exit_of(says) == lie::nothing;
     placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, {}, site};
+    at.lora = lora;
     layers_.place(at, entry_of(says), exit_of(says));
   }
   void visit(auto&& each) {
@@ -11950,6 +12137,14 @@ class expression {
   void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
 
  private:
+  template <class Unit>
+  static lora_options const* changes_of([[maybe_unused]] Unit const& unit) {
+    if constexpr (requires { unit.lora(); }) {
+      return unit.lora();
+    } else {
+      return nullptr;
+    }
+  }
   // The gradient that goes to the unit before must not lie in scratch memory, which ends with this unit.
   view backward(pass<Env>& pass, saved& kept, view dy, detail::half when) {
     detail::target<Env> out;
@@ -12307,22 +12502,6 @@ expert_group<Env>& expert_group<Env>::one() {
 }
 
 }  // namespace trireme
-
-// ---- trireme/nn/detail/packed_weights.hpp
-namespace trireme::nn::detail {
-
-/// Weights stored (inputs, outputs) as the products of this pass read them. They are packed once a version. Where the
-/// precision writes operands, they are written anew, to scratch memory that the caller rewinds.
-template <class Env, class Weights, class View>
-Weights& packed_weights(Weights& into, pass<Env>& pass, std::string_view name, View values) {
-  using element = std::remove_const_t<typename View::value_type>;
-  constexpr bool written = writes_operands<precision_state<typename Env::precision>, element, typename Env::space>;
-  into.bind(pass.operand(name, product_operand::role::weight, values), ops::orientation::in_out);
-  into.refresh(written ? pass.version | ops::passing_values : pass.version);
-  return into;
-}
-
-}  // namespace trireme::nn::detail
 
 // ---- trireme/nn/experts.hpp (goes on)
 namespace trireme::nn {
@@ -12977,31 +13156,52 @@ class linear_node final : public node<Env> {
   }
   [[nodiscard]] layer_says says() const override { return says_of<linear>::value; }
   [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
+  // The factors of a change come before the weights: who puts them together for files has them when these come.
   void visit(parameter_visitor<Env> const& each) override {
+    if (change_) change_->visit(each);
     each(weight_);
     if (what_.bias) each(bias_);
   }
+  void visit_terms(parameter_visitor<Env> const& each) override {
+    if (change_) change_->visit_whole(each);
+  }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view residual) override {
     auto const y = to.template take<value>({x.v.extent(0), outputs_});
+    bool const activates = act_ != ops::activation::none;
     auto& before = before_[pass];
-    before = act_ != ops::activation::none && pass.training() ? pass.take(y.extents()) : view{};
+    before = activates && pass.training() ? pass.take(y.extents()) : view{};
     auto const mark = pass.scratch.mark();
-    kernels::linear(y, operand(pass, product_operand::role::input, x.v), packed(pass),
-                    {adds_bias_ ? bias_.value : decltype(bias_.value){}, act_, before, residual});
+    auto const input = operand(pass, product_operand::role::input, x.v);
+    auto const bias = adds_bias_ ? bias_.value : decltype(bias_.value){};
+    if (!change_) {
+      kernels::linear(y, input, packed(pass), {bias, act_, before, residual});
+    } else {  // the activation has to wait for the change
+      auto const sum = !activates ? y : pass.training() ? before : pass.scratch.template take<value>(y.extents());
+      kernels::linear(sum, input, packed(pass), {.bias = bias, .residual = residual});
+      change_->forward(pass, sum, x.v);
+      if (activates) kernels::activate(y, sum, act_);
+    }
     pass.scratch.rewind(mark);
     return {y, true};
   }
   void backward_input(pass<Env>& pass, layer_input<Env>, view, view dy, target<Env> to, half) override {
     auto const mark = pass.scratch.mark();
+    if (change_) change_->backward_input(pass, to.into, dy, to.accumulate);
     kernels::linear_backward_input(to.into, operand(pass, product_operand::role::gradient, dy), packed(pass),
-                                   {to.act, to.before, to.accumulate});
+                                   {to.act, to.before, to.accumulate || change_.has_value()});
     pass.scratch.rewind(mark);
   }
   void backward_weight(pass<Env>& pass, layer_input<Env> x, view dy) override {
+    bool const trains = !weight_.info.frozen;
+    if (!trains && !change_) return;
     auto const mark = pass.scratch.mark();
-    kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
-                                    operand(pass, product_operand::role::input, x.get(pass)),
-                                    operand(pass, product_operand::role::gradient, dy), ops::orientation::in_out);
+    auto const all = x.get(pass);
+    if (change_) change_->backward_weight(pass, all, dy);
+    if (trains) {
+      kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
+                                      operand(pass, product_operand::role::input, all),
+                                      operand(pass, product_operand::role::gradient, dy), ops::orientation::in_out);
+    }
     pass.scratch.rewind(mark);
   }
   [[nodiscard]] fused_activation<Env> fused(pass<Env> const& pass) override { return {act_, before_[pass]}; }
@@ -13046,6 +13246,10 @@ class linear_node final : public node<Env> {
       }
       at.cut = at.wanted;
     }
+    if (at.lora != nullptr && changes_layer(*at.lora, at.name)) {
+      change_.emplace(*at.lora, at.name, weight_.info);
+      this->facts_.does_slope = false;  // dx has two terms
+    }
     at.width = what_.outputs;
   }
   // What the product reads: x itself, or the operand that the precision writes.
@@ -13061,6 +13265,7 @@ class linear_node final : public node<Env> {
   ops::activation act_ = ops::activation::none;
   bool adds_bias_ = true;
   parameter<Env> weight_{}, bias_{};
+  std::optional<low_rank_change<Env>> change_;
   ops::weights<value, space> packed_;
   per_slot<view> before_;
 };
@@ -22154,41 +22359,7 @@ class any {
 
 }  // namespace trireme::optim
 
-// ---- trireme/optim/detail/pattern.hpp
-namespace trireme::optim::detail {
-
-/// Whether a name is what a pattern says: * stands for any letters, ? for one.
-[[nodiscard]] constexpr bool matches(std::string_view pattern, std::string_view name) noexcept {
-  std::size_t p = 0, n = 0, star = pattern.npos, from = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      from = n;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
-      ++p;
-      ++n;
-    } else if (star != pattern.npos) {  // the star takes one letter more
-      p = star + 1;
-      n = ++from;
-    } else {
-      return false;
-    }
-  }
-  return pattern.substr(p).find_first_not_of('*') == pattern.npos;
-}
-/// Whether it is what one of several patterns says, which are separated by spaces.
-[[nodiscard]] constexpr bool matches_any(std::string_view patterns, std::string_view name) noexcept {
-  while (!patterns.empty()) {
-    auto const space = patterns.find(' ');
-    if (auto const one = patterns.substr(0, space); !one.empty() && matches(one, name)) return true;
-    patterns.remove_prefix(space == patterns.npos ? patterns.size() : space + 1);
-  }
-  return false;
-}
-
-}  // namespace trireme::optim::detail
-
-// ---- trireme/optim/groups.hpp (goes on)
+// ---- trireme/optim/groups.hpp
 namespace trireme::optim {
 
 /// What is different for the parameters whose names match one of some patterns.
@@ -22253,7 +22424,7 @@ struct groups {
  private:
   [[nodiscard]] group const* group_of(parameter_info const& info) const {
     for (auto const& each : list) {
-      if (detail::matches_any(each.names, info.name)) return &each;
+      if (matches_any(each.names, info.name)) return &each;
     }
     return nullptr;
   }
@@ -22404,7 +22575,7 @@ struct muon {
   static constexpr bool whole_tensors = true;
   static constexpr std::array<std::string_view, 3> moment_names{"momentum", "first_moment", "second_moment"};
   [[nodiscard]] bool is_hidden_matrix(parameter_info const& info) const {
-    return info.extents.rank() == 2 && !detail::matches_any(others, info.name);
+    return info.extents.rank() == 2 && !matches_any(others, info.name);
   }
   [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
     return (which == 0) == is_hidden_matrix(info) ? info.extents : shape{0};
@@ -25311,7 +25482,7 @@ class layout {
     for (int use = 0; use < static_cast<int>(uses.size()); ++use) {
       auto const& info = uses[static_cast<std::size_t>(use)];
       auto const [at, is_new] = index.try_emplace(info.name, static_cast<int>(entries_.size()));
-      if (is_new) entries_.push_back({info, {}, 0, 0, wishes.freezes(info)});
+      if (is_new) entries_.push_back({info, {}, 0, 0, info.frozen || wishes.freezes(info)});
       auto& tensor = entries_[static_cast<std::size_t>(at->second)];
       if (!(tensor.info.extents == info.extents && tensor.info.first == info.first)) {
         throw config_error(text("trireme::exchange: parameter \"", info.name, "\" is used with shapes ",
@@ -34781,6 +34952,7 @@ class basic_trainer {
         compression_text_(describe(compression)),
         world_(agreed(world)),
         run_(std::forward<GivenModel>(model), world, parallel, precision, compression, optimizer_) {
+    if constexpr (requires { Model::freezes_most; }) expect_trained_parameters();
     initialise(0);
   }
 
@@ -34800,6 +34972,14 @@ class basic_trainer {
     return own == 0 ? 0 : world_.size();
   }
   void expect_equal_copies();
+  // Collective. A pattern that nothing matches would train nothing, without an error.
+  void expect_trained_parameters() {
+    auto trained = static_cast<std::int64_t>(exchange().plan().trained_buckets());
+    world_.all_reduce(tensor_view<std::int64_t>(&trained, shape{1}), reduction::max{});
+    if (trained > 0) return;
+    throw config_error(text("trireme::trainer: all parameters of ", model_text_,
+                            " are frozen; give a pattern that the names of some layers match"));
+  }
 
   step_report run_step(step_input const& input);
 
