@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # benchmarks/gpt.sh [options]
 #
-# Training steps of GPT-2, or another model, ours (MODEL_step) and PyTorch's DDP (gpt_torch.py), run in turns so that
-# both meet the same weather. Standard output is one JSON object a line: a row of each run, then a row with the medians, the ratio
-# ours / PyTorch of each round (median, lowest, highest), and how far the runs of each system lie apart.
+# Training steps of GPT-2, or another model, ours (MODEL_step) and PyTorch's DDP (gpt_torch.py), run in turns so
+# that both meet the same weather. Standard output is one JSON object a line: a row of each run, then a row with the
+# medians, the ratio ours / PyTorch of each round (median, lowest, highest), and how far the runs of each system lie
+# apart.
 #
 #   --model gpt|llama|bert  (gpt if not given)
 #   --shape a|b             a: 6 layers x 384 channels, context 256, vocabulary 256, 8 texts a rank
@@ -119,8 +120,8 @@ awk -v model="$model" -v shape="$shape" -v precision="$precision" -v ours="${our
     n = split(ours, a); m = split(peers, b)
     for (i = 1; i <= n; ++i) { a[i] += 0; if (m) { b[i] += 0; ratio[i] = a[i] / b[i] } }
     order(a, n)
-    printf "{\"row\": \"summary\", \"model\": \"%s\", \"shape\": \"%s\", \"precision\": \"%s\", ", model, shape, precision
-    printf "\"rounds\": %d, ", n
+    printf "{\"row\": \"summary\", \"model\": \"%s\", \"shape\": \"%s\", ", model, shape
+    printf "\"precision\": \"%s\", \"rounds\": %d, ", precision, n
     printf "\"trireme_tokens_per_second\": %.1f, \"trireme_spread\": %.3f", median(a, n), (a[n] - a[1]) / median(a, n)
     if (m) {
       order(b, m); order(ratio, m)

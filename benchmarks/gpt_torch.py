@@ -5,7 +5,7 @@ One process a core, each pinned to its core and with one thread; gloo between th
 when they care for speed: fused attention (scaled_dot_product_attention), fused AdamW, gradients as views of DDP's
 buckets, huge pages. Each rank draws its batches before the clock starts. Prints one JSON row from rank 0:
 
-    {"system": "pytorch", "model": "gpt", "shape": "a", "precision": "fp32", "mode": "fp32", "tokens_per_second": ..., ...}
+    {"system": "pytorch", "model": "gpt", "shape": "a", "precision": "fp32", "mode": "fp32", "tokens_per_second": ...}
 
 tokens_per_second is over the whole of the measured steps. In bf16 there are two usual ways: `autocast` (parameters
 stay fp32, products run in bf16) and `parameters` (all of the model is bf16). By default a few steps of each are timed
@@ -279,7 +279,8 @@ def run(rank, ranks, cores, store, options):
         tokens = ranks * shape.batch * shape.context
         print(json.dumps({
             "system": "pytorch", "version": torch.__version__, "model": options.model, "shape": options.shape,
-            "precision": options.precision, "mode": mode, "compiled": options.compile, "fused_adamw": training.fused, "ranks": ranks,
+            "precision": options.precision, "mode": mode, "compiled": options.compile,
+            "fused_adamw": training.fused, "ranks": ranks,
             "parameters": sum(p.numel() for p in training.model.parameters()), "tokens_per_step": tokens,
             "steps": options.steps, "tokens_per_second": round(tokens * options.steps / sum(seconds), 1),
             "tokens_per_second_best": round(tokens / min(seconds), 1),
