@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/plan.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: e33f997fd465ab9a7656c2e1c780dcddec22204b8183771a1a3d266c134804d6
+// SHA-256 of the sources: 1a8ae6ffd1cb59dcadce6bc80a133499ebd87f60c99dd659f32a1a0a46f33fa3
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -193,7 +193,7 @@ struct paper_step {
 /// training with the communicator Like.
 template <class Like, class Precision, class Model, class Optimizer, class Parallel, class Compression>
 class paper_training {
-  using env = environment<Precision, phantom>;
+  using env = environment_of<Model, Precision, phantom>;
   using world_type = paper_world<Like>;
   using data_axis = parallel::data_axis_t<Parallel>;
 
@@ -204,7 +204,7 @@ class paper_training {
         optimizer_(optimizer),
         counts_(std::make_shared<paper_counts>()),
         world_(own, counts_),
-        run_(model, world_, parallel, precision, compression, optimizer) {
+        run_(model, world_, parallel, typename env::precision{precision}, compression, optimizer) {
     counts_->rank = own.rank;
     if constexpr (std::is_same_v<typename space_of<Like>::type, host>) placed_.engine().leave_batches();
     placed_.engine().watch([this](schedule::step const& step, bool begins) {
