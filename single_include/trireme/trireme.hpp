@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 4a6ea95810b034aec486f3db88e9b0f90cc9c48229eebf32acdf63aded4240cf
+// SHA-256 of the sources: 15c09b53f039da431181b490d560d10de4c34ab6f79deace295efa7a6884daf2
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10266,8 +10266,13 @@ template <class M>
 concept has_model_forward = has_purposeful_forward<M> || requires(M& model, samples const& batch) {
   { model.forward(batch) } -> std::convertible_to<double>;
 };
+/// With a loss scale as well it is a model for mixed precision; see contract/casting_model.hpp.
 template <class M>
-concept has_model_backward = requires(M& model, detail::ready_nothing ready) {
+concept has_scaled_backward = requires(M& model, detail::ready_nothing ready) {
+  model.backward(ready, double{});
+};
+template <class M>
+concept has_model_backward = has_scaled_backward<M> || requires(M& model, detail::ready_nothing ready) {
   model.backward(ready);
 };
 
@@ -10309,9 +10314,9 @@ concept leaves_parameters_out = requires {
 /// Told      forward is told what the pass is for: `train` (backward follows; drop out, update buffers) or `evaluate`
 ///           (the loss alone). Outputs are asked for by predict(samples), without targets, if there is one.
 /// May have  predict, see has_model_predict; frozen parameters, see has_frozen (their gradient may be an empty view);
-///           parameters that a pass does not use, see leaves_parameters_out; buffers, see has_buffers: they are in
-///           checkpoints and hashes, and are shared before a trainer evaluates, saves or hashes, and at the end of
-///           fit(), not in every step.
+///           parameters that a pass does not use, see leaves_parameters_out; mixed precision, see casts_inside;
+///           buffers, see has_buffers: they are in checkpoints and hashes, and are shared before a trainer evaluates,
+///           saves or hashes, and at the end of fit(), not in every step.
 /// Numerics  values and gradients of the trainer's element type (float with precision::fp32) are exchanged and updated
 ///           where they are. Narrower ones (bf16, half; float under fp64), in any mixture, are the model's own mixed
 ///           precision: the trainer keeps a master value of its own type, exchanges gradients in it, and rounds each
@@ -28806,6 +28811,62 @@ requires requires { Policy::tolerance; }
 
 }  // namespace trireme::precision
 
+// ---- trireme/contract/casting_model.hpp
+namespace trireme {
+
+template <class M>
+concept has_compute_in = requires(M& model, dtype type) {
+  model.compute_in(type);
+};
+
+/// A model that stores what the optimizer updates, and casts to the narrower numbers of a mixed precision by itself, as
+/// torch's autocast does.
+///
+/// Plain    it has compute_in(dtype), which it is told before each pass, and backward(ready, scale), which fills the
+///          gradients of the mean loss times `scale`: the precision's loss scale.
+/// Staged   it says so by a static `casts_inside = true`; its units find the numbers in casts_to<Env::precision>.
+template <class M>
+concept casts_inside = (staged_model<M> && requires { requires M::casts_inside; }) ||
+                       (!staged_model<M> && has_compute_in<M> && has_scaled_backward<M>);
+
+/// The numbers of a mixed precision for a model that casts inside: parameters, activations between units and gradients
+/// are as wide as what the optimizer updates.
+template <precision_policy Precision>
+struct cast_inside : Precision {
+  using param = typename Precision::master;
+  using compute = typename Precision::master;
+  using accumulate = typename Precision::master;
+};
+
+namespace detail {
+
+template <class Precision>
+struct cast_of {
+  using type = typename Precision::compute;
+};
+template <class Precision>
+struct cast_of<cast_inside<Precision>> {
+  using type = typename Precision::compute;
+};
+
+template <class Model, class Precision>
+inline constexpr bool is_cast_inside =
+    casts_inside<Model> && !std::is_same_v<typename Precision::compute, typename Precision::master>;
+
+}  // namespace detail
+
+/// What a model computes in that casts inside.
+template <class Precision>
+using casts_to = typename detail::cast_of<Precision>::type;
+
+/// The environment of a model in a trainer with this precision. Its `precision` is made of the policy:
+/// `typename env::precision{policy}`.
+template <class Model, precision_policy Precision, class Space>
+using environment_of =
+    environment<std::conditional_t<detail::is_cast_inside<Model, Precision>, cast_inside<Precision>, Precision>, Space>;
+
+}  // namespace trireme
+
 // ---- trireme/train/checkpoint.hpp
 #include <set>
 
@@ -32194,10 +32255,10 @@ struct combination {
   using model = Model;
   using comm = Comm;
   using mesh = parallel::mesh_of_t<Parallel>;
-  using env = environment<Precision, typename space_of<Comm>::type>;
+  using env = environment_of<Model, Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
   static constexpr bool collective = has_collective_state<Compression, env, Comm>;
-  using uncoded = std::conditional_t<collective, typename env::gradient, typename Precision::reduce>;
+  using uncoded = std::conditional_t<collective, typename env::gradient, typename env::reduce>;
   using wire = typename wire_of<Compression, env, uncoded>::type;
   using data_axis = parallel::data_axis_t<Parallel>;
 
@@ -32237,13 +32298,13 @@ struct combination {
   static constexpr bool uncompressed = lossless_identity<Compression>;
   static constexpr bool residual = has_residual<Compression, env>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
-  static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
+  static constexpr bool one_number = std::is_same_v<typename env::param, typename env::master>;
   static constexpr bool decides =
       has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, double> && has_all_gather<Comm, std::uint64_t>;
   static constexpr bool gathers = has_all_gather<Comm, std::uint8_t, space>;
   static constexpr bool reduces = has_all_reduce<Comm, wire, reduction::sum, space>;
   static constexpr bool scatters = has_reduce_scatter<Comm, wire, reduction::sum, space>;
-  static constexpr bool publishes = has_all_gather<Comm, typename Precision::param, space>;
+  static constexpr bool publishes = has_all_gather<Comm, typename env::param, space>;
   static constexpr bool trades = has_all_to_all<Comm, std::uint8_t, space>;
 };
 
@@ -32255,7 +32316,9 @@ namespace detail::rules {
 // its header (its `rules`).
 TRIREME_RULE(plain_model_precision, "plain-model-precision",
              "a plain model stores its own numbers, which a mixed precision cannot change",
-             "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number);
+             "use precision::fp32 (or fp64), let the model cast by itself (compute_in and backward(ready, scale)), or "
+             "describe it in units",
+             !C::plain || C::one_number);
 TRIREME_RULE(mesh_axis_once, "mesh-axis-once", "a mesh has two axes of one kind",
              "leave one of them out, and multiply its degree into the other", C::once);
 TRIREME_RULE(plain_model_whole, "plain-model-whole",
@@ -32560,7 +32623,7 @@ struct resolve {
     } else if constexpr (!independent) {
       return 3;
     } else {
-      using env = environment<precision, typename space_of<comm>::type>;
+      using env = environment_of<model, precision, typename space_of<comm>::type>;
       if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env, comm>) {
         return 4;
       } else {
@@ -32583,7 +32646,7 @@ struct resolve {
       static_cast<void>(sizeof(check_communicator<comm>) + sizeof(check_model<model>) +
                         sizeof(check_precision<precision>) + sizeof(check_parallel<parallel>));
     } else if constexpr (Stage == 4) {
-      using env = environment<precision, typename space_of<comm>::type>;
+      using env = environment_of<model, precision, typename space_of<comm>::type>;
       static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env, comm>));
     } else if constexpr (Stage == 5) {
       static_cast<void>(check_combination<combination<model, comm, parallel, precision, compression>>::size);
@@ -33149,8 +33212,12 @@ class plain_engine {
   using value = typename Env::param;
 
   /// A model given by name stays the caller's; a temporary is kept here.
-  explicit plain_engine(Model& model) : model_(std::shared_ptr<Model>{}, &model) { list(); }
-  explicit plain_engine(Model&& model) : model_(std::make_shared<Model>(std::move(model))) { list(); }
+  explicit plain_engine(Model& model) : model_(std::shared_ptr<Model>{}, &model) { begin(); }
+  explicit plain_engine(Model&& model) : model_(std::make_shared<Model>(std::move(model))) { begin(); }
+
+  /// Whether the model itself multiplies its loss by a loss scale, so that small gradients within it do not become
+  /// zero.
+  static constexpr bool scales_loss = has_scaled_backward<Model>;
 
   /// As an exchange sees them: in the trainer's element type.
   [[nodiscard]] std::vector<foreign_parameter<value, space>> parameters() const {
@@ -33182,21 +33249,27 @@ class plain_engine {
   }
 
   /// Forward and backward; ready(index) as each gradient is filled.
+  /// @param scale  of the loss that is differentiated; other than 1 only where scales_loss.
   template <class Ready>
-  loss_sum train(samples const& batch, Ready&& ready) {
+  loss_sum train(samples const& batch, Ready&& ready, [[maybe_unused]] double scale = 1) {
     auto const loss = forward(batch, purpose::train);
     for (std::size_t index = 0; index < all_.size(); ++index) {
       all_[index].reported = all_[index].frozen;
       if (all_[index].frozen) ready(static_cast<int>(index));
     }
-    model_->backward([&](std::string_view name) {
+    auto const report = [&](std::string_view name) {
       auto const index = index_of(name);
       auto& it = all_[index];
       if (it.frozen) return;
       if (it.take) it.take();
       it.reported = true;
       ready(static_cast<int>(index));
-    });
+    };
+    if constexpr (scales_loss) {
+      model_->backward(report, scale);
+    } else {
+      model_->backward(report);
+    }
     for (std::size_t index = 0; index < all_.size(); ++index) {
       auto const& it = all_[index];
       if (it.reported) continue;
@@ -33212,6 +33285,7 @@ class plain_engine {
 
   [[nodiscard]] loss_sum evaluate(samples const& batch) { return forward(batch, purpose::evaluate); }
   [[nodiscard]] tensor<float> predict(samples const& batch) requires has_model_predict<Model> {
+    tell_numbers();
     return model_->predict(batch);
   }
   /// Calls f(name, values) for each buffer.
@@ -33223,7 +33297,12 @@ class plain_engine {
   [[nodiscard]] Model& model() noexcept { return *model_; }
 
  private:
+  // A model that casts is told before each pass: another trainer, of other numbers, may have it too.
+  void tell_numbers() {
+    if constexpr (casts_inside<Model>) model_->compute_in(dtype_of<casts_to<typename Env::precision>>);
+  }
   [[nodiscard]] loss_sum forward(samples const& batch, [[maybe_unused]] purpose why) {
+    tell_numbers();
     double mean = 0;
     if constexpr (has_purposeful_forward<Model>) {
       mean = static_cast<double>(model_->forward(batch, why));
@@ -33241,7 +33320,8 @@ class plain_engine {
     std::function<void()> take{};  // the model's gradient -> gradient
     tensor<value, space> own_values{}, own_gradient{};
   };
-  void list() {
+  void begin() {
+    tell_numbers();
     model_->visit_parameters(
         [this]<class V, class G>(std::string const& name, tensor_view<V, space> values,
                                  tensor_view<G, space> gradient) { this->add(name, values, gradient); });
@@ -34372,12 +34452,14 @@ class placed_model {
       return told(engine_.train_step(cut(input.micro_batches), weight, key, ready, exchange_, most - own));
     } else {
       loss_sum sum;
+      double const inside = engine_type::scales_loss ? scale : 1;  // the rest of the scale is put on gradients
       for (auto const& batch : input.micro_batches) {
         bool const last = &batch == &input.micro_batches.back();
-        exchange_.weight(static_cast<double>(batch.count()) * weight);
-        sum += engine_.train(batch, [&](int use) {
+        exchange_.weight(static_cast<double>(batch.count()) * weight / inside);
+        auto const ready = [&](int use) {
           if (last) exchange_.ready(use);
-        });
+        };
+        sum += engine_.train(batch, ready, inside);
         if (!last) exchange_.accumulate();
       }
       return told(sum);
@@ -34759,7 +34841,7 @@ struct fit_options {
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 class basic_trainer {
  public:
-  using env = environment<Precision, typename space_of<Comm>::type>;
+  using env = environment_of<Model, Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
   using master = typename env::master;
   static constexpr bool staged = staged_model<Model>;
@@ -34981,6 +35063,7 @@ class basic_trainer {
   }
 
  private:
+  using numbers = typename env::precision;
   using exchange_type = typename placed_model<env, Model, Comm, Parallel, Compression>::exchange_type;
   static constexpr std::int64_t written = std::int64_t{1} << 32;  // a wish
 
@@ -34995,7 +35078,7 @@ class basic_trainer {
         model_text_(describe(model)),
         compression_text_(describe(compression)),
         world_(agreed(world)),
-        run_(std::forward<GivenModel>(model), world, parallel, precision, compression, optimizer_) {
+        run_(std::forward<GivenModel>(model), world, parallel, numbers{precision}, compression, optimizer_) {
     if constexpr (requires { Model::freezes_most; }) expect_trained_parameters();
     initialise(0);
   }
@@ -35143,7 +35226,7 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::in
   finish_save();
   run_.clock = {};
   run_.clock.seed = seed;
-  run_.precision = precision_state<Precision>(precision_);
+  run_.precision = precision_state<numbers>(numbers{precision_});
   loaded_at_ = -1;
   identity_ = {};
   run_.moments.clear();
