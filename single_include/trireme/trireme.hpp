@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 24473a6a5dda02ed8d3e94a880e74a4c2ba5ab386d8eab2d348147c8e6bb73b2
+// SHA-256 of the sources: 79dcc72f1b6a432a48bbcb504fb9d65f77400b3caf89ac75a878480f6b127d9f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1810,11 +1810,11 @@ struct parameter_info {
   /// value), whatever the optimizer. The layer adds to its gradient, in each micro-batch, pass.weight times the number
   /// of samples times what it has measured; neither norm nor clipping sees it.
   double running = 0;
-  /// With `running`: only the signs of what is measured count, and nobody divides by samples. In a step value -=
-  /// running
-  /// * sign(the sum of what layers have added to the gradient). Whole numbers, whose sums are exact, make the same of
-  /// any order of ranks.
+  /// With `running`: only the signs of what is measured count, and nobody divides by samples. In a step value moves by
+  /// running against the sign of the sum of what layers have added to the gradient. Whole numbers, whose sums are
+  /// exact, make the same of any order of ranks.
   bool by_sign = false;
+  bool frozen = false;  ///< nobody trains it: it has values alone, see optim::groups
 
   [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
   [[nodiscard]] shape const& whole_extents() const noexcept { return is_part() ? whole : extents; }
@@ -10278,8 +10278,13 @@ template <class M>
 concept has_model_forward = has_purposeful_forward<M> || requires(M& model, samples const& batch) {
   { model.forward(batch) } -> std::convertible_to<double>;
 };
+/// With a loss scale as well it is a model for mixed precision; see contract/casting_model.hpp.
 template <class M>
-concept has_model_backward = requires(M& model, detail::ready_nothing ready) {
+concept has_scaled_backward = requires(M& model, detail::ready_nothing ready) {
+  model.backward(ready, double{});
+};
+template <class M>
+concept has_model_backward = has_scaled_backward<M> || requires(M& model, detail::ready_nothing ready) {
   model.backward(ready);
 };
 
@@ -10321,9 +10326,9 @@ concept leaves_parameters_out = requires {
 /// Told      forward is told what the pass is for: `train` (backward follows; drop out, update buffers) or `evaluate`
 ///           (the loss alone). Outputs are asked for by predict(samples), without targets, if there is one.
 /// May have  predict, see has_model_predict; frozen parameters, see has_frozen (their gradient may be an empty view);
-///           parameters that a pass does not use, see leaves_parameters_out; buffers, see has_buffers: they are in
-///           checkpoints and hashes, and are shared before a trainer evaluates, saves or hashes, and at the end of
-///           fit(), not in every step.
+///           parameters that a pass does not use, see leaves_parameters_out; mixed precision, see casts_inside;
+///           buffers, see has_buffers: they are in checkpoints and hashes, and are shared before a trainer evaluates,
+///           saves or hashes, and at the end of fit(), not in every step.
 /// Numerics  values and gradients of the trainer's element type (float with precision::fp32) are exchanged and updated
 ///           where they are. Narrower ones (bf16, half; float under fp64), in any mixture, are the model's own mixed
 ///           precision: the trainer keeps a master value of its own type, exchanges gradients in it, and rounds each
@@ -10436,153 +10441,52 @@ void emit_block(Emit& emit, Block const& block, bool saves_its_input_only) {
 // ---- trireme/nn/expression.hpp
 #include <tuple>
 
-// ---- trireme/contract/context_group.hpp
+// ---- trireme/core/pattern.hpp
 namespace trireme {
 
-/// Which positions of each sample a rank of a context group has, all samples alike: rank r has stretch r of as
-/// many equal ones as there are ranks, or, balanced, stretch r from either end, of twice as many. Causal attention
-/// costs a position the more the later it is; so balanced parts cost the same.
-struct context_part {
-  share own{};
-  bool balanced = false;
-  friend bool operator==(context_part const&, context_part const&) = default;
-
-  struct stretch {
-    std::int64_t row = 0;       ///< where it begins among the rows of a sample that lie here
-    std::int64_t position = 0;  ///< and in the whole sample
-    std::int64_t count = 0;
-    friend bool operator==(stretch const&, stretch const&) = default;
-  };
-  [[nodiscard]] constexpr int stretches() const noexcept { return balanced ? 2 : 1; }
-  /// The positions of a whole sample are a multiple of this.
-  [[nodiscard]] constexpr std::int64_t pieces() const noexcept { return std::int64_t{own.size} * stretches(); }
-  /// @param here  rows of a sample that lie here.
-  [[nodiscard]] constexpr stretch at(int which, std::int64_t here) const noexcept {
-    auto const count = here / stretches();
-    auto const piece = which == 0 ? own.rank : 2 * own.size - 1 - own.rank;
-    return {which * count, piece * count, count};
+/// Whether a name is what a pattern says: * stands for any letters, ? for one.
+[[nodiscard]] constexpr bool matches(std::string_view pattern, std::string_view name) noexcept {
+  std::size_t p = 0, n = 0, star = pattern.npos, from = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      from = n;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p;
+      ++n;
+    } else if (star != pattern.npos) {  // the star takes one letter more
+      p = star + 1;
+      n = ++from;
+    } else {
+      return false;
+    }
   }
-  [[nodiscard]] constexpr std::int64_t whole(std::int64_t here) const noexcept { return here * own.size; }
-};
-
-/// What attention keeps for its backward pass.
-template <class Env>
-struct attention_state {
-  using view = tensor_view<typename Env::compute, typename Env::space>;
-  view qkv;                                                        ///< queries, keys and values, side by side
-  view heads;                                                      ///< what came of them
-  tensor_view<typename Env::accumulate, typename Env::space> lse;  ///< logs of the softmax's denominators
-};
-
-/// The ranks that share each sample's positions, as layers see them: which ones lie here, and attention over all of
-/// them, the one thing that is not done row by row. A group of one has all positions, and is not asked to attend.
-///
-/// Ranks    collective: all members call the same in the same order.
-/// Numerics what is dropped out depends on positions in the whole sample.
-template <class Env>
-class context_group : public rank_group<context_group<Env>> {
- public:
-  using space = typename Env::space;
-  using view = tensor_view<typename Env::compute, space>;
-  using state = attention_state<Env>;
-
-  /// The group of a rank that has whole samples.
-  [[nodiscard]] static context_group& one();
-
-  [[nodiscard]] context_part const& part() const noexcept { return part_; }
-
-  /// Self-attention of the whole samples; heads is written. kept.qkv is this rank's rows of queries, keys and
-  /// values; all of kept lives on in `activations`.
-  /// @param shape  of what lies here.
-  virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,
-                      arena<space>& scratch, dropout_site const& dropout) = 0;
-  /// The gradient of attend: dqkv is written. heads is what it gave.
-  virtual void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
-                               arena<space>& scratch, dropout_site const& dropout) = 0;
-
- protected:
-  explicit context_group(context_part const& part) noexcept : rank_group<context_group<Env>>(part.own), part_(part) {}
-
- private:
-  context_part part_;
-};
-
-namespace detail {
-
-/// Has whole samples: layers attend to them on their own.
-template <class Env>
-class whole_context final : public context_group<Env> {
-  using typename context_group<Env>::space;
-  using typename context_group<Env>::view;
-  using typename context_group<Env>::state;
-
- public:
-  whole_context() noexcept : context_group<Env>({}) {}
-
- private:
-  void attend(view, state&, attention_shape const&, arena<space>&, arena<space>&, dropout_site const&) override {}
-  void attend_backward(view, view, view, state const&, attention_shape const&, arena<space>&,
-                       dropout_site const&) override {}
-};
-
-}  // namespace detail
-
-template <class Env>
-context_group<Env>& context_group<Env>::one() {
-  static detail::whole_context<Env> group;
-  return group;
+  return pattern.substr(p).find_first_not_of('*') == pattern.npos;
 }
-
-/// A model whose units work on any positions of a sample: they take positions from `context_group<Env>::of(pass)`,
-/// attend through it, and treat each row alike otherwise.
-template <class M>
-concept cuts_context = requires {
-  requires M::cuts_context;
-};
+/// Whether it is what one of several patterns says, which are separated by spaces.
+[[nodiscard]] constexpr bool matches_any(std::string_view patterns, std::string_view name) noexcept {
+  while (!patterns.empty()) {
+    auto const space = patterns.find(' ');
+    if (auto const one = patterns.substr(0, space); !one.empty() && matches(one, name)) return true;
+    patterns.remove_prefix(space == patterns.npos ? patterns.size() : space + 1);
+  }
+  return false;
+}
 
 }  // namespace trireme
 
-// ---- trireme/nn/detail/own_rows.hpp (goes on)
+// ---- trireme/nn/detail/packed_weights.hpp
 namespace trireme::nn::detail {
 
-/// The sum over the tensor group of what term(memory) computes. Where rows are cut, only the rows that lie here are
-/// kept among the activations; the term, which has all rows, goes to scratch memory.
-template <class Env, class Term>
-auto kept_sum(pass<Env>& pass, Term const& term) -> tensor_view<typename Env::compute, typename Env::space> {
-  if (!pass.group.cuts_rows()) return pass.group.reduce(term(pass.activations));
-  auto const here = pass.scratch.mark();
-  auto const own = pass.group.reduce(term(pass.scratch));
-  auto const y = pass.take(own.extents());
-  ops::on<typename Env::space>::copy(y, own);
-  pass.scratch.rewind(here);
-  return y;
-}
-
-/// Dropout of y, which has those of `rows` rows that lie here. What is dropped depends on sample and position in the
-/// whole sample alone, so any cut drops the same.
-template <class Env>
-void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t rows,
-               ops::dropout_site site) {
-  using kernels = ops::on<typename Env::space>;
-  if (!site.active()) return;
-  auto const columns = y.extent(1);
-  auto const here = pass.group.rows_here(rows);
-  auto const& part = context_group<Env>::of(pass).part();
-  site.first = here.first * columns;
-  site.whole = rows * columns;
-  if (part.own.size == 1) return kernels::dropout(y, site);
-  auto const samples = site.samples;
-  auto const context = rows / static_cast<std::int64_t>(samples.size());
-  site.whole = part.whole(context) * columns;
-  for (auto row = here.first; row < here.first + here.count;) {
-    auto const in_sample = row % context;
-    auto const at = part.at(in_sample < part.at(0, context).count ? 0 : 1, context);
-    auto const n = std::min(at.row + at.count - in_sample, here.first + here.count - row);
-    site.samples = samples.subspan(static_cast<std::size_t>(row / context), 1);
-    site.first = (at.position + in_sample - at.row) * columns;
-    kernels::dropout(y.rows(row - here.first, n), site);
-    row += n;
-  }
+/// Weights stored (inputs, outputs) as the products of this pass read them. They are packed once a version. Where the
+/// precision writes operands, they are written anew, to scratch memory that the caller rewinds.
+template <class Env, class Weights, class View>
+Weights& packed_weights(Weights& into, pass<Env>& pass, std::string_view name, View values) {
+  using element = std::remove_const_t<typename View::value_type>;
+  constexpr bool written = writes_operands<precision_state<typename Env::precision>, element, typename Env::space>;
+  into.bind(pass.operand(name, product_operand::role::weight, values), ops::orientation::in_out);
+  into.refresh(written ? pass.version | ops::passing_values : pass.version);
+  return into;
 }
 
 }  // namespace trireme::nn::detail
@@ -10809,6 +10713,15 @@ struct image {
   [[nodiscard]] constexpr std::int64_t size() const noexcept { return height * width * channels; }
 };
 
+/// Low-rank changes of products; nn::lora says what they are.
+struct lora_options {
+  std::int64_t rank = 8;     ///< 0: no changes, and nothing is frozen
+  double alpha = 16;         ///< changes are multiplied by alpha / rank
+  std::string layers = "*";  ///< which linear layers: patterns of their names, or of the ends of these behind a dot,
+                             ///< separated by spaces; * stands for any letters, ? for one: "self_attn.* down_proj"
+  friend bool operator==(lora_options const&, lora_options const&) = default;
+};
+
 template <class Env>
 class loss_node;
 
@@ -10826,6 +10739,7 @@ struct placing {
   columns wanted{};                ///< of the result of a product with role::spread
   ops::activation act = ops::activation::none;  ///< the activation behind, if this layer does it
   loss_node<Env>* loss = nullptr;               ///< the loss behind, if this layer does it
+  lora_options const* lora = nullptr;           ///< all parameters are frozen, and these changes are trained instead
 
   /// This rank's columns of each of the fused matrices that make up a row of `whole` numbers.
   [[nodiscard]] interval part(columns const& how, std::int64_t whole) const noexcept {
@@ -10977,6 +10891,9 @@ class node {
   [[nodiscard]] detail::node_facts const& facts() const noexcept { return facts_; }
 
   virtual void visit(detail::parameter_visitor<Env> const&) {}
+  /// Of a product whose work a tensor group shares: the parameters that every rank has whole, and of whose gradients it
+  /// forms a term.
+  virtual void visit_terms(detail::parameter_visitor<Env> const&) {}
   /// Whether it does nothing in this pass.
   [[nodiscard]] virtual bool idle(pass<Env> const&) const { return false; }
   /// Returns y, in memory of `to`, or in that of x if x is `ours`.
@@ -11006,6 +10923,275 @@ template <class Env>
 using node_pointer = std::unique_ptr<node<Env>>;
 
 }  // namespace trireme::nn
+
+// ---- trireme/nn/detail/low_rank.hpp (goes on)
+namespace trireme::nn::detail {
+
+inline constexpr std::string_view first_factor = ".lora_A.weight", second_factor = ".lora_B.weight";
+
+[[nodiscard]] constexpr bool is_low_rank_factor(std::string_view parameter) noexcept {
+  return parameter.ends_with(first_factor) || parameter.ends_with(second_factor);
+}
+/// Running means stay: nobody trains them anyway.
+inline void freeze_all_but_changes(parameter_info& info) {
+  info.frozen = info.running == 0 && !is_low_rank_factor(info.name);
+}
+
+/// Whether one of some patterns fits a layer's name, or the end of it behind a dot.
+[[nodiscard]] constexpr bool changes_layer(lora_options const& what, std::string_view name) noexcept {
+  if (what.rank == 0) return false;
+  while (!matches_any(what.layers, name)) {
+    auto const dot = name.find('.');
+    if (dot == name.npos) return false;
+    name.remove_prefix(dot + 1);
+  }
+  return true;
+}
+
+/// The low-rank change of a product: y += alpha / rank * (x a) b.
+///
+/// Shapes   x (rows, inputs), y (rows, outputs), a (inputs, rank), b (rank, outputs): of the part that lies here. A
+///          product that is cut by columns cuts b, one that is cut by rows cuts a; the other factor is whole on every
+///          rank, and its gradient is a term.
+/// Bytes    keeps alpha / rank * x a, and between the halves of backward nothing.
+template <class Env>
+class low_rank_change {
+  using space = typename Env::space;
+  using value = typename Env::compute;
+  using kernels = ops::on<space>;
+  using view = view_of<Env>;
+
+ public:
+  low_rank_change(lora_options const& what, std::string const& layer, parameter_info const& weight)
+      : factor_(what.alpha / static_cast<double>(what.rank)), rank_(what.rank) {
+    auto const& whole = weight.whole_extents();
+    int const last = whole.rank() - 1;
+    shape second{rank_};
+    for (int axis = 1; axis <= last; ++axis) second.push_back(whole[axis]);
+    initial const start{initial::distribution::normal, 1 / static_cast<double>(rank_)};
+    a_.info = {text(layer, first_factor), {whole[0], rank_}, start, true};
+    b_.info = {text(layer, second_factor), second, {}, true};
+    if (!weight.is_part()) return;
+    bool const by_rows = weight.extents[0] < whole[0];
+    int const axis = by_rows ? 0 : last;
+    auto& cut = by_rows ? a_.info : b_.info;
+    cut = part_of(cut, axis, {weight.first[axis], weight.extents[axis]});
+  }
+
+  void visit(parameter_visitor<Env> const& each) {
+    each(a_);
+    each(b_);
+  }
+  void visit_whole(parameter_visitor<Env> const& each) {
+    if (!a_.info.is_part()) each(a_);
+    if (!b_.info.is_part()) each(b_);
+  }
+
+  void forward(pass<Env>& pass, view y, view x) {
+    auto& inner = inner_[pass];
+    auto& memory = pass.training() ? pass.activations : pass.scratch;
+    inner = memory.template take<value>({x.extent(0), rank_});
+    kernels::linear(inner, x, packed(pass, packed_a_, a_, a_.info.extents[0], rank_));
+    scale(inner);
+    kernels::linear(y, inner, packed_second(pass), {.residual = y});
+  }
+  /// dx (+)= what the change adds to the gradient of x.
+  void backward_input(pass<Env>& pass, view dx, view dy, bool accumulate) {
+    auto const mark = pass.scratch.mark();
+    kernels::linear_backward_input(dx, through_second(pass, dy), packed(pass, packed_a_, a_, a_.info.extents[0], rank_),
+                                   {.accumulate = accumulate});
+    pass.scratch.rewind(mark);
+  }
+  void backward_weight(pass<Env>& pass, view x, view dy) {
+    auto const mark = pass.scratch.mark();
+    kernels::linear_backward_weight(b_.gradient.reshaped({rank_, columns()}), {}, inner_[pass], dy,
+                                    ops::orientation::in_out);
+    kernels::linear_backward_weight(a_.gradient, {}, x, through_second(pass, dy), ops::orientation::in_out);
+    pass.scratch.rewind(mark);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t columns() const { return b_.info.extents.size() / rank_; }
+  [[nodiscard]] view through_second(pass<Env>& pass, view dy) {
+    auto const inner = pass.scratch.template take<value>({dy.extent(0), rank_});
+    kernels::linear_backward_input(inner, dy, packed_second(pass));
+    scale(inner);
+    return inner;
+  }
+  void scale(view inner) const {
+    if constexpr (requires { kernels::scale(inner, factor_); }) {
+      kernels::scale(inner, factor_);
+    } else {
+      throw config_error("trireme::nn::lora: the kernels of this memory space have no scale(); add it to them");
+    }
+  }
+  auto& packed_second(pass<Env>& pass) { return packed(pass, packed_b_, b_, rank_, columns()); }
+  static auto& packed(pass<Env>& pass, ops::weights<value, space>& into, parameter<Env> const& of, std::int64_t inputs,
+                      std::int64_t outputs) {
+    into.bind(of.value.reshaped({inputs, outputs}), ops::orientation::in_out);
+    into.refresh(pass.version);
+    return into;
+  }
+
+  double factor_;
+  std::int64_t rank_;
+  parameter<Env> a_{}, b_{};
+  ops::weights<value, space> packed_a_, packed_b_;
+  per_slot<view> inner_;  // alpha / rank * x a
+};
+
+}  // namespace trireme::nn::detail
+
+// ---- trireme/contract/context_group.hpp
+namespace trireme {
+
+/// Which positions of each sample a rank of a context group has, all samples alike: rank r has stretch r of as
+/// many equal ones as there are ranks, or, balanced, stretch r from either end, of twice as many. Causal attention
+/// costs a position the more the later it is; so balanced parts cost the same.
+struct context_part {
+  share own{};
+  bool balanced = false;
+  friend bool operator==(context_part const&, context_part const&) = default;
+
+  struct stretch {
+    std::int64_t row = 0;       ///< where it begins among the rows of a sample that lie here
+    std::int64_t position = 0;  ///< and in the whole sample
+    std::int64_t count = 0;
+    friend bool operator==(stretch const&, stretch const&) = default;
+  };
+  [[nodiscard]] constexpr int stretches() const noexcept { return balanced ? 2 : 1; }
+  /// The positions of a whole sample are a multiple of this.
+  [[nodiscard]] constexpr std::int64_t pieces() const noexcept { return std::int64_t{own.size} * stretches(); }
+  /// @param here  rows of a sample that lie here.
+  [[nodiscard]] constexpr stretch at(int which, std::int64_t here) const noexcept {
+    auto const count = here / stretches();
+    auto const piece = which == 0 ? own.rank : 2 * own.size - 1 - own.rank;
+    return {which * count, piece * count, count};
+  }
+  [[nodiscard]] constexpr std::int64_t whole(std::int64_t here) const noexcept { return here * own.size; }
+};
+
+/// What attention keeps for its backward pass.
+template <class Env>
+struct attention_state {
+  using view = tensor_view<typename Env::compute, typename Env::space>;
+  view qkv;                                                        ///< queries, keys and values, side by side
+  view heads;                                                      ///< what came of them
+  tensor_view<typename Env::accumulate, typename Env::space> lse;  ///< logs of the softmax's denominators
+};
+
+/// The ranks that share each sample's positions, as layers see them: which ones lie here, and attention over all of
+/// them, the one thing that is not done row by row. A group of one has all positions, and is not asked to attend.
+///
+/// Ranks    collective: all members call the same in the same order.
+/// Numerics what is dropped out depends on positions in the whole sample.
+template <class Env>
+class context_group : public rank_group<context_group<Env>> {
+ public:
+  using space = typename Env::space;
+  using view = tensor_view<typename Env::compute, space>;
+  using state = attention_state<Env>;
+
+  /// The group of a rank that has whole samples.
+  [[nodiscard]] static context_group& one();
+
+  [[nodiscard]] context_part const& part() const noexcept { return part_; }
+
+  /// Self-attention of the whole samples; heads is written. kept.qkv is this rank's rows of queries, keys and
+  /// values; all of kept lives on in `activations`.
+  /// @param shape  of what lies here.
+  virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,
+                      arena<space>& scratch, dropout_site const& dropout) = 0;
+  /// The gradient of attend: dqkv is written. heads is what it gave.
+  virtual void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
+                               arena<space>& scratch, dropout_site const& dropout) = 0;
+
+ protected:
+  explicit context_group(context_part const& part) noexcept : rank_group<context_group<Env>>(part.own), part_(part) {}
+
+ private:
+  context_part part_;
+};
+
+namespace detail {
+
+/// Has whole samples: layers attend to them on their own.
+template <class Env>
+class whole_context final : public context_group<Env> {
+  using typename context_group<Env>::space;
+  using typename context_group<Env>::view;
+  using typename context_group<Env>::state;
+
+ public:
+  whole_context() noexcept : context_group<Env>({}) {}
+
+ private:
+  void attend(view, state&, attention_shape const&, arena<space>&, arena<space>&, dropout_site const&) override {}
+  void attend_backward(view, view, view, state const&, attention_shape const&, arena<space>&,
+                       dropout_site const&) override {}
+};
+
+}  // namespace detail
+
+template <class Env>
+context_group<Env>& context_group<Env>::one() {
+  static detail::whole_context<Env> group;
+  return group;
+}
+
+/// A model whose units work on any positions of a sample: they take positions from `context_group<Env>::of(pass)`,
+/// attend through it, and treat each row alike otherwise.
+template <class M>
+concept cuts_context = requires {
+  requires M::cuts_context;
+};
+
+}  // namespace trireme
+
+// ---- trireme/nn/detail/own_rows.hpp (goes on)
+namespace trireme::nn::detail {
+
+/// The sum over the tensor group of what term(memory) computes. Where rows are cut, only the rows that lie here are
+/// kept among the activations; the term, which has all rows, goes to scratch memory.
+template <class Env, class Term>
+auto kept_sum(pass<Env>& pass, Term const& term) -> tensor_view<typename Env::compute, typename Env::space> {
+  if (!pass.group.cuts_rows()) return pass.group.reduce(term(pass.activations));
+  auto const here = pass.scratch.mark();
+  auto const own = pass.group.reduce(term(pass.scratch));
+  auto const y = pass.take(own.extents());
+  ops::on<typename Env::space>::copy(y, own);
+  pass.scratch.rewind(here);
+  return y;
+}
+
+/// Dropout of y, which has those of `rows` rows that lie here. What is dropped depends on sample and position in the
+/// whole sample alone, so any cut drops the same.
+template <class Env>
+void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t rows,
+               ops::dropout_site site) {
+  using kernels = ops::on<typename Env::space>;
+  if (!site.active()) return;
+  auto const columns = y.extent(1);
+  auto const here = pass.group.rows_here(rows);
+  auto const& part = context_group<Env>::of(pass).part();
+  site.first = here.first * columns;
+  site.whole = rows * columns;
+  if (part.own.size == 1) return kernels::dropout(y, site);
+  auto const samples = site.samples;
+  auto const context = rows / static_cast<std::int64_t>(samples.size());
+  site.whole = part.whole(context) * columns;
+  for (auto row = here.first; row < here.first + here.count;) {
+    auto const in_sample = row % context;
+    auto const at = part.at(in_sample < part.at(0, context).count ? 0 : 1, context);
+    auto const n = std::min(at.row + at.count - in_sample, here.first + here.count - row);
+    site.samples = samples.subspan(static_cast<std::size_t>(row / context), 1);
+    site.first = (at.position + in_sample - at.row) * columns;
+    kernels::dropout(y.rows(row - here.first, n), site);
+    row += n;
+  }
+}
+
+}  // namespace trireme::nn::detail
 
 // ---- trireme/nn/detail/chain_node.hpp (goes on)
 namespace trireme::nn::detail {
@@ -11062,15 +11248,18 @@ class chain_node {
         at.wanted = taker == nodes_.size() ? outside : nodes_[taker]->wants(nodes_[i]->width(at.width), at.own);
       }
       nodes_[i]->place(at, steps_[i]);
+      if (at.lora != nullptr) nodes_[i]->visit([](auto& each) { freeze_all_but_changes(each.info); });
     }
     parameters_.resize(nodes_.size());
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       auto const& step = steps_[i];
       bool const some_columns = step.as == role::here && step.takes == lie::columns;
-      if (step.absorbed || nodes_[i]->facts().inside || (step.takes != lie::rows && !some_columns)) continue;
-      nodes_[i]->visit([&](parameter<Env>& each) {
-        if (!some_columns || !each.info.is_part()) parameters_[i].push_back(&each);
-      });
+      if (step.absorbed || nodes_[i]->facts().inside) continue;
+      auto const add = [&](parameter<Env>& each) {
+        if (!each.info.frozen && (!some_columns || !each.info.is_part())) parameters_[i].push_back(&each);
+      };
+      if (step.takes == lie::rows || some_columns) nodes_[i]->visit(add);
+      if (step.as == role::spread || step.as == role::collect) nodes_[i]->visit_terms(add);
     }
   }
   void visit(parameter_visitor<Env> const& each) {
@@ -11329,7 +11518,7 @@ class chain_node {
   [[nodiscard]] sum_of_rows begin_sum_of_rows(pass<Env>& pass, std::size_t i) {
     sum_of_rows sum{pass.scratch.mark(), {}};
     auto const& own = parameters_[i];
-    bool const cut = steps_[i].takes == lie::columns ? pass.group.size() > 1 : pass.group.cuts_rows();
+    bool const cut = steps_[i].takes == lie::rows ? pass.group.cuts_rows() : pass.group.size() > 1;
     if (own.empty() || !cut) return sum;
     std::int64_t size = 0;
     for (auto const* each : own) size += each->gradient.size();
@@ -11950,16 +12139,17 @@ class expression {
 
   template <unit_of_layers Unit>
   explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
-      : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups) {
+      : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups, changes_of(unit)) {
     static_assert(detail::check<std::remove_cvref_t<decltype(unit.layers())>>::fits_unit());
   }
   expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
-             rank_groups<Env> const& groups)
+             rank_groups<Env> const& groups, lora_options const* lora = nullptr)
       : layers_(std::move(nodes)) {
     auto const says = layers_.says();
     begins_ = entry_of(says) == lie::nothing;
     ends_ = exit_of(says) == lie::nothing;
     placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, {}, site};
+    at.lora = lora;
     layers_.place(at, entry_of(says), exit_of(says));
   }
   void visit(auto&& each) {
@@ -11977,6 +12167,14 @@ class expression {
   void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
 
  private:
+  template <class Unit>
+  static lora_options const* changes_of([[maybe_unused]] Unit const& unit) {
+    if constexpr (requires { unit.lora(); }) {
+      return unit.lora();
+    } else {
+      return nullptr;
+    }
+  }
   // The gradient that goes to the unit before must not lie in scratch memory, which ends with this unit.
   view backward(pass<Env>& pass, saved& kept, view dy, detail::half when) {
     detail::target<Env> out;
@@ -12334,22 +12532,6 @@ expert_group<Env>& expert_group<Env>::one() {
 }
 
 }  // namespace trireme
-
-// ---- trireme/nn/detail/packed_weights.hpp
-namespace trireme::nn::detail {
-
-/// Weights stored (inputs, outputs) as the products of this pass read them. They are packed once a version. Where the
-/// precision writes operands, they are written anew, to scratch memory that the caller rewinds.
-template <class Env, class Weights, class View>
-Weights& packed_weights(Weights& into, pass<Env>& pass, std::string_view name, View values) {
-  using element = std::remove_const_t<typename View::value_type>;
-  constexpr bool written = writes_operands<precision_state<typename Env::precision>, element, typename Env::space>;
-  into.bind(pass.operand(name, product_operand::role::weight, values), ops::orientation::in_out);
-  into.refresh(written ? pass.version | ops::passing_values : pass.version);
-  return into;
-}
-
-}  // namespace trireme::nn::detail
 
 // ---- trireme/nn/experts.hpp (goes on)
 namespace trireme::nn {
@@ -13162,31 +13344,52 @@ class linear_node final : public node<Env> {
   }
   [[nodiscard]] layer_says says() const override { return says_of<linear>::value; }
   [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
+  // The factors of a change come before the weights: who puts them together for files has them when these come.
   void visit(parameter_visitor<Env> const& each) override {
+    if (change_) change_->visit(each);
     each(weight_);
     if (what_.bias) each(bias_);
   }
+  void visit_terms(parameter_visitor<Env> const& each) override {
+    if (change_) change_->visit_whole(each);
+  }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view residual) override {
     auto const y = to.template take<value>({x.v.extent(0), outputs_});
+    bool const activates = act_ != ops::activation::none;
     auto& before = before_[pass];
-    before = act_ != ops::activation::none && pass.training() ? pass.take(y.extents()) : view{};
+    before = activates && pass.training() ? pass.take(y.extents()) : view{};
     auto const mark = pass.scratch.mark();
-    kernels::linear(y, operand(pass, product_operand::role::input, x.v), packed(pass),
-                    {adds_bias_ ? bias_.value : decltype(bias_.value){}, act_, before, residual});
+    auto const input = operand(pass, product_operand::role::input, x.v);
+    auto const bias = adds_bias_ ? bias_.value : decltype(bias_.value){};
+    if (!change_) {
+      kernels::linear(y, input, packed(pass), {bias, act_, before, residual});
+    } else {  // the activation has to wait for the change
+      auto const sum = !activates ? y : pass.training() ? before : pass.scratch.template take<value>(y.extents());
+      kernels::linear(sum, input, packed(pass), {.bias = bias, .residual = residual});
+      change_->forward(pass, sum, x.v);
+      if (activates) kernels::activate(y, sum, act_);
+    }
     pass.scratch.rewind(mark);
     return {y, true};
   }
   void backward_input(pass<Env>& pass, layer_input<Env>, view, view dy, target<Env> to, half) override {
     auto const mark = pass.scratch.mark();
+    if (change_) change_->backward_input(pass, to.into, dy, to.accumulate);
     kernels::linear_backward_input(to.into, operand(pass, product_operand::role::gradient, dy), packed(pass),
-                                   {to.act, to.before, to.accumulate});
+                                   {to.act, to.before, to.accumulate || change_.has_value()});
     pass.scratch.rewind(mark);
   }
   void backward_weight(pass<Env>& pass, layer_input<Env> x, view dy) override {
+    bool const trains = !weight_.info.frozen;
+    if (!trains && !change_) return;
     auto const mark = pass.scratch.mark();
-    kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
-                                    operand(pass, product_operand::role::input, x.get(pass)),
-                                    operand(pass, product_operand::role::gradient, dy), ops::orientation::in_out);
+    auto const all = x.get(pass);
+    if (change_) change_->backward_weight(pass, all, dy);
+    if (trains) {
+      kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
+                                      operand(pass, product_operand::role::input, all),
+                                      operand(pass, product_operand::role::gradient, dy), ops::orientation::in_out);
+    }
     pass.scratch.rewind(mark);
   }
   [[nodiscard]] fused_activation<Env> fused(pass<Env> const& pass) override { return {act_, before_[pass]}; }
@@ -13231,6 +13434,10 @@ class linear_node final : public node<Env> {
       }
       at.cut = at.wanted;
     }
+    if (at.lora != nullptr && changes_layer(*at.lora, at.name)) {
+      change_.emplace(*at.lora, at.name, weight_.info);
+      this->facts_.does_slope = false;  // dx has two terms
+    }
     at.width = what_.outputs;
   }
   // What the product reads: x itself, or the operand that the precision writes.
@@ -13246,6 +13453,7 @@ class linear_node final : public node<Env> {
   ops::activation act_ = ops::activation::none;
   bool adds_bias_ = true;
   parameter<Env> weight_{}, bias_{};
+  std::optional<low_rank_change<Env>> change_;
   ops::weights<value, space> packed_;
   per_slot<view> before_;
 };
@@ -14214,14 +14422,17 @@ struct gpt {
 namespace trireme::nn {
 
 /// LLaMA: RMS norms before each part, rotary positions, grouped-query attention (`key_heads`), SwiGLU, no biases. With
-/// `biased`, queries, keys and values have biases, as in Qwen 2.
+/// `biased`, queries, keys and values have biases, as in Qwen 2; with `head_norms`, queries and keys have norms, as in
+/// Qwen 3; with `window`, positions see only so many back, as in Mistral; with `scaling`, angles turn slower, as in
+/// Llama 3.
 ///
 /// Shapes   inputs and targets (B, T) int32. Parameters have Hugging Face's names, but queries, keys and values are one
 ///          product, `self_attn.qkv_proj`, laid out as attend takes it, and products' weights are (inputs, outputs).
-/// Method   [Touvron et al., "LLaMA", 2023]; [Ainslie et al., "GQA", 2023]; [Shazeer, "GLU variants", 2020].
+/// Method   [Touvron et al., "LLaMA", 2023]; [Ainslie et al., "GQA", 2023]; [Shazeer, "GLU variants", 2020]; [Jiang et
+///          al., "Mistral 7B", 2023]; [Grattafiori et al., "The Llama 3 herd", 2024]; [Yang et al., "Qwen3", 2025].
 /// Errors   config_error from validate() (called when a trainer is made) if a size is not positive, heads are no
-///          multiple of key heads, channels are not so many heads of one even width, or `rotary` or `epsilon` is not
-///          above 0.
+///          multiple of key heads, heads have no even width, `rotary` or `epsilon` is not above 0, `window` is below 0,
+///          `scaling` is none, or biases and norms of heads come together, which no model in files has.
 /// @models  staged_model: one unit for the embedding, one a block, one for norm, head and loss.
 struct llama {
   using policy_category = slot::model;
@@ -14234,26 +14445,35 @@ struct llama {
   std::int64_t heads = 6;
   std::int64_t key_heads = 0;  ///< 0: as many as heads
   std::int64_t channels = 384;
-  std::int64_t hidden = 0;    ///< of the mlp; 0: 8/3 of the channels, rounded up to a multiple of 32
-  double rotary = 10000;      ///< base of the angles
-  double epsilon = 1e-5;      ///< of the norms
-  bool tied = false;          ///< the head uses the embedding's table
-  bool biased = false;        ///< biases of queries, keys and values
-  bool checkpointed = false;  ///< blocks save their input only; the backward pass runs their forward again
+  std::int64_t hidden = 0;        ///< of the mlp; 0: 8/3 of the channels, rounded up to a multiple of 32
+  std::int64_t head_width = 0;    ///< 0: channels / heads
+  double rotary = 10000;          ///< base of the angles
+  ops::rotary_scaling scaling{};  ///< of the angles
+  std::int64_t window = 0;        ///< how many positions back are seen, its own included; 0: all
+  double epsilon = 1e-5;          ///< of the norms
+  bool tied = false;              ///< the head uses the embedding's table
+  bool biased = false;            ///< biases of queries, keys and values
+  bool head_norms = false;        ///< RMS norms of each query and key
+  bool checkpointed = false;      ///< blocks save their input only; the backward pass runs their forward again
   friend bool operator==(llama const&, llama const&) = default;
 
   [[nodiscard]] std::int64_t keys() const noexcept { return key_heads > 0 ? key_heads : heads; }
   [[nodiscard]] std::int64_t inner() const noexcept { return hidden > 0 ? hidden : (8 * channels / 3 + 31) / 32 * 32; }
+  [[nodiscard]] std::int64_t width() const noexcept { return head_width > 0 ? head_width : channels / heads; }
 
   /// One block.
   template <class = void>  // so that programs without a LLaMA do not compile it
   [[nodiscard]] auto layer() const {
     linear const in{.outputs = inner(), .bias = false}, out{.outputs = channels, .bias = false};
-    linear const qkv{.outputs = (heads + 2 * keys()) * (channels / heads), .bias = biased};
+    linear const qkv{.outputs = (heads + 2 * keys()) * width(), .bias = biased};
+    attend const attention{.heads = heads,
+                           .key_heads = keys(),
+                           .rotary = rotary,
+                           .scaling = scaling,
+                           .window = window,
+                           .norm = head_norms ? epsilon : 0};
     return chain(residual(named("input_layernorm", rms_norm{epsilon}),
-                          named("self_attn", chain(named("qkv_proj", qkv),
-                                                   attend{.heads = heads, .key_heads = keys(), .rotary = rotary},
-                                                   named("o_proj", out)))),
+                          named("self_attn", chain(named("qkv_proj", qkv), attention, named("o_proj", out)))),
                  residual(named("post_attention_layernorm", rms_norm{epsilon}),
                           named("mlp", chain(product(chain(named("gate_proj", in), silu()), named("up_proj", in)),
                                              named("down_proj", out)))));
@@ -14280,36 +14500,50 @@ struct llama {
                                       {"layers", layers},
                                       {"heads", heads},
                                       {"channels", channels}});
-    if (key_heads < 0 || hidden < 0 || heads % keys() != 0) {
+    if (key_heads < 0 || hidden < 0 || window < 0 || heads % keys() != 0) {
       throw config_error(text("trireme::nn::llama: ", heads, " heads, ", key_heads, " key heads, ", hidden,
-                              " hidden; heads are a multiple of key heads, and nothing is below 0"));
+                              " hidden, a window of ", window,
+                              "; heads are a multiple of key heads, and nothing is below 0"));
     }
-    if (channels % heads != 0 || channels / heads % 2 != 0) {
+    if (head_width == 0 && (channels % heads != 0 || channels / heads % 2 != 0)) {
       throw config_error(
           text("trireme::nn::llama: ", channels, " channels are not ", heads, " heads of one even width"));
+    }
+    if (head_width < 0 || head_width % 2 != 0) {
+      throw config_error(text("trireme::nn::llama: a head is ", head_width,
+                              " numbers wide; rotary positions take pairs of them, so that the width is even"));
     }
     if (!(rotary > 0) || !(epsilon > 0)) {
       throw config_error(
           text("trireme::nn::llama: rotary ", rotary, " and epsilon ", epsilon, "; both must be above 0"));
     }
+    if (!(scaling.factor > 0) || scaling.original < 0 || !(scaling.low < scaling.high)) {
+      throw config_error(text("trireme::nn::llama: angles are scaled by ", scaling.factor, ", of ", scaling.original,
+                              " positions, between ", scaling.low, " and ", scaling.high,
+                              " turns; the factor is above 0, positions are not below it, and low is below high"));
+    }
+    if (biased && head_norms) {
+      throw config_error("trireme::nn::llama: biased is Qwen 2 and head_norms is Qwen 3; leave one of them out");
+    }
   }
 
-  /// Hugging Face's files of LlamaForCausalLM, MistralForCausalLM or, with biases, Qwen2ForCausalLM.
+  /// Hugging Face's files of LlamaForCausalLM and MistralForCausalLM; with biases Qwen2ForCausalLM, with norms of heads
+  /// Qwen3ForCausalLM.
   [[nodiscard]] file_layout in_files() const {
     file_layout out{"model.", {".rotary_emb.inv_freq"}};
     if (tied) out.ignored.emplace_back("lm_head.weight");
-    auto const c = channels, width = channels / heads, queries = heads / keys(), all = (heads + 2 * keys()) * width;
+    auto const c = channels, each_head = width(), queries = heads / keys(), all = (heads + 2 * keys()) * each_head;
     // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key. Where there are as many
     // keys as queries, all queries lie before all keys; else each key lies behind its queries.
     auto const heads_of = [&](std::string const& attention, char const* theirs, std::int64_t which, std::int64_t each) {
-      auto const rows = keys() * each * width;
+      auto const rows = keys() * each * each_head;
       std::vector<file_tensor::band> bands;
       if (keys() == heads) {
-        bands.push_back({0, which * c, c});
+        bands.push_back({0, which * rows, rows});
       } else {
         for (std::int64_t key = 0; key < keys(); ++key) {
           auto const first = key * (queries + 2) + (which == 0 ? 0 : queries + which - 1);
-          bands.push_back({key * each * width, first * width, each * width});
+          bands.push_back({key * each * each_head, first * each_head, each * each_head});
         }
       }
       out.tensors.push_back(
@@ -14325,7 +14559,10 @@ struct llama {
       heads_of(name + "self_attn.", "q_proj", 0, queries);
       heads_of(name + "self_attn.", "k_proj", 1, 1);
       heads_of(name + "self_attn.", "v_proj", 2, 1);
-      out.add_transposed(name + "self_attn.o_proj.weight", c, c);
+      if (head_norms) {
+        for (auto const* which : {"q_norm", "k_norm"}) out.add(text(name, "self_attn.", which, ".weight"), {each_head});
+      }
+      out.add_transposed(name + "self_attn.o_proj.weight", heads * each_head, c);
       out.add(name + "post_attention_layernorm.weight", {c});
       out.add_transposed(name + "mlp.gate_proj.weight", c, inner());
       out.add_transposed(name + "mlp.up_proj.weight", c, inner());
@@ -14340,9 +14577,11 @@ struct llama {
   /// `context` tokens. An embedding computes nothing.
   [[nodiscard]] std::vector<double> unit_costs() const {
     auto const c = static_cast<double>(channels);
-    auto const all = static_cast<double>(heads + 2 * keys()) / static_cast<double>(heads);
-    double const products = 2 * c * c * (all + 1) + 6 * c * static_cast<double>(inner());
-    double const attended = c * static_cast<double>(context);  // each of two products; the mask halves it
+    auto const all = static_cast<double>((2 * heads + 2 * keys()) * width());  // queries, keys, values and o_proj
+    double const products = 2 * c * all + 6 * c * static_cast<double>(inner());
+    // Each of two products: a position sees half of the positions, or those in its window.
+    auto const seen = window > 0 && window < context ? window * (2 * context - window) / context : context;
+    double const attended = static_cast<double>(heads * width() * seen);
     double const again = checkpointed ? products + 2 * attended : 0;
     std::vector<double> costs(static_cast<std::size_t>(layers + 2), 3 * products + 7 * attended + again);
     costs.front() = 0;
@@ -14352,11 +14591,17 @@ struct llama {
 };
 
 [[nodiscard]] inline std::string to_string(llama const& m) {
+  auto const& angles = m.scaling;
+  auto const scaling = angles == ops::rotary_scaling{}
+                           ? std::string()
+                           : text(", .scaling = {.factor = ", angles.factor, ", .original = ", angles.original,
+                                  ", .low = ", angles.low, ", .high = ", angles.high, "}");
   return text("nn::llama{.vocabulary = ", m.vocabulary, ", .context = ", m.context, ", .layers = ", m.layers,
               ", .heads = ", m.heads, ", .key_heads = ", m.keys(), ", .channels = ", m.channels,
-              ", .hidden = ", m.inner(), ", .rotary = ", m.rotary, ", .epsilon = ", m.epsilon,
-              m.tied ? ", .tied = true" : "", m.biased ? ", .biased = true" : "",
-              m.checkpointed ? ", .checkpointed = true" : "", "}");
+              ", .hidden = ", m.inner(), m.width() * m.heads == m.channels ? "" : text(", .head_width = ", m.width()),
+              ", .rotary = ", m.rotary, scaling, m.window > 0 ? text(", .window = ", m.window) : "",
+              ", .epsilon = ", m.epsilon, m.tied ? ", .tied = true" : "", m.biased ? ", .biased = true" : "",
+              m.head_norms ? ", .head_norms = true" : "", m.checkpointed ? ", .checkpointed = true" : "", "}");
 }
 
 }  // namespace trireme::nn
@@ -22383,41 +22628,7 @@ class any {
 
 }  // namespace trireme::optim
 
-// ---- trireme/optim/detail/pattern.hpp
-namespace trireme::optim::detail {
-
-/// Whether a name is what a pattern says: * stands for any letters, ? for one.
-[[nodiscard]] constexpr bool matches(std::string_view pattern, std::string_view name) noexcept {
-  std::size_t p = 0, n = 0, star = pattern.npos, from = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      from = n;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
-      ++p;
-      ++n;
-    } else if (star != pattern.npos) {  // the star takes one letter more
-      p = star + 1;
-      n = ++from;
-    } else {
-      return false;
-    }
-  }
-  return pattern.substr(p).find_first_not_of('*') == pattern.npos;
-}
-/// Whether it is what one of several patterns says, which are separated by spaces.
-[[nodiscard]] constexpr bool matches_any(std::string_view patterns, std::string_view name) noexcept {
-  while (!patterns.empty()) {
-    auto const space = patterns.find(' ');
-    if (auto const one = patterns.substr(0, space); !one.empty() && matches(one, name)) return true;
-    patterns.remove_prefix(space == patterns.npos ? patterns.size() : space + 1);
-  }
-  return false;
-}
-
-}  // namespace trireme::optim::detail
-
-// ---- trireme/optim/groups.hpp (goes on)
+// ---- trireme/optim/groups.hpp
 namespace trireme::optim {
 
 /// What is different for the parameters whose names match one of some patterns.
@@ -22482,7 +22693,7 @@ struct groups {
  private:
   [[nodiscard]] group const* group_of(parameter_info const& info) const {
     for (auto const& each : list) {
-      if (detail::matches_any(each.names, info.name)) return &each;
+      if (matches_any(each.names, info.name)) return &each;
     }
     return nullptr;
   }
@@ -22633,7 +22844,7 @@ struct muon {
   static constexpr bool whole_tensors = true;
   static constexpr std::array<std::string_view, 3> moment_names{"momentum", "first_moment", "second_moment"};
   [[nodiscard]] bool is_hidden_matrix(parameter_info const& info) const {
-    return info.extents.rank() == 2 && !detail::matches_any(others, info.name);
+    return info.extents.rank() == 2 && !matches_any(others, info.name);
   }
   [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
     return (which == 0) == is_hidden_matrix(info) ? info.extents : shape{0};
@@ -25540,7 +25751,7 @@ class layout {
     for (int use = 0; use < static_cast<int>(uses.size()); ++use) {
       auto const& info = uses[static_cast<std::size_t>(use)];
       auto const [at, is_new] = index.try_emplace(info.name, static_cast<int>(entries_.size()));
-      if (is_new) entries_.push_back({info, {}, 0, 0, wishes.freezes(info)});
+      if (is_new) entries_.push_back({info, {}, 0, 0, info.frozen || wishes.freezes(info)});
       auto& tensor = entries_[static_cast<std::size_t>(at->second)];
       if (!(tensor.info.extents == info.extents && tensor.info.first == info.first)) {
         throw config_error(text("trireme::exchange: parameter \"", info.name, "\" is used with shapes ",
@@ -28823,6 +29034,62 @@ requires requires { Policy::tolerance; }
 [[nodiscard]] std::string to_string(Policy const&) { return "precision::" + std::string(Policy::name) + "{}"; }
 
 }  // namespace trireme::precision
+
+// ---- trireme/contract/casting_model.hpp
+namespace trireme {
+
+template <class M>
+concept has_compute_in = requires(M& model, dtype type) {
+  model.compute_in(type);
+};
+
+/// A model that stores what the optimizer updates, and casts to the narrower numbers of a mixed precision by itself, as
+/// torch's autocast does.
+///
+/// Plain    it has compute_in(dtype), which it is told before each pass, and backward(ready, scale), which fills the
+///          gradients of the mean loss times `scale`: the precision's loss scale.
+/// Staged   it says so by a static `casts_inside = true`; its units find the numbers in casts_to<Env::precision>.
+template <class M>
+concept casts_inside = (staged_model<M> && requires { requires M::casts_inside; }) ||
+                       (!staged_model<M> && has_compute_in<M> && has_scaled_backward<M>);
+
+/// The numbers of a mixed precision for a model that casts inside: parameters, activations between units and gradients
+/// are as wide as what the optimizer updates.
+template <precision_policy Precision>
+struct cast_inside : Precision {
+  using param = typename Precision::master;
+  using compute = typename Precision::master;
+  using accumulate = typename Precision::master;
+};
+
+namespace detail {
+
+template <class Precision>
+struct cast_of {
+  using type = typename Precision::compute;
+};
+template <class Precision>
+struct cast_of<cast_inside<Precision>> {
+  using type = typename Precision::compute;
+};
+
+template <class Model, class Precision>
+inline constexpr bool is_cast_inside =
+    casts_inside<Model> && !std::is_same_v<typename Precision::compute, typename Precision::master>;
+
+}  // namespace detail
+
+/// What a model computes in that casts inside.
+template <class Precision>
+using casts_to = typename detail::cast_of<Precision>::type;
+
+/// The environment of a model in a trainer with this precision. Its `precision` is made of the policy:
+/// `typename env::precision{policy}`.
+template <class Model, precision_policy Precision, class Space>
+using environment_of =
+    environment<std::conditional_t<detail::is_cast_inside<Model, Precision>, cast_inside<Precision>, Precision>, Space>;
+
+}  // namespace trireme
 
 // ---- trireme/train/checkpoint.hpp
 #include <set>
@@ -32212,10 +32479,10 @@ struct combination {
   using model = Model;
   using comm = Comm;
   using mesh = parallel::mesh_of_t<Parallel>;
-  using env = environment<Precision, typename space_of<Comm>::type>;
+  using env = environment_of<Model, Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
   static constexpr bool collective = has_collective_state<Compression, env, Comm>;
-  using uncoded = std::conditional_t<collective, typename env::gradient, typename Precision::reduce>;
+  using uncoded = std::conditional_t<collective, typename env::gradient, typename env::reduce>;
   using wire = typename wire_of<Compression, env, uncoded>::type;
   using data_axis = parallel::data_axis_t<Parallel>;
 
@@ -32255,13 +32522,13 @@ struct combination {
   static constexpr bool uncompressed = lossless_identity<Compression>;
   static constexpr bool residual = has_residual<Compression, env>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
-  static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
+  static constexpr bool one_number = std::is_same_v<typename env::param, typename env::master>;
   static constexpr bool decides =
       has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, double> && has_all_gather<Comm, std::uint64_t>;
   static constexpr bool gathers = has_all_gather<Comm, std::uint8_t, space>;
   static constexpr bool reduces = has_all_reduce<Comm, wire, reduction::sum, space>;
   static constexpr bool scatters = has_reduce_scatter<Comm, wire, reduction::sum, space>;
-  static constexpr bool publishes = has_all_gather<Comm, typename Precision::param, space>;
+  static constexpr bool publishes = has_all_gather<Comm, typename env::param, space>;
   static constexpr bool trades = has_all_to_all<Comm, std::uint8_t, space>;
 };
 
@@ -32273,7 +32540,9 @@ namespace detail::rules {
 // its header (its `rules`).
 TRIREME_RULE(plain_model_precision, "plain-model-precision",
              "a plain model stores its own numbers, which a mixed precision cannot change",
-             "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number);
+             "use precision::fp32 (or fp64), let the model cast by itself (compute_in and backward(ready, scale)), or "
+             "describe it in units",
+             !C::plain || C::one_number);
 TRIREME_RULE(mesh_axis_once, "mesh-axis-once", "a mesh has two axes of one kind",
              "leave one of them out, and multiply its degree into the other", C::once);
 TRIREME_RULE(plain_model_whole, "plain-model-whole",
@@ -32578,7 +32847,7 @@ struct resolve {
     } else if constexpr (!independent) {
       return 3;
     } else {
-      using env = environment<precision, typename space_of<comm>::type>;
+      using env = environment_of<model, precision, typename space_of<comm>::type>;
       if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env, comm>) {
         return 4;
       } else {
@@ -32601,7 +32870,7 @@ struct resolve {
       static_cast<void>(sizeof(check_communicator<comm>) + sizeof(check_model<model>) +
                         sizeof(check_precision<precision>) + sizeof(check_parallel<parallel>));
     } else if constexpr (Stage == 4) {
-      using env = environment<precision, typename space_of<comm>::type>;
+      using env = environment_of<model, precision, typename space_of<comm>::type>;
       static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env, comm>));
     } else if constexpr (Stage == 5) {
       static_cast<void>(check_combination<combination<model, comm, parallel, precision, compression>>::size);
@@ -33181,8 +33450,12 @@ class plain_engine {
   using value = typename Env::param;
 
   /// A model given by name stays the caller's; a temporary is kept here.
-  explicit plain_engine(Model& model) : model_(std::shared_ptr<Model>{}, &model) { list(); }
-  explicit plain_engine(Model&& model) : model_(std::make_shared<Model>(std::move(model))) { list(); }
+  explicit plain_engine(Model& model) : model_(std::shared_ptr<Model>{}, &model) { begin(); }
+  explicit plain_engine(Model&& model) : model_(std::make_shared<Model>(std::move(model))) { begin(); }
+
+  /// Whether the model itself multiplies its loss by a loss scale, so that small gradients within it do not become
+  /// zero.
+  static constexpr bool scales_loss = has_scaled_backward<Model>;
 
   /// As an exchange sees them: in the trainer's element type.
   [[nodiscard]] std::vector<foreign_parameter<value, space>> parameters() const {
@@ -33214,21 +33487,27 @@ class plain_engine {
   }
 
   /// Forward and backward; ready(index) as each gradient is filled.
+  /// @param scale  of the loss that is differentiated; other than 1 only where scales_loss.
   template <class Ready>
-  loss_sum train(samples const& batch, Ready&& ready) {
+  loss_sum train(samples const& batch, Ready&& ready, [[maybe_unused]] double scale = 1) {
     auto const loss = forward(batch, purpose::train);
     for (std::size_t index = 0; index < all_.size(); ++index) {
       all_[index].reported = all_[index].frozen;
       if (all_[index].frozen) ready(static_cast<int>(index));
     }
-    model_->backward([&](std::string_view name) {
+    auto const report = [&](std::string_view name) {
       auto const index = index_of(name);
       auto& it = all_[index];
       if (it.frozen) return;
       if (it.take) it.take();
       it.reported = true;
       ready(static_cast<int>(index));
-    });
+    };
+    if constexpr (scales_loss) {
+      model_->backward(report, scale);
+    } else {
+      model_->backward(report);
+    }
     for (std::size_t index = 0; index < all_.size(); ++index) {
       auto const& it = all_[index];
       if (it.reported) continue;
@@ -33244,6 +33523,7 @@ class plain_engine {
 
   [[nodiscard]] loss_sum evaluate(samples const& batch) { return forward(batch, purpose::evaluate); }
   [[nodiscard]] tensor<float> predict(samples const& batch) requires has_model_predict<Model> {
+    tell_numbers();
     return model_->predict(batch);
   }
   /// Calls f(name, values) for each buffer.
@@ -33255,7 +33535,12 @@ class plain_engine {
   [[nodiscard]] Model& model() noexcept { return *model_; }
 
  private:
+  // A model that casts is told before each pass: another trainer, of other numbers, may have it too.
+  void tell_numbers() {
+    if constexpr (casts_inside<Model>) model_->compute_in(dtype_of<casts_to<typename Env::precision>>);
+  }
   [[nodiscard]] loss_sum forward(samples const& batch, [[maybe_unused]] purpose why) {
+    tell_numbers();
     double mean = 0;
     if constexpr (has_purposeful_forward<Model>) {
       mean = static_cast<double>(model_->forward(batch, why));
@@ -33273,7 +33558,8 @@ class plain_engine {
     std::function<void()> take{};  // the model's gradient -> gradient
     tensor<value, space> own_values{}, own_gradient{};
   };
-  void list() {
+  void begin() {
+    tell_numbers();
     model_->visit_parameters(
         [this]<class V, class G>(std::string const& name, tensor_view<V, space> values,
                                  tensor_view<G, space> gradient) { this->add(name, values, gradient); });
@@ -34404,12 +34690,14 @@ class placed_model {
       return told(engine_.train_step(cut(input.micro_batches), weight, key, ready, exchange_, most - own));
     } else {
       loss_sum sum;
+      double const inside = engine_type::scales_loss ? scale : 1;  // the rest of the scale is put on gradients
       for (auto const& batch : input.micro_batches) {
         bool const last = &batch == &input.micro_batches.back();
-        exchange_.weight(static_cast<double>(batch.count()) * weight);
-        sum += engine_.train(batch, [&](int use) {
+        exchange_.weight(static_cast<double>(batch.count()) * weight / inside);
+        auto const ready = [&](int use) {
           if (last) exchange_.ready(use);
-        });
+        };
+        sum += engine_.train(batch, ready, inside);
         if (!last) exchange_.accumulate();
       }
       return told(sum);
@@ -34791,7 +35079,7 @@ struct fit_options {
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 class basic_trainer {
  public:
-  using env = environment<Precision, typename space_of<Comm>::type>;
+  using env = environment_of<Model, Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
   using master = typename env::master;
   static constexpr bool staged = staged_model<Model>;
@@ -35013,6 +35301,7 @@ class basic_trainer {
   }
 
  private:
+  using numbers = typename env::precision;
   using exchange_type = typename placed_model<env, Model, Comm, Parallel, Compression>::exchange_type;
   static constexpr std::int64_t written = std::int64_t{1} << 32;  // a wish
 
@@ -35027,7 +35316,8 @@ class basic_trainer {
         model_text_(describe(model)),
         compression_text_(describe(compression)),
         world_(agreed(world)),
-        run_(std::forward<GivenModel>(model), world, parallel, precision, compression, optimizer_) {
+        run_(std::forward<GivenModel>(model), world, parallel, numbers{precision}, compression, optimizer_) {
+    if constexpr (requires { Model::freezes_most; }) expect_trained_parameters();
     initialise(0);
   }
 
@@ -35047,6 +35337,14 @@ class basic_trainer {
     return own == 0 ? 0 : world_.size();
   }
   void expect_equal_copies();
+  // Collective. A pattern that nothing matches would train nothing, without an error.
+  void expect_trained_parameters() {
+    auto trained = static_cast<std::int64_t>(exchange().plan().trained_buckets());
+    world_.all_reduce(tensor_view<std::int64_t>(&trained, shape{1}), reduction::max{});
+    if (trained > 0) return;
+    throw config_error(text("trireme::trainer: all parameters of ", model_text_,
+                            " are frozen; give a pattern that the names of some layers match"));
+  }
 
   step_report run_step(step_input const& input);
 
@@ -35166,7 +35464,7 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::in
   finish_save();
   run_.clock = {};
   run_.clock.seed = seed;
-  run_.precision = precision_state<Precision>(precision_);
+  run_.precision = precision_state<numbers>(numbers{precision_});
   loaded_at_ = -1;
   identity_ = {};
   run_.moments.clear();

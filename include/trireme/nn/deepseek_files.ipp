@@ -45,7 +45,10 @@ TRIREME_BODY void read_config(formats::json::value const& config, deepseek& to) 
   to.scale = in.number("routed_scaling_factor", 2.5);
   auto others = config;
   others.set("rope_interleave", nullptr);  // seen to above
-  to.rotary = detail::rotary_base(others);
+  auto const positions = detail::rotary_in(others);
+  if (positions.scaling != ops::rotary_scaling{})
+    config.fail("rotary positions are scaled; those of nn::deepseek are not");
+  to.rotary = positions.base;
   to.epsilon = in.number("rms_norm_eps", 1e-6);
 }
 

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "trireme/contract/context_group.hpp"
 #include "trireme/nn/detail/attention.hpp"
 #include "trireme/nn/detail/drop_columns.hpp"
+#include "trireme/nn/detail/low_rank.hpp"
 #include "trireme/nn/detail/own_rows.hpp"
 #include "trireme/nn/detail/packed_weights.hpp"
 #include "trireme/nn/expression.hpp"
@@ -118,31 +120,52 @@ class linear_node final : public node<Env> {
   }
   [[nodiscard]] layer_says says() const override { return says_of<linear>::value; }
   [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
+  // The factors of a change come before the weights: who puts them together for files has them when these come.
   void visit(parameter_visitor<Env> const& each) override {
+    if (change_) change_->visit(each);
     each(weight_);
     if (what_.bias) each(bias_);
   }
+  void visit_terms(parameter_visitor<Env> const& each) override {
+    if (change_) change_->visit_whole(each);
+  }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view residual) override {
     auto const y = to.template take<value>({x.v.extent(0), outputs_});
+    bool const activates = act_ != ops::activation::none;
     auto& before = before_[pass];
-    before = act_ != ops::activation::none && pass.training() ? pass.take(y.extents()) : view{};
+    before = activates && pass.training() ? pass.take(y.extents()) : view{};
     auto const mark = pass.scratch.mark();
-    kernels::linear(y, operand(pass, product_operand::role::input, x.v), packed(pass),
-                    {adds_bias_ ? bias_.value : decltype(bias_.value){}, act_, before, residual});
+    auto const input = operand(pass, product_operand::role::input, x.v);
+    auto const bias = adds_bias_ ? bias_.value : decltype(bias_.value){};
+    if (!change_) {
+      kernels::linear(y, input, packed(pass), {bias, act_, before, residual});
+    } else {  // the activation has to wait for the change
+      auto const sum = !activates ? y : pass.training() ? before : pass.scratch.template take<value>(y.extents());
+      kernels::linear(sum, input, packed(pass), {.bias = bias, .residual = residual});
+      change_->forward(pass, sum, x.v);
+      if (activates) kernels::activate(y, sum, act_);
+    }
     pass.scratch.rewind(mark);
     return {y, true};
   }
   void backward_input(pass<Env>& pass, layer_input<Env>, view, view dy, target<Env> to, half) override {
     auto const mark = pass.scratch.mark();
+    if (change_) change_->backward_input(pass, to.into, dy, to.accumulate);
     kernels::linear_backward_input(to.into, operand(pass, product_operand::role::gradient, dy), packed(pass),
-                                   {to.act, to.before, to.accumulate});
+                                   {to.act, to.before, to.accumulate || change_.has_value()});
     pass.scratch.rewind(mark);
   }
   void backward_weight(pass<Env>& pass, layer_input<Env> x, view dy) override {
+    bool const trains = !weight_.info.frozen;
+    if (!trains && !change_) return;
     auto const mark = pass.scratch.mark();
-    kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
-                                    operand(pass, product_operand::role::input, x.get(pass)),
-                                    operand(pass, product_operand::role::gradient, dy), ops::orientation::in_out);
+    auto const all = x.get(pass);
+    if (change_) change_->backward_weight(pass, all, dy);
+    if (trains) {
+      kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
+                                      operand(pass, product_operand::role::input, all),
+                                      operand(pass, product_operand::role::gradient, dy), ops::orientation::in_out);
+    }
     pass.scratch.rewind(mark);
   }
   [[nodiscard]] fused_activation<Env> fused(pass<Env> const& pass) override { return {act_, before_[pass]}; }
@@ -187,6 +210,10 @@ class linear_node final : public node<Env> {
       }
       at.cut = at.wanted;
     }
+    if (at.lora != nullptr && changes_layer(*at.lora, at.name)) {
+      change_.emplace(*at.lora, at.name, weight_.info);
+      this->facts_.does_slope = false;  // dx has two terms
+    }
     at.width = what_.outputs;
   }
   // What the product reads: x itself, or the operand that the precision writes.
@@ -202,6 +229,7 @@ class linear_node final : public node<Env> {
   ops::activation act_ = ops::activation::none;
   bool adds_bias_ = true;
   parameter<Env> weight_{}, bias_{};
+  std::optional<low_rank_change<Env>> change_;
   ops::weights<value, space> packed_;
   per_slot<view> before_;
 };

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/contract/casting_model.hpp"
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/contract/state.hpp"
@@ -62,7 +63,7 @@ struct fit_options {
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 class basic_trainer {
  public:
-  using env = environment<Precision, typename space_of<Comm>::type>;
+  using env = environment_of<Model, Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
   using master = typename env::master;
   static constexpr bool staged = staged_model<Model>;
@@ -284,6 +285,7 @@ class basic_trainer {
   }
 
  private:
+  using numbers = typename env::precision;
   using exchange_type = typename placed_model<env, Model, Comm, Parallel, Compression>::exchange_type;
   static constexpr std::int64_t written = std::int64_t{1} << 32;  // a wish
 
@@ -298,7 +300,8 @@ class basic_trainer {
         model_text_(describe(model)),
         compression_text_(describe(compression)),
         world_(agreed(world)),
-        run_(std::forward<GivenModel>(model), world, parallel, precision, compression, optimizer_) {
+        run_(std::forward<GivenModel>(model), world, parallel, numbers{precision}, compression, optimizer_) {
+    if constexpr (requires { Model::freezes_most; }) expect_trained_parameters();
     initialise(0);
   }
 
@@ -318,6 +321,14 @@ class basic_trainer {
     return own == 0 ? 0 : world_.size();
   }
   void expect_equal_copies();
+  // Collective. A pattern that nothing matches would train nothing, without an error.
+  void expect_trained_parameters() {
+    auto trained = static_cast<std::int64_t>(exchange().plan().trained_buckets());
+    world_.all_reduce(tensor_view<std::int64_t>(&trained, shape{1}), reduction::max{});
+    if (trained > 0) return;
+    throw config_error(text("trireme::trainer: all parameters of ", model_text_,
+                            " are frozen; give a pattern that the names of some layers match"));
+  }
 
   step_report run_step(step_input const& input);
 
@@ -437,7 +448,7 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::in
   finish_save();
   run_.clock = {};
   run_.clock.seed = seed;
-  run_.precision = precision_state<Precision>(precision_);
+  run_.precision = precision_state<numbers>(numbers{precision_});
   loaded_at_ = -1;
   identity_ = {};
   run_.moments.clear();

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/deepseek_files.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: c8ec409c0ae792f6c7b313870818ff8338653415db325873483975bdbf713db8
+// SHA-256 of the sources: 6c47a7a163891e7008bf97baff12799a723c8a9f5d002883c99408a955f2628c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -67,7 +67,10 @@ TRIREME_BODY void read_config(formats::json::value const& config, deepseek& to) 
   to.scale = in.number("routed_scaling_factor", 2.5);
   auto others = config;
   others.set("rope_interleave", nullptr);  // seen to above
-  to.rotary = detail::rotary_base(others);
+  auto const positions = detail::rotary_in(others);
+  if (positions.scaling != ops::rotary_scaling{})
+    config.fail("rotary positions are scaled; those of nn::deepseek are not");
+  to.rotary = positions.base;
   to.epsilon = in.number("rms_norm_eps", 1e-6);
 }
 
