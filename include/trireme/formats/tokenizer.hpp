@@ -60,8 +60,7 @@ struct encoding {
 ///          has seen while it runs. A file may have 256 MiB.
 /// Threads  const; any number of callers.
 /// Errors   read() throws io_error, parse() format_error (path, byte, reason); encode() throws format_error if a text
-/// is
-///          not UTF-8.
+///          is not UTF-8.
 class tokenizer {
  public:
   [[nodiscard]] static tokenizer read(std::string const& path, file_system& files = real_files()) {
