@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 15c09b53f039da431181b490d560d10de4c34ab6f79deace295efa7a6884daf2
+// SHA-256 of the sources: 79dcc72f1b6a432a48bbcb504fb9d65f77400b3caf89ac75a878480f6b127d9f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1810,6 +1810,10 @@ struct parameter_info {
   /// value), whatever the optimizer. The layer adds to its gradient, in each micro-batch, pass.weight times the number
   /// of samples times what it has measured; neither norm nor clipping sees it.
   double running = 0;
+  /// With `running`: only the signs of what is measured count, and nobody divides by samples. In a step value moves by
+  /// running against the sign of the sum of what layers have added to the gradient. Whole numbers, whose sums are
+  /// exact, make the same of any order of ranks.
+  bool by_sign = false;
   bool frozen = false;  ///< nobody trains it: it has values alone, see optim::groups
 
   [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
@@ -2094,6 +2098,14 @@ struct token_mask {
     return separator >= 0 && token == separator;
   }
   friend bool operator==(token_mask const&, token_mask const&) = default;
+};
+
+/// How rows choose experts by scores of their own, each between 0 and 1.
+struct scored_choice {
+  std::int64_t groups = 1;         ///< of experts, of equal sizes
+  std::int64_t chosen_groups = 1;  ///< from which a row chooses: those whose best two experts have the largest sum
+  double scale = 1;                ///< of the weights of a row's choices, whose sum it is
+  friend bool operator==(scored_choice const&, scored_choice const&) = default;
 };
 
 /// How the angles of rotary positions are made slower, for samples longer than those of an earlier training.
@@ -12528,17 +12540,27 @@ namespace trireme::nn {
 /// outputs, weighted by the router's probabilities, normalised over those chosen. A single choice is weighted by its
 /// probability as it is, or the router would get no gradient. No row is dropped, however many choose one expert.
 ///
-/// Shapes   x, y (rows, channels); the router's weight (channels, count); experts' weights lie in one tensor each:
-///          (count, channels, hidden), (count, hidden, channels), and their biases (count, hidden), (count, channels).
+/// With `scored` they are chosen as in DeepSeek V3: by sigmoids of the router's logits, each plus a bias that no
+/// gradient trains; the weights are the sigmoids, normalised over those chosen and times `choice.scale`. In each step
+/// the bias of an expert that was chosen more often than the mean, by all micro-batches of all ranks, sinks by `speed`,
+/// and that of one chosen less often rises as much: it is a parameter_info::running by sign, so the same on every mesh,
+/// saved and hashed. A single choice then gives the router no gradient: it is weighted by `choice.scale`.
+///
+/// Shapes   x, y (rows, channels); the router's weight (channels, count), and with `scored` its bias (count); experts'
+///          weights lie in one tensor each: c_fc (count, channels, hidden), c_proj (count, hidden, channels), and their
+///          biases (count, hidden), (count, channels). `gated` experts have no biases, and three matrices: gate_proj,
+///          up_proj (count, channels, hidden), down_proj (count, hidden, channels).
 /// Ranks    the ranks of an expert group share the experts: each has share().of(count) of them. Rows are sent to their
 ///          experts and back.
 /// Bytes    saves x, the router's probabilities, and for each choice of a row two rows of channels, two of hidden. How
 ///          many rows come to a rank differs from pass to pass, so memory may still grow after the first steps.
 /// Numerics a row's sum over its experts is in the order of its choices, the most probable first; of equally probable
 ///          experts that of the lower number is chosen. Gradients of experts are sums over rows in the order of ranks.
-/// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself.
-/// Errors   config_error if a group has more ranks than there are experts, or `channels` is not the width of the input;
-///          in the first pass, if there is a balance loss and ranks share the positions of samples.
+/// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself;
+///          `scored`: [DeepSeek-AI, "DeepSeek-V3", 2024], 2.1.2; `gated`: [Shazeer, "GLU variants", 2020].
+/// Errors   config_error if a group has more ranks than there are experts, `channels` is not the width of the input,
+///          groups of experts do not fit, or there is a balance loss beside `scored`; in the first pass, if there is a
+///          balance loss and ranks share the positions of samples.
 struct experts {
   static constexpr nn::flow flow = nn::flow::all;
   std::int64_t channels = 0;  ///< in an expression: left 0; it is the width of the input
@@ -12547,6 +12569,10 @@ struct experts {
   std::int64_t chosen = 1;
   double balance = 0;  ///< weight of the balance loss in the loss of a sample
   double projection_scale = 0.02;
+  bool gated = false;           ///< an expert is down(silu(gate(x)) * up(x)), without biases
+  bool scored = false;          ///< chosen by sigmoids and a bias
+  ops::scored_choice choice{};  ///< with `scored`
+  double speed = 0.001;         ///< by which a bias moves in a step; 0: it stays
   friend bool operator==(experts const&, experts const&) = default;
 
   template <class Env>
@@ -12572,7 +12598,8 @@ class experts::instance {
     sums weights;                     // (rows, chosen)
     view results;                     // (rows * chosen, channels): the experts', sorted by expert
     view gathered;                    // (rows here, channels): what has come for the experts here, expert by expert
-    view before, inner;               // (rows here, hidden): on both sides of the activation
+    view before, inner;               // (rows here, hidden): on both sides of the activation; of gated experts its
+                                      // input, and the other factor
     std::vector<std::int64_t> table;  // (ranks, count): how many rows of each rank choose each expert
   };
 
@@ -12581,25 +12608,34 @@ class experts::instance {
         own_(own),
         here_(own.of(what_.count)),
         router_(matrix(name + ".router.weight", {what_.channels, what_.count}, 0.02)),
-        up_(dealt(matrix(name + ".experts.c_fc.weight", {what_.count, what_.channels, what_.hidden}, 0.02))),
+        favour_(bias(name + ".router.bias", {what_.count})),
+        gate_(dealt(matrix(name + ".experts.gate_proj.weight", {what_.count, what_.channels, what_.hidden}, 0.02))),
+        up_(dealt(matrix(name + (what_.gated ? ".experts.up_proj.weight" : ".experts.c_fc.weight"),
+                         {what_.count, what_.channels, what_.hidden}, 0.02))),
         up_bias_(dealt(bias(name + ".experts.c_fc.bias", {what_.count, what_.hidden}))),
-        down_(dealt(matrix(name + ".experts.c_proj.weight", {what_.count, what_.hidden, what_.channels},
-                           what_.projection_scale))),
+        down_(dealt(matrix(name + (what_.gated ? ".experts.down_proj.weight" : ".experts.c_proj.weight"),
+                           {what_.count, what_.hidden, what_.channels}, what_.projection_scale))),
         down_bias_(dealt(bias(name + ".experts.c_proj.bias", {what_.count, what_.channels}))),
+        packed_gate_(static_cast<std::size_t>(what_.gated ? here_.count : 0)),
         packed_up_(static_cast<std::size_t>(here_.count)),
         packed_down_(static_cast<std::size_t>(here_.count)) {
     if (own.size > what_.count) {
       throw config_error(text("trireme::nn::experts: ", what_.count, " experts cannot be dealt out to ", own.size,
                               " ranks; an expert group has at most as many ranks as a layer has experts"));
     }
+    favour_.info.running = what_.speed > 0 ? what_.speed : 1;  // without speed nothing is measured, and nothing moves
+    favour_.info.by_sign = true;
+    if (what_.scored) check_scored();
   }
 
   void visit(auto&& each) {
     each(router_);
+    if (what_.scored) each(favour_);
+    if (what_.gated) each(gate_);
     each(up_);
-    each(up_bias_);
+    if (!what_.gated) each(up_bias_);
     each(down_);
-    each(down_bias_);
+    if (!what_.gated) each(down_bias_);
   }
 
   /// @param context  rows of one sample.
@@ -12620,7 +12656,11 @@ class experts::instance {
     auto const here = pass.scratch.mark();
     auto const logits = pass.scratch.template take<value>({rows, what_.count});
     kernels::linear(logits, x, packed_router(pass), {});
-    kernels::route(kept.probabilities, kept.chosen, kept.weights, logits);
+    if (what_.scored) {
+      kernels::score(kept.probabilities, kept.chosen, kept.weights, logits, favour_.value, what_.choice);
+    } else {
+      kernels::route(kept.probabilities, kept.chosen, kept.weights, logits);
+    }
     kernels::sort_by_expert(kept.places, own_row(kept, pass), kept.chosen);
     auto const dispatched = pass.scratch.template take<value>({rows * what_.chosen, what_.channels});
     kernels::dispatch(dispatched, x, kept.places);
@@ -12649,7 +12689,12 @@ class experts::instance {
       kernels::imbalance(slopes, kept.probabilities, kept.chosen, context, what_.balance * pass.weight);
     }
     auto const dlogits = pass.scratch.template take<value>(kept.probabilities.extents());
-    kernels::route_backward(dlogits, dweights, kept.probabilities, kept.chosen, kept.weights, slopes);
+    if (what_.scored) {
+      kernels::score_backward(dlogits, dweights, kept.probabilities, kept.chosen, kept.weights, what_.choice);
+      if (what_.speed > 0) kernels::add_excess(favour_.gradient, kept.chosen);
+    } else {
+      kernels::route_backward(dlogits, dweights, kept.probabilities, kept.chosen, kept.weights, slopes);
+    }
     kernels::linear_backward_weight(router_.gradient, {}, kept.x, dlogits, ops::orientation::in_out);
     kernels::linear_backward_input(dx, dlogits, packed_router(pass), {.accumulate = true});
     pass.scratch.rewind(here);
@@ -12670,6 +12715,17 @@ class experts::instance {
   static parameter<Env> bias(std::string name, shape extents) {
     return {{std::move(name), extents, {}, false}, {}, {}};
   }
+  void check_scored() const {
+    auto const& how = what_.choice;
+    bool const groups = how.groups > 0 && how.chosen_groups > 0 && how.chosen_groups <= how.groups &&
+                        what_.count % how.groups == 0 && what_.chosen <= how.chosen_groups * (what_.count / how.groups);
+    if (groups && how.scale > 0 && what_.speed >= 0 && what_.balance == 0) return;
+    throw config_error(text("trireme::nn::experts: ", what_.chosen, " of ", what_.count, " experts, of ",
+                            how.chosen_groups, " of ", how.groups, " groups, scale ", how.scale, ", speed ",
+                            what_.speed, ", balance ", what_.balance,
+                            "; groups are of equal sizes and have enough experts, the scale is above 0, speed is not "
+                            "below, and a bias balances in place of a loss"));
+  }
   [[nodiscard]] parameter<Env> dealt(parameter<Env> whole) const {
     if (own_.size > 1) whole.info = part_of(whole.info, 0, here_);
     if (own_.size > 1) whole.info.dealt = expert_group<Env>::kind;
@@ -12685,13 +12741,12 @@ class experts::instance {
   static View bias_of(View all, std::int64_t e) {
     return all.flat(e * all.extent(1), all.extent(1));
   }
-  auto& packed_up(pass<Env>& pass, std::int64_t e) {
-    return detail::packed_weights(packed_up_[static_cast<std::size_t>(e)], pass, up_.info.name,
-                                  matrix_of(up_.value, e));
-  }
-  auto& packed_down(pass<Env>& pass, std::int64_t e) {
-    return detail::packed_weights(packed_down_[static_cast<std::size_t>(e)], pass, down_.info.name,
-                                  matrix_of(down_.value, e));
+  auto& packed_gate(pass<Env>& pass, std::int64_t e) { return packed(packed_gate_, pass, gate_, e); }
+  auto& packed_up(pass<Env>& pass, std::int64_t e) { return packed(packed_up_, pass, up_, e); }
+  auto& packed_down(pass<Env>& pass, std::int64_t e) { return packed(packed_down_, pass, down_, e); }
+  static auto& packed(std::vector<ops::weights<value, space>>& all, pass<Env>& pass, parameter<Env> const& of,
+                      std::int64_t e) {
+    return detail::packed_weights(all[static_cast<std::size_t>(e)], pass, of.info.name, matrix_of(of.value, e));
   }
   // Not through the precision's operands: rounding them must not change which experts are chosen.
   auto& packed_router(pass<Env> const& pass) {
@@ -12789,6 +12844,7 @@ class experts::instance {
     auto const here = pass.scratch.mark();
     auto const results = pass.scratch.template take<value>(kept.gathered.extents());
     for_each_here(kept, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
+      if (what_.gated) return gated(pass, kept, e, first, n, results.rows(first, n));
       auto const mark = pass.scratch.mark();
       kernels::linear(kept.inner.rows(first, n), input(pass, up_, kept.gathered.rows(first, n)), packed_up(pass, e),
                       {.bias = bias_of(up_bias_.value, e),
@@ -12811,6 +12867,7 @@ class experts::instance {
     dispatch(pass, kept, dgathered, dresults);
     for_each_here(kept, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
       auto const dy = dgathered.rows(first, n);
+      if (what_.gated) return gated_backward(pass, kept, e, first, n, dy);
       auto const dinner_here = dinner.rows(first, n);
       auto const mark = pass.scratch.mark();
       auto const down_dy = gradient(pass, down_, dy);
@@ -12829,14 +12886,52 @@ class experts::instance {
     pass.scratch.rewind(here);
   }
 
+  // Expert e on its rows: y = down(silu(gate(x)) * up(x)).
+  void gated(pass<Env>& pass, saved& kept, std::int64_t e, std::int64_t first, std::int64_t n, view y) {
+    auto const x = kept.gathered.rows(first, n), up = kept.inner.rows(first, n);
+    auto const mark = pass.scratch.mark();
+    auto const inner = pass.scratch.template take<value>(up.extents());
+    kernels::linear(inner, input(pass, gate_, x), packed_gate(pass, e),
+                    {.act = ops::activation::silu, .before_activation = kept.before.rows(first, n)});
+    kernels::linear(up, input(pass, up_, x), packed_up(pass, e), {});
+    kernels::elementwise_product(inner, inner, up);
+    kernels::linear(y, input(pass, down_, inner), packed_down(pass, e), {});
+    pass.scratch.rewind(mark);
+  }
+  // dy becomes dx. What the gate and the factors have become is computed again.
+  void gated_backward(pass<Env>& pass, saved& kept, std::int64_t e, std::int64_t first, std::int64_t n, view dy) {
+    auto const x = kept.gathered.rows(first, n), before = kept.before.rows(first, n), up = kept.inner.rows(first, n);
+    auto const mark = pass.scratch.mark();
+    auto const gate = pass.scratch.template take<value>(up.extents());
+    auto const inner = pass.scratch.template take<value>(up.extents());
+    auto const dinner = pass.scratch.template take<value>(up.extents());
+    kernels::activate(gate, before, ops::activation::silu);
+    kernels::elementwise_product(inner, gate, up);
+    backward_product(pass, down_, packed_down(pass, e), e, inner, dy, dinner, false);
+    kernels::elementwise_product(inner, dinner, up);
+    kernels::activate_backward(inner, inner, before, ops::activation::silu);
+    kernels::elementwise_product(dinner, dinner, gate);
+    backward_product(pass, gate_, packed_gate(pass, e), e, x, inner, dy, false);
+    backward_product(pass, up_, packed_up(pass, e), e, x, dinner, dy, true);
+    pass.scratch.rewind(mark);
+  }
+  // Expert e's part of a product without a bias.
+  void backward_product(pass<Env>& pass, parameter<Env>& of, ops::weights<value, space>& weights, std::int64_t e,
+                        view x, view dy, view dx, bool adds) {
+    auto const d = gradient(pass, of, dy);
+    kernels::linear_backward_weight(matrix_of(of.gradient, e), {}, input(pass, of, x), d, ops::orientation::in_out);
+    kernels::linear_backward_input(dx, d, weights, {.accumulate = adds});
+  }
+
   experts what_;
   share own_;
-  interval here_;  // experts that lie here
-  parameter<Env> router_;
+  interval here_;                   // experts that lie here
+  parameter<Env> router_, favour_;  // and what is added to scores
+  parameter<Env> gate_;
   parameter<Env> up_, up_bias_;
   parameter<Env> down_, down_bias_;
   ops::weights<value, space> packed_router_;
-  std::vector<ops::weights<value, space>> packed_up_, packed_down_;
+  std::vector<ops::weights<value, space>> packed_gate_, packed_up_, packed_down_;
   std::vector<std::int64_t> come_, go_;  // rows from and to each rank, in the pass under way
 };
 
@@ -12918,7 +13013,8 @@ namespace trireme::nn {
 /// A tensor of a model's files, and where its numbers are in the model's parameters.
 ///
 /// Shapes   the parameter is seen as a matrix (inputs, columns), the file's tensor as (rows, inputs): a row is a column
-///          of the parameter, as a product's weights are kept in files. What has one order in both has one input.
+///          of the parameter, as a product's weights are kept in files. What has one order in both has one input. A
+///          parameter may be several such matrices (matrices, inputs, columns), each a tensor of its own in files.
 struct file_tensor {
   /// Rows [row, row + count) of the file's tensor are columns [column, column + count) of the parameter.
   struct band {
@@ -12933,14 +13029,18 @@ struct file_tensor {
   std::string parameter;  ///< that has its numbers, and others' too where it has more columns than this has rows
   std::int64_t inputs = 1;
   std::int64_t columns = 1;
-  std::vector<band> bands;  ///< all rows, ascending
+  std::vector<band> bands;    ///< all rows, ascending
+  std::int64_t matrix = 0;    ///< which of the parameter's matrices it is,
+  std::int64_t matrices = 1;  ///< of so many
 
+  /// Numbers in the whole parameter.
+  [[nodiscard]] std::int64_t size() const noexcept { return matrices * inputs * columns; }
   /// The element of the parameter that element i of the file's tensor is; both in row-major order.
   [[nodiscard]] std::int64_t place(std::int64_t i) const {
     auto const row = i / inputs;
     auto each = bands.begin();
     while (row >= each->row + each->count) ++each;
-    return i % inputs * columns + each->column + row - each->row;
+    return (matrix * inputs + i % inputs) * columns + each->column + row - each->row;
   }
 
   friend bool operator==(file_tensor const&, file_tensor const&) = default;
@@ -12953,12 +13053,26 @@ struct file_layout {
   std::vector<file_tensor> tensors{};
 
   /// A tensor with the numbers of a parameter in the parameter's order.
-  void add(std::string const& name, shape const& extents) {
-    tensors.push_back({name, extents, name, 1, extents.size(), {{0, 0, extents.size()}}});
+  /// @param parameter  its name, if it is another one than in files.
+  void add(std::string const& name, shape const& extents, std::string const& parameter = "") {
+    tensors.push_back(
+        {name, extents, parameter.empty() ? name : parameter, 1, extents.size(), {{0, 0, extents.size()}}});
   }
   /// A product's weights, (outputs, inputs) in files.
-  void add_transposed(std::string const& name, std::int64_t inputs, std::int64_t outputs) {
-    tensors.push_back({name, {outputs, inputs}, name, inputs, outputs, {{0, 0, outputs}}});
+  void add_transposed(std::string const& name, std::int64_t inputs, std::int64_t outputs,
+                      std::string const& parameter = "") {
+    tensors.push_back(
+        {name, {outputs, inputs}, parameter.empty() ? name : parameter, inputs, outputs, {{0, 0, outputs}}});
+  }
+  /// Such weights of each of several experts, which are one parameter (count, inputs, outputs), `folder` + `name`: in
+  /// files `folder` + number + "." + `name`.
+  void add_of_each(std::string const& folder, std::int64_t count, std::string const& name, std::int64_t inputs,
+                   std::int64_t outputs) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      add_transposed(folder + std::to_string(i) + "." + name, inputs, outputs, folder + name);
+      tensors.back().matrix = i;
+      tensors.back().matrices = count;
+    }
   }
 };
 
@@ -20928,6 +21042,76 @@ struct host_routing {
     }
   }
 
+  /// Each row chooses the experts with the largest scores + bias, of the groups that `how` leaves it; the scores are
+  /// sigmoids of the logits. The weights of its choices are their scores over the sum of these, times how.scale.
+  /// Shapes   logits, scores (M, E); chosen, weights (M, K); bias (E).
+  template <class T>
+  static void score(sums<T> scores, view<std::int32_t> chosen, sums<T> weights, view<T> logits, detail::input<T> bias,
+                    scored_choice const& how) {
+    using A = accumulate_t<std::remove_const_t<T>>;
+    auto const experts = logits.extent(1), choices = chosen.extent(1);
+    detail::same_size("score", scores.size(), logits.size());
+    detail::same_size("score", chosen.size(), weights.size());
+    detail::same_size("score", bias.size(), experts);
+    expects(assertion_level::light,
+            experts % how.groups == 0 && how.chosen_groups <= how.groups &&
+                choices <= how.chosen_groups * (experts / how.groups),
+            [&] {
+              return text("trireme::ops::score: ", choices, " choices of ", how.chosen_groups, " of ", how.groups,
+                          " groups of ", experts, " experts");
+            });
+    thread_local std::vector<A> biased;
+    biased.resize(static_cast<std::size_t>(experts));
+    for (std::int64_t row = 0; row < logits.extent(0); ++row) {
+      auto* const s = raw(scores) + row * experts;
+      auto* const which = raw(chosen) + row * choices;
+      auto* const w = raw(weights) + row * choices;
+      for (std::int64_t e = 0; e < experts; ++e) {
+        s[e] = 1 / (1 + std::exp(-static_cast<A>(raw(logits)[row * experts + e])));
+        biased[static_cast<std::size_t>(e)] = s[e] + static_cast<A>(raw(bias)[e]);
+      }
+      leave_groups(biased.data(), experts, how);
+      pick(biased.data(), experts, which, choices);
+      A mass = 0;
+      for (std::int64_t j = 0; j < choices; ++j) mass += s[which[j]];
+      for (std::int64_t j = 0; j < choices; ++j) w[j] = static_cast<A>(how.scale) * s[which[j]] / mass;
+    }
+  }
+  /// The gradient of score's logits, from that of the weights.
+  template <class T>
+  static void score_backward(view<T> dlogits, sums<T> dweights, sums<T> scores, view<std::int32_t const> chosen,
+                             sums<T> weights, scored_choice const& how) {
+    using A = accumulate_t<T>;
+    auto const experts = dlogits.extent(1), choices = chosen.extent(1);
+    detail::same_size("score_backward", scores.size(), dlogits.size());
+    detail::same_size("score_backward", chosen.size(), weights.size());
+    detail::same_size("score_backward", chosen.size(), dweights.size());
+    for (std::int64_t row = 0; row < dlogits.extent(0); ++row) {
+      auto const* const s = raw(scores) + row * experts;
+      auto const* const which = raw(chosen) + row * choices;
+      A mean = 0, mass = 0;
+      for (std::int64_t j = 0; j < choices; ++j) {
+        mean += raw(weights)[row * choices + j] * raw(dweights)[row * choices + j];
+        mass += s[which[j]];
+      }
+      for (std::int64_t e = 0; e < experts; ++e) raw(dlogits)[row * experts + e] = T{};
+      for (std::int64_t j = 0; j < choices; ++j) {
+        auto const slope = (static_cast<A>(how.scale) * raw(dweights)[row * choices + j] - mean) / mass;
+        auto const one = s[which[j]];
+        raw(dlogits)[row * experts + which[j]] = static_cast<T>(slope * one * (1 - one));
+      }
+    }
+  }
+  /// Adds to excess[e] by how much expert e is chosen more often than the mean, times the number of experts: whole
+  /// numbers, whose sums over rows and ranks are exact up to 2^24 in float.
+  /// Shapes   excess (E); chosen (M, K).
+  template <class A>
+  static void add_excess(view<A> excess, view<std::int32_t const> chosen) {
+    auto const experts = excess.size();
+    for (auto const expert : chosen.span()) raw(excess)[expert] += static_cast<A>(experts);
+    for (std::int64_t e = 0; e < experts; ++e) raw(excess)[e] -= static_cast<A>(chosen.size());
+  }
+
   /// How unevenly the rows of a sample choose: the sum over samples of E sum_e f_e P_e, where f_e is the share of
   /// choices that expert e gets, and P_e its mean probability; 1 a sample if all get as much. `slopes` (or empty) gets
   /// `scale` times its gradient by the probabilities, f being taken as constant.
@@ -21030,20 +21214,46 @@ struct host_routing {
   // Probabilities that are not numbers are taken as they come: the loss is not finite then, and the step is skipped.
   template <class A>
   static void choose(A const* p, std::int64_t experts, std::int32_t* chosen, A* weights, std::int64_t choices) {
+    pick(p, experts, chosen, choices);
     A mass = 0;
-    for (std::int64_t j = 0; j < choices; ++j) {
-      std::int64_t best = -1;
-      for (std::int64_t e = 0; e < experts; ++e) {
-        bool free = true;
-        for (std::int64_t before = 0; before < j; ++before) free = free && chosen[before] != e;
-        if (free && (best < 0 || p[e] > p[best])) best = e;
-      }
-      chosen[j] = static_cast<std::int32_t>(best);
-      weights[j] = p[best];
-      mass += p[best];
-    }
+    for (std::int64_t j = 0; j < choices; ++j) mass += weights[j] = p[chosen[j]];
     if (choices == 1) return;
     for (std::int64_t j = 0; j < choices; ++j) weights[j] /= mass;
+  }
+  // The largest of p, the largest first; of equal ones those of lower numbers.
+  template <class A>
+  static void pick(A const* p, std::int64_t n, std::int32_t* picked, std::int64_t count) {
+    for (std::int64_t j = 0; j < count; ++j) {
+      std::int64_t best = -1;
+      for (std::int64_t e = 0; e < n; ++e) {
+        bool const free = std::find(picked, picked + j, e) == picked + j;
+        if (free && (best < 0 || p[e] > p[best])) best = e;
+      }
+      picked[j] = static_cast<std::int32_t>(best);
+    }
+  }
+  // Experts of other groups become as bad as can be.
+  template <class A>
+  static void leave_groups(A* biased, std::int64_t experts, scored_choice const& how) {
+    if (how.chosen_groups == how.groups) return;
+    auto const each = experts / how.groups;
+    thread_local std::vector<A> best;
+    thread_local std::vector<std::int32_t> groups;
+    best.resize(static_cast<std::size_t>(how.groups));
+    groups.resize(static_cast<std::size_t>(how.chosen_groups));
+    for (std::int64_t g = 0; g < how.groups; ++g) {
+      std::int32_t two[2] = {};
+      auto const count = std::min<std::int64_t>(2, each);
+      pick(biased + g * each, each, two, count);
+      auto& sum = best[static_cast<std::size_t>(g)];
+      sum = biased[g * each + two[0]];
+      if (count == 2) sum += biased[g * each + two[1]];
+    }
+    pick(best.data(), how.groups, groups.data(), how.chosen_groups);
+    for (std::int64_t g = 0; g < how.groups; ++g) {
+      if (std::find(groups.begin(), groups.end(), g) != groups.end()) continue;
+      std::fill_n(biased + g * each, each, -std::numeric_limits<A>::infinity());
+    }
   }
 };
 
@@ -21836,6 +22046,20 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     same("route_backward", chosen.size(), weights.size());
     same("route_backward", chosen.size(), dweights.size());
   }
+  template <class T>
+  static void score(output<accumulate_t<T>> scores, view<std::int32_t> chosen, output<accumulate_t<T>> weights,
+                    view<T> logits, input<T> bias, scored_choice const&) {
+    same("score", scores.size(), logits.size());
+    same("score", chosen.size(), weights.size());
+    same("score", bias.size(), logits.extent(1));
+  }
+  template <class T>
+  static void score_backward(view<T> dlogits, output<accumulate_t<T>> dweights, output<accumulate_t<T>> scores,
+                             tokens_view chosen, output<accumulate_t<T>> weights, scored_choice const&) {
+    route_backward(dlogits, dweights, scores, chosen, weights, {});
+  }
+  template <class A>
+  static void add_excess(view<A>, tokens_view) noexcept {}
   template <class A>
   static double imbalance(view<A>, input<A>, tokens_view, std::int64_t, double) noexcept {
     return 0;
@@ -33072,15 +33296,27 @@ class optimizer_state {
              "parallel::", info.dealt.empty() ? "tensor" : info.dealt, " out"));
   }
 
-  // One step of a running mean.
-  static void follow(update_segment<Env> const& segment, double scale) {
+  // One step of a running mean, or of what follows signs.
+  void follow(update_segment<Env> const& segment, double scale) {
     using kernels = ops::on<space>;
-    if constexpr (requires { kernels::scale(segment.value, 0.0); }) {
-      double const by = segment.info->running;
-      kernels::scale(segment.value, 1 - by);
-      for (auto const& term : segment.gradient.terms)
-        kernels::accumulate(segment.value, term, by * scale * segment.gradient.scale);
-      for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(segment.value));
+    auto const value = segment.value;
+    double const by = segment.info->running;
+    if constexpr (requires {
+                    kernels::scale(value, 0.0);
+                    kernels::each(value, value, [](auto x) { return x; });
+                  }) {
+      if (segment.info->by_sign) {
+        auto const against = [by](auto x, auto measured) {
+          return x - static_cast<decltype(x)>(by) * static_cast<decltype(x)>((measured > 0) - (measured < 0));
+        };
+        kernels::each(value, value, sum_of_terms(segment), against);
+        scratch_.reset();
+      } else {
+        kernels::scale(value, 1 - by);
+        for (auto const& term : segment.gradient.terms)
+          kernels::accumulate(value, term, by * scale * segment.gradient.scale);
+      }
+      for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(value));
     } else {
       throw config_error(
           text("trireme::optimizer_state: \"", segment.info->name,
@@ -33088,18 +33324,20 @@ class optimizer_state {
     }
   }
 
+  // In scratch memory if there are several.
+  tensor_view<typename Env::gradient const, space> sum_of_terms(update_segment<Env> const& segment) {
+    if (segment.gradient.terms.size() == 1) return segment.gradient.terms.front();
+    auto const sum = scratch_.template take<typename Env::gradient>({segment.value.size()});
+    ops::on<space>::reduce(std::span(&sum, 1), segment.gradient.terms);
+    return sum;
+  }
+
   void update_tensor(update_segment<Env> const& segment, Optimizer const& optimizer, std::int64_t step) {
     auto const& info = *segment.info;
-    auto gradient = segment.gradient.terms.front();
-    if (segment.gradient.terms.size() > 1) {
-      auto const sum = scratch_.template take<typename Env::gradient>(info.extents).flat();
-      ops::on<space>::reduce(std::span(&sum, 1), segment.gradient.terms);
-      gradient = sum;
-    }
-    optimizer.update(
-        tensor_update<Env>{info, segment.value.reshaped(info.extents), segment.moments, gradient.reshaped(info.extents),
-                           segment.gradient.scale, segment.outputs, scratch_},
-        step);
+    optimizer.update(tensor_update<Env>{info, segment.value.reshaped(info.extents), segment.moments,
+                                        sum_of_terms(segment).reshaped(info.extents), segment.gradient.scale,
+                                        segment.outputs, scratch_},
+                     step);
     scratch_.reset();
   }
 

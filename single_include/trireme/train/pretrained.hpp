@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 0d29db0444ff4134c6f1a54fca03fc2dc29084c74ab1ba1ff124f7a35fb8c21a
+// SHA-256 of the sources: a712be4ca9cd02162724e2eb1c198a84783b097d2e8f97a114dddf8c21144445
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -120,6 +120,7 @@ void expect_same_model(Model model, std::string const& directory, formats::file_
     // What does not change the function of the parameters, or only in training.
     if constexpr (requires { model.dropout; }) model.dropout = described.dropout;
     if constexpr (requires { model.balance; }) model.balance = described.balance;
+    if constexpr (requires { model.speed; }) model.speed = described.speed;
     if constexpr (requires { model.rotary; }) model.context = described.context;  // there is no table of positions
     model.checkpointed = described.checkpointed;
     if (describe(described) == describe(model)) return;
