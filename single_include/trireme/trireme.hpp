@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 79dcc72f1b6a432a48bbcb504fb9d65f77400b3caf89ac75a878480f6b127d9f
+// SHA-256 of the sources: 9827d86c40b9ebdee207314d544237d1657c169a36bbda4407997aa99cf10d50
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -58,8 +58,7 @@ struct bfloat16 {
 /// An IEEE binary16 number: 11 bits of precision up to 65504. Storage only; arithmetic happens in float.
 ///
 /// Numerics  converts from float by rounding to nearest, ties to even; subnormals are kept, NaN stays NaN. The same
-/// bits
-///           as the instructions of CPUs (F16C) and GPUs give.
+///           bits as the instructions of CPUs (F16C) and GPUs give.
 struct float16 {
   std::uint16_t bits = 0;
 
@@ -13305,10 +13304,9 @@ struct dropout {
 ///          repeated ones. With `rotary` each pass makes a table of width numbers a position, in scratch memory. With
 ///          `norm` it keeps x as well as its result, and a number for each row and head of queries and keys.
 /// Errors   config_error for heads that are no multiple of key_heads, a negative `rotary`, `window` or `norm`, a
-/// scaling
-///          that divides by no positive number, columns that do not make so many heads of one (with `rotary`: even)
-///          width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts samples or
-///          inputs are no tokens, and padding between words.
+///          scaling that divides by no positive number, columns that do not make so many heads of one (with `rotary`:
+///          even) width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts
+///          samples or inputs are no tokens, and padding between words.
 struct attend {
   static constexpr nn::flow flow = nn::flow::columns;
   std::int64_t heads = 1;
@@ -23175,8 +23173,7 @@ namespace trireme::parallel {
 /// Bytes    per rank and step: 2 n (p-1)/p elements of the wire type, n gradients, p ranks.
 /// Ranks    reproducible: a power of two, each with as many logical micro-batches.
 /// Numerics reproducible: gradients of logical micro-batches are summed in one fixed tree, so that weights have the
-/// same
-///          bits for any number of ranks. It keeps log2(m) + 1 more gradients, m micro-batches a rank.
+///          same bits for any number of ranks. It keeps log2(m) + 1 more gradients, m micro-batches a rank.
 /// Needs    has_all_reduce; has_all_gather for compressors whose payloads cannot be summed.
 struct data {
   using policy_category = slot::parallel;
@@ -23197,9 +23194,8 @@ struct data {
 /// only the own shard of parameters: a unit's are gathered before it runs and dropped afterwards.
 ///
 /// Bytes    per rank and step, m micro-batches a rank: stage 1 n (p-1)/p of the wire type and n (p-1)/p of the
-/// parameter
-///          type; stage 2 m times the first; stage 3 m times the first and about 2 m times the second (the last unit is
-///          not gathered twice). From stage 2 on each use of a tied tensor is reduced by itself.
+///          parameter type; stage 2 m times the first; stage 3 m times the first and about 2 m times the second (the
+///          last unit is not gathered twice). From stage 2 on each use of a tied tensor is reduced by itself.
 /// Numerics equals data bit for bit at stage 1. From stage 2 on each micro-batch is summed over the ranks first, then
 ///          the micro-batches: equal to data where a rank has one micro-batch and no tensor is tied, else up to
 ///          rounding. reproducible: as for data; from stage 2 on it then keeps whole gradients where a rank has several
@@ -24792,8 +24788,7 @@ class two_chunk_writer {
 /// The phases that DualPipe and its V form share.
 ///
 /// @param half    stages from the end to the turn (or the meeting)    @param place   of this stage among them
-/// @param each    micro-batches that each chunk takes                 @param near    the chunk that this end fills
-/// first
+/// @param each    micro-batches that each chunk takes                 @param near    the chunk filled first at this end
 template <class Emit>
 constexpr void dual_pipe_steps(two_chunk_writer<Emit>& out, int half, int place, int each, int near) {
   int const far = 1 - near;
@@ -35995,8 +35990,7 @@ class own_exchange : public Exchange {
   ///                   moments.
   /// @param votes      a number of your own that is summed over the ranks (a wish to stop, say).
   /// Errors   config_error for an optimizer of another type than in the first call, and for one that needs whole
-  /// tensors
-  ///          or freezes some, unless make_exchange was given it too; others as finish().
+  ///          tensors or freezes some, unless make_exchange was given it too; others as finish().
   template <class Optimizer>
   requires trireme::optimizer<Optimizer, Env> exchange_result step(Optimizer const& optimizer, std::int64_t votes = 0) {
     auto& moments = moments_of(optimizer);

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/tokenizer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: c64133e92ac867b6758d8a40fe662a134e57ba7947a99863e273cbedcb0e863b
+// SHA-256 of the sources: 239b338a46427c33cfa7ed434009098b5996810b04424084e98da8ee66dac96c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1047,8 +1047,7 @@ struct encoding {
 ///          has seen while it runs. A file may have 256 MiB.
 /// Threads  const; any number of callers.
 /// Errors   read() throws io_error, parse() format_error (path, byte, reason); encode() throws format_error if a text
-/// is
-///          not UTF-8.
+///          is not UTF-8.
 class tokenizer {
  public:
   [[nodiscard]] static tokenizer read(std::string const& path, file_system& files = real_files()) {
