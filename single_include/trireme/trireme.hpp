@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d009a86733ee5e362d910fbe44b79250bf5da6e59546ece67c36faeb851cb76c
+// SHA-256 of the sources: 3e3cefac01e99eaba5def7106eb399ff5ded52256818f5dafe4f8ef51a1125e7
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8729,7 +8729,7 @@ concept has_sample_read = requires(D const& data, std::span<std::int64_t const> 
 ///           ids[1], ... one after another, dense and row-major, to two buffers of the caller.
 /// Threads   read() is called from several threads at once.
 /// Not asked copying, an order, randomness: which sample comes when is the sampler's business.
-/// Models    data::function, data::in_memory, data::token_windows, data::held_out_windows.
+/// Models    data::function, data::in_memory, data::token_windows, data::held_out_windows, data::packed_windows.
 template <class D>
 concept dataset = has_sample_count<D> && has_sample_types<D> && has_sample_shapes<D> && has_sample_read<D>;
 
