@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9827d86c40b9ebdee207314d544237d1657c169a36bbda4407997aa99cf10d50
+// SHA-256 of the sources: 3bdb45f9182faabd8fd6b83ac888137b56d14fa2919cc9db61a2ddc2056a8111
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8741,7 +8741,7 @@ concept has_sample_read = requires(D const& data, std::span<std::int64_t const> 
 ///           ids[1], ... one after another, dense and row-major, to two buffers of the caller.
 /// Threads   read() is called from several threads at once.
 /// Not asked copying, an order, randomness: which sample comes when is the sampler's business.
-/// Models    data::function, data::in_memory, data::token_windows, data::held_out_windows.
+/// Models    data::function, data::in_memory, data::token_windows, data::held_out_windows, data::packed_windows.
 template <class D>
 concept dataset = has_sample_count<D> && has_sample_types<D> && has_sample_shapes<D> && has_sample_read<D>;
 
