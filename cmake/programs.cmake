@@ -45,6 +45,17 @@ function(trireme_uses_torch result file)
   endif()
 endfunction()
 
+# trireme_uses_utf8proc(result file): whether a source asks for tokenizers.
+function(trireme_uses_utf8proc result file)
+  file(STRINGS ${file} lines REGEX "^ *#include [\"<](trireme/formats/tokenizer\\.hpp|utf8proc\\.h)[\">]")
+  set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  if(lines)
+    set(${result} TRUE PARENT_SCOPE)
+  else()
+    set(${result} FALSE PARENT_SCOPE)
+  endif()
+endfunction()
+
 # trireme_directives(result key file): the values of the lines `// test-KEY: value` of a source, or `# test-KEY: value` of
 # a script.
 function(trireme_directives result key file)
@@ -59,8 +70,8 @@ if(TRIREME_COMPILED_PROGRAMS)
   set(TRIREME_LIBRARY trireme::compiled)
 endif()
 
-# trireme_program(target file [library]): an executable of one source; one that needs MPI or LibTorch is left out
-# where there is none.
+# trireme_program(target file [library]): an executable of one source; one that needs MPI, LibTorch or
+# utf8proc is left out where there is none.
 function(trireme_program target file)
   set(library ${TRIREME_LIBRARY})
   if(ARGC GREATER 2)
@@ -76,9 +87,14 @@ function(trireme_program target file)
     message(VERBOSE "trireme: ${target} needs LibTorch and is left out")
     return()
   endif()
+  trireme_uses_utf8proc(utf8proc ${file})
+  if(utf8proc AND NOT TARGET trireme::utf8proc)
+    message(VERBOSE "trireme: ${target} needs utf8proc and is left out")
+    return()
+  endif()
   add_executable(${target} ${file})
   target_link_libraries(${target} PRIVATE ${library} trireme_warnings $<$<BOOL:${mpi}>:trireme_mpi>
-                                          $<$<BOOL:${torch}>:trireme_torch>)
+                                          $<$<BOOL:${torch}>:trireme_torch> $<$<BOOL:${utf8proc}>:trireme_utf8proc>)
 endfunction()
 
 # trireme_quick(target): a program whose kernels are in the library, and which is compiled more often than it is run. Call

@@ -108,7 +108,8 @@ inline double parameters(trireme::nn::gpt const& model) {
 inline double parameters(trireme::nn::llama const& model) {
   auto const c = static_cast<double>(model.channels), keys = static_cast<double>(model.keys());
   auto const hidden = model.hidden > 0 ? static_cast<double>(model.hidden) : 8 * c / 3;
-  auto const block = 2 * c * c * (1 + keys / static_cast<double>(model.heads)) + 3 * c * hidden + 2 * c;
+  auto const rows = (static_cast<double>(model.heads) + keys) * static_cast<double>(model.width());
+  auto const block = 2 * c * rows + 3 * c * hidden + 2 * c;
   auto const tables = c * static_cast<double>(model.vocabulary) * (model.tied ? 1 : 2);
   return tables + c + static_cast<double>(model.layers) * block;
 }

@@ -42,7 +42,7 @@ class options {
     add("model", "gpt", "M", "gpt | llama (GPT-2's blocks, or LLaMA's)");
     add("from", "", "DIR",
         "begin with the model and the parameters in Hugging Face's files: config.json and model.safetensors, or an "
-        "index of several (GPT-2, LLaMA, Qwen 2, Mistral)");
+        "index of several (GPT-2, Llama, Qwen 2 and 3, Mistral)");
     add("layers", "4", "N", "blocks of the model");
     add("heads", "4", "N", "attention heads of a block");
     add("channels", "192", "N", "width of the residual stream; divisible by the heads");

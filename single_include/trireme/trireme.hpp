@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 68a24df1b3d7a0383dc245b1de5c20ad2f9953cce2ba6af68ea95958c9c9acb7
+// SHA-256 of the sources: 913a269e46bff53d178394826d63abfdef125a33aa14ec3ed234174a0f684cc4
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1810,7 +1810,7 @@ struct parameter_info {
   /// value), whatever the optimizer. The layer adds to its gradient, in each micro-batch, pass.weight times the number
   /// of samples times what it has measured; neither norm nor clipping sees it.
   double running = 0;
-  bool frozen = false;  ///< true: the model says that nobody trains it, whatever the optimizer
+  bool frozen = false;  ///< nobody trains it: it has values alone, see optim::groups
 
   [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
   [[nodiscard]] shape const& whole_extents() const noexcept { return is_part() ? whole : extents; }
@@ -10059,7 +10059,8 @@ struct pass {
   trireme::purpose purpose = trireme::purpose::train;
   loss_sum loss{};  ///< out: the sum of losses of this micro-batch; the same on all ranks of the group
   rank_groups<Env> const& groups = rank_groups<Env>::none();  ///< who shares this unit's work: some_group::of(pass)
-  std::size_t slot = 0;  ///< of what units save: micro-batches in flight have different ones
+  std::size_t slot = 0;             ///< of what units save: micro-batches in flight have different ones
+  std::int64_t rows_of_sample = 0;  ///< what the model says of it, see trireme::rows_of_sample()
   tensor_group<Env>& group = tensor_group<Env>::of(groups);       ///< of them the ranks that share this unit's matrices
   precision_state<typename Env::precision>* precision = nullptr;  ///< which may write operands of products itself
 
@@ -10233,6 +10234,18 @@ template <class M>
 concept staged_model = requires(M const& model, detail::counts_units& emit) {
   model.units(emit);
 };
+
+/// The rows of activations that a sample makes, for a model whose inputs do not show it (squares of an image, say), by
+/// its rows_of_sample(); 0 for all others: one a token of int32 inputs, else one.
+template <class M>
+[[nodiscard]] std::int64_t rows_of_sample([[maybe_unused]] M const& model) {
+  if constexpr (requires {
+                  { model.rows_of_sample() } -> std::convertible_to<std::int64_t>;
+                })
+    return model.rows_of_sample();
+  else
+    return 0;
+}
 
 /// A model whose units are layers of nn, so that its memory space needs their kernels: it says so by a static
 /// `made_of_layers`, to be refused in one sentence where they are lacking.
@@ -10416,153 +10429,52 @@ void emit_block(Emit& emit, Block const& block, bool saves_its_input_only) {
 // ---- trireme/nn/expression.hpp
 #include <tuple>
 
-// ---- trireme/contract/context_group.hpp
+// ---- trireme/core/pattern.hpp
 namespace trireme {
 
-/// Which positions of each sample a rank of a context group has, all samples alike: rank r has stretch r of as
-/// many equal ones as there are ranks, or, balanced, stretch r from either end, of twice as many. Causal attention
-/// costs a position the more the later it is; so balanced parts cost the same.
-struct context_part {
-  share own{};
-  bool balanced = false;
-  friend bool operator==(context_part const&, context_part const&) = default;
-
-  struct stretch {
-    std::int64_t row = 0;       ///< where it begins among the rows of a sample that lie here
-    std::int64_t position = 0;  ///< and in the whole sample
-    std::int64_t count = 0;
-    friend bool operator==(stretch const&, stretch const&) = default;
-  };
-  [[nodiscard]] constexpr int stretches() const noexcept { return balanced ? 2 : 1; }
-  /// The positions of a whole sample are a multiple of this.
-  [[nodiscard]] constexpr std::int64_t pieces() const noexcept { return std::int64_t{own.size} * stretches(); }
-  /// @param here  rows of a sample that lie here.
-  [[nodiscard]] constexpr stretch at(int which, std::int64_t here) const noexcept {
-    auto const count = here / stretches();
-    auto const piece = which == 0 ? own.rank : 2 * own.size - 1 - own.rank;
-    return {which * count, piece * count, count};
+/// Whether a name is what a pattern says: * stands for any letters, ? for one.
+[[nodiscard]] constexpr bool matches(std::string_view pattern, std::string_view name) noexcept {
+  std::size_t p = 0, n = 0, star = pattern.npos, from = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      from = n;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p;
+      ++n;
+    } else if (star != pattern.npos) {  // the star takes one letter more
+      p = star + 1;
+      n = ++from;
+    } else {
+      return false;
+    }
   }
-  [[nodiscard]] constexpr std::int64_t whole(std::int64_t here) const noexcept { return here * own.size; }
-};
-
-/// What attention keeps for its backward pass.
-template <class Env>
-struct attention_state {
-  using view = tensor_view<typename Env::compute, typename Env::space>;
-  view qkv;                                                        ///< queries, keys and values, side by side
-  view heads;                                                      ///< what came of them
-  tensor_view<typename Env::accumulate, typename Env::space> lse;  ///< logs of the softmax's denominators
-};
-
-/// The ranks that share each sample's positions, as layers see them: which ones lie here, and attention over all of
-/// them, the one thing that is not done row by row. A group of one has all positions, and is not asked to attend.
-///
-/// Ranks    collective: all members call the same in the same order.
-/// Numerics what is dropped out depends on positions in the whole sample.
-template <class Env>
-class context_group : public rank_group<context_group<Env>> {
- public:
-  using space = typename Env::space;
-  using view = tensor_view<typename Env::compute, space>;
-  using state = attention_state<Env>;
-
-  /// The group of a rank that has whole samples.
-  [[nodiscard]] static context_group& one();
-
-  [[nodiscard]] context_part const& part() const noexcept { return part_; }
-
-  /// Self-attention of the whole samples; heads is written. kept.qkv is this rank's rows of queries, keys and
-  /// values; all of kept lives on in `activations`.
-  /// @param shape  of what lies here.
-  virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,
-                      arena<space>& scratch, dropout_site const& dropout) = 0;
-  /// The gradient of attend: dqkv is written. heads is what it gave.
-  virtual void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
-                               arena<space>& scratch, dropout_site const& dropout) = 0;
-
- protected:
-  explicit context_group(context_part const& part) noexcept : rank_group<context_group<Env>>(part.own), part_(part) {}
-
- private:
-  context_part part_;
-};
-
-namespace detail {
-
-/// Has whole samples: layers attend to them on their own.
-template <class Env>
-class whole_context final : public context_group<Env> {
-  using typename context_group<Env>::space;
-  using typename context_group<Env>::view;
-  using typename context_group<Env>::state;
-
- public:
-  whole_context() noexcept : context_group<Env>({}) {}
-
- private:
-  void attend(view, state&, attention_shape const&, arena<space>&, arena<space>&, dropout_site const&) override {}
-  void attend_backward(view, view, view, state const&, attention_shape const&, arena<space>&,
-                       dropout_site const&) override {}
-};
-
-}  // namespace detail
-
-template <class Env>
-context_group<Env>& context_group<Env>::one() {
-  static detail::whole_context<Env> group;
-  return group;
+  return pattern.substr(p).find_first_not_of('*') == pattern.npos;
 }
-
-/// A model whose units work on any positions of a sample: they take positions from `context_group<Env>::of(pass)`,
-/// attend through it, and treat each row alike otherwise.
-template <class M>
-concept cuts_context = requires {
-  requires M::cuts_context;
-};
+/// Whether it is what one of several patterns says, which are separated by spaces.
+[[nodiscard]] constexpr bool matches_any(std::string_view patterns, std::string_view name) noexcept {
+  while (!patterns.empty()) {
+    auto const space = patterns.find(' ');
+    if (auto const one = patterns.substr(0, space); !one.empty() && matches(one, name)) return true;
+    patterns.remove_prefix(space == patterns.npos ? patterns.size() : space + 1);
+  }
+  return false;
+}
 
 }  // namespace trireme
 
-// ---- trireme/nn/detail/own_rows.hpp (goes on)
+// ---- trireme/nn/detail/packed_weights.hpp
 namespace trireme::nn::detail {
 
-/// The sum over the tensor group of what term(memory) computes. Where rows are cut, only the rows that lie here are
-/// kept among the activations; the term, which has all rows, goes to scratch memory.
-template <class Env, class Term>
-auto kept_sum(pass<Env>& pass, Term const& term) -> tensor_view<typename Env::compute, typename Env::space> {
-  if (!pass.group.cuts_rows()) return pass.group.reduce(term(pass.activations));
-  auto const here = pass.scratch.mark();
-  auto const own = pass.group.reduce(term(pass.scratch));
-  auto const y = pass.take(own.extents());
-  ops::on<typename Env::space>::copy(y, own);
-  pass.scratch.rewind(here);
-  return y;
-}
-
-/// Dropout of y, which has those of `rows` rows that lie here. What is dropped depends on sample and position in the
-/// whole sample alone, so any cut drops the same.
-template <class Env>
-void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t rows,
-               ops::dropout_site site) {
-  using kernels = ops::on<typename Env::space>;
-  if (!site.active()) return;
-  auto const columns = y.extent(1);
-  auto const here = pass.group.rows_here(rows);
-  auto const& part = context_group<Env>::of(pass).part();
-  site.first = here.first * columns;
-  site.whole = rows * columns;
-  if (part.own.size == 1) return kernels::dropout(y, site);
-  auto const samples = site.samples;
-  auto const context = rows / static_cast<std::int64_t>(samples.size());
-  site.whole = part.whole(context) * columns;
-  for (auto row = here.first; row < here.first + here.count;) {
-    auto const in_sample = row % context;
-    auto const at = part.at(in_sample < part.at(0, context).count ? 0 : 1, context);
-    auto const n = std::min(at.row + at.count - in_sample, here.first + here.count - row);
-    site.samples = samples.subspan(static_cast<std::size_t>(row / context), 1);
-    site.first = (at.position + in_sample - at.row) * columns;
-    kernels::dropout(y.rows(row - here.first, n), site);
-    row += n;
-  }
+/// Weights stored (inputs, outputs) as the products of this pass read them. They are packed once a version. Where the
+/// precision writes operands, they are written anew, to scratch memory that the caller rewinds.
+template <class Env, class Weights, class View>
+Weights& packed_weights(Weights& into, pass<Env>& pass, std::string_view name, View values) {
+  using element = std::remove_const_t<typename View::value_type>;
+  constexpr bool written = writes_operands<precision_state<typename Env::precision>, element, typename Env::space>;
+  into.bind(pass.operand(name, product_operand::role::weight, values), ops::orientation::in_out);
+  into.refresh(written ? pass.version | ops::passing_values : pass.version);
+  return into;
 }
 
 }  // namespace trireme::nn::detail
@@ -10789,6 +10701,15 @@ struct image {
   [[nodiscard]] constexpr std::int64_t size() const noexcept { return height * width * channels; }
 };
 
+/// Low-rank changes of products; nn::lora says what they are.
+struct lora_options {
+  std::int64_t rank = 8;     ///< 0: no changes, and nothing is frozen
+  double alpha = 16;         ///< changes are multiplied by alpha / rank
+  std::string layers = "*";  ///< which linear layers: patterns of their names, or of the ends of these behind a dot,
+                             ///< separated by spaces; * stands for any letters, ? for one: "self_attn.* down_proj"
+  friend bool operator==(lora_options const&, lora_options const&) = default;
+};
+
 template <class Env>
 class loss_node;
 
@@ -10806,6 +10727,7 @@ struct placing {
   columns wanted{};                ///< of the result of a product with role::spread
   ops::activation act = ops::activation::none;  ///< the activation behind, if this layer does it
   loss_node<Env>* loss = nullptr;               ///< the loss behind, if this layer does it
+  lora_options const* lora = nullptr;           ///< all parameters are frozen, and these changes are trained instead
 
   /// This rank's columns of each of the fused matrices that make up a row of `whole` numbers.
   [[nodiscard]] interval part(columns const& how, std::int64_t whole) const noexcept {
@@ -10820,11 +10742,12 @@ namespace detail {
 template <class Env>
 using view_of = tensor_view<typename Env::compute, typename Env::space>;
 
-/// Rows of the activations of a micro-batch, at the positions that lie here: one a token if the inputs are int32, else
-/// one a sample.
+/// Rows of the activations of a micro-batch, at the positions that lie here: as many a sample as the model says, or one
+/// a token if the inputs are int32, else one a sample.
 template <class Env>
 [[nodiscard]] std::int64_t rows_of(pass<Env> const& pass) {
   auto const& inputs = pass.batch.inputs;
+  if (pass.rows_of_sample > 0) return pass.batch.count() * pass.rows_of_sample;
   return inputs.type == dtype::i32 ? inputs.extents.size() : pass.batch.count();
 }
 
@@ -10956,6 +10879,9 @@ class node {
   [[nodiscard]] detail::node_facts const& facts() const noexcept { return facts_; }
 
   virtual void visit(detail::parameter_visitor<Env> const&) {}
+  /// Of a product whose work a tensor group shares: the parameters that every rank has whole, and of whose gradients it
+  /// forms a term.
+  virtual void visit_terms(detail::parameter_visitor<Env> const&) {}
   /// Whether it does nothing in this pass.
   [[nodiscard]] virtual bool idle(pass<Env> const&) const { return false; }
   /// Returns y, in memory of `to`, or in that of x if x is `ours`.
@@ -10985,6 +10911,275 @@ template <class Env>
 using node_pointer = std::unique_ptr<node<Env>>;
 
 }  // namespace trireme::nn
+
+// ---- trireme/nn/detail/low_rank.hpp (goes on)
+namespace trireme::nn::detail {
+
+inline constexpr std::string_view first_factor = ".lora_A.weight", second_factor = ".lora_B.weight";
+
+[[nodiscard]] constexpr bool is_low_rank_factor(std::string_view parameter) noexcept {
+  return parameter.ends_with(first_factor) || parameter.ends_with(second_factor);
+}
+/// Running means stay: nobody trains them anyway.
+inline void freeze_all_but_changes(parameter_info& info) {
+  info.frozen = info.running == 0 && !is_low_rank_factor(info.name);
+}
+
+/// Whether one of some patterns fits a layer's name, or the end of it behind a dot.
+[[nodiscard]] constexpr bool changes_layer(lora_options const& what, std::string_view name) noexcept {
+  if (what.rank == 0) return false;
+  while (!matches_any(what.layers, name)) {
+    auto const dot = name.find('.');
+    if (dot == name.npos) return false;
+    name.remove_prefix(dot + 1);
+  }
+  return true;
+}
+
+/// The low-rank change of a product: y += alpha / rank * (x a) b.
+///
+/// Shapes   x (rows, inputs), y (rows, outputs), a (inputs, rank), b (rank, outputs): of the part that lies here. A
+///          product that is cut by columns cuts b, one that is cut by rows cuts a; the other factor is whole on every
+///          rank, and its gradient is a term.
+/// Bytes    keeps alpha / rank * x a, and between the halves of backward nothing.
+template <class Env>
+class low_rank_change {
+  using space = typename Env::space;
+  using value = typename Env::compute;
+  using kernels = ops::on<space>;
+  using view = view_of<Env>;
+
+ public:
+  low_rank_change(lora_options const& what, std::string const& layer, parameter_info const& weight)
+      : factor_(what.alpha / static_cast<double>(what.rank)), rank_(what.rank) {
+    auto const& whole = weight.whole_extents();
+    int const last = whole.rank() - 1;
+    shape second{rank_};
+    for (int axis = 1; axis <= last; ++axis) second.push_back(whole[axis]);
+    initial const start{initial::distribution::normal, 1 / static_cast<double>(rank_)};
+    a_.info = {text(layer, first_factor), {whole[0], rank_}, start, true};
+    b_.info = {text(layer, second_factor), second, {}, true};
+    if (!weight.is_part()) return;
+    bool const by_rows = weight.extents[0] < whole[0];
+    int const axis = by_rows ? 0 : last;
+    auto& cut = by_rows ? a_.info : b_.info;
+    cut = part_of(cut, axis, {weight.first[axis], weight.extents[axis]});
+  }
+
+  void visit(parameter_visitor<Env> const& each) {
+    each(a_);
+    each(b_);
+  }
+  void visit_whole(parameter_visitor<Env> const& each) {
+    if (!a_.info.is_part()) each(a_);
+    if (!b_.info.is_part()) each(b_);
+  }
+
+  void forward(pass<Env>& pass, view y, view x) {
+    auto& inner = inner_[pass];
+    auto& memory = pass.training() ? pass.activations : pass.scratch;
+    inner = memory.template take<value>({x.extent(0), rank_});
+    kernels::linear(inner, x, packed(pass, packed_a_, a_, a_.info.extents[0], rank_));
+    scale(inner);
+    kernels::linear(y, inner, packed_second(pass), {.residual = y});
+  }
+  /// dx (+)= what the change adds to the gradient of x.
+  void backward_input(pass<Env>& pass, view dx, view dy, bool accumulate) {
+    auto const mark = pass.scratch.mark();
+    kernels::linear_backward_input(dx, through_second(pass, dy), packed(pass, packed_a_, a_, a_.info.extents[0], rank_),
+                                   {.accumulate = accumulate});
+    pass.scratch.rewind(mark);
+  }
+  void backward_weight(pass<Env>& pass, view x, view dy) {
+    auto const mark = pass.scratch.mark();
+    kernels::linear_backward_weight(b_.gradient.reshaped({rank_, columns()}), {}, inner_[pass], dy,
+                                    ops::orientation::in_out);
+    kernels::linear_backward_weight(a_.gradient, {}, x, through_second(pass, dy), ops::orientation::in_out);
+    pass.scratch.rewind(mark);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t columns() const { return b_.info.extents.size() / rank_; }
+  [[nodiscard]] view through_second(pass<Env>& pass, view dy) {
+    auto const inner = pass.scratch.template take<value>({dy.extent(0), rank_});
+    kernels::linear_backward_input(inner, dy, packed_second(pass));
+    scale(inner);
+    return inner;
+  }
+  void scale(view inner) const {
+    if constexpr (requires { kernels::scale(inner, factor_); }) {
+      kernels::scale(inner, factor_);
+    } else {
+      throw config_error("trireme::nn::lora: the kernels of this memory space have no scale(); add it to them");
+    }
+  }
+  auto& packed_second(pass<Env>& pass) { return packed(pass, packed_b_, b_, rank_, columns()); }
+  static auto& packed(pass<Env>& pass, ops::weights<value, space>& into, parameter<Env> const& of, std::int64_t inputs,
+                      std::int64_t outputs) {
+    into.bind(of.value.reshaped({inputs, outputs}), ops::orientation::in_out);
+    into.refresh(pass.version);
+    return into;
+  }
+
+  double factor_;
+  std::int64_t rank_;
+  parameter<Env> a_{}, b_{};
+  ops::weights<value, space> packed_a_, packed_b_;
+  per_slot<view> inner_;  // alpha / rank * x a
+};
+
+}  // namespace trireme::nn::detail
+
+// ---- trireme/contract/context_group.hpp
+namespace trireme {
+
+/// Which positions of each sample a rank of a context group has, all samples alike: rank r has stretch r of as
+/// many equal ones as there are ranks, or, balanced, stretch r from either end, of twice as many. Causal attention
+/// costs a position the more the later it is; so balanced parts cost the same.
+struct context_part {
+  share own{};
+  bool balanced = false;
+  friend bool operator==(context_part const&, context_part const&) = default;
+
+  struct stretch {
+    std::int64_t row = 0;       ///< where it begins among the rows of a sample that lie here
+    std::int64_t position = 0;  ///< and in the whole sample
+    std::int64_t count = 0;
+    friend bool operator==(stretch const&, stretch const&) = default;
+  };
+  [[nodiscard]] constexpr int stretches() const noexcept { return balanced ? 2 : 1; }
+  /// The positions of a whole sample are a multiple of this.
+  [[nodiscard]] constexpr std::int64_t pieces() const noexcept { return std::int64_t{own.size} * stretches(); }
+  /// @param here  rows of a sample that lie here.
+  [[nodiscard]] constexpr stretch at(int which, std::int64_t here) const noexcept {
+    auto const count = here / stretches();
+    auto const piece = which == 0 ? own.rank : 2 * own.size - 1 - own.rank;
+    return {which * count, piece * count, count};
+  }
+  [[nodiscard]] constexpr std::int64_t whole(std::int64_t here) const noexcept { return here * own.size; }
+};
+
+/// What attention keeps for its backward pass.
+template <class Env>
+struct attention_state {
+  using view = tensor_view<typename Env::compute, typename Env::space>;
+  view qkv;                                                        ///< queries, keys and values, side by side
+  view heads;                                                      ///< what came of them
+  tensor_view<typename Env::accumulate, typename Env::space> lse;  ///< logs of the softmax's denominators
+};
+
+/// The ranks that share each sample's positions, as layers see them: which ones lie here, and attention over all of
+/// them, the one thing that is not done row by row. A group of one has all positions, and is not asked to attend.
+///
+/// Ranks    collective: all members call the same in the same order.
+/// Numerics what is dropped out depends on positions in the whole sample.
+template <class Env>
+class context_group : public rank_group<context_group<Env>> {
+ public:
+  using space = typename Env::space;
+  using view = tensor_view<typename Env::compute, space>;
+  using state = attention_state<Env>;
+
+  /// The group of a rank that has whole samples.
+  [[nodiscard]] static context_group& one();
+
+  [[nodiscard]] context_part const& part() const noexcept { return part_; }
+
+  /// Self-attention of the whole samples; heads is written. kept.qkv is this rank's rows of queries, keys and
+  /// values; all of kept lives on in `activations`.
+  /// @param shape  of what lies here.
+  virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,
+                      arena<space>& scratch, dropout_site const& dropout) = 0;
+  /// The gradient of attend: dqkv is written. heads is what it gave.
+  virtual void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
+                               arena<space>& scratch, dropout_site const& dropout) = 0;
+
+ protected:
+  explicit context_group(context_part const& part) noexcept : rank_group<context_group<Env>>(part.own), part_(part) {}
+
+ private:
+  context_part part_;
+};
+
+namespace detail {
+
+/// Has whole samples: layers attend to them on their own.
+template <class Env>
+class whole_context final : public context_group<Env> {
+  using typename context_group<Env>::space;
+  using typename context_group<Env>::view;
+  using typename context_group<Env>::state;
+
+ public:
+  whole_context() noexcept : context_group<Env>({}) {}
+
+ private:
+  void attend(view, state&, attention_shape const&, arena<space>&, arena<space>&, dropout_site const&) override {}
+  void attend_backward(view, view, view, state const&, attention_shape const&, arena<space>&,
+                       dropout_site const&) override {}
+};
+
+}  // namespace detail
+
+template <class Env>
+context_group<Env>& context_group<Env>::one() {
+  static detail::whole_context<Env> group;
+  return group;
+}
+
+/// A model whose units work on any positions of a sample: they take positions from `context_group<Env>::of(pass)`,
+/// attend through it, and treat each row alike otherwise.
+template <class M>
+concept cuts_context = requires {
+  requires M::cuts_context;
+};
+
+}  // namespace trireme
+
+// ---- trireme/nn/detail/own_rows.hpp (goes on)
+namespace trireme::nn::detail {
+
+/// The sum over the tensor group of what term(memory) computes. Where rows are cut, only the rows that lie here are
+/// kept among the activations; the term, which has all rows, goes to scratch memory.
+template <class Env, class Term>
+auto kept_sum(pass<Env>& pass, Term const& term) -> tensor_view<typename Env::compute, typename Env::space> {
+  if (!pass.group.cuts_rows()) return pass.group.reduce(term(pass.activations));
+  auto const here = pass.scratch.mark();
+  auto const own = pass.group.reduce(term(pass.scratch));
+  auto const y = pass.take(own.extents());
+  ops::on<typename Env::space>::copy(y, own);
+  pass.scratch.rewind(here);
+  return y;
+}
+
+/// Dropout of y, which has those of `rows` rows that lie here. What is dropped depends on sample and position in the
+/// whole sample alone, so any cut drops the same.
+template <class Env>
+void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t rows,
+               ops::dropout_site site) {
+  using kernels = ops::on<typename Env::space>;
+  if (!site.active()) return;
+  auto const columns = y.extent(1);
+  auto const here = pass.group.rows_here(rows);
+  auto const& part = context_group<Env>::of(pass).part();
+  site.first = here.first * columns;
+  site.whole = rows * columns;
+  if (part.own.size == 1) return kernels::dropout(y, site);
+  auto const samples = site.samples;
+  auto const context = rows / static_cast<std::int64_t>(samples.size());
+  site.whole = part.whole(context) * columns;
+  for (auto row = here.first; row < here.first + here.count;) {
+    auto const in_sample = row % context;
+    auto const at = part.at(in_sample < part.at(0, context).count ? 0 : 1, context);
+    auto const n = std::min(at.row + at.count - in_sample, here.first + here.count - row);
+    site.samples = samples.subspan(static_cast<std::size_t>(row / context), 1);
+    site.first = (at.position + in_sample - at.row) * columns;
+    kernels::dropout(y.rows(row - here.first, n), site);
+    row += n;
+  }
+}
+
+}  // namespace trireme::nn::detail
 
 // ---- trireme/nn/detail/chain_node.hpp (goes on)
 namespace trireme::nn::detail {
@@ -11041,15 +11236,18 @@ class chain_node {
         at.wanted = taker == nodes_.size() ? outside : nodes_[taker]->wants(nodes_[i]->width(at.width), at.own);
       }
       nodes_[i]->place(at, steps_[i]);
+      if (at.lora != nullptr) nodes_[i]->visit([](auto& each) { freeze_all_but_changes(each.info); });
     }
     parameters_.resize(nodes_.size());
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       auto const& step = steps_[i];
       bool const some_columns = step.as == role::here && step.takes == lie::columns;
-      if (step.absorbed || nodes_[i]->facts().inside || (step.takes != lie::rows && !some_columns)) continue;
-      nodes_[i]->visit([&](parameter<Env>& each) {
-        if (!some_columns || !each.info.is_part()) parameters_[i].push_back(&each);
-      });
+      if (step.absorbed || nodes_[i]->facts().inside) continue;
+      auto const add = [&](parameter<Env>& each) {
+        if (!each.info.frozen && (!some_columns || !each.info.is_part())) parameters_[i].push_back(&each);
+      };
+      if (step.takes == lie::rows || some_columns) nodes_[i]->visit(add);
+      if (step.as == role::spread || step.as == role::collect) nodes_[i]->visit_terms(add);
     }
   }
   void visit(parameter_visitor<Env> const& each) {
@@ -11308,7 +11506,7 @@ class chain_node {
   [[nodiscard]] sum_of_rows begin_sum_of_rows(pass<Env>& pass, std::size_t i) {
     sum_of_rows sum{pass.scratch.mark(), {}};
     auto const& own = parameters_[i];
-    bool const cut = steps_[i].takes == lie::columns ? pass.group.size() > 1 : pass.group.cuts_rows();
+    bool const cut = steps_[i].takes == lie::rows ? pass.group.cuts_rows() : pass.group.size() > 1;
     if (own.empty() || !cut) return sum;
     std::int64_t size = 0;
     for (auto const* each : own) size += each->gradient.size();
@@ -11688,48 +11886,76 @@ template <class Env, class L>
 
 namespace detail {
 
+/// What a node of chains that all read its input has in common.
 template <class Env>
-class residual_node final : public node<Env> {
+class branching_node : public node<Env> {
+ public:
+  using typename node<Env>::view;
+
+  void visit(parameter_visitor<Env> const& each) final {
+    for (auto& one : branches_) one.visit(each);
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) final {
+    for (auto& each : branches_) each.backward_weight(pass, x);
+  }
+  void serve_forward(pass<Env>& pass) final {
+    for (auto& each : branches_) each.serve_forward(pass);
+  }
+  void serve_backward(pass<Env>& pass) final {
+    for (auto i = branches_.size(); i-- > 0;) branches_[i].serve_backward(pass);
+  }
+
+ protected:
+  template <class... Nodes>
+  explicit branching_node(Nodes... of_each) {
+    this->facts_.inside = true;
+    (branches_.emplace_back(std::move(of_each)), ...);
+  }
+
+  std::vector<chain_node<Env>> branches_;
+};
+
+template <class Env>
+class residual_node final : public branching_node<Env> {
+  using branching_node<Env>::branches_;
+
  public:
   using typename node<Env>::view;
   using typename node<Env>::space;
 
   template <class Chain>
   explicit residual_node(residual_of<Chain> const& what) : residual_node(nodes_of<Env>(what.branch)) {}
-  explicit residual_node(std::vector<node_pointer<Env>> branch) : branch_(std::move(branch)) {
-    this->facts_.inside = this->facts_.in_place = true;
+  explicit residual_node(std::vector<node_pointer<Env>> branch) : branching_node<Env>(std::move(branch)) {
+    this->facts_.in_place = true;
   }
   [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
-  void visit(parameter_visitor<Env> const& each) override { branch_.visit(each); }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
-    return branch_.forward(pass, x.v, x.v);
+    return branch().forward(pass, x.v, x.v);
   }
   // d is already the gradient of x along the residual stream; the branch adds its own to it.
   void backward_in_place(pass<Env>& pass, layer_input<Env> x, gradient<Env> d, half when) override {
     auto const mark = pass.scratch.mark();
-    branch_.backward(pass, x, {d.v, false, memory::passing}, {d.v, true}, when);
+    branch().backward(pass, x, {d.v, false, memory::passing}, {d.v, true}, when);
     pass.scratch.rewind(mark);
   }
-  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override { branch_.backward_weight(pass, x); }
-  void serve_forward(pass<Env>& pass) override { branch_.serve_forward(pass); }
-  void serve_backward(pass<Env>& pass) override { branch_.serve_backward(pass); }
 
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
     auto const from = at.width;
     auto const image = at.image;
-    branch_.place(at, lie::rows, lie::rows);
+    branch().place(at, lie::rows, lie::rows);
     bool const alike = at.image == image || image.size() != from;
     if (at.width == from && alike) return;
     throw config_error(text("trireme::nn::residual: a branch of ", at.name, " makes rows of ", at.width,
                             " numbers from rows of ", from, "; what is added to its input must be as wide",
                             alike ? "" : ", and images of one shape"));
   }
-  chain_node<Env> branch_;
+  [[nodiscard]] chain_node<Env>& branch() { return branches_[0]; }
 };
 
 template <class Env>
-class product_node final : public node<Env> {
+class product_node final : public branching_node<Env> {
+  using branching_node<Env>::branches_;
   using kernels = ops::on<typename Env::space>;
 
  public:
@@ -11739,22 +11965,18 @@ class product_node final : public node<Env> {
   template <class A, class B>
   explicit product_node(product_of<A, B> const& what) : product_node(nodes_of<Env>(what.a), nodes_of<Env>(what.b)) {}
   product_node(std::vector<node_pointer<Env>> a, std::vector<node_pointer<Env>> b)
-      : a_(std::move(a)), b_(std::move(b)) {
-    this->facts_.inside = this->facts_.accumulates = true;
+      : branching_node<Env>(std::move(a), std::move(b)) {
+    this->facts_.accumulates = true;
   }
   [[nodiscard]] layer_says says() const override {
-    auto const a = a_.as_branch(), b = b_.as_branch();
+    auto const a = branches_[0].as_branch(), b = branches_[1].as_branch();
     return {.does = flow::fork, .spreads = a.spreads && b.spreads, .shares_entry = a.shares_entry && b.shares_entry};
   }
-  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return a_.width(from); }
-  void visit(parameter_visitor<Env> const& each) override {
-    a_.visit(each);
-    b_.visit(each);
-  }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return branches_[0].width(from); }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
     auto& kept = kept_[pass];
-    kept.a = a_.forward(pass, x.v);
-    kept.b = b_.forward(pass, x.v);
+    kept.a = branches_[0].forward(pass, x.v);
+    kept.b = branches_[1].forward(pass, x.v);
     auto const y = to.template take<typename Env::compute>(kept.a.v.extents());
     kernels::elementwise_product(y, kept.a.v, kept.b.v);
     return {y, true};
@@ -11765,15 +11987,9 @@ class product_node final : public node<Env> {
     auto const a = factor(pass, kept.a, x), b = factor(pass, kept.b, x);
     auto const da = times(pass, dy, b, kept.b.ours, when);
     auto const db = times(pass, dy, a, kept.a.ours, when);
-    a_.backward(pass, x, da, {to.into, to.accumulate}, when);
-    b_.backward(pass, x, db, {to.into, true}, when);
+    branches_[0].backward(pass, x, da, {to.into, to.accumulate}, when);
+    branches_[1].backward(pass, x, db, {to.into, true}, when);
   }
-  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
-    a_.backward_weight(pass, x);
-    b_.backward_weight(pass, x);
-  }
-  void serve_forward(pass<Env>& pass) override { a_.serve_forward(pass), b_.serve_forward(pass); }
-  void serve_backward(pass<Env>& pass) override { b_.serve_backward(pass), a_.serve_backward(pass); }
 
  private:
   struct saved {
@@ -11783,11 +11999,11 @@ class product_node final : public node<Env> {
     auto const before = at;
     bool const spread = step.as == role::spread;
     auto const exit = spread ? lie::columns : lie::rows;
-    a_.place(at, step.takes, exit);
+    branches_[0].place(at, step.takes, exit);
     auto const one = at;
     at.width = before.width, at.cut = before.cut, at.wanted = before.wanted, at.act = before.act;
     at.image = before.image;
-    b_.place(at, step.takes, exit);
+    branches_[1].place(at, step.takes, exit);
     if (one.width == at.width && (!spread || one.cut == at.cut)) return;
     throw config_error(text("trireme::nn::product: the factors of ", at.name, " are ", one.width, " and ", at.width,
                             " numbers wide; both must be as wide, and cut alike"));
@@ -11803,12 +12019,12 @@ class product_node final : public node<Env> {
     kernels::elementwise_product(d, dy, by);
     return {d, true, ours || later ? memory::kept : memory::scratch};
   }
-  chain_node<Env> a_, b_;
   per_slot<saved> kept_;
 };
 
 template <class Env>
-class beside_node final : public node<Env> {
+class beside_node final : public branching_node<Env> {
+  using branching_node<Env>::branches_;
   using kernels = ops::on<typename Env::space>;
   using value = typename Env::compute;
 
@@ -11828,9 +12044,6 @@ class beside_node final : public node<Env> {
     std::int64_t sum = 0;
     for (auto const& each : branches_) sum += each.width(from);
     return sum;
-  }
-  void visit(parameter_visitor<Env> const& each) override {
-    for (auto& one : branches_) one.visit(each);
   }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
     auto const y = to.template take<value>({x.v.extent(0), all_columns()});
@@ -11856,18 +12069,9 @@ class beside_node final : public node<Env> {
                             {to.into, to.accumulate || i > 0}, when);
     }
   }
-  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
-    for (auto& each : branches_) each.backward_weight(pass, x);
-  }
-  void serve_forward(pass<Env>& pass) override {
-    for (auto& each : branches_) each.serve_forward(pass);
-  }
-  void serve_backward(pass<Env>& pass) override {
-    for (auto i = branches_.size(); i-- > 0;) branches_[i].serve_backward(pass);
-  }
 
  private:
-  beside_node() { this->facts_.inside = this->facts_.accumulates = true; }
+  beside_node() { this->facts_.accumulates = true; }
   void do_place(placing<Env>& at, layer_step const& step) override {
     auto const from = at.width;
     auto const image = at.image;
@@ -11883,7 +12087,6 @@ class beside_node final : public node<Env> {
     return std::accumulate(columns_.begin(), columns_.end(), std::int64_t{0});
   }
 
-  std::vector<chain_node<Env>> branches_;
   std::vector<std::int64_t> columns_;  // of each branch's result
 };
 
@@ -11924,16 +12127,17 @@ class expression {
 
   template <unit_of_layers Unit>
   explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
-      : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups) {
+      : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups, changes_of(unit)) {
     static_assert(detail::check<std::remove_cvref_t<decltype(unit.layers())>>::fits_unit());
   }
   expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
-             rank_groups<Env> const& groups)
+             rank_groups<Env> const& groups, lora_options const* lora = nullptr)
       : layers_(std::move(nodes)) {
     auto const says = layers_.says();
     begins_ = entry_of(says) == lie::nothing;
     ends_ = exit_of(says) == lie::nothing;
     placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, {}, site};
+    at.lora = lora;
     layers_.place(at, entry_of(says), exit_of(says));
   }
   void visit(auto&& each) {
@@ -11951,6 +12155,14 @@ class expression {
   void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
 
  private:
+  template <class Unit>
+  static lora_options const* changes_of([[maybe_unused]] Unit const& unit) {
+    if constexpr (requires { unit.lora(); }) {
+      return unit.lora();
+    } else {
+      return nullptr;
+    }
+  }
   // The gradient that goes to the unit before must not lie in scratch memory, which ends with this unit.
   view backward(pass<Env>& pass, saved& kept, view dy, detail::half when) {
     detail::target<Env> out;
@@ -12308,22 +12520,6 @@ expert_group<Env>& expert_group<Env>::one() {
 }
 
 }  // namespace trireme
-
-// ---- trireme/nn/detail/packed_weights.hpp
-namespace trireme::nn::detail {
-
-/// Weights stored (inputs, outputs) as the products of this pass read them. They are packed once a version. Where the
-/// precision writes operands, they are written anew, to scratch memory that the caller rewinds.
-template <class Env, class Weights, class View>
-Weights& packed_weights(Weights& into, pass<Env>& pass, std::string_view name, View values) {
-  using element = std::remove_const_t<typename View::value_type>;
-  constexpr bool written = writes_operands<precision_state<typename Env::precision>, element, typename Env::space>;
-  into.bind(pass.operand(name, product_operand::role::weight, values), ops::orientation::in_out);
-  into.refresh(written ? pass.version | ops::passing_values : pass.version);
-  return into;
-}
-
-}  // namespace trireme::nn::detail
 
 // ---- trireme/nn/experts.hpp (goes on)
 namespace trireme::nn {
@@ -12692,7 +12888,7 @@ struct node_of<Env, experts> {
 
 }  // namespace trireme::nn
 
-// ---- trireme/nn/detail/expect_positive.hpp
+// ---- trireme/nn/detail/expect.hpp
 namespace trireme::nn::detail {
 
 /// Throws config_error for the first size of a model's description that is below 1.
@@ -12700,6 +12896,18 @@ inline void expect_positive(char const* model, std::initializer_list<std::pair<c
   for (auto const& [what, number] : sizes)
     if (number < 1)
       throw config_error(text("trireme::nn::", model, ": ", what, " is ", number, "; it must be at least 1"));
+}
+
+/// Throws config_error unless the channels of a model make so many heads of one width.
+inline void expect_heads(char const* model, std::int64_t channels, std::int64_t heads) {
+  if (channels % heads == 0) return;
+  throw config_error(text("trireme::nn::", model, ": ", channels, " channels are not divisible by ", heads, " heads"));
+}
+
+/// Throws config_error unless a dropout is in [0, 1).
+inline void expect_dropout(char const* model, double dropout) {
+  if (dropout >= 0 && dropout < 1) return;
+  throw config_error(text("trireme::nn::", model, ": dropout ", dropout, " is not in [0, 1)"));
 }
 
 }  // namespace trireme::nn::detail
@@ -12755,6 +12963,50 @@ struct file_layout {
 };
 
 }  // namespace trireme::nn
+
+// ---- trireme/nn/detail/attention.hpp
+namespace trireme::nn::detail {
+
+/// The rotations of those positions of a sample that lie here, of `width` numbers each, in scratch memory.
+template <class Env>
+auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotary_scaling const& scaling) {
+  auto const context = positions_of(pass);
+  auto const table = pass.scratch.template take<typename Env::accumulate>({context, width});
+  auto const& part = context_group<Env>::of(pass).part();
+  for (int which = 0; which < part.stretches(); ++which) {
+    auto const at = part.own.size == 1 ? context_part::stretch{0, 0, context} : part.at(which, context);
+    ops::on<typename Env::space>::rotations(table.rows(at.row, at.count), at.position, base, scaling);
+    if (part.own.size == 1) break;
+  }
+  return table;
+}
+
+/// Attention of kept.qkv, alone or over the ranks that share positions; y is written.
+/// @param seen  makes what tokens let each position see, in scratch memory; called only where samples are whole.
+template <class Env, class Seen>
+void attend_all(pass<Env>& pass, view_of<Env> y, attention_state<Env>& kept, attention_shape const& shape,
+                ops::dropout_site const& site, Seen const& seen) {
+  if (auto& group = context_group<Env>::of(pass); group.size() > 1) {
+    return group.attend(y, kept, shape, pass.activations, pass.scratch, site);
+  }
+  kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
+  auto const mark = pass.scratch.mark();
+  ops::on<typename Env::space>::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site, seen());
+  pass.scratch.rewind(mark);
+}
+
+/// Its gradient: dqkv is written. y is what it gave.
+template <class Env, class Seen>
+void attend_all_backward(pass<Env>& pass, view_of<Env> dqkv, view_of<Env> dy, view_of<Env> y,
+                         attention_state<Env> const& kept, attention_shape const& shape, ops::dropout_site const& site,
+                         Seen const& seen) {
+  if (auto& group = context_group<Env>::of(pass); group.size() > 1) {
+    return group.attend_backward(dqkv, dy, y, kept, shape, pass.scratch, site);
+  }
+  ops::on<typename Env::space>::attention_backward(dqkv, dy, y, kept.lse, kept.qkv, shape, pass.scratch, site, seen());
+}
+
+}  // namespace trireme::nn::detail
 
 // ---- trireme/nn/detail/drop_columns.hpp
 namespace trireme::nn::detail {
@@ -12978,31 +13230,52 @@ class linear_node final : public node<Env> {
   }
   [[nodiscard]] layer_says says() const override { return says_of<linear>::value; }
   [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
+  // The factors of a change come before the weights: who puts them together for files has them when these come.
   void visit(parameter_visitor<Env> const& each) override {
+    if (change_) change_->visit(each);
     each(weight_);
     if (what_.bias) each(bias_);
   }
+  void visit_terms(parameter_visitor<Env> const& each) override {
+    if (change_) change_->visit_whole(each);
+  }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view residual) override {
     auto const y = to.template take<value>({x.v.extent(0), outputs_});
+    bool const activates = act_ != ops::activation::none;
     auto& before = before_[pass];
-    before = act_ != ops::activation::none && pass.training() ? pass.take(y.extents()) : view{};
+    before = activates && pass.training() ? pass.take(y.extents()) : view{};
     auto const mark = pass.scratch.mark();
-    kernels::linear(y, operand(pass, product_operand::role::input, x.v), packed(pass),
-                    {adds_bias_ ? bias_.value : decltype(bias_.value){}, act_, before, residual});
+    auto const input = operand(pass, product_operand::role::input, x.v);
+    auto const bias = adds_bias_ ? bias_.value : decltype(bias_.value){};
+    if (!change_) {
+      kernels::linear(y, input, packed(pass), {bias, act_, before, residual});
+    } else {  // the activation has to wait for the change
+      auto const sum = !activates ? y : pass.training() ? before : pass.scratch.template take<value>(y.extents());
+      kernels::linear(sum, input, packed(pass), {.bias = bias, .residual = residual});
+      change_->forward(pass, sum, x.v);
+      if (activates) kernels::activate(y, sum, act_);
+    }
     pass.scratch.rewind(mark);
     return {y, true};
   }
   void backward_input(pass<Env>& pass, layer_input<Env>, view, view dy, target<Env> to, half) override {
     auto const mark = pass.scratch.mark();
+    if (change_) change_->backward_input(pass, to.into, dy, to.accumulate);
     kernels::linear_backward_input(to.into, operand(pass, product_operand::role::gradient, dy), packed(pass),
-                                   {to.act, to.before, to.accumulate});
+                                   {to.act, to.before, to.accumulate || change_.has_value()});
     pass.scratch.rewind(mark);
   }
   void backward_weight(pass<Env>& pass, layer_input<Env> x, view dy) override {
+    bool const trains = !weight_.info.frozen;
+    if (!trains && !change_) return;
     auto const mark = pass.scratch.mark();
-    kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
-                                    operand(pass, product_operand::role::input, x.get(pass)),
-                                    operand(pass, product_operand::role::gradient, dy), ops::orientation::in_out);
+    auto const all = x.get(pass);
+    if (change_) change_->backward_weight(pass, all, dy);
+    if (trains) {
+      kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
+                                      operand(pass, product_operand::role::input, all),
+                                      operand(pass, product_operand::role::gradient, dy), ops::orientation::in_out);
+    }
     pass.scratch.rewind(mark);
   }
   [[nodiscard]] fused_activation<Env> fused(pass<Env> const& pass) override { return {act_, before_[pass]}; }
@@ -13047,6 +13320,10 @@ class linear_node final : public node<Env> {
       }
       at.cut = at.wanted;
     }
+    if (at.lora != nullptr && changes_layer(*at.lora, at.name)) {
+      change_.emplace(*at.lora, at.name, weight_.info);
+      this->facts_.does_slope = false;  // dx has two terms
+    }
     at.width = what_.outputs;
   }
   // What the product reads: x itself, or the operand that the precision writes.
@@ -13062,6 +13339,7 @@ class linear_node final : public node<Env> {
   ops::activation act_ = ops::activation::none;
   bool adds_bias_ = true;
   parameter<Env> weight_{}, bias_{};
+  std::optional<low_rank_change<Env>> change_;
   ops::weights<value, space> packed_;
   per_slot<view> before_;
 };
@@ -13262,14 +13540,7 @@ class attend_node final : public node<Env> {
     auto const y = to.template take<typename Env::compute>({x.v.extent(0), channels_});
     auto& kept = kept_[pass];
     kept.qkv = arranged(pass, x);
-    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
-      auto const mark = pass.scratch.mark();
-      kernels::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site(pass), seen(pass));
-      pass.scratch.rewind(mark);
-    } else {
-      group.attend(y, kept, shape, pass.activations, pass.scratch, site(pass));
-    }
+    attend_all(pass, y, kept, shape, site(pass), [&] { return seen(pass); });
     return {y, false};
   }
   void backward_input(pass<Env>& pass, layer_input<Env> x, view y, view dy, target<Env> to, half) override {
@@ -13278,12 +13549,7 @@ class attend_node final : public node<Env> {
     // Not kept.qkv's extents: a context group may have kept other rows, of other heads.
     shape const all{dy.extent(0), 3 * channels_};
     auto const dqkv = grouped() ? pass.scratch.template take<typename Env::compute>(all) : to.into;
-    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kernels::attention_backward(dqkv, dy, y, kept.lse, kept.qkv, shape_of(pass), pass.scratch, site(pass),
-                                  seen(pass));
-    } else {
-      group.attend_backward(dqkv, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
-    }
+    attend_all_backward(pass, dqkv, dy, y, kept, shape_of(pass), site(pass), [&] { return seen(pass); });
     if (arranges()) kernels::arrange_heads_backward(to.into, dqkv, angles(pass), layout(pass));
     if (normalises()) {
       kernels::normalise_heads_backward(to.into, query_gain_.gradient, key_gain_.gradient, to.into, x.here, rstd_[pass],
@@ -13321,7 +13587,7 @@ class attend_node final : public node<Env> {
   [[nodiscard]] bool normalises() const noexcept { return what_.norm > 0; }
   [[nodiscard]] bool arranges() const noexcept { return grouped() || what_.rotary > 0 || normalises(); }
   [[nodiscard]] ops::head_layout layout(pass<Env> const& pass) const {
-    return {pass.batch.inputs.extents[1], heads_.count, keys_.count, channels_ / heads_.count};
+    return {positions_of(pass), heads_.count, keys_.count, channels_ / heads_.count};
   }
   // What attention's kernels read: x, or x with norms, repeated keys and rotated by positions, in the memory of x if
   // possible.
@@ -13354,24 +13620,11 @@ class attend_node final : public node<Env> {
   // The rotations of those positions of a sample that lie here, in scratch memory; empty without `rotary`.
   tensor_view<typename Env::accumulate, space> angles(pass<Env>& pass) {
     if (!(what_.rotary > 0)) return {};
-    auto const context = pass.batch.inputs.extents[1];
-    auto const table = pass.scratch.template take<typename Env::accumulate>({context, channels_ / heads_.count});
-    auto const& part = context_group<Env>::of(pass).part();
-    for (int which = 0; which < part.stretches(); ++which) {
-      auto const at = part.own.size == 1 ? context_part::stretch{0, 0, context} : part.at(which, context);
-      kernels::rotations(table.rows(at.row, at.count), at.position, what_.rotary, what_.scaling);
-      if (part.own.size == 1) break;
-    }
-    return table;
+    return rotations_here(pass, channels_ / heads_.count, what_.rotary, what_.scaling);
   }
   [[nodiscard]] ops::attention_shape shape_of(pass<Env> const& pass) const {
-    auto const context = pass.batch.inputs.extents[1];
-    return {pass.batch.inputs.extents.size() / context,
-            context,
-            heads_.count,
-            channels_,
-            heads_.first,
-            {what_.causal, what_.window}};
+    return {pass.batch.count(), positions_of(pass), heads_.count,
+            channels_,          heads_.first,       {what_.causal, what_.window}};
   }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
     return {pass.training() ? what_.dropout : 0, pass.key, site_, pass.batch.ids};
@@ -13971,12 +14224,8 @@ struct gpt {
                                     {"layers", layers},
                                     {"heads", heads},
                                     {"channels", channels}});
-    if (channels % heads != 0) {
-      throw config_error(text("trireme::nn::gpt: ", channels, " channels are not divisible by ", heads, " heads"));
-    }
-    if (!(dropout >= 0 && dropout < 1)) {
-      throw config_error(text("trireme::nn::gpt: dropout ", dropout, " is not in [0, 1)"));
-    }
+    detail::expect_heads("gpt", channels, heads);
+    detail::expect_dropout("gpt", dropout);
     if (experts < 0 || (experts > 0 && (top_k < 1 || top_k > experts))) {
       throw config_error(text("trireme::nn::gpt: ", top_k, " experts a token of ", experts,
                               "; a token chooses at least one, and at most all of them"));
@@ -14059,14 +14308,17 @@ struct gpt {
 namespace trireme::nn {
 
 /// LLaMA: RMS norms before each part, rotary positions, grouped-query attention (`key_heads`), SwiGLU, no biases. With
-/// `biased`, queries, keys and values have biases, as in Qwen 2.
+/// `biased`, queries, keys and values have biases, as in Qwen 2; with `head_norms`, queries and keys have norms, as in
+/// Qwen 3; with `window`, positions see only so many back, as in Mistral; with `scaling`, angles turn slower, as in
+/// Llama 3.
 ///
 /// Shapes   inputs and targets (B, T) int32. Parameters have Hugging Face's names, but queries, keys and values are one
 ///          product, `self_attn.qkv_proj`, laid out as attend takes it, and products' weights are (inputs, outputs).
-/// Method   [Touvron et al., "LLaMA", 2023]; [Ainslie et al., "GQA", 2023]; [Shazeer, "GLU variants", 2020].
+/// Method   [Touvron et al., "LLaMA", 2023]; [Ainslie et al., "GQA", 2023]; [Shazeer, "GLU variants", 2020]; [Jiang et
+///          al., "Mistral 7B", 2023]; [Grattafiori et al., "The Llama 3 herd", 2024]; [Yang et al., "Qwen3", 2025].
 /// Errors   config_error from validate() (called when a trainer is made) if a size is not positive, heads are no
-///          multiple of key heads, channels are not so many heads of one even width, or `rotary` or `epsilon` is not
-///          above 0.
+///          multiple of key heads, heads have no even width, `rotary` or `epsilon` is not above 0, `window` is below 0,
+///          `scaling` is none, or biases and norms of heads come together, which no model in files has.
 /// @models  staged_model: one unit for the embedding, one a block, one for norm, head and loss.
 struct llama {
   using policy_category = slot::model;
@@ -14079,26 +14331,35 @@ struct llama {
   std::int64_t heads = 6;
   std::int64_t key_heads = 0;  ///< 0: as many as heads
   std::int64_t channels = 384;
-  std::int64_t hidden = 0;    ///< of the mlp; 0: 8/3 of the channels, rounded up to a multiple of 32
-  double rotary = 10000;      ///< base of the angles
-  double epsilon = 1e-5;      ///< of the norms
-  bool tied = false;          ///< the head uses the embedding's table
-  bool biased = false;        ///< biases of queries, keys and values
-  bool checkpointed = false;  ///< blocks save their input only; the backward pass runs their forward again
+  std::int64_t hidden = 0;        ///< of the mlp; 0: 8/3 of the channels, rounded up to a multiple of 32
+  std::int64_t head_width = 0;    ///< 0: channels / heads
+  double rotary = 10000;          ///< base of the angles
+  ops::rotary_scaling scaling{};  ///< of the angles
+  std::int64_t window = 0;        ///< how many positions back are seen, its own included; 0: all
+  double epsilon = 1e-5;          ///< of the norms
+  bool tied = false;              ///< the head uses the embedding's table
+  bool biased = false;            ///< biases of queries, keys and values
+  bool head_norms = false;        ///< RMS norms of each query and key
+  bool checkpointed = false;      ///< blocks save their input only; the backward pass runs their forward again
   friend bool operator==(llama const&, llama const&) = default;
 
   [[nodiscard]] std::int64_t keys() const noexcept { return key_heads > 0 ? key_heads : heads; }
   [[nodiscard]] std::int64_t inner() const noexcept { return hidden > 0 ? hidden : (8 * channels / 3 + 31) / 32 * 32; }
+  [[nodiscard]] std::int64_t width() const noexcept { return head_width > 0 ? head_width : channels / heads; }
 
   /// One block.
   template <class = void>  // so that programs without a LLaMA do not compile it
   [[nodiscard]] auto layer() const {
     linear const in{.outputs = inner(), .bias = false}, out{.outputs = channels, .bias = false};
-    linear const qkv{.outputs = (heads + 2 * keys()) * (channels / heads), .bias = biased};
+    linear const qkv{.outputs = (heads + 2 * keys()) * width(), .bias = biased};
+    attend const attention{.heads = heads,
+                           .key_heads = keys(),
+                           .rotary = rotary,
+                           .scaling = scaling,
+                           .window = window,
+                           .norm = head_norms ? epsilon : 0};
     return chain(residual(named("input_layernorm", rms_norm{epsilon}),
-                          named("self_attn", chain(named("qkv_proj", qkv),
-                                                   attend{.heads = heads, .key_heads = keys(), .rotary = rotary},
-                                                   named("o_proj", out)))),
+                          named("self_attn", chain(named("qkv_proj", qkv), attention, named("o_proj", out)))),
                  residual(named("post_attention_layernorm", rms_norm{epsilon}),
                           named("mlp", chain(product(chain(named("gate_proj", in), silu()), named("up_proj", in)),
                                              named("down_proj", out)))));
@@ -14125,36 +14386,50 @@ struct llama {
                                       {"layers", layers},
                                       {"heads", heads},
                                       {"channels", channels}});
-    if (key_heads < 0 || hidden < 0 || heads % keys() != 0) {
+    if (key_heads < 0 || hidden < 0 || window < 0 || heads % keys() != 0) {
       throw config_error(text("trireme::nn::llama: ", heads, " heads, ", key_heads, " key heads, ", hidden,
-                              " hidden; heads are a multiple of key heads, and nothing is below 0"));
+                              " hidden, a window of ", window,
+                              "; heads are a multiple of key heads, and nothing is below 0"));
     }
-    if (channels % heads != 0 || channels / heads % 2 != 0) {
+    if (head_width == 0 && (channels % heads != 0 || channels / heads % 2 != 0)) {
       throw config_error(
           text("trireme::nn::llama: ", channels, " channels are not ", heads, " heads of one even width"));
+    }
+    if (head_width < 0 || head_width % 2 != 0) {
+      throw config_error(text("trireme::nn::llama: a head is ", head_width,
+                              " numbers wide; rotary positions take pairs of them, so that the width is even"));
     }
     if (!(rotary > 0) || !(epsilon > 0)) {
       throw config_error(
           text("trireme::nn::llama: rotary ", rotary, " and epsilon ", epsilon, "; both must be above 0"));
     }
+    if (!(scaling.factor > 0) || scaling.original < 0 || !(scaling.low < scaling.high)) {
+      throw config_error(text("trireme::nn::llama: angles are scaled by ", scaling.factor, ", of ", scaling.original,
+                              " positions, between ", scaling.low, " and ", scaling.high,
+                              " turns; the factor is above 0, positions are not below it, and low is below high"));
+    }
+    if (biased && head_norms) {
+      throw config_error("trireme::nn::llama: biased is Qwen 2 and head_norms is Qwen 3; leave one of them out");
+    }
   }
 
-  /// Hugging Face's files of LlamaForCausalLM, MistralForCausalLM or, with biases, Qwen2ForCausalLM.
+  /// Hugging Face's files of LlamaForCausalLM and MistralForCausalLM; with biases Qwen2ForCausalLM, with norms of heads
+  /// Qwen3ForCausalLM.
   [[nodiscard]] file_layout in_files() const {
     file_layout out{"model.", {".rotary_emb.inv_freq"}};
     if (tied) out.ignored.emplace_back("lm_head.weight");
-    auto const c = channels, width = channels / heads, queries = heads / keys(), all = (heads + 2 * keys()) * width;
+    auto const c = channels, each_head = width(), queries = heads / keys(), all = (heads + 2 * keys()) * each_head;
     // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key. Where there are as many
     // keys as queries, all queries lie before all keys; else each key lies behind its queries.
     auto const heads_of = [&](std::string const& attention, char const* theirs, std::int64_t which, std::int64_t each) {
-      auto const rows = keys() * each * width;
+      auto const rows = keys() * each * each_head;
       std::vector<file_tensor::band> bands;
       if (keys() == heads) {
-        bands.push_back({0, which * c, c});
+        bands.push_back({0, which * rows, rows});
       } else {
         for (std::int64_t key = 0; key < keys(); ++key) {
           auto const first = key * (queries + 2) + (which == 0 ? 0 : queries + which - 1);
-          bands.push_back({key * each * width, first * width, each * width});
+          bands.push_back({key * each * each_head, first * each_head, each * each_head});
         }
       }
       out.tensors.push_back(
@@ -14170,7 +14445,10 @@ struct llama {
       heads_of(name + "self_attn.", "q_proj", 0, queries);
       heads_of(name + "self_attn.", "k_proj", 1, 1);
       heads_of(name + "self_attn.", "v_proj", 2, 1);
-      out.add_transposed(name + "self_attn.o_proj.weight", c, c);
+      if (head_norms) {
+        for (auto const* which : {"q_norm", "k_norm"}) out.add(text(name, "self_attn.", which, ".weight"), {each_head});
+      }
+      out.add_transposed(name + "self_attn.o_proj.weight", heads * each_head, c);
       out.add(name + "post_attention_layernorm.weight", {c});
       out.add_transposed(name + "mlp.gate_proj.weight", c, inner());
       out.add_transposed(name + "mlp.up_proj.weight", c, inner());
@@ -14185,9 +14463,11 @@ struct llama {
   /// `context` tokens. An embedding computes nothing.
   [[nodiscard]] std::vector<double> unit_costs() const {
     auto const c = static_cast<double>(channels);
-    auto const all = static_cast<double>(heads + 2 * keys()) / static_cast<double>(heads);
-    double const products = 2 * c * c * (all + 1) + 6 * c * static_cast<double>(inner());
-    double const attended = c * static_cast<double>(context);  // each of two products; the mask halves it
+    auto const all = static_cast<double>((2 * heads + 2 * keys()) * width());  // queries, keys, values and o_proj
+    double const products = 2 * c * all + 6 * c * static_cast<double>(inner());
+    // Each of two products: a position sees half of the positions, or those in its window.
+    auto const seen = window > 0 && window < context ? window * (2 * context - window) / context : context;
+    double const attended = static_cast<double>(heads * width() * seen);
     double const again = checkpointed ? products + 2 * attended : 0;
     std::vector<double> costs(static_cast<std::size_t>(layers + 2), 3 * products + 7 * attended + again);
     costs.front() = 0;
@@ -14197,11 +14477,17 @@ struct llama {
 };
 
 [[nodiscard]] inline std::string to_string(llama const& m) {
+  auto const& angles = m.scaling;
+  auto const scaling = angles == ops::rotary_scaling{}
+                           ? std::string()
+                           : text(", .scaling = {.factor = ", angles.factor, ", .original = ", angles.original,
+                                  ", .low = ", angles.low, ", .high = ", angles.high, "}");
   return text("nn::llama{.vocabulary = ", m.vocabulary, ", .context = ", m.context, ", .layers = ", m.layers,
               ", .heads = ", m.heads, ", .key_heads = ", m.keys(), ", .channels = ", m.channels,
-              ", .hidden = ", m.inner(), ", .rotary = ", m.rotary, ", .epsilon = ", m.epsilon,
-              m.tied ? ", .tied = true" : "", m.biased ? ", .biased = true" : "",
-              m.checkpointed ? ", .checkpointed = true" : "", "}");
+              ", .hidden = ", m.inner(), m.width() * m.heads == m.channels ? "" : text(", .head_width = ", m.width()),
+              ", .rotary = ", m.rotary, scaling, m.window > 0 ? text(", .window = ", m.window) : "",
+              ", .epsilon = ", m.epsilon, m.tied ? ", .tied = true" : "", m.biased ? ", .biased = true" : "",
+              m.head_norms ? ", .head_norms = true" : "", m.checkpointed ? ", .checkpointed = true" : "", "}");
 }
 
 }  // namespace trireme::nn
@@ -22118,41 +22404,7 @@ class any {
 
 }  // namespace trireme::optim
 
-// ---- trireme/optim/detail/pattern.hpp
-namespace trireme::optim::detail {
-
-/// Whether a name is what a pattern says: * stands for any letters, ? for one.
-[[nodiscard]] constexpr bool matches(std::string_view pattern, std::string_view name) noexcept {
-  std::size_t p = 0, n = 0, star = pattern.npos, from = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      from = n;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
-      ++p;
-      ++n;
-    } else if (star != pattern.npos) {  // the star takes one letter more
-      p = star + 1;
-      n = ++from;
-    } else {
-      return false;
-    }
-  }
-  return pattern.substr(p).find_first_not_of('*') == pattern.npos;
-}
-/// Whether it is what one of several patterns says, which are separated by spaces.
-[[nodiscard]] constexpr bool matches_any(std::string_view patterns, std::string_view name) noexcept {
-  while (!patterns.empty()) {
-    auto const space = patterns.find(' ');
-    if (auto const one = patterns.substr(0, space); !one.empty() && matches(one, name)) return true;
-    patterns.remove_prefix(space == patterns.npos ? patterns.size() : space + 1);
-  }
-  return false;
-}
-
-}  // namespace trireme::optim::detail
-
-// ---- trireme/optim/groups.hpp (goes on)
+// ---- trireme/optim/groups.hpp
 namespace trireme::optim {
 
 /// What is different for the parameters whose names match one of some patterns.
@@ -22217,7 +22469,7 @@ struct groups {
  private:
   [[nodiscard]] group const* group_of(parameter_info const& info) const {
     for (auto const& each : list) {
-      if (detail::matches_any(each.names, info.name)) return &each;
+      if (matches_any(each.names, info.name)) return &each;
     }
     return nullptr;
   }
@@ -22368,7 +22620,7 @@ struct muon {
   static constexpr bool whole_tensors = true;
   static constexpr std::array<std::string_view, 3> moment_names{"momentum", "first_moment", "second_moment"};
   [[nodiscard]] bool is_hidden_matrix(parameter_info const& info) const {
-    return info.extents.rank() == 2 && !detail::matches_any(others, info.name);
+    return info.extents.rank() == 2 && !matches_any(others, info.name);
   }
   [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
     return (which == 0) == is_hidden_matrix(info) ? info.extents : shape{0};
@@ -33858,7 +34110,7 @@ class staged_engine {
   /// @param groups  must outlive the engine, which gets samples cut to this rank's positions, but for predict().
   template <staged_model Model>
   explicit staged_engine(Model const& model, rank_groups<Env> const& groups = {})
-      : groups_(groups), programs_(parallel::seat_of_all(model)) {
+      : groups_(groups), programs_(parallel::seat_of_all(model)), rows_of_sample_(rows_of_sample(model)) {
     units_.box(model, seat(), groups_);
   }
 
@@ -33866,7 +34118,10 @@ class staged_engine {
   /// @param link  to the other stages; it must outlive the engine.
   template <staged_model Model>
   staged_engine(Model const& model, rank_groups<Env> const& groups, parallel::stage_seat at, stage_link<space>* link)
-      : groups_(groups), programs_(std::move(at)), mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
+      : groups_(groups),
+        programs_(std::move(at)),
+        rows_of_sample_(rows_of_sample(model)),
+        mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
     units_.box(model, seat(), groups_);
   }
 
@@ -34100,8 +34355,8 @@ class staged_engine {
   pass<Env> make_pass(std::size_t index) {
     auto& own = slots_[index];
     auto& groups = now_.purpose == purpose::predict ? whole_samples_ : groups_;
-    pass<Env> it{own.activations, scratch_,     own.batch, now_.key, version_,
-                 now_.weight,     now_.purpose, {},        groups,   index};
+    pass<Env> it{own.activations, scratch_, own.batch, now_.key, version_,       now_.weight,
+                 now_.purpose,    {},       groups,    index,    rows_of_sample_};
     it.precision = precision_;
     return it;
   }
@@ -34132,6 +34387,7 @@ class staged_engine {
   rank_groups<Env> groups_;
   rank_groups<Env> whole_samples_ = groups_.with_whole_samples();  // to predict
   detail::stage_programs programs_;
+  std::int64_t rows_of_sample_ = 0;  // of the model
   detail::unit_chunks<Env> units_;
   detail::batch_places<space> places_;
   detail::unit_edges<Env> edges_;
@@ -34930,6 +35186,7 @@ class basic_trainer {
         compression_text_(describe(compression)),
         world_(agreed(world)),
         run_(std::forward<GivenModel>(model), world, parallel, numbers{precision}, compression, optimizer_) {
+    if constexpr (requires { Model::freezes_most; }) expect_trained_parameters();
     initialise(0);
   }
 
@@ -34949,6 +35206,14 @@ class basic_trainer {
     return own == 0 ? 0 : world_.size();
   }
   void expect_equal_copies();
+  // Collective. A pattern that nothing matches would train nothing, without an error.
+  void expect_trained_parameters() {
+    auto trained = static_cast<std::int64_t>(exchange().plan().trained_buckets());
+    world_.all_reduce(tensor_view<std::int64_t>(&trained, shape{1}), reduction::max{});
+    if (trained > 0) return;
+    throw config_error(text("trireme::trainer: all parameters of ", model_text_,
+                            " are frozen; give a pattern that the names of some layers match"));
+  }
 
   // Collective.
   void start_parameters(std::uint64_t seed);

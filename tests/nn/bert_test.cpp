@@ -1,18 +1,14 @@
 #include "trireme/nn/bert.hpp"
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstdlib>
-#include <map>
 #include <string>
 #include <vector>
 
+#include "../support/golden.hpp"
 #include "../support/sentence.hpp"
 #include "../support/training.hpp"
 #include "../watchdog.hpp"
 #include "trireme/data/in_memory.hpp"
-#include "trireme/formats/safetensors.hpp"
 #include "trireme/parallel/mesh.hpp"
 #include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/schedules/schedules.hpp"
@@ -21,7 +17,6 @@
 #include "trireme/train/plan.hpp"
 
 using namespace trireme;
-namespace safetensors = formats::safetensors;
 
 namespace {
 
@@ -34,48 +29,15 @@ nn::bert const small{.vocabulary = 53,
                      .padding = 0,
                      .separator = 3};
 
-template <class T>
-std::vector<T> read(safetensors::reader const& file, std::string const& name) {
-  std::vector<T> values(static_cast<std::size_t>(file.at(name).extents.size()));
-  file.read(name, 0, std::span(values));
-  return values;
-}
-
-/// Takes a step of plain descent with rate 1 from transformers' parameters: what a value has lost is its gradient.
 void compare(nn::bert const& model, std::string const& kind) {
-  auto const* const folder = std::getenv("TRIREME_TEST_DATA");  // ctest says where tests/ is
-  safetensors::reader const file(std::string(folder == nullptr ? "tests" : folder) + "/golden/bert.safetensors");
-  auto const tokens = read<std::int32_t>(file, "tokens"), targets = read<std::int32_t>(file, kind + "/targets");
+  auto const file = golden::open("bert.safetensors");
+  auto const tokens = golden::read<std::int32_t>(file, "tokens");
+  auto const targets = golden::read<std::int32_t>(file, kind + "/targets");
   auto const of_sample = static_cast<std::int64_t>(targets.size() / 4);
   data::in_memory<std::int32_t, std::int32_t> const data(
       tensor_view<std::int32_t const>(tokens.data(), {4, 13}),
       tensor_view<std::int32_t const>(targets.data(), of_sample == 1 ? shape{4} : shape{4, of_sample}));
-  comm::self_world self;
-  auto trainer = make_trainer(model, optim::sgd{.learning_rate = 1}, self, precision::fp64{});
-  std::map<std::string, std::vector<double>> before;
-  trainer.change_parameters([&](std::string const& name, auto const&, std::int64_t, auto values) {
-    auto& theirs = before[name] = read<double>(file, kind + "/parameter/" + name);
-    REQUIRE(values.size() == static_cast<std::int64_t>(theirs.size()));
-    std::copy(theirs.begin(), theirs.end(), values.span().begin());
-  });
-  auto const loss = trainer.fit(data, {.steps = 1, .batch = 4, .micro_batches = 2}).last_loss;
-  CHECK(std::abs(loss - read<double>(file, kind + "/loss")[0]) < 1e-12);
-  std::size_t compared = 0;
-  trainer.for_each_state([&](std::string const& state, auto const&, std::int64_t, auto values) {
-    if (!state.starts_with("value/")) return;
-    auto const name = state.substr(6);
-    INFO(name);
-    auto const gradient = read<double>(file, kind + "/gradient/" + name);
-    REQUIRE(values.size() == static_cast<std::int64_t>(gradient.size()));
-    double worst = 0;
-    for (std::size_t i = 0; i < gradient.size(); ++i) {
-      auto const ours = before.at(name)[i] - values[static_cast<std::int64_t>(i)];
-      worst = std::max(worst, std::abs(ours - gradient[i]));
-    }
-    CHECK(worst < 1e-12);
-    ++compared;
-  });
-  CHECK(compared == before.size());
+  golden::compare_step(model, data, 4, 2, file, kind + "/");
 }
 
 /// Pairs of sentences and single ones, of all lengths, with a target for some words, or for each sample.

@@ -40,7 +40,8 @@ struct pass {
   trireme::purpose purpose = trireme::purpose::train;
   loss_sum loss{};  ///< out: the sum of losses of this micro-batch; the same on all ranks of the group
   rank_groups<Env> const& groups = rank_groups<Env>::none();  ///< who shares this unit's work: some_group::of(pass)
-  std::size_t slot = 0;  ///< of what units save: micro-batches in flight have different ones
+  std::size_t slot = 0;             ///< of what units save: micro-batches in flight have different ones
+  std::int64_t rows_of_sample = 0;  ///< what the model says of it, see trireme::rows_of_sample()
   tensor_group<Env>& group = tensor_group<Env>::of(groups);       ///< of them the ranks that share this unit's matrices
   precision_state<typename Env::precision>* precision = nullptr;  ///< which may write operands of products itself
 
@@ -214,6 +215,18 @@ template <class M>
 concept staged_model = requires(M const& model, detail::counts_units& emit) {
   model.units(emit);
 };
+
+/// The rows of activations that a sample makes, for a model whose inputs do not show it (squares of an image, say), by
+/// its rows_of_sample(); 0 for all others: one a token of int32 inputs, else one.
+template <class M>
+[[nodiscard]] std::int64_t rows_of_sample([[maybe_unused]] M const& model) {
+  if constexpr (requires {
+                  { model.rows_of_sample() } -> std::convertible_to<std::int64_t>;
+                })
+    return model.rows_of_sample();
+  else
+    return 0;
+}
 
 /// A model whose units are layers of nn, so that its memory space needs their kernels: it says so by a static
 /// `made_of_layers`, to be refused in one sentence where they are lacking.

@@ -9,7 +9,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/checkpointed.hpp"
-#include "trireme/nn/detail/expect_positive.hpp"
+#include "trireme/nn/detail/expect.hpp"
 #include "trireme/nn/embedding.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/losses.hpp"
@@ -110,16 +110,12 @@ struct bert {
                                      {"heads", heads},
                                      {"channels", channels},
                                      {"segments", segments}});
-    if (channels % heads != 0) {
-      throw config_error(text("trireme::nn::bert: ", channels, " channels are not divisible by ", heads, " heads"));
-    }
+    detail::expect_heads("bert", channels, heads);
     if (hidden < 0 || classes < 0) {
       throw config_error(
           text("trireme::nn::bert: ", hidden, " hidden and ", classes, " classes; neither may be below 0"));
     }
-    if (!(dropout >= 0 && dropout < 1)) {
-      throw config_error(text("trireme::nn::bert: dropout ", dropout, " is not in [0, 1)"));
-    }
+    detail::expect_dropout("bert", dropout);
   }
 
   /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of

@@ -8,7 +8,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/batch_norm.hpp"
-#include "trireme/nn/detail/expect_positive.hpp"
+#include "trireme/nn/detail/expect.hpp"
 #include "trireme/nn/embedding.hpp"
 #include "trireme/nn/images.hpp"
 #include "trireme/nn/layers.hpp"

@@ -363,48 +363,76 @@ template <class Env, class L>
 
 namespace detail {
 
+/// What a node of chains that all read its input has in common.
 template <class Env>
-class residual_node final : public node<Env> {
+class branching_node : public node<Env> {
+ public:
+  using typename node<Env>::view;
+
+  void visit(parameter_visitor<Env> const& each) final {
+    for (auto& one : branches_) one.visit(each);
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) final {
+    for (auto& each : branches_) each.backward_weight(pass, x);
+  }
+  void serve_forward(pass<Env>& pass) final {
+    for (auto& each : branches_) each.serve_forward(pass);
+  }
+  void serve_backward(pass<Env>& pass) final {
+    for (auto i = branches_.size(); i-- > 0;) branches_[i].serve_backward(pass);
+  }
+
+ protected:
+  template <class... Nodes>
+  explicit branching_node(Nodes... of_each) {
+    this->facts_.inside = true;
+    (branches_.emplace_back(std::move(of_each)), ...);
+  }
+
+  std::vector<chain_node<Env>> branches_;
+};
+
+template <class Env>
+class residual_node final : public branching_node<Env> {
+  using branching_node<Env>::branches_;
+
  public:
   using typename node<Env>::view;
   using typename node<Env>::space;
 
   template <class Chain>
   explicit residual_node(residual_of<Chain> const& what) : residual_node(nodes_of<Env>(what.branch)) {}
-  explicit residual_node(std::vector<node_pointer<Env>> branch) : branch_(std::move(branch)) {
-    this->facts_.inside = this->facts_.in_place = true;
+  explicit residual_node(std::vector<node_pointer<Env>> branch) : branching_node<Env>(std::move(branch)) {
+    this->facts_.in_place = true;
   }
   [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
-  void visit(parameter_visitor<Env> const& each) override { branch_.visit(each); }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
-    return branch_.forward(pass, x.v, x.v);
+    return branch().forward(pass, x.v, x.v);
   }
   // d is already the gradient of x along the residual stream; the branch adds its own to it.
   void backward_in_place(pass<Env>& pass, layer_input<Env> x, gradient<Env> d, half when) override {
     auto const mark = pass.scratch.mark();
-    branch_.backward(pass, x, {d.v, false, memory::passing}, {d.v, true}, when);
+    branch().backward(pass, x, {d.v, false, memory::passing}, {d.v, true}, when);
     pass.scratch.rewind(mark);
   }
-  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override { branch_.backward_weight(pass, x); }
-  void serve_forward(pass<Env>& pass) override { branch_.serve_forward(pass); }
-  void serve_backward(pass<Env>& pass) override { branch_.serve_backward(pass); }
 
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
     auto const from = at.width;
     auto const image = at.image;
-    branch_.place(at, lie::rows, lie::rows);
+    branch().place(at, lie::rows, lie::rows);
     bool const alike = at.image == image || image.size() != from;
     if (at.width == from && alike) return;
     throw config_error(text("trireme::nn::residual: a branch of ", at.name, " makes rows of ", at.width,
                             " numbers from rows of ", from, "; what is added to its input must be as wide",
                             alike ? "" : ", and images of one shape"));
   }
-  chain_node<Env> branch_;
+  [[nodiscard]] chain_node<Env>& branch() { return branches_[0]; }
 };
 
 template <class Env>
-class product_node final : public node<Env> {
+class product_node final : public branching_node<Env> {
+  using branching_node<Env>::branches_;
   using kernels = ops::on<typename Env::space>;
 
  public:
@@ -414,22 +442,18 @@ class product_node final : public node<Env> {
   template <class A, class B>
   explicit product_node(product_of<A, B> const& what) : product_node(nodes_of<Env>(what.a), nodes_of<Env>(what.b)) {}
   product_node(std::vector<node_pointer<Env>> a, std::vector<node_pointer<Env>> b)
-      : a_(std::move(a)), b_(std::move(b)) {
-    this->facts_.inside = this->facts_.accumulates = true;
+      : branching_node<Env>(std::move(a), std::move(b)) {
+    this->facts_.accumulates = true;
   }
   [[nodiscard]] layer_says says() const override {
-    auto const a = a_.as_branch(), b = b_.as_branch();
+    auto const a = branches_[0].as_branch(), b = branches_[1].as_branch();
     return {.does = flow::fork, .spreads = a.spreads && b.spreads, .shares_entry = a.shares_entry && b.shares_entry};
   }
-  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return a_.width(from); }
-  void visit(parameter_visitor<Env> const& each) override {
-    a_.visit(each);
-    b_.visit(each);
-  }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return branches_[0].width(from); }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
     auto& kept = kept_[pass];
-    kept.a = a_.forward(pass, x.v);
-    kept.b = b_.forward(pass, x.v);
+    kept.a = branches_[0].forward(pass, x.v);
+    kept.b = branches_[1].forward(pass, x.v);
     auto const y = to.template take<typename Env::compute>(kept.a.v.extents());
     kernels::elementwise_product(y, kept.a.v, kept.b.v);
     return {y, true};
@@ -440,15 +464,9 @@ class product_node final : public node<Env> {
     auto const a = factor(pass, kept.a, x), b = factor(pass, kept.b, x);
     auto const da = times(pass, dy, b, kept.b.ours, when);
     auto const db = times(pass, dy, a, kept.a.ours, when);
-    a_.backward(pass, x, da, {to.into, to.accumulate}, when);
-    b_.backward(pass, x, db, {to.into, true}, when);
+    branches_[0].backward(pass, x, da, {to.into, to.accumulate}, when);
+    branches_[1].backward(pass, x, db, {to.into, true}, when);
   }
-  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
-    a_.backward_weight(pass, x);
-    b_.backward_weight(pass, x);
-  }
-  void serve_forward(pass<Env>& pass) override { a_.serve_forward(pass), b_.serve_forward(pass); }
-  void serve_backward(pass<Env>& pass) override { b_.serve_backward(pass), a_.serve_backward(pass); }
 
  private:
   struct saved {
@@ -458,11 +476,11 @@ class product_node final : public node<Env> {
     auto const before = at;
     bool const spread = step.as == role::spread;
     auto const exit = spread ? lie::columns : lie::rows;
-    a_.place(at, step.takes, exit);
+    branches_[0].place(at, step.takes, exit);
     auto const one = at;
     at.width = before.width, at.cut = before.cut, at.wanted = before.wanted, at.act = before.act;
     at.image = before.image;
-    b_.place(at, step.takes, exit);
+    branches_[1].place(at, step.takes, exit);
     if (one.width == at.width && (!spread || one.cut == at.cut)) return;
     throw config_error(text("trireme::nn::product: the factors of ", at.name, " are ", one.width, " and ", at.width,
                             " numbers wide; both must be as wide, and cut alike"));
@@ -478,12 +496,12 @@ class product_node final : public node<Env> {
     kernels::elementwise_product(d, dy, by);
     return {d, true, ours || later ? memory::kept : memory::scratch};
   }
-  chain_node<Env> a_, b_;
   per_slot<saved> kept_;
 };
 
 template <class Env>
-class beside_node final : public node<Env> {
+class beside_node final : public branching_node<Env> {
+  using branching_node<Env>::branches_;
   using kernels = ops::on<typename Env::space>;
   using value = typename Env::compute;
 
@@ -503,9 +521,6 @@ class beside_node final : public node<Env> {
     std::int64_t sum = 0;
     for (auto const& each : branches_) sum += each.width(from);
     return sum;
-  }
-  void visit(parameter_visitor<Env> const& each) override {
-    for (auto& one : branches_) one.visit(each);
   }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
     auto const y = to.template take<value>({x.v.extent(0), all_columns()});
@@ -531,18 +546,9 @@ class beside_node final : public node<Env> {
                             {to.into, to.accumulate || i > 0}, when);
     }
   }
-  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
-    for (auto& each : branches_) each.backward_weight(pass, x);
-  }
-  void serve_forward(pass<Env>& pass) override {
-    for (auto& each : branches_) each.serve_forward(pass);
-  }
-  void serve_backward(pass<Env>& pass) override {
-    for (auto i = branches_.size(); i-- > 0;) branches_[i].serve_backward(pass);
-  }
 
  private:
-  beside_node() { this->facts_.inside = this->facts_.accumulates = true; }
+  beside_node() { this->facts_.accumulates = true; }
   void do_place(placing<Env>& at, layer_step const& step) override {
     auto const from = at.width;
     auto const image = at.image;
@@ -558,7 +564,6 @@ class beside_node final : public node<Env> {
     return std::accumulate(columns_.begin(), columns_.end(), std::int64_t{0});
   }
 
-  std::vector<chain_node<Env>> branches_;
   std::vector<std::int64_t> columns_;  // of each branch's result
 };
 
@@ -600,16 +605,17 @@ class expression {
 
   template <unit_of_layers Unit>
   explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
-      : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups) {
+      : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups, changes_of(unit)) {
     static_assert(detail::check<std::remove_cvref_t<decltype(unit.layers())>>::fits_unit());
   }
   expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
-             rank_groups<Env> const& groups)
+             rank_groups<Env> const& groups, lora_options const* lora = nullptr)
       : layers_(std::move(nodes)) {
     auto const says = layers_.says();
     begins_ = entry_of(says) == lie::nothing;
     ends_ = exit_of(says) == lie::nothing;
     placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, {}, site};
+    at.lora = lora;
     layers_.place(at, entry_of(says), exit_of(says));
   }
   void visit(auto&& each) {
@@ -627,6 +633,14 @@ class expression {
   void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
 
  private:
+  template <class Unit>
+  static lora_options const* changes_of([[maybe_unused]] Unit const& unit) {
+    if constexpr (requires { unit.lora(); }) {
+      return unit.lora();
+    } else {
+      return nullptr;
+    }
+  }
   // The gradient that goes to the unit before must not lie in scratch memory, which ends with this unit.
   view backward(pass<Env>& pass, saved& kept, view dy, detail::half when) {
     detail::target<Env> out;

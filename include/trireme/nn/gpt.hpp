@@ -8,7 +8,7 @@
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/nn/checkpointed.hpp"
-#include "trireme/nn/detail/expect_positive.hpp"
+#include "trireme/nn/detail/expect.hpp"
 #include "trireme/nn/file_layout.hpp"
 #include "trireme/nn/gpt_units.hpp"
 
@@ -44,12 +44,8 @@ struct gpt {
                                     {"layers", layers},
                                     {"heads", heads},
                                     {"channels", channels}});
-    if (channels % heads != 0) {
-      throw config_error(text("trireme::nn::gpt: ", channels, " channels are not divisible by ", heads, " heads"));
-    }
-    if (!(dropout >= 0 && dropout < 1)) {
-      throw config_error(text("trireme::nn::gpt: dropout ", dropout, " is not in [0, 1)"));
-    }
+    detail::expect_heads("gpt", channels, heads);
+    detail::expect_dropout("gpt", dropout);
     if (experts < 0 || (experts > 0 && (top_k < 1 || top_k > experts))) {
       throw config_error(text("trireme::nn::gpt: ", top_k, " experts a token of ", experts,
                               "; a token chooses at least one, and at most all of them"));

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "trireme/contract/slot.hpp"
-#include "trireme/nn/detail/expect_positive.hpp"
+#include "trireme/nn/detail/expect.hpp"
 #include "trireme/nn/embedding.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/losses.hpp"

@@ -41,55 +41,47 @@ struct inside<sum_of<A, B>> {
 };
 
 template <class Env>
-class sum_node final : public node<Env> {
+class sum_node final : public branching_node<Env> {
+  using branching_node<Env>::branches_;
+
  public:
   using typename node<Env>::view;
   using typename node<Env>::space;
 
   template <class A, class B>
   explicit sum_node(sum_of<A, B> const& what) : sum_node(nodes_of<Env>(what.a), nodes_of<Env>(what.b)) {}
-  sum_node(std::vector<node_pointer<Env>> a, std::vector<node_pointer<Env>> b) : a_(std::move(a)), b_(std::move(b)) {
-    this->facts_.inside = this->facts_.accumulates = true;
+  sum_node(std::vector<node_pointer<Env>> a, std::vector<node_pointer<Env>> b)
+      : branching_node<Env>(std::move(a), std::move(b)) {
+    this->facts_.accumulates = true;
   }
   [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
-  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return a_.width(from); }
-  void visit(parameter_visitor<Env> const& each) override {
-    a_.visit(each);
-    b_.visit(each);
-  }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return branches_[0].width(from); }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
-    return b_.forward(pass, x.v, a_.forward(pass, x.v).v);
+    return branches_[1].forward(pass, x.v, branches_[0].forward(pass, x.v).v);
   }
   // Neither branch may write to dy, which the other one and the chain around them read.
   void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half when) override {
     gradient<Env> const d{dy, false, memory::scratch};
     auto const mark = pass.scratch.mark();
-    a_.backward(pass, x, d, {to.into, to.accumulate}, when);
+    branches_[0].backward(pass, x, d, {to.into, to.accumulate}, when);
     pass.scratch.rewind(mark);
-    b_.backward(pass, x, d, {to.into, true}, when);
+    branches_[1].backward(pass, x, d, {to.into, true}, when);
     pass.scratch.rewind(mark);
   }
-  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
-    a_.backward_weight(pass, x);
-    b_.backward_weight(pass, x);
-  }
-  void serve_forward(pass<Env>& pass) override { a_.serve_forward(pass), b_.serve_forward(pass); }
-  void serve_backward(pass<Env>& pass) override { b_.serve_backward(pass), a_.serve_backward(pass); }
 
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
     auto const width = at.width;
     auto const image = at.image;
-    a_.place(at, lie::rows, lie::rows);
+    branches_[0].place(at, lie::rows, lie::rows);
     auto const one = at.width;
     auto const made = at.image;
     at.width = width, at.image = image;
-    b_.place(at, lie::rows, lie::rows);
+    branches_[1].place(at, lie::rows, lie::rows);
     if (one == at.width && made == at.image) return;
     throw config_error(text("trireme::nn::sum: the terms of ", at.name, " are ", one, " and ", at.width,
                             " numbers wide; both must be as wide, and images of one shape"));
   }
-  chain_node<Env> a_, b_;
 };
 
 }  // namespace detail

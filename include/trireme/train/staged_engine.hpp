@@ -51,7 +51,7 @@ class staged_engine {
   /// @param groups  must outlive the engine, which gets samples cut to this rank's positions, but for predict().
   template <staged_model Model>
   explicit staged_engine(Model const& model, rank_groups<Env> const& groups = {})
-      : groups_(groups), programs_(parallel::seat_of_all(model)) {
+      : groups_(groups), programs_(parallel::seat_of_all(model)), rows_of_sample_(rows_of_sample(model)) {
     units_.box(model, seat(), groups_);
   }
 
@@ -59,7 +59,10 @@ class staged_engine {
   /// @param link  to the other stages; it must outlive the engine.
   template <staged_model Model>
   staged_engine(Model const& model, rank_groups<Env> const& groups, parallel::stage_seat at, stage_link<space>* link)
-      : groups_(groups), programs_(std::move(at)), mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
+      : groups_(groups),
+        programs_(std::move(at)),
+        rows_of_sample_(rows_of_sample(model)),
+        mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
     units_.box(model, seat(), groups_);
   }
 
@@ -293,8 +296,8 @@ class staged_engine {
   pass<Env> make_pass(std::size_t index) {
     auto& own = slots_[index];
     auto& groups = now_.purpose == purpose::predict ? whole_samples_ : groups_;
-    pass<Env> it{own.activations, scratch_,     own.batch, now_.key, version_,
-                 now_.weight,     now_.purpose, {},        groups,   index};
+    pass<Env> it{own.activations, scratch_, own.batch, now_.key, version_,       now_.weight,
+                 now_.purpose,    {},       groups,    index,    rows_of_sample_};
     it.precision = precision_;
     return it;
   }
@@ -325,6 +328,7 @@ class staged_engine {
   rank_groups<Env> groups_;
   rank_groups<Env> whole_samples_ = groups_.with_whole_samples();  // to predict
   detail::stage_programs programs_;
+  std::int64_t rows_of_sample_ = 0;  // of the model
   detail::unit_chunks<Env> units_;
   detail::batch_places<space> places_;
   detail::unit_edges<Env> edges_;

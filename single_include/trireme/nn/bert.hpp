@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/bert.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b6dfb02fc040ad86f56395d242e7aad6f7723052825a58b01077a14c2a95e7a4
+// SHA-256 of the sources: 1d6ddb0fc9752ddfc8f9af54529268c0c67a5fe5993dd49a0a0d35e5616e95b7
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -107,16 +107,12 @@ struct bert {
                                      {"heads", heads},
                                      {"channels", channels},
                                      {"segments", segments}});
-    if (channels % heads != 0) {
-      throw config_error(text("trireme::nn::bert: ", channels, " channels are not divisible by ", heads, " heads"));
-    }
+    detail::expect_heads("bert", channels, heads);
     if (hidden < 0 || classes < 0) {
       throw config_error(
           text("trireme::nn::bert: ", hidden, " hidden and ", classes, " classes; neither may be below 0"));
     }
-    if (!(dropout >= 0 && dropout < 1)) {
-      throw config_error(text("trireme::nn::bert: dropout ", dropout, " is not in [0, 1)"));
-    }
+    detail::expect_dropout("bert", dropout);
   }
 
   /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/convnet.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 05f6bf59b2efa3d45024c69d92ebcb43d5f42f915def377419bbb81e50a8e836
+// SHA-256 of the sources: 6a5b21617fa263b5bd6b15cba57a9e7e2961d98634080d37254a88bdf5f22c5c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

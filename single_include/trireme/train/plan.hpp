@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/plan.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1a8ae6ffd1cb59dcadce6bc80a133499ebd87f60c99dd659f32a1a0a46f33fa3
+// SHA-256 of the sources: 5ccdc25d5c66cb1353a0d982ae21c690d8847bb9b505ff042b7c2e9ebb46b6d2
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -146,7 +146,8 @@ class paper_units {
 
  public:
   template <staged_model Model>
-  paper_units(Model const& model, rank_groups<Env> const& groups) : groups_(groups) {
+  paper_units(Model const& model, rank_groups<Env> const& groups)
+      : groups_(groups), rows_of_sample_(rows_of_sample(model)) {
     auto const add = [&]<class Description>(Description const& description) {
       units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, groups));
       for (auto* const each : units_.back()->parameters()) {
@@ -161,7 +162,7 @@ class paper_units {
                                    {batch.targets.address, batch.targets.type, batch.targets.extents},
                                    batch.ids};
     arena<phantom> activations, scratch;
-    pass<Env> pass{activations, scratch, here, {}, 1, 0, purpose::evaluate, {}, groups_, 0};
+    pass<Env> pass{activations, scratch, here, {}, 1, 0, purpose::evaluate, {}, groups_, 0, rows_of_sample_};
     std::vector<shape> all;
     view x;
     for (std::size_t u = 0; u + 1 < units_.size(); ++u) {
@@ -173,6 +174,7 @@ class paper_units {
 
  private:
   rank_groups<Env> const& groups_;
+  std::int64_t rows_of_sample_ = 0;  // of the model
   std::vector<std::unique_ptr<unit<Env>>> units_;
 };
 

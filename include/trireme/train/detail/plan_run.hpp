@@ -53,7 +53,8 @@ class paper_units {
 
  public:
   template <staged_model Model>
-  paper_units(Model const& model, rank_groups<Env> const& groups) : groups_(groups) {
+  paper_units(Model const& model, rank_groups<Env> const& groups)
+      : groups_(groups), rows_of_sample_(rows_of_sample(model)) {
     auto const add = [&]<class Description>(Description const& description) {
       units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, groups));
       for (auto* const each : units_.back()->parameters()) {
@@ -68,7 +69,7 @@ class paper_units {
                                    {batch.targets.address, batch.targets.type, batch.targets.extents},
                                    batch.ids};
     arena<phantom> activations, scratch;
-    pass<Env> pass{activations, scratch, here, {}, 1, 0, purpose::evaluate, {}, groups_, 0};
+    pass<Env> pass{activations, scratch, here, {}, 1, 0, purpose::evaluate, {}, groups_, 0, rows_of_sample_};
     std::vector<shape> all;
     view x;
     for (std::size_t u = 0; u + 1 < units_.size(); ++u) {
@@ -80,6 +81,7 @@ class paper_units {
 
  private:
   rank_groups<Env> const& groups_;
+  std::int64_t rows_of_sample_ = 0;  // of the model
   std::vector<std::unique_ptr<unit<Env>>> units_;
 };
 

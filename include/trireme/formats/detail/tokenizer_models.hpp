@@ -1,0 +1,428 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "trireme/core/hash.hpp"
+#include "trireme/formats/detail/tokenizer_splits.hpp"
+#include "trireme/formats/detail/tokenizer_unicode.hpp"
+
+// What makes tokens of a word.
+namespace trireme::formats::detail {
+
+using token_id = std::int32_t;
+inline constexpr token_id no_token = -1;
+
+/// Tokens and their numbers.
+class vocabulary {
+ public:
+  /// False if the token or the number is there already.
+  bool add(std::string token, token_id id) {
+    if (id_of(token) != no_token || tokens_.contains(id)) return false;
+    longest_ = std::max(longest_, token.size());
+    end_ = std::max(end_, id + 1);
+    tokens_.emplace(id, token);
+    ids_.emplace(std::move(token), id);
+    return true;
+  }
+  [[nodiscard]] token_id id_of(std::string_view token) const {
+    auto const found = ids_.find(token);
+    return found == ids_.end() ? no_token : found->second;
+  }
+  [[nodiscard]] std::string const* token_of(token_id id) const {
+    auto const found = tokens_.find(id);
+    return found == tokens_.end() ? nullptr : &found->second;
+  }
+  [[nodiscard]] std::size_t longest() const noexcept { return longest_; }  ///< bytes
+  [[nodiscard]] token_id end() const noexcept { return end_; }             ///< one more than the largest number
+
+ private:
+  struct hash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
+  std::unordered_map<std::string, token_id, hash, std::equal_to<>> ids_;
+  std::unordered_map<token_id, std::string> tokens_;
+  std::size_t longest_ = 0;
+  token_id end_ = 0;
+};
+
+/// What pairs of neighbouring tokens become, and in which order. Open addressing: this is where encoding spends its
+/// time.
+class merge_table {
+ public:
+  struct merge {
+    std::uint32_t rank = 0;
+    token_id made = no_token;
+  };
+
+  /// @param most  how many will be added.
+  explicit merge_table(std::size_t most = 0) : slots_(std::bit_ceil(most * 2 + 2)) {}
+
+  /// Of a pair that is added twice the last one counts.
+  void add(token_id left, token_id right, merge what) {
+    auto& slot = slots_[place_of(key_of(left, right))];
+    slot = {key_of(left, right), what};
+  }
+  [[nodiscard]] merge find(token_id left, token_id right) const noexcept {
+    return slots_[place_of(key_of(left, right))].what;
+  }
+
+ private:
+  static constexpr std::uint64_t empty = ~std::uint64_t{0};
+  struct slot_type {
+    std::uint64_t key = empty;
+    merge what;
+  };
+  static std::uint64_t key_of(token_id left, token_id right) noexcept {
+    return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
+  }
+  [[nodiscard]] std::size_t place_of(std::uint64_t key) const noexcept {
+    auto const mask = slots_.size() - 1;
+    auto place = static_cast<std::size_t>(mix(key)) & mask;
+    while (slots_[place].key != empty && slots_[place].key != key) place = (place + 1) & mask;
+    return place;
+  }
+  std::vector<slot_type> slots_;
+};
+
+/// Byte pair encoding: of all neighbours that may become one token those of the lowest rank do, the leftmost first,
+/// until there are none.
+///
+/// Method   [Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words with Subword Units", 2016]; a heap of
+///          candidates over a linked list, O(n log n) for a word of n characters.
+class byte_pairs {
+ public:
+  bool byte_level = false;  ///< words are bytes, each written as one of byte_characters
+  bool byte_fallback = false;
+  bool fuse_unknown = false;
+  bool whole_words_first = false;  ///< ignore_merges
+  token_id unknown = no_token;
+  merge_table merges;
+
+  /// Looks up what single bytes are; call it when the vocabulary is complete.
+  void prepare(vocabulary const& tokens) {
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      std::string name;
+      unicode::append(name, byte_characters[byte]);
+      of_byte_[byte] = tokens.id_of(name);
+      static constexpr std::string_view digits = "0123456789ABCDEF";
+      fallback_[byte] = tokens.id_of(trireme::text("<0x", digits[byte >> 4], digits[byte & 15], ">"));
+    }
+  }
+
+  /// What a word is worked on in; kept between words.
+  struct workspace {
+    struct symbol {
+      token_id id;
+      std::uint32_t before, after;
+      bool gone;
+    };
+    struct candidate {
+      std::uint32_t rank, at;
+      token_id made;
+    };
+    std::vector<symbol> symbols;
+    std::vector<candidate> heap;
+    std::string written;
+  };
+
+  /// Appends the tokens of a word.
+  void encode(std::string_view word, vocabulary const& tokens, workspace& in, std::vector<token_id>& out) const {
+    if (whole_words_first) {
+      in.written.clear();
+      for (auto const byte : word) unicode::append(in.written, byte_characters[static_cast<unsigned char>(byte)]);
+      if (auto const id = tokens.id_of(byte_level ? std::string_view(in.written) : word); id != no_token)
+        return out.push_back(id);
+    }
+    spell(word, tokens, in);
+    merge_all(in);
+    for (auto const& each : in.symbols) {
+      if (!each.gone) out.push_back(each.id);
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t none = ~std::uint32_t{0};
+
+  /// The word as characters.
+  void spell(std::string_view word, vocabulary const& tokens, workspace& in) const {
+    in.symbols.clear();
+    auto const add = [&](token_id id) {
+      auto const at = static_cast<std::uint32_t>(in.symbols.size());
+      in.symbols.push_back({id, at == 0 ? none : at - 1, at + 1, false});
+    };
+    bool pending = false;  // an unknown that the next one may join
+    for (std::size_t at = 0; at < word.size();) {
+      auto const bytes = byte_level ? 1 : unicode::character_at(word, at).bytes;
+      auto const part = word.substr(at, bytes);
+      at += bytes;
+      auto const id = byte_level ? of_byte_[static_cast<unsigned char>(part[0])] : tokens.id_of(part);
+      if (id != no_token) {
+        if (std::exchange(pending, false)) add(unknown);
+        add(id);
+      } else if (byte_fallback && std::all_of(part.begin(), part.end(), [&](char byte) {
+                   return fallback_[static_cast<unsigned char>(byte)] != no_token;
+                 })) {
+        for (auto const byte : part) add(fallback_[static_cast<unsigned char>(byte)]);
+      } else if (unknown != no_token) {
+        if (pending && !fuse_unknown) add(unknown);
+        pending = true;
+      }
+    }
+    if (pending) add(unknown);
+    if (!in.symbols.empty()) in.symbols.back().after = none;
+  }
+
+  void merge_all(workspace& in) const {
+    auto& symbols = in.symbols;
+    auto& heap = in.heap;
+    auto const later = [](auto const& a, auto const& b) { return std::pair(a.rank, a.at) > std::pair(b.rank, b.at); };
+    auto const offer = [&](std::uint32_t at) {
+      auto const after = symbols[at].after;
+      if (after == none) return false;
+      auto const found = merges.find(symbols[at].id, symbols[after].id);
+      if (found.made == no_token) return false;
+      heap.push_back({found.rank, at, found.made});
+      return true;
+    };
+    heap.clear();
+    for (std::uint32_t at = 0; at < symbols.size(); ++at) offer(at);
+    std::make_heap(heap.begin(), heap.end(), later);
+    while (!heap.empty()) {
+      std::pop_heap(heap.begin(), heap.end(), later);
+      auto const best = heap.back();
+      heap.pop_back();
+      auto& left = symbols[best.at];
+      if (left.gone || left.after == none) continue;
+      auto& right = symbols[left.after];
+      if (merges.find(left.id, right.id).made != best.made) continue;  // one of the two has become something else
+      left.id = best.made;
+      left.after = right.after;
+      right.gone = true;
+      if (left.after != none) symbols[left.after].before = best.at;
+      if (left.before != none && offer(left.before)) std::push_heap(heap.begin(), heap.end(), later);
+      if (offer(best.at)) std::push_heap(heap.begin(), heap.end(), later);
+    }
+  }
+
+  std::array<token_id, 256> of_byte_{};
+  std::array<token_id, 256> fallback_{};
+};
+
+/// The longest token that a word begins with, then the longest that continues it; a word that cannot be made so is
+/// unknown as a whole.
+///
+/// Method   [Wu et al., "Google's Neural Machine Translation System", 2016], as BERT uses it.
+class word_pieces {
+ public:
+  token_id unknown = no_token;
+  std::string continuing = "##";
+  std::size_t most_characters = 100;
+
+  struct workspace {
+    std::string part;
+  };
+
+  void encode(std::string_view word, vocabulary const& tokens, workspace& in, std::vector<token_id>& out) const {
+    auto const characters = std::count_if(word.begin(), word.end(), [](char c) { return (c & 0xc0) != 0x80; });
+    if (static_cast<std::size_t>(characters) > most_characters) return out.push_back(unknown);
+    auto const before = out.size();
+    for (std::size_t start = 0; start < word.size();) {
+      auto end = std::min(word.size(), start + tokens.longest());
+      auto id = no_token;
+      for (; end > start; --end) {
+        if (end < word.size() && (word[end] & 0xc0) == 0x80) continue;  // within a character
+        in.part.assign(start > 0 ? std::string_view(continuing) : std::string_view());
+        id = tokens.id_of(in.part.append(word.substr(start, end - start)));
+        if (id != no_token) break;
+      }
+      if (id == no_token) {
+        out.resize(before);
+        return out.push_back(unknown);
+      }
+      out.push_back(id);
+      start = end;
+    }
+  }
+};
+
+/// The tokens of words that came before; of bounded size, and for one caller.
+class word_cache {
+ public:
+  static constexpr std::size_t longest_word = 48;
+
+  /// The tokens of a word, or nothing if it is not known.
+  [[nodiscard]] std::optional<std::span<token_id const>> find(std::string_view word) {
+    if (word.size() > longest_word) return std::nullopt;
+    auto const& found = slots_[place_of(hash_of(word), word)];
+    if (found.length == 0) return std::nullopt;
+    return std::span(ids_).subspan(found.first_id, found.ids);
+  }
+  void add(std::string_view word, std::span<token_id const> ids) {
+    if (word.empty() || word.size() > longest_word || words_ >= most_words) return;
+    if (2 * ++words_ > slots_.size()) grow();
+    auto const hash = hash_of(word);
+    slots_[place_of(hash, word)] = {hash, static_cast<std::uint32_t>(bytes_.size()),
+                                    static_cast<std::uint32_t>(ids_.size()), static_cast<std::uint16_t>(word.size()),
+                                    static_cast<std::uint16_t>(ids.size())};
+    bytes_ += word;
+    ids_.insert(ids_.end(), ids.begin(), ids.end());
+  }
+
+ private:
+  static constexpr std::size_t most_words = std::size_t{1} << 18;
+  struct slot {
+    std::uint64_t hash = 0;
+    std::uint32_t first_byte = 0, first_id = 0;
+    std::uint16_t length = 0, ids = 0;
+  };
+
+  static std::uint64_t hash_of(std::string_view word) noexcept {
+    std::uint64_t hash = word.size();
+    for (; word.size() > 8; word.remove_prefix(8)) hash = mix(hash ^ eight_of(word, 8));
+    return mix(hash ^ eight_of(word, word.size()));
+  }
+  static std::uint64_t eight_of(std::string_view word, std::size_t count) noexcept {
+    std::uint64_t out = 0;
+    std::memcpy(&out, word.data(), count);
+    return out;
+  }
+  [[nodiscard]] std::size_t place_of(std::uint64_t hash, std::string_view word) const noexcept {
+    auto const mask = slots_.size() - 1;
+    for (auto place = static_cast<std::size_t>(hash) & mask;; place = (place + 1) & mask) {
+      auto const& each = slots_[place];
+      if (each.length == 0) return place;
+      if (each.hash == hash && std::string_view(bytes_).substr(each.first_byte, each.length) == word) return place;
+    }
+  }
+  void grow() {
+    auto const old = std::exchange(slots_, std::vector<slot>(slots_.size() * 4));
+    auto const mask = slots_.size() - 1;
+    for (auto const& each : old) {
+      if (each.length == 0) continue;
+      auto place = static_cast<std::size_t>(each.hash) & mask;
+      while (slots_[place].length != 0) place = (place + 1) & mask;
+      slots_[place] = each;
+    }
+  }
+
+  std::vector<slot> slots_ = std::vector<slot>(64);
+  std::string bytes_;
+  std::vector<token_id> ids_;
+  std::size_t words_ = 0;
+};
+
+/// Tokens that are found in the text as they stand, before any other rule: those of the longest match, from the left.
+class added_tokens {
+ public:
+  struct entry {
+    std::string content;
+    token_id id = no_token;
+    bool single_word = false, left_strip = false, right_strip = false;
+  };
+
+  void add(entry what) {
+    std::uint32_t node = 0;
+    for (auto const byte : what.content) {
+      auto const next = next_.try_emplace(key_of(node, byte), static_cast<std::uint32_t>(ends_.size()));
+      if (next.second) ends_.push_back(none);
+      node = next.first->second;
+    }
+    if (tokens_.empty()) begins_.fill(false);
+    begins_[static_cast<unsigned char>(what.content[0])] = true;
+    ends_[node] = static_cast<std::uint32_t>(tokens_.size());
+    tokens_.push_back(std::move(what));
+  }
+
+  /// Calls between(piece) and found(id) for the pieces of a text and the tokens between them, in order.
+  template <class Between, class Found>
+  void split(std::string_view text, Between const& between, Found const& found) const {
+    std::size_t begin = 0;
+    if (tokens_.empty()) return between(text);
+    for (std::size_t at = 0; at < text.size();) {
+      auto const match = begins_[static_cast<unsigned char>(text[at])] ? longest_at(text, at) : none;
+      if (match == none) {
+        ++at;
+        continue;
+      }
+      auto const& token = tokens_[match];
+      auto first = at, last = at + token.content.size();
+      at = last;
+      if (token.single_word && (ends_in_word(text.substr(0, first)) || begins_word(text.substr(last)))) continue;
+      if (token.left_strip) first = std::max(begin, spaces_before(text, first));
+      if (token.right_strip) last = spaces_behind(text, last);
+      if (begin < first) between(text.substr(begin, first - begin));
+      found(token.id);
+      begin = last;
+      at = std::max(at, last);
+    }
+    if (begin < text.size()) between(text.substr(begin));
+  }
+
+ private:
+  static constexpr std::uint32_t none = ~std::uint32_t{0};
+  static std::uint64_t key_of(std::uint32_t node, char byte) noexcept {
+    return std::uint64_t{node} << 8 | static_cast<unsigned char>(byte);
+  }
+  [[nodiscard]] std::uint32_t longest_at(std::string_view text, std::size_t at) const {
+    auto out = none;
+    for (std::uint32_t node = 0; at < text.size(); ++at) {
+      auto const next = next_.find(key_of(node, text[at]));
+      if (next == next_.end()) break;
+      node = next->second;
+      if (ends_[node] != none) out = ends_[node];
+    }
+    return out;
+  }
+  /// \w
+  static bool in_word(std::uint32_t code) {
+    auto const what = unicode::category(code);
+    return (what >= UTF8PROC_CATEGORY_LU && what <= UTF8PROC_CATEGORY_ND) || what == UTF8PROC_CATEGORY_NL ||
+           what == UTF8PROC_CATEGORY_PC || code == 0x200c || code == 0x200d;
+  }
+  static std::size_t last_character(std::string_view text) {
+    auto at = text.size() - 1;
+    while (at > 0 && (text[at] & 0xc0) == 0x80) --at;
+    return at;
+  }
+  static bool ends_in_word(std::string_view text) {
+    return !text.empty() && in_word(unicode::character_at(text, last_character(text)).code);
+  }
+  static bool begins_word(std::string_view text) {
+    return !text.empty() && in_word(unicode::character_at(text, 0).code);
+  }
+  static std::size_t spaces_before(std::string_view text, std::size_t end) {
+    while (end > 0) {
+      auto const last = last_character(text.substr(0, end));
+      if (!unicode::is_space(unicode::character_at(text, last).code)) break;
+      end = last;
+    }
+    return end;
+  }
+  static std::size_t spaces_behind(std::string_view text, std::size_t at) {
+    for (auto next = unicode::character_at(text, at); next.bytes > 0 && unicode::is_space(next.code);
+         next = unicode::character_at(text, at)) {
+      at += next.bytes;
+    }
+    return at;
+  }
+
+  std::vector<entry> tokens_;
+  std::vector<std::uint32_t> ends_{none};                  // of each node of a tree of bytes, the token that ends there
+  std::unordered_map<std::uint64_t, std::uint32_t> next_;  // (node, byte) -> node
+  std::array<bool, 256> begins_{};
+};
+
+}  // namespace trireme::formats::detail

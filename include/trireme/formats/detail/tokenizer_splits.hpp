@@ -1,0 +1,193 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "trireme/formats/detail/tokenizer_unicode.hpp"
+
+// How texts are cut into words before a model sees them. The regular expressions of known tokenizers are written out
+// by hand: each function says where the match ends that begins at a byte. (They look ahead, \s+(?!\S), and ask for
+// Unicode's categories.)
+namespace trireme::formats::detail {
+
+/// A character, and what it is.
+struct seen {
+  std::uint32_t code = 0;
+  std::size_t bytes = 0;
+  unicode::kind what = unicode::kind::other;
+  [[nodiscard]] bool is(unicode::kind wanted) const noexcept { return bytes > 0 && what == wanted; }
+};
+[[nodiscard]] inline seen look(std::string_view text, std::size_t at) noexcept {
+  auto const [code, bytes] = unicode::character_at(text, at);
+  return {code, bytes, unicode::kind_of(code)};
+}
+
+/// Where the run of characters of one kind ends, of at most `most`.
+[[nodiscard]] inline std::size_t run_end(std::string_view text, std::size_t at, unicode::kind what,
+                                         std::size_t most = std::string_view::npos) noexcept {
+  for (std::size_t count = 0; count < most; ++count) {
+    auto const next = look(text, at);
+    if (!next.is(what)) break;
+    at += next.bytes;
+  }
+  return at;
+}
+
+/// 's|'t|'re|'ve|'m|'ll|'d, or 0 if there is none of them.
+[[nodiscard]] inline std::size_t contraction_end(std::string_view text, std::size_t at, bool any_case) noexcept {
+  if (text[at] != '\'') return 0;
+  auto const letter = [&](std::size_t i) -> char {
+    auto const c = at + i < text.size() ? text[at + i] : '\0';
+    return any_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
+  };
+  auto const one = letter(1), two = letter(2);
+  if (one == 's' || one == 't' || one == 'm' || one == 'd') return at + 2;
+  if ((one == 'r' && two == 'e') || (one == 'v' && two == 'e') || (one == 'l' && two == 'l')) return at + 3;
+  // U+017F, the long s, is another case of s.
+  return any_case && text.substr(at + 1).starts_with("\xc5\xbf") ? at + 3 : 0;
+}
+
+/// \s+(?!\S)|\s+, at a space.
+[[nodiscard]] inline std::size_t spaces_end(std::string_view text, std::size_t at) noexcept {
+  auto last = at, end = at;
+  for (auto next = look(text, at); next.is(unicode::kind::space); next = look(text, end)) {
+    last = end;
+    end += next.bytes;
+  }
+  return end == text.size() || last == at ? end : last;
+}
+
+/// GPT-2: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+[[nodiscard]] inline std::size_t gpt2_word_end(std::string_view text, std::size_t at) noexcept {
+  using unicode::kind;
+  if (auto const end = contraction_end(text, at, false)) return end;
+  auto const first = look(text, at);
+  if (first.what != kind::space) return run_end(text, at + first.bytes, first.what);
+  if (first.code == ' ') {
+    auto const next = look(text, at + 1);
+    if (next.bytes > 0 && next.what != kind::space) return run_end(text, at + 1 + next.bytes, next.what);
+  }
+  return spaces_end(text, at);
+}
+
+/// Llama 3 (three digits) and Qwen 2 (one): (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
+///  ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+[[nodiscard]] inline std::size_t llama3_word_end(std::string_view text, std::size_t at, std::size_t digits) noexcept {
+  using unicode::kind;
+  if (auto const end = contraction_end(text, at, true)) return end;
+  auto const first = look(text, at);
+  if (first.what == kind::letter) return run_end(text, at + first.bytes, kind::letter);
+  if (first.what == kind::number) return run_end(text, at, kind::number, digits);
+  auto const next = look(text, at + first.bytes);
+  if (first.code != '\r' && first.code != '\n' && next.is(kind::letter))
+    return run_end(text, at + first.bytes + next.bytes, kind::letter);
+  if (first.what == kind::other || (first.code == ' ' && next.is(kind::other))) {
+    auto end = run_end(text, at + first.bytes, kind::other);
+    while (end < text.size() && (text[end] == '\r' || text[end] == '\n')) ++end;
+    return end;
+  }
+  auto const spaces = text.substr(at, run_end(text, at, kind::space) - at);
+  auto const line_end = spaces.find_last_of("\r\n");
+  return line_end == std::string_view::npos ? spaces_end(text, at) : at + line_end + 1;
+}
+
+/// One step of cutting a text into words.
+struct split_step {
+  enum class rule { whole, gpt2, llama3, qwen2, each_digit, digits, bert };
+  rule how = rule::whole;
+  bool space_first = false;  ///< a space is put before what does not begin with one
+};
+
+/// Calls take(word) with the words of a piece, in order; a word may be gone with the next one.
+template <class Take>
+void split(std::span<split_step const> steps, std::string_view piece, Take const& take) {
+  using rule = split_step::rule;
+  if (piece.empty()) return;
+  if (steps.empty()) return take(piece);
+  auto const& step = steps.front();
+  auto const later = steps.subspan(1);
+  std::string with_space;
+  if (step.space_first && piece.front() != ' ') piece = with_space.append(" ").append(piece);
+  auto const each = [&](auto const& word_end) {
+    for (std::size_t at = 0; at < piece.size();) {
+      auto const end = word_end(at);
+      split(later, piece.substr(at, end - at), take);
+      at = end;
+    }
+  };
+  switch (step.how) {
+    case rule::whole:
+      return split(later, piece, take);
+    case rule::gpt2:
+      return each([&](std::size_t at) { return gpt2_word_end(piece, at); });
+    case rule::llama3:
+      return each([&](std::size_t at) { return llama3_word_end(piece, at, 3); });
+    case rule::qwen2:
+      return each([&](std::size_t at) { return llama3_word_end(piece, at, 1); });
+    case rule::each_digit:
+    case rule::digits:
+      return each([&](std::size_t at) {
+        auto const first = unicode::character_at(piece, at);
+        auto const number = unicode::is_number(first.code);
+        auto end = at + first.bytes;
+        if (number && step.how == rule::each_digit) return end;
+        for (auto next = unicode::character_at(piece, end); next.bytes > 0 && unicode::is_number(next.code) == number;
+             next = unicode::character_at(piece, end)) {
+          end += next.bytes;
+        }
+        return end;
+      });
+    case rule::bert: {  // punctuation stands alone, spaces are left out
+      std::size_t begin = 0;
+      for (std::size_t at = 0; at < piece.size();) {
+        auto const [code, bytes] = unicode::character_at(piece, at);
+        auto const space = unicode::is_space(code), alone = unicode::is_bert_punctuation(code);
+        if (space || alone) {
+          split(later, piece.substr(begin, at - begin), take);
+          if (alone) split(later, piece.substr(at, bytes), take);
+          begin = at + bytes;
+        }
+        at += bytes;
+      }
+      return split(later, piece.substr(begin), take);
+    }
+  }
+}
+
+/// The characters that byte-level vocabularies are written in: one that prints for each byte.
+inline constexpr auto byte_characters = [] {
+  std::array<std::uint16_t, 256> out{};
+  std::uint16_t next = 256;
+  for (std::uint16_t byte = 0; byte < 256; ++byte) {
+    auto const prints = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+    out[byte] = prints ? byte : next++;
+  }
+  return out;
+}();
+
+/// The bytes that a token of such a vocabulary stands for; false if it has another character.
+[[nodiscard]] inline bool append_bytes(std::string& out, std::string_view token) {
+  static constexpr auto bytes = [] {
+    std::array<std::int16_t, 324> table{};
+    for (auto& each : table) each = -1;
+    for (std::int16_t byte = 0; byte < 256; ++byte) table[byte_characters[static_cast<std::size_t>(byte)]] = byte;
+    return table;
+  }();
+  auto const before = out.size();
+  for (std::size_t at = 0; at < token.size();) {
+    auto const [code, length] = unicode::character_at(token, at);
+    if (code >= bytes.size() || bytes[code] < 0) {
+      out.resize(before);
+      return false;
+    }
+    out += static_cast<char>(bytes[code]);
+    at += length;
+  }
+  return true;
+}
+
+}  // namespace trireme::formats::detail

@@ -1,0 +1,188 @@
+#pragma once
+
+#include <utf8proc.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "trireme/core/error.hpp"
+
+// What tokenizers ask of Unicode. Categories, cases and normal forms are utf8proc's.
+namespace trireme::formats::detail::unicode {
+
+struct character {
+  std::uint32_t code = 0;
+  std::size_t bytes = 0;  ///< 0 behind the end of a text
+};
+
+/// The character at a byte of a text that is UTF-8.
+[[nodiscard]] inline character character_at(std::string_view text, std::size_t at) noexcept {
+  if (at >= text.size()) return {};
+  auto const byte = [&](std::size_t i) { return std::uint32_t{static_cast<unsigned char>(text[at + i])}; };
+  auto const low = [&](std::size_t i) { return byte(i) & 0x3f; };
+  auto const first = byte(0);
+  if (first < 0x80) return {first, 1};
+  if (first < 0xe0) return {(first & 0x1f) << 6 | low(1), 2};
+  if (first < 0xf0) return {(first & 0x0f) << 12 | low(1) << 6 | low(2), 3};
+  return {(first & 0x07) << 18 | low(1) << 12 | low(2) << 6 | low(3), 4};
+}
+
+inline void append(std::string& out, std::uint32_t code) {
+  std::array<utf8proc_uint8_t, 4> bytes;
+  auto const count = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code), bytes.data());
+  out.append(bytes.begin(), bytes.begin() + count);
+}
+
+/// The first byte that is not UTF-8, or npos. A character that the end cuts off counts as malformed.
+[[nodiscard]] inline std::size_t first_malformed(std::string_view text) noexcept {
+  auto const* const bytes = reinterpret_cast<utf8proc_uint8_t const*>(text.data());
+  for (std::size_t at = 0; at < text.size();) {
+    if (bytes[at] < 0x80) {
+      ++at;
+      continue;
+    }
+    utf8proc_int32_t code = 0;
+    auto const length = utf8proc_iterate(bytes + at, static_cast<utf8proc_ssize_t>(text.size() - at), &code);
+    if (length < 1) return at;
+    at += static_cast<std::size_t>(length);
+  }
+  return std::string_view::npos;
+}
+
+/// The text with U+FFFD for what is not UTF-8: one for each beginning of a character, or else for each byte.
+[[nodiscard]] inline std::string repaired(std::string_view text) {
+  std::string out;
+  for (;;) {
+    auto const bad = first_malformed(text);
+    out += text.substr(0, bad);
+    if (bad == std::string_view::npos) return out;
+    out += "\xef\xbf\xbd";
+    text.remove_prefix(bad);
+    auto const byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
+    auto const first = byte(0);
+    auto const low = first == 0xe0 ? 0xa0U : first == 0xf0 ? 0x90U : 0x80U;
+    auto const high = first == 0xed ? 0x9fU : first == 0xf4 ? 0x8fU : 0xbfU;
+    auto const begun = first >= 0xc2 && first <= 0xf4 && byte(1) >= low && byte(1) <= high;
+    auto const two = begun && first >= 0xf0 && (byte(2) & 0xc0) == 0x80;
+    text.remove_prefix(two ? 3 : begun ? 2 : 1);
+  }
+}
+
+[[nodiscard]] inline utf8proc_category_t category(std::uint32_t code) noexcept {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(code));
+}
+
+/// White_Space
+[[nodiscard]] constexpr bool is_space(std::uint32_t code) noexcept {
+  if (code < 0x80) return code == ' ' || (code >= '\t' && code <= '\r');
+  return code == 0x85 || code == 0xa0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||
+         code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
+}
+[[nodiscard]] inline bool is_number(std::uint32_t code) noexcept {
+  auto const what = category(code);
+  return what >= UTF8PROC_CATEGORY_ND && what <= UTF8PROC_CATEGORY_NO;
+}
+[[nodiscard]] inline bool is_mark(std::uint32_t code) noexcept {
+  auto const what = category(code);
+  return what >= UTF8PROC_CATEGORY_MN && what <= UTF8PROC_CATEGORY_ME;
+}
+/// As BERT has it: all of ASCII that is neither letter, number, space nor control, and Unicode's punctuation.
+[[nodiscard]] inline bool is_bert_punctuation(std::uint32_t code) noexcept {
+  if (code < 0x80) {
+    return (code >= '!' && code <= '/') || (code >= ':' && code <= '@') || (code >= '[' && code <= '`') ||
+           (code >= '{' && code <= '~');
+  }
+  auto const what = category(code);
+  return what >= UTF8PROC_CATEGORY_PC && what <= UTF8PROC_CATEGORY_PO;
+}
+/// Control, format and private use, but not tabulator and line ends.
+[[nodiscard]] inline bool is_control(std::uint32_t code) noexcept {
+  if (code == '\t' || code == '\n' || code == '\r') return false;
+  auto const what = category(code);
+  return what == UTF8PROC_CATEGORY_CC || what == UTF8PROC_CATEGORY_CF || what == UTF8PROC_CATEGORY_CO;
+}
+[[nodiscard]] constexpr bool is_chinese(std::uint32_t code) noexcept {
+  return (code >= 0x4e00 && code <= 0x9fff) || (code >= 0x3400 && code <= 0x4dbf) ||
+         (code >= 0x20000 && code <= 0x2a6df) || (code >= 0x2a700 && code <= 0x2b73f) ||
+         (code >= 0x2b740 && code <= 0x2b81f) || (code >= 0x2b920 && code <= 0x2ceaf) ||
+         (code >= 0xf900 && code <= 0xfaff) || (code >= 0x2f800 && code <= 0x2fa1f);
+}
+
+/// What words are made of, for the expressions that split texts.
+enum class kind : std::uint8_t { other, letter, number, space };
+
+inline constexpr auto ascii_kinds = [] {
+  std::array<kind, 128> out{};
+  for (std::uint32_t c = 0; c < 128; ++c) {
+    auto const lower = c | 0x20;
+    out[c] = lower >= 'a' && lower <= 'z' ? kind::letter
+             : c >= '0' && c <= '9'       ? kind::number
+             : is_space(c)                ? kind::space
+                                          : kind::other;
+  }
+  return out;
+}();
+[[nodiscard]] inline kind kind_of(std::uint32_t code) noexcept {
+  if (code < 128) return ascii_kinds[code];
+  if (is_space(code)) return kind::space;
+  auto const what = category(code);
+  if (what >= UTF8PROC_CATEGORY_LU && what <= UTF8PROC_CATEGORY_LO) return kind::letter;
+  return what >= UTF8PROC_CATEGORY_ND && what <= UTF8PROC_CATEGORY_NO ? kind::number : kind::other;
+}
+
+enum class form { nfc, nfd, nfkc, nfkd };
+
+/// A normal form of a text that is UTF-8.
+[[nodiscard]] inline std::string normalised(std::string_view text, form to) {
+  // No character below U+0300 (nor, for the other forms, below U+0080) changes.
+  auto const unchanged = to == form::nfc ? 0xccU : 0x80U;
+  bool changes = false;
+  for (auto const byte : text) changes = changes || static_cast<unsigned char>(byte) >= unchanged;
+  if (!changes) return std::string(text);
+  auto options = static_cast<int>(UTF8PROC_STABLE);
+  options |= to == form::nfc || to == form::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
+  if (to == form::nfkc || to == form::nfkd) options |= UTF8PROC_COMPAT;
+  utf8proc_uint8_t* made = nullptr;
+  auto const length =
+      utf8proc_map(reinterpret_cast<utf8proc_uint8_t const*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                   &made, static_cast<utf8proc_option_t>(options));
+  std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> const owner(made, &std::free);
+  if (length < 0) throw error(trireme::text("trireme::formats::tokenizer: utf8proc: ", utf8proc_errmsg(length)));
+  return {made, made + length};
+}
+
+/// Each character in lower case on its own: no rule looks at its neighbours.
+[[nodiscard]] inline std::string lower_case(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t at = 0; at < text.size();) {
+    auto const [code, bytes] = character_at(text, at);
+    at += bytes;
+    if (code == 0x130) {
+      out += "i\xcc\x87";  // the only character whose lower case is two
+    } else {
+      append(out, static_cast<std::uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code))));
+    }
+  }
+  return out;
+}
+
+/// The text without the characters of which leave_out(code) is true.
+template <class LeaveOut>
+[[nodiscard]] std::string without(std::string_view text, LeaveOut const& leave_out) {
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t at = 0; at < text.size();) {
+    auto const [code, bytes] = character_at(text, at);
+    if (!leave_out(code)) out += text.substr(at, bytes);
+    at += bytes;
+  }
+  return out;
+}
+
+}  // namespace trireme::formats::detail::unicode

@@ -1,0 +1,559 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "trireme/core/error.hpp"
+#include "trireme/core/text.hpp"
+#include "trireme/formats/detail/tokenizer_models.hpp"
+#include "trireme/formats/detail/tokenizer_splits.hpp"
+#include "trireme/formats/detail/tokenizer_steps.hpp"
+#include "trireme/formats/detail/tokenizer_unicode.hpp"
+#include "trireme/formats/file.hpp"
+#include "trireme/formats/json.hpp"
+
+namespace trireme::formats {
+
+namespace detail {
+class tokenizer_reader;
+}
+
+/// The name that Hugging Face gives the file.
+inline constexpr std::string_view tokenizer_file = "tokenizer.json";
+
+/// Whether a template's special tokens ([CLS], say) are part of what is encoded, and of what is decoded.
+enum class special_tokens { with, without };
+
+/// A text as numbers.
+struct encoding {
+  std::vector<std::int32_t> ids;
+  std::vector<std::int32_t> segments;  ///< of each token, 0 or 1: which of two texts it belongs to
+};
+
+/// A tokenizer in Hugging Face's file tokenizer.json: texts to the numbers of tokens, and back.
+///
+/// Known are byte pair encoding (of bytes, as in GPT-2, Llama 3, Qwen 2 and SmolLM2, or of characters with bytes to
+/// fall back on) and BERT's word pieces, each with what belongs to it:
+///
+///     normalizers      NFC NFD NFKC NFKD Lowercase StripAccents BertNormalizer Prepend Replace (of a string) Sequence
+///     pre-tokenizers   ByteLevel, Split by the expressions of GPT-2, Llama 3 and Qwen 2, Digits, BertPreTokenizer,
+///                      Sequence
+///     post-processors  TemplateProcessing ByteLevel BertProcessing RobertaProcessing Sequence
+///     decoders         ByteLevel WordPiece ByteFallback Fuse Replace (of a string) Strip Sequence
+///
+/// and added tokens. A file that asks for anything else is refused with a sentence that names it: no text is ever
+/// encoded in a way that is nearly right. What the file says of truncation and padding is left to the caller.
+///
+/// Needs    utf8proc (CMake: trireme::utf8proc). Characters that Unicode has named after version 15 are what utf8proc
+///          takes them for.
+/// Numerics the same numbers as the package tokenizers; a test compares them.
+/// Bytes    about 200 for each token of the vocabulary, and 24 to 48 a merge; encode() keeps up to 2^18 words that it
+///          has seen while it runs. A file may have 256 MiB.
+/// Threads  const; any number of callers.
+/// Errors   read() throws io_error, parse() format_error (path, byte, reason); encode() throws format_error if a text
+/// is
+///          not UTF-8.
+class tokenizer {
+ public:
+  [[nodiscard]] static tokenizer read(std::string const& path, file_system& files = real_files()) {
+    return parse(read_text(path, most_bytes, files), path);
+  }
+  /// @param path  what errors call the text.
+  [[nodiscard]] static tokenizer parse(std::string_view text, std::string const& path);
+
+  /// One more than the largest number: what a model must have as its vocabulary at least.
+  [[nodiscard]] std::int64_t vocabulary() const noexcept { return tokens_.end(); }
+  /// The number of a token, written as in the file.
+  [[nodiscard]] std::optional<std::int32_t> id_of(std::string_view token) const {
+    auto const id = tokens_.id_of(token);
+    return id == detail::no_token ? std::nullopt : std::optional(id);
+  }
+  /// The token of a number, or nullptr.
+  [[nodiscard]] std::string const* token_of(std::int32_t id) const { return tokens_.token_of(id); }
+
+  [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text,
+                                                 special_tokens specials = special_tokens::with) const {
+    return arranged(specials == special_tokens::with ? single_ : first_only(), words_of(text), {}).ids;
+  }
+  /// Two texts, as BERT takes them.
+  [[nodiscard]] encoding encode_pair(std::string_view first, std::string_view second,
+                                     special_tokens specials = special_tokens::with) const {
+    return arranged(specials == special_tokens::with ? pair_ : both(), words_of(first), words_of(second));
+  }
+
+  /// The text of tokens. Numbers without a token are left out, and bytes that make no UTF-8 become U+FFFD.
+  [[nodiscard]] std::string decode(std::span<std::int32_t const> ids,
+                                   special_tokens specials = special_tokens::without) const {
+    std::vector<std::string> parts;
+    for (auto const id : ids) {
+      auto const* const token = tokens_.token_of(id);
+      if (token == nullptr) continue;
+      if (specials == special_tokens::without && std::binary_search(special_.begin(), special_.end(), id)) continue;
+      parts.push_back(*token);
+    }
+    for (auto const& step : decoder_) step(parts);
+    std::string out;
+    for (auto const& part : parts) {
+      if (decoder_.empty() && &part != &parts.front()) out += ' ';
+      out += part;
+    }
+    return out;
+  }
+
+ private:
+  friend class detail::tokenizer_reader;
+  static constexpr std::uint64_t most_bytes = std::uint64_t{1} << 28;
+
+  [[nodiscard]] std::vector<std::int32_t> words_of(std::string_view text) const;
+  [[nodiscard]] static encoding arranged(std::span<detail::template_part const> parts,
+                                         std::vector<std::int32_t> const& first,
+                                         std::vector<std::int32_t> const& second);
+  static std::vector<detail::template_part> first_only() { return {{detail::template_part::what::first, {}, 0}}; }
+  static std::vector<detail::template_part> both() {
+    return {{detail::template_part::what::first, {}, 0}, {detail::template_part::what::second, {}, 1}};
+  }
+
+  detail::vocabulary tokens_;
+  std::vector<std::int32_t> special_;  // sorted
+  detail::added_tokens before_normalizer_, behind_normalizer_;
+  std::vector<detail::normal_step> normalizer_;
+  std::vector<detail::split_step> splits_;
+  std::variant<detail::byte_pairs, detail::word_pieces> model_;
+  std::vector<detail::template_part> single_ = first_only(), pair_ = both();
+  std::vector<detail::decode_step> decoder_;
+};
+
+/// The text of tokens that arrive one by one, as somebody who writes has them: a character whose bytes are spread over
+/// several tokens appears with the last of them.
+///
+/// Bytes    the tokens since the last two pieces that were complete.
+/// Threads  one caller; the tokenizer must outlive it.
+class token_stream {
+ public:
+  explicit token_stream(tokenizer const& from) : from_(&from) {}
+
+  /// What is new in the text, maybe nothing.
+  [[nodiscard]] std::string add(std::int32_t id) {
+    ids_.push_back(id);
+    auto whole = from_->decode(ids_);
+    // Tokens that were complete are decoded again, because what comes first in a text may look otherwise.
+    if (whole.size() <= shown_.size() || whole.ends_with("\xef\xbf\xbd")) return {};
+    auto fresh = whole.substr(shown_.size());
+    ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(complete_));
+    complete_ = ids_.size();
+    shown_ = from_->decode(ids_);
+    return fresh;
+  }
+
+ private:
+  tokenizer const* from_;
+  std::vector<std::int32_t> ids_;  // [0, complete_) were shown before
+  std::size_t complete_ = 0;
+  std::string shown_;  // the text of those
+};
+
+namespace detail {
+
+/// Makes a tokenizer of a file's content.
+class tokenizer_reader {
+ public:
+  explicit tokenizer_reader(json::value const& file) : file_(file) {}
+
+  [[nodiscard]] tokenizer read() {
+    read_model(file_.at("model"));
+    if (auto const* const added = given(file_, "added_tokens")) read_added(*added);
+    if (auto const* const normalizer = given(file_, "normalizer")) add_normalizer(*normalizer);
+    if (auto const* const splits = given(file_, "pre_tokenizer")) add_split(*splits);
+    if (auto const* const post = given(file_, "post_processor")) add_post_processor(*post);
+    if (auto const* const decoder = given(file_, "decoder")) add_decoder(*decoder);
+    finish();
+    return std::move(out_);
+  }
+
+ private:
+  static constexpr std::size_t most_steps = 16;
+  static constexpr std::int64_t end_of_ids = std::int64_t{1} << 24;
+
+  /// The member, unless it is missing or null.
+  static json::value const* given(json::value const& in, std::string_view key) {
+    auto const* const found = in.find(key);
+    return found == nullptr || found->is_null() ? nullptr : found;
+  }
+  static bool flag(json::value const& in, std::string_view key, bool otherwise = false) {
+    auto const* const found = given(in, key);
+    return found == nullptr ? otherwise : found->as_bool();
+  }
+  static std::string const& kind_of(json::value const& what) { return what.at("type").as_string(); }
+  static std::int32_t id_in(json::value const& number) {
+    auto const id = number.as_int64();
+    if (id < 0 || id >= end_of_ids) number.fail(text("a token's number is from 0 to ", end_of_ids - 1));
+    return static_cast<std::int32_t>(id);
+  }
+  [[noreturn]] static void refuse(json::value const& where, char const* what) {
+    where.fail(text(what, " \"", kind_of(where), "\" is not known; trireme::formats::tokenizer lists those that are"));
+  }
+  /// Calls each(step) for a step, or for those of a Sequence.
+  template <class Each>
+  static void for_each_step(json::value const& what, std::string_view key, Each const& each) {
+    if (kind_of(what) != "Sequence") return each(what);
+    auto const& steps = what.at(key).as_array();
+    if (steps.size() > most_steps) what.fail(text("a sequence of more than ", most_steps, " steps"));
+    for (auto const& step : steps) {
+      if (kind_of(step) == "Sequence") step.fail("a sequence within a sequence is not read");
+      each(step);
+    }
+  }
+  std::int32_t known(json::value const& token) const {
+    auto const id = out_.tokens_.id_of(token.as_string());
+    if (id == no_token) token.fail(text("the vocabulary has no token \"", token.as_string(), "\""));
+    return id;
+  }
+
+  void read_vocabulary(json::value const& from) {
+    for (auto const& [token, id] : from.as_object()) {
+      if (!out_.tokens_.add(token, id_in(id))) id.fail(text("the number of \"", token, "\" is another token's too"));
+    }
+  }
+
+  void read_model(json::value const& model) {
+    auto const& kind = kind_of(model);
+    if (kind != "BPE" && kind != "WordPiece") refuse(model, "a model of type");
+    read_vocabulary(model.at("vocab"));
+    kind == "BPE" ? read_byte_pairs(model) : read_word_pieces(model);
+  }
+  void read_byte_pairs(json::value const& model) {
+    byte_pairs pairs;
+    for (auto const* const key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+      auto const* const mark = given(model, key);
+      if (mark != nullptr && !mark->as_string().empty()) mark->fail(text("a BPE with ", key, " is not read"));
+    }
+    if (auto const* const dropout = given(model, "dropout"); dropout != nullptr && dropout->as_double() != 0)
+      dropout->fail("a BPE that leaves out merges at random is not read");
+    pairs.byte_fallback = flag(model, "byte_fallback");
+    pairs.fuse_unknown = flag(model, "fuse_unk");
+    pairs.whole_words_first = flag(model, "ignore_merges");
+    if (auto const* const unknown = given(model, "unk_token")) pairs.unknown = known(*unknown);
+    auto const& merges = model.at("merges").as_array();
+    pairs.merges = merge_table(merges.size());
+    for (std::uint32_t rank = 0; rank < merges.size(); ++rank) add_merge(merges[rank], rank, pairs.merges);
+    out_.model_ = std::move(pairs);
+  }
+  void add_merge(json::value const& merge, std::uint32_t rank, merge_table& into) {
+    std::string left, right;
+    if (merge.is_string()) {
+      auto const& both = merge.as_string();
+      auto const space = both.find(' ');
+      if (space == std::string::npos || both.find(' ', space + 1) != std::string::npos)
+        merge.fail("a merge is two tokens with one space between them");
+      left = both.substr(0, space);
+      right = both.substr(space + 1);
+    } else {
+      auto const& both = merge.as_array();
+      if (both.size() != 2) merge.fail("a merge is two tokens");
+      left = both[0].as_string();
+      right = both[1].as_string();
+    }
+    auto const one = out_.tokens_.id_of(left), two = out_.tokens_.id_of(right), made = out_.tokens_.id_of(left + right);
+    if (one == no_token || two == no_token || made == no_token)
+      merge.fail(text("the vocabulary has not got all of \"", left, "\", \"", right, "\" and \"", left + right, "\""));
+    into.add(one, two, {rank, made});
+  }
+  void read_word_pieces(json::value const& model) {
+    word_pieces pieces;
+    pieces.unknown = known(model.at("unk_token"));
+    if (auto const* const mark = given(model, "continuing_subword_prefix")) pieces.continuing = mark->as_string();
+    if (auto const* const most = given(model, "max_input_chars_per_word")) {
+      if (most->as_uint64() > 1000) most->fail("words of more than 1000 characters are not read");
+      pieces.most_characters = static_cast<std::size_t>(most->as_uint64());
+    }
+    out_.model_ = std::move(pieces);
+  }
+
+  void read_added(json::value const& all) {
+    for (auto const& each : all.as_array()) {
+      auto const& content = each.at("content");
+      auto const id = id_in(each.at("id"));
+      added_tokens::entry what{content.as_string(), id, flag(each, "single_word"), flag(each, "lstrip"),
+                               flag(each, "rstrip")};
+      if (what.content.empty()) content.fail("an added token is empty");
+      if (out_.tokens_.id_of(what.content) != id && !out_.tokens_.add(what.content, id))
+        each.fail(text("the added token \"", what.content, "\" and the vocabulary disagree about its number"));
+      auto const special = flag(each, "special");
+      if (special) out_.special_.push_back(id);
+      normalised_.push_back(flag(each, "normalized", !special));
+      added_.push_back(std::move(what));
+    }
+    std::sort(out_.special_.begin(), out_.special_.end());
+  }
+
+  void add_normalizer(json::value const& what) {
+    using rule = normal_step::rule;
+    for_each_step(what, "normalizers", [&](json::value const& step) {
+      static constexpr std::array<std::pair<std::string_view, rule>, 6> plain{{{"NFC", rule::nfc},
+                                                                               {"NFD", rule::nfd},
+                                                                               {"NFKC", rule::nfkc},
+                                                                               {"NFKD", rule::nfkd},
+                                                                               {"Lowercase", rule::lower_case},
+                                                                               {"StripAccents", rule::strip_accents}}};
+      auto const& kind = kind_of(step);
+      normal_step add;
+      auto const* const found =
+          std::find_if(plain.begin(), plain.end(), [&](auto const& p) { return p.first == kind; });
+      if (found != plain.end()) {
+        add.how = found->second;
+      } else if (kind == "BertNormalizer") {
+        add.how = rule::bert;
+        add.clean = flag(step, "clean_text", true);
+        add.chinese = flag(step, "handle_chinese_chars", true);
+        add.lower = flag(step, "lowercase", true);
+        add.strip = flag(step, "strip_accents", add.lower);
+      } else if (kind == "Prepend") {
+        add.how = rule::put_first;
+        add.to = step.at("prepend").as_string();
+      } else if (kind == "Replace") {
+        add.how = rule::replace;
+        add.from = string_pattern(step);
+        add.to = step.at("content").as_string();
+      } else {
+        refuse(step, "a normalizer of type");
+      }
+      out_.normalizer_.push_back(std::move(add));
+    });
+  }
+  static std::string const& string_pattern(json::value const& step) {
+    auto const& pattern = step.at("pattern");
+    auto const* const string = pattern.find("String");
+    if (string == nullptr) pattern.fail("a Replace by a regular expression is not read");
+    if (string->as_string().empty()) string->fail("a Replace of nothing");
+    return string->as_string();
+  }
+
+  void add_split(json::value const& what) {
+    using rule = split_step::rule;
+    for_each_step(what, "pretokenizers", [&](json::value const& step) {
+      auto const& kind = kind_of(step);
+      if (byte_level_) step.fail("a pre-tokenizer behind ByteLevel is not read");
+      split_step add;
+      if (kind == "ByteLevel") {
+        byte_level_ = true;
+        add.how = flag(step, "use_regex", true) ? rule::gpt2 : rule::whole;
+        add.space_first = flag(step, "add_prefix_space", true);
+      } else if (kind == "Split") {
+        add.how = known_expression(step);
+      } else if (kind == "Digits") {
+        add.how = flag(step, "individual_digits") ? rule::each_digit : rule::digits;
+      } else if (kind == "BertPreTokenizer") {
+        add.how = rule::bert;
+      } else {
+        refuse(step, "a pre-tokenizer of type");
+      }
+      out_.splits_.push_back(add);
+    });
+  }
+  static split_step::rule known_expression(json::value const& step) {
+    using rule = split_step::rule;
+    static constexpr std::array<std::pair<std::string_view, rule>, 3> all{{
+        {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", rule::gpt2},
+        {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+         "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+         rule::llama3},
+        {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+         "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+         rule::qwen2},
+    }};
+    auto const& pattern = step.at("pattern");
+    auto const* const expression = pattern.find("Regex");
+    if (expression == nullptr) pattern.fail("a Split by a string is not read");
+    auto const* const found =
+        std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.first == expression->as_string(); });
+    if (found == all.end()) {
+      expression->fail("this regular expression is not one of those that are known: GPT-2's, Llama 3's and Qwen 2's");
+    }
+    // Each match is a word, and there is nothing between them, so the two ways to say so are one.
+    auto const& behaviour = step.at("behavior").as_string();
+    auto const inverted = flag(step, "invert");
+    if (!(behaviour == "Isolated" && !inverted) && !(behaviour == "Removed" && inverted))
+      step.fail("of a Split by such an expression only the behavior Isolated is read");
+    return found->second;
+  }
+
+  void add_post_processor(json::value const& what) {
+    bool done = false;
+    for_each_step(what, "processors", [&](json::value const& step) {
+      auto const& kind = kind_of(step);
+      if (kind == "ByteLevel") return;  // of offsets only
+      if (std::exchange(done, true)) step.fail("a second post-processor is not read");
+      if (kind == "TemplateProcessing") {
+        out_.single_ = parts_of(step, "single");
+        out_.pair_ = parts_of(step, "pair");
+      } else if (kind == "BertProcessing" || kind == "RobertaProcessing") {
+        using what_part = template_part::what;
+        auto const roberta = kind == "RobertaProcessing";
+        template_part const cls{what_part::special, {id_of_pair(step.at("cls"))}, 0};
+        template_part const sep{what_part::special, {id_of_pair(step.at("sep"))}, 0};
+        template_part const first{what_part::first, {}, 0};
+        std::int32_t const other = roberta ? 0 : 1;
+        out_.single_ = {cls, first, sep};
+        out_.pair_ = out_.single_;
+        if (roberta) out_.pair_.push_back(sep);
+        out_.pair_.push_back({what_part::second, {}, other});
+        out_.pair_.push_back({what_part::special, sep.ids, other});
+      } else {
+        refuse(step, "a post-processor of type");
+      }
+    });
+  }
+  /// ["[CLS]", 101]
+  std::int32_t id_of_pair(json::value const& what) const {
+    auto const& pair = what.as_array();
+    if (pair.size() != 2) what.fail("expected a token and its number");
+    return id_of_template(pair[1]);
+  }
+  std::int32_t id_of_template(json::value const& number) const {
+    auto const id = id_in(number);
+    if (out_.tokens_.token_of(id) == nullptr) number.fail("no token has this number");
+    return id;
+  }
+  std::vector<template_part> parts_of(json::value const& step, std::string_view key) const {
+    std::vector<template_part> out;
+    auto const& parts = step.at(key).as_array();
+    if (parts.size() > most_steps) step.fail(text("a template of more than ", most_steps, " parts"));
+    for (auto const& part : parts) {
+      template_part add;
+      auto const* const special = part.find("SpecialToken");
+      auto const& body = special == nullptr ? part.at("Sequence") : *special;
+      auto const& name = body.at("id");
+      add.segment = id_in(body.at("type_id"));
+      if (special != nullptr) {
+        add.kind = template_part::what::special;
+        for (auto const& id : step.at("special_tokens").at(name.as_string()).at("ids").as_array())
+          add.ids.push_back(id_of_template(id));
+      } else if (name.as_string() == "A" || name.as_string() == "B") {
+        add.kind = name.as_string() == "A" ? template_part::what::first : template_part::what::second;
+      } else {
+        name.fail("a sequence of a template is A or B");
+      }
+      out.push_back(std::move(add));
+    }
+    return out;
+  }
+
+  void add_decoder(json::value const& what) {
+    using rule = decode_step::rule;
+    for_each_step(what, "decoders", [&](json::value const& step) {
+      auto const& kind = kind_of(step);
+      decode_step add;
+      if (kind == "ByteLevel") {
+        add.how = rule::bytes;
+      } else if (kind == "WordPiece") {
+        add.how = rule::word_pieces;
+        add.from = step.at("prefix").as_string();
+        add.clean = flag(step, "cleanup", true);
+      } else if (kind == "ByteFallback") {
+        add.how = rule::byte_fallback;
+      } else if (kind == "Fuse") {
+        add.how = rule::fuse;
+      } else if (kind == "Replace") {
+        add.how = rule::replace;
+        add.from = string_pattern(step);
+        add.to = step.at("content").as_string();
+      } else if (kind == "Strip") {
+        add.how = rule::strip;
+        add.from = step.at("content").as_string();
+        if (add.from.empty()) step.fail("a Strip of nothing");
+        add.at_start = static_cast<std::size_t>(step.at("start").as_uint64());
+        add.at_end = static_cast<std::size_t>(step.at("stop").as_uint64());
+      } else {
+        refuse(step, "a decoder of type");
+      }
+      out_.decoder_.push_back(std::move(add));
+    });
+  }
+
+  void finish() {
+    if (auto* const pairs = std::get_if<byte_pairs>(&out_.model_)) {
+      pairs->byte_level = byte_level_;
+      pairs->prepare(out_.tokens_);
+    } else if (byte_level_) {
+      file_.at("pre_tokenizer").fail("ByteLevel goes with a BPE");
+    }
+    // Those that are looked for behind the normalizer are changed by it first.
+    for (std::size_t i = 0; i < added_.size(); ++i) {
+      auto& token = added_[i];
+      if (!normalised_[i]) {
+        out_.before_normalizer_.add(std::move(token));
+        continue;
+      }
+      for (auto const& step : out_.normalizer_) token.content = step(std::move(token.content));
+      if (!token.content.empty()) out_.behind_normalizer_.add(std::move(token));
+    }
+  }
+
+  json::value const& file_;
+  tokenizer out_;
+  std::vector<added_tokens::entry> added_;
+  std::vector<bool> normalised_;
+  bool byte_level_ = false;
+};
+
+}  // namespace detail
+
+inline tokenizer tokenizer::parse(std::string_view text, std::string const& path) {
+  json::limits const most{.values = std::size_t{1} << 22};
+  auto const file = json::parse(text, path, most);
+  return detail::tokenizer_reader(file).read();
+}
+
+inline std::vector<std::int32_t> tokenizer::words_of(std::string_view text) const {
+  auto const malformed = detail::unicode::first_malformed(text);
+  if (malformed != std::string_view::npos)
+    throw format_error("trireme::formats::tokenizer: the text to encode", malformed, "it is not UTF-8 here");
+  if (text.size() >> 31 != 0)
+    throw config_error("trireme::formats::tokenizer: a text of 2 GiB or more; encode it in parts");
+  std::vector<std::int32_t> out;
+  std::visit(
+      [&](auto const& model) {
+        typename std::remove_cvref_t<decltype(model)>::workspace space;
+        detail::word_cache seen;
+        auto const word = [&](std::string_view letters) {
+          if (auto const ids = seen.find(letters)) return void(out.insert(out.end(), ids->begin(), ids->end()));
+          auto const before = out.size();
+          model.encode(letters, tokens_, space, out);
+          seen.add(letters, std::span(out).subspan(before));
+        };
+        auto const id = [&](std::int32_t added) { out.push_back(added); };
+        auto const piece = [&](std::string_view letters) { detail::split(splits_, letters, word); };
+        auto const unchanged = [&](std::string_view letters) {
+          if (normalizer_.empty()) return behind_normalizer_.split(letters, piece, id);
+          std::string changed(letters);
+          for (auto const& step : normalizer_) changed = step(std::move(changed));
+          behind_normalizer_.split(changed, piece, id);
+        };
+        before_normalizer_.split(text, unchanged, id);
+      },
+      model_);
+  return out;
+}
+
+inline encoding tokenizer::arranged(std::span<detail::template_part const> parts,
+                                    std::vector<std::int32_t> const& first, std::vector<std::int32_t> const& second) {
+  using what = detail::template_part::what;
+  encoding out;
+  for (auto const& part : parts) {
+    auto const& ids = part.kind == what::special ? part.ids : part.kind == what::first ? first : second;
+    out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+    out.segments.insert(out.segments.end(), ids.size(), part.segment);
+  }
+  return out;
+}
+
+}  // namespace trireme::formats

@@ -1,0 +1,1546 @@
+// Trireme 0.1.0: trireme/formats/tokenizer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: c64133e92ac867b6758d8a40fe662a134e57ba7947a99863e273cbedcb0e863b
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+
+// ---- trireme/formats/tokenizer.hpp
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#ifndef TRIREME_FORMATS_DETAIL_TOKENIZER_MODELS_INCLUDED
+#define TRIREME_FORMATS_DETAIL_TOKENIZER_MODELS_INCLUDED
+
+// ---- trireme/formats/detail/tokenizer_models.hpp
+#include <bit>
+#include <cstring>
+#include <functional>
+#include <unordered_map>
+
+#ifndef TRIREME_FORMATS_DETAIL_TOKENIZER_SPLITS_INCLUDED
+#define TRIREME_FORMATS_DETAIL_TOKENIZER_SPLITS_INCLUDED
+
+// ---- trireme/formats/detail/tokenizer_splits.hpp
+#ifndef TRIREME_FORMATS_DETAIL_TOKENIZER_UNICODE_INCLUDED
+#define TRIREME_FORMATS_DETAIL_TOKENIZER_UNICODE_INCLUDED
+
+// ---- trireme/formats/detail/tokenizer_unicode.hpp
+#include <utf8proc.h>
+
+#include <cstdlib>
+#include <memory>
+
+// What tokenizers ask of Unicode. Categories, cases and normal forms are utf8proc's.
+namespace trireme::formats::detail::unicode {
+
+struct character {
+  std::uint32_t code = 0;
+  std::size_t bytes = 0;  ///< 0 behind the end of a text
+};
+
+/// The character at a byte of a text that is UTF-8.
+[[nodiscard]] inline character character_at(std::string_view text, std::size_t at) noexcept {
+  if (at >= text.size()) return {};
+  auto const byte = [&](std::size_t i) { return std::uint32_t{static_cast<unsigned char>(text[at + i])}; };
+  auto const low = [&](std::size_t i) { return byte(i) & 0x3f; };
+  auto const first = byte(0);
+  if (first < 0x80) return {first, 1};
+  if (first < 0xe0) return {(first & 0x1f) << 6 | low(1), 2};
+  if (first < 0xf0) return {(first & 0x0f) << 12 | low(1) << 6 | low(2), 3};
+  return {(first & 0x07) << 18 | low(1) << 12 | low(2) << 6 | low(3), 4};
+}
+
+inline void append(std::string& out, std::uint32_t code) {
+  std::array<utf8proc_uint8_t, 4> bytes;
+  auto const count = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code), bytes.data());
+  out.append(bytes.begin(), bytes.begin() + count);
+}
+
+/// The first byte that is not UTF-8, or npos. A character that the end cuts off counts as malformed.
+[[nodiscard]] inline std::size_t first_malformed(std::string_view text) noexcept {
+  auto const* const bytes = reinterpret_cast<utf8proc_uint8_t const*>(text.data());
+  for (std::size_t at = 0; at < text.size();) {
+    if (bytes[at] < 0x80) {
+      ++at;
+      continue;
+    }
+    utf8proc_int32_t code = 0;
+    auto const length = utf8proc_iterate(bytes + at, static_cast<utf8proc_ssize_t>(text.size() - at), &code);
+    if (length < 1) return at;
+    at += static_cast<std::size_t>(length);
+  }
+  return std::string_view::npos;
+}
+
+/// The text with U+FFFD for what is not UTF-8: one for each beginning of a character, or else for each byte.
+[[nodiscard]] inline std::string repaired(std::string_view text) {
+  std::string out;
+  for (;;) {
+    auto const bad = first_malformed(text);
+    out += text.substr(0, bad);
+    if (bad == std::string_view::npos) return out;
+    out += "\xef\xbf\xbd";
+    text.remove_prefix(bad);
+    auto const byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
+    auto const first = byte(0);
+    auto const low = first == 0xe0 ? 0xa0U : first == 0xf0 ? 0x90U : 0x80U;
+    auto const high = first == 0xed ? 0x9fU : first == 0xf4 ? 0x8fU : 0xbfU;
+    auto const begun = first >= 0xc2 && first <= 0xf4 && byte(1) >= low && byte(1) <= high;
+    auto const two = begun && first >= 0xf0 && (byte(2) & 0xc0) == 0x80;
+    text.remove_prefix(two ? 3 : begun ? 2 : 1);
+  }
+}
+
+[[nodiscard]] inline utf8proc_category_t category(std::uint32_t code) noexcept {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(code));
+}
+
+/// White_Space
+[[nodiscard]] constexpr bool is_space(std::uint32_t code) noexcept {
+  if (code < 0x80) return code == ' ' || (code >= '\t' && code <= '\r');
+  return code == 0x85 || code == 0xa0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||
+         code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
+}
+[[nodiscard]] inline bool is_number(std::uint32_t code) noexcept {
+  auto const what = category(code);
+  return what >= UTF8PROC_CATEGORY_ND && what <= UTF8PROC_CATEGORY_NO;
+}
+[[nodiscard]] inline bool is_mark(std::uint32_t code) noexcept {
+  auto const what = category(code);
+  return what >= UTF8PROC_CATEGORY_MN && what <= UTF8PROC_CATEGORY_ME;
+}
+/// As BERT has it: all of ASCII that is neither letter, number, space nor control, and Unicode's punctuation.
+[[nodiscard]] inline bool is_bert_punctuation(std::uint32_t code) noexcept {
+  if (code < 0x80) {
+    return (code >= '!' && code <= '/') || (code >= ':' && code <= '@') || (code >= '[' && code <= '`') ||
+           (code >= '{' && code <= '~');
+  }
+  auto const what = category(code);
+  return what >= UTF8PROC_CATEGORY_PC && what <= UTF8PROC_CATEGORY_PO;
+}
+/// Control, format and private use, but not tabulator and line ends.
+[[nodiscard]] inline bool is_control(std::uint32_t code) noexcept {
+  if (code == '\t' || code == '\n' || code == '\r') return false;
+  auto const what = category(code);
+  return what == UTF8PROC_CATEGORY_CC || what == UTF8PROC_CATEGORY_CF || what == UTF8PROC_CATEGORY_CO;
+}
+[[nodiscard]] constexpr bool is_chinese(std::uint32_t code) noexcept {
+  return (code >= 0x4e00 && code <= 0x9fff) || (code >= 0x3400 && code <= 0x4dbf) ||
+         (code >= 0x20000 && code <= 0x2a6df) || (code >= 0x2a700 && code <= 0x2b73f) ||
+         (code >= 0x2b740 && code <= 0x2b81f) || (code >= 0x2b920 && code <= 0x2ceaf) ||
+         (code >= 0xf900 && code <= 0xfaff) || (code >= 0x2f800 && code <= 0x2fa1f);
+}
+
+/// What words are made of, for the expressions that split texts.
+enum class kind : std::uint8_t { other, letter, number, space };
+
+inline constexpr auto ascii_kinds = [] {
+  std::array<kind, 128> out{};
+  for (std::uint32_t c = 0; c < 128; ++c) {
+    auto const lower = c | 0x20;
+    out[c] = lower >= 'a' && lower <= 'z' ? kind::letter
+             : c >= '0' && c <= '9'       ? kind::number
+             : is_space(c)                ? kind::space
+                                          : kind::other;
+  }
+  return out;
+}();
+[[nodiscard]] inline kind kind_of(std::uint32_t code) noexcept {
+  if (code < 128) return ascii_kinds[code];
+  if (is_space(code)) return kind::space;
+  auto const what = category(code);
+  if (what >= UTF8PROC_CATEGORY_LU && what <= UTF8PROC_CATEGORY_LO) return kind::letter;
+  return what >= UTF8PROC_CATEGORY_ND && what <= UTF8PROC_CATEGORY_NO ? kind::number : kind::other;
+}
+
+enum class form { nfc, nfd, nfkc, nfkd };
+
+/// A normal form of a text that is UTF-8.
+[[nodiscard]] inline std::string normalised(std::string_view text, form to) {
+  // No character below U+0300 (nor, for the other forms, below U+0080) changes.
+  auto const unchanged = to == form::nfc ? 0xccU : 0x80U;
+  bool changes = false;
+  for (auto const byte : text) changes = changes || static_cast<unsigned char>(byte) >= unchanged;
+  if (!changes) return std::string(text);
+  auto options = static_cast<int>(UTF8PROC_STABLE);
+  options |= to == form::nfc || to == form::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
+  if (to == form::nfkc || to == form::nfkd) options |= UTF8PROC_COMPAT;
+  utf8proc_uint8_t* made = nullptr;
+  auto const length =
+      utf8proc_map(reinterpret_cast<utf8proc_uint8_t const*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                   &made, static_cast<utf8proc_option_t>(options));
+  std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> const owner(made, &std::free);
+  if (length < 0) throw error(trireme::text("trireme::formats::tokenizer: utf8proc: ", utf8proc_errmsg(length)));
+  return {made, made + length};
+}
+
+/// Each character in lower case on its own: no rule looks at its neighbours.
+[[nodiscard]] inline std::string lower_case(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t at = 0; at < text.size();) {
+    auto const [code, bytes] = character_at(text, at);
+    at += bytes;
+    if (code == 0x130) {
+      out += "i\xcc\x87";  // the only character whose lower case is two
+    } else {
+      append(out, static_cast<std::uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code))));
+    }
+  }
+  return out;
+}
+
+/// The text without the characters of which leave_out(code) is true.
+template <class LeaveOut>
+[[nodiscard]] std::string without(std::string_view text, LeaveOut const& leave_out) {
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t at = 0; at < text.size();) {
+    auto const [code, bytes] = character_at(text, at);
+    if (!leave_out(code)) out += text.substr(at, bytes);
+    at += bytes;
+  }
+  return out;
+}
+
+}  // namespace trireme::formats::detail::unicode
+
+#endif  // TRIREME_FORMATS_DETAIL_TOKENIZER_UNICODE_INCLUDED
+
+// ---- trireme/formats/detail/tokenizer_splits.hpp (goes on)
+// How texts are cut into words before a model sees them. The regular expressions of known tokenizers are written out
+// by hand: each function says where the match ends that begins at a byte. (They look ahead, \s+(?!\S), and ask for
+// Unicode's categories.)
+namespace trireme::formats::detail {
+
+/// A character, and what it is.
+struct seen {
+  std::uint32_t code = 0;
+  std::size_t bytes = 0;
+  unicode::kind what = unicode::kind::other;
+  [[nodiscard]] bool is(unicode::kind wanted) const noexcept { return bytes > 0 && what == wanted; }
+};
+[[nodiscard]] inline seen look(std::string_view text, std::size_t at) noexcept {
+  auto const [code, bytes] = unicode::character_at(text, at);
+  return {code, bytes, unicode::kind_of(code)};
+}
+
+/// Where the run of characters of one kind ends, of at most `most`.
+[[nodiscard]] inline std::size_t run_end(std::string_view text, std::size_t at, unicode::kind what,
+                                         std::size_t most = std::string_view::npos) noexcept {
+  for (std::size_t count = 0; count < most; ++count) {
+    auto const next = look(text, at);
+    if (!next.is(what)) break;
+    at += next.bytes;
+  }
+  return at;
+}
+
+/// 's|'t|'re|'ve|'m|'ll|'d, or 0 if there is none of them.
+[[nodiscard]] inline std::size_t contraction_end(std::string_view text, std::size_t at, bool any_case) noexcept {
+  if (text[at] != '\'') return 0;
+  auto const letter = [&](std::size_t i) -> char {
+    auto const c = at + i < text.size() ? text[at + i] : '\0';
+    return any_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
+  };
+  auto const one = letter(1), two = letter(2);
+  if (one == 's' || one == 't' || one == 'm' || one == 'd') return at + 2;
+  if ((one == 'r' && two == 'e') || (one == 'v' && two == 'e') || (one == 'l' && two == 'l')) return at + 3;
+  // U+017F, the long s, is another case of s.
+  return any_case && text.substr(at + 1).starts_with("\xc5\xbf") ? at + 3 : 0;
+}
+
+/// \s+(?!\S)|\s+, at a space.
+[[nodiscard]] inline std::size_t spaces_end(std::string_view text, std::size_t at) noexcept {
+  auto last = at, end = at;
+  for (auto next = look(text, at); next.is(unicode::kind::space); next = look(text, end)) {
+    last = end;
+    end += next.bytes;
+  }
+  return end == text.size() || last == at ? end : last;
+}
+
+/// GPT-2: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+[[nodiscard]] inline std::size_t gpt2_word_end(std::string_view text, std::size_t at) noexcept {
+  using unicode::kind;
+  if (auto const end = contraction_end(text, at, false)) return end;
+  auto const first = look(text, at);
+  if (first.what != kind::space) return run_end(text, at + first.bytes, first.what);
+  if (first.code == ' ') {
+    auto const next = look(text, at + 1);
+    if (next.bytes > 0 && next.what != kind::space) return run_end(text, at + 1 + next.bytes, next.what);
+  }
+  return spaces_end(text, at);
+}
+
+/// Llama 3 (three digits) and Qwen 2 (one): (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
+///  ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+[[nodiscard]] inline std::size_t llama3_word_end(std::string_view text, std::size_t at, std::size_t digits) noexcept {
+  using unicode::kind;
+  if (auto const end = contraction_end(text, at, true)) return end;
+  auto const first = look(text, at);
+  if (first.what == kind::letter) return run_end(text, at + first.bytes, kind::letter);
+  if (first.what == kind::number) return run_end(text, at, kind::number, digits);
+  auto const next = look(text, at + first.bytes);
+  if (first.code != '\r' && first.code != '\n' && next.is(kind::letter))
+    return run_end(text, at + first.bytes + next.bytes, kind::letter);
+  if (first.what == kind::other || (first.code == ' ' && next.is(kind::other))) {
+    auto end = run_end(text, at + first.bytes, kind::other);
+    while (end < text.size() && (text[end] == '\r' || text[end] == '\n')) ++end;
+    return end;
+  }
+  auto const spaces = text.substr(at, run_end(text, at, kind::space) - at);
+  auto const line_end = spaces.find_last_of("\r\n");
+  return line_end == std::string_view::npos ? spaces_end(text, at) : at + line_end + 1;
+}
+
+/// One step of cutting a text into words.
+struct split_step {
+  enum class rule { whole, gpt2, llama3, qwen2, each_digit, digits, bert };
+  rule how = rule::whole;
+  bool space_first = false;  ///< a space is put before what does not begin with one
+};
+
+/// Calls take(word) with the words of a piece, in order; a word may be gone with the next one.
+template <class Take>
+void split(std::span<split_step const> steps, std::string_view piece, Take const& take) {
+  using rule = split_step::rule;
+  if (piece.empty()) return;
+  if (steps.empty()) return take(piece);
+  auto const& step = steps.front();
+  auto const later = steps.subspan(1);
+  std::string with_space;
+  if (step.space_first && piece.front() != ' ') piece = with_space.append(" ").append(piece);
+  auto const each = [&](auto const& word_end) {
+    for (std::size_t at = 0; at < piece.size();) {
+      auto const end = word_end(at);
+      split(later, piece.substr(at, end - at), take);
+      at = end;
+    }
+  };
+  switch (step.how) {
+    case rule::whole:
+      return split(later, piece, take);
+    case rule::gpt2:
+      return each([&](std::size_t at) { return gpt2_word_end(piece, at); });
+    case rule::llama3:
+      return each([&](std::size_t at) { return llama3_word_end(piece, at, 3); });
+    case rule::qwen2:
+      return each([&](std::size_t at) { return llama3_word_end(piece, at, 1); });
+    case rule::each_digit:
+    case rule::digits:
+      return each([&](std::size_t at) {
+        auto const first = unicode::character_at(piece, at);
+        auto const number = unicode::is_number(first.code);
+        auto end = at + first.bytes;
+        if (number && step.how == rule::each_digit) return end;
+        for (auto next = unicode::character_at(piece, end); next.bytes > 0 && unicode::is_number(next.code) == number;
+             next = unicode::character_at(piece, end)) {
+          end += next.bytes;
+        }
+        return end;
+      });
+    case rule::bert: {  // punctuation stands alone, spaces are left out
+      std::size_t begin = 0;
+      for (std::size_t at = 0; at < piece.size();) {
+        auto const [code, bytes] = unicode::character_at(piece, at);
+        auto const space = unicode::is_space(code), alone = unicode::is_bert_punctuation(code);
+        if (space || alone) {
+          split(later, piece.substr(begin, at - begin), take);
+          if (alone) split(later, piece.substr(at, bytes), take);
+          begin = at + bytes;
+        }
+        at += bytes;
+      }
+      return split(later, piece.substr(begin), take);
+    }
+  }
+}
+
+/// The characters that byte-level vocabularies are written in: one that prints for each byte.
+inline constexpr auto byte_characters = [] {
+  std::array<std::uint16_t, 256> out{};
+  std::uint16_t next = 256;
+  for (std::uint16_t byte = 0; byte < 256; ++byte) {
+    auto const prints = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+    out[byte] = prints ? byte : next++;
+  }
+  return out;
+}();
+
+/// The bytes that a token of such a vocabulary stands for; false if it has another character.
+[[nodiscard]] inline bool append_bytes(std::string& out, std::string_view token) {
+  static constexpr auto bytes = [] {
+    std::array<std::int16_t, 324> table{};
+    for (auto& each : table) each = -1;
+    for (std::int16_t byte = 0; byte < 256; ++byte) table[byte_characters[static_cast<std::size_t>(byte)]] = byte;
+    return table;
+  }();
+  auto const before = out.size();
+  for (std::size_t at = 0; at < token.size();) {
+    auto const [code, length] = unicode::character_at(token, at);
+    if (code >= bytes.size() || bytes[code] < 0) {
+      out.resize(before);
+      return false;
+    }
+    out += static_cast<char>(bytes[code]);
+    at += length;
+  }
+  return true;
+}
+
+}  // namespace trireme::formats::detail
+
+#endif  // TRIREME_FORMATS_DETAIL_TOKENIZER_SPLITS_INCLUDED
+
+// ---- trireme/formats/detail/tokenizer_models.hpp (goes on)
+// What makes tokens of a word.
+namespace trireme::formats::detail {
+
+using token_id = std::int32_t;
+inline constexpr token_id no_token = -1;
+
+/// Tokens and their numbers.
+class vocabulary {
+ public:
+  /// False if the token or the number is there already.
+  bool add(std::string token, token_id id) {
+    if (id_of(token) != no_token || tokens_.contains(id)) return false;
+    longest_ = std::max(longest_, token.size());
+    end_ = std::max(end_, id + 1);
+    tokens_.emplace(id, token);
+    ids_.emplace(std::move(token), id);
+    return true;
+  }
+  [[nodiscard]] token_id id_of(std::string_view token) const {
+    auto const found = ids_.find(token);
+    return found == ids_.end() ? no_token : found->second;
+  }
+  [[nodiscard]] std::string const* token_of(token_id id) const {
+    auto const found = tokens_.find(id);
+    return found == tokens_.end() ? nullptr : &found->second;
+  }
+  [[nodiscard]] std::size_t longest() const noexcept { return longest_; }  ///< bytes
+  [[nodiscard]] token_id end() const noexcept { return end_; }             ///< one more than the largest number
+
+ private:
+  struct hash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
+  std::unordered_map<std::string, token_id, hash, std::equal_to<>> ids_;
+  std::unordered_map<token_id, std::string> tokens_;
+  std::size_t longest_ = 0;
+  token_id end_ = 0;
+};
+
+/// What pairs of neighbouring tokens become, and in which order. Open addressing: this is where encoding spends its
+/// time.
+class merge_table {
+ public:
+  struct merge {
+    std::uint32_t rank = 0;
+    token_id made = no_token;
+  };
+
+  /// @param most  how many will be added.
+  explicit merge_table(std::size_t most = 0) : slots_(std::bit_ceil(most * 2 + 2)) {}
+
+  /// Of a pair that is added twice the last one counts.
+  void add(token_id left, token_id right, merge what) {
+    auto& slot = slots_[place_of(key_of(left, right))];
+    slot = {key_of(left, right), what};
+  }
+  [[nodiscard]] merge find(token_id left, token_id right) const noexcept {
+    return slots_[place_of(key_of(left, right))].what;
+  }
+
+ private:
+  static constexpr std::uint64_t empty = ~std::uint64_t{0};
+  struct slot_type {
+    std::uint64_t key = empty;
+    merge what;
+  };
+  static std::uint64_t key_of(token_id left, token_id right) noexcept {
+    return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
+  }
+  [[nodiscard]] std::size_t place_of(std::uint64_t key) const noexcept {
+    auto const mask = slots_.size() - 1;
+    auto place = static_cast<std::size_t>(mix(key)) & mask;
+    while (slots_[place].key != empty && slots_[place].key != key) place = (place + 1) & mask;
+    return place;
+  }
+  std::vector<slot_type> slots_;
+};
+
+/// Byte pair encoding: of all neighbours that may become one token those of the lowest rank do, the leftmost first,
+/// until there are none.
+///
+/// Method   [Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words with Subword Units", 2016]; a heap of
+///          candidates over a linked list, O(n log n) for a word of n characters.
+class byte_pairs {
+ public:
+  bool byte_level = false;  ///< words are bytes, each written as one of byte_characters
+  bool byte_fallback = false;
+  bool fuse_unknown = false;
+  bool whole_words_first = false;  ///< ignore_merges
+  token_id unknown = no_token;
+  merge_table merges;
+
+  /// Looks up what single bytes are; call it when the vocabulary is complete.
+  void prepare(vocabulary const& tokens) {
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      std::string name;
+      unicode::append(name, byte_characters[byte]);
+      of_byte_[byte] = tokens.id_of(name);
+      static constexpr std::string_view digits = "0123456789ABCDEF";
+      fallback_[byte] = tokens.id_of(trireme::text("<0x", digits[byte >> 4], digits[byte & 15], ">"));
+    }
+  }
+
+  /// What a word is worked on in; kept between words.
+  struct workspace {
+    struct symbol {
+      token_id id;
+      std::uint32_t before, after;
+      bool gone;
+    };
+    struct candidate {
+      std::uint32_t rank, at;
+      token_id made;
+    };
+    std::vector<symbol> symbols;
+    std::vector<candidate> heap;
+    std::string written;
+  };
+
+  /// Appends the tokens of a word.
+  void encode(std::string_view word, vocabulary const& tokens, workspace& in, std::vector<token_id>& out) const {
+    if (whole_words_first) {
+      in.written.clear();
+      for (auto const byte : word) unicode::append(in.written, byte_characters[static_cast<unsigned char>(byte)]);
+      if (auto const id = tokens.id_of(byte_level ? std::string_view(in.written) : word); id != no_token)
+        return out.push_back(id);
+    }
+    spell(word, tokens, in);
+    merge_all(in);
+    for (auto const& each : in.symbols) {
+      if (!each.gone) out.push_back(each.id);
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t none = ~std::uint32_t{0};
+
+  /// The word as characters.
+  void spell(std::string_view word, vocabulary const& tokens, workspace& in) const {
+    in.symbols.clear();
+    auto const add = [&](token_id id) {
+      auto const at = static_cast<std::uint32_t>(in.symbols.size());
+      in.symbols.push_back({id, at == 0 ? none : at - 1, at + 1, false});
+    };
+    bool pending = false;  // an unknown that the next one may join
+    for (std::size_t at = 0; at < word.size();) {
+      auto const bytes = byte_level ? 1 : unicode::character_at(word, at).bytes;
+      auto const part = word.substr(at, bytes);
+      at += bytes;
+      auto const id = byte_level ? of_byte_[static_cast<unsigned char>(part[0])] : tokens.id_of(part);
+      if (id != no_token) {
+        if (std::exchange(pending, false)) add(unknown);
+        add(id);
+      } else if (byte_fallback && std::all_of(part.begin(), part.end(), [&](char byte) {
+                   return fallback_[static_cast<unsigned char>(byte)] != no_token;
+                 })) {
+        for (auto const byte : part) add(fallback_[static_cast<unsigned char>(byte)]);
+      } else if (unknown != no_token) {
+        if (pending && !fuse_unknown) add(unknown);
+        pending = true;
+      }
+    }
+    if (pending) add(unknown);
+    if (!in.symbols.empty()) in.symbols.back().after = none;
+  }
+
+  void merge_all(workspace& in) const {
+    auto& symbols = in.symbols;
+    auto& heap = in.heap;
+    auto const later = [](auto const& a, auto const& b) { return std::pair(a.rank, a.at) > std::pair(b.rank, b.at); };
+    auto const offer = [&](std::uint32_t at) {
+      auto const after = symbols[at].after;
+      if (after == none) return false;
+      auto const found = merges.find(symbols[at].id, symbols[after].id);
+      if (found.made == no_token) return false;
+      heap.push_back({found.rank, at, found.made});
+      return true;
+    };
+    heap.clear();
+    for (std::uint32_t at = 0; at < symbols.size(); ++at) offer(at);
+    std::make_heap(heap.begin(), heap.end(), later);
+    while (!heap.empty()) {
+      std::pop_heap(heap.begin(), heap.end(), later);
+      auto const best = heap.back();
+      heap.pop_back();
+      auto& left = symbols[best.at];
+      if (left.gone || left.after == none) continue;
+      auto& right = symbols[left.after];
+      if (merges.find(left.id, right.id).made != best.made) continue;  // one of the two has become something else
+      left.id = best.made;
+      left.after = right.after;
+      right.gone = true;
+      if (left.after != none) symbols[left.after].before = best.at;
+      if (left.before != none && offer(left.before)) std::push_heap(heap.begin(), heap.end(), later);
+      if (offer(best.at)) std::push_heap(heap.begin(), heap.end(), later);
+    }
+  }
+
+  std::array<token_id, 256> of_byte_{};
+  std::array<token_id, 256> fallback_{};
+};
+
+/// The longest token that a word begins with, then the longest that continues it; a word that cannot be made so is
+/// unknown as a whole.
+///
+/// Method   [Wu et al., "Google's Neural Machine Translation System", 2016], as BERT uses it.
+class word_pieces {
+ public:
+  token_id unknown = no_token;
+  std::string continuing = "##";
+  std::size_t most_characters = 100;
+
+  struct workspace {
+    std::string part;
+  };
+
+  void encode(std::string_view word, vocabulary const& tokens, workspace& in, std::vector<token_id>& out) const {
+    auto const characters = std::count_if(word.begin(), word.end(), [](char c) { return (c & 0xc0) != 0x80; });
+    if (static_cast<std::size_t>(characters) > most_characters) return out.push_back(unknown);
+    auto const before = out.size();
+    for (std::size_t start = 0; start < word.size();) {
+      auto end = std::min(word.size(), start + tokens.longest());
+      auto id = no_token;
+      for (; end > start; --end) {
+        if (end < word.size() && (word[end] & 0xc0) == 0x80) continue;  // within a character
+        in.part.assign(start > 0 ? std::string_view(continuing) : std::string_view());
+        id = tokens.id_of(in.part.append(word.substr(start, end - start)));
+        if (id != no_token) break;
+      }
+      if (id == no_token) {
+        out.resize(before);
+        return out.push_back(unknown);
+      }
+      out.push_back(id);
+      start = end;
+    }
+  }
+};
+
+/// The tokens of words that came before; of bounded size, and for one caller.
+class word_cache {
+ public:
+  static constexpr std::size_t longest_word = 48;
+
+  /// The tokens of a word, or nothing if it is not known.
+  [[nodiscard]] std::optional<std::span<token_id const>> find(std::string_view word) {
+    if (word.size() > longest_word) return std::nullopt;
+    auto const& found = slots_[place_of(hash_of(word), word)];
+    if (found.length == 0) return std::nullopt;
+    return std::span(ids_).subspan(found.first_id, found.ids);
+  }
+  void add(std::string_view word, std::span<token_id const> ids) {
+    if (word.empty() || word.size() > longest_word || words_ >= most_words) return;
+    if (2 * ++words_ > slots_.size()) grow();
+    auto const hash = hash_of(word);
+    slots_[place_of(hash, word)] = {hash, static_cast<std::uint32_t>(bytes_.size()),
+                                    static_cast<std::uint32_t>(ids_.size()), static_cast<std::uint16_t>(word.size()),
+                                    static_cast<std::uint16_t>(ids.size())};
+    bytes_ += word;
+    ids_.insert(ids_.end(), ids.begin(), ids.end());
+  }
+
+ private:
+  static constexpr std::size_t most_words = std::size_t{1} << 18;
+  struct slot {
+    std::uint64_t hash = 0;
+    std::uint32_t first_byte = 0, first_id = 0;
+    std::uint16_t length = 0, ids = 0;
+  };
+
+  static std::uint64_t hash_of(std::string_view word) noexcept {
+    std::uint64_t hash = word.size();
+    for (; word.size() > 8; word.remove_prefix(8)) hash = mix(hash ^ eight_of(word, 8));
+    return mix(hash ^ eight_of(word, word.size()));
+  }
+  static std::uint64_t eight_of(std::string_view word, std::size_t count) noexcept {
+    std::uint64_t out = 0;
+    std::memcpy(&out, word.data(), count);
+    return out;
+  }
+  [[nodiscard]] std::size_t place_of(std::uint64_t hash, std::string_view word) const noexcept {
+    auto const mask = slots_.size() - 1;
+    for (auto place = static_cast<std::size_t>(hash) & mask;; place = (place + 1) & mask) {
+      auto const& each = slots_[place];
+      if (each.length == 0) return place;
+      if (each.hash == hash && std::string_view(bytes_).substr(each.first_byte, each.length) == word) return place;
+    }
+  }
+  void grow() {
+    auto const old = std::exchange(slots_, std::vector<slot>(slots_.size() * 4));
+    auto const mask = slots_.size() - 1;
+    for (auto const& each : old) {
+      if (each.length == 0) continue;
+      auto place = static_cast<std::size_t>(each.hash) & mask;
+      while (slots_[place].length != 0) place = (place + 1) & mask;
+      slots_[place] = each;
+    }
+  }
+
+  std::vector<slot> slots_ = std::vector<slot>(64);
+  std::string bytes_;
+  std::vector<token_id> ids_;
+  std::size_t words_ = 0;
+};
+
+/// Tokens that are found in the text as they stand, before any other rule: those of the longest match, from the left.
+class added_tokens {
+ public:
+  struct entry {
+    std::string content;
+    token_id id = no_token;
+    bool single_word = false, left_strip = false, right_strip = false;
+  };
+
+  void add(entry what) {
+    std::uint32_t node = 0;
+    for (auto const byte : what.content) {
+      auto const next = next_.try_emplace(key_of(node, byte), static_cast<std::uint32_t>(ends_.size()));
+      if (next.second) ends_.push_back(none);
+      node = next.first->second;
+    }
+    if (tokens_.empty()) begins_.fill(false);
+    begins_[static_cast<unsigned char>(what.content[0])] = true;
+    ends_[node] = static_cast<std::uint32_t>(tokens_.size());
+    tokens_.push_back(std::move(what));
+  }
+
+  /// Calls between(piece) and found(id) for the pieces of a text and the tokens between them, in order.
+  template <class Between, class Found>
+  void split(std::string_view text, Between const& between, Found const& found) const {
+    std::size_t begin = 0;
+    if (tokens_.empty()) return between(text);
+    for (std::size_t at = 0; at < text.size();) {
+      auto const match = begins_[static_cast<unsigned char>(text[at])] ? longest_at(text, at) : none;
+      if (match == none) {
+        ++at;
+        continue;
+      }
+      auto const& token = tokens_[match];
+      auto first = at, last = at + token.content.size();
+      at = last;
+      if (token.single_word && (ends_in_word(text.substr(0, first)) || begins_word(text.substr(last)))) continue;
+      if (token.left_strip) first = std::max(begin, spaces_before(text, first));
+      if (token.right_strip) last = spaces_behind(text, last);
+      if (begin < first) between(text.substr(begin, first - begin));
+      found(token.id);
+      begin = last;
+      at = std::max(at, last);
+    }
+    if (begin < text.size()) between(text.substr(begin));
+  }
+
+ private:
+  static constexpr std::uint32_t none = ~std::uint32_t{0};
+  static std::uint64_t key_of(std::uint32_t node, char byte) noexcept {
+    return std::uint64_t{node} << 8 | static_cast<unsigned char>(byte);
+  }
+  [[nodiscard]] std::uint32_t longest_at(std::string_view text, std::size_t at) const {
+    auto out = none;
+    for (std::uint32_t node = 0; at < text.size(); ++at) {
+      auto const next = next_.find(key_of(node, text[at]));
+      if (next == next_.end()) break;
+      node = next->second;
+      if (ends_[node] != none) out = ends_[node];
+    }
+    return out;
+  }
+  /// \w
+  static bool in_word(std::uint32_t code) {
+    auto const what = unicode::category(code);
+    return (what >= UTF8PROC_CATEGORY_LU && what <= UTF8PROC_CATEGORY_ND) || what == UTF8PROC_CATEGORY_NL ||
+           what == UTF8PROC_CATEGORY_PC || code == 0x200c || code == 0x200d;
+  }
+  static std::size_t last_character(std::string_view text) {
+    auto at = text.size() - 1;
+    while (at > 0 && (text[at] & 0xc0) == 0x80) --at;
+    return at;
+  }
+  static bool ends_in_word(std::string_view text) {
+    return !text.empty() && in_word(unicode::character_at(text, last_character(text)).code);
+  }
+  static bool begins_word(std::string_view text) {
+    return !text.empty() && in_word(unicode::character_at(text, 0).code);
+  }
+  static std::size_t spaces_before(std::string_view text, std::size_t end) {
+    while (end > 0) {
+      auto const last = last_character(text.substr(0, end));
+      if (!unicode::is_space(unicode::character_at(text, last).code)) break;
+      end = last;
+    }
+    return end;
+  }
+  static std::size_t spaces_behind(std::string_view text, std::size_t at) {
+    for (auto next = unicode::character_at(text, at); next.bytes > 0 && unicode::is_space(next.code);
+         next = unicode::character_at(text, at)) {
+      at += next.bytes;
+    }
+    return at;
+  }
+
+  std::vector<entry> tokens_;
+  std::vector<std::uint32_t> ends_{none};                  // of each node of a tree of bytes, the token that ends there
+  std::unordered_map<std::uint64_t, std::uint32_t> next_;  // (node, byte) -> node
+  std::array<bool, 256> begins_{};
+};
+
+}  // namespace trireme::formats::detail
+
+#endif  // TRIREME_FORMATS_DETAIL_TOKENIZER_MODELS_INCLUDED
+
+// ---- trireme/formats/tokenizer.hpp (goes on)
+#ifndef TRIREME_FORMATS_DETAIL_TOKENIZER_STEPS_INCLUDED
+#define TRIREME_FORMATS_DETAIL_TOKENIZER_STEPS_INCLUDED
+
+// ---- trireme/formats/detail/tokenizer_steps.hpp
+#include <charconv>
+
+// What happens to a text before it is cut into words, and to tokens that become a text again.
+namespace trireme::formats::detail {
+
+/// The text with `to` in the place of each `from`. A file may ask for that many times, so a text may not grow without
+/// end.
+[[nodiscard]] inline std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  for (;;) {
+    auto const found = from.empty() ? std::string_view::npos : text.find(from);
+    out += text.substr(0, found);
+    if (found == std::string_view::npos) return out;
+    out += to;
+    text.remove_prefix(found + from.size());
+    if (out.size() > std::size_t{1} << 32)
+      throw config_error(
+          "trireme::formats::tokenizer: replacing makes more than 4 GiB of the text; encode it in parts");
+  }
+}
+
+/// One step of a normalizer.
+struct normal_step {
+  enum class rule { nfc, nfd, nfkc, nfkd, lower_case, strip_accents, bert, put_first, replace };
+  rule how = rule::nfc;
+  std::string from, to;                                           ///< of put_first and replace
+  bool clean = true, chinese = true, lower = true, strip = true;  ///< of bert
+
+  [[nodiscard]] std::string operator()(std::string text) const {
+    switch (how) {
+      case rule::nfc:
+        return unicode::normalised(text, unicode::form::nfc);
+      case rule::nfd:
+        return unicode::normalised(text, unicode::form::nfd);
+      case rule::nfkc:
+        return unicode::normalised(text, unicode::form::nfkc);
+      case rule::nfkd:
+        return unicode::normalised(text, unicode::form::nfkd);
+      case rule::lower_case:
+        return unicode::lower_case(text);
+      case rule::strip_accents:
+        return unicode::without(text, unicode::is_mark);
+      case rule::bert:
+        return as_bert(std::move(text));
+      case rule::put_first:
+        return text.empty() ? text : to + text;
+      case rule::replace:
+        return replaced(text, from, to);
+    }
+    return text;
+  }
+
+ private:
+  [[nodiscard]] std::string as_bert(std::string text) const {
+    if (clean || chinese) {
+      std::string out;
+      for (std::size_t at = 0; at < text.size();) {
+        auto const [code, bytes] = unicode::character_at(text, at);
+        auto const letter = std::string_view(text).substr(at, bytes);
+        at += bytes;
+        if (clean && (code == 0 || code == 0xfffd || unicode::is_control(code))) continue;
+        if (clean && unicode::is_space(code)) {
+          out += ' ';
+        } else if (chinese && unicode::is_chinese(code)) {
+          out.append(" ").append(letter).append(" ");
+        } else {
+          out += letter;
+        }
+      }
+      text = std::move(out);
+    }
+    if (strip) {
+      text = unicode::without(unicode::normalised(text, unicode::form::nfd),
+                              [](auto code) { return unicode::category(code) == UTF8PROC_CATEGORY_MN; });
+    }
+    return lower ? unicode::lower_case(text) : text;
+  }
+};
+
+/// One step of a decoder: tokens to tokens. What is left in the end is joined.
+struct decode_step {
+  enum class rule { bytes, word_pieces, byte_fallback, fuse, replace, strip };
+  rule how = rule::fuse;
+  std::string from, to;                  ///< of replace; `from` is the mark of word_pieces, and what strip takes away
+  bool clean = true;                     ///< of word_pieces: no space before punctuation
+  std::size_t at_start = 0, at_end = 0;  ///< of strip: how many at most
+
+  void operator()(std::vector<std::string>& tokens) const {
+    switch (how) {
+      case rule::bytes: {
+        std::string all;
+        for (auto const& token : tokens) {
+          if (!append_bytes(all, token)) all += token;
+        }
+        tokens = {unicode::repaired(all)};
+        return;
+      }
+      case rule::word_pieces:
+        for (std::size_t i = 0; i < tokens.size(); ++i) {
+          auto& token = tokens[i];
+          if (i > 0) {
+            if (!from.empty() && token.starts_with(from)) {
+              token.erase(0, from.size());
+            } else {
+              token.insert(0, " ");
+            }
+          }
+          if (clean) token = cleaned(std::move(token));
+        }
+        return;
+      case rule::byte_fallback:
+        return join_bytes(tokens);
+      case rule::fuse: {
+        std::string all;
+        for (auto const& token : tokens) all += token;
+        tokens = {std::move(all)};
+        return;
+      }
+      case rule::replace:
+        for (auto& token : tokens) token = replaced(token, from, to);
+        return;
+      case rule::strip:
+        for (auto& token : tokens) {
+          for (std::size_t i = 0; i < at_start && token.starts_with(from); ++i) token.erase(0, from.size());
+          for (std::size_t i = 0; i < at_end && token.ends_with(from); ++i) token.erase(token.size() - from.size());
+        }
+        return;
+    }
+  }
+
+ private:
+  static std::string cleaned(std::string token) {
+    static constexpr std::array<std::pair<std::string_view, std::string_view>, 11> rules{{{" .", "."},
+                                                                                          {" ?", "?"},
+                                                                                          {" !", "!"},
+                                                                                          {" ,", ","},
+                                                                                          {" ' ", "'"},
+                                                                                          {" n't", "n't"},
+                                                                                          {" 'm", "'m"},
+                                                                                          {" do not", " don't"},
+                                                                                          {" 's", "'s"},
+                                                                                          {" 've", "'ve"},
+                                                                                          {" 're", "'re"}}};
+    for (auto const& [before, after] : rules) token = replaced(token, before, after);
+    return token;
+  }
+
+  /// Tokens <0x41> are bytes; a run of them that is no UTF-8 becomes as many U+FFFD.
+  static void join_bytes(std::vector<std::string>& tokens) {
+    std::vector<std::string> out;
+    std::string bytes;
+    auto const flush = [&] {
+      if (bytes.empty()) return;
+      if (unicode::first_malformed(bytes) == std::string_view::npos) {
+        out.push_back(bytes);
+      } else {
+        out.insert(out.end(), bytes.size(), "\xef\xbf\xbd");
+      }
+      bytes.clear();
+    };
+    for (auto& token : tokens) {
+      unsigned byte = 0;
+      auto const* const digits = token.data() + 3;
+      if (token.size() == 6 && token.starts_with("<0x") && token.back() == '>' &&
+          std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
+        bytes += static_cast<char>(byte);
+      } else {
+        flush();
+        out.push_back(std::move(token));
+      }
+    }
+    flush();
+    tokens = std::move(out);
+  }
+};
+
+/// What a template puts where: a special token, or one of the two texts.
+struct template_part {
+  enum class what { special, first, second };
+  what kind = what::first;
+  std::vector<std::int32_t> ids;  ///< of a special one
+  std::int32_t segment = 0;
+};
+
+}  // namespace trireme::formats::detail
+
+#endif  // TRIREME_FORMATS_DETAIL_TOKENIZER_STEPS_INCLUDED
+
+// ---- trireme/formats/tokenizer.hpp (goes on)
+namespace trireme::formats {
+
+namespace detail {
+class tokenizer_reader;
+}
+
+/// The name that Hugging Face gives the file.
+inline constexpr std::string_view tokenizer_file = "tokenizer.json";
+
+/// Whether a template's special tokens ([CLS], say) are part of what is encoded, and of what is decoded.
+enum class special_tokens { with, without };
+
+/// A text as numbers.
+struct encoding {
+  std::vector<std::int32_t> ids;
+  std::vector<std::int32_t> segments;  ///< of each token, 0 or 1: which of two texts it belongs to
+};
+
+/// A tokenizer in Hugging Face's file tokenizer.json: texts to the numbers of tokens, and back.
+///
+/// Known are byte pair encoding (of bytes, as in GPT-2, Llama 3, Qwen 2 and SmolLM2, or of characters with bytes to
+/// fall back on) and BERT's word pieces, each with what belongs to it:
+///
+///     normalizers      NFC NFD NFKC NFKD Lowercase StripAccents BertNormalizer Prepend Replace (of a string) Sequence
+///     pre-tokenizers   ByteLevel, Split by the expressions of GPT-2, Llama 3 and Qwen 2, Digits, BertPreTokenizer,
+///                      Sequence
+///     post-processors  TemplateProcessing ByteLevel BertProcessing RobertaProcessing Sequence
+///     decoders         ByteLevel WordPiece ByteFallback Fuse Replace (of a string) Strip Sequence
+///
+/// and added tokens. A file that asks for anything else is refused with a sentence that names it: no text is ever
+/// encoded in a way that is nearly right. What the file says of truncation and padding is left to the caller.
+///
+/// Needs    utf8proc (CMake: trireme::utf8proc). Characters that Unicode has named after version 15 are what utf8proc
+///          takes them for.
+/// Numerics the same numbers as the package tokenizers; a test compares them.
+/// Bytes    about 200 for each token of the vocabulary, and 24 to 48 a merge; encode() keeps up to 2^18 words that it
+///          has seen while it runs. A file may have 256 MiB.
+/// Threads  const; any number of callers.
+/// Errors   read() throws io_error, parse() format_error (path, byte, reason); encode() throws format_error if a text
+/// is
+///          not UTF-8.
+class tokenizer {
+ public:
+  [[nodiscard]] static tokenizer read(std::string const& path, file_system& files = real_files()) {
+    return parse(read_text(path, most_bytes, files), path);
+  }
+  /// @param path  what errors call the text.
+  [[nodiscard]] static tokenizer parse(std::string_view text, std::string const& path);
+
+  /// One more than the largest number: what a model must have as its vocabulary at least.
+  [[nodiscard]] std::int64_t vocabulary() const noexcept { return tokens_.end(); }
+  /// The number of a token, written as in the file.
+  [[nodiscard]] std::optional<std::int32_t> id_of(std::string_view token) const {
+    auto const id = tokens_.id_of(token);
+    return id == detail::no_token ? std::nullopt : std::optional(id);
+  }
+  /// The token of a number, or nullptr.
+  [[nodiscard]] std::string const* token_of(std::int32_t id) const { return tokens_.token_of(id); }
+
+  [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text,
+                                                 special_tokens specials = special_tokens::with) const {
+    return arranged(specials == special_tokens::with ? single_ : first_only(), words_of(text), {}).ids;
+  }
+  /// Two texts, as BERT takes them.
+  [[nodiscard]] encoding encode_pair(std::string_view first, std::string_view second,
+                                     special_tokens specials = special_tokens::with) const {
+    return arranged(specials == special_tokens::with ? pair_ : both(), words_of(first), words_of(second));
+  }
+
+  /// The text of tokens. Numbers without a token are left out, and bytes that make no UTF-8 become U+FFFD.
+  [[nodiscard]] std::string decode(std::span<std::int32_t const> ids,
+                                   special_tokens specials = special_tokens::without) const {
+    std::vector<std::string> parts;
+    for (auto const id : ids) {
+      auto const* const token = tokens_.token_of(id);
+      if (token == nullptr) continue;
+      if (specials == special_tokens::without && std::binary_search(special_.begin(), special_.end(), id)) continue;
+      parts.push_back(*token);
+    }
+    for (auto const& step : decoder_) step(parts);
+    std::string out;
+    for (auto const& part : parts) {
+      if (decoder_.empty() && &part != &parts.front()) out += ' ';
+      out += part;
+    }
+    return out;
+  }
+
+ private:
+  friend class detail::tokenizer_reader;
+  static constexpr std::uint64_t most_bytes = std::uint64_t{1} << 28;
+
+  [[nodiscard]] std::vector<std::int32_t> words_of(std::string_view text) const;
+  [[nodiscard]] static encoding arranged(std::span<detail::template_part const> parts,
+                                         std::vector<std::int32_t> const& first,
+                                         std::vector<std::int32_t> const& second);
+  static std::vector<detail::template_part> first_only() { return {{detail::template_part::what::first, {}, 0}}; }
+  static std::vector<detail::template_part> both() {
+    return {{detail::template_part::what::first, {}, 0}, {detail::template_part::what::second, {}, 1}};
+  }
+
+  detail::vocabulary tokens_;
+  std::vector<std::int32_t> special_;  // sorted
+  detail::added_tokens before_normalizer_, behind_normalizer_;
+  std::vector<detail::normal_step> normalizer_;
+  std::vector<detail::split_step> splits_;
+  std::variant<detail::byte_pairs, detail::word_pieces> model_;
+  std::vector<detail::template_part> single_ = first_only(), pair_ = both();
+  std::vector<detail::decode_step> decoder_;
+};
+
+/// The text of tokens that arrive one by one, as somebody who writes has them: a character whose bytes are spread over
+/// several tokens appears with the last of them.
+///
+/// Bytes    the tokens since the last two pieces that were complete.
+/// Threads  one caller; the tokenizer must outlive it.
+class token_stream {
+ public:
+  explicit token_stream(tokenizer const& from) : from_(&from) {}
+
+  /// What is new in the text, maybe nothing.
+  [[nodiscard]] std::string add(std::int32_t id) {
+    ids_.push_back(id);
+    auto whole = from_->decode(ids_);
+    // Tokens that were complete are decoded again, because what comes first in a text may look otherwise.
+    if (whole.size() <= shown_.size() || whole.ends_with("\xef\xbf\xbd")) return {};
+    auto fresh = whole.substr(shown_.size());
+    ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(complete_));
+    complete_ = ids_.size();
+    shown_ = from_->decode(ids_);
+    return fresh;
+  }
+
+ private:
+  tokenizer const* from_;
+  std::vector<std::int32_t> ids_;  // [0, complete_) were shown before
+  std::size_t complete_ = 0;
+  std::string shown_;  // the text of those
+};
+
+namespace detail {
+
+/// Makes a tokenizer of a file's content.
+class tokenizer_reader {
+ public:
+  explicit tokenizer_reader(json::value const& file) : file_(file) {}
+
+  [[nodiscard]] tokenizer read() {
+    read_model(file_.at("model"));
+    if (auto const* const added = given(file_, "added_tokens")) read_added(*added);
+    if (auto const* const normalizer = given(file_, "normalizer")) add_normalizer(*normalizer);
+    if (auto const* const splits = given(file_, "pre_tokenizer")) add_split(*splits);
+    if (auto const* const post = given(file_, "post_processor")) add_post_processor(*post);
+    if (auto const* const decoder = given(file_, "decoder")) add_decoder(*decoder);
+    finish();
+    return std::move(out_);
+  }
+
+ private:
+  static constexpr std::size_t most_steps = 16;
+  static constexpr std::int64_t end_of_ids = std::int64_t{1} << 24;
+
+  /// The member, unless it is missing or null.
+  static json::value const* given(json::value const& in, std::string_view key) {
+    auto const* const found = in.find(key);
+    return found == nullptr || found->is_null() ? nullptr : found;
+  }
+  static bool flag(json::value const& in, std::string_view key, bool otherwise = false) {
+    auto const* const found = given(in, key);
+    return found == nullptr ? otherwise : found->as_bool();
+  }
+  static std::string const& kind_of(json::value const& what) { return what.at("type").as_string(); }
+  static std::int32_t id_in(json::value const& number) {
+    auto const id = number.as_int64();
+    if (id < 0 || id >= end_of_ids) number.fail(text("a token's number is from 0 to ", end_of_ids - 1));
+    return static_cast<std::int32_t>(id);
+  }
+  [[noreturn]] static void refuse(json::value const& where, char const* what) {
+    where.fail(text(what, " \"", kind_of(where), "\" is not known; trireme::formats::tokenizer lists those that are"));
+  }
+  /// Calls each(step) for a step, or for those of a Sequence.
+  template <class Each>
+  static void for_each_step(json::value const& what, std::string_view key, Each const& each) {
+    if (kind_of(what) != "Sequence") return each(what);
+    auto const& steps = what.at(key).as_array();
+    if (steps.size() > most_steps) what.fail(text("a sequence of more than ", most_steps, " steps"));
+    for (auto const& step : steps) {
+      if (kind_of(step) == "Sequence") step.fail("a sequence within a sequence is not read");
+      each(step);
+    }
+  }
+  std::int32_t known(json::value const& token) const {
+    auto const id = out_.tokens_.id_of(token.as_string());
+    if (id == no_token) token.fail(text("the vocabulary has no token \"", token.as_string(), "\""));
+    return id;
+  }
+
+  void read_vocabulary(json::value const& from) {
+    for (auto const& [token, id] : from.as_object()) {
+      if (!out_.tokens_.add(token, id_in(id))) id.fail(text("the number of \"", token, "\" is another token's too"));
+    }
+  }
+
+  void read_model(json::value const& model) {
+    auto const& kind = kind_of(model);
+    if (kind != "BPE" && kind != "WordPiece") refuse(model, "a model of type");
+    read_vocabulary(model.at("vocab"));
+    kind == "BPE" ? read_byte_pairs(model) : read_word_pieces(model);
+  }
+  void read_byte_pairs(json::value const& model) {
+    byte_pairs pairs;
+    for (auto const* const key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+      auto const* const mark = given(model, key);
+      if (mark != nullptr && !mark->as_string().empty()) mark->fail(text("a BPE with ", key, " is not read"));
+    }
+    if (auto const* const dropout = given(model, "dropout"); dropout != nullptr && dropout->as_double() != 0)
+      dropout->fail("a BPE that leaves out merges at random is not read");
+    pairs.byte_fallback = flag(model, "byte_fallback");
+    pairs.fuse_unknown = flag(model, "fuse_unk");
+    pairs.whole_words_first = flag(model, "ignore_merges");
+    if (auto const* const unknown = given(model, "unk_token")) pairs.unknown = known(*unknown);
+    auto const& merges = model.at("merges").as_array();
+    pairs.merges = merge_table(merges.size());
+    for (std::uint32_t rank = 0; rank < merges.size(); ++rank) add_merge(merges[rank], rank, pairs.merges);
+    out_.model_ = std::move(pairs);
+  }
+  void add_merge(json::value const& merge, std::uint32_t rank, merge_table& into) {
+    std::string left, right;
+    if (merge.is_string()) {
+      auto const& both = merge.as_string();
+      auto const space = both.find(' ');
+      if (space == std::string::npos || both.find(' ', space + 1) != std::string::npos)
+        merge.fail("a merge is two tokens with one space between them");
+      left = both.substr(0, space);
+      right = both.substr(space + 1);
+    } else {
+      auto const& both = merge.as_array();
+      if (both.size() != 2) merge.fail("a merge is two tokens");
+      left = both[0].as_string();
+      right = both[1].as_string();
+    }
+    auto const one = out_.tokens_.id_of(left), two = out_.tokens_.id_of(right), made = out_.tokens_.id_of(left + right);
+    if (one == no_token || two == no_token || made == no_token)
+      merge.fail(text("the vocabulary has not got all of \"", left, "\", \"", right, "\" and \"", left + right, "\""));
+    into.add(one, two, {rank, made});
+  }
+  void read_word_pieces(json::value const& model) {
+    word_pieces pieces;
+    pieces.unknown = known(model.at("unk_token"));
+    if (auto const* const mark = given(model, "continuing_subword_prefix")) pieces.continuing = mark->as_string();
+    if (auto const* const most = given(model, "max_input_chars_per_word")) {
+      if (most->as_uint64() > 1000) most->fail("words of more than 1000 characters are not read");
+      pieces.most_characters = static_cast<std::size_t>(most->as_uint64());
+    }
+    out_.model_ = std::move(pieces);
+  }
+
+  void read_added(json::value const& all) {
+    for (auto const& each : all.as_array()) {
+      auto const& content = each.at("content");
+      auto const id = id_in(each.at("id"));
+      added_tokens::entry what{content.as_string(), id, flag(each, "single_word"), flag(each, "lstrip"),
+                               flag(each, "rstrip")};
+      if (what.content.empty()) content.fail("an added token is empty");
+      if (out_.tokens_.id_of(what.content) != id && !out_.tokens_.add(what.content, id))
+        each.fail(text("the added token \"", what.content, "\" and the vocabulary disagree about its number"));
+      auto const special = flag(each, "special");
+      if (special) out_.special_.push_back(id);
+      normalised_.push_back(flag(each, "normalized", !special));
+      added_.push_back(std::move(what));
+    }
+    std::sort(out_.special_.begin(), out_.special_.end());
+  }
+
+  void add_normalizer(json::value const& what) {
+    using rule = normal_step::rule;
+    for_each_step(what, "normalizers", [&](json::value const& step) {
+      static constexpr std::array<std::pair<std::string_view, rule>, 6> plain{{{"NFC", rule::nfc},
+                                                                               {"NFD", rule::nfd},
+                                                                               {"NFKC", rule::nfkc},
+                                                                               {"NFKD", rule::nfkd},
+                                                                               {"Lowercase", rule::lower_case},
+                                                                               {"StripAccents", rule::strip_accents}}};
+      auto const& kind = kind_of(step);
+      normal_step add;
+      auto const* const found =
+          std::find_if(plain.begin(), plain.end(), [&](auto const& p) { return p.first == kind; });
+      if (found != plain.end()) {
+        add.how = found->second;
+      } else if (kind == "BertNormalizer") {
+        add.how = rule::bert;
+        add.clean = flag(step, "clean_text", true);
+        add.chinese = flag(step, "handle_chinese_chars", true);
+        add.lower = flag(step, "lowercase", true);
+        add.strip = flag(step, "strip_accents", add.lower);
+      } else if (kind == "Prepend") {
+        add.how = rule::put_first;
+        add.to = step.at("prepend").as_string();
+      } else if (kind == "Replace") {
+        add.how = rule::replace;
+        add.from = string_pattern(step);
+        add.to = step.at("content").as_string();
+      } else {
+        refuse(step, "a normalizer of type");
+      }
+      out_.normalizer_.push_back(std::move(add));
+    });
+  }
+  static std::string const& string_pattern(json::value const& step) {
+    auto const& pattern = step.at("pattern");
+    auto const* const string = pattern.find("String");
+    if (string == nullptr) pattern.fail("a Replace by a regular expression is not read");
+    if (string->as_string().empty()) string->fail("a Replace of nothing");
+    return string->as_string();
+  }
+
+  void add_split(json::value const& what) {
+    using rule = split_step::rule;
+    for_each_step(what, "pretokenizers", [&](json::value const& step) {
+      auto const& kind = kind_of(step);
+      if (byte_level_) step.fail("a pre-tokenizer behind ByteLevel is not read");
+      split_step add;
+      if (kind == "ByteLevel") {
+        byte_level_ = true;
+        add.how = flag(step, "use_regex", true) ? rule::gpt2 : rule::whole;
+        add.space_first = flag(step, "add_prefix_space", true);
+      } else if (kind == "Split") {
+        add.how = known_expression(step);
+      } else if (kind == "Digits") {
+        add.how = flag(step, "individual_digits") ? rule::each_digit : rule::digits;
+      } else if (kind == "BertPreTokenizer") {
+        add.how = rule::bert;
+      } else {
+        refuse(step, "a pre-tokenizer of type");
+      }
+      out_.splits_.push_back(add);
+    });
+  }
+  static split_step::rule known_expression(json::value const& step) {
+    using rule = split_step::rule;
+    static constexpr std::array<std::pair<std::string_view, rule>, 3> all{{
+        {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", rule::gpt2},
+        {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+         "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+         rule::llama3},
+        {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+         "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+         rule::qwen2},
+    }};
+    auto const& pattern = step.at("pattern");
+    auto const* const expression = pattern.find("Regex");
+    if (expression == nullptr) pattern.fail("a Split by a string is not read");
+    auto const* const found =
+        std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.first == expression->as_string(); });
+    if (found == all.end()) {
+      expression->fail("this regular expression is not one of those that are known: GPT-2's, Llama 3's and Qwen 2's");
+    }
+    // Each match is a word, and there is nothing between them, so the two ways to say so are one.
+    auto const& behaviour = step.at("behavior").as_string();
+    auto const inverted = flag(step, "invert");
+    if (!(behaviour == "Isolated" && !inverted) && !(behaviour == "Removed" && inverted))
+      step.fail("of a Split by such an expression only the behavior Isolated is read");
+    return found->second;
+  }
+
+  void add_post_processor(json::value const& what) {
+    bool done = false;
+    for_each_step(what, "processors", [&](json::value const& step) {
+      auto const& kind = kind_of(step);
+      if (kind == "ByteLevel") return;  // of offsets only
+      if (std::exchange(done, true)) step.fail("a second post-processor is not read");
+      if (kind == "TemplateProcessing") {
+        out_.single_ = parts_of(step, "single");
+        out_.pair_ = parts_of(step, "pair");
+      } else if (kind == "BertProcessing" || kind == "RobertaProcessing") {
+        using what_part = template_part::what;
+        auto const roberta = kind == "RobertaProcessing";
+        template_part const cls{what_part::special, {id_of_pair(step.at("cls"))}, 0};
+        template_part const sep{what_part::special, {id_of_pair(step.at("sep"))}, 0};
+        template_part const first{what_part::first, {}, 0};
+        std::int32_t const other = roberta ? 0 : 1;
+        out_.single_ = {cls, first, sep};
+        out_.pair_ = out_.single_;
+        if (roberta) out_.pair_.push_back(sep);
+        out_.pair_.push_back({what_part::second, {}, other});
+        out_.pair_.push_back({what_part::special, sep.ids, other});
+      } else {
+        refuse(step, "a post-processor of type");
+      }
+    });
+  }
+  /// ["[CLS]", 101]
+  std::int32_t id_of_pair(json::value const& what) const {
+    auto const& pair = what.as_array();
+    if (pair.size() != 2) what.fail("expected a token and its number");
+    return id_of_template(pair[1]);
+  }
+  std::int32_t id_of_template(json::value const& number) const {
+    auto const id = id_in(number);
+    if (out_.tokens_.token_of(id) == nullptr) number.fail("no token has this number");
+    return id;
+  }
+  std::vector<template_part> parts_of(json::value const& step, std::string_view key) const {
+    std::vector<template_part> out;
+    auto const& parts = step.at(key).as_array();
+    if (parts.size() > most_steps) step.fail(text("a template of more than ", most_steps, " parts"));
+    for (auto const& part : parts) {
+      template_part add;
+      auto const* const special = part.find("SpecialToken");
+      auto const& body = special == nullptr ? part.at("Sequence") : *special;
+      auto const& name = body.at("id");
+      add.segment = id_in(body.at("type_id"));
+      if (special != nullptr) {
+        add.kind = template_part::what::special;
+        for (auto const& id : step.at("special_tokens").at(name.as_string()).at("ids").as_array())
+          add.ids.push_back(id_of_template(id));
+      } else if (name.as_string() == "A" || name.as_string() == "B") {
+        add.kind = name.as_string() == "A" ? template_part::what::first : template_part::what::second;
+      } else {
+        name.fail("a sequence of a template is A or B");
+      }
+      out.push_back(std::move(add));
+    }
+    return out;
+  }
+
+  void add_decoder(json::value const& what) {
+    using rule = decode_step::rule;
+    for_each_step(what, "decoders", [&](json::value const& step) {
+      auto const& kind = kind_of(step);
+      decode_step add;
+      if (kind == "ByteLevel") {
+        add.how = rule::bytes;
+      } else if (kind == "WordPiece") {
+        add.how = rule::word_pieces;
+        add.from = step.at("prefix").as_string();
+        add.clean = flag(step, "cleanup", true);
+      } else if (kind == "ByteFallback") {
+        add.how = rule::byte_fallback;
+      } else if (kind == "Fuse") {
+        add.how = rule::fuse;
+      } else if (kind == "Replace") {
+        add.how = rule::replace;
+        add.from = string_pattern(step);
+        add.to = step.at("content").as_string();
+      } else if (kind == "Strip") {
+        add.how = rule::strip;
+        add.from = step.at("content").as_string();
+        if (add.from.empty()) step.fail("a Strip of nothing");
+        add.at_start = static_cast<std::size_t>(step.at("start").as_uint64());
+        add.at_end = static_cast<std::size_t>(step.at("stop").as_uint64());
+      } else {
+        refuse(step, "a decoder of type");
+      }
+      out_.decoder_.push_back(std::move(add));
+    });
+  }
+
+  void finish() {
+    if (auto* const pairs = std::get_if<byte_pairs>(&out_.model_)) {
+      pairs->byte_level = byte_level_;
+      pairs->prepare(out_.tokens_);
+    } else if (byte_level_) {
+      file_.at("pre_tokenizer").fail("ByteLevel goes with a BPE");
+    }
+    // Those that are looked for behind the normalizer are changed by it first.
+    for (std::size_t i = 0; i < added_.size(); ++i) {
+      auto& token = added_[i];
+      if (!normalised_[i]) {
+        out_.before_normalizer_.add(std::move(token));
+        continue;
+      }
+      for (auto const& step : out_.normalizer_) token.content = step(std::move(token.content));
+      if (!token.content.empty()) out_.behind_normalizer_.add(std::move(token));
+    }
+  }
+
+  json::value const& file_;
+  tokenizer out_;
+  std::vector<added_tokens::entry> added_;
+  std::vector<bool> normalised_;
+  bool byte_level_ = false;
+};
+
+}  // namespace detail
+
+inline tokenizer tokenizer::parse(std::string_view text, std::string const& path) {
+  json::limits const most{.values = std::size_t{1} << 22};
+  auto const file = json::parse(text, path, most);
+  return detail::tokenizer_reader(file).read();
+}
+
+inline std::vector<std::int32_t> tokenizer::words_of(std::string_view text) const {
+  auto const malformed = detail::unicode::first_malformed(text);
+  if (malformed != std::string_view::npos)
+    throw format_error("trireme::formats::tokenizer: the text to encode", malformed, "it is not UTF-8 here");
+  if (text.size() >> 31 != 0)
+    throw config_error("trireme::formats::tokenizer: a text of 2 GiB or more; encode it in parts");
+  std::vector<std::int32_t> out;
+  std::visit(
+      [&](auto const& model) {
+        typename std::remove_cvref_t<decltype(model)>::workspace space;
+        detail::word_cache seen;
+        auto const word = [&](std::string_view letters) {
+          if (auto const ids = seen.find(letters)) return void(out.insert(out.end(), ids->begin(), ids->end()));
+          auto const before = out.size();
+          model.encode(letters, tokens_, space, out);
+          seen.add(letters, std::span(out).subspan(before));
+        };
+        auto const id = [&](std::int32_t added) { out.push_back(added); };
+        auto const piece = [&](std::string_view letters) { detail::split(splits_, letters, word); };
+        auto const unchanged = [&](std::string_view letters) {
+          if (normalizer_.empty()) return behind_normalizer_.split(letters, piece, id);
+          std::string changed(letters);
+          for (auto const& step : normalizer_) changed = step(std::move(changed));
+          behind_normalizer_.split(changed, piece, id);
+        };
+        before_normalizer_.split(text, unchanged, id);
+      },
+      model_);
+  return out;
+}
+
+inline encoding tokenizer::arranged(std::span<detail::template_part const> parts,
+                                    std::vector<std::int32_t> const& first, std::vector<std::int32_t> const& second) {
+  using what = detail::template_part::what;
+  encoding out;
+  for (auto const& part : parts) {
+    auto const& ids = part.kind == what::special ? part.ids : part.kind == what::first ? first : second;
+    out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+    out.segments.insert(out.segments.end(), ids.size(), part.segment);
+  }
+  return out;
+}
+
+}  // namespace trireme::formats
