@@ -38,6 +38,7 @@ struct outcome {
   Tensor values{}, predicted{};
   std::vector<double> losses{}, norms{};
   std::vector<bool> skipped{};
+  double evaluated = 0;
   std::uint64_t hash = 0;
 };
 struct run_of {
@@ -63,6 +64,7 @@ std::vector<outcome> trained(run_of const& run, Policies const&... policies) {
     if (!run.save.empty()) trainer.save(run.save);
     auto const x = numbers({5, 4}, 2);
     auto const out = trainer.predict(interop::detail::view_of<float>(x));
+    found.evaluated = trainer.evaluate(data);
     found.hash = trainer.state_hash();
     interop::take_values(trainer, net);
     net->eval();
@@ -109,6 +111,8 @@ TEST_CASE("zero<3> trains a sequence to the bits of data", "[torch]") {
     CHECK(small[0].hash == data[0].hash);
     CHECK(sharded[0].values.equal(data[0].values));
     CHECK(sharded[0].predicted.equal(data[0].predicted));
+    CHECK(sharded[0].evaluated == data[0].evaluated);
+    CHECK(data[0].evaluated < 0.3 * data[0].losses[0]);
     auto const more = trained({.ranks = ranks, .micro_batches = 8}, parallel::zero<3>{});  // sends every micro-batch
     CHECK(distance(more[0].values, serial[0].values) < 1e-4);
   }
@@ -126,6 +130,7 @@ TEST_CASE("a pipeline of a sequence's children trains as one rank does", "[torch
       CHECK(each.values.equal(serial[0].values));
       CHECK(each.predicted.equal(serial[0].predicted));
       CHECK(each.losses == serial[0].losses);
+      CHECK(each.evaluated == serial[0].evaluated);
     }
   };
   in_order(parallel::pipeline<schedule::one_f_one_b>{}, 2);
@@ -137,9 +142,11 @@ TEST_CASE("a pipeline of a sequence's children trains as one rank does", "[torch
     for (std::size_t step = 0; step < 40; ++step)
       CHECK(found[1].losses[step] == Approx(serial[0].losses[step]).epsilon(1e-3));
   };
+  close(parallel::pipeline<schedule::gpipe>{});
   close(parallel::pipeline<schedule::zb_h1>{});
   close(parallel::pipeline<schedule::zb_v>{});
   close(parallel::pipeline<schedule::dual_pipe>{});
+  close(parallel::pipeline<schedule::dual_pipe_v>{});
   auto const both =
       trained({4}, parallel::mesh{parallel::zero<1>{}, parallel::pipeline<schedule::one_f_one_b>{.stages = 2}});
   CHECK(distance(both[3].values, serial[0].values) < 1e-4);
