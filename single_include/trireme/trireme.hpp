@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3bdb45f9182faabd8fd6b83ac888137b56d14fa2919cc9db61a2ddc2056a8111
+// SHA-256 of the sources: 974f706466733e56ada777470e14dadc7dcd784331899545c907bfae4a8d5693
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29086,6 +29086,25 @@ using environment_of =
 
 }  // namespace trireme
 
+// ---- trireme/contract/own_start.hpp
+namespace trireme {
+
+/// A staged model whose parameters begin with numbers that it brings, in place of what parameter_info::start says.
+///
+/// Requires  start(info, first, values): writes the numbers of elements [first, first + values.size()) of the part of a
+///           tensor that `info` describes, for values of float and of double; start_hash(): one number for all of them,
+///           which is compared between ranks.
+/// Told      once, when a trainer is made: from then on the trainer's numbers are the only ones, and a trainer's
+///           initialise() leaves them as they are.
+template <class M>
+concept has_own_start = staged_model<M> && requires(M const& model, parameter_info const& info) {
+  model.start(info, std::int64_t{}, std::span<float>());
+  model.start(info, std::int64_t{}, std::span<double>());
+  { model.start_hash() } -> std::same_as<std::uint64_t>;
+};
+
+}  // namespace trireme
+
 // ---- trireme/train/checkpoint.hpp
 #include <set>
 
@@ -32998,6 +33017,87 @@ struct check_data {
 
 }  // namespace trireme::detail
 
+// ---- trireme/train/detail/whole_tensors.hpp
+namespace trireme::detail {
+
+struct named_shape {
+  std::string name;
+  shape extents;
+};
+
+/// Collective. The tensors that any rank has a part of, each once, with their whole extents, in the order of the ranks.
+template <class Comm>
+[[nodiscard]] std::vector<named_shape> tensors_of_everyone(Comm& world, parallel::layout const& own) {
+  std::string names;
+  std::vector<std::int64_t> numbers;  // of each tensor: the letters of its name, its rank, its extents
+  for (auto const& entry : own.entries()) {
+    auto const& whole = entry.info.whole_extents();
+    names += entry.info.name;
+    numbers.push_back(static_cast<std::int64_t>(entry.info.name.size()));
+    numbers.push_back(whole.rank());
+    numbers.insert(numbers.end(), whole.extents().begin(), whole.extents().end());
+  }
+  std::vector<named_shape> all;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    std::int64_t sizes[2] = {static_cast<std::int64_t>(names.size()), static_cast<std::int64_t>(numbers.size())};
+    world.broadcast(tensor_view<std::int64_t>(sizes, shape{2}), rank);
+    std::vector<std::uint8_t> letters(static_cast<std::size_t>(sizes[0]));
+    std::vector<std::int64_t> theirs(static_cast<std::size_t>(sizes[1]));
+    if (rank == world.rank()) {
+      std::copy(names.begin(), names.end(), letters.begin());
+      theirs = numbers;
+    }
+    world.broadcast(tensor_view<std::uint8_t>(letters), rank);
+    world.broadcast(tensor_view<std::int64_t>(theirs), rank);
+    auto letter = letters.begin();
+    for (auto number = theirs.begin(); number != theirs.end();) {
+      named_shape each{{letter, letter + *number}, {}};
+      letter += *number++;
+      for (auto left = *number++; left > 0; --left) each.extents.push_back(*number++);
+      bool const known =
+          std::any_of(all.begin(), all.end(), [&](auto const& other) { return other.name == each.name; });
+      if (!known) all.push_back(std::move(each));
+    }
+  }
+  return all;
+}
+
+/// Collective over everyone. Calls f(name, extents, values) with the whole master value of each tensor of the model, on
+/// every rank in the same order, whatever part of it lies here. Where replicas differ it is that of the first.
+/// @tparam T  what the values are rounded to.
+template <class T = float, class Exchange, class F>
+void for_each_whole_tensor(Exchange const& exchange, F&& f) {
+  auto& world = exchange.everyone();
+  auto const& plan = exchange.plan();
+  std::map<std::string, std::vector<std::pair<int, parallel::layout::piece>>> here;  // what this rank answers for
+  bool const answers = !Exchange::replicas_differ || exchange.world().rank() == 0;   // else the first replica does
+  for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
+    auto const [first, count] = exchange.accounted_range(bucket);
+    plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+      auto const& info = plan.at(piece.entry).info;
+      if (answers && info.answers) here[info.name].emplace_back(bucket, piece);
+    });
+  }
+  for (auto const& tensor : tensors_of_everyone(world, plan)) {
+    std::vector<double> sum(static_cast<std::size_t>(tensor.extents.size()));  // zero where others answer
+    for (auto const& [bucket, piece] : here[tensor.name]) {
+      auto const own = exchange.master_of(bucket, piece);
+      using view = std::remove_const_t<decltype(own)>;
+      std::vector<typename view::value_type> values(static_cast<std::size_t>(piece.count));
+      ops::on<typename view::space>::download(std::span(values), own);
+      for_each_run(plan.at(piece.entry).info, piece.in_entry, piece.count,
+                   [&, begin = piece.in_entry](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+                     std::copy_n(values.begin() + (in_part - begin), n, sum.begin() + in_whole);
+                   });
+    }
+    world.all_reduce(tensor_view<double>(sum), reduction::sum{});
+    std::vector<T> const values(sum.begin(), sum.end());
+    f(tensor.name, tensor.extents, std::span<T const>(values));
+  }
+}
+
+}  // namespace trireme::detail
+
 // ---- trireme/train/metrics.hpp
 namespace trireme {
 
@@ -35176,8 +35276,8 @@ class basic_trainer {
   }
   [[nodiscard]] tensor<float> predict(samples const& batch) requires predicts { return run_.model.predict(batch); }
 
-  /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model keeps its own
-  /// parameters). Without this call the seed is 0.
+  /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model, and one that
+  /// has brought its parameters' start, keeps them). Without this call the seed is 0.
   void initialise(std::uint64_t seed);
 
   /// Collective. Makes the first rank's parameters everybody's, after they were changed by hand.
@@ -35271,6 +35371,13 @@ class basic_trainer {
         replicas);
   }
 
+  /// Collective. Calls f(name, extents, values) with the whole master value of each parameter, on every rank in the
+  /// same order, whatever part of it lies here. Where ranks have parameters of their own it is that of the first.
+  template <class F>
+  void for_each_parameter(F&& f) {
+    detail::for_each_whole_tensor<master>(exchange(), f);
+  }
+
   /// Collective. Changes parameters from outside: weights from elsewhere, an average over several runs. Calls
   /// f(name, info, first, values) for each piece of a parameter that this rank keeps, as for_each_state() does; f
   /// writes the values, which are the master ones. Afterwards all that layers read on any rank follows them. Moments,
@@ -35340,6 +35447,9 @@ class basic_trainer {
     throw config_error(text("trireme::trainer: all parameters of ", model_text_,
                             " are frozen; give a pattern that the names of some layers match"));
   }
+
+  // Collective.
+  void start_parameters(std::uint64_t seed);
 
   step_report run_step(step_input const& input);
 
@@ -35417,6 +35527,7 @@ class basic_trainer {
   std::int64_t loaded_at_ = -1;  // the step of the last checkpoint that was loaded
   checkpoint::identity identity_;
   observe::timeline* timeline_ = nullptr;
+  bool has_started_ = false;
   bool wants_stop_ = false;
   bool stopped_ = false;
 };
@@ -35464,11 +35575,27 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::in
   identity_ = {};
   run_.moments.clear();
   exchange().forget_compression();
-  if constexpr (staged) {
+  start_parameters(seed);
+  exchange().verify_replicas();
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::start_parameters(
+    [[maybe_unused]] std::uint64_t seed) {
+  if constexpr (has_own_start<Model>) {
+    if (std::exchange(has_started_, true)) return;
+    parallel::stated const items[] = {{"what the parameters begin with", text(described_.start_hash())}};
+    parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items,
+                               "give the models of all ranks the same numbers");
+    change_parameters([&](std::string const&, parameter_info const& info, std::int64_t first, auto view) {
+      std::vector<master> values(static_cast<std::size_t>(view.size()));
+      described_.start(info, first, std::span(values));
+      ops::on<space>::upload(view, std::span<master const>(values));
+    });
+  } else if constexpr (staged) {
     exchange().initialise(seed);
     engine().invalidate();
   }
-  exchange().verify_replicas();
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
