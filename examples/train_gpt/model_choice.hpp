@@ -12,15 +12,16 @@
 #include "trireme/core/text.hpp"
 #include "trireme/nn/gpt.hpp"
 #include "trireme/nn/llama.hpp"
+#include "trireme/nn/lora.hpp"
 #include "trireme/nn/one_of.hpp"
 #include "trireme/nn/pretrained.hpp"
 
 /// The models to choose from at run time: one type, so that trainers are compiled once.
-using language_model = trireme::nn::one_of<trireme::nn::gpt, trireme::nn::llama>;
+using whole_model = trireme::nn::one_of<trireme::nn::gpt, trireme::nn::llama>;
+/// The same, with low-rank changes if there are any.
+using language_model = trireme::nn::lora_of<whole_model>;
 
 namespace model_choice {
-
-inline constexpr std::int64_t bytes = 256;  ///< the tokens
 
 /// Refuses an option of the command line that goes with something else.
 inline void expect_not_given(options const& given, std::initializer_list<char const*> names, char const* why) {
@@ -30,13 +31,14 @@ inline void expect_not_given(options const& given, std::initializer_list<char co
 }
 
 /// The model that --model, --layers and so on describe.
-inline language_model described_by(options const& given) {
+/// @param tokens  how many different ones there are.
+inline whole_model described_by(options const& given, std::int64_t tokens) {
   using namespace trireme;
   auto const layers = given.number("layers", 1), heads = given.number("heads", 1);
   auto const channels = given.number("channels", 1), context = given.number("context", 2);
   if (given.choice("model", {"gpt", "llama"}) == 0) {
     expect_not_given(given, {"kv-heads", "hidden"}, "goes with --model llama; leave it out");
-    return {nn::gpt{.vocabulary = bytes,
+    return {nn::gpt{.vocabulary = tokens,
                     .context = context,
                     .layers = layers,
                     .heads = heads,
@@ -47,7 +49,7 @@ inline language_model described_by(options const& given) {
                     .balance = given.real("balance")}};
   }
   expect_not_given(given, {"dropout", "experts", "experts-a-token", "balance"}, "goes with --model gpt; leave it out");
-  return {nn::llama{.vocabulary = bytes,
+  return {nn::llama{.vocabulary = tokens,
                     .context = context,
                     .layers = layers,
                     .heads = heads,
@@ -57,9 +59,9 @@ inline language_model described_by(options const& given) {
 }
 
 /// The model that lies in a directory, in Hugging Face's files.
-inline language_model in_directory(std::string const& directory) {
+inline whole_model in_directory(std::string const& directory) {
   using namespace trireme;
-  language_model out;
+  whole_model out;
   if (nn::model_type_in(directory).starts_with("gpt")) {
     out.chosen = nn::read_description<nn::gpt>(directory);
   } else {
@@ -70,7 +72,8 @@ inline language_model in_directory(std::string const& directory) {
 
 /// The model of --from, and what other options change about it: settles --context, and dropout if it is given.
 /// @param directory  where config.json lies: that of --from, or of the run that began with it.
-inline language_model from_files(options& given, std::string const& directory) {
+/// @param tokens  how many different ones there are.
+inline whole_model from_files(options& given, std::string const& directory, std::int64_t tokens) {
   using namespace trireme;
   expect_not_given(given, {"model", "layers", "heads", "channels", "kv-heads", "hidden", "experts", "experts-a-token"},
                    "is what the model of --from has; leave it out");
@@ -85,8 +88,9 @@ inline language_model from_files(options& given, std::string const& directory) {
   }
   auto const [positions, vocabulary] =
       model.with([](auto const& each) { return std::pair(each.context, each.vocabulary); });
-  if (vocabulary < bytes) {
-    throw config_error(text("the model in ", directory, " has ", vocabulary, " tokens, but bytes are ", bytes,
+  if (vocabulary < tokens) {
+    throw config_error(text("the model in ", directory, " has ", vocabulary, " tokens, but ",
+                            given.text("tokenizer").empty() ? "bytes are " : "those of --tokenizer are ", tokens,
                             "; give another --from"));
   }
   if (!given.was_given("context")) {
@@ -96,6 +100,19 @@ inline language_model from_files(options& given, std::string const& directory) {
                             positions, " positions; give at most as many"));
   }
   return model;
+}
+
+/// What --lora says about the model of --from.
+inline language_model with_changes(options const& given, whole_model model) {
+  using namespace trireme;
+  auto const rank = given.number("lora", 0);
+  if (rank == 0) {
+    expect_not_given(given, {"lora-alpha", "lora-layers"}, "goes with --lora; leave it out");
+  } else if (given.text("from").empty()) {
+    throw config_error("--lora changes a model that has been trained; give its directory by --from");
+  }
+  return nn::lora(std::move(model),
+                  {.rank = rank, .alpha = given.real("lora-alpha"), .layers = given.text("lora-layers")});
 }
 
 /// How many parameters it has; in doubles, in which no product of sizes overflows.

@@ -22,7 +22,8 @@ class options {
  public:
   options() {
     add("ranks", "", "N", "ranks: threads, or processes under --mpi (one a core if not given)");
-    add("text", "", "FILE", "a UTF-8 text; its bytes are the tokens, its last 10 % is held out");
+    add("text", "", "FILE", "a UTF-8 text, whose last 10 % is held out; its bytes are the tokens");
+    add("tokenizer", "", "FILE", "a tokenizer.json of Hugging Face, whose tokens take the place of bytes");
     add("steps", "700", "N", "steps of the whole schedule (0 = only evaluate, and write the summary)");
     add("seed", "1", "S", "of parameters, order of the data and dropout");
     add("name", "gpt", "NAME", "the run's directory is runs/NAME");
@@ -43,6 +44,12 @@ class options {
     add("from", "", "DIR",
         "begin with the model and the parameters in Hugging Face's files: config.json and model.safetensors, or an "
         "index of several (GPT-2, Llama, Qwen 2 and 3, Mistral)");
+    add("lora", "0", "RANK",
+        "with --from: train only low-rank changes of its linear layers, of this rank; model/ has them in its weights "
+        "(0 = train all parameters)");
+    add("lora-alpha", "16", "A", "changes are multiplied by alpha / rank");
+    add("lora-layers", "*", "NAMES",
+        "which layers: patterns of names or of their ends, separated by spaces: \"self_attn.* down_proj\"");
     add("layers", "4", "N", "blocks of the model");
     add("heads", "4", "N", "attention heads of a block");
     add("channels", "192", "N", "width of the residual stream; divisible by the heads");

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 79dcc72f1b6a432a48bbcb504fb9d65f77400b3caf89ac75a878480f6b127d9f
+// SHA-256 of the sources: 974f706466733e56ada777470e14dadc7dcd784331899545c907bfae4a8d5693
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -58,8 +58,7 @@ struct bfloat16 {
 /// An IEEE binary16 number: 11 bits of precision up to 65504. Storage only; arithmetic happens in float.
 ///
 /// Numerics  converts from float by rounding to nearest, ties to even; subnormals are kept, NaN stays NaN. The same
-/// bits
-///           as the instructions of CPUs (F16C) and GPUs give.
+///           bits as the instructions of CPUs (F16C) and GPUs give.
 struct float16 {
   std::uint16_t bits = 0;
 
@@ -8742,7 +8741,7 @@ concept has_sample_read = requires(D const& data, std::span<std::int64_t const> 
 ///           ids[1], ... one after another, dense and row-major, to two buffers of the caller.
 /// Threads   read() is called from several threads at once.
 /// Not asked copying, an order, randomness: which sample comes when is the sampler's business.
-/// Models    data::function, data::in_memory, data::token_windows, data::held_out_windows.
+/// Models    data::function, data::in_memory, data::token_windows, data::held_out_windows, data::packed_windows.
 template <class D>
 concept dataset = has_sample_count<D> && has_sample_types<D> && has_sample_shapes<D> && has_sample_read<D>;
 
@@ -13305,10 +13304,9 @@ struct dropout {
 ///          repeated ones. With `rotary` each pass makes a table of width numbers a position, in scratch memory. With
 ///          `norm` it keeps x as well as its result, and a number for each row and head of queries and keys.
 /// Errors   config_error for heads that are no multiple of key_heads, a negative `rotary`, `window` or `norm`, a
-/// scaling
-///          that divides by no positive number, columns that do not make so many heads of one (with `rotary`: even)
-///          width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts samples or
-///          inputs are no tokens, and padding between words.
+///          scaling that divides by no positive number, columns that do not make so many heads of one (with `rotary`:
+///          even) width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts
+///          samples or inputs are no tokens, and padding between words.
 struct attend {
   static constexpr nn::flow flow = nn::flow::columns;
   std::int64_t heads = 1;
@@ -23175,8 +23173,7 @@ namespace trireme::parallel {
 /// Bytes    per rank and step: 2 n (p-1)/p elements of the wire type, n gradients, p ranks.
 /// Ranks    reproducible: a power of two, each with as many logical micro-batches.
 /// Numerics reproducible: gradients of logical micro-batches are summed in one fixed tree, so that weights have the
-/// same
-///          bits for any number of ranks. It keeps log2(m) + 1 more gradients, m micro-batches a rank.
+///          same bits for any number of ranks. It keeps log2(m) + 1 more gradients, m micro-batches a rank.
 /// Needs    has_all_reduce; has_all_gather for compressors whose payloads cannot be summed.
 struct data {
   using policy_category = slot::parallel;
@@ -23197,9 +23194,8 @@ struct data {
 /// only the own shard of parameters: a unit's are gathered before it runs and dropped afterwards.
 ///
 /// Bytes    per rank and step, m micro-batches a rank: stage 1 n (p-1)/p of the wire type and n (p-1)/p of the
-/// parameter
-///          type; stage 2 m times the first; stage 3 m times the first and about 2 m times the second (the last unit is
-///          not gathered twice). From stage 2 on each use of a tied tensor is reduced by itself.
+///          parameter type; stage 2 m times the first; stage 3 m times the first and about 2 m times the second (the
+///          last unit is not gathered twice). From stage 2 on each use of a tied tensor is reduced by itself.
 /// Numerics equals data bit for bit at stage 1. From stage 2 on each micro-batch is summed over the ranks first, then
 ///          the micro-batches: equal to data where a rank has one micro-batch and no tensor is tied, else up to
 ///          rounding. reproducible: as for data; from stage 2 on it then keeps whole gradients where a rank has several
@@ -24792,8 +24788,7 @@ class two_chunk_writer {
 /// The phases that DualPipe and its V form share.
 ///
 /// @param half    stages from the end to the turn (or the meeting)    @param place   of this stage among them
-/// @param each    micro-batches that each chunk takes                 @param near    the chunk that this end fills
-/// first
+/// @param each    micro-batches that each chunk takes                 @param near    the chunk filled first at this end
 template <class Emit>
 constexpr void dual_pipe_steps(two_chunk_writer<Emit>& out, int half, int place, int each, int near) {
   int const far = 1 - near;
@@ -29091,6 +29086,25 @@ using environment_of =
 
 }  // namespace trireme
 
+// ---- trireme/contract/own_start.hpp
+namespace trireme {
+
+/// A staged model whose parameters begin with numbers that it brings, in place of what parameter_info::start says.
+///
+/// Requires  start(info, first, values): writes the numbers of elements [first, first + values.size()) of the part of a
+///           tensor that `info` describes, for values of float and of double; start_hash(): one number for all of them,
+///           which is compared between ranks.
+/// Told      once, when a trainer is made: from then on the trainer's numbers are the only ones, and a trainer's
+///           initialise() leaves them as they are.
+template <class M>
+concept has_own_start = staged_model<M> && requires(M const& model, parameter_info const& info) {
+  model.start(info, std::int64_t{}, std::span<float>());
+  model.start(info, std::int64_t{}, std::span<double>());
+  { model.start_hash() } -> std::same_as<std::uint64_t>;
+};
+
+}  // namespace trireme
+
 // ---- trireme/train/checkpoint.hpp
 #include <set>
 
@@ -33003,6 +33017,87 @@ struct check_data {
 
 }  // namespace trireme::detail
 
+// ---- trireme/train/detail/whole_tensors.hpp
+namespace trireme::detail {
+
+struct named_shape {
+  std::string name;
+  shape extents;
+};
+
+/// Collective. The tensors that any rank has a part of, each once, with their whole extents, in the order of the ranks.
+template <class Comm>
+[[nodiscard]] std::vector<named_shape> tensors_of_everyone(Comm& world, parallel::layout const& own) {
+  std::string names;
+  std::vector<std::int64_t> numbers;  // of each tensor: the letters of its name, its rank, its extents
+  for (auto const& entry : own.entries()) {
+    auto const& whole = entry.info.whole_extents();
+    names += entry.info.name;
+    numbers.push_back(static_cast<std::int64_t>(entry.info.name.size()));
+    numbers.push_back(whole.rank());
+    numbers.insert(numbers.end(), whole.extents().begin(), whole.extents().end());
+  }
+  std::vector<named_shape> all;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    std::int64_t sizes[2] = {static_cast<std::int64_t>(names.size()), static_cast<std::int64_t>(numbers.size())};
+    world.broadcast(tensor_view<std::int64_t>(sizes, shape{2}), rank);
+    std::vector<std::uint8_t> letters(static_cast<std::size_t>(sizes[0]));
+    std::vector<std::int64_t> theirs(static_cast<std::size_t>(sizes[1]));
+    if (rank == world.rank()) {
+      std::copy(names.begin(), names.end(), letters.begin());
+      theirs = numbers;
+    }
+    world.broadcast(tensor_view<std::uint8_t>(letters), rank);
+    world.broadcast(tensor_view<std::int64_t>(theirs), rank);
+    auto letter = letters.begin();
+    for (auto number = theirs.begin(); number != theirs.end();) {
+      named_shape each{{letter, letter + *number}, {}};
+      letter += *number++;
+      for (auto left = *number++; left > 0; --left) each.extents.push_back(*number++);
+      bool const known =
+          std::any_of(all.begin(), all.end(), [&](auto const& other) { return other.name == each.name; });
+      if (!known) all.push_back(std::move(each));
+    }
+  }
+  return all;
+}
+
+/// Collective over everyone. Calls f(name, extents, values) with the whole master value of each tensor of the model, on
+/// every rank in the same order, whatever part of it lies here. Where replicas differ it is that of the first.
+/// @tparam T  what the values are rounded to.
+template <class T = float, class Exchange, class F>
+void for_each_whole_tensor(Exchange const& exchange, F&& f) {
+  auto& world = exchange.everyone();
+  auto const& plan = exchange.plan();
+  std::map<std::string, std::vector<std::pair<int, parallel::layout::piece>>> here;  // what this rank answers for
+  bool const answers = !Exchange::replicas_differ || exchange.world().rank() == 0;   // else the first replica does
+  for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
+    auto const [first, count] = exchange.accounted_range(bucket);
+    plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+      auto const& info = plan.at(piece.entry).info;
+      if (answers && info.answers) here[info.name].emplace_back(bucket, piece);
+    });
+  }
+  for (auto const& tensor : tensors_of_everyone(world, plan)) {
+    std::vector<double> sum(static_cast<std::size_t>(tensor.extents.size()));  // zero where others answer
+    for (auto const& [bucket, piece] : here[tensor.name]) {
+      auto const own = exchange.master_of(bucket, piece);
+      using view = std::remove_const_t<decltype(own)>;
+      std::vector<typename view::value_type> values(static_cast<std::size_t>(piece.count));
+      ops::on<typename view::space>::download(std::span(values), own);
+      for_each_run(plan.at(piece.entry).info, piece.in_entry, piece.count,
+                   [&, begin = piece.in_entry](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+                     std::copy_n(values.begin() + (in_part - begin), n, sum.begin() + in_whole);
+                   });
+    }
+    world.all_reduce(tensor_view<double>(sum), reduction::sum{});
+    std::vector<T> const values(sum.begin(), sum.end());
+    f(tensor.name, tensor.extents, std::span<T const>(values));
+  }
+}
+
+}  // namespace trireme::detail
+
 // ---- trireme/train/metrics.hpp
 namespace trireme {
 
@@ -35181,8 +35276,8 @@ class basic_trainer {
   }
   [[nodiscard]] tensor<float> predict(samples const& batch) requires predicts { return run_.model.predict(batch); }
 
-  /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model keeps its own
-  /// parameters). Without this call the seed is 0.
+  /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model, and one that
+  /// has brought its parameters' start, keeps them). Without this call the seed is 0.
   void initialise(std::uint64_t seed);
 
   /// Collective. Makes the first rank's parameters everybody's, after they were changed by hand.
@@ -35276,6 +35371,13 @@ class basic_trainer {
         replicas);
   }
 
+  /// Collective. Calls f(name, extents, values) with the whole master value of each parameter, on every rank in the
+  /// same order, whatever part of it lies here. Where ranks have parameters of their own it is that of the first.
+  template <class F>
+  void for_each_parameter(F&& f) {
+    detail::for_each_whole_tensor<master>(exchange(), f);
+  }
+
   /// Collective. Changes parameters from outside: weights from elsewhere, an average over several runs. Calls
   /// f(name, info, first, values) for each piece of a parameter that this rank keeps, as for_each_state() does; f
   /// writes the values, which are the master ones. Afterwards all that layers read on any rank follows them. Moments,
@@ -35345,6 +35447,9 @@ class basic_trainer {
     throw config_error(text("trireme::trainer: all parameters of ", model_text_,
                             " are frozen; give a pattern that the names of some layers match"));
   }
+
+  // Collective.
+  void start_parameters(std::uint64_t seed);
 
   step_report run_step(step_input const& input);
 
@@ -35422,6 +35527,7 @@ class basic_trainer {
   std::int64_t loaded_at_ = -1;  // the step of the last checkpoint that was loaded
   checkpoint::identity identity_;
   observe::timeline* timeline_ = nullptr;
+  bool has_started_ = false;
   bool wants_stop_ = false;
   bool stopped_ = false;
 };
@@ -35469,11 +35575,27 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::in
   identity_ = {};
   run_.moments.clear();
   exchange().forget_compression();
-  if constexpr (staged) {
+  start_parameters(seed);
+  exchange().verify_replicas();
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::start_parameters(
+    [[maybe_unused]] std::uint64_t seed) {
+  if constexpr (has_own_start<Model>) {
+    if (std::exchange(has_started_, true)) return;
+    parallel::stated const items[] = {{"what the parameters begin with", text(described_.start_hash())}};
+    parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items,
+                               "give the models of all ranks the same numbers");
+    change_parameters([&](std::string const&, parameter_info const& info, std::int64_t first, auto view) {
+      std::vector<master> values(static_cast<std::size_t>(view.size()));
+      described_.start(info, first, std::span(values));
+      ops::on<space>::upload(view, std::span<master const>(values));
+    });
+  } else if constexpr (staged) {
     exchange().initialise(seed);
     engine().invalidate();
   }
-  exchange().verify_replicas();
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
@@ -35995,8 +36117,7 @@ class own_exchange : public Exchange {
   ///                   moments.
   /// @param votes      a number of your own that is summed over the ranks (a wish to stop, say).
   /// Errors   config_error for an optimizer of another type than in the first call, and for one that needs whole
-  /// tensors
-  ///          or freezes some, unless make_exchange was given it too; others as finish().
+  ///          tensors or freezes some, unless make_exchange was given it too; others as finish().
   template <class Optimizer>
   requires trireme::optimizer<Optimizer, Env> exchange_result step(Optimizer const& optimizer, std::int64_t votes = 0) {
     auto& moments = moments_of(optimizer);

@@ -81,10 +81,9 @@ struct dropout {
 ///          repeated ones. With `rotary` each pass makes a table of width numbers a position, in scratch memory. With
 ///          `norm` it keeps x as well as its result, and a number for each row and head of queries and keys.
 /// Errors   config_error for heads that are no multiple of key_heads, a negative `rotary`, `window` or `norm`, a
-/// scaling
-///          that divides by no positive number, columns that do not make so many heads of one (with `rotary`: even)
-///          width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts samples or
-///          inputs are no tokens, and padding between words.
+///          scaling that divides by no positive number, columns that do not make so many heads of one (with `rotary`:
+///          even) width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts
+///          samples or inputs are no tokens, and padding between words.
 struct attend {
   static constexpr nn::flow flow = nn::flow::columns;
   std::int64_t heads = 1;
