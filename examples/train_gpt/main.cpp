@@ -1,6 +1,5 @@
-// Trains a GPT or a LLaMA on the bytes of a text, with one rank a core (or a process), and leaves a run directory
-// behind.
-// scripts/train builds and starts it; --help lists the options.
+// Trains a GPT or a LLaMA on the bytes of a text (or on the tokens of a tokenizer), with one rank a core (or a
+// process), and leaves a run directory behind. scripts/train builds and starts it; --help lists the options.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -34,6 +33,7 @@
 #include "save_watch.hpp"
 #include "stragglers.hpp"
 #include "text_record.hpp"
+#include "tokens.hpp"
 #include "trireme/comm/bootstrap.hpp"
 #include "trireme/comm/report.hpp"
 #include "trireme/formats/chrome_trace.hpp"
@@ -170,8 +170,7 @@ class float_evaluation {
 
   /// Collective. Not a number if `asked` says on some rank, before a batch, that there is no time for it.
   template <class Asked>
-  double operator()(any_trainer& trainer, world_type& world, data::held_out_windows const& windows,
-                    Asked const& asked) {
+  double operator()(any_trainer& trainer, world_type& world, text_windows const& windows, Asked const& asked) {
     trainer.for_each_parameter([&](std::string const& name, shape const&, std::span<float const> values) {
       for (auto const& entry : exchange_.plan().entries()) {
         if (entry.info.name == name)
@@ -204,14 +203,15 @@ class float_evaluation {
 /// One rank's way through a run.
 class run {
  public:
-  run(plan const& what, world_type& world, world_type& saving, data::token_split const& text,
+  run(plan const& what, world_type& world, world_type& saving, run_text const& text, token_choice const& tokens,
       text_record const& about_text)
       : plan_(what),
         world_(world),
         saving_(saving),
         about_text_(about_text),
-        training_(text.training),
-        held_out_(held_out_part(text, most_held_out_tokens)),
+        text_(text),
+        words_(tokens),
+        held_out_(text.held_out(most_held_out_tokens)),
         timeline_(world.rank(), std::size_t{1} << 15),
         trainer_((what.precision == "fp32" ? make_fp32<world_type>
                   : what.precision == "bf16"
@@ -222,7 +222,7 @@ class run {
     trainer_->initialise(what.seed);
     if (!what.from.empty() && !what.resume) trainer_->load_pretrained(what.from);
     // What a mesh cannot cut is said before anything is written.
-    static_cast<void>(trainer_->evaluate(held_out_part(text, world.size() * what.context), 1));
+    static_cast<void>(trainer_->evaluate(text.held_out(world.size() * what.context), 1));
     trainer_->record(timeline_);
   }
 
@@ -243,11 +243,11 @@ class run {
     if (plan_.steps == 0) {
       report.stopped = false;
     } else if (!asked_anywhere(world_, asked::most() >= asked::stop)) {
-      report = trainer_->fit(training_, {.steps = plan_.steps,
-                                         .batch = plan_.batch,
-                                         .micro_batches = micro_batches_,
-                                         .stop_after = plan_.stop_after,
-                                         .check_every = plan_.check_every});
+      report = trainer_->fit(text_.training(), {.steps = plan_.steps,
+                                                .batch = plan_.batch,
+                                                .micro_batches = micro_batches_,
+                                                .stop_after = plan_.stop_after,
+                                                .check_every = plan_.check_every});
     }
     progress_.finish();
     if (plan_.steps > 0 && saved_at_ != trainer_->steps()) save();
@@ -265,12 +265,6 @@ class run {
   [[nodiscard]] bool writes() const { return world_.rank() == 0; }
   void enter(heartbeat::phase phase) {
     if (beat_) beat_->begin(phase, trainer_->steps());
-  }
-  static data::held_out_windows held_out_part(data::token_split const& text, std::int64_t most_tokens) {
-    auto whole = text.held_out.description();
-    auto const windows = std::min(text.held_out.size(), std::max<std::int64_t>(1, most_tokens / whole.context));
-    whole.last_byte = whole.first_byte + windows * whole.context - 1;
-    return whole.open_held_out();
   }
   // Either from the checkpoint, or from the start; a first checkpoint is saved at once, so that a run can always be
   // resumed, even one that is stopped in its first evaluation.
@@ -416,9 +410,10 @@ class run {
     bool const hurried = asked_anywhere(world_, no_time());
     std::string sample;
     if (!hurried && trained) {
-      trireme::detail::together(saving_, [&] { write_model(plan_.files.directory, plan_.model, *trainer_, writes()); });
+      trireme::detail::together(saving_,
+                                [&] { write_model(plan_.files.directory, plan_.model, words_, *trainer_, writes()); });
       write_timeline();
-      sample = generate(*trainer_, "In the beginning", plan_.context, 240, plan_.seed,
+      sample = generate(*trainer_, words_, "In the beginning", plan_.context, words_.bytes() ? 240 : 80, plan_.seed,
                         [&] { return asked_anywhere(world_, no_time()); });
     }
     bool const lost = history_.skipped_last > 0 || (std::isnan(held_out) && !hurried);
@@ -444,7 +439,7 @@ class run {
                            {"text", plan_.text},
                            {"text_sha256", about_text_.sha256},
                            {"context", plan_.context},
-                           {"held_out_begin", held_out_.description().first_byte},
+                           {"held_out_begin", about_text_.held_out_begin},
                            {"held_out_windows", held_out_.size()},
                            {"tokens_per_second", busy_ > 0 ? static_cast<double>(tokens_) / busy_ : 0.0},
                            {"bytes_sent_per_step", static_cast<double>(traffic_) / static_cast<double>(steps)},
@@ -453,6 +448,11 @@ class run {
                            {"seconds", seconds},
                            {"model", to_string(plan_.model)},
                            {"optimizer", to_string(plan_.optimizer)}});
+    if (!words_.bytes()) {
+      summary.set("tokenizer_sha256", words_.sha256());
+      summary.set("held_out_tokens_a_byte", text_.tokens_a_byte());
+      summary.set("held_out_last_a_byte", held_out * text_.tokens_a_byte());
+    }
     if (plan_.keep_best > 0) {
       best_ = checkpoint::best_in(plan_.files.checkpoints());
       if (best_) {
@@ -465,9 +465,17 @@ class run {
     return lost ? 1 : 0;
   }
 
+  // What a loss is measured a; where tokens are not bytes, also the loss a byte.
+  [[nodiscard]] std::string a_token(double held_out) const {
+    if (words_.bytes()) return "a byte";
+    char out[64];
+    std::snprintf(out, sizeof out, "a token (%.4f a byte)", held_out * text_.tokens_a_byte());
+    return out;
+  }
+
   void tell(double held_out) const {  // where nothing was trained
-    std::printf("\nheld-out loss %.4f nats a byte on %d ranks\n\nthe run     %s/summary.json\n", held_out,
-                world_.size(), plan_.files.directory.c_str());
+    std::printf("\nheld-out loss %.4f nats %s on %d ranks\n\nthe run     %s/summary.json\n", held_out,
+                a_token(held_out).c_str(), world_.size(), plan_.files.directory.c_str());
     std::fflush(stdout);
     if (std::isnan(held_out)) std::fprintf(stderr, "train_gpt: the held-out loss is not a number\n");
   }
@@ -477,7 +485,9 @@ class run {
     auto const rate = busy_ > 0 ? static_cast<double>(tokens_) / busy_ : 0.0;
     std::printf("\n%s after %lld of %lld steps", report.stopped ? "stopped" : "done",
                 static_cast<long long>(trainer_->steps()), static_cast<long long>(plan_.steps));
-    if (!hurried) std::printf(": held-out loss %.4f -> %.4f nats a byte", history_.held_out_first, held_out);
+    if (!hurried) {
+      std::printf(": held-out loss %.4f -> %.4f nats %s", history_.held_out_first, held_out, a_token(held_out).c_str());
+    }
     std::printf(", %.0f tokens/s on %d ranks\n\n", rate, world_.size());
     if (!sample.empty()) std::printf("%s\n\n", sample.c_str());
     std::printf("the run     %s/summary.json\n", directory);
@@ -527,8 +537,9 @@ class run {
   world_type& world_;
   world_type& saving_;  // where ranks wait for each other's disks
   text_record const& about_text_;
-  data::token_windows training_;
-  data::held_out_windows held_out_;
+  run_text const& text_;
+  token_choice const& words_;
+  text_windows held_out_;
   observe::timeline timeline_;
   std::unique_ptr<any_trainer> trainer_;
   float_evaluation held_out_loss_;
@@ -573,7 +584,8 @@ bool can_go_on(plan const& what, world_type& world) {
 }
 
 /// Collective. Rank 0 prepares the run's directory; the others wait for it.
-void prepare(plan const& what, text_record const& text, world_type& world, std::optional<run_lock>& held) {
+void prepare(plan const& what, text_record const& text, token_choice const& tokens, world_type& world,
+             std::optional<run_lock>& held) {
   if (what.resume) return;  // what is there is saved already
   trireme::detail::together(world, [&] { asked::save_first(static_cast<int>(what.grace)); });
   trireme::detail::together(world, [&] {
@@ -594,8 +606,23 @@ void prepare(plan const& what, text_record const& text, world_type& world, std::
     formats::atomic_write(what.files.at("options.json"), what.saved_options);
     if (!what.from.empty())
       formats::atomic_write(what.files.at("config.json"), json::to_string(config_of(what.model), 2) + "\n");
+    if (!tokens.bytes()) formats::atomic_write(what.files.at("tokenizer.json"), tokens.content());
     text.write(what.files.at("text.json"));
   });
+}
+
+/// The tokens of a run; one that goes on has kept its tokenizer.
+token_choice tokens_of(options const& given, run_files const& files, std::optional<text_record> const& before) {
+  auto const kept = given.resume() && !given.was_given("tokenizer") && files.exists("tokenizer.json");
+  token_choice tokens(kept ? files.at("tokenizer.json") : given.text("tokenizer"));
+  if (before && before->tokenizer != tokens.sha256()) {
+    throw config_error(text("the tokens of this run are ",
+                            before->tokenizer.empty() ? "bytes"
+                                                      : text("those of a tokenizer with the SHA-256 ",
+                                                             before->tokenizer.substr(0, 12), "..."),
+                            ", not ", tokens.of_what(), "; leave out --tokenizer beside --resume"));
+  }
+  return tokens;
 }
 
 int train(options& given) {
@@ -622,19 +649,22 @@ int train(options& given) {
   comm::threads const ranks_of_run{.ranks = ranks, .deadline = given.seconds("deadline")};
   auto const world_ranks = ranks, ranks_here = ranks;
 #endif
+  auto const tokens = tokens_of(given, files, text_before);
   auto const begun = given.resume() && files.exists("config.json");
   if (given.resume() && given.was_given("from") && !begun)
     throw config_error("--from begins a run, but this one began without it; leave it out beside --resume");
-  auto const chosen = given.text("from").empty()
-                          ? model_choice::described_by(given)
-                          : model_choice::from_files(given, begun ? files.directory : given.text("from"));
+  auto const chosen =
+      given.text("from").empty()
+          ? model_choice::described_by(given, tokens.vocabulary())
+          : model_choice::from_files(given, begun ? files.directory : given.text("from"), tokens.vocabulary());
   plan const what(given, model_choice::with_changes(given, chosen));
   preemption_notice const notice(given.text("preemption-notice"), comm::reports(""));
   late_calls const late(what.files.directory);
   expect_room(what.need(world_ranks, ranks_here, 0));
   auto text = examine_text(what.text, what.runs, comm::reports(""));
-  auto const parts = cut_text(text, text_before, what.context, what.accept_new_text);
-  expect_room(what.need(world_ranks, ranks_here, parts.training.size()));
+  text.tokenizer = tokens.sha256();
+  run_text const parts(cut_text(text, text_before, what.context, what.accept_new_text), tokens);
+  expect_room(what.need(world_ranks, ranks_here, parts.training().size()));
   comm::recovery const again{
       .attempts = what.recover, .min_ranks = what.recover_ranks, .on_failure = [&](comm::recovered const& now) {
         if (now.rank != 0) return;
@@ -646,13 +676,13 @@ int train(options& given) {
       throw config_error(
           trireme::text("--ranks is ", ranks, ", but the launcher started ", world.size(), " processes"));
     }
-    expect_one_run(world, given, trireme::text(text.bytes, " bytes with the SHA-256 ", text.sha256));
+    expect_one_run(world, given, trireme::text(text.bytes, " bytes with the SHA-256 ", text.sha256), tokens.of_what());
     auto saving = world.duplicate(what.save_deadline);
     auto held = lock(what, saving);
     plan now = what;
     if (attempt > 0) now.resume = can_go_on(what, saving);
-    run one(now, world, saving, parts, text);
-    prepare(now, text, saving, held);
+    run one(now, world, saving, parts, tokens, text);
+    prepare(now, text, tokens, saving, held);
     return one();
   };
   try {

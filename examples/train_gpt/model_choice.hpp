@@ -23,8 +23,6 @@ using language_model = trireme::nn::lora_of<whole_model>;
 
 namespace model_choice {
 
-inline constexpr std::int64_t bytes = 256;  ///< the tokens
-
 /// Refuses an option of the command line that goes with something else.
 inline void expect_not_given(options const& given, std::initializer_list<char const*> names, char const* why) {
   for (auto const* name : names) {
@@ -33,13 +31,14 @@ inline void expect_not_given(options const& given, std::initializer_list<char co
 }
 
 /// The model that --model, --layers and so on describe.
-inline whole_model described_by(options const& given) {
+/// @param tokens  how many different ones there are.
+inline whole_model described_by(options const& given, std::int64_t tokens) {
   using namespace trireme;
   auto const layers = given.number("layers", 1), heads = given.number("heads", 1);
   auto const channels = given.number("channels", 1), context = given.number("context", 2);
   if (given.choice("model", {"gpt", "llama"}) == 0) {
     expect_not_given(given, {"kv-heads", "hidden"}, "goes with --model llama; leave it out");
-    return {nn::gpt{.vocabulary = bytes,
+    return {nn::gpt{.vocabulary = tokens,
                     .context = context,
                     .layers = layers,
                     .heads = heads,
@@ -50,7 +49,7 @@ inline whole_model described_by(options const& given) {
                     .balance = given.real("balance")}};
   }
   expect_not_given(given, {"dropout", "experts", "experts-a-token", "balance"}, "goes with --model gpt; leave it out");
-  return {nn::llama{.vocabulary = bytes,
+  return {nn::llama{.vocabulary = tokens,
                     .context = context,
                     .layers = layers,
                     .heads = heads,
@@ -73,7 +72,8 @@ inline whole_model in_directory(std::string const& directory) {
 
 /// The model of --from, and what other options change about it: settles --context, and dropout if it is given.
 /// @param directory  where config.json lies: that of --from, or of the run that began with it.
-inline whole_model from_files(options& given, std::string const& directory) {
+/// @param tokens  how many different ones there are.
+inline whole_model from_files(options& given, std::string const& directory, std::int64_t tokens) {
   using namespace trireme;
   expect_not_given(given, {"model", "layers", "heads", "channels", "kv-heads", "hidden", "experts", "experts-a-token"},
                    "is what the model of --from has; leave it out");
@@ -88,8 +88,9 @@ inline whole_model from_files(options& given, std::string const& directory) {
   }
   auto const [positions, vocabulary] =
       model.with([](auto const& each) { return std::pair(each.context, each.vocabulary); });
-  if (vocabulary < bytes) {
-    throw config_error(text("the model in ", directory, " has ", vocabulary, " tokens, but bytes are ", bytes,
+  if (vocabulary < tokens) {
+    throw config_error(text("the model in ", directory, " has ", vocabulary, " tokens, but ",
+                            given.text("tokenizer").empty() ? "bytes are " : "those of --tokenizer are ", tokens,
                             "; give another --from"));
   }
   if (!given.was_given("context")) {

@@ -13,9 +13,11 @@
 #include "world.hpp"
 
 /// Collective. Throws config_error, which names two ranks, unless all have the same build, the same options (but
-/// --text, and --ranks, which is the world's), and the same text.
+/// --text and --tokenizer, and --ranks, which is the world's), and the same text and tokens.
 /// @param text  how long it is, and its hash: its name may be another one on another machine.
-inline void expect_one_run(world_type& world, options const& given, std::string const& text) {
+/// @param tokens  what they are.
+inline void expect_one_run(world_type& world, options const& given, std::string const& text,
+                           std::string const& tokens) {
   using namespace trireme;
   auto const whose = "the ranks disagree";
   // On its own, because another build may have other options.
@@ -25,13 +27,13 @@ inline void expect_one_run(world_type& world, options const& given, std::string 
                              "start the same program on all of them, with TRIREME_CPU=LEVEL where CPUs differ");
   std::vector<std::string> names;
   for (auto const& name : given.names()) {
-    if (name != "text" && name != "ranks") names.push_back("--" + name);
+    if (name != "text" && name != "tokenizer" && name != "ranks") names.push_back("--" + name);
   }
   std::vector<parallel::stated> items;
   for (auto const& name : names) items.push_back({name, given.text(name.substr(2))});
   items.push_back({"--resume", given.resume() ? "given" : "not given"});
   items.push_back({"--accept-new-text", given.accept_new_text() ? "given" : "not given"});
   parallel::expect_agreement(world, whose, world.rank(), items, "start all of them with the same options");
-  std::array const content{parallel::stated{"--text", text}};
-  parallel::expect_agreement(world, whose, world.rank(), content, "give all of them the same text");
+  std::array const content{parallel::stated{"--text", text}, parallel::stated{"--tokenizer", tokens}};
+  parallel::expect_agreement(world, whose, world.rank(), content, "give all of them the same text and tokenizer");
 }

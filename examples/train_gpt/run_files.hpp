@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "model_choice.hpp"
+#include "tokens.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/formats/directory.hpp"
 #include "trireme/formats/file.hpp"
@@ -131,15 +132,18 @@ inline bool run_files::can_be_resumed() const {
       checkpoints(), "this run has trained, but its checkpoints are gone; bring them back, or give another --name");
 }
 
-/// Collective; rank 0 writes. The model in Hugging Face's files, in RUN/model.
-inline void write_model(std::string const& run_directory, language_model const& model, trireme::any_trainer& trainer,
-                        bool writes) {
+/// Collective; rank 0 writes. The model in Hugging Face's files, in RUN/model, and its tokenizer if it has one.
+inline void write_model(std::string const& run_directory, language_model const& model, token_choice const& tokens,
+                        trireme::any_trainer& trainer, bool writes) {
   trireme::nn::pretrained_writer out(model.in_files());
   auto merged = model.merged([&](std::string const& name, std::span<float const> values) { out.add(name, values); });
   trainer.for_each_parameter([&](std::string const& name, trireme::shape const&, std::span<float const> values) {
     if (writes) merged(name, values);
   });
-  if (writes) out.write(trireme::formats::directory(run_directory).make("model"), config_of(model));
+  if (!writes) return;
+  auto const directory = trireme::formats::directory(run_directory).make("model");
+  out.write(directory, config_of(model));
+  if (!tokens.bytes()) trireme::formats::atomic_write(directory, "tokenizer.json", tokens.content());
 }
 
 /// Who reads the model of a run, as it is told to the user; nothing if that is this program alone.

@@ -30,6 +30,7 @@ struct text_record {
   std::string sha256;
   std::int64_t held_out_begin = 0;  ///< the first byte that is never trained on
   std::string stamp;                ///< of the file that was read: who it is, and when it was last changed
+  std::string tokenizer{};          ///< the SHA-256 of its file; nothing where tokens are bytes
 
   [[nodiscard]] bool same_text(text_record const& other) const {
     return bytes == other.bytes && sha256 == other.sha256;
@@ -41,7 +42,8 @@ struct text_record {
                                                                             {"bytes", bytes},
                                                                             {"sha256", sha256},
                                                                             {"held_out_begin", held_out_begin},
-                                                                            {"stamp", stamp}}),
+                                                                            {"stamp", stamp},
+                                                                            {"tokenizer", tokenizer}}),
                                                          2) +
                                              "\n");
   }
@@ -50,6 +52,7 @@ struct text_record {
     auto const saved = trireme::formats::json::parse(trireme::formats::read_text(file, 1 << 20), file);
     text_record out{saved.at("path").as_string(), saved.at("bytes").as_int64(), saved.at("sha256").as_string(),
                     saved.at("held_out_begin").as_int64(), saved.at("stamp").as_string()};
+    if (auto const* const tokenizer = saved.find("tokenizer")) out.tokenizer = tokenizer->as_string();
     if (out.held_out_begin < 1 || out.held_out_begin >= out.bytes) {
       saved.at("held_out_begin").fail("the text is not cut inside of it");
     }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d1849be34a7a2304c609da43aabd90bf10e9b866acd95c80f9fb5147b9e3bd76
+// SHA-256 of the sources: af8b28f2d8ca287d92afd2790f9e1c783664f280fb1e975bc55282f89b2c450e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -58,8 +58,7 @@ struct bfloat16 {
 /// An IEEE binary16 number: 11 bits of precision up to 65504. Storage only; arithmetic happens in float.
 ///
 /// Numerics  converts from float by rounding to nearest, ties to even; subnormals are kept, NaN stays NaN. The same
-/// bits
-///           as the instructions of CPUs (F16C) and GPUs give.
+///           bits as the instructions of CPUs (F16C) and GPUs give.
 struct float16 {
   std::uint16_t bits = 0;
 
@@ -1810,6 +1809,10 @@ struct parameter_info {
   /// value), whatever the optimizer. The layer adds to its gradient, in each micro-batch, pass.weight times the number
   /// of samples times what it has measured; neither norm nor clipping sees it.
   double running = 0;
+  /// With `running`: only the signs of what is measured count, and nobody divides by samples. In a step value moves by
+  /// running against the sign of the sum of what layers have added to the gradient. Whole numbers, whose sums are
+  /// exact, make the same of any order of ranks.
+  bool by_sign = false;
   bool frozen = false;  ///< nobody trains it: it has values alone, see optim::groups
 
   [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
@@ -2094,6 +2097,14 @@ struct token_mask {
     return separator >= 0 && token == separator;
   }
   friend bool operator==(token_mask const&, token_mask const&) = default;
+};
+
+/// How rows choose experts by scores of their own, each between 0 and 1.
+struct scored_choice {
+  std::int64_t groups = 1;         ///< of experts, of equal sizes
+  std::int64_t chosen_groups = 1;  ///< from which a row chooses: those whose best two experts have the largest sum
+  double scale = 1;                ///< of the weights of a row's choices, whose sum it is
+  friend bool operator==(scored_choice const&, scored_choice const&) = default;
 };
 
 /// How the angles of rotary positions are made slower, for samples longer than those of an earlier training.
@@ -8730,7 +8741,7 @@ concept has_sample_read = requires(D const& data, std::span<std::int64_t const> 
 ///           ids[1], ... one after another, dense and row-major, to two buffers of the caller.
 /// Threads   read() is called from several threads at once.
 /// Not asked copying, an order, randomness: which sample comes when is the sampler's business.
-/// Models    data::function, data::in_memory, data::token_windows, data::held_out_windows.
+/// Models    data::function, data::in_memory, data::token_windows, data::held_out_windows, data::packed_windows.
 template <class D>
 concept dataset = has_sample_count<D> && has_sample_types<D> && has_sample_shapes<D> && has_sample_read<D>;
 
@@ -10272,8 +10283,13 @@ template <class M>
 concept has_model_forward = has_purposeful_forward<M> || requires(M& model, samples const& batch) {
   { model.forward(batch) } -> std::convertible_to<double>;
 };
+/// With a loss scale as well it is a model for mixed precision; see contract/casting_model.hpp.
 template <class M>
-concept has_model_backward = requires(M& model, detail::ready_nothing ready) {
+concept has_scaled_backward = requires(M& model, detail::ready_nothing ready) {
+  model.backward(ready, double{});
+};
+template <class M>
+concept has_model_backward = has_scaled_backward<M> || requires(M& model, detail::ready_nothing ready) {
   model.backward(ready);
 };
 
@@ -10315,9 +10331,9 @@ concept leaves_parameters_out = requires {
 /// Told      forward is told what the pass is for: `train` (backward follows; drop out, update buffers) or `evaluate`
 ///           (the loss alone). Outputs are asked for by predict(samples), without targets, if there is one.
 /// May have  predict, see has_model_predict; frozen parameters, see has_frozen (their gradient may be an empty view);
-///           parameters that a pass does not use, see leaves_parameters_out; buffers, see has_buffers: they are in
-///           checkpoints and hashes, and are shared before a trainer evaluates, saves or hashes, and at the end of
-///           fit(), not in every step.
+///           parameters that a pass does not use, see leaves_parameters_out; mixed precision, see casts_inside;
+///           buffers, see has_buffers: they are in checkpoints and hashes, and are shared before a trainer evaluates,
+///           saves or hashes, and at the end of fit(), not in every step.
 /// Numerics  values and gradients of the trainer's element type (float with precision::fp32) are exchanged and updated
 ///           where they are. Narrower ones (bf16, half; float under fp64), in any mixture, are the model's own mixed
 ///           precision: the trainer keeps a master value of its own type, exchanges gradients in it, and rounds each
@@ -12537,17 +12553,27 @@ namespace trireme::nn {
 /// outputs, weighted by the router's probabilities, normalised over those chosen. A single choice is weighted by its
 /// probability as it is, or the router would get no gradient. No row is dropped, however many choose one expert.
 ///
-/// Shapes   x, y (rows, channels); the router's weight (channels, count); experts' weights lie in one tensor each:
-///          (count, channels, hidden), (count, hidden, channels), and their biases (count, hidden), (count, channels).
+/// With `scored` they are chosen as in DeepSeek V3: by sigmoids of the router's logits, each plus a bias that no
+/// gradient trains; the weights are the sigmoids, normalised over those chosen and times `choice.scale`. In each step
+/// the bias of an expert that was chosen more often than the mean, by all micro-batches of all ranks, sinks by `speed`,
+/// and that of one chosen less often rises as much: it is a parameter_info::running by sign, so the same on every mesh,
+/// saved and hashed. A single choice then gives the router no gradient: it is weighted by `choice.scale`.
+///
+/// Shapes   x, y (rows, channels); the router's weight (channels, count), and with `scored` its bias (count); experts'
+///          weights lie in one tensor each: c_fc (count, channels, hidden), c_proj (count, hidden, channels), and their
+///          biases (count, hidden), (count, channels). `gated` experts have no biases, and three matrices: gate_proj,
+///          up_proj (count, channels, hidden), down_proj (count, hidden, channels).
 /// Ranks    the ranks of an expert group share the experts: each has share().of(count) of them. Rows are sent to their
 ///          experts and back.
 /// Bytes    saves x, the router's probabilities, and for each choice of a row two rows of channels, two of hidden. How
 ///          many rows come to a rank differs from pass to pass, so memory may still grow after the first steps.
 /// Numerics a row's sum over its experts is in the order of its choices, the most probable first; of equally probable
 ///          experts that of the lower number is chosen. Gradients of experts are sums over rows in the order of ranks.
-/// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself.
-/// Errors   config_error if a group has more ranks than there are experts, or `channels` is not the width of the input;
-///          in the first pass, if there is a balance loss and ranks share the positions of samples.
+/// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself;
+///          `scored`: [DeepSeek-AI, "DeepSeek-V3", 2024], 2.1.2; `gated`: [Shazeer, "GLU variants", 2020].
+/// Errors   config_error if a group has more ranks than there are experts, `channels` is not the width of the input,
+///          groups of experts do not fit, or there is a balance loss beside `scored`; in the first pass, if there is a
+///          balance loss and ranks share the positions of samples.
 struct experts {
   static constexpr nn::flow flow = nn::flow::all;
   std::int64_t channels = 0;  ///< in an expression: left 0; it is the width of the input
@@ -12556,6 +12582,10 @@ struct experts {
   std::int64_t chosen = 1;
   double balance = 0;  ///< weight of the balance loss in the loss of a sample
   double projection_scale = 0.02;
+  bool gated = false;           ///< an expert is down(silu(gate(x)) * up(x)), without biases
+  bool scored = false;          ///< chosen by sigmoids and a bias
+  ops::scored_choice choice{};  ///< with `scored`
+  double speed = 0.001;         ///< by which a bias moves in a step; 0: it stays
   friend bool operator==(experts const&, experts const&) = default;
 
   template <class Env>
@@ -12581,7 +12611,8 @@ class experts::instance {
     sums weights;                     // (rows, chosen)
     view results;                     // (rows * chosen, channels): the experts', sorted by expert
     view gathered;                    // (rows here, channels): what has come for the experts here, expert by expert
-    view before, inner;               // (rows here, hidden): on both sides of the activation
+    view before, inner;               // (rows here, hidden): on both sides of the activation; of gated experts its
+                                      // input, and the other factor
     std::vector<std::int64_t> table;  // (ranks, count): how many rows of each rank choose each expert
   };
 
@@ -12590,25 +12621,34 @@ class experts::instance {
         own_(own),
         here_(own.of(what_.count)),
         router_(matrix(name + ".router.weight", {what_.channels, what_.count}, 0.02)),
-        up_(dealt(matrix(name + ".experts.c_fc.weight", {what_.count, what_.channels, what_.hidden}, 0.02))),
+        favour_(bias(name + ".router.bias", {what_.count})),
+        gate_(dealt(matrix(name + ".experts.gate_proj.weight", {what_.count, what_.channels, what_.hidden}, 0.02))),
+        up_(dealt(matrix(name + (what_.gated ? ".experts.up_proj.weight" : ".experts.c_fc.weight"),
+                         {what_.count, what_.channels, what_.hidden}, 0.02))),
         up_bias_(dealt(bias(name + ".experts.c_fc.bias", {what_.count, what_.hidden}))),
-        down_(dealt(matrix(name + ".experts.c_proj.weight", {what_.count, what_.hidden, what_.channels},
-                           what_.projection_scale))),
+        down_(dealt(matrix(name + (what_.gated ? ".experts.down_proj.weight" : ".experts.c_proj.weight"),
+                           {what_.count, what_.hidden, what_.channels}, what_.projection_scale))),
         down_bias_(dealt(bias(name + ".experts.c_proj.bias", {what_.count, what_.channels}))),
+        packed_gate_(static_cast<std::size_t>(what_.gated ? here_.count : 0)),
         packed_up_(static_cast<std::size_t>(here_.count)),
         packed_down_(static_cast<std::size_t>(here_.count)) {
     if (own.size > what_.count) {
       throw config_error(text("trireme::nn::experts: ", what_.count, " experts cannot be dealt out to ", own.size,
                               " ranks; an expert group has at most as many ranks as a layer has experts"));
     }
+    favour_.info.running = what_.speed > 0 ? what_.speed : 1;  // without speed nothing is measured, and nothing moves
+    favour_.info.by_sign = true;
+    if (what_.scored) check_scored();
   }
 
   void visit(auto&& each) {
     each(router_);
+    if (what_.scored) each(favour_);
+    if (what_.gated) each(gate_);
     each(up_);
-    each(up_bias_);
+    if (!what_.gated) each(up_bias_);
     each(down_);
-    each(down_bias_);
+    if (!what_.gated) each(down_bias_);
   }
 
   /// @param context  rows of one sample.
@@ -12629,7 +12669,11 @@ class experts::instance {
     auto const here = pass.scratch.mark();
     auto const logits = pass.scratch.template take<value>({rows, what_.count});
     kernels::linear(logits, x, packed_router(pass), {});
-    kernels::route(kept.probabilities, kept.chosen, kept.weights, logits);
+    if (what_.scored) {
+      kernels::score(kept.probabilities, kept.chosen, kept.weights, logits, favour_.value, what_.choice);
+    } else {
+      kernels::route(kept.probabilities, kept.chosen, kept.weights, logits);
+    }
     kernels::sort_by_expert(kept.places, own_row(kept, pass), kept.chosen);
     auto const dispatched = pass.scratch.template take<value>({rows * what_.chosen, what_.channels});
     kernels::dispatch(dispatched, x, kept.places);
@@ -12658,7 +12702,12 @@ class experts::instance {
       kernels::imbalance(slopes, kept.probabilities, kept.chosen, context, what_.balance * pass.weight);
     }
     auto const dlogits = pass.scratch.template take<value>(kept.probabilities.extents());
-    kernels::route_backward(dlogits, dweights, kept.probabilities, kept.chosen, kept.weights, slopes);
+    if (what_.scored) {
+      kernels::score_backward(dlogits, dweights, kept.probabilities, kept.chosen, kept.weights, what_.choice);
+      if (what_.speed > 0) kernels::add_excess(favour_.gradient, kept.chosen);
+    } else {
+      kernels::route_backward(dlogits, dweights, kept.probabilities, kept.chosen, kept.weights, slopes);
+    }
     kernels::linear_backward_weight(router_.gradient, {}, kept.x, dlogits, ops::orientation::in_out);
     kernels::linear_backward_input(dx, dlogits, packed_router(pass), {.accumulate = true});
     pass.scratch.rewind(here);
@@ -12679,6 +12728,17 @@ class experts::instance {
   static parameter<Env> bias(std::string name, shape extents) {
     return {{std::move(name), extents, {}, false}, {}, {}};
   }
+  void check_scored() const {
+    auto const& how = what_.choice;
+    bool const groups = how.groups > 0 && how.chosen_groups > 0 && how.chosen_groups <= how.groups &&
+                        what_.count % how.groups == 0 && what_.chosen <= how.chosen_groups * (what_.count / how.groups);
+    if (groups && how.scale > 0 && what_.speed >= 0 && what_.balance == 0) return;
+    throw config_error(text("trireme::nn::experts: ", what_.chosen, " of ", what_.count, " experts, of ",
+                            how.chosen_groups, " of ", how.groups, " groups, scale ", how.scale, ", speed ",
+                            what_.speed, ", balance ", what_.balance,
+                            "; groups are of equal sizes and have enough experts, the scale is above 0, speed is not "
+                            "below, and a bias balances in place of a loss"));
+  }
   [[nodiscard]] parameter<Env> dealt(parameter<Env> whole) const {
     if (own_.size > 1) whole.info = part_of(whole.info, 0, here_);
     if (own_.size > 1) whole.info.dealt = expert_group<Env>::kind;
@@ -12694,13 +12754,12 @@ class experts::instance {
   static View bias_of(View all, std::int64_t e) {
     return all.flat(e * all.extent(1), all.extent(1));
   }
-  auto& packed_up(pass<Env>& pass, std::int64_t e) {
-    return detail::packed_weights(packed_up_[static_cast<std::size_t>(e)], pass, up_.info.name,
-                                  matrix_of(up_.value, e));
-  }
-  auto& packed_down(pass<Env>& pass, std::int64_t e) {
-    return detail::packed_weights(packed_down_[static_cast<std::size_t>(e)], pass, down_.info.name,
-                                  matrix_of(down_.value, e));
+  auto& packed_gate(pass<Env>& pass, std::int64_t e) { return packed(packed_gate_, pass, gate_, e); }
+  auto& packed_up(pass<Env>& pass, std::int64_t e) { return packed(packed_up_, pass, up_, e); }
+  auto& packed_down(pass<Env>& pass, std::int64_t e) { return packed(packed_down_, pass, down_, e); }
+  static auto& packed(std::vector<ops::weights<value, space>>& all, pass<Env>& pass, parameter<Env> const& of,
+                      std::int64_t e) {
+    return detail::packed_weights(all[static_cast<std::size_t>(e)], pass, of.info.name, matrix_of(of.value, e));
   }
   // Not through the precision's operands: rounding them must not change which experts are chosen.
   auto& packed_router(pass<Env> const& pass) {
@@ -12798,6 +12857,7 @@ class experts::instance {
     auto const here = pass.scratch.mark();
     auto const results = pass.scratch.template take<value>(kept.gathered.extents());
     for_each_here(kept, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
+      if (what_.gated) return gated(pass, kept, e, first, n, results.rows(first, n));
       auto const mark = pass.scratch.mark();
       kernels::linear(kept.inner.rows(first, n), input(pass, up_, kept.gathered.rows(first, n)), packed_up(pass, e),
                       {.bias = bias_of(up_bias_.value, e),
@@ -12820,6 +12880,7 @@ class experts::instance {
     dispatch(pass, kept, dgathered, dresults);
     for_each_here(kept, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
       auto const dy = dgathered.rows(first, n);
+      if (what_.gated) return gated_backward(pass, kept, e, first, n, dy);
       auto const dinner_here = dinner.rows(first, n);
       auto const mark = pass.scratch.mark();
       auto const down_dy = gradient(pass, down_, dy);
@@ -12838,14 +12899,52 @@ class experts::instance {
     pass.scratch.rewind(here);
   }
 
+  // Expert e on its rows: y = down(silu(gate(x)) * up(x)).
+  void gated(pass<Env>& pass, saved& kept, std::int64_t e, std::int64_t first, std::int64_t n, view y) {
+    auto const x = kept.gathered.rows(first, n), up = kept.inner.rows(first, n);
+    auto const mark = pass.scratch.mark();
+    auto const inner = pass.scratch.template take<value>(up.extents());
+    kernels::linear(inner, input(pass, gate_, x), packed_gate(pass, e),
+                    {.act = ops::activation::silu, .before_activation = kept.before.rows(first, n)});
+    kernels::linear(up, input(pass, up_, x), packed_up(pass, e), {});
+    kernels::elementwise_product(inner, inner, up);
+    kernels::linear(y, input(pass, down_, inner), packed_down(pass, e), {});
+    pass.scratch.rewind(mark);
+  }
+  // dy becomes dx. What the gate and the factors have become is computed again.
+  void gated_backward(pass<Env>& pass, saved& kept, std::int64_t e, std::int64_t first, std::int64_t n, view dy) {
+    auto const x = kept.gathered.rows(first, n), before = kept.before.rows(first, n), up = kept.inner.rows(first, n);
+    auto const mark = pass.scratch.mark();
+    auto const gate = pass.scratch.template take<value>(up.extents());
+    auto const inner = pass.scratch.template take<value>(up.extents());
+    auto const dinner = pass.scratch.template take<value>(up.extents());
+    kernels::activate(gate, before, ops::activation::silu);
+    kernels::elementwise_product(inner, gate, up);
+    backward_product(pass, down_, packed_down(pass, e), e, inner, dy, dinner, false);
+    kernels::elementwise_product(inner, dinner, up);
+    kernels::activate_backward(inner, inner, before, ops::activation::silu);
+    kernels::elementwise_product(dinner, dinner, gate);
+    backward_product(pass, gate_, packed_gate(pass, e), e, x, inner, dy, false);
+    backward_product(pass, up_, packed_up(pass, e), e, x, dinner, dy, true);
+    pass.scratch.rewind(mark);
+  }
+  // Expert e's part of a product without a bias.
+  void backward_product(pass<Env>& pass, parameter<Env>& of, ops::weights<value, space>& weights, std::int64_t e,
+                        view x, view dy, view dx, bool adds) {
+    auto const d = gradient(pass, of, dy);
+    kernels::linear_backward_weight(matrix_of(of.gradient, e), {}, input(pass, of, x), d, ops::orientation::in_out);
+    kernels::linear_backward_input(dx, d, weights, {.accumulate = adds});
+  }
+
   experts what_;
   share own_;
-  interval here_;  // experts that lie here
-  parameter<Env> router_;
+  interval here_;                   // experts that lie here
+  parameter<Env> router_, favour_;  // and what is added to scores
+  parameter<Env> gate_;
   parameter<Env> up_, up_bias_;
   parameter<Env> down_, down_bias_;
   ops::weights<value, space> packed_router_;
-  std::vector<ops::weights<value, space>> packed_up_, packed_down_;
+  std::vector<ops::weights<value, space>> packed_gate_, packed_up_, packed_down_;
   std::vector<std::int64_t> come_, go_;  // rows from and to each rank, in the pass under way
 };
 
@@ -12927,7 +13026,8 @@ namespace trireme::nn {
 /// A tensor of a model's files, and where its numbers are in the model's parameters.
 ///
 /// Shapes   the parameter is seen as a matrix (inputs, columns), the file's tensor as (rows, inputs): a row is a column
-///          of the parameter, as a product's weights are kept in files. What has one order in both has one input.
+///          of the parameter, as a product's weights are kept in files. What has one order in both has one input. A
+///          parameter may be several such matrices (matrices, inputs, columns), each a tensor of its own in files.
 struct file_tensor {
   /// Rows [row, row + count) of the file's tensor are columns [column, column + count) of the parameter.
   struct band {
@@ -12942,14 +13042,18 @@ struct file_tensor {
   std::string parameter;  ///< that has its numbers, and others' too where it has more columns than this has rows
   std::int64_t inputs = 1;
   std::int64_t columns = 1;
-  std::vector<band> bands;  ///< all rows, ascending
+  std::vector<band> bands;    ///< all rows, ascending
+  std::int64_t matrix = 0;    ///< which of the parameter's matrices it is,
+  std::int64_t matrices = 1;  ///< of so many
 
+  /// Numbers in the whole parameter.
+  [[nodiscard]] std::int64_t size() const noexcept { return matrices * inputs * columns; }
   /// The element of the parameter that element i of the file's tensor is; both in row-major order.
   [[nodiscard]] std::int64_t place(std::int64_t i) const {
     auto const row = i / inputs;
     auto each = bands.begin();
     while (row >= each->row + each->count) ++each;
-    return i % inputs * columns + each->column + row - each->row;
+    return (matrix * inputs + i % inputs) * columns + each->column + row - each->row;
   }
 
   friend bool operator==(file_tensor const&, file_tensor const&) = default;
@@ -12962,12 +13066,26 @@ struct file_layout {
   std::vector<file_tensor> tensors{};
 
   /// A tensor with the numbers of a parameter in the parameter's order.
-  void add(std::string const& name, shape const& extents) {
-    tensors.push_back({name, extents, name, 1, extents.size(), {{0, 0, extents.size()}}});
+  /// @param parameter  its name, if it is another one than in files.
+  void add(std::string const& name, shape const& extents, std::string const& parameter = "") {
+    tensors.push_back(
+        {name, extents, parameter.empty() ? name : parameter, 1, extents.size(), {{0, 0, extents.size()}}});
   }
   /// A product's weights, (outputs, inputs) in files.
-  void add_transposed(std::string const& name, std::int64_t inputs, std::int64_t outputs) {
-    tensors.push_back({name, {outputs, inputs}, name, inputs, outputs, {{0, 0, outputs}}});
+  void add_transposed(std::string const& name, std::int64_t inputs, std::int64_t outputs,
+                      std::string const& parameter = "") {
+    tensors.push_back(
+        {name, {outputs, inputs}, parameter.empty() ? name : parameter, inputs, outputs, {{0, 0, outputs}}});
+  }
+  /// Such weights of each of several experts, which are one parameter (count, inputs, outputs), `folder` + `name`: in
+  /// files `folder` + number + "." + `name`.
+  void add_of_each(std::string const& folder, std::int64_t count, std::string const& name, std::int64_t inputs,
+                   std::int64_t outputs) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      add_transposed(folder + std::to_string(i) + "." + name, inputs, outputs, folder + name);
+      tensors.back().matrix = i;
+      tensors.back().matrices = count;
+    }
   }
 };
 
@@ -13362,10 +13480,9 @@ struct dropout {
 /// Serving  see staged_engine::predict_more: keys and values of the positions before are kept, with `window` only of
 ///          those that are still seen. Not for attention that is not causal, nor for masks by tokens.
 /// Errors   config_error for heads that are no multiple of key_heads, a negative `rotary`, `window` or `norm`, a
-/// scaling
-///          that divides by no positive number, columns that do not make so many heads of one (with `rotary`: even)
-///          width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts samples or
-///          inputs are no tokens, and padding between words.
+///          scaling that divides by no positive number, columns that do not make so many heads of one (with `rotary`:
+///          even) width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts
+///          samples or inputs are no tokens, and padding between words.
 struct attend {
   static constexpr nn::flow flow = nn::flow::columns;
   std::int64_t heads = 1;
@@ -21105,6 +21222,76 @@ struct host_routing {
     }
   }
 
+  /// Each row chooses the experts with the largest scores + bias, of the groups that `how` leaves it; the scores are
+  /// sigmoids of the logits. The weights of its choices are their scores over the sum of these, times how.scale.
+  /// Shapes   logits, scores (M, E); chosen, weights (M, K); bias (E).
+  template <class T>
+  static void score(sums<T> scores, view<std::int32_t> chosen, sums<T> weights, view<T> logits, detail::input<T> bias,
+                    scored_choice const& how) {
+    using A = accumulate_t<std::remove_const_t<T>>;
+    auto const experts = logits.extent(1), choices = chosen.extent(1);
+    detail::same_size("score", scores.size(), logits.size());
+    detail::same_size("score", chosen.size(), weights.size());
+    detail::same_size("score", bias.size(), experts);
+    expects(assertion_level::light,
+            experts % how.groups == 0 && how.chosen_groups <= how.groups &&
+                choices <= how.chosen_groups * (experts / how.groups),
+            [&] {
+              return text("trireme::ops::score: ", choices, " choices of ", how.chosen_groups, " of ", how.groups,
+                          " groups of ", experts, " experts");
+            });
+    thread_local std::vector<A> biased;
+    biased.resize(static_cast<std::size_t>(experts));
+    for (std::int64_t row = 0; row < logits.extent(0); ++row) {
+      auto* const s = raw(scores) + row * experts;
+      auto* const which = raw(chosen) + row * choices;
+      auto* const w = raw(weights) + row * choices;
+      for (std::int64_t e = 0; e < experts; ++e) {
+        s[e] = 1 / (1 + std::exp(-static_cast<A>(raw(logits)[row * experts + e])));
+        biased[static_cast<std::size_t>(e)] = s[e] + static_cast<A>(raw(bias)[e]);
+      }
+      leave_groups(biased.data(), experts, how);
+      pick(biased.data(), experts, which, choices);
+      A mass = 0;
+      for (std::int64_t j = 0; j < choices; ++j) mass += s[which[j]];
+      for (std::int64_t j = 0; j < choices; ++j) w[j] = static_cast<A>(how.scale) * s[which[j]] / mass;
+    }
+  }
+  /// The gradient of score's logits, from that of the weights.
+  template <class T>
+  static void score_backward(view<T> dlogits, sums<T> dweights, sums<T> scores, view<std::int32_t const> chosen,
+                             sums<T> weights, scored_choice const& how) {
+    using A = accumulate_t<T>;
+    auto const experts = dlogits.extent(1), choices = chosen.extent(1);
+    detail::same_size("score_backward", scores.size(), dlogits.size());
+    detail::same_size("score_backward", chosen.size(), weights.size());
+    detail::same_size("score_backward", chosen.size(), dweights.size());
+    for (std::int64_t row = 0; row < dlogits.extent(0); ++row) {
+      auto const* const s = raw(scores) + row * experts;
+      auto const* const which = raw(chosen) + row * choices;
+      A mean = 0, mass = 0;
+      for (std::int64_t j = 0; j < choices; ++j) {
+        mean += raw(weights)[row * choices + j] * raw(dweights)[row * choices + j];
+        mass += s[which[j]];
+      }
+      for (std::int64_t e = 0; e < experts; ++e) raw(dlogits)[row * experts + e] = T{};
+      for (std::int64_t j = 0; j < choices; ++j) {
+        auto const slope = (static_cast<A>(how.scale) * raw(dweights)[row * choices + j] - mean) / mass;
+        auto const one = s[which[j]];
+        raw(dlogits)[row * experts + which[j]] = static_cast<T>(slope * one * (1 - one));
+      }
+    }
+  }
+  /// Adds to excess[e] by how much expert e is chosen more often than the mean, times the number of experts: whole
+  /// numbers, whose sums over rows and ranks are exact up to 2^24 in float.
+  /// Shapes   excess (E); chosen (M, K).
+  template <class A>
+  static void add_excess(view<A> excess, view<std::int32_t const> chosen) {
+    auto const experts = excess.size();
+    for (auto const expert : chosen.span()) raw(excess)[expert] += static_cast<A>(experts);
+    for (std::int64_t e = 0; e < experts; ++e) raw(excess)[e] -= static_cast<A>(chosen.size());
+  }
+
   /// How unevenly the rows of a sample choose: the sum over samples of E sum_e f_e P_e, where f_e is the share of
   /// choices that expert e gets, and P_e its mean probability; 1 a sample if all get as much. `slopes` (or empty) gets
   /// `scale` times its gradient by the probabilities, f being taken as constant.
@@ -21207,20 +21394,46 @@ struct host_routing {
   // Probabilities that are not numbers are taken as they come: the loss is not finite then, and the step is skipped.
   template <class A>
   static void choose(A const* p, std::int64_t experts, std::int32_t* chosen, A* weights, std::int64_t choices) {
+    pick(p, experts, chosen, choices);
     A mass = 0;
-    for (std::int64_t j = 0; j < choices; ++j) {
-      std::int64_t best = -1;
-      for (std::int64_t e = 0; e < experts; ++e) {
-        bool free = true;
-        for (std::int64_t before = 0; before < j; ++before) free = free && chosen[before] != e;
-        if (free && (best < 0 || p[e] > p[best])) best = e;
-      }
-      chosen[j] = static_cast<std::int32_t>(best);
-      weights[j] = p[best];
-      mass += p[best];
-    }
+    for (std::int64_t j = 0; j < choices; ++j) mass += weights[j] = p[chosen[j]];
     if (choices == 1) return;
     for (std::int64_t j = 0; j < choices; ++j) weights[j] /= mass;
+  }
+  // The largest of p, the largest first; of equal ones those of lower numbers.
+  template <class A>
+  static void pick(A const* p, std::int64_t n, std::int32_t* picked, std::int64_t count) {
+    for (std::int64_t j = 0; j < count; ++j) {
+      std::int64_t best = -1;
+      for (std::int64_t e = 0; e < n; ++e) {
+        bool const free = std::find(picked, picked + j, e) == picked + j;
+        if (free && (best < 0 || p[e] > p[best])) best = e;
+      }
+      picked[j] = static_cast<std::int32_t>(best);
+    }
+  }
+  // Experts of other groups become as bad as can be.
+  template <class A>
+  static void leave_groups(A* biased, std::int64_t experts, scored_choice const& how) {
+    if (how.chosen_groups == how.groups) return;
+    auto const each = experts / how.groups;
+    thread_local std::vector<A> best;
+    thread_local std::vector<std::int32_t> groups;
+    best.resize(static_cast<std::size_t>(how.groups));
+    groups.resize(static_cast<std::size_t>(how.chosen_groups));
+    for (std::int64_t g = 0; g < how.groups; ++g) {
+      std::int32_t two[2] = {};
+      auto const count = std::min<std::int64_t>(2, each);
+      pick(biased + g * each, each, two, count);
+      auto& sum = best[static_cast<std::size_t>(g)];
+      sum = biased[g * each + two[0]];
+      if (count == 2) sum += biased[g * each + two[1]];
+    }
+    pick(best.data(), how.groups, groups.data(), how.chosen_groups);
+    for (std::int64_t g = 0; g < how.groups; ++g) {
+      if (std::find(groups.begin(), groups.end(), g) != groups.end()) continue;
+      std::fill_n(biased + g * each, each, -std::numeric_limits<A>::infinity());
+    }
   }
 };
 
@@ -22013,6 +22226,20 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     same("route_backward", chosen.size(), weights.size());
     same("route_backward", chosen.size(), dweights.size());
   }
+  template <class T>
+  static void score(output<accumulate_t<T>> scores, view<std::int32_t> chosen, output<accumulate_t<T>> weights,
+                    view<T> logits, input<T> bias, scored_choice const&) {
+    same("score", scores.size(), logits.size());
+    same("score", chosen.size(), weights.size());
+    same("score", bias.size(), logits.extent(1));
+  }
+  template <class T>
+  static void score_backward(view<T> dlogits, output<accumulate_t<T>> dweights, output<accumulate_t<T>> scores,
+                             tokens_view chosen, output<accumulate_t<T>> weights, scored_choice const&) {
+    route_backward(dlogits, dweights, scores, chosen, weights, {});
+  }
+  template <class A>
+  static void add_excess(view<A>, tokens_view) noexcept {}
   template <class A>
   static double imbalance(view<A>, input<A>, tokens_view, std::int64_t, double) noexcept {
     return 0;
@@ -23128,8 +23355,7 @@ namespace trireme::parallel {
 /// Bytes    per rank and step: 2 n (p-1)/p elements of the wire type, n gradients, p ranks.
 /// Ranks    reproducible: a power of two, each with as many logical micro-batches.
 /// Numerics reproducible: gradients of logical micro-batches are summed in one fixed tree, so that weights have the
-/// same
-///          bits for any number of ranks. It keeps log2(m) + 1 more gradients, m micro-batches a rank.
+///          same bits for any number of ranks. It keeps log2(m) + 1 more gradients, m micro-batches a rank.
 /// Needs    has_all_reduce; has_all_gather for compressors whose payloads cannot be summed.
 struct data {
   using policy_category = slot::parallel;
@@ -23150,9 +23376,8 @@ struct data {
 /// only the own shard of parameters: a unit's are gathered before it runs and dropped afterwards.
 ///
 /// Bytes    per rank and step, m micro-batches a rank: stage 1 n (p-1)/p of the wire type and n (p-1)/p of the
-/// parameter
-///          type; stage 2 m times the first; stage 3 m times the first and about 2 m times the second (the last unit is
-///          not gathered twice). From stage 2 on each use of a tied tensor is reduced by itself.
+///          parameter type; stage 2 m times the first; stage 3 m times the first and about 2 m times the second (the
+///          last unit is not gathered twice). From stage 2 on each use of a tied tensor is reduced by itself.
 /// Numerics equals data bit for bit at stage 1. From stage 2 on each micro-batch is summed over the ranks first, then
 ///          the micro-batches: equal to data where a rank has one micro-batch and no tensor is tied, else up to
 ///          rounding. reproducible: as for data; from stage 2 on it then keeps whole gradients where a rank has several
@@ -24745,8 +24970,7 @@ class two_chunk_writer {
 /// The phases that DualPipe and its V form share.
 ///
 /// @param half    stages from the end to the turn (or the meeting)    @param place   of this stage among them
-/// @param each    micro-batches that each chunk takes                 @param near    the chunk that this end fills
-/// first
+/// @param each    micro-batches that each chunk takes                 @param near    the chunk filled first at this end
 template <class Emit>
 constexpr void dual_pipe_steps(two_chunk_writer<Emit>& out, int half, int place, int each, int near) {
   int const far = 1 - near;
@@ -28988,6 +29212,81 @@ requires requires { Policy::tolerance; }
 
 }  // namespace trireme::precision
 
+// ---- trireme/contract/casting_model.hpp
+namespace trireme {
+
+template <class M>
+concept has_compute_in = requires(M& model, dtype type) {
+  model.compute_in(type);
+};
+
+/// A model that stores what the optimizer updates, and casts to the narrower numbers of a mixed precision by itself, as
+/// torch's autocast does.
+///
+/// Plain    it has compute_in(dtype), which it is told before each pass, and backward(ready, scale), which fills the
+///          gradients of the mean loss times `scale`: the precision's loss scale.
+/// Staged   it says so by a static `casts_inside = true`; its units find the numbers in casts_to<Env::precision>.
+template <class M>
+concept casts_inside = (staged_model<M> && requires { requires M::casts_inside; }) ||
+                       (!staged_model<M> && has_compute_in<M> && has_scaled_backward<M>);
+
+/// The numbers of a mixed precision for a model that casts inside: parameters, activations between units and gradients
+/// are as wide as what the optimizer updates.
+template <precision_policy Precision>
+struct cast_inside : Precision {
+  using param = typename Precision::master;
+  using compute = typename Precision::master;
+  using accumulate = typename Precision::master;
+};
+
+namespace detail {
+
+template <class Precision>
+struct cast_of {
+  using type = typename Precision::compute;
+};
+template <class Precision>
+struct cast_of<cast_inside<Precision>> {
+  using type = typename Precision::compute;
+};
+
+template <class Model, class Precision>
+inline constexpr bool is_cast_inside =
+    casts_inside<Model> && !std::is_same_v<typename Precision::compute, typename Precision::master>;
+
+}  // namespace detail
+
+/// What a model computes in that casts inside.
+template <class Precision>
+using casts_to = typename detail::cast_of<Precision>::type;
+
+/// The environment of a model in a trainer with this precision. Its `precision` is made of the policy:
+/// `typename env::precision{policy}`.
+template <class Model, precision_policy Precision, class Space>
+using environment_of =
+    environment<std::conditional_t<detail::is_cast_inside<Model, Precision>, cast_inside<Precision>, Precision>, Space>;
+
+}  // namespace trireme
+
+// ---- trireme/contract/own_start.hpp
+namespace trireme {
+
+/// A staged model whose parameters begin with numbers that it brings, in place of what parameter_info::start says.
+///
+/// Requires  start(info, first, values): writes the numbers of elements [first, first + values.size()) of the part of a
+///           tensor that `info` describes, for values of float and of double; start_hash(): one number for all of them,
+///           which is compared between ranks.
+/// Told      once, when a trainer is made: from then on the trainer's numbers are the only ones, and a trainer's
+///           initialise() leaves them as they are.
+template <class M>
+concept has_own_start = staged_model<M> && requires(M const& model, parameter_info const& info) {
+  model.start(info, std::int64_t{}, std::span<float>());
+  model.start(info, std::int64_t{}, std::span<double>());
+  { model.start_hash() } -> std::same_as<std::uint64_t>;
+};
+
+}  // namespace trireme
+
 // ---- trireme/train/checkpoint.hpp
 #include <set>
 
@@ -32376,10 +32675,10 @@ struct combination {
   using model = Model;
   using comm = Comm;
   using mesh = parallel::mesh_of_t<Parallel>;
-  using env = environment<Precision, typename space_of<Comm>::type>;
+  using env = environment_of<Model, Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
   static constexpr bool collective = has_collective_state<Compression, env, Comm>;
-  using uncoded = std::conditional_t<collective, typename env::gradient, typename Precision::reduce>;
+  using uncoded = std::conditional_t<collective, typename env::gradient, typename env::reduce>;
   using wire = typename wire_of<Compression, env, uncoded>::type;
   using data_axis = parallel::data_axis_t<Parallel>;
 
@@ -32419,13 +32718,13 @@ struct combination {
   static constexpr bool uncompressed = lossless_identity<Compression>;
   static constexpr bool residual = has_residual<Compression, env>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
-  static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
+  static constexpr bool one_number = std::is_same_v<typename env::param, typename env::master>;
   static constexpr bool decides =
       has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, double> && has_all_gather<Comm, std::uint64_t>;
   static constexpr bool gathers = has_all_gather<Comm, std::uint8_t, space>;
   static constexpr bool reduces = has_all_reduce<Comm, wire, reduction::sum, space>;
   static constexpr bool scatters = has_reduce_scatter<Comm, wire, reduction::sum, space>;
-  static constexpr bool publishes = has_all_gather<Comm, typename Precision::param, space>;
+  static constexpr bool publishes = has_all_gather<Comm, typename env::param, space>;
   static constexpr bool trades = has_all_to_all<Comm, std::uint8_t, space>;
 };
 
@@ -32437,7 +32736,9 @@ namespace detail::rules {
 // its header (its `rules`).
 TRIREME_RULE(plain_model_precision, "plain-model-precision",
              "a plain model stores its own numbers, which a mixed precision cannot change",
-             "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number);
+             "use precision::fp32 (or fp64), let the model cast by itself (compute_in and backward(ready, scale)), or "
+             "describe it in units",
+             !C::plain || C::one_number);
 TRIREME_RULE(mesh_axis_once, "mesh-axis-once", "a mesh has two axes of one kind",
              "leave one of them out, and multiply its degree into the other", C::once);
 TRIREME_RULE(plain_model_whole, "plain-model-whole",
@@ -32742,7 +33043,7 @@ struct resolve {
     } else if constexpr (!independent) {
       return 3;
     } else {
-      using env = environment<precision, typename space_of<comm>::type>;
+      using env = environment_of<model, precision, typename space_of<comm>::type>;
       if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env, comm>) {
         return 4;
       } else {
@@ -32765,7 +33066,7 @@ struct resolve {
       static_cast<void>(sizeof(check_communicator<comm>) + sizeof(check_model<model>) +
                         sizeof(check_precision<precision>) + sizeof(check_parallel<parallel>));
     } else if constexpr (Stage == 4) {
-      using env = environment<precision, typename space_of<comm>::type>;
+      using env = environment_of<model, precision, typename space_of<comm>::type>;
       static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env, comm>));
     } else if constexpr (Stage == 5) {
       static_cast<void>(check_combination<combination<model, comm, parallel, precision, compression>>::size);
@@ -32895,6 +33196,87 @@ struct check_data {
                 "trireme::trainer: fit() and evaluate() take a dataset, such as data::function(f), "
                 "data::in_memory(inputs, targets) or data::token_file{...}.open(); arrays of your own go to step()");
 };
+
+}  // namespace trireme::detail
+
+// ---- trireme/train/detail/whole_tensors.hpp
+namespace trireme::detail {
+
+struct named_shape {
+  std::string name;
+  shape extents;
+};
+
+/// Collective. The tensors that any rank has a part of, each once, with their whole extents, in the order of the ranks.
+template <class Comm>
+[[nodiscard]] std::vector<named_shape> tensors_of_everyone(Comm& world, parallel::layout const& own) {
+  std::string names;
+  std::vector<std::int64_t> numbers;  // of each tensor: the letters of its name, its rank, its extents
+  for (auto const& entry : own.entries()) {
+    auto const& whole = entry.info.whole_extents();
+    names += entry.info.name;
+    numbers.push_back(static_cast<std::int64_t>(entry.info.name.size()));
+    numbers.push_back(whole.rank());
+    numbers.insert(numbers.end(), whole.extents().begin(), whole.extents().end());
+  }
+  std::vector<named_shape> all;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    std::int64_t sizes[2] = {static_cast<std::int64_t>(names.size()), static_cast<std::int64_t>(numbers.size())};
+    world.broadcast(tensor_view<std::int64_t>(sizes, shape{2}), rank);
+    std::vector<std::uint8_t> letters(static_cast<std::size_t>(sizes[0]));
+    std::vector<std::int64_t> theirs(static_cast<std::size_t>(sizes[1]));
+    if (rank == world.rank()) {
+      std::copy(names.begin(), names.end(), letters.begin());
+      theirs = numbers;
+    }
+    world.broadcast(tensor_view<std::uint8_t>(letters), rank);
+    world.broadcast(tensor_view<std::int64_t>(theirs), rank);
+    auto letter = letters.begin();
+    for (auto number = theirs.begin(); number != theirs.end();) {
+      named_shape each{{letter, letter + *number}, {}};
+      letter += *number++;
+      for (auto left = *number++; left > 0; --left) each.extents.push_back(*number++);
+      bool const known =
+          std::any_of(all.begin(), all.end(), [&](auto const& other) { return other.name == each.name; });
+      if (!known) all.push_back(std::move(each));
+    }
+  }
+  return all;
+}
+
+/// Collective over everyone. Calls f(name, extents, values) with the whole master value of each tensor of the model, on
+/// every rank in the same order, whatever part of it lies here. Where replicas differ it is that of the first.
+/// @tparam T  what the values are rounded to.
+template <class T = float, class Exchange, class F>
+void for_each_whole_tensor(Exchange const& exchange, F&& f) {
+  auto& world = exchange.everyone();
+  auto const& plan = exchange.plan();
+  std::map<std::string, std::vector<std::pair<int, parallel::layout::piece>>> here;  // what this rank answers for
+  bool const answers = !Exchange::replicas_differ || exchange.world().rank() == 0;   // else the first replica does
+  for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
+    auto const [first, count] = exchange.accounted_range(bucket);
+    plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+      auto const& info = plan.at(piece.entry).info;
+      if (answers && info.answers) here[info.name].emplace_back(bucket, piece);
+    });
+  }
+  for (auto const& tensor : tensors_of_everyone(world, plan)) {
+    std::vector<double> sum(static_cast<std::size_t>(tensor.extents.size()));  // zero where others answer
+    for (auto const& [bucket, piece] : here[tensor.name]) {
+      auto const own = exchange.master_of(bucket, piece);
+      using view = std::remove_const_t<decltype(own)>;
+      std::vector<typename view::value_type> values(static_cast<std::size_t>(piece.count));
+      ops::on<typename view::space>::download(std::span(values), own);
+      for_each_run(plan.at(piece.entry).info, piece.in_entry, piece.count,
+                   [&, begin = piece.in_entry](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+                     std::copy_n(values.begin() + (in_part - begin), n, sum.begin() + in_whole);
+                   });
+    }
+    world.all_reduce(tensor_view<double>(sum), reduction::sum{});
+    std::vector<T> const values(sum.begin(), sum.end());
+    f(tensor.name, tensor.extents, std::span<T const>(values));
+  }
+}
 
 }  // namespace trireme::detail
 
@@ -33191,15 +33573,27 @@ class optimizer_state {
              "parallel::", info.dealt.empty() ? "tensor" : info.dealt, " out"));
   }
 
-  // One step of a running mean.
-  static void follow(update_segment<Env> const& segment, double scale) {
+  // One step of a running mean, or of what follows signs.
+  void follow(update_segment<Env> const& segment, double scale) {
     using kernels = ops::on<space>;
-    if constexpr (requires { kernels::scale(segment.value, 0.0); }) {
-      double const by = segment.info->running;
-      kernels::scale(segment.value, 1 - by);
-      for (auto const& term : segment.gradient.terms)
-        kernels::accumulate(segment.value, term, by * scale * segment.gradient.scale);
-      for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(segment.value));
+    auto const value = segment.value;
+    double const by = segment.info->running;
+    if constexpr (requires {
+                    kernels::scale(value, 0.0);
+                    kernels::each(value, value, [](auto x) { return x; });
+                  }) {
+      if (segment.info->by_sign) {
+        auto const against = [by](auto x, auto measured) {
+          return x - static_cast<decltype(x)>(by) * static_cast<decltype(x)>((measured > 0) - (measured < 0));
+        };
+        kernels::each(value, value, sum_of_terms(segment), against);
+        scratch_.reset();
+      } else {
+        kernels::scale(value, 1 - by);
+        for (auto const& term : segment.gradient.terms)
+          kernels::accumulate(value, term, by * scale * segment.gradient.scale);
+      }
+      for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(value));
     } else {
       throw config_error(
           text("trireme::optimizer_state: \"", segment.info->name,
@@ -33207,18 +33601,20 @@ class optimizer_state {
     }
   }
 
+  // In scratch memory if there are several.
+  tensor_view<typename Env::gradient const, space> sum_of_terms(update_segment<Env> const& segment) {
+    if (segment.gradient.terms.size() == 1) return segment.gradient.terms.front();
+    auto const sum = scratch_.template take<typename Env::gradient>({segment.value.size()});
+    ops::on<space>::reduce(std::span(&sum, 1), segment.gradient.terms);
+    return sum;
+  }
+
   void update_tensor(update_segment<Env> const& segment, Optimizer const& optimizer, std::int64_t step) {
     auto const& info = *segment.info;
-    auto gradient = segment.gradient.terms.front();
-    if (segment.gradient.terms.size() > 1) {
-      auto const sum = scratch_.template take<typename Env::gradient>(info.extents).flat();
-      ops::on<space>::reduce(std::span(&sum, 1), segment.gradient.terms);
-      gradient = sum;
-    }
-    optimizer.update(
-        tensor_update<Env>{info, segment.value.reshaped(info.extents), segment.moments, gradient.reshaped(info.extents),
-                           segment.gradient.scale, segment.outputs, scratch_},
-        step);
+    optimizer.update(tensor_update<Env>{info, segment.value.reshaped(info.extents), segment.moments,
+                                        sum_of_terms(segment).reshaped(info.extents), segment.gradient.scale,
+                                        segment.outputs, scratch_},
+                     step);
     scratch_.reset();
   }
 
@@ -33331,8 +33727,12 @@ class plain_engine {
   using value = typename Env::param;
 
   /// A model given by name stays the caller's; a temporary is kept here.
-  explicit plain_engine(Model& model) : model_(std::shared_ptr<Model>{}, &model) { list(); }
-  explicit plain_engine(Model&& model) : model_(std::make_shared<Model>(std::move(model))) { list(); }
+  explicit plain_engine(Model& model) : model_(std::shared_ptr<Model>{}, &model) { begin(); }
+  explicit plain_engine(Model&& model) : model_(std::make_shared<Model>(std::move(model))) { begin(); }
+
+  /// Whether the model itself multiplies its loss by a loss scale, so that small gradients within it do not become
+  /// zero.
+  static constexpr bool scales_loss = has_scaled_backward<Model>;
 
   /// As an exchange sees them: in the trainer's element type.
   [[nodiscard]] std::vector<foreign_parameter<value, space>> parameters() const {
@@ -33364,21 +33764,27 @@ class plain_engine {
   }
 
   /// Forward and backward; ready(index) as each gradient is filled.
+  /// @param scale  of the loss that is differentiated; other than 1 only where scales_loss.
   template <class Ready>
-  loss_sum train(samples const& batch, Ready&& ready) {
+  loss_sum train(samples const& batch, Ready&& ready, [[maybe_unused]] double scale = 1) {
     auto const loss = forward(batch, purpose::train);
     for (std::size_t index = 0; index < all_.size(); ++index) {
       all_[index].reported = all_[index].frozen;
       if (all_[index].frozen) ready(static_cast<int>(index));
     }
-    model_->backward([&](std::string_view name) {
+    auto const report = [&](std::string_view name) {
       auto const index = index_of(name);
       auto& it = all_[index];
       if (it.frozen) return;
       if (it.take) it.take();
       it.reported = true;
       ready(static_cast<int>(index));
-    });
+    };
+    if constexpr (scales_loss) {
+      model_->backward(report, scale);
+    } else {
+      model_->backward(report);
+    }
     for (std::size_t index = 0; index < all_.size(); ++index) {
       auto const& it = all_[index];
       if (it.reported) continue;
@@ -33394,6 +33800,7 @@ class plain_engine {
 
   [[nodiscard]] loss_sum evaluate(samples const& batch) { return forward(batch, purpose::evaluate); }
   [[nodiscard]] tensor<float> predict(samples const& batch) requires has_model_predict<Model> {
+    tell_numbers();
     return model_->predict(batch);
   }
   /// Calls f(name, values) for each buffer.
@@ -33405,7 +33812,12 @@ class plain_engine {
   [[nodiscard]] Model& model() noexcept { return *model_; }
 
  private:
+  // A model that casts is told before each pass: another trainer, of other numbers, may have it too.
+  void tell_numbers() {
+    if constexpr (casts_inside<Model>) model_->compute_in(dtype_of<casts_to<typename Env::precision>>);
+  }
   [[nodiscard]] loss_sum forward(samples const& batch, [[maybe_unused]] purpose why) {
+    tell_numbers();
     double mean = 0;
     if constexpr (has_purposeful_forward<Model>) {
       mean = static_cast<double>(model_->forward(batch, why));
@@ -33423,7 +33835,8 @@ class plain_engine {
     std::function<void()> take{};  // the model's gradient -> gradient
     tensor<value, space> own_values{}, own_gradient{};
   };
-  void list() {
+  void begin() {
+    tell_numbers();
     model_->visit_parameters(
         [this]<class V, class G>(std::string const& name, tensor_view<V, space> values,
                                  tensor_view<G, space> gradient) { this->add(name, values, gradient); });
@@ -34586,12 +34999,14 @@ class placed_model {
       return told(engine_.train_step(cut(input.micro_batches), weight, key, ready, exchange_, most - own));
     } else {
       loss_sum sum;
+      double const inside = engine_type::scales_loss ? scale : 1;  // the rest of the scale is put on gradients
       for (auto const& batch : input.micro_batches) {
         bool const last = &batch == &input.micro_batches.back();
-        exchange_.weight(static_cast<double>(batch.count()) * weight);
-        sum += engine_.train(batch, [&](int use) {
+        exchange_.weight(static_cast<double>(batch.count()) * weight / inside);
+        auto const ready = [&](int use) {
           if (last) exchange_.ready(use);
-        });
+        };
+        sum += engine_.train(batch, ready, inside);
         if (!last) exchange_.accumulate();
       }
       return told(sum);
@@ -34981,7 +35396,7 @@ struct fit_options {
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 class basic_trainer {
  public:
-  using env = environment<Precision, typename space_of<Comm>::type>;
+  using env = environment_of<Model, Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
   using master = typename env::master;
   static constexpr bool staged = staged_model<Model>;
@@ -35091,8 +35506,8 @@ class basic_trainer {
   }
   void forget() noexcept requires staged { engine().forget(); }
 
-  /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model keeps its own
-  /// parameters). Without this call the seed is 0.
+  /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model, and one that
+  /// has brought its parameters' start, keeps them). Without this call the seed is 0.
   void initialise(std::uint64_t seed);
 
   /// Collective. Makes the first rank's parameters everybody's, after they were changed by hand.
@@ -35186,6 +35601,13 @@ class basic_trainer {
         replicas);
   }
 
+  /// Collective. Calls f(name, extents, values) with the whole master value of each parameter, on every rank in the
+  /// same order, whatever part of it lies here. Where ranks have parameters of their own it is that of the first.
+  template <class F>
+  void for_each_parameter(F&& f) {
+    detail::for_each_whole_tensor<master>(exchange(), f);
+  }
+
   /// Collective. Changes parameters from outside: weights from elsewhere, an average over several runs. Calls
   /// f(name, info, first, values) for each piece of a parameter that this rank keeps, as for_each_state() does; f
   /// writes the values, which are the master ones. Afterwards all that layers read on any rank follows them. Moments,
@@ -35211,6 +35633,7 @@ class basic_trainer {
   }
 
  private:
+  using numbers = typename env::precision;
   using exchange_type = typename placed_model<env, Model, Comm, Parallel, Compression>::exchange_type;
   static constexpr std::int64_t written = std::int64_t{1} << 32;  // a wish
 
@@ -35225,7 +35648,7 @@ class basic_trainer {
         model_text_(describe(model)),
         compression_text_(describe(compression)),
         world_(agreed(world)),
-        run_(std::forward<GivenModel>(model), world, parallel, precision, compression, optimizer_) {
+        run_(std::forward<GivenModel>(model), world, parallel, numbers{precision}, compression, optimizer_) {
     if constexpr (requires { Model::freezes_most; }) expect_trained_parameters();
     initialise(0);
   }
@@ -35254,6 +35677,9 @@ class basic_trainer {
     throw config_error(text("trireme::trainer: all parameters of ", model_text_,
                             " are frozen; give a pattern that the names of some layers match"));
   }
+
+  // Collective.
+  void start_parameters(std::uint64_t seed);
 
   step_report run_step(step_input const& input);
 
@@ -35331,6 +35757,7 @@ class basic_trainer {
   std::int64_t loaded_at_ = -1;  // the step of the last checkpoint that was loaded
   checkpoint::identity identity_;
   observe::timeline* timeline_ = nullptr;
+  bool has_started_ = false;
   bool wants_stop_ = false;
   bool stopped_ = false;
 };
@@ -35373,16 +35800,32 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::in
   finish_save();
   run_.clock = {};
   run_.clock.seed = seed;
-  run_.precision = precision_state<Precision>(precision_);
+  run_.precision = precision_state<numbers>(numbers{precision_});
   loaded_at_ = -1;
   identity_ = {};
   run_.moments.clear();
   exchange().forget_compression();
-  if constexpr (staged) {
+  start_parameters(seed);
+  exchange().verify_replicas();
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::start_parameters(
+    [[maybe_unused]] std::uint64_t seed) {
+  if constexpr (has_own_start<Model>) {
+    if (std::exchange(has_started_, true)) return;
+    parallel::stated const items[] = {{"what the parameters begin with", text(described_.start_hash())}};
+    parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items,
+                               "give the models of all ranks the same numbers");
+    change_parameters([&](std::string const&, parameter_info const& info, std::int64_t first, auto view) {
+      std::vector<master> values(static_cast<std::size_t>(view.size()));
+      described_.start(info, first, std::span(values));
+      ops::on<space>::upload(view, std::span<master const>(values));
+    });
+  } else if constexpr (staged) {
     exchange().initialise(seed);
     engine().invalidate();
   }
-  exchange().verify_replicas();
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
@@ -35904,8 +36347,7 @@ class own_exchange : public Exchange {
   ///                   moments.
   /// @param votes      a number of your own that is summed over the ranks (a wish to stop, say).
   /// Errors   config_error for an optimizer of another type than in the first call, and for one that needs whole
-  /// tensors
-  ///          or freezes some, unless make_exchange was given it too; others as finish().
+  ///          tensors or freezes some, unless make_exchange was given it too; others as finish().
   template <class Optimizer>
   requires trireme::optimizer<Optimizer, Env> exchange_result step(Optimizer const& optimizer, std::int64_t votes = 0) {
     auto& moments = moments_of(optimizer);

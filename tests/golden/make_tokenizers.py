@@ -41,8 +41,8 @@ PIECES = ["'s", "'S", "'\u017f", "'ll", "'LL", "'re", "'vE", "'d", "'M", "'x", "
           "\u0308\u0323", "\u0327", "e\u0301", "\u00e9", "\u0130", "\u03a3", "\u1e9e", "\ufb01", "\uff21", "\u2460",
           "\u212b", "\u0958", "\u1100\u1161\u11a8", "\x00", "\x07", "\x7f", "\ufffd", "\ue000", "\u2603",
           "\U0001f600", "\U0001f468\u200d\U0001f469", "\u2764\ufe0f", "<s>", "</s>", "[CLS]", "[MASK]", "<mark>",
-          " <mark> ", "a<mark>b", "<word>", "x<word>", " <word> ", "<0x41>", "\u2581", "##a", "do not", "n't",
-          " 'm ", "_", "a_b", "the", " the", " The", "THE", "ing"]
+          " <mark> ", "a<mark>b", "<word>", "x<word>", " <word> ", "<0x41>", "\u2581", "##a", "\u24e2", "\u166d",
+          "\u1734", "\u1885", "do not", "n't", " 'm ", "_", "a_b", "the", " the", " The", "THE", "ing"]
 
 
 def word(draw):
@@ -191,4 +191,5 @@ def main():
                 out.write(struct.pack("<I%di" % (2 * len(each.ids)), len(each.ids), *each.ids, *each.type_ids))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -364,12 +364,12 @@ TEST_CASE("samples that go on have the outputs of whole ones", "[nn]") {
   CHECK(far(with({}), self, alone, precision::bf16{}) < 0.05);
   CHECK(far(latent_model{}, self, alone, precision::fp64{}) < 1e-12);
   launch(comm::threads{.ranks = 2}, [&](auto& world) {
-    auto const ok = far(with({.window = 3}), world, parallel::tensor{}, precision::fp32{}) < 1e-5 &&
-                    far(with({}), world, parallel::mesh{parallel::tensor{}, parallel::sequence{}},
-                        precision::fp32{}) < 1e-5 &&
-                    far(with({}), world, parallel::context{}, precision::fp32{}) < 1e-5 &&
-                    far(with({}), world, parallel::zero<3>{}, precision::fp32{}) < 1e-5 &&
-                    far(with({}), world, parallel::pipeline<>{}, precision::fp32{}) < 1e-5;
+    auto const ok =
+        far(with({.window = 3}), world, parallel::tensor{}, precision::fp32{}) < 1e-5 &&
+        far(with({}), world, parallel::mesh{parallel::tensor{}, parallel::sequence{}}, precision::fp32{}) < 1e-5 &&
+        far(with({}), world, parallel::context{}, precision::fp32{}) < 1e-5 &&
+        far(with({}), world, parallel::zero<3>{}, precision::fp32{}) < 1e-5 &&
+        far(with({}), world, parallel::pipeline<>{}, precision::fp32{}) < 1e-5;
     if (!ok) throw error("another output on some rank");
   });
 }

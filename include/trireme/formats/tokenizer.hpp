@@ -53,15 +53,15 @@ struct encoding {
 /// and added tokens. A file that asks for anything else is refused with a sentence that names it: no text is ever
 /// encoded in a way that is nearly right. What the file says of truncation and padding is left to the caller.
 ///
-/// Needs    utf8proc (CMake: trireme::utf8proc). Characters that Unicode has named after version 15 are what utf8proc
-///          takes them for.
+/// Needs    utf8proc (CMake: trireme::utf8proc). Characters that are newer than the tables of either package (a few
+/// thousand,
+///          named since 2002) may be split otherwise than there.
 /// Numerics the same numbers as the package tokenizers; a test compares them.
 /// Bytes    about 200 for each token of the vocabulary, and 24 to 48 a merge; encode() keeps up to 2^18 words that it
 ///          has seen while it runs. A file may have 256 MiB.
 /// Threads  const; any number of callers.
 /// Errors   read() throws io_error, parse() format_error (path, byte, reason); encode() throws format_error if a text
-/// is
-///          not UTF-8.
+///          is not UTF-8.
 class tokenizer {
  public:
   [[nodiscard]] static tokenizer read(std::string const& path, file_system& files = real_files()) {

@@ -34,6 +34,7 @@ void expect_same_model(Model model, std::string const& directory, formats::file_
     // What does not change the function of the parameters, or only in training.
     if constexpr (requires { model.dropout; }) model.dropout = described.dropout;
     if constexpr (requires { model.balance; }) model.balance = described.balance;
+    if constexpr (requires { model.speed; }) model.speed = described.speed;
     if constexpr (requires { model.rotary; }) model.context = described.context;  // there is no table of positions
     model.checkpointed = described.checkpointed;
     if (describe(described) == describe(model)) return;

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/tokenizer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: c64133e92ac867b6758d8a40fe662a134e57ba7947a99863e273cbedcb0e863b
+// SHA-256 of the sources: ab9559fa4e97d3d2adf0a99731b9b0d68c35dc3f580dfdb94485b737952290a7
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -126,7 +126,11 @@ inline void append(std::string& out, std::uint32_t code) {
            (code >= '{' && code <= '~');
   }
   auto const what = category(code);
-  return what >= UTF8PROC_CATEGORY_PC && what <= UTF8PROC_CATEGORY_PO;
+  return (what >= UTF8PROC_CATEGORY_PC && what <= UTF8PROC_CATEGORY_PO) || code == 0x166d;
+}
+/// Mn, as it was when BERT's tokenizers were written: four characters have changed since then (U+166D above is one).
+[[nodiscard]] inline bool is_nonspacing_mark(std::uint32_t code) noexcept {
+  return (category(code) == UTF8PROC_CATEGORY_MN && code != 0x1885 && code != 0x1886) || code == 0x1734;
 }
 /// Control, format and private use, but not tabulator and line ends.
 [[nodiscard]] inline bool is_control(std::uint32_t code) noexcept {
@@ -775,7 +779,9 @@ class added_tokens {
   static bool in_word(std::uint32_t code) {
     auto const what = unicode::category(code);
     return (what >= UTF8PROC_CATEGORY_LU && what <= UTF8PROC_CATEGORY_ND) || what == UTF8PROC_CATEGORY_NL ||
-           what == UTF8PROC_CATEGORY_PC || code == 0x200c || code == 0x200d;
+           what == UTF8PROC_CATEGORY_PC || code == 0x200c || code == 0x200d || (code >= 0x24b6 && code <= 0x24e9) ||
+           (code >= 0x1f130 && code <= 0x1f149) ||  // letters in circles, ...
+           (code >= 0x1f150 && code <= 0x1f169) || (code >= 0x1f170 && code <= 0x1f189);
   }
   static std::size_t last_character(std::string_view text) {
     auto at = text.size() - 1;
@@ -891,8 +897,7 @@ struct normal_step {
       text = std::move(out);
     }
     if (strip) {
-      text = unicode::without(unicode::normalised(text, unicode::form::nfd),
-                              [](auto code) { return unicode::category(code) == UTF8PROC_CATEGORY_MN; });
+      text = unicode::without(unicode::normalised(text, unicode::form::nfd), unicode::is_nonspacing_mark);
     }
     return lower ? unicode::lower_case(text) : text;
   }
@@ -1040,15 +1045,15 @@ struct encoding {
 /// and added tokens. A file that asks for anything else is refused with a sentence that names it: no text is ever
 /// encoded in a way that is nearly right. What the file says of truncation and padding is left to the caller.
 ///
-/// Needs    utf8proc (CMake: trireme::utf8proc). Characters that Unicode has named after version 15 are what utf8proc
-///          takes them for.
+/// Needs    utf8proc (CMake: trireme::utf8proc). Characters that are newer than the tables of either package (a few
+/// thousand,
+///          named since 2002) may be split otherwise than there.
 /// Numerics the same numbers as the package tokenizers; a test compares them.
 /// Bytes    about 200 for each token of the vocabulary, and 24 to 48 a merge; encode() keeps up to 2^18 words that it
 ///          has seen while it runs. A file may have 256 MiB.
 /// Threads  const; any number of callers.
 /// Errors   read() throws io_error, parse() format_error (path, byte, reason); encode() throws format_error if a text
-/// is
-///          not UTF-8.
+///          is not UTF-8.
 class tokenizer {
  public:
   [[nodiscard]] static tokenizer read(std::string const& path, file_system& files = real_files()) {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 346d18f54442c5d5e2a985fcfa01e976375dd752a7e5ac5be371e109b629df82
+// SHA-256 of the sources: b0267dd65df5e298cefc73ae423e16965cd82cb71c2156d67bcae196f69587ff
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -330,6 +330,16 @@ template <class T>
 void read_part(file_tensor const& how, formats::weight_files::tensor const& from, parameter_info const& part,
                std::int64_t first, std::span<T> to) {
   auto const count = static_cast<std::int64_t>(to.size());
+  if (how.matrices > 1) {  // a part has some of them, each whole
+    auto const first_here = part.is_part() ? part.first[0] : 0, each = how.inputs * how.columns;
+    auto const at = (how.matrix - first_here) * each;
+    auto const begin = std::max(first, at), end = std::min(first + count, at + each);
+    if (begin >= end) return;
+    auto alone = how;
+    alone.matrix = 0, alone.matrices = 1;
+    return read_part(alone, from, {part.name, {how.inputs, how.columns}}, begin - at,
+                     to.subspan(static_cast<std::size_t>(begin - first), static_cast<std::size_t>(end - begin)));
+  }
   scattered_read<T> reads(from, to);
   auto const for_each_band = [&](std::int64_t column, std::int64_t n, auto&& f) {  // f(row, column, n)
     for (auto const& band : how.bands) {
@@ -371,7 +381,7 @@ void store(std::vector<std::byte>& to, file_tensor const& how, std::span<float c
   auto next = out.begin();
   for (auto const& band : how.bands) {
     for (std::int64_t i = 0; i < band.count; ++i) {
-      auto place = static_cast<std::size_t>(band.column + i);
+      auto place = static_cast<std::size_t>(how.matrix * how.inputs * how.columns + band.column + i);
       for (std::int64_t input = 0; input < how.inputs; ++input, place += static_cast<std::size_t>(how.columns))
         *next++ = Stored(values[place]);
     }
@@ -583,9 +593,9 @@ TRIREME_BODY void pretrained_writer::add(std::string_view parameter, std::span<f
     auto const& how = layout_.tensors[i];
     if (how.parameter != parameter) continue;
     known = true;
-    if (static_cast<std::int64_t>(values.size()) != how.inputs * how.columns) {
+    if (static_cast<std::int64_t>(values.size()) != how.size()) {
       throw config_error(text("trireme::nn::pretrained_writer: \"", parameter, "\" has ", values.size(),
-                              " elements, but in_files() says ", how.inputs * how.columns));
+                              " elements, but in_files() says ", how.size()));
     }
     if (stored_ == dtype::f32) detail::store<float>(contents_[i], how, values);
     if (stored_ == dtype::bf16) detail::store<bfloat16>(contents_[i], how, values);

@@ -390,7 +390,9 @@ class added_tokens {
   static bool in_word(std::uint32_t code) {
     auto const what = unicode::category(code);
     return (what >= UTF8PROC_CATEGORY_LU && what <= UTF8PROC_CATEGORY_ND) || what == UTF8PROC_CATEGORY_NL ||
-           what == UTF8PROC_CATEGORY_PC || code == 0x200c || code == 0x200d;
+           what == UTF8PROC_CATEGORY_PC || code == 0x200c || code == 0x200d || (code >= 0x24b6 && code <= 0x24e9) ||
+           (code >= 0x1f130 && code <= 0x1f149) ||  // letters in circles, ...
+           (code >= 0x1f150 && code <= 0x1f169) || (code >= 0x1f170 && code <= 0x1f189);
   }
   static std::size_t last_character(std::string_view text) {
     auto at = text.size() - 1;

@@ -85,8 +85,7 @@ struct normal_step {
       text = std::move(out);
     }
     if (strip) {
-      text = unicode::without(unicode::normalised(text, unicode::form::nfd),
-                              [](auto code) { return unicode::category(code) == UTF8PROC_CATEGORY_MN; });
+      text = unicode::without(unicode::normalised(text, unicode::form::nfd), unicode::is_nonspacing_mark);
     }
     return lower ? unicode::lower_case(text) : text;
   }

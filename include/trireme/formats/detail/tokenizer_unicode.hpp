@@ -98,7 +98,11 @@ inline void append(std::string& out, std::uint32_t code) {
            (code >= '{' && code <= '~');
   }
   auto const what = category(code);
-  return what >= UTF8PROC_CATEGORY_PC && what <= UTF8PROC_CATEGORY_PO;
+  return (what >= UTF8PROC_CATEGORY_PC && what <= UTF8PROC_CATEGORY_PO) || code == 0x166d;
+}
+/// Mn, as it was when BERT's tokenizers were written: four characters have changed since then (U+166D above is one).
+[[nodiscard]] inline bool is_nonspacing_mark(std::uint32_t code) noexcept {
+  return (category(code) == UTF8PROC_CATEGORY_MN && code != 0x1885 && code != 0x1886) || code == 0x1734;
 }
 /// Control, format and private use, but not tabulator and line ends.
 [[nodiscard]] inline bool is_control(std::uint32_t code) noexcept {
