@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 974f706466733e56ada777470e14dadc7dcd784331899545c907bfae4a8d5693
+// SHA-256 of the sources: af8b28f2d8ca287d92afd2790f9e1c783664f280fb1e975bc55282f89b2c450e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10074,8 +10074,14 @@ struct pass {
   std::int64_t rows_of_sample = 0;  ///< what the model says of it, see trireme::rows_of_sample()
   tensor_group<Env>& group = tensor_group<Env>::of(groups);       ///< of them the ranks that share this unit's matrices
   precision_state<typename Env::precision>* precision = nullptr;  ///< which may write operands of products itself
+  /// How many positions of each sample layers have had in passes before, to predict: what comes now follows them, and
+  /// layers keep what positions need of those before. Below 0: samples are whole, and nothing is kept.
+  std::int64_t known = -1;
 
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
+  [[nodiscard]] bool goes_on() const noexcept { return known >= 0; }
+  /// The position in its sample of a sample's first row here.
+  [[nodiscard]] std::int64_t first_position() const noexcept { return goes_on() ? known : 0; }
   /// What a product with the weight of this name reads instead of x: x itself, or what the precision makes of it, in
   /// scratch memory.
   template <class View>
@@ -12365,10 +12371,18 @@ class embedding_node final : public node<Env> {
   held<Env> forward(pass<Env>& pass, held<Env>, arena<space>& to, view) override {
     auto const tokens = pass.batch.inputs.template as<std::int32_t>();  // (B,T)
     if (tokens.rank() != 2 ||
-        (what_.positions > 0 && context_group<Env>::of(pass).part().whole(tokens.extent(1)) > what_.positions)) {
-      throw config_error(text("trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
-                              what_.positions > 0 ? text(" do not fit the ", what_.positions, " positions of ", name_)
-                                                  : text(" are no samples of positions")));
+        (what_.positions > 0 &&
+         pass.first_position() + context_group<Env>::of(pass).part().whole(tokens.extent(1)) > what_.positions)) {
+      throw config_error(
+          text("trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
+               what_.positions > 0
+                   ? text(pass.first_position() > 0 ? text(", behind ", pass.first_position(), " others,") : "",
+                          " do not fit the ", what_.positions, " positions of ", name_)
+                   : text(" are no samples of positions")));
+    }
+    if (pass.goes_on() && what_.segments > 0) {
+      throw config_error(
+          text("trireme::nn::embedding: segments of ", name_, " are counted in whole samples; predict() ", "them"));
     }
     auto const y = to.template take<typename Env::compute>({tokens.size(), what_.outputs});
     bool const adds_positions = what_.positions > 0 && pass.group.rank() == 0;
@@ -12410,7 +12424,7 @@ class embedding_node final : public node<Env> {
   static void for_each_stretch(pass<Env> const& pass, Tokens const& tokens, F const& f) {
     auto const context = tokens.extent(1);
     auto const& part = context_group<Env>::of(pass).part();
-    if (part.own.size == 1) return f(tokens, 0, interval{0, context});
+    if (part.own.size == 1) return f(tokens, 0, interval{pass.first_position(), context});
     for (std::int64_t b = 0; b < tokens.extent(0); ++b) {
       for (int which = 0; which < part.stretches(); ++which) {
         auto const at = part.at(which, context);
@@ -13077,7 +13091,161 @@ struct file_layout {
 
 }  // namespace trireme::nn
 
-// ---- trireme/nn/detail/attention.hpp
+// ---- trireme/ops/cached_attention.hpp
+namespace trireme::ops {
+
+/// Attention of one position of each sample over keys and values that are kept; of memory spaces that have it.
+template <class Space>
+struct cached_attention_on {};
+
+/// Shapes   y (B*T, C) and qkv (B*T, 3C), of which row `row` of each sample is written and read; kept (B*P, 2C): of
+/// each
+///          sample P rows of keys and values, of which the first `count` are seen, in any order.
+/// Bytes    scratch: `count` numbers of the accumulate type.
+/// Numerics as attention's, softmax and sums in the accumulate type, but sums in another order.
+/// Threads  one caller an arena.
+/// Errors   assertion_error (light) if the sizes do not fit.
+template <>
+struct cached_attention_on<host> {
+  template <class T>
+  static void attend_cached(tensor_view<T, host> y, detail::input<T> qkv, detail::input<T> kept,
+                            attention_shape const& shape, std::int64_t row, std::int64_t count, arena<host>& scratch) {
+    using real = accumulate_t<T>;
+    detail::same_size("attend_cached", y.size(), shape.batch * shape.context * shape.channels);
+    detail::same_size("attend_cached", qkv.size(), 3 * y.size());
+    auto const places = kept.size() / (2 * shape.channels * shape.batch);
+    expects(assertion_level::light, row < shape.context && count > 0 && count <= places, [&] {
+      return text("trireme::ops::attend_cached: row ", row, " of ", shape.context, " over ", count, " of ", places);
+    });
+    auto const width = shape.head_channels();
+    auto const scale = static_cast<real>(1 / std::sqrt(static_cast<double>(width)));
+    auto const mark = scratch.mark();
+    auto* const weights = raw(scratch.template take<real>({count}));
+    auto* const sums = raw(scratch.template take<real>({width}));
+    for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
+      auto const at = sample * shape.context + row;
+      for (std::int64_t head = 0; head < shape.heads; ++head) {
+        auto const* const query = raw(qkv) + at * 3 * shape.channels + head * width;
+        auto const* const keys = raw(kept) + sample * places * 2 * shape.channels + head * width;
+        real most = -std::numeric_limits<real>::infinity();
+        for (std::int64_t j = 0; j < count; ++j) {
+          weights[j] = scale * dot<real>(query, keys + j * 2 * shape.channels, width);
+          most = std::max(most, weights[j]);
+        }
+        real all = 0;
+        std::fill_n(sums, width, real{0});
+        for (std::int64_t j = 0; j < count; ++j) {
+          auto const weight = std::exp(weights[j] - most);
+          auto const* const value = keys + j * 2 * shape.channels + shape.channels;
+          all += weight;
+          for (std::int64_t d = 0; d < width; ++d) sums[d] += weight * static_cast<real>(value[d]);
+        }
+        auto* const out = raw(y) + at * shape.channels + head * width;
+        for (std::int64_t d = 0; d < width; ++d) out[d] = static_cast<T>(sums[d] / all);
+      }
+    }
+    scratch.rewind(mark);
+  }
+
+ private:
+  // In eight sums, which a compiler puts side by side.
+  template <class Real, class T>
+  static Real dot(T const* a, T const* b, std::int64_t n) {
+    constexpr std::int64_t lanes = 8;
+    Real sums[lanes] = {};
+    std::int64_t i = 0;
+    for (; i + lanes <= n; i += lanes)
+      for (std::int64_t lane = 0; lane < lanes; ++lane)
+        sums[lane] += static_cast<Real>(a[i + lane]) * static_cast<Real>(b[i + lane]);
+    Real sum = 0;
+    for (; i < n; ++i) sum += static_cast<Real>(a[i]) * static_cast<Real>(b[i]);
+    for (auto const each : sums) sum += each;
+    return sum;
+  }
+};
+
+}  // namespace trireme::ops
+
+// ---- trireme/nn/detail/attention_cache.hpp (goes on)
+namespace trireme::nn::detail {
+
+/// Keys and values of the positions that samples have had so far, for passes that go on with them (pass::known). With a
+/// window only the last ones that are still seen are kept, each in the place of one that is not.
+///
+/// Bytes    2 C numbers for each position of a sample, in twice as much memory at most; with a window for each of its
+///          positions. Keys that serve several queries are kept once for each query.
+/// Errors   config_error for attention that is not causal, and for memory spaces without attend_cached().
+template <class Env>
+class attention_cache {
+  using space = typename Env::space;
+  using value = typename Env::compute;
+  using kernels = ops::on<space>;
+  using view = view_of<Env>;
+
+ public:
+  /// Keeps the keys and values of these rows, which are those of positions from pass.known on.
+  /// @param attend_whole  attention among the rows themselves: all that there is to see at a sample's beginning.
+  template <class Whole>
+  void attend(pass<Env>& pass, view y, view qkv, attention_shape const& shape, Whole const& attend_whole) {
+    if (!shape.mask.causal) {
+      throw config_error(
+          "trireme::nn::attend: positions that see those behind them cannot be computed one after the other; predict() "
+          "whole samples");
+    }
+    make_room(pass.known, shape);
+    if (pass.known == 0) {
+      attend_whole();
+      for (auto row = std::max<std::int64_t>(0, shape.context - places_); row < shape.context; ++row)
+        keep(qkv, shape, row, row);
+      return;
+    }
+    for (std::int64_t row = 0; row < shape.context; ++row) {
+      auto const position = pass.known + row;
+      keep(qkv, shape, row, position);
+      attend_one(pass, y, qkv, shape, row, std::min(position + 1, places_));
+    }
+  }
+
+ private:
+  void make_room(std::int64_t known, attention_shape const& shape) {
+    constexpr std::int64_t few = 64;
+    auto const window = shape.mask.window, all = known + shape.context;
+    bool const fits = kept_.extents() == trireme::shape{shape.batch * places_, 2 * shape.channels} &&
+                      (window > 0 ? places_ == window : all <= places_);
+    if (fits) return;
+    auto const places = window > 0 ? window : std::max(few, 2 * all);
+    tensor<value, space> more({shape.batch * places, 2 * shape.channels});
+    for (std::int64_t sample = 0; sample < shape.batch && known > 0; ++sample) {
+      auto const count = std::min(known, std::min(places, places_));
+      kernels::copy(more.view().rows(sample * places, count), kept_.view().rows(sample * places_, count));
+    }
+    kept_ = std::move(more);
+    places_ = places;
+  }
+  void keep(view qkv, attention_shape const& shape, std::int64_t row, std::int64_t position) {
+    for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
+      kernels::copy_columns(kept_.view().rows(sample * places_ + position % places_, 1), 0,
+                            qkv.rows(sample * shape.context + row, 1), shape.channels, 2 * shape.channels);
+    }
+  }
+  void attend_one(pass<Env>& pass, view y, view qkv, attention_shape const& shape, std::int64_t row,
+                  std::int64_t count) {
+    using attention = ops::cached_attention_on<space>;
+    if constexpr (requires { attention::attend_cached(y, qkv, kept_.view(), shape, row, count, pass.scratch); }) {
+      attention::attend_cached(y, qkv, kept_.view(), shape, row, count, pass.scratch);
+    } else {
+      throw config_error(
+          "trireme::nn::attend: the kernels of this memory space have no attend_cached(); predict() whole samples");
+    }
+  }
+
+  tensor<value, space> kept_;  // (samples * places, 2 C): keys and values
+  std::int64_t places_ = 0;    // for positions of a sample
+};
+
+}  // namespace trireme::nn::detail
+
+// ---- trireme/nn/detail/attention.hpp (goes on)
 namespace trireme::nn::detail {
 
 /// The rotations of those positions of a sample that lie here, of `width` numbers each, in scratch memory.
@@ -13087,7 +13255,8 @@ auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotar
   auto const table = pass.scratch.template take<typename Env::accumulate>({context, width});
   auto const& part = context_group<Env>::of(pass).part();
   for (int which = 0; which < part.stretches(); ++which) {
-    auto const at = part.own.size == 1 ? context_part::stretch{0, 0, context} : part.at(which, context);
+    auto const at =
+        part.own.size == 1 ? context_part::stretch{0, pass.first_position(), context} : part.at(which, context);
     ops::on<typename Env::space>::rotations(table.rows(at.row, at.count), at.position, base, scaling);
     if (part.own.size == 1) break;
   }
@@ -13095,17 +13264,22 @@ auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotar
 }
 
 /// Attention of kept.qkv, alone or over the ranks that share positions; y is written.
-/// @param seen  makes what tokens let each position see, in scratch memory; called only where samples are whole.
+/// @param seen   makes what tokens let each position see, in scratch memory; called only where samples are whole.
+/// @param cache  of this layer, for samples that go on.
 template <class Env, class Seen>
 void attend_all(pass<Env>& pass, view_of<Env> y, attention_state<Env>& kept, attention_shape const& shape,
-                ops::dropout_site const& site, Seen const& seen) {
+                ops::dropout_site const& site, Seen const& seen, attention_cache<Env>& cache) {
   if (auto& group = context_group<Env>::of(pass); group.size() > 1) {
     return group.attend(y, kept, shape, pass.activations, pass.scratch, site);
   }
-  kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
-  auto const mark = pass.scratch.mark();
-  ops::on<typename Env::space>::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site, seen());
-  pass.scratch.rewind(mark);
+  auto const attend_whole = [&] {
+    kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
+    auto const mark = pass.scratch.mark();
+    ops::on<typename Env::space>::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site, seen());
+    pass.scratch.rewind(mark);
+  };
+  if (!pass.goes_on()) return attend_whole();
+  cache.attend(pass, y, kept.qkv, shape, attend_whole);
 }
 
 /// Its gradient: dqkv is written. y is what it gave.
@@ -13303,6 +13477,8 @@ struct dropout {
 ///          a row in place of x, because keys and values are repeated for their queries; context groups send the
 ///          repeated ones. With `rotary` each pass makes a table of width numbers a position, in scratch memory. With
 ///          `norm` it keeps x as well as its result, and a number for each row and head of queries and keys.
+/// Serving  see staged_engine::predict_more: keys and values of the positions before are kept, with `window` only of
+///          those that are still seen. Not for attention that is not causal, nor for masks by tokens.
 /// Errors   config_error for heads that are no multiple of key_heads, a negative `rotary`, `window` or `norm`, a
 ///          scaling that divides by no positive number, columns that do not make so many heads of one (with `rotary`:
 ///          even) width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts
@@ -13652,7 +13828,12 @@ class attend_node final : public node<Env> {
     auto const y = to.template take<typename Env::compute>({x.v.extent(0), channels_});
     auto& kept = kept_[pass];
     kept.qkv = arranged(pass, x);
-    attend_all(pass, y, kept, shape, site(pass), [&] { return seen(pass); });
+    if (pass.goes_on() && what_.tokens.any()) {
+      throw config_error(
+          "trireme::nn::attend: a mask by tokens (padding, separator) needs whole samples; predict() them");
+    }
+    attend_all(
+        pass, y, kept, shape, site(pass), [&] { return seen(pass); }, cache_);
     return {y, false};
   }
   void backward_input(pass<Env>& pass, layer_input<Env> x, view y, view dy, target<Env> to, half) override {
@@ -13747,6 +13928,7 @@ class attend_node final : public node<Env> {
   std::int64_t channels_ = 0;
   parameter<Env> query_gain_{}, key_gain_{};
   per_slot<attention_state<Env>> kept_;
+  attention_cache<Env> cache_;
   per_slot<tensor_view<typename Env::accumulate, space>> rstd_;  // (rows, heads + key heads)
 };
 
@@ -34367,7 +34549,10 @@ class staged_engine {
   [[nodiscard]] parallel::stage_seat const& seat() const noexcept { return programs_.seat(); }
 
   /// Parameter values have changed: packed copies of them are stale.
-  void invalidate() noexcept { ++version_; }
+  void invalidate() noexcept {
+    ++version_;
+    forget();
+  }
   /// Values are where they are only while their unit runs: no packed copies of them are kept.
   void values_pass() noexcept { version_ |= ops::passing_values; }
 
@@ -34427,6 +34612,32 @@ class staged_engine {
     return look({&batch, 1}, purpose::predict, hooks);
   }
 
+  /// The same for samples that go on: these are the positions that follow those of the calls before, in each of as
+  /// many samples, from 1 position on. Layers keep what these need of those before: see nn::attend.
+  ///
+  /// Numerics as predict() of whole samples, but that the sums of attention have another order.
+  /// Errors   config_error for inputs that are no tokens (B, T), another number of samples than before, and layers that
+  ///          need whole samples. After an error samples begin anew.
+  template <class Hooks = resident_parameters>
+  [[nodiscard]] view predict_more(samples const& batch, Hooks&& hooks = {}) {
+    auto const& tokens = batch.inputs;
+    auto const before = std::exchange(known_, 0);
+    if (tokens.type != dtype::i32 || tokens.extents.rank() != 2 || tokens.extents.size() == 0 ||
+        (before > 0 && tokens.extents[0] != served_)) {
+      throw config_error(text("trireme::predict_more: inputs are ", name_of(tokens.type), " ",
+                              to_string(tokens.extents), ", but they are tokens (samples, positions)",
+                              before > 0 ? text(" of ", served_, " samples, as before; forget() begins anew") : ""));
+    }
+    auto const out = look({&batch, 1}, purpose::predict, hooks, before);
+    served_ = tokens.extents[0];
+    known_ = before + tokens.extents[1];
+    return out;
+  }
+  /// The next predict_more() begins other samples.
+  void forget() noexcept { known_ = 0; }
+  /// Positions that predict_more() has had of each sample.
+  [[nodiscard]] std::int64_t known() const noexcept { return known_; }
+
   /// What evaluate() does for a micro-batch that only other ranks have.
   template <class Hooks = resident_parameters>
   void serve(Hooks&& hooks = {}) {
@@ -34461,6 +34672,7 @@ class staged_engine {
     double weight = 0;
     trireme::purpose purpose = purpose::evaluate;
     loss_sum loss{};
+    std::int64_t known = -1;
   };
 
   void start(detail::stage_program const& what, std::span<samples const> batches, mode how) {
@@ -34477,9 +34689,9 @@ class staged_engine {
   }
 
   template <class Hooks>
-  view look(std::span<samples const> batch, purpose why, Hooks& hooks) {
+  view look(std::span<samples const> batch, purpose why, Hooks& hooks, std::int64_t known = -1) {
     auto const& list = programs_.for_looking();
-    start(list, batch, {{}, 0, why});
+    start(list, batch, {{}, 0, why, {}, known});
     view out;
     for (int i = 0; i < list.count(); ++i) {
       auto const& step = list.steps()[i];
@@ -34591,6 +34803,7 @@ class staged_engine {
     pass<Env> it{own.activations, scratch_, own.batch, now_.key, version_,       now_.weight,
                  now_.purpose,    {},       groups,    index,    rows_of_sample_};
     it.precision = precision_;
+    it.known = now_.known;
     return it;
   }
   template <class Body>
@@ -34634,6 +34847,7 @@ class staged_engine {
   std::unique_ptr<detail::stage_mail<Env>> mail_;  // to other stages, if there are any
   std::function<void(schedule::step const&, bool)> watch_;
   std::uint64_t version_ = 1;
+  std::int64_t known_ = 0, served_ = 0;  // positions and samples of predict_more()
   precision_state<typename Env::precision>* precision_ = nullptr;
 };
 
@@ -34818,11 +35032,11 @@ class placed_model {
   /// The outputs for some inputs (n, outputs), in host memory. Where ranks share positions each works on all of them.
   [[nodiscard]] tensor<float> predict(samples const& batch) requires(!staged) { return engine_.predict(batch); }
   [[nodiscard]] tensor<float> predict(samples const& batch) requires staged {
-    auto const out = engine_.predict(batch, exchange_);
-    if constexpr (has_stages) {
-      if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_last_stage(out, *stages);
-    }
-    return on_host(out);
+    return everywhere(engine_.predict(batch, exchange_));
+  }
+  /// The same of the next positions of samples that go on; see staged_engine::predict_more().
+  [[nodiscard]] tensor<float> predict_more(samples const& batch) requires staged {
+    return everywhere(engine_.predict_more(batch, exchange_));
   }
 
   /// Collective. Calls f(outputs, targets) for each batch of a dataset, on one of the ranks that have its outputs.
@@ -34938,6 +35152,14 @@ class placed_model {
   void answer_first(parallel::mesh_shape::degree const& axis) {
     if (grid_.share_of(axis.kind).rank == 0) return;
     for (auto* const use : engine_.uses()) use->info.answers = use->info.answers && !is_alike(axis, use->info);
+  }
+  // Outputs in host memory, also where another stage has made them.
+  template <class View>
+  tensor<float> everywhere(View const& out) {
+    if constexpr (has_stages) {
+      if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_last_stage(out, *stages);
+    }
+    return on_host(out);
   }
   template <class View>
   static tensor<float> on_host(View const& out) {
@@ -35275,6 +35497,14 @@ class basic_trainer {
     return predict(make_samples(tensor_view(features), tensor_view<float const>{}));
   }
   [[nodiscard]] tensor<float> predict(samples const& batch) requires predicts { return run_.model.predict(batch); }
+  /// The same for tokens (samples, positions) that follow those of the calls before: each position is computed once, in
+  /// time that grows with those before it only in attention. forget(), a step or new parameters begin anew.
+  /// @example auto logits = trainer.predict_more(prompt); while (...) logits = trainer.predict_more(drawn(logits));
+  /// @see     staged_engine::predict_more
+  [[nodiscard]] tensor<float> predict_more(samples const& batch) requires staged {
+    return run_.model.predict_more(batch);
+  }
+  void forget() noexcept requires staged { engine().forget(); }
 
   /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model, and one that
   /// has brought its parameters' start, keeps them). Without this call the seed is 0.

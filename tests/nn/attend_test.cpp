@@ -301,3 +301,105 @@ TEST_CASE("widths of latent attention that do not fit are refused in one sentenc
         "trireme::nn::latent_attention layers.0: 3 heads cannot be cut into 4 ways; a tensor group has at most as many "
         "ranks as a layer has heads");
 }
+
+namespace {
+
+/// The largest difference of logits between samples that go on and whole ones, relative: the first positions at once,
+/// then one by one, some together, and the samples again from the beginning.
+template <class Trainer>
+double far_from_whole(Trainer& trainer, std::int64_t context) {
+  std::vector<std::int32_t> words(static_cast<std::size_t>(2 * context));
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = static_cast<std::int32_t>((i * i + i / 7) % 37);
+  auto const part = [&](std::int64_t first, std::int64_t count, std::vector<std::int32_t>& to) {
+    to.clear();
+    for (std::int64_t sample = 0; sample < 2; ++sample) {
+      auto const begin = words.begin() + sample * context + first;
+      to.insert(to.end(), begin, begin + count);
+    }
+    return make_samples(tensor_view<std::int32_t const>(to.data(), {2, count}), tensor_view<std::int32_t const>{});
+  };
+  // In double where the trainer computes so.
+  auto const numbers = [](auto const& out) { return std::vector<double>(out.span().begin(), out.span().end()); };
+  auto const outputs = [&](samples const& batch, bool more) {
+    if constexpr (std::is_same_v<typename Trainer::env::compute, double>)
+      return numbers(more ? trainer.engine().predict_more(batch) : trainer.engine().predict(batch));
+    else
+      return numbers(more ? trainer.predict_more(batch) : trainer.predict(batch));
+  };
+  std::vector<std::int32_t> now, all;
+  double most = 0;
+  for (int round = 0; round < 2; ++round) {
+    std::int64_t known = 0;
+    for (std::int64_t const count : {round == 0 ? 5 : 1, 1, 1, 4, 1, 8, 1, 1}) {
+      auto const more = outputs(part(known, count, now), true);
+      known += count;
+      most = std::max(most, toy::distance(more, outputs(part(0, known, all), false)));
+    }
+    trainer.forget();
+  }
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("samples that go on have the outputs of whole ones", "[nn]") {
+  watchdog dog("going on");
+  auto const far = [](auto const& model, auto& world, auto const& policy, auto precision) {
+    auto trainer = make_trainer(model, optim::sgd{}, world, policy, precision);
+    trainer.initialise(5);
+    return far_from_whole(trainer, 22);
+  };
+  auto const with = [](nn::attend const& options, std::int64_t keys = 3, double rotary = 100) {
+    auto model = training.model;
+    model.keys = keys, model.rotary = rotary, model.options = options;
+    return model;
+  };
+  comm::self_world self;
+  parallel::data const alone{};
+  for (auto const& model : {with({}), with({}, 6, 0), with({.scaling = {.factor = 3}, .norm = 1e-3}),
+                            with({.window = 3}), with({.window = 7, .norm = 1e-3}, 6), with({.window = 1})}) {
+    CHECK(far(model, self, alone, precision::fp64{}) < 1e-12);
+    CHECK(far(model, self, alone, precision::fp32{}) < 1e-5);
+  }
+  CHECK(far(with({}), self, alone, precision::bf16{}) < 0.05);
+  CHECK(far(latent_model{}, self, alone, precision::fp64{}) < 1e-12);
+  launch(comm::threads{.ranks = 2}, [&](auto& world) {
+    auto const ok =
+        far(with({.window = 3}), world, parallel::tensor{}, precision::fp32{}) < 1e-5 &&
+        far(with({}), world, parallel::mesh{parallel::tensor{}, parallel::sequence{}}, precision::fp32{}) < 1e-5 &&
+        far(with({}), world, parallel::context{}, precision::fp32{}) < 1e-5 &&
+        far(with({}), world, parallel::zero<3>{}, precision::fp32{}) < 1e-5 &&
+        far(with({}), world, parallel::pipeline<>{}, precision::fp32{}) < 1e-5;
+    if (!ok) throw error("another output on some rank");
+  });
+}
+
+TEST_CASE("going on is refused where it cannot be, and begins anew after an error or a step", "[nn]") {
+  watchdog dog("going on");
+  comm::self_world self;
+  std::vector<std::int32_t> const words(48, 1);
+  auto const samples_of = [&](std::int64_t count, std::int64_t positions) {
+    return make_samples(tensor_view<std::int32_t const>(words.data(), {count, positions}),
+                        tensor_view<std::int32_t const>{});
+  };
+  auto const refused = [&](nn::attend const& options) {
+    auto model = training.model;
+    model.options = options;
+    auto trainer = make_trainer(model, optim::sgd{}, self);
+    return sentence_of<config_error>([&] { static_cast<void>(trainer.predict_more(samples_of(1, 3))); });
+  };
+  CHECK(contains(refused({.causal = false}), "cannot be computed one after the other"));
+  CHECK(contains(refused({.tokens = {.separator = 5}}), "needs whole samples"));
+  auto trainer = make_trainer(training.model, optim::sgd{}, self);
+  auto const more = [&](std::int64_t count, std::int64_t positions) {
+    return sentence_of<config_error>([&] { static_cast<void>(trainer.predict_more(samples_of(count, positions))); });
+  };
+  CHECK(more(1, 20) == "");
+  CHECK(contains(more(2, 1), "of 1 samples, as before"));
+  CHECK(trainer.engine().known() == 0);
+  CHECK(more(2, 20) == "");
+  CHECK(contains(more(2, 5), "behind 20 others, do not fit the 24 positions"));
+  CHECK(more(1, 20) == "");
+  static_cast<void>(trainer.fit(training.data, {.steps = 1, .batch = 6}));
+  CHECK(trainer.engine().known() == 0);
+}

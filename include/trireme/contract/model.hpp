@@ -44,8 +44,14 @@ struct pass {
   std::int64_t rows_of_sample = 0;  ///< what the model says of it, see trireme::rows_of_sample()
   tensor_group<Env>& group = tensor_group<Env>::of(groups);       ///< of them the ranks that share this unit's matrices
   precision_state<typename Env::precision>* precision = nullptr;  ///< which may write operands of products itself
+  /// How many positions of each sample layers have had in passes before, to predict: what comes now follows them, and
+  /// layers keep what positions need of those before. Below 0: samples are whole, and nothing is kept.
+  std::int64_t known = -1;
 
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
+  [[nodiscard]] bool goes_on() const noexcept { return known >= 0; }
+  /// The position in its sample of a sample's first row here.
+  [[nodiscard]] std::int64_t first_position() const noexcept { return goes_on() ? known : 0; }
   /// What a product with the weight of this name reads instead of x: x itself, or what the precision makes of it, in
   /// scratch memory.
   template <class View>

@@ -83,10 +83,18 @@ class embedding_node final : public node<Env> {
   held<Env> forward(pass<Env>& pass, held<Env>, arena<space>& to, view) override {
     auto const tokens = pass.batch.inputs.template as<std::int32_t>();  // (B,T)
     if (tokens.rank() != 2 ||
-        (what_.positions > 0 && context_group<Env>::of(pass).part().whole(tokens.extent(1)) > what_.positions)) {
-      throw config_error(text("trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
-                              what_.positions > 0 ? text(" do not fit the ", what_.positions, " positions of ", name_)
-                                                  : text(" are no samples of positions")));
+        (what_.positions > 0 &&
+         pass.first_position() + context_group<Env>::of(pass).part().whole(tokens.extent(1)) > what_.positions)) {
+      throw config_error(
+          text("trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
+               what_.positions > 0
+                   ? text(pass.first_position() > 0 ? text(", behind ", pass.first_position(), " others,") : "",
+                          " do not fit the ", what_.positions, " positions of ", name_)
+                   : text(" are no samples of positions")));
+    }
+    if (pass.goes_on() && what_.segments > 0) {
+      throw config_error(
+          text("trireme::nn::embedding: segments of ", name_, " are counted in whole samples; predict() ", "them"));
     }
     auto const y = to.template take<typename Env::compute>({tokens.size(), what_.outputs});
     bool const adds_positions = what_.positions > 0 && pass.group.rank() == 0;
@@ -128,7 +136,7 @@ class embedding_node final : public node<Env> {
   static void for_each_stretch(pass<Env> const& pass, Tokens const& tokens, F const& f) {
     auto const context = tokens.extent(1);
     auto const& part = context_group<Env>::of(pass).part();
-    if (part.own.size == 1) return f(tokens, 0, interval{0, context});
+    if (part.own.size == 1) return f(tokens, 0, interval{pass.first_position(), context});
     for (std::int64_t b = 0; b < tokens.extent(0); ++b) {
       for (int which = 0; which < part.stretches(); ++which) {
         auto const at = part.at(which, context);

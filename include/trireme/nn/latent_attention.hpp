@@ -98,7 +98,7 @@ class latent_attention_node final : public node<Env> {
                            angles(pass), how);
     auto const wide =
         how.width() == how.values ? y : pass.scratch.template take<value>({rows, shape_of(pass).channels});
-    attend_all(pass, wide, state, shape_of(pass), site(pass), unseen);
+    attend_all(pass, wide, state, shape_of(pass), site(pass), unseen, cache_);
     if (how.width() != how.values) {
       kernels::copy_columns(y.reshaped({rows * how.heads, how.values}), 0,
                             wide.reshaped({rows * how.heads, how.width()}), 0, how.values);
@@ -218,6 +218,7 @@ class latent_attention_node final : public node<Env> {
   interval heads_{};
   chain_node<Env> queries_, down_, pairs_;
   per_slot<saved> kept_;
+  attention_cache<Env> cache_;
 };
 
 }  // namespace detail

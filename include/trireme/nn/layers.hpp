@@ -80,6 +80,8 @@ struct dropout {
 ///          a row in place of x, because keys and values are repeated for their queries; context groups send the
 ///          repeated ones. With `rotary` each pass makes a table of width numbers a position, in scratch memory. With
 ///          `norm` it keeps x as well as its result, and a number for each row and head of queries and keys.
+/// Serving  see staged_engine::predict_more: keys and values of the positions before are kept, with `window` only of
+///          those that are still seen. Not for attention that is not causal, nor for masks by tokens.
 /// Errors   config_error for heads that are no multiple of key_heads, a negative `rotary`, `window` or `norm`, a
 ///          scaling that divides by no positive number, columns that do not make so many heads of one (with `rotary`:
 ///          even) width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts
@@ -429,7 +431,12 @@ class attend_node final : public node<Env> {
     auto const y = to.template take<typename Env::compute>({x.v.extent(0), channels_});
     auto& kept = kept_[pass];
     kept.qkv = arranged(pass, x);
-    attend_all(pass, y, kept, shape, site(pass), [&] { return seen(pass); });
+    if (pass.goes_on() && what_.tokens.any()) {
+      throw config_error(
+          "trireme::nn::attend: a mask by tokens (padding, separator) needs whole samples; predict() them");
+    }
+    attend_all(
+        pass, y, kept, shape, site(pass), [&] { return seen(pass); }, cache_);
     return {y, false};
   }
   void backward_input(pass<Env>& pass, layer_input<Env> x, view y, view dy, target<Env> to, half) override {
@@ -524,6 +531,7 @@ class attend_node final : public node<Env> {
   std::int64_t channels_ = 0;
   parameter<Env> query_gain_{}, key_gain_{};
   per_slot<attention_state<Env>> kept_;
+  attention_cache<Env> cache_;
   per_slot<tensor_view<typename Env::accumulate, space>> rstd_;  // (rows, heads + key heads)
 };
 

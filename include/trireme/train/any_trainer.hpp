@@ -27,6 +27,8 @@ class any_trainer {
   virtual fit_report fit(data::any_dataset const& data, fit_options const& options) = 0;
   [[nodiscard]] virtual double evaluate(data::any_dataset const& data, std::int64_t batch) = 0;
   [[nodiscard]] virtual tensor<float> predict(samples const& batch) = 0;
+  [[nodiscard]] virtual tensor<float> predict_more(samples const& batch) = 0;
+  virtual void forget() noexcept = 0;
   virtual void on_step(std::function<void(step_report const&)> f) = 0;
   virtual void request_stop() noexcept = 0;
   virtual void record(observe::timeline& timeline) = 0;
@@ -65,6 +67,16 @@ class typed_trainer final : public any_trainer {
   }
   double evaluate(data::any_dataset const& data, std::int64_t batch) override { return trainer_.evaluate(data, batch); }
   tensor<float> predict(samples const& batch) override { return trainer_.predict(batch); }
+  tensor<float> predict_more([[maybe_unused]] samples const& batch) override {
+    if constexpr (Trainer::staged) {
+      return trainer_.predict_more(batch);
+    } else {
+      throw config_error("trireme::any_trainer: the model is no staged one, which alone keeps what came before");
+    }
+  }
+  void forget() noexcept override {
+    if constexpr (Trainer::staged) trainer_.forget();
+  }
   void on_step(std::function<void(step_report const&)> f) override { trainer_.on_step(std::move(f)); }
   void request_stop() noexcept override { trainer_.request_stop(); }
   void record(observe::timeline& timeline) override { trainer_.record(timeline); }

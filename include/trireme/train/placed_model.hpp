@@ -199,11 +199,11 @@ class placed_model {
   /// The outputs for some inputs (n, outputs), in host memory. Where ranks share positions each works on all of them.
   [[nodiscard]] tensor<float> predict(samples const& batch) requires(!staged) { return engine_.predict(batch); }
   [[nodiscard]] tensor<float> predict(samples const& batch) requires staged {
-    auto const out = engine_.predict(batch, exchange_);
-    if constexpr (has_stages) {
-      if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_last_stage(out, *stages);
-    }
-    return on_host(out);
+    return everywhere(engine_.predict(batch, exchange_));
+  }
+  /// The same of the next positions of samples that go on; see staged_engine::predict_more().
+  [[nodiscard]] tensor<float> predict_more(samples const& batch) requires staged {
+    return everywhere(engine_.predict_more(batch, exchange_));
   }
 
   /// Collective. Calls f(outputs, targets) for each batch of a dataset, on one of the ranks that have its outputs.
@@ -319,6 +319,14 @@ class placed_model {
   void answer_first(parallel::mesh_shape::degree const& axis) {
     if (grid_.share_of(axis.kind).rank == 0) return;
     for (auto* const use : engine_.uses()) use->info.answers = use->info.answers && !is_alike(axis, use->info);
+  }
+  // Outputs in host memory, also where another stage has made them.
+  template <class View>
+  tensor<float> everywhere(View const& out) {
+    if constexpr (has_stages) {
+      if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_last_stage(out, *stages);
+    }
+    return on_host(out);
   }
   template <class View>
   static tensor<float> on_host(View const& out) {

@@ -13,6 +13,9 @@
 #include "trireme/contract/model.hpp"
 #include "trireme/contract/stage_link.hpp"
 #include "trireme/core/arena.hpp"
+#include "trireme/core/dtype.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/text.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/stage_seat.hpp"
 #include "trireme/train/detail/batch_places.hpp"
@@ -75,7 +78,10 @@ class staged_engine {
   [[nodiscard]] parallel::stage_seat const& seat() const noexcept { return programs_.seat(); }
 
   /// Parameter values have changed: packed copies of them are stale.
-  void invalidate() noexcept { ++version_; }
+  void invalidate() noexcept {
+    ++version_;
+    forget();
+  }
   /// Values are where they are only while their unit runs: no packed copies of them are kept.
   void values_pass() noexcept { version_ |= ops::passing_values; }
 
@@ -135,6 +141,32 @@ class staged_engine {
     return look({&batch, 1}, purpose::predict, hooks);
   }
 
+  /// The same for samples that go on: these are the positions that follow those of the calls before, in each of as
+  /// many samples, from 1 position on. Layers keep what these need of those before: see nn::attend.
+  ///
+  /// Numerics as predict() of whole samples, but that the sums of attention have another order.
+  /// Errors   config_error for inputs that are no tokens (B, T), another number of samples than before, and layers that
+  ///          need whole samples. After an error samples begin anew.
+  template <class Hooks = resident_parameters>
+  [[nodiscard]] view predict_more(samples const& batch, Hooks&& hooks = {}) {
+    auto const& tokens = batch.inputs;
+    auto const before = std::exchange(known_, 0);
+    if (tokens.type != dtype::i32 || tokens.extents.rank() != 2 || tokens.extents.size() == 0 ||
+        (before > 0 && tokens.extents[0] != served_)) {
+      throw config_error(text("trireme::predict_more: inputs are ", name_of(tokens.type), " ",
+                              to_string(tokens.extents), ", but they are tokens (samples, positions)",
+                              before > 0 ? text(" of ", served_, " samples, as before; forget() begins anew") : ""));
+    }
+    auto const out = look({&batch, 1}, purpose::predict, hooks, before);
+    served_ = tokens.extents[0];
+    known_ = before + tokens.extents[1];
+    return out;
+  }
+  /// The next predict_more() begins other samples.
+  void forget() noexcept { known_ = 0; }
+  /// Positions that predict_more() has had of each sample.
+  [[nodiscard]] std::int64_t known() const noexcept { return known_; }
+
   /// What evaluate() does for a micro-batch that only other ranks have.
   template <class Hooks = resident_parameters>
   void serve(Hooks&& hooks = {}) {
@@ -169,6 +201,7 @@ class staged_engine {
     double weight = 0;
     trireme::purpose purpose = purpose::evaluate;
     loss_sum loss{};
+    std::int64_t known = -1;
   };
 
   void start(detail::stage_program const& what, std::span<samples const> batches, mode how) {
@@ -185,9 +218,9 @@ class staged_engine {
   }
 
   template <class Hooks>
-  view look(std::span<samples const> batch, purpose why, Hooks& hooks) {
+  view look(std::span<samples const> batch, purpose why, Hooks& hooks, std::int64_t known = -1) {
     auto const& list = programs_.for_looking();
-    start(list, batch, {{}, 0, why});
+    start(list, batch, {{}, 0, why, {}, known});
     view out;
     for (int i = 0; i < list.count(); ++i) {
       auto const& step = list.steps()[i];
@@ -299,6 +332,7 @@ class staged_engine {
     pass<Env> it{own.activations, scratch_, own.batch, now_.key, version_,       now_.weight,
                  now_.purpose,    {},       groups,    index,    rows_of_sample_};
     it.precision = precision_;
+    it.known = now_.known;
     return it;
   }
   template <class Body>
@@ -342,6 +376,7 @@ class staged_engine {
   std::unique_ptr<detail::stage_mail<Env>> mail_;  // to other stages, if there are any
   std::function<void(schedule::step const&, bool)> watch_;
   std::uint64_t version_ = 1;
+  std::int64_t known_ = 0, served_ = 0;  // positions and samples of predict_more()
   precision_state<typename Env::precision>* precision_ = nullptr;
 };
 

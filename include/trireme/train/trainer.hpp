@@ -166,6 +166,14 @@ class basic_trainer {
     return predict(make_samples(tensor_view(features), tensor_view<float const>{}));
   }
   [[nodiscard]] tensor<float> predict(samples const& batch) requires predicts { return run_.model.predict(batch); }
+  /// The same for tokens (samples, positions) that follow those of the calls before: each position is computed once, in
+  /// time that grows with those before it only in attention. forget(), a step or new parameters begin anew.
+  /// @example auto logits = trainer.predict_more(prompt); while (...) logits = trainer.predict_more(drawn(logits));
+  /// @see     staged_engine::predict_more
+  [[nodiscard]] tensor<float> predict_more(samples const& batch) requires staged {
+    return run_.model.predict_more(batch);
+  }
+  void forget() noexcept requires staged { engine().forget(); }
 
   /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model, and one that
   /// has brought its parameters' start, keeps them). Without this call the seed is 0.

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/latent_attention.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 04236972041ba431053095f931b3e89c2d7b051f07315243c335bde2646c0ac0
+// SHA-256 of the sources: 4f86298fa6bb236ed05e70b86f79578465a951f1b63d1880aa133a7cecd2606c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -97,7 +97,7 @@ class latent_attention_node final : public node<Env> {
                            angles(pass), how);
     auto const wide =
         how.width() == how.values ? y : pass.scratch.template take<value>({rows, shape_of(pass).channels});
-    attend_all(pass, wide, state, shape_of(pass), site(pass), unseen);
+    attend_all(pass, wide, state, shape_of(pass), site(pass), unseen, cache_);
     if (how.width() != how.values) {
       kernels::copy_columns(y.reshaped({rows * how.heads, how.values}), 0,
                             wide.reshaped({rows * how.heads, how.width()}), 0, how.values);
@@ -217,6 +217,7 @@ class latent_attention_node final : public node<Env> {
   interval heads_{};
   chain_node<Env> queries_, down_, pairs_;
   per_slot<saved> kept_;
+  attention_cache<Env> cache_;
 };
 
 }  // namespace detail

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/any_trainer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: e9d3663152697c1f5767c6a082a61d56aaddef952633eb92e608ea8c97ef5fcc
+// SHA-256 of the sources: 9c038538810b999eb52ccb63ffe587b54151d72b4e8cb2c3c1657944015edaf4
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,6 +27,8 @@ class any_trainer {
   virtual fit_report fit(data::any_dataset const& data, fit_options const& options) = 0;
   [[nodiscard]] virtual double evaluate(data::any_dataset const& data, std::int64_t batch) = 0;
   [[nodiscard]] virtual tensor<float> predict(samples const& batch) = 0;
+  [[nodiscard]] virtual tensor<float> predict_more(samples const& batch) = 0;
+  virtual void forget() noexcept = 0;
   virtual void on_step(std::function<void(step_report const&)> f) = 0;
   virtual void request_stop() noexcept = 0;
   virtual void record(observe::timeline& timeline) = 0;
@@ -65,6 +67,16 @@ class typed_trainer final : public any_trainer {
   }
   double evaluate(data::any_dataset const& data, std::int64_t batch) override { return trainer_.evaluate(data, batch); }
   tensor<float> predict(samples const& batch) override { return trainer_.predict(batch); }
+  tensor<float> predict_more([[maybe_unused]] samples const& batch) override {
+    if constexpr (Trainer::staged) {
+      return trainer_.predict_more(batch);
+    } else {
+      throw config_error("trireme::any_trainer: the model is no staged one, which alone keeps what came before");
+    }
+  }
+  void forget() noexcept override {
+    if constexpr (Trainer::staged) trainer_.forget();
+  }
   void on_step(std::function<void(step_report const&)> f) override { trainer_.on_step(std::move(f)); }
   void request_stop() noexcept override { trainer_.request_stop(); }
   void record(observe::timeline& timeline) override { trainer_.record(timeline); }

@@ -4,6 +4,7 @@
 
 #include "trireme/contract/context_group.hpp"
 #include "trireme/contract/model.hpp"
+#include "trireme/nn/detail/attention_cache.hpp"
 #include "trireme/nn/node.hpp"
 #include "trireme/ops/types.hpp"
 
@@ -16,7 +17,8 @@ auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotar
   auto const table = pass.scratch.template take<typename Env::accumulate>({context, width});
   auto const& part = context_group<Env>::of(pass).part();
   for (int which = 0; which < part.stretches(); ++which) {
-    auto const at = part.own.size == 1 ? context_part::stretch{0, 0, context} : part.at(which, context);
+    auto const at =
+        part.own.size == 1 ? context_part::stretch{0, pass.first_position(), context} : part.at(which, context);
     ops::on<typename Env::space>::rotations(table.rows(at.row, at.count), at.position, base, scaling);
     if (part.own.size == 1) break;
   }
@@ -24,17 +26,22 @@ auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotar
 }
 
 /// Attention of kept.qkv, alone or over the ranks that share positions; y is written.
-/// @param seen  makes what tokens let each position see, in scratch memory; called only where samples are whole.
+/// @param seen   makes what tokens let each position see, in scratch memory; called only where samples are whole.
+/// @param cache  of this layer, for samples that go on.
 template <class Env, class Seen>
 void attend_all(pass<Env>& pass, view_of<Env> y, attention_state<Env>& kept, attention_shape const& shape,
-                ops::dropout_site const& site, Seen const& seen) {
+                ops::dropout_site const& site, Seen const& seen, attention_cache<Env>& cache) {
   if (auto& group = context_group<Env>::of(pass); group.size() > 1) {
     return group.attend(y, kept, shape, pass.activations, pass.scratch, site);
   }
-  kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
-  auto const mark = pass.scratch.mark();
-  ops::on<typename Env::space>::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site, seen());
-  pass.scratch.rewind(mark);
+  auto const attend_whole = [&] {
+    kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
+    auto const mark = pass.scratch.mark();
+    ops::on<typename Env::space>::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site, seen());
+    pass.scratch.rewind(mark);
+  };
+  if (!pass.goes_on()) return attend_whole();
+  cache.attend(pass, y, kept.qkv, shape, attend_whole);
 }
 
 /// Its gradient: dqkv is written. y is what it gave.

@@ -1,0 +1,144 @@
+// generate DIR [--prompt TEXT] [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--seed S]
+//
+// Continues a text by N tokens (200) with the model in DIR, which lies there in Hugging Face's files (config.json and
+// model.safetensors, or an index of several): what scripts/train leaves in RUN/model, say. Each token is drawn at
+// temperature T (0.7; 0 takes the likeliest), from the K likeliest ones (0: all) and of these from the likeliest that
+// have the probability P together (1). Keys and values of the tokens so far are kept, so that each is computed once.
+// Tokens are bytes.
+//
+// If DIR is -, it first trains a tiny model on a line of its own and writes it to ./model.
+//
+// test: - --tokens 60 --temperature 0
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "trireme/nn/one_of.hpp"
+#include "trireme/train/generate.hpp"
+#include "trireme/train/pretrained.hpp"
+#include "trireme/trireme.hpp"
+
+using namespace trireme;
+
+namespace {
+
+using language_model = nn::one_of<nn::gpt, nn::llama>;
+
+language_model read_model(std::string const& directory) {
+  if (nn::model_type_in(directory).starts_with("gpt")) return {nn::read_description<nn::gpt>(directory)};
+  return {nn::read_description<nn::llama>(directory)};
+}
+
+/// What tokens are: here bytes. A tokenizer would take the place of these two functions.
+std::vector<std::int32_t> encode(std::string_view text) {
+  std::vector<std::int32_t> tokens;
+  for (auto const letter : text) tokens.push_back(static_cast<unsigned char>(letter));
+  return tokens;
+}
+std::string decode(std::int32_t token) { return {static_cast<char>(static_cast<unsigned char>(token))}; }
+constexpr std::int64_t vocabulary = 256;
+
+struct options {
+  std::string directory, prompt = "The ";
+  std::int64_t tokens = 200;
+  drawing how{.temperature = 0.7};
+};
+
+template <class Number>
+Number number(std::string_view name, std::string_view given) {
+  Number out{};
+  auto const [end, problem] = std::from_chars(given.data(), given.data() + given.size(), out);
+  if (problem != std::errc{} || end != given.data() + given.size())
+    throw config_error(text(name, " is \"", given, "\"; it takes a number that is not too large"));
+  return out;
+}
+
+options parse(std::vector<std::string_view> const& given) {
+  options out;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    auto const name = given[i];
+    if (!name.starts_with("--")) {
+      if (!out.directory.empty()) throw config_error(text("what is \"", name, "\"? One directory is given"));
+      out.directory = name;
+      continue;
+    }
+    if (++i == given.size()) throw config_error(text(name, " needs a value"));
+    if (name == "--prompt")
+      out.prompt = given[i];
+    else if (name == "--tokens")
+      out.tokens = number<std::int64_t>(name, given[i]);
+    else if (name == "--temperature")
+      out.how.temperature = number<double>(name, given[i]);
+    else if (name == "--top-k")
+      out.how.top_k = number<std::int64_t>(name, given[i]);
+    else if (name == "--top-p")
+      out.how.top_p = number<double>(name, given[i]);
+    else if (name == "--seed")
+      out.how.seed = number<std::uint64_t>(name, given[i]);
+    else
+      throw config_error(text("there is no ", name));
+  }
+  if (out.directory.empty()) throw config_error("usage: generate DIR [--prompt TEXT] [--tokens N] and so on");
+  return out;
+}
+
+/// A model that has learned one line by heart, in ./model.
+void write_model() {
+  constexpr std::int64_t context = 32, samples = 64;
+  std::string const line = "The ferry crosses the river at dawn, and at dusk it comes back. ";
+  std::vector<std::int32_t> words, next;
+  for (std::int64_t sample = 0; sample < samples; ++sample) {
+    for (std::int64_t i = 0; i < context; ++i) {
+      auto const at = static_cast<std::size_t>(sample + i);
+      words.push_back(static_cast<unsigned char>(line[at % line.size()]));
+      next.push_back(static_cast<unsigned char>(line[(at + 1) % line.size()]));
+    }
+  }
+  comm::self_world world;
+  auto trainer =
+      make_trainer(nn::llama{.context = context, .layers = 2, .heads = 4, .key_heads = 2, .channels = 48, .window = 16},
+                   optim::adamw{.learning_rate = 5e-3}, world);
+  trainer.fit(data::in_memory(tensor_view<std::int32_t const>(words.data(), {samples, context}),
+                              tensor_view<std::int32_t const>(next.data(), {samples, context})),
+              {.steps = 120, .batch = 16});
+  save_pretrained(trainer, "model");
+}
+
+void run(options given) {
+  if (given.directory == "-") {
+    write_model();
+    given.directory = "model";
+  }
+  auto const model = read_model(given.directory);
+  comm::self_world world;
+  // Nothing is trained, so that there are no gradients.
+  auto trainer = make_trainer(model, optim::groups{optim::sgd{}, {{.names = "*", .frozen = true}}}, world);
+  load_pretrained(trainer, given.directory);
+  auto const context = model.with([](auto const& each) { return each.context; });
+  std::printf("%s", given.prompt.c_str());
+  generate(
+      trainer, encode(given.prompt), given.tokens, context, given.how,
+      [](std::int32_t token) {
+        std::printf("%s", decode(token).c_str());
+        std::fflush(stdout);
+        return true;
+      },
+      vocabulary);
+  std::printf("\n");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    run(parse({argv + 1, argv + argc}));
+  } catch (std::exception const& problem) {
+    std::fprintf(stderr, "generate: %s\n", problem.what());
+    return 1;
+  }
+}

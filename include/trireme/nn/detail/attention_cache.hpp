@@ -1,0 +1,90 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "trireme/contract/model.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/core/text.hpp"
+#include "trireme/nn/node.hpp"
+#include "trireme/ops/cached_attention.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::nn::detail {
+
+/// Keys and values of the positions that samples have had so far, for passes that go on with them (pass::known). With a
+/// window only the last ones that are still seen are kept, each in the place of one that is not.
+///
+/// Bytes    2 C numbers for each position of a sample, in twice as much memory at most; with a window for each of its
+///          positions. Keys that serve several queries are kept once for each query.
+/// Errors   config_error for attention that is not causal, and for memory spaces without attend_cached().
+template <class Env>
+class attention_cache {
+  using space = typename Env::space;
+  using value = typename Env::compute;
+  using kernels = ops::on<space>;
+  using view = view_of<Env>;
+
+ public:
+  /// Keeps the keys and values of these rows, which are those of positions from pass.known on.
+  /// @param attend_whole  attention among the rows themselves: all that there is to see at a sample's beginning.
+  template <class Whole>
+  void attend(pass<Env>& pass, view y, view qkv, attention_shape const& shape, Whole const& attend_whole) {
+    if (!shape.mask.causal) {
+      throw config_error(
+          "trireme::nn::attend: positions that see those behind them cannot be computed one after the other; predict() "
+          "whole samples");
+    }
+    make_room(pass.known, shape);
+    if (pass.known == 0) {
+      attend_whole();
+      for (auto row = std::max<std::int64_t>(0, shape.context - places_); row < shape.context; ++row)
+        keep(qkv, shape, row, row);
+      return;
+    }
+    for (std::int64_t row = 0; row < shape.context; ++row) {
+      auto const position = pass.known + row;
+      keep(qkv, shape, row, position);
+      attend_one(pass, y, qkv, shape, row, std::min(position + 1, places_));
+    }
+  }
+
+ private:
+  void make_room(std::int64_t known, attention_shape const& shape) {
+    constexpr std::int64_t few = 64;
+    auto const window = shape.mask.window, all = known + shape.context;
+    bool const fits = kept_.extents() == trireme::shape{shape.batch * places_, 2 * shape.channels} &&
+                      (window > 0 ? places_ == window : all <= places_);
+    if (fits) return;
+    auto const places = window > 0 ? window : std::max(few, 2 * all);
+    tensor<value, space> more({shape.batch * places, 2 * shape.channels});
+    for (std::int64_t sample = 0; sample < shape.batch && known > 0; ++sample) {
+      auto const count = std::min(known, std::min(places, places_));
+      kernels::copy(more.view().rows(sample * places, count), kept_.view().rows(sample * places_, count));
+    }
+    kept_ = std::move(more);
+    places_ = places;
+  }
+  void keep(view qkv, attention_shape const& shape, std::int64_t row, std::int64_t position) {
+    for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
+      kernels::copy_columns(kept_.view().rows(sample * places_ + position % places_, 1), 0,
+                            qkv.rows(sample * shape.context + row, 1), shape.channels, 2 * shape.channels);
+    }
+  }
+  void attend_one(pass<Env>& pass, view y, view qkv, attention_shape const& shape, std::int64_t row,
+                  std::int64_t count) {
+    using attention = ops::cached_attention_on<space>;
+    if constexpr (requires { attention::attend_cached(y, qkv, kept_.view(), shape, row, count, pass.scratch); }) {
+      attention::attend_cached(y, qkv, kept_.view(), shape, row, count, pass.scratch);
+    } else {
+      throw config_error(
+          "trireme::nn::attend: the kernels of this memory space have no attend_cached(); predict() whole samples");
+    }
+  }
+
+  tensor<value, space> kept_;  // (samples * places, 2 C): keys and values
+  std::int64_t places_ = 0;    // for positions of a sample
+};
+
+}  // namespace trireme::nn::detail

@@ -1,0 +1,109 @@
+// Trireme 0.1.0: trireme/train/generate.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: 26cddc59321c061a41d69dd3c65171ff5f993641521ae8ff2f5098f3996f56f8
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+
+// ---- trireme/train/generate.hpp
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <vector>
+
+namespace trireme {
+
+/// How a token is drawn from a model's distribution.
+struct drawing {
+  double temperature = 1;  ///< logits are divided by it; 0: always the likeliest token
+  std::int64_t top_k = 0;  ///< only so many of the likeliest tokens; 0: all
+  double top_p = 1;        ///< only the likeliest tokens that have this probability together
+  std::uint64_t seed = 0;
+};
+
+/// A token.
+///
+/// @param number  of the draw: another one draws anew, the same one draws the same.
+/// Numerics in double; of equal logits the first is the likelier one.
+/// Method   top_k [Fan et al., "Hierarchical neural story generation", 2018], top_p [Holtzman et al., "The curious case
+///          of neural text degeneration", 2020]; top_k is applied first, as in Hugging Face's transformers.
+/// Errors   config_error for a temperature or top_k below 0, a top_p that is not in (0, 1], and no logits.
+[[nodiscard]] inline std::int32_t draw(std::span<float const> logits, drawing const& how, std::uint64_t number) {
+  if (logits.empty() || !(how.temperature >= 0) || how.top_k < 0 || !(how.top_p > 0 && how.top_p <= 1)) {
+    throw config_error(text("trireme::draw: ", logits.size(), " logits, temperature ", how.temperature, ", top_k ",
+                            how.top_k, ", top_p ", how.top_p,
+                            "; there are logits, temperature and top_k are not below 0, and top_p is in (0, 1]"));
+  }
+  std::vector<std::int32_t> best(logits.size());
+  std::iota(best.begin(), best.end(), 0);
+  auto const likelier = [&](std::int32_t a, std::int32_t b) {
+    auto const x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
+    return x > y || (x == y && a < b);
+  };
+  auto const most = *std::min_element(best.begin(), best.end(), likelier);
+  if (how.temperature == 0) return most;
+  if (how.top_k > 0 || how.top_p < 1) {
+    auto const kept = how.top_k > 0 ? std::min(best.size(), static_cast<std::size_t>(how.top_k)) : best.size();
+    std::partial_sort(best.begin(), best.begin() + static_cast<std::ptrdiff_t>(kept), best.end(), likelier);
+    best.resize(kept);
+  }
+  std::vector<double> weights;
+  auto const largest = static_cast<double>(logits[static_cast<std::size_t>(most)]);
+  for (auto const each : best)
+    weights.push_back(
+        std::exp((static_cast<double>(logits[static_cast<std::size_t>(each)]) - largest) / how.temperature));
+  auto all = std::accumulate(weights.begin(), weights.end(), 0.0);
+  if (how.top_p < 1) {
+    double sum = 0;
+    std::size_t kept = 0;
+    while (kept < weights.size() && sum < how.top_p * all) sum += weights[kept++];
+    weights.resize(kept);
+    all = sum;
+  }
+  constexpr std::uint32_t site = 0xffff;
+  double left = unit_float(random_block({how.seed, 0}, site, number, 0)[0]) * all;
+  std::size_t next = 0;
+  while (next + 1 < weights.size() && (left -= weights[next]) >= 0) ++next;
+  return best[next];
+}
+
+/// Collective. Continues a text by `count` tokens and calls f(token) with each; it ends earlier if f returns false.
+/// Where the model lies on several ranks all of them call it, with the same arguments, and draw the same.
+///
+/// @param trainer  or an any_trainer; see predict_more().
+/// @param context  positions that the model takes: when they are full, it begins anew with the second half of them.
+/// @param known    so many tokens, the first ones, may be drawn; 0: all that the model knows.
+/// Errors   config_error for a text without tokens and a context below 2; those of draw() and predict_more().
+/// @example generate(trainer, tokens, 200, model.context, {.temperature = 0.8, .top_p = 0.95},
+///                   [](std::int32_t token) { std::putchar(token); return true; });
+template <class Trainer, class F>
+void generate(Trainer& trainer, std::vector<std::int32_t> tokens, std::int64_t count, std::int64_t context,
+              drawing const& how, F&& f, std::int64_t known = 0) {
+  if (tokens.empty() || context < 2) {
+    throw config_error(text("trireme::generate: a text of ", tokens.size(), " tokens and a context of ", context,
+                            "; there is a token to begin with, and a context of 2 or more"));
+  }
+  trainer.forget();
+  std::int64_t first = 0, computed = 0;
+  for (std::int64_t drawn = 0; drawn < count; ++drawn) {
+    auto const end = static_cast<std::int64_t>(tokens.size());
+    if (end - first > context) {
+      trainer.forget();
+      first = computed = end - context / 2;
+    }
+    auto const logits = trainer.predict_more(
+        make_samples(tensor_view<std::int32_t const>(tokens.data() + computed, shape{1, end - computed}),
+                     tensor_view<std::int32_t const>{}));
+    computed = end;
+    auto const row = std::span<float const>(logits.span());
+    auto const token = draw(known > 0 ? row.first(std::min(row.size(), static_cast<std::size_t>(known))) : row, how,
+                            static_cast<std::uint64_t>(drawn));
+    if (!f(token)) return;
+    tokens.push_back(token);
+  }
+}
+
+}  // namespace trireme
