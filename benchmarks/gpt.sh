@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # benchmarks/gpt.sh [options]
 #
-# Training steps of GPT-2, ours (gpt_step) and PyTorch's DDP (gpt_torch.py), run in turns so that both meet the same
-# weather. Standard output is one JSON object a line: a row of each run, then a row with the medians, the ratio
-# ours / PyTorch of each round (median, lowest, highest), and how far the runs of each system lie apart.
+# Training steps of GPT-2, or another model, ours (MODEL_step) and PyTorch's DDP (gpt_torch.py), run in turns so
+# that both meet the same weather. Standard output is one JSON object a line: a row of each run, then a row with the
+# medians, the ratio ours / PyTorch of each round (median, lowest, highest), and how far the runs of each system lie
+# apart.
 #
+#   --model gpt|llama|bert  (gpt if not given)
 #   --shape a|b             a: 6 layers x 384 channels, context 256, vocabulary 256, 8 texts a rank
-#                           b: GPT-2 124M, context 1024, 1 text a rank                        (a if not given)
+#                           b: GPT-2 124M, context 1024, 1 text a rank (llama: SmolLM2 135M, the same; bert: BERT base,
+#                              context 512, 2 texts)                                          (a if not given)
 #   --precision fp32|bf16   (fp32 if not given)
 #   --rounds N              runs of each (5); who goes first changes from round to round
 #   --steps N --warmup N    measured and unmeasured steps of a run (a: 20 and 5, b: 4 and 2)
@@ -14,16 +17,16 @@
 #
 # The interpreter is $TRIREME_PYTHON, else build/venv/bin/python; if that lacks, build/venv is made and the newest torch
 # is installed there.
-# targets: benchmark_gpt_step
+# targets: none
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 source "$root/scripts/install.bash"
 
-shape=a precision=fp32 rounds=5 steps='' warmup='' ours_only=0
+model=gpt shape=a precision=fp32 rounds=5 steps='' warmup='' ours_only=0
 fail() { echo "gpt.sh: $1" >&2; exit 2; }
 while (($#)); do
   case $1 in
-    --shape | --precision | --rounds | --steps | --warmup)
+    --model | --shape | --precision | --rounds | --steps | --warmup)
       (($# > 1)) || fail "$1 needs a value"
       declare "${1#--}=$2"
       shift ;;
@@ -33,6 +36,7 @@ while (($#)); do
   esac
   shift
 done
+[[ $model =~ ^(gpt|llama|bert)$ ]] || fail "--model is gpt, llama or bert, not '$model'"
 [[ $shape == [ab] ]] || fail "--shape is a or b, not '$shape'"
 [[ $precision == fp32 || $precision == bf16 ]] || fail "--precision is fp32 or bf16, not '$precision'"
 if [[ $shape == a ]]; then : "${steps:=20}" "${warmup:=5}"; else : "${steps:=4}" "${warmup:=2}"; fi
@@ -51,15 +55,15 @@ logged() {
   "$@" >>"$log" 2>&1 || { tail -n 20 "$log" >&2; echo "gpt.sh: $what failed; all of it is in $log" >&2; exit 1; }
 }
 
-program=$root/build/benchmark/benchmarks/gpt_step
+program=$root/build/benchmark/benchmarks/${model}_step
 build() {
   (cd "$root" && { [[ -e build/benchmark/CMakeCache.txt ]] || cmake --preset benchmark; } &&
-    cmake --build build/benchmark --target benchmark_gpt_step)
+    cmake --build build/benchmark --target "benchmark_${model}_step")
 }
 if command -v cmake >/dev/null && command -v ninja >/dev/null || [[ ! -x $program ]]; then
   need_compiler
   logged 'installing what a build needs' install_missing
-  logged 'building gpt_step' build
+  logged "building ${model}_step" build
 fi
 
 python=${TRIREME_PYTHON:-}
@@ -75,7 +79,7 @@ if ((!ours_only)) && [[ -z $python ]]; then
 fi
 ((ours_only)) || "$python" -c 'import torch' 2>>"$log" || fail "$python cannot import torch (see $log)"
 
-arguments=(--shape "$shape" --precision "$precision" --steps "$steps" --warmup "$warmup")
+arguments=(--model "$model" --shape "$shape" --precision "$precision" --steps "$steps" --warmup "$warmup")
 speed_of() { sed -nE 's/.*"tokens_per_second": *([0-9.eE+]+).*/\1/p' <<<"$1"; }
 ours=() peers=()
 # measure ARRAY COMMAND...: prints the row of a run, and keeps its speed.
@@ -103,7 +107,7 @@ for ((round = 0; round < rounds; ++round)); do
 done
 
 # The median, and (highest - lowest) / median.
-awk -v shape="$shape" -v precision="$precision" -v ours="${ours[*]}" -v peers="${peers[*]:-}" '
+awk -v model="$model" -v shape="$shape" -v precision="$precision" -v ours="${ours[*]}" -v peers="${peers[*]:-}" '
   function order(list, n,    i, j, x) {
     for (i = 2; i <= n; ++i) {
       x = list[i]
@@ -116,7 +120,8 @@ awk -v shape="$shape" -v precision="$precision" -v ours="${ours[*]}" -v peers="$
     n = split(ours, a); m = split(peers, b)
     for (i = 1; i <= n; ++i) { a[i] += 0; if (m) { b[i] += 0; ratio[i] = a[i] / b[i] } }
     order(a, n)
-    printf "{\"row\": \"summary\", \"shape\": \"%s\", \"precision\": \"%s\", \"rounds\": %d, ", shape, precision, n
+    printf "{\"row\": \"summary\", \"model\": \"%s\", \"shape\": \"%s\", ", model, shape
+    printf "\"precision\": \"%s\", \"rounds\": %d, ", precision, n
     printf "\"trireme_tokens_per_second\": %.1f, \"trireme_spread\": %.3f", median(a, n), (a[n] - a[1]) / median(a, n)
     if (m) {
       order(b, m); order(ratio, m)

@@ -1,101 +1,21 @@
-// Training steps of a GPT, one rank a core: tokens a second as one JSON object.
-//
-//   gpt_step --shape a|b --precision fp32|bf16 [--parallel data|zero1] [--ranks N] [--steps N] [--warmup N]
+// Training steps of a GPT (model_steps.hpp says how, and with which options).
 //
 // Shape a: 6 layers x 384 channels, 6 heads, context 256, vocabulary 256, batch 8 a rank. Shape b: GPT-2 124M, 12 x
-// 768, 12 heads, vocabulary 50257, context 1024, batch 1 a rank. Tokens are random; a step is everything: loader,
-// forward, backward, exchange, norm, AdamW. Afterwards all ranks together measure the limit of a core (limits.hpp);
-// "share_of_limit" compares with it the products of a step, attention's causal half included.
-
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <map>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "limits.hpp"
-#include "random_tokens.hpp"
-#include "trireme/trireme.hpp"
-
-using namespace trireme;
+// 768, 12 heads, vocabulary 50257, context 1024, batch 1 a rank.
+#include "model_steps.hpp"
 
 namespace {
 
-struct setting {
-  nn::gpt model;
-  std::int64_t batch;  // a rank
-};
-
-template <class Parallel, class Precision>
-void measure(std::map<std::string, std::string> const& options, setting const& what, Parallel parallel,
-             Precision precision) {
-  int const ranks = std::atoi(options.at("ranks").c_str());
-  std::int64_t const warmup = std::atoll(options.at("warmup").c_str());
-  std::int64_t const steps = std::atoll(options.at("steps").c_str());
-  launch(comm::threads{.ranks = ranks, .deadline = std::chrono::minutes(10)}, [&](auto& world) {
-    auto trainer = make_trainer(what.model, optim::adamw{.learning_rate = 1e-4}, world, parallel, precision);
-    random_tokens const data{what.model.context, what.model.vocabulary};
-    using clock = std::chrono::steady_clock;
-    std::vector<double> seconds;
-    auto last = clock::now();
-    auto start = last;
-    trainer.on_step([&](step_report const& done) {
-      auto const now = clock::now();
-      if (done.step < warmup) start = now;
-      if (done.step >= warmup) seconds.push_back(std::chrono::duration<double>(now - last).count());
-      last = now;
-    });
-    auto const report = trainer.fit(data, {.steps = warmup + steps, .batch = what.batch * ranks});
-    auto const whole = std::chrono::duration<double>(last - start).count();
-    world.barrier();
-    std::vector<double> limit{product_limit(ops::detected(), std::is_same_v<Precision, precision::bf16>)};
-    world.all_reduce(tensor_view{limit}, reduction::sum{});
-    double const gflops = limit[0];
-    if (world.rank() != 0) return;
-    auto const& model = what.model;
-    auto const channels = static_cast<double>(model.channels);
-    auto const layers = static_cast<double>(model.layers);
-    double const flops_per_token =
-        6 * (12 * layers * channels * channels + static_cast<double>(model.vocabulary) * channels +
-             layers * channels * static_cast<double>(model.context));
-    std::sort(seconds.begin(), seconds.end());
-    double const tokens = static_cast<double>(what.batch * ranks * what.model.context);
-    std::printf(
-        "{\"system\":\"trireme\",\"version\":\"%s\",\"shape\":\"%s\",\"precision\":\"%s\",\"parallel\":\"%s\","
-        "\"ranks\":%d,"
-        "\"steps\":%lld,\"tokens_per_second\":%.1f,\"tokens_per_second_median\":%.1f,\"tokens_per_second_best\":%.1f,"
-        "\"limit_gflops_per_core\":%.0f,\"share_of_limit\":%.3f,\"loss\":%.4f,\"activation_mib\":%.1f}\n",
-        TRIREME_VERSION, options.at("shape").c_str(), options.at("precision").c_str(), options.at("parallel").c_str(),
-        ranks, static_cast<long long>(steps), tokens * static_cast<double>(steps) / whole,
-        tokens / seconds[seconds.size() / 2], tokens / seconds.front(), gflops / ranks,
-        flops_per_token * tokens * static_cast<double>(steps) / whole / (gflops * 1e9), report.last_loss,
-        static_cast<double>(trainer.engine().peak_bytes()) / 1048576.0);
-  });
+steps::setting<trireme::nn::gpt> of(trireme::nn::gpt const& model, std::int64_t batch) {
+  auto const c = static_cast<double>(model.channels);
+  return {model, batch, 12 * static_cast<double>(model.layers) * c * c + static_cast<double>(model.vocabulary) * c,
+          model.context / 2};
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::map<std::string, std::string> options{
-      {"shape", "a"},        {"precision", "fp32"},
-      {"parallel", "zero1"}, {"steps", "8"},
-      {"warmup", "2"},       {"ranks", std::to_string(std::max(1U, std::thread::hardware_concurrency()))}};
-  for (int i = 1; i + 1 < argc; i += 2) options[std::string(argv[i]).substr(2)] = argv[i + 1];
-  setting const a{{.vocabulary = 256, .context = 256, .layers = 6, .heads = 6, .channels = 384}, 8};
-  setting const b{{.vocabulary = 50257, .context = 1024, .layers = 12, .heads = 12, .channels = 768}, 1};
-  auto const& what = options.at("shape") == "b" ? b : a;
-  auto const with = [&](auto parallel) {
-    if (options.at("precision") == "bf16") return measure(options, what, parallel, precision::bf16{});
-    return measure(options, what, parallel, precision::fp32{});
-  };
-  try {
-    options.at("parallel") == "data" ? with(parallel::data{}) : with(parallel::zero<1>{});
-  } catch (std::exception const& problem) {
-    std::fprintf(stderr, "gpt_step: %s\n", problem.what());
-    return 1;
-  }
-  return 0;
+  return steps::run(argc, argv, "gpt",
+                    of({.vocabulary = 256, .context = 256, .layers = 6, .heads = 6, .channels = 384}, 8),
+                    of({.vocabulary = 50257, .context = 1024, .layers = 12, .heads = 12, .channels = 768}, 1));
 }

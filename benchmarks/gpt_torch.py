@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The peer of gpt_step: the same GPT-2 training step in PyTorch, under DistributedDataParallel.
+"""The peer of gpt_step, llama_step and bert_step: the same training step in PyTorch, under DistributedDataParallel.
 
 One process a core, each pinned to its core and with one thread; gloo between them. Plain torch as its users write it
 when they care for speed: fused attention (scaled_dot_product_attention), fused AdamW, gradients as views of DDP's
 buckets, huge pages. Each rank draws its batches before the clock starts. Prints one JSON row from rank 0:
 
-    {"system": "pytorch", "shape": "a", "precision": "fp32", "mode": "fp32", "tokens_per_second": ..., ...}
+    {"system": "pytorch", "model": "gpt", "shape": "a", "precision": "fp32", "mode": "fp32", "tokens_per_second": ...}
 
 tokens_per_second is over the whole of the measured steps. In bf16 there are two usual ways: `autocast` (parameters
 stay fp32, products run in bf16) and `parameters` (all of the model is bf16). By default a few steps of each are timed
@@ -39,12 +39,33 @@ class Shape:
     context: int
     vocabulary: int
     batch: int  # a rank
+    key_heads: int = 0  # of a LLaMA
+    hidden: int = 0  # of a LLaMA's mlp
 
 
 SHAPES = {
-    "a": Shape(layers=6, channels=384, heads=6, context=256, vocabulary=256, batch=8),
-    "b": Shape(layers=12, channels=768, heads=12, context=1024, vocabulary=50257, batch=1),  # GPT-2 124M
+    "gpt": {
+        "a": Shape(layers=6, channels=384, heads=6, context=256, vocabulary=256, batch=8),
+        "b": Shape(layers=12, channels=768, heads=12, context=1024, vocabulary=50257, batch=1),  # GPT-2 124M
+    },
+    "llama": {
+        "a": Shape(layers=6, channels=384, heads=6, context=256, vocabulary=256, batch=8, key_heads=2, hidden=1024),
+        "b": Shape(layers=30, channels=576, heads=9, context=1024, vocabulary=49152, batch=1, key_heads=3,
+                   hidden=1536),  # SmolLM2 135M
+    },
+    "bert": {
+        "a": Shape(layers=6, channels=384, heads=6, context=256, vocabulary=256, batch=8),
+        "b": Shape(layers=12, channels=768, heads=12, context=512, vocabulary=30522, batch=2),  # BERT base
+    },
 }
+
+
+def initialise(model):
+    for name, parameter in model.named_parameters():
+        if parameter.dim() >= 2:
+            nn.init.normal_(parameter, std=0.02)
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)
 
 
 class Block(nn.Module):
@@ -76,11 +97,7 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(shape.channels)
         self.head = nn.Linear(shape.channels, shape.vocabulary, bias=False)
         self.head.weight = self.tokens.weight
-        for name, parameter in self.named_parameters():
-            if parameter.dim() >= 2:
-                nn.init.normal_(parameter, std=0.02)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+        initialise(self)
 
     def forward(self, tokens, targets):  # both (B,T)
         x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
@@ -88,12 +105,104 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+class LlamaBlock(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.width = shape.channels // shape.heads
+        self.parts = [shape.channels, shape.key_heads * self.width, shape.key_heads * self.width]
+        self.norm_1 = nn.RMSNorm(shape.channels, eps=1e-5)
+        self.qkv = nn.Linear(shape.channels, sum(self.parts), bias=False)
+        self.merge = nn.Linear(shape.channels, shape.channels, bias=False)
+        self.norm_2 = nn.RMSNorm(shape.channels, eps=1e-5)
+        self.gate_up = nn.Linear(shape.channels, 2 * shape.hidden, bias=False)
+        self.narrow = nn.Linear(shape.hidden, shape.channels, bias=False)
+
+    def forward(self, x, cos, sin):  # (B,T,C), (T,C/H)
+        b, t, c = x.shape
+        q, k, v = (part.view(b, t, -1, self.width).transpose(1, 2)
+                   for part in self.qkv(self.norm_1(x)).split(self.parts, dim=2))  # (B,H,T,C/H)
+
+        def rotated(z):
+            first, second = z.chunk(2, dim=-1)
+            return (z * cos + torch.cat((-second, first), dim=-1) * sin).to(z.dtype)
+
+        y = F.scaled_dot_product_attention(rotated(q), rotated(k), v, is_causal=True, enable_gqa=True)
+        x = x + self.merge(y.transpose(1, 2).reshape(b, t, c))
+        gate, up = self.gate_up(self.norm_2(x)).chunk(2, dim=-1)
+        return x + self.narrow(F.silu(gate) * up)
+
+
+class Llama(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.tokens = nn.Embedding(shape.vocabulary, shape.channels)
+        self.blocks = nn.ModuleList(LlamaBlock(shape) for _ in range(shape.layers))
+        self.norm = nn.RMSNorm(shape.channels, eps=1e-5)
+        self.head = nn.Linear(shape.channels, shape.vocabulary, bias=False)
+        self.head.weight = self.tokens.weight
+        width = shape.channels // shape.heads
+        angles = torch.outer(torch.arange(shape.context), 10000.0 ** (-torch.arange(0, width, 2) / width)).repeat(1, 2)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+        initialise(self)
+
+    def forward(self, tokens, targets):  # both (B,T)
+        x = self.tokens(tokens)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
+
+
+class BertBlock(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.heads = shape.heads
+        self.qkv = nn.Linear(shape.channels, 3 * shape.channels)
+        self.merge = nn.Linear(shape.channels, shape.channels)
+        self.norm_1 = nn.LayerNorm(shape.channels, eps=1e-12)
+        self.widen = nn.Linear(shape.channels, 4 * shape.channels)
+        self.narrow = nn.Linear(4 * shape.channels, shape.channels)
+        self.norm_2 = nn.LayerNorm(shape.channels, eps=1e-12)
+
+    def forward(self, x):  # (B,T,C)
+        b, t, c = x.shape
+        q, k, v = (part.view(b, t, self.heads, c // self.heads).transpose(1, 2)
+                   for part in self.qkv(x).split(c, dim=2))  # (B,H,T,C/H)
+        y = F.scaled_dot_product_attention(q, k, v)
+        x = self.norm_1(x + self.merge(y.transpose(1, 2).reshape(b, t, c)))
+        return self.norm_2(x + self.narrow(F.gelu(self.widen(x))))
+
+
+class Bert(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.tokens = nn.Embedding(shape.vocabulary, shape.channels)
+        self.positions = nn.Embedding(shape.context, shape.channels)
+        self.segments = nn.Embedding(2, shape.channels)
+        self.norm = nn.LayerNorm(shape.channels, eps=1e-12)
+        self.blocks = nn.Sequential(*(BertBlock(shape) for _ in range(shape.layers)))
+        self.transform = nn.Linear(shape.channels, shape.channels)
+        self.transform_norm = nn.LayerNorm(shape.channels, eps=1e-12)
+        self.head = nn.Linear(shape.channels, shape.vocabulary)
+        self.head.weight = self.tokens.weight
+        initialise(self)
+
+    def forward(self, tokens, targets):  # both (B,T); targets are -100 where no word is asked for
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1])) + self.segments.weight[0]
+        x = self.blocks(self.norm(x))
+        logits = self.head(self.transform_norm(F.gelu(self.transform(x))))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+MODELS = {"gpt": GPT, "llama": Llama, "bert": Bert}
+
+
 class Training:
     """A model with its optimizer, in one way of doing one precision."""
 
     def __init__(self, shape, mode, options):
         torch.manual_seed(0)
-        model = GPT(shape)
+        model = MODELS[options.model](shape)
         if mode == "parameters":
             model = model.bfloat16()
         self.autocast = mode == "autocast"
@@ -153,10 +262,13 @@ def run(rank, ranks, cores, store, options):
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
-    shape = SHAPES[options.shape]
+    shape = SHAPES[options.model][options.shape]
     generator = torch.Generator().manual_seed(rank)
     texts = [torch.randint(shape.vocabulary, (shape.batch, shape.context + 1), generator=generator) for _ in range(8)]
     batches = [(text[:, :-1].contiguous(), text[:, 1:].contiguous()) for text in texts]
+    if options.model == "bert":  # one word of seven is asked for
+        for _, targets in batches:
+            targets[:, torch.arange(shape.context) % 7 != 0] = -100
 
     mode = "fp32"
     if options.precision == "bf16":
@@ -166,8 +278,9 @@ def run(rank, ranks, cores, store, options):
     if rank == 0:
         tokens = ranks * shape.batch * shape.context
         print(json.dumps({
-            "system": "pytorch", "version": torch.__version__, "shape": options.shape, "precision": options.precision,
-            "mode": mode, "compiled": options.compile, "fused_adamw": training.fused, "ranks": ranks,
+            "system": "pytorch", "version": torch.__version__, "model": options.model, "shape": options.shape,
+            "precision": options.precision, "mode": mode, "compiled": options.compile,
+            "fused_adamw": training.fused, "ranks": ranks,
             "parameters": sum(p.numel() for p in training.model.parameters()), "tokens_per_step": tokens,
             "steps": options.steps, "tokens_per_second": round(tokens * options.steps / sum(seconds), 1),
             "tokens_per_second_best": round(tokens / min(seconds), 1),
@@ -176,8 +289,9 @@ def run(rank, ranks, cores, store, options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="GPT-2 training steps in PyTorch DDP; prints one JSON row")
-    parser.add_argument("--shape", choices=SHAPES, default="a", help="a: 6 x 384, context 256; b: GPT-2 124M")
+    parser = argparse.ArgumentParser(description="training steps in PyTorch DDP; prints one JSON row")
+    parser.add_argument("--model", choices=MODELS, default="gpt")
+    parser.add_argument("--shape", choices="ab", default="a", help="a: 6 x 384, context 256; b: see SHAPES")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--bf16", choices=("faster", "autocast", "parameters"), default="faster")
     parser.add_argument("--steps", type=int, default=10)

@@ -6,10 +6,12 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/trireme.hpp"
 
-/// Sample s is a function of s: random numbers below the vocabulary, each the target of the one before.
+/// Sample s is a function of s: random numbers below the vocabulary, each the target of the one before. With `asked`
+/// below 1 only about so many positions have a target, which the others say by -1.
 struct random_tokens {
   std::int64_t context;
   std::int64_t vocabulary;
+  double asked = 1;
   [[nodiscard]] std::int64_t size() const { return 4096; }
   [[nodiscard]] trireme::dtype input_type() const { return trireme::dtype::i32; }
   [[nodiscard]] trireme::dtype target_type() const { return trireme::dtype::i32; }
@@ -25,7 +27,7 @@ struct random_tokens {
     for (auto const id : ids) {
       for (std::int64_t t = 0; t < context; ++t) {
         *in++ = token(id, t);
-        *out++ = token(id, t + 1);
+        *out++ = asked < 1 && t % static_cast<std::int64_t>(1 / asked) != 0 ? -1 : token(id, t + 1);
       }
     }
   }

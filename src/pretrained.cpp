@@ -1,2 +1,4 @@
 // Models in the files of others.
 #include "trireme/nn/pretrained.ipp"
+
+#include "trireme/nn/deepseek_files.ipp"

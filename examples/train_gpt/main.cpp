@@ -142,9 +142,9 @@ struct plan {
   /// What it takes on a machine with `here` of the ranks and with so many sequences to train on.
   [[nodiscard]] memory_need need(int ranks, int here, std::int64_t known) const {
     auto const parts = std::max<std::int64_t>(1, micro_batches > 0 ? micro_batches : micro_batches_on(ranks));
-    return {.parameters = model.with([](auto const& each) { return model_choice::parameters(each); }),
-            .channels = model.with([](auto const& each) { return static_cast<double>(each.channels); }),
-            .layers = model.with([](auto const& each) { return static_cast<double>(each.layers); }),
+    return {.parameters = model.model.with([](auto const& each) { return model_choice::parameters(each); }),
+            .channels = model.model.with([](auto const& each) { return static_cast<double>(each.channels); }),
+            .layers = model.model.with([](auto const& each) { return static_cast<double>(each.layers); }),
             .context = static_cast<double>(context),
             .sequences = std::ceil(static_cast<double>(std::min(batch, known)) / static_cast<double>(parts)),
             .ranks = static_cast<double>(ranks),
@@ -653,10 +653,11 @@ int train(options& given) {
   auto const begun = given.resume() && files.exists("config.json");
   if (given.resume() && given.was_given("from") && !begun)
     throw config_error("--from begins a run, but this one began without it; leave it out beside --resume");
-  plan const what(
-      given, given.text("from").empty()
-                 ? model_choice::described_by(given, tokens.vocabulary())
-                 : model_choice::from_files(given, begun ? files.directory : given.text("from"), tokens.vocabulary()));
+  auto const chosen =
+      given.text("from").empty()
+          ? model_choice::described_by(given, tokens.vocabulary())
+          : model_choice::from_files(given, begun ? files.directory : given.text("from"), tokens.vocabulary());
+  plan const what(given, model_choice::with_changes(given, chosen));
   preemption_notice const notice(given.text("preemption-notice"), comm::reports(""));
   late_calls const late(what.files.directory);
   expect_room(what.need(world_ranks, ranks_here, 0));

@@ -12,11 +12,14 @@
 #include "trireme/core/text.hpp"
 #include "trireme/nn/gpt.hpp"
 #include "trireme/nn/llama.hpp"
+#include "trireme/nn/lora.hpp"
 #include "trireme/nn/one_of.hpp"
 #include "trireme/nn/pretrained.hpp"
 
 /// The models to choose from at run time: one type, so that trainers are compiled once.
-using language_model = trireme::nn::one_of<trireme::nn::gpt, trireme::nn::llama>;
+using whole_model = trireme::nn::one_of<trireme::nn::gpt, trireme::nn::llama>;
+/// The same, with low-rank changes if there are any.
+using language_model = trireme::nn::lora_of<whole_model>;
 
 namespace model_choice {
 
@@ -29,7 +32,7 @@ inline void expect_not_given(options const& given, std::initializer_list<char co
 
 /// The model that --model, --layers and so on describe.
 /// @param tokens  how many different ones there are.
-inline language_model described_by(options const& given, std::int64_t tokens) {
+inline whole_model described_by(options const& given, std::int64_t tokens) {
   using namespace trireme;
   auto const layers = given.number("layers", 1), heads = given.number("heads", 1);
   auto const channels = given.number("channels", 1), context = given.number("context", 2);
@@ -56,9 +59,9 @@ inline language_model described_by(options const& given, std::int64_t tokens) {
 }
 
 /// The model that lies in a directory, in Hugging Face's files.
-inline language_model in_directory(std::string const& directory) {
+inline whole_model in_directory(std::string const& directory) {
   using namespace trireme;
-  language_model out;
+  whole_model out;
   if (nn::model_type_in(directory).starts_with("gpt")) {
     out.chosen = nn::read_description<nn::gpt>(directory);
   } else {
@@ -70,7 +73,7 @@ inline language_model in_directory(std::string const& directory) {
 /// The model of --from, and what other options change about it: settles --context, and dropout if it is given.
 /// @param directory  where config.json lies: that of --from, or of the run that began with it.
 /// @param tokens  how many different ones there are.
-inline language_model from_files(options& given, std::string const& directory, std::int64_t tokens) {
+inline whole_model from_files(options& given, std::string const& directory, std::int64_t tokens) {
   using namespace trireme;
   expect_not_given(given, {"model", "layers", "heads", "channels", "kv-heads", "hidden", "experts", "experts-a-token"},
                    "is what the model of --from has; leave it out");
@@ -99,6 +102,19 @@ inline language_model from_files(options& given, std::string const& directory, s
   return model;
 }
 
+/// What --lora says about the model of --from.
+inline language_model with_changes(options const& given, whole_model model) {
+  using namespace trireme;
+  auto const rank = given.number("lora", 0);
+  if (rank == 0) {
+    expect_not_given(given, {"lora-alpha", "lora-layers"}, "goes with --lora; leave it out");
+  } else if (given.text("from").empty()) {
+    throw config_error("--lora changes a model that has been trained; give its directory by --from");
+  }
+  return nn::lora(std::move(model),
+                  {.rank = rank, .alpha = given.real("lora-alpha"), .layers = given.text("lora-layers")});
+}
+
 /// How many parameters it has; in doubles, in which no product of sizes overflows.
 inline double parameters(trireme::nn::gpt const& model) {
   auto const c = static_cast<double>(model.channels), experts = static_cast<double>(model.experts);
@@ -109,7 +125,8 @@ inline double parameters(trireme::nn::gpt const& model) {
 inline double parameters(trireme::nn::llama const& model) {
   auto const c = static_cast<double>(model.channels), keys = static_cast<double>(model.keys());
   auto const hidden = model.hidden > 0 ? static_cast<double>(model.hidden) : 8 * c / 3;
-  auto const block = 2 * c * c * (1 + keys / static_cast<double>(model.heads)) + 3 * c * hidden + 2 * c;
+  auto const rows = (static_cast<double>(model.heads) + keys) * static_cast<double>(model.width());
+  auto const block = 2 * c * rows + 3 * c * hidden + 2 * c;
   auto const tables = c * static_cast<double>(model.vocabulary) * (model.tied ? 1 : 2);
   return tables + c + static_cast<double>(model.layers) * block;
 }

@@ -43,7 +43,13 @@ class options {
     add("model", "gpt", "M", "gpt | llama (GPT-2's blocks, or LLaMA's)");
     add("from", "", "DIR",
         "begin with the model and the parameters in Hugging Face's files: config.json and model.safetensors, or an "
-        "index of several (GPT-2, LLaMA, Qwen 2, Mistral)");
+        "index of several (GPT-2, Llama, Qwen 2 and 3, Mistral)");
+    add("lora", "0", "RANK",
+        "with --from: train only low-rank changes of its linear layers, of this rank; model/ has them in its weights "
+        "(0 = train all parameters)");
+    add("lora-alpha", "16", "A", "changes are multiplied by alpha / rank");
+    add("lora-layers", "*", "NAMES",
+        "which layers: patterns of names or of their ends, separated by spaces: \"self_attn.* down_proj\"");
     add("layers", "4", "N", "blocks of the model");
     add("heads", "4", "N", "attention heads of a block");
     add("channels", "192", "N", "width of the residual stream; divisible by the heads");

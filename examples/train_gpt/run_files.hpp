@@ -136,8 +136,9 @@ inline bool run_files::can_be_resumed() const {
 inline void write_model(std::string const& run_directory, language_model const& model, token_choice const& tokens,
                         trireme::any_trainer& trainer, bool writes) {
   trireme::nn::pretrained_writer out(model.in_files());
+  auto merged = model.merged([&](std::string const& name, std::span<float const> values) { out.add(name, values); });
   trainer.for_each_parameter([&](std::string const& name, trireme::shape const&, std::span<float const> values) {
-    if (writes) out.add(name, values);
+    if (writes) merged(name, values);
   });
   if (!writes) return;
   auto const directory = trireme::formats::directory(run_directory).make("model");

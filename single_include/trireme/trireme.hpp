@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3e3cefac01e99eaba5def7106eb399ff5ded52256818f5dafe4f8ef51a1125e7
+// SHA-256 of the sources: 974f706466733e56ada777470e14dadc7dcd784331899545c907bfae4a8d5693
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -58,8 +58,7 @@ struct bfloat16 {
 /// An IEEE binary16 number: 11 bits of precision up to 65504. Storage only; arithmetic happens in float.
 ///
 /// Numerics  converts from float by rounding to nearest, ties to even; subnormals are kept, NaN stays NaN. The same
-/// bits
-///           as the instructions of CPUs (F16C) and GPUs give.
+///           bits as the instructions of CPUs (F16C) and GPUs give.
 struct float16 {
   std::uint16_t bits = 0;
 
@@ -1810,6 +1809,11 @@ struct parameter_info {
   /// value), whatever the optimizer. The layer adds to its gradient, in each micro-batch, pass.weight times the number
   /// of samples times what it has measured; neither norm nor clipping sees it.
   double running = 0;
+  /// With `running`: only the signs of what is measured count, and nobody divides by samples. In a step value moves by
+  /// running against the sign of the sum of what layers have added to the gradient. Whole numbers, whose sums are
+  /// exact, make the same of any order of ranks.
+  bool by_sign = false;
+  bool frozen = false;  ///< nobody trains it: it has values alone, see optim::groups
 
   [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
   [[nodiscard]] shape const& whole_extents() const noexcept { return is_part() ? whole : extents; }
@@ -2093,6 +2097,14 @@ struct token_mask {
     return separator >= 0 && token == separator;
   }
   friend bool operator==(token_mask const&, token_mask const&) = default;
+};
+
+/// How rows choose experts by scores of their own, each between 0 and 1.
+struct scored_choice {
+  std::int64_t groups = 1;         ///< of experts, of equal sizes
+  std::int64_t chosen_groups = 1;  ///< from which a row chooses: those whose best two experts have the largest sum
+  double scale = 1;                ///< of the weights of a row's choices, whose sum it is
+  friend bool operator==(scored_choice const&, scored_choice const&) = default;
 };
 
 /// How the angles of rotary positions are made slower, for samples longer than those of an earlier training.
@@ -10265,8 +10277,13 @@ template <class M>
 concept has_model_forward = has_purposeful_forward<M> || requires(M& model, samples const& batch) {
   { model.forward(batch) } -> std::convertible_to<double>;
 };
+/// With a loss scale as well it is a model for mixed precision; see contract/casting_model.hpp.
 template <class M>
-concept has_model_backward = requires(M& model, detail::ready_nothing ready) {
+concept has_scaled_backward = requires(M& model, detail::ready_nothing ready) {
+  model.backward(ready, double{});
+};
+template <class M>
+concept has_model_backward = has_scaled_backward<M> || requires(M& model, detail::ready_nothing ready) {
   model.backward(ready);
 };
 
@@ -10308,9 +10325,9 @@ concept leaves_parameters_out = requires {
 /// Told      forward is told what the pass is for: `train` (backward follows; drop out, update buffers) or `evaluate`
 ///           (the loss alone). Outputs are asked for by predict(samples), without targets, if there is one.
 /// May have  predict, see has_model_predict; frozen parameters, see has_frozen (their gradient may be an empty view);
-///           parameters that a pass does not use, see leaves_parameters_out; buffers, see has_buffers: they are in
-///           checkpoints and hashes, and are shared before a trainer evaluates, saves or hashes, and at the end of
-///           fit(), not in every step.
+///           parameters that a pass does not use, see leaves_parameters_out; mixed precision, see casts_inside;
+///           buffers, see has_buffers: they are in checkpoints and hashes, and are shared before a trainer evaluates,
+///           saves or hashes, and at the end of fit(), not in every step.
 /// Numerics  values and gradients of the trainer's element type (float with precision::fp32) are exchanged and updated
 ///           where they are. Narrower ones (bf16, half; float under fp64), in any mixture, are the model's own mixed
 ///           precision: the trainer keeps a master value of its own type, exchanges gradients in it, and rounds each
@@ -10423,153 +10440,52 @@ void emit_block(Emit& emit, Block const& block, bool saves_its_input_only) {
 // ---- trireme/nn/expression.hpp
 #include <tuple>
 
-// ---- trireme/contract/context_group.hpp
+// ---- trireme/core/pattern.hpp
 namespace trireme {
 
-/// Which positions of each sample a rank of a context group has, all samples alike: rank r has stretch r of as
-/// many equal ones as there are ranks, or, balanced, stretch r from either end, of twice as many. Causal attention
-/// costs a position the more the later it is; so balanced parts cost the same.
-struct context_part {
-  share own{};
-  bool balanced = false;
-  friend bool operator==(context_part const&, context_part const&) = default;
-
-  struct stretch {
-    std::int64_t row = 0;       ///< where it begins among the rows of a sample that lie here
-    std::int64_t position = 0;  ///< and in the whole sample
-    std::int64_t count = 0;
-    friend bool operator==(stretch const&, stretch const&) = default;
-  };
-  [[nodiscard]] constexpr int stretches() const noexcept { return balanced ? 2 : 1; }
-  /// The positions of a whole sample are a multiple of this.
-  [[nodiscard]] constexpr std::int64_t pieces() const noexcept { return std::int64_t{own.size} * stretches(); }
-  /// @param here  rows of a sample that lie here.
-  [[nodiscard]] constexpr stretch at(int which, std::int64_t here) const noexcept {
-    auto const count = here / stretches();
-    auto const piece = which == 0 ? own.rank : 2 * own.size - 1 - own.rank;
-    return {which * count, piece * count, count};
+/// Whether a name is what a pattern says: * stands for any letters, ? for one.
+[[nodiscard]] constexpr bool matches(std::string_view pattern, std::string_view name) noexcept {
+  std::size_t p = 0, n = 0, star = pattern.npos, from = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      from = n;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p;
+      ++n;
+    } else if (star != pattern.npos) {  // the star takes one letter more
+      p = star + 1;
+      n = ++from;
+    } else {
+      return false;
+    }
   }
-  [[nodiscard]] constexpr std::int64_t whole(std::int64_t here) const noexcept { return here * own.size; }
-};
-
-/// What attention keeps for its backward pass.
-template <class Env>
-struct attention_state {
-  using view = tensor_view<typename Env::compute, typename Env::space>;
-  view qkv;                                                        ///< queries, keys and values, side by side
-  view heads;                                                      ///< what came of them
-  tensor_view<typename Env::accumulate, typename Env::space> lse;  ///< logs of the softmax's denominators
-};
-
-/// The ranks that share each sample's positions, as layers see them: which ones lie here, and attention over all of
-/// them, the one thing that is not done row by row. A group of one has all positions, and is not asked to attend.
-///
-/// Ranks    collective: all members call the same in the same order.
-/// Numerics what is dropped out depends on positions in the whole sample.
-template <class Env>
-class context_group : public rank_group<context_group<Env>> {
- public:
-  using space = typename Env::space;
-  using view = tensor_view<typename Env::compute, space>;
-  using state = attention_state<Env>;
-
-  /// The group of a rank that has whole samples.
-  [[nodiscard]] static context_group& one();
-
-  [[nodiscard]] context_part const& part() const noexcept { return part_; }
-
-  /// Self-attention of the whole samples; heads is written. kept.qkv is this rank's rows of queries, keys and
-  /// values; all of kept lives on in `activations`.
-  /// @param shape  of what lies here.
-  virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,
-                      arena<space>& scratch, dropout_site const& dropout) = 0;
-  /// The gradient of attend: dqkv is written. heads is what it gave.
-  virtual void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
-                               arena<space>& scratch, dropout_site const& dropout) = 0;
-
- protected:
-  explicit context_group(context_part const& part) noexcept : rank_group<context_group<Env>>(part.own), part_(part) {}
-
- private:
-  context_part part_;
-};
-
-namespace detail {
-
-/// Has whole samples: layers attend to them on their own.
-template <class Env>
-class whole_context final : public context_group<Env> {
-  using typename context_group<Env>::space;
-  using typename context_group<Env>::view;
-  using typename context_group<Env>::state;
-
- public:
-  whole_context() noexcept : context_group<Env>({}) {}
-
- private:
-  void attend(view, state&, attention_shape const&, arena<space>&, arena<space>&, dropout_site const&) override {}
-  void attend_backward(view, view, view, state const&, attention_shape const&, arena<space>&,
-                       dropout_site const&) override {}
-};
-
-}  // namespace detail
-
-template <class Env>
-context_group<Env>& context_group<Env>::one() {
-  static detail::whole_context<Env> group;
-  return group;
+  return pattern.substr(p).find_first_not_of('*') == pattern.npos;
 }
-
-/// A model whose units work on any positions of a sample: they take positions from `context_group<Env>::of(pass)`,
-/// attend through it, and treat each row alike otherwise.
-template <class M>
-concept cuts_context = requires {
-  requires M::cuts_context;
-};
+/// Whether it is what one of several patterns says, which are separated by spaces.
+[[nodiscard]] constexpr bool matches_any(std::string_view patterns, std::string_view name) noexcept {
+  while (!patterns.empty()) {
+    auto const space = patterns.find(' ');
+    if (auto const one = patterns.substr(0, space); !one.empty() && matches(one, name)) return true;
+    patterns.remove_prefix(space == patterns.npos ? patterns.size() : space + 1);
+  }
+  return false;
+}
 
 }  // namespace trireme
 
-// ---- trireme/nn/detail/own_rows.hpp (goes on)
+// ---- trireme/nn/detail/packed_weights.hpp
 namespace trireme::nn::detail {
 
-/// The sum over the tensor group of what term(memory) computes. Where rows are cut, only the rows that lie here are
-/// kept among the activations; the term, which has all rows, goes to scratch memory.
-template <class Env, class Term>
-auto kept_sum(pass<Env>& pass, Term const& term) -> tensor_view<typename Env::compute, typename Env::space> {
-  if (!pass.group.cuts_rows()) return pass.group.reduce(term(pass.activations));
-  auto const here = pass.scratch.mark();
-  auto const own = pass.group.reduce(term(pass.scratch));
-  auto const y = pass.take(own.extents());
-  ops::on<typename Env::space>::copy(y, own);
-  pass.scratch.rewind(here);
-  return y;
-}
-
-/// Dropout of y, which has those of `rows` rows that lie here. What is dropped depends on sample and position in the
-/// whole sample alone, so any cut drops the same.
-template <class Env>
-void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t rows,
-               ops::dropout_site site) {
-  using kernels = ops::on<typename Env::space>;
-  if (!site.active()) return;
-  auto const columns = y.extent(1);
-  auto const here = pass.group.rows_here(rows);
-  auto const& part = context_group<Env>::of(pass).part();
-  site.first = here.first * columns;
-  site.whole = rows * columns;
-  if (part.own.size == 1) return kernels::dropout(y, site);
-  auto const samples = site.samples;
-  auto const context = rows / static_cast<std::int64_t>(samples.size());
-  site.whole = part.whole(context) * columns;
-  for (auto row = here.first; row < here.first + here.count;) {
-    auto const in_sample = row % context;
-    auto const at = part.at(in_sample < part.at(0, context).count ? 0 : 1, context);
-    auto const n = std::min(at.row + at.count - in_sample, here.first + here.count - row);
-    site.samples = samples.subspan(static_cast<std::size_t>(row / context), 1);
-    site.first = (at.position + in_sample - at.row) * columns;
-    kernels::dropout(y.rows(row - here.first, n), site);
-    row += n;
-  }
+/// Weights stored (inputs, outputs) as the products of this pass read them. They are packed once a version. Where the
+/// precision writes operands, they are written anew, to scratch memory that the caller rewinds.
+template <class Env, class Weights, class View>
+Weights& packed_weights(Weights& into, pass<Env>& pass, std::string_view name, View values) {
+  using element = std::remove_const_t<typename View::value_type>;
+  constexpr bool written = writes_operands<precision_state<typename Env::precision>, element, typename Env::space>;
+  into.bind(pass.operand(name, product_operand::role::weight, values), ops::orientation::in_out);
+  into.refresh(written ? pass.version | ops::passing_values : pass.version);
+  return into;
 }
 
 }  // namespace trireme::nn::detail
@@ -10796,6 +10712,15 @@ struct image {
   [[nodiscard]] constexpr std::int64_t size() const noexcept { return height * width * channels; }
 };
 
+/// Low-rank changes of products; nn::lora says what they are.
+struct lora_options {
+  std::int64_t rank = 8;     ///< 0: no changes, and nothing is frozen
+  double alpha = 16;         ///< changes are multiplied by alpha / rank
+  std::string layers = "*";  ///< which linear layers: patterns of their names, or of the ends of these behind a dot,
+                             ///< separated by spaces; * stands for any letters, ? for one: "self_attn.* down_proj"
+  friend bool operator==(lora_options const&, lora_options const&) = default;
+};
+
 template <class Env>
 class loss_node;
 
@@ -10813,6 +10738,7 @@ struct placing {
   columns wanted{};                ///< of the result of a product with role::spread
   ops::activation act = ops::activation::none;  ///< the activation behind, if this layer does it
   loss_node<Env>* loss = nullptr;               ///< the loss behind, if this layer does it
+  lora_options const* lora = nullptr;           ///< all parameters are frozen, and these changes are trained instead
 
   /// This rank's columns of each of the fused matrices that make up a row of `whole` numbers.
   [[nodiscard]] interval part(columns const& how, std::int64_t whole) const noexcept {
@@ -10964,6 +10890,9 @@ class node {
   [[nodiscard]] detail::node_facts const& facts() const noexcept { return facts_; }
 
   virtual void visit(detail::parameter_visitor<Env> const&) {}
+  /// Of a product whose work a tensor group shares: the parameters that every rank has whole, and of whose gradients it
+  /// forms a term.
+  virtual void visit_terms(detail::parameter_visitor<Env> const&) {}
   /// Whether it does nothing in this pass.
   [[nodiscard]] virtual bool idle(pass<Env> const&) const { return false; }
   /// Returns y, in memory of `to`, or in that of x if x is `ours`.
@@ -10993,6 +10922,275 @@ template <class Env>
 using node_pointer = std::unique_ptr<node<Env>>;
 
 }  // namespace trireme::nn
+
+// ---- trireme/nn/detail/low_rank.hpp (goes on)
+namespace trireme::nn::detail {
+
+inline constexpr std::string_view first_factor = ".lora_A.weight", second_factor = ".lora_B.weight";
+
+[[nodiscard]] constexpr bool is_low_rank_factor(std::string_view parameter) noexcept {
+  return parameter.ends_with(first_factor) || parameter.ends_with(second_factor);
+}
+/// Running means stay: nobody trains them anyway.
+inline void freeze_all_but_changes(parameter_info& info) {
+  info.frozen = info.running == 0 && !is_low_rank_factor(info.name);
+}
+
+/// Whether one of some patterns fits a layer's name, or the end of it behind a dot.
+[[nodiscard]] constexpr bool changes_layer(lora_options const& what, std::string_view name) noexcept {
+  if (what.rank == 0) return false;
+  while (!matches_any(what.layers, name)) {
+    auto const dot = name.find('.');
+    if (dot == name.npos) return false;
+    name.remove_prefix(dot + 1);
+  }
+  return true;
+}
+
+/// The low-rank change of a product: y += alpha / rank * (x a) b.
+///
+/// Shapes   x (rows, inputs), y (rows, outputs), a (inputs, rank), b (rank, outputs): of the part that lies here. A
+///          product that is cut by columns cuts b, one that is cut by rows cuts a; the other factor is whole on every
+///          rank, and its gradient is a term.
+/// Bytes    keeps alpha / rank * x a, and between the halves of backward nothing.
+template <class Env>
+class low_rank_change {
+  using space = typename Env::space;
+  using value = typename Env::compute;
+  using kernels = ops::on<space>;
+  using view = view_of<Env>;
+
+ public:
+  low_rank_change(lora_options const& what, std::string const& layer, parameter_info const& weight)
+      : factor_(what.alpha / static_cast<double>(what.rank)), rank_(what.rank) {
+    auto const& whole = weight.whole_extents();
+    int const last = whole.rank() - 1;
+    shape second{rank_};
+    for (int axis = 1; axis <= last; ++axis) second.push_back(whole[axis]);
+    initial const start{initial::distribution::normal, 1 / static_cast<double>(rank_)};
+    a_.info = {text(layer, first_factor), {whole[0], rank_}, start, true};
+    b_.info = {text(layer, second_factor), second, {}, true};
+    if (!weight.is_part()) return;
+    bool const by_rows = weight.extents[0] < whole[0];
+    int const axis = by_rows ? 0 : last;
+    auto& cut = by_rows ? a_.info : b_.info;
+    cut = part_of(cut, axis, {weight.first[axis], weight.extents[axis]});
+  }
+
+  void visit(parameter_visitor<Env> const& each) {
+    each(a_);
+    each(b_);
+  }
+  void visit_whole(parameter_visitor<Env> const& each) {
+    if (!a_.info.is_part()) each(a_);
+    if (!b_.info.is_part()) each(b_);
+  }
+
+  void forward(pass<Env>& pass, view y, view x) {
+    auto& inner = inner_[pass];
+    auto& memory = pass.training() ? pass.activations : pass.scratch;
+    inner = memory.template take<value>({x.extent(0), rank_});
+    kernels::linear(inner, x, packed(pass, packed_a_, a_, a_.info.extents[0], rank_));
+    scale(inner);
+    kernels::linear(y, inner, packed_second(pass), {.residual = y});
+  }
+  /// dx (+)= what the change adds to the gradient of x.
+  void backward_input(pass<Env>& pass, view dx, view dy, bool accumulate) {
+    auto const mark = pass.scratch.mark();
+    kernels::linear_backward_input(dx, through_second(pass, dy), packed(pass, packed_a_, a_, a_.info.extents[0], rank_),
+                                   {.accumulate = accumulate});
+    pass.scratch.rewind(mark);
+  }
+  void backward_weight(pass<Env>& pass, view x, view dy) {
+    auto const mark = pass.scratch.mark();
+    kernels::linear_backward_weight(b_.gradient.reshaped({rank_, columns()}), {}, inner_[pass], dy,
+                                    ops::orientation::in_out);
+    kernels::linear_backward_weight(a_.gradient, {}, x, through_second(pass, dy), ops::orientation::in_out);
+    pass.scratch.rewind(mark);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t columns() const { return b_.info.extents.size() / rank_; }
+  [[nodiscard]] view through_second(pass<Env>& pass, view dy) {
+    auto const inner = pass.scratch.template take<value>({dy.extent(0), rank_});
+    kernels::linear_backward_input(inner, dy, packed_second(pass));
+    scale(inner);
+    return inner;
+  }
+  void scale(view inner) const {
+    if constexpr (requires { kernels::scale(inner, factor_); }) {
+      kernels::scale(inner, factor_);
+    } else {
+      throw config_error("trireme::nn::lora: the kernels of this memory space have no scale(); add it to them");
+    }
+  }
+  auto& packed_second(pass<Env>& pass) { return packed(pass, packed_b_, b_, rank_, columns()); }
+  static auto& packed(pass<Env>& pass, ops::weights<value, space>& into, parameter<Env> const& of, std::int64_t inputs,
+                      std::int64_t outputs) {
+    into.bind(of.value.reshaped({inputs, outputs}), ops::orientation::in_out);
+    into.refresh(pass.version);
+    return into;
+  }
+
+  double factor_;
+  std::int64_t rank_;
+  parameter<Env> a_{}, b_{};
+  ops::weights<value, space> packed_a_, packed_b_;
+  per_slot<view> inner_;  // alpha / rank * x a
+};
+
+}  // namespace trireme::nn::detail
+
+// ---- trireme/contract/context_group.hpp
+namespace trireme {
+
+/// Which positions of each sample a rank of a context group has, all samples alike: rank r has stretch r of as
+/// many equal ones as there are ranks, or, balanced, stretch r from either end, of twice as many. Causal attention
+/// costs a position the more the later it is; so balanced parts cost the same.
+struct context_part {
+  share own{};
+  bool balanced = false;
+  friend bool operator==(context_part const&, context_part const&) = default;
+
+  struct stretch {
+    std::int64_t row = 0;       ///< where it begins among the rows of a sample that lie here
+    std::int64_t position = 0;  ///< and in the whole sample
+    std::int64_t count = 0;
+    friend bool operator==(stretch const&, stretch const&) = default;
+  };
+  [[nodiscard]] constexpr int stretches() const noexcept { return balanced ? 2 : 1; }
+  /// The positions of a whole sample are a multiple of this.
+  [[nodiscard]] constexpr std::int64_t pieces() const noexcept { return std::int64_t{own.size} * stretches(); }
+  /// @param here  rows of a sample that lie here.
+  [[nodiscard]] constexpr stretch at(int which, std::int64_t here) const noexcept {
+    auto const count = here / stretches();
+    auto const piece = which == 0 ? own.rank : 2 * own.size - 1 - own.rank;
+    return {which * count, piece * count, count};
+  }
+  [[nodiscard]] constexpr std::int64_t whole(std::int64_t here) const noexcept { return here * own.size; }
+};
+
+/// What attention keeps for its backward pass.
+template <class Env>
+struct attention_state {
+  using view = tensor_view<typename Env::compute, typename Env::space>;
+  view qkv;                                                        ///< queries, keys and values, side by side
+  view heads;                                                      ///< what came of them
+  tensor_view<typename Env::accumulate, typename Env::space> lse;  ///< logs of the softmax's denominators
+};
+
+/// The ranks that share each sample's positions, as layers see them: which ones lie here, and attention over all of
+/// them, the one thing that is not done row by row. A group of one has all positions, and is not asked to attend.
+///
+/// Ranks    collective: all members call the same in the same order.
+/// Numerics what is dropped out depends on positions in the whole sample.
+template <class Env>
+class context_group : public rank_group<context_group<Env>> {
+ public:
+  using space = typename Env::space;
+  using view = tensor_view<typename Env::compute, space>;
+  using state = attention_state<Env>;
+
+  /// The group of a rank that has whole samples.
+  [[nodiscard]] static context_group& one();
+
+  [[nodiscard]] context_part const& part() const noexcept { return part_; }
+
+  /// Self-attention of the whole samples; heads is written. kept.qkv is this rank's rows of queries, keys and
+  /// values; all of kept lives on in `activations`.
+  /// @param shape  of what lies here.
+  virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,
+                      arena<space>& scratch, dropout_site const& dropout) = 0;
+  /// The gradient of attend: dqkv is written. heads is what it gave.
+  virtual void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
+                               arena<space>& scratch, dropout_site const& dropout) = 0;
+
+ protected:
+  explicit context_group(context_part const& part) noexcept : rank_group<context_group<Env>>(part.own), part_(part) {}
+
+ private:
+  context_part part_;
+};
+
+namespace detail {
+
+/// Has whole samples: layers attend to them on their own.
+template <class Env>
+class whole_context final : public context_group<Env> {
+  using typename context_group<Env>::space;
+  using typename context_group<Env>::view;
+  using typename context_group<Env>::state;
+
+ public:
+  whole_context() noexcept : context_group<Env>({}) {}
+
+ private:
+  void attend(view, state&, attention_shape const&, arena<space>&, arena<space>&, dropout_site const&) override {}
+  void attend_backward(view, view, view, state const&, attention_shape const&, arena<space>&,
+                       dropout_site const&) override {}
+};
+
+}  // namespace detail
+
+template <class Env>
+context_group<Env>& context_group<Env>::one() {
+  static detail::whole_context<Env> group;
+  return group;
+}
+
+/// A model whose units work on any positions of a sample: they take positions from `context_group<Env>::of(pass)`,
+/// attend through it, and treat each row alike otherwise.
+template <class M>
+concept cuts_context = requires {
+  requires M::cuts_context;
+};
+
+}  // namespace trireme
+
+// ---- trireme/nn/detail/own_rows.hpp (goes on)
+namespace trireme::nn::detail {
+
+/// The sum over the tensor group of what term(memory) computes. Where rows are cut, only the rows that lie here are
+/// kept among the activations; the term, which has all rows, goes to scratch memory.
+template <class Env, class Term>
+auto kept_sum(pass<Env>& pass, Term const& term) -> tensor_view<typename Env::compute, typename Env::space> {
+  if (!pass.group.cuts_rows()) return pass.group.reduce(term(pass.activations));
+  auto const here = pass.scratch.mark();
+  auto const own = pass.group.reduce(term(pass.scratch));
+  auto const y = pass.take(own.extents());
+  ops::on<typename Env::space>::copy(y, own);
+  pass.scratch.rewind(here);
+  return y;
+}
+
+/// Dropout of y, which has those of `rows` rows that lie here. What is dropped depends on sample and position in the
+/// whole sample alone, so any cut drops the same.
+template <class Env>
+void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t rows,
+               ops::dropout_site site) {
+  using kernels = ops::on<typename Env::space>;
+  if (!site.active()) return;
+  auto const columns = y.extent(1);
+  auto const here = pass.group.rows_here(rows);
+  auto const& part = context_group<Env>::of(pass).part();
+  site.first = here.first * columns;
+  site.whole = rows * columns;
+  if (part.own.size == 1) return kernels::dropout(y, site);
+  auto const samples = site.samples;
+  auto const context = rows / static_cast<std::int64_t>(samples.size());
+  site.whole = part.whole(context) * columns;
+  for (auto row = here.first; row < here.first + here.count;) {
+    auto const in_sample = row % context;
+    auto const at = part.at(in_sample < part.at(0, context).count ? 0 : 1, context);
+    auto const n = std::min(at.row + at.count - in_sample, here.first + here.count - row);
+    site.samples = samples.subspan(static_cast<std::size_t>(row / context), 1);
+    site.first = (at.position + in_sample - at.row) * columns;
+    kernels::dropout(y.rows(row - here.first, n), site);
+    row += n;
+  }
+}
+
+}  // namespace trireme::nn::detail
 
 // ---- trireme/nn/detail/chain_node.hpp (goes on)
 namespace trireme::nn::detail {
@@ -11049,15 +11247,18 @@ class chain_node {
         at.wanted = taker == nodes_.size() ? outside : nodes_[taker]->wants(nodes_[i]->width(at.width), at.own);
       }
       nodes_[i]->place(at, steps_[i]);
+      if (at.lora != nullptr) nodes_[i]->visit([](auto& each) { freeze_all_but_changes(each.info); });
     }
     parameters_.resize(nodes_.size());
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       auto const& step = steps_[i];
       bool const some_columns = step.as == role::here && step.takes == lie::columns;
-      if (step.absorbed || nodes_[i]->facts().inside || (step.takes != lie::rows && !some_columns)) continue;
-      nodes_[i]->visit([&](parameter<Env>& each) {
-        if (!some_columns || !each.info.is_part()) parameters_[i].push_back(&each);
-      });
+      if (step.absorbed || nodes_[i]->facts().inside) continue;
+      auto const add = [&](parameter<Env>& each) {
+        if (!each.info.frozen && (!some_columns || !each.info.is_part())) parameters_[i].push_back(&each);
+      };
+      if (step.takes == lie::rows || some_columns) nodes_[i]->visit(add);
+      if (step.as == role::spread || step.as == role::collect) nodes_[i]->visit_terms(add);
     }
   }
   void visit(parameter_visitor<Env> const& each) {
@@ -11316,7 +11517,7 @@ class chain_node {
   [[nodiscard]] sum_of_rows begin_sum_of_rows(pass<Env>& pass, std::size_t i) {
     sum_of_rows sum{pass.scratch.mark(), {}};
     auto const& own = parameters_[i];
-    bool const cut = steps_[i].takes == lie::columns ? pass.group.size() > 1 : pass.group.cuts_rows();
+    bool const cut = steps_[i].takes == lie::rows ? pass.group.cuts_rows() : pass.group.size() > 1;
     if (own.empty() || !cut) return sum;
     std::int64_t size = 0;
     for (auto const* each : own) size += each->gradient.size();
@@ -11937,16 +12138,17 @@ class expression {
 
   template <unit_of_layers Unit>
   explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
-      : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups) {
+      : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups, changes_of(unit)) {
     static_assert(detail::check<std::remove_cvref_t<decltype(unit.layers())>>::fits_unit());
   }
   expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
-             rank_groups<Env> const& groups)
+             rank_groups<Env> const& groups, lora_options const* lora = nullptr)
       : layers_(std::move(nodes)) {
     auto const says = layers_.says();
     begins_ = entry_of(says) == lie::nothing;
     ends_ = exit_of(says) == lie::nothing;
     placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, {}, site};
+    at.lora = lora;
     layers_.place(at, entry_of(says), exit_of(says));
   }
   void visit(auto&& each) {
@@ -11964,6 +12166,14 @@ class expression {
   void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
 
  private:
+  template <class Unit>
+  static lora_options const* changes_of([[maybe_unused]] Unit const& unit) {
+    if constexpr (requires { unit.lora(); }) {
+      return unit.lora();
+    } else {
+      return nullptr;
+    }
+  }
   // The gradient that goes to the unit before must not lie in scratch memory, which ends with this unit.
   view backward(pass<Env>& pass, saved& kept, view dy, detail::half when) {
     detail::target<Env> out;
@@ -12322,22 +12532,6 @@ expert_group<Env>& expert_group<Env>::one() {
 
 }  // namespace trireme
 
-// ---- trireme/nn/detail/packed_weights.hpp
-namespace trireme::nn::detail {
-
-/// Weights stored (inputs, outputs) as the products of this pass read them. They are packed once a version. Where the
-/// precision writes operands, they are written anew, to scratch memory that the caller rewinds.
-template <class Env, class Weights, class View>
-Weights& packed_weights(Weights& into, pass<Env>& pass, std::string_view name, View values) {
-  using element = std::remove_const_t<typename View::value_type>;
-  constexpr bool written = writes_operands<precision_state<typename Env::precision>, element, typename Env::space>;
-  into.bind(pass.operand(name, product_operand::role::weight, values), ops::orientation::in_out);
-  into.refresh(written ? pass.version | ops::passing_values : pass.version);
-  return into;
-}
-
-}  // namespace trireme::nn::detail
-
 // ---- trireme/nn/experts.hpp (goes on)
 namespace trireme::nn {
 
@@ -12345,17 +12539,27 @@ namespace trireme::nn {
 /// outputs, weighted by the router's probabilities, normalised over those chosen. A single choice is weighted by its
 /// probability as it is, or the router would get no gradient. No row is dropped, however many choose one expert.
 ///
-/// Shapes   x, y (rows, channels); the router's weight (channels, count); experts' weights lie in one tensor each:
-///          (count, channels, hidden), (count, hidden, channels), and their biases (count, hidden), (count, channels).
+/// With `scored` they are chosen as in DeepSeek V3: by sigmoids of the router's logits, each plus a bias that no
+/// gradient trains; the weights are the sigmoids, normalised over those chosen and times `choice.scale`. In each step
+/// the bias of an expert that was chosen more often than the mean, by all micro-batches of all ranks, sinks by `speed`,
+/// and that of one chosen less often rises as much: it is a parameter_info::running by sign, so the same on every mesh,
+/// saved and hashed. A single choice then gives the router no gradient: it is weighted by `choice.scale`.
+///
+/// Shapes   x, y (rows, channels); the router's weight (channels, count), and with `scored` its bias (count); experts'
+///          weights lie in one tensor each: c_fc (count, channels, hidden), c_proj (count, hidden, channels), and their
+///          biases (count, hidden), (count, channels). `gated` experts have no biases, and three matrices: gate_proj,
+///          up_proj (count, channels, hidden), down_proj (count, hidden, channels).
 /// Ranks    the ranks of an expert group share the experts: each has share().of(count) of them. Rows are sent to their
 ///          experts and back.
 /// Bytes    saves x, the router's probabilities, and for each choice of a row two rows of channels, two of hidden. How
 ///          many rows come to a rank differs from pass to pass, so memory may still grow after the first steps.
 /// Numerics a row's sum over its experts is in the order of its choices, the most probable first; of equally probable
 ///          experts that of the lower number is chosen. Gradients of experts are sums over rows in the order of ranks.
-/// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself.
-/// Errors   config_error if a group has more ranks than there are experts, or `channels` is not the width of the input;
-///          in the first pass, if there is a balance loss and ranks share the positions of samples.
+/// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself;
+///          `scored`: [DeepSeek-AI, "DeepSeek-V3", 2024], 2.1.2; `gated`: [Shazeer, "GLU variants", 2020].
+/// Errors   config_error if a group has more ranks than there are experts, `channels` is not the width of the input,
+///          groups of experts do not fit, or there is a balance loss beside `scored`; in the first pass, if there is a
+///          balance loss and ranks share the positions of samples.
 struct experts {
   static constexpr nn::flow flow = nn::flow::all;
   std::int64_t channels = 0;  ///< in an expression: left 0; it is the width of the input
@@ -12364,6 +12568,10 @@ struct experts {
   std::int64_t chosen = 1;
   double balance = 0;  ///< weight of the balance loss in the loss of a sample
   double projection_scale = 0.02;
+  bool gated = false;           ///< an expert is down(silu(gate(x)) * up(x)), without biases
+  bool scored = false;          ///< chosen by sigmoids and a bias
+  ops::scored_choice choice{};  ///< with `scored`
+  double speed = 0.001;         ///< by which a bias moves in a step; 0: it stays
   friend bool operator==(experts const&, experts const&) = default;
 
   template <class Env>
@@ -12389,7 +12597,8 @@ class experts::instance {
     sums weights;                     // (rows, chosen)
     view results;                     // (rows * chosen, channels): the experts', sorted by expert
     view gathered;                    // (rows here, channels): what has come for the experts here, expert by expert
-    view before, inner;               // (rows here, hidden): on both sides of the activation
+    view before, inner;               // (rows here, hidden): on both sides of the activation; of gated experts its
+                                      // input, and the other factor
     std::vector<std::int64_t> table;  // (ranks, count): how many rows of each rank choose each expert
   };
 
@@ -12398,25 +12607,34 @@ class experts::instance {
         own_(own),
         here_(own.of(what_.count)),
         router_(matrix(name + ".router.weight", {what_.channels, what_.count}, 0.02)),
-        up_(dealt(matrix(name + ".experts.c_fc.weight", {what_.count, what_.channels, what_.hidden}, 0.02))),
+        favour_(bias(name + ".router.bias", {what_.count})),
+        gate_(dealt(matrix(name + ".experts.gate_proj.weight", {what_.count, what_.channels, what_.hidden}, 0.02))),
+        up_(dealt(matrix(name + (what_.gated ? ".experts.up_proj.weight" : ".experts.c_fc.weight"),
+                         {what_.count, what_.channels, what_.hidden}, 0.02))),
         up_bias_(dealt(bias(name + ".experts.c_fc.bias", {what_.count, what_.hidden}))),
-        down_(dealt(matrix(name + ".experts.c_proj.weight", {what_.count, what_.hidden, what_.channels},
-                           what_.projection_scale))),
+        down_(dealt(matrix(name + (what_.gated ? ".experts.down_proj.weight" : ".experts.c_proj.weight"),
+                           {what_.count, what_.hidden, what_.channels}, what_.projection_scale))),
         down_bias_(dealt(bias(name + ".experts.c_proj.bias", {what_.count, what_.channels}))),
+        packed_gate_(static_cast<std::size_t>(what_.gated ? here_.count : 0)),
         packed_up_(static_cast<std::size_t>(here_.count)),
         packed_down_(static_cast<std::size_t>(here_.count)) {
     if (own.size > what_.count) {
       throw config_error(text("trireme::nn::experts: ", what_.count, " experts cannot be dealt out to ", own.size,
                               " ranks; an expert group has at most as many ranks as a layer has experts"));
     }
+    favour_.info.running = what_.speed > 0 ? what_.speed : 1;  // without speed nothing is measured, and nothing moves
+    favour_.info.by_sign = true;
+    if (what_.scored) check_scored();
   }
 
   void visit(auto&& each) {
     each(router_);
+    if (what_.scored) each(favour_);
+    if (what_.gated) each(gate_);
     each(up_);
-    each(up_bias_);
+    if (!what_.gated) each(up_bias_);
     each(down_);
-    each(down_bias_);
+    if (!what_.gated) each(down_bias_);
   }
 
   /// @param context  rows of one sample.
@@ -12437,7 +12655,11 @@ class experts::instance {
     auto const here = pass.scratch.mark();
     auto const logits = pass.scratch.template take<value>({rows, what_.count});
     kernels::linear(logits, x, packed_router(pass), {});
-    kernels::route(kept.probabilities, kept.chosen, kept.weights, logits);
+    if (what_.scored) {
+      kernels::score(kept.probabilities, kept.chosen, kept.weights, logits, favour_.value, what_.choice);
+    } else {
+      kernels::route(kept.probabilities, kept.chosen, kept.weights, logits);
+    }
     kernels::sort_by_expert(kept.places, own_row(kept, pass), kept.chosen);
     auto const dispatched = pass.scratch.template take<value>({rows * what_.chosen, what_.channels});
     kernels::dispatch(dispatched, x, kept.places);
@@ -12466,7 +12688,12 @@ class experts::instance {
       kernels::imbalance(slopes, kept.probabilities, kept.chosen, context, what_.balance * pass.weight);
     }
     auto const dlogits = pass.scratch.template take<value>(kept.probabilities.extents());
-    kernels::route_backward(dlogits, dweights, kept.probabilities, kept.chosen, kept.weights, slopes);
+    if (what_.scored) {
+      kernels::score_backward(dlogits, dweights, kept.probabilities, kept.chosen, kept.weights, what_.choice);
+      if (what_.speed > 0) kernels::add_excess(favour_.gradient, kept.chosen);
+    } else {
+      kernels::route_backward(dlogits, dweights, kept.probabilities, kept.chosen, kept.weights, slopes);
+    }
     kernels::linear_backward_weight(router_.gradient, {}, kept.x, dlogits, ops::orientation::in_out);
     kernels::linear_backward_input(dx, dlogits, packed_router(pass), {.accumulate = true});
     pass.scratch.rewind(here);
@@ -12487,6 +12714,17 @@ class experts::instance {
   static parameter<Env> bias(std::string name, shape extents) {
     return {{std::move(name), extents, {}, false}, {}, {}};
   }
+  void check_scored() const {
+    auto const& how = what_.choice;
+    bool const groups = how.groups > 0 && how.chosen_groups > 0 && how.chosen_groups <= how.groups &&
+                        what_.count % how.groups == 0 && what_.chosen <= how.chosen_groups * (what_.count / how.groups);
+    if (groups && how.scale > 0 && what_.speed >= 0 && what_.balance == 0) return;
+    throw config_error(text("trireme::nn::experts: ", what_.chosen, " of ", what_.count, " experts, of ",
+                            how.chosen_groups, " of ", how.groups, " groups, scale ", how.scale, ", speed ",
+                            what_.speed, ", balance ", what_.balance,
+                            "; groups are of equal sizes and have enough experts, the scale is above 0, speed is not "
+                            "below, and a bias balances in place of a loss"));
+  }
   [[nodiscard]] parameter<Env> dealt(parameter<Env> whole) const {
     if (own_.size > 1) whole.info = part_of(whole.info, 0, here_);
     if (own_.size > 1) whole.info.dealt = expert_group<Env>::kind;
@@ -12502,13 +12740,12 @@ class experts::instance {
   static View bias_of(View all, std::int64_t e) {
     return all.flat(e * all.extent(1), all.extent(1));
   }
-  auto& packed_up(pass<Env>& pass, std::int64_t e) {
-    return detail::packed_weights(packed_up_[static_cast<std::size_t>(e)], pass, up_.info.name,
-                                  matrix_of(up_.value, e));
-  }
-  auto& packed_down(pass<Env>& pass, std::int64_t e) {
-    return detail::packed_weights(packed_down_[static_cast<std::size_t>(e)], pass, down_.info.name,
-                                  matrix_of(down_.value, e));
+  auto& packed_gate(pass<Env>& pass, std::int64_t e) { return packed(packed_gate_, pass, gate_, e); }
+  auto& packed_up(pass<Env>& pass, std::int64_t e) { return packed(packed_up_, pass, up_, e); }
+  auto& packed_down(pass<Env>& pass, std::int64_t e) { return packed(packed_down_, pass, down_, e); }
+  static auto& packed(std::vector<ops::weights<value, space>>& all, pass<Env>& pass, parameter<Env> const& of,
+                      std::int64_t e) {
+    return detail::packed_weights(all[static_cast<std::size_t>(e)], pass, of.info.name, matrix_of(of.value, e));
   }
   // Not through the precision's operands: rounding them must not change which experts are chosen.
   auto& packed_router(pass<Env> const& pass) {
@@ -12606,6 +12843,7 @@ class experts::instance {
     auto const here = pass.scratch.mark();
     auto const results = pass.scratch.template take<value>(kept.gathered.extents());
     for_each_here(kept, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
+      if (what_.gated) return gated(pass, kept, e, first, n, results.rows(first, n));
       auto const mark = pass.scratch.mark();
       kernels::linear(kept.inner.rows(first, n), input(pass, up_, kept.gathered.rows(first, n)), packed_up(pass, e),
                       {.bias = bias_of(up_bias_.value, e),
@@ -12628,6 +12866,7 @@ class experts::instance {
     dispatch(pass, kept, dgathered, dresults);
     for_each_here(kept, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
       auto const dy = dgathered.rows(first, n);
+      if (what_.gated) return gated_backward(pass, kept, e, first, n, dy);
       auto const dinner_here = dinner.rows(first, n);
       auto const mark = pass.scratch.mark();
       auto const down_dy = gradient(pass, down_, dy);
@@ -12646,14 +12885,52 @@ class experts::instance {
     pass.scratch.rewind(here);
   }
 
+  // Expert e on its rows: y = down(silu(gate(x)) * up(x)).
+  void gated(pass<Env>& pass, saved& kept, std::int64_t e, std::int64_t first, std::int64_t n, view y) {
+    auto const x = kept.gathered.rows(first, n), up = kept.inner.rows(first, n);
+    auto const mark = pass.scratch.mark();
+    auto const inner = pass.scratch.template take<value>(up.extents());
+    kernels::linear(inner, input(pass, gate_, x), packed_gate(pass, e),
+                    {.act = ops::activation::silu, .before_activation = kept.before.rows(first, n)});
+    kernels::linear(up, input(pass, up_, x), packed_up(pass, e), {});
+    kernels::elementwise_product(inner, inner, up);
+    kernels::linear(y, input(pass, down_, inner), packed_down(pass, e), {});
+    pass.scratch.rewind(mark);
+  }
+  // dy becomes dx. What the gate and the factors have become is computed again.
+  void gated_backward(pass<Env>& pass, saved& kept, std::int64_t e, std::int64_t first, std::int64_t n, view dy) {
+    auto const x = kept.gathered.rows(first, n), before = kept.before.rows(first, n), up = kept.inner.rows(first, n);
+    auto const mark = pass.scratch.mark();
+    auto const gate = pass.scratch.template take<value>(up.extents());
+    auto const inner = pass.scratch.template take<value>(up.extents());
+    auto const dinner = pass.scratch.template take<value>(up.extents());
+    kernels::activate(gate, before, ops::activation::silu);
+    kernels::elementwise_product(inner, gate, up);
+    backward_product(pass, down_, packed_down(pass, e), e, inner, dy, dinner, false);
+    kernels::elementwise_product(inner, dinner, up);
+    kernels::activate_backward(inner, inner, before, ops::activation::silu);
+    kernels::elementwise_product(dinner, dinner, gate);
+    backward_product(pass, gate_, packed_gate(pass, e), e, x, inner, dy, false);
+    backward_product(pass, up_, packed_up(pass, e), e, x, dinner, dy, true);
+    pass.scratch.rewind(mark);
+  }
+  // Expert e's part of a product without a bias.
+  void backward_product(pass<Env>& pass, parameter<Env>& of, ops::weights<value, space>& weights, std::int64_t e,
+                        view x, view dy, view dx, bool adds) {
+    auto const d = gradient(pass, of, dy);
+    kernels::linear_backward_weight(matrix_of(of.gradient, e), {}, input(pass, of, x), d, ops::orientation::in_out);
+    kernels::linear_backward_input(dx, d, weights, {.accumulate = adds});
+  }
+
   experts what_;
   share own_;
-  interval here_;  // experts that lie here
-  parameter<Env> router_;
+  interval here_;                   // experts that lie here
+  parameter<Env> router_, favour_;  // and what is added to scores
+  parameter<Env> gate_;
   parameter<Env> up_, up_bias_;
   parameter<Env> down_, down_bias_;
   ops::weights<value, space> packed_router_;
-  std::vector<ops::weights<value, space>> packed_up_, packed_down_;
+  std::vector<ops::weights<value, space>> packed_gate_, packed_up_, packed_down_;
   std::vector<std::int64_t> come_, go_;  // rows from and to each rank, in the pass under way
 };
 
@@ -12735,7 +13012,8 @@ namespace trireme::nn {
 /// A tensor of a model's files, and where its numbers are in the model's parameters.
 ///
 /// Shapes   the parameter is seen as a matrix (inputs, columns), the file's tensor as (rows, inputs): a row is a column
-///          of the parameter, as a product's weights are kept in files. What has one order in both has one input.
+///          of the parameter, as a product's weights are kept in files. What has one order in both has one input. A
+///          parameter may be several such matrices (matrices, inputs, columns), each a tensor of its own in files.
 struct file_tensor {
   /// Rows [row, row + count) of the file's tensor are columns [column, column + count) of the parameter.
   struct band {
@@ -12750,14 +13028,18 @@ struct file_tensor {
   std::string parameter;  ///< that has its numbers, and others' too where it has more columns than this has rows
   std::int64_t inputs = 1;
   std::int64_t columns = 1;
-  std::vector<band> bands;  ///< all rows, ascending
+  std::vector<band> bands;    ///< all rows, ascending
+  std::int64_t matrix = 0;    ///< which of the parameter's matrices it is,
+  std::int64_t matrices = 1;  ///< of so many
 
+  /// Numbers in the whole parameter.
+  [[nodiscard]] std::int64_t size() const noexcept { return matrices * inputs * columns; }
   /// The element of the parameter that element i of the file's tensor is; both in row-major order.
   [[nodiscard]] std::int64_t place(std::int64_t i) const {
     auto const row = i / inputs;
     auto each = bands.begin();
     while (row >= each->row + each->count) ++each;
-    return i % inputs * columns + each->column + row - each->row;
+    return (matrix * inputs + i % inputs) * columns + each->column + row - each->row;
   }
 
   friend bool operator==(file_tensor const&, file_tensor const&) = default;
@@ -12770,16 +13052,74 @@ struct file_layout {
   std::vector<file_tensor> tensors{};
 
   /// A tensor with the numbers of a parameter in the parameter's order.
-  void add(std::string const& name, shape const& extents) {
-    tensors.push_back({name, extents, name, 1, extents.size(), {{0, 0, extents.size()}}});
+  /// @param parameter  its name, if it is another one than in files.
+  void add(std::string const& name, shape const& extents, std::string const& parameter = "") {
+    tensors.push_back(
+        {name, extents, parameter.empty() ? name : parameter, 1, extents.size(), {{0, 0, extents.size()}}});
   }
   /// A product's weights, (outputs, inputs) in files.
-  void add_transposed(std::string const& name, std::int64_t inputs, std::int64_t outputs) {
-    tensors.push_back({name, {outputs, inputs}, name, inputs, outputs, {{0, 0, outputs}}});
+  void add_transposed(std::string const& name, std::int64_t inputs, std::int64_t outputs,
+                      std::string const& parameter = "") {
+    tensors.push_back(
+        {name, {outputs, inputs}, parameter.empty() ? name : parameter, inputs, outputs, {{0, 0, outputs}}});
+  }
+  /// Such weights of each of several experts, which are one parameter (count, inputs, outputs), `folder` + `name`: in
+  /// files `folder` + number + "." + `name`.
+  void add_of_each(std::string const& folder, std::int64_t count, std::string const& name, std::int64_t inputs,
+                   std::int64_t outputs) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      add_transposed(folder + std::to_string(i) + "." + name, inputs, outputs, folder + name);
+      tensors.back().matrix = i;
+      tensors.back().matrices = count;
+    }
   }
 };
 
 }  // namespace trireme::nn
+
+// ---- trireme/nn/detail/attention.hpp
+namespace trireme::nn::detail {
+
+/// The rotations of those positions of a sample that lie here, of `width` numbers each, in scratch memory.
+template <class Env>
+auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotary_scaling const& scaling) {
+  auto const context = positions_of(pass);
+  auto const table = pass.scratch.template take<typename Env::accumulate>({context, width});
+  auto const& part = context_group<Env>::of(pass).part();
+  for (int which = 0; which < part.stretches(); ++which) {
+    auto const at = part.own.size == 1 ? context_part::stretch{0, 0, context} : part.at(which, context);
+    ops::on<typename Env::space>::rotations(table.rows(at.row, at.count), at.position, base, scaling);
+    if (part.own.size == 1) break;
+  }
+  return table;
+}
+
+/// Attention of kept.qkv, alone or over the ranks that share positions; y is written.
+/// @param seen  makes what tokens let each position see, in scratch memory; called only where samples are whole.
+template <class Env, class Seen>
+void attend_all(pass<Env>& pass, view_of<Env> y, attention_state<Env>& kept, attention_shape const& shape,
+                ops::dropout_site const& site, Seen const& seen) {
+  if (auto& group = context_group<Env>::of(pass); group.size() > 1) {
+    return group.attend(y, kept, shape, pass.activations, pass.scratch, site);
+  }
+  kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
+  auto const mark = pass.scratch.mark();
+  ops::on<typename Env::space>::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site, seen());
+  pass.scratch.rewind(mark);
+}
+
+/// Its gradient: dqkv is written. y is what it gave.
+template <class Env, class Seen>
+void attend_all_backward(pass<Env>& pass, view_of<Env> dqkv, view_of<Env> dy, view_of<Env> y,
+                         attention_state<Env> const& kept, attention_shape const& shape, ops::dropout_site const& site,
+                         Seen const& seen) {
+  if (auto& group = context_group<Env>::of(pass); group.size() > 1) {
+    return group.attend_backward(dqkv, dy, y, kept, shape, pass.scratch, site);
+  }
+  ops::on<typename Env::space>::attention_backward(dqkv, dy, y, kept.lse, kept.qkv, shape, pass.scratch, site, seen());
+}
+
+}  // namespace trireme::nn::detail
 
 // ---- trireme/nn/detail/drop_columns.hpp
 namespace trireme::nn::detail {
@@ -12964,10 +13304,9 @@ struct dropout {
 ///          repeated ones. With `rotary` each pass makes a table of width numbers a position, in scratch memory. With
 ///          `norm` it keeps x as well as its result, and a number for each row and head of queries and keys.
 /// Errors   config_error for heads that are no multiple of key_heads, a negative `rotary`, `window` or `norm`, a
-/// scaling
-///          that divides by no positive number, columns that do not make so many heads of one (with `rotary`: even)
-///          width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts samples or
-///          inputs are no tokens, and padding between words.
+///          scaling that divides by no positive number, columns that do not make so many heads of one (with `rotary`:
+///          even) width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts
+///          samples or inputs are no tokens, and padding between words.
 struct attend {
   static constexpr nn::flow flow = nn::flow::columns;
   std::int64_t heads = 1;
@@ -13003,31 +13342,52 @@ class linear_node final : public node<Env> {
   }
   [[nodiscard]] layer_says says() const override { return says_of<linear>::value; }
   [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
+  // The factors of a change come before the weights: who puts them together for files has them when these come.
   void visit(parameter_visitor<Env> const& each) override {
+    if (change_) change_->visit(each);
     each(weight_);
     if (what_.bias) each(bias_);
   }
+  void visit_terms(parameter_visitor<Env> const& each) override {
+    if (change_) change_->visit_whole(each);
+  }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view residual) override {
     auto const y = to.template take<value>({x.v.extent(0), outputs_});
+    bool const activates = act_ != ops::activation::none;
     auto& before = before_[pass];
-    before = act_ != ops::activation::none && pass.training() ? pass.take(y.extents()) : view{};
+    before = activates && pass.training() ? pass.take(y.extents()) : view{};
     auto const mark = pass.scratch.mark();
-    kernels::linear(y, operand(pass, product_operand::role::input, x.v), packed(pass),
-                    {adds_bias_ ? bias_.value : decltype(bias_.value){}, act_, before, residual});
+    auto const input = operand(pass, product_operand::role::input, x.v);
+    auto const bias = adds_bias_ ? bias_.value : decltype(bias_.value){};
+    if (!change_) {
+      kernels::linear(y, input, packed(pass), {bias, act_, before, residual});
+    } else {  // the activation has to wait for the change
+      auto const sum = !activates ? y : pass.training() ? before : pass.scratch.template take<value>(y.extents());
+      kernels::linear(sum, input, packed(pass), {.bias = bias, .residual = residual});
+      change_->forward(pass, sum, x.v);
+      if (activates) kernels::activate(y, sum, act_);
+    }
     pass.scratch.rewind(mark);
     return {y, true};
   }
   void backward_input(pass<Env>& pass, layer_input<Env>, view, view dy, target<Env> to, half) override {
     auto const mark = pass.scratch.mark();
+    if (change_) change_->backward_input(pass, to.into, dy, to.accumulate);
     kernels::linear_backward_input(to.into, operand(pass, product_operand::role::gradient, dy), packed(pass),
-                                   {to.act, to.before, to.accumulate});
+                                   {to.act, to.before, to.accumulate || change_.has_value()});
     pass.scratch.rewind(mark);
   }
   void backward_weight(pass<Env>& pass, layer_input<Env> x, view dy) override {
+    bool const trains = !weight_.info.frozen;
+    if (!trains && !change_) return;
     auto const mark = pass.scratch.mark();
-    kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
-                                    operand(pass, product_operand::role::input, x.get(pass)),
-                                    operand(pass, product_operand::role::gradient, dy), ops::orientation::in_out);
+    auto const all = x.get(pass);
+    if (change_) change_->backward_weight(pass, all, dy);
+    if (trains) {
+      kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
+                                      operand(pass, product_operand::role::input, all),
+                                      operand(pass, product_operand::role::gradient, dy), ops::orientation::in_out);
+    }
     pass.scratch.rewind(mark);
   }
   [[nodiscard]] fused_activation<Env> fused(pass<Env> const& pass) override { return {act_, before_[pass]}; }
@@ -13072,6 +13432,10 @@ class linear_node final : public node<Env> {
       }
       at.cut = at.wanted;
     }
+    if (at.lora != nullptr && changes_layer(*at.lora, at.name)) {
+      change_.emplace(*at.lora, at.name, weight_.info);
+      this->facts_.does_slope = false;  // dx has two terms
+    }
     at.width = what_.outputs;
   }
   // What the product reads: x itself, or the operand that the precision writes.
@@ -13087,6 +13451,7 @@ class linear_node final : public node<Env> {
   ops::activation act_ = ops::activation::none;
   bool adds_bias_ = true;
   parameter<Env> weight_{}, bias_{};
+  std::optional<low_rank_change<Env>> change_;
   ops::weights<value, space> packed_;
   per_slot<view> before_;
 };
@@ -13287,14 +13652,7 @@ class attend_node final : public node<Env> {
     auto const y = to.template take<typename Env::compute>({x.v.extent(0), channels_});
     auto& kept = kept_[pass];
     kept.qkv = arranged(pass, x);
-    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
-      auto const mark = pass.scratch.mark();
-      kernels::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site(pass), seen(pass));
-      pass.scratch.rewind(mark);
-    } else {
-      group.attend(y, kept, shape, pass.activations, pass.scratch, site(pass));
-    }
+    attend_all(pass, y, kept, shape, site(pass), [&] { return seen(pass); });
     return {y, false};
   }
   void backward_input(pass<Env>& pass, layer_input<Env> x, view y, view dy, target<Env> to, half) override {
@@ -13303,12 +13661,7 @@ class attend_node final : public node<Env> {
     // Not kept.qkv's extents: a context group may have kept other rows, of other heads.
     shape const all{dy.extent(0), 3 * channels_};
     auto const dqkv = grouped() ? pass.scratch.template take<typename Env::compute>(all) : to.into;
-    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kernels::attention_backward(dqkv, dy, y, kept.lse, kept.qkv, shape_of(pass), pass.scratch, site(pass),
-                                  seen(pass));
-    } else {
-      group.attend_backward(dqkv, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
-    }
+    attend_all_backward(pass, dqkv, dy, y, kept, shape_of(pass), site(pass), [&] { return seen(pass); });
     if (arranges()) kernels::arrange_heads_backward(to.into, dqkv, angles(pass), layout(pass));
     if (normalises()) {
       kernels::normalise_heads_backward(to.into, query_gain_.gradient, key_gain_.gradient, to.into, x.here, rstd_[pass],
@@ -13379,15 +13732,7 @@ class attend_node final : public node<Env> {
   // The rotations of those positions of a sample that lie here, in scratch memory; empty without `rotary`.
   tensor_view<typename Env::accumulate, space> angles(pass<Env>& pass) {
     if (!(what_.rotary > 0)) return {};
-    auto const context = positions_of(pass);
-    auto const table = pass.scratch.template take<typename Env::accumulate>({context, channels_ / heads_.count});
-    auto const& part = context_group<Env>::of(pass).part();
-    for (int which = 0; which < part.stretches(); ++which) {
-      auto const at = part.own.size == 1 ? context_part::stretch{0, 0, context} : part.at(which, context);
-      kernels::rotations(table.rows(at.row, at.count), at.position, what_.rotary, what_.scaling);
-      if (part.own.size == 1) break;
-    }
-    return table;
+    return rotations_here(pass, channels_ / heads_.count, what_.rotary, what_.scaling);
   }
   [[nodiscard]] ops::attention_shape shape_of(pass<Env> const& pass) const {
     return {pass.batch.count(), positions_of(pass), heads_.count,
@@ -14075,14 +14420,17 @@ struct gpt {
 namespace trireme::nn {
 
 /// LLaMA: RMS norms before each part, rotary positions, grouped-query attention (`key_heads`), SwiGLU, no biases. With
-/// `biased`, queries, keys and values have biases, as in Qwen 2.
+/// `biased`, queries, keys and values have biases, as in Qwen 2; with `head_norms`, queries and keys have norms, as in
+/// Qwen 3; with `window`, positions see only so many back, as in Mistral; with `scaling`, angles turn slower, as in
+/// Llama 3.
 ///
 /// Shapes   inputs and targets (B, T) int32. Parameters have Hugging Face's names, but queries, keys and values are one
 ///          product, `self_attn.qkv_proj`, laid out as attend takes it, and products' weights are (inputs, outputs).
-/// Method   [Touvron et al., "LLaMA", 2023]; [Ainslie et al., "GQA", 2023]; [Shazeer, "GLU variants", 2020].
+/// Method   [Touvron et al., "LLaMA", 2023]; [Ainslie et al., "GQA", 2023]; [Shazeer, "GLU variants", 2020]; [Jiang et
+///          al., "Mistral 7B", 2023]; [Grattafiori et al., "The Llama 3 herd", 2024]; [Yang et al., "Qwen3", 2025].
 /// Errors   config_error from validate() (called when a trainer is made) if a size is not positive, heads are no
-///          multiple of key heads, channels are not so many heads of one even width, or `rotary` or `epsilon` is not
-///          above 0.
+///          multiple of key heads, heads have no even width, `rotary` or `epsilon` is not above 0, `window` is below 0,
+///          `scaling` is none, or biases and norms of heads come together, which no model in files has.
 /// @models  staged_model: one unit for the embedding, one a block, one for norm, head and loss.
 struct llama {
   using policy_category = slot::model;
@@ -14095,26 +14443,35 @@ struct llama {
   std::int64_t heads = 6;
   std::int64_t key_heads = 0;  ///< 0: as many as heads
   std::int64_t channels = 384;
-  std::int64_t hidden = 0;    ///< of the mlp; 0: 8/3 of the channels, rounded up to a multiple of 32
-  double rotary = 10000;      ///< base of the angles
-  double epsilon = 1e-5;      ///< of the norms
-  bool tied = false;          ///< the head uses the embedding's table
-  bool biased = false;        ///< biases of queries, keys and values
-  bool checkpointed = false;  ///< blocks save their input only; the backward pass runs their forward again
+  std::int64_t hidden = 0;        ///< of the mlp; 0: 8/3 of the channels, rounded up to a multiple of 32
+  std::int64_t head_width = 0;    ///< 0: channels / heads
+  double rotary = 10000;          ///< base of the angles
+  ops::rotary_scaling scaling{};  ///< of the angles
+  std::int64_t window = 0;        ///< how many positions back are seen, its own included; 0: all
+  double epsilon = 1e-5;          ///< of the norms
+  bool tied = false;              ///< the head uses the embedding's table
+  bool biased = false;            ///< biases of queries, keys and values
+  bool head_norms = false;        ///< RMS norms of each query and key
+  bool checkpointed = false;      ///< blocks save their input only; the backward pass runs their forward again
   friend bool operator==(llama const&, llama const&) = default;
 
   [[nodiscard]] std::int64_t keys() const noexcept { return key_heads > 0 ? key_heads : heads; }
   [[nodiscard]] std::int64_t inner() const noexcept { return hidden > 0 ? hidden : (8 * channels / 3 + 31) / 32 * 32; }
+  [[nodiscard]] std::int64_t width() const noexcept { return head_width > 0 ? head_width : channels / heads; }
 
   /// One block.
   template <class = void>  // so that programs without a LLaMA do not compile it
   [[nodiscard]] auto layer() const {
     linear const in{.outputs = inner(), .bias = false}, out{.outputs = channels, .bias = false};
-    linear const qkv{.outputs = (heads + 2 * keys()) * (channels / heads), .bias = biased};
+    linear const qkv{.outputs = (heads + 2 * keys()) * width(), .bias = biased};
+    attend const attention{.heads = heads,
+                           .key_heads = keys(),
+                           .rotary = rotary,
+                           .scaling = scaling,
+                           .window = window,
+                           .norm = head_norms ? epsilon : 0};
     return chain(residual(named("input_layernorm", rms_norm{epsilon}),
-                          named("self_attn", chain(named("qkv_proj", qkv),
-                                                   attend{.heads = heads, .key_heads = keys(), .rotary = rotary},
-                                                   named("o_proj", out)))),
+                          named("self_attn", chain(named("qkv_proj", qkv), attention, named("o_proj", out)))),
                  residual(named("post_attention_layernorm", rms_norm{epsilon}),
                           named("mlp", chain(product(chain(named("gate_proj", in), silu()), named("up_proj", in)),
                                              named("down_proj", out)))));
@@ -14141,36 +14498,50 @@ struct llama {
                                       {"layers", layers},
                                       {"heads", heads},
                                       {"channels", channels}});
-    if (key_heads < 0 || hidden < 0 || heads % keys() != 0) {
+    if (key_heads < 0 || hidden < 0 || window < 0 || heads % keys() != 0) {
       throw config_error(text("trireme::nn::llama: ", heads, " heads, ", key_heads, " key heads, ", hidden,
-                              " hidden; heads are a multiple of key heads, and nothing is below 0"));
+                              " hidden, a window of ", window,
+                              "; heads are a multiple of key heads, and nothing is below 0"));
     }
-    if (channels % heads != 0 || channels / heads % 2 != 0) {
+    if (head_width == 0 && (channels % heads != 0 || channels / heads % 2 != 0)) {
       throw config_error(
           text("trireme::nn::llama: ", channels, " channels are not ", heads, " heads of one even width"));
+    }
+    if (head_width < 0 || head_width % 2 != 0) {
+      throw config_error(text("trireme::nn::llama: a head is ", head_width,
+                              " numbers wide; rotary positions take pairs of them, so that the width is even"));
     }
     if (!(rotary > 0) || !(epsilon > 0)) {
       throw config_error(
           text("trireme::nn::llama: rotary ", rotary, " and epsilon ", epsilon, "; both must be above 0"));
     }
+    if (!(scaling.factor > 0) || scaling.original < 0 || !(scaling.low < scaling.high)) {
+      throw config_error(text("trireme::nn::llama: angles are scaled by ", scaling.factor, ", of ", scaling.original,
+                              " positions, between ", scaling.low, " and ", scaling.high,
+                              " turns; the factor is above 0, positions are not below it, and low is below high"));
+    }
+    if (biased && head_norms) {
+      throw config_error("trireme::nn::llama: biased is Qwen 2 and head_norms is Qwen 3; leave one of them out");
+    }
   }
 
-  /// Hugging Face's files of LlamaForCausalLM, MistralForCausalLM or, with biases, Qwen2ForCausalLM.
+  /// Hugging Face's files of LlamaForCausalLM and MistralForCausalLM; with biases Qwen2ForCausalLM, with norms of heads
+  /// Qwen3ForCausalLM.
   [[nodiscard]] file_layout in_files() const {
     file_layout out{"model.", {".rotary_emb.inv_freq"}};
     if (tied) out.ignored.emplace_back("lm_head.weight");
-    auto const c = channels, width = channels / heads, queries = heads / keys(), all = (heads + 2 * keys()) * width;
+    auto const c = channels, each_head = width(), queries = heads / keys(), all = (heads + 2 * keys()) * each_head;
     // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key. Where there are as many
     // keys as queries, all queries lie before all keys; else each key lies behind its queries.
     auto const heads_of = [&](std::string const& attention, char const* theirs, std::int64_t which, std::int64_t each) {
-      auto const rows = keys() * each * width;
+      auto const rows = keys() * each * each_head;
       std::vector<file_tensor::band> bands;
       if (keys() == heads) {
-        bands.push_back({0, which * c, c});
+        bands.push_back({0, which * rows, rows});
       } else {
         for (std::int64_t key = 0; key < keys(); ++key) {
           auto const first = key * (queries + 2) + (which == 0 ? 0 : queries + which - 1);
-          bands.push_back({key * each * width, first * width, each * width});
+          bands.push_back({key * each * each_head, first * each_head, each * each_head});
         }
       }
       out.tensors.push_back(
@@ -14186,7 +14557,10 @@ struct llama {
       heads_of(name + "self_attn.", "q_proj", 0, queries);
       heads_of(name + "self_attn.", "k_proj", 1, 1);
       heads_of(name + "self_attn.", "v_proj", 2, 1);
-      out.add_transposed(name + "self_attn.o_proj.weight", c, c);
+      if (head_norms) {
+        for (auto const* which : {"q_norm", "k_norm"}) out.add(text(name, "self_attn.", which, ".weight"), {each_head});
+      }
+      out.add_transposed(name + "self_attn.o_proj.weight", heads * each_head, c);
       out.add(name + "post_attention_layernorm.weight", {c});
       out.add_transposed(name + "mlp.gate_proj.weight", c, inner());
       out.add_transposed(name + "mlp.up_proj.weight", c, inner());
@@ -14201,9 +14575,11 @@ struct llama {
   /// `context` tokens. An embedding computes nothing.
   [[nodiscard]] std::vector<double> unit_costs() const {
     auto const c = static_cast<double>(channels);
-    auto const all = static_cast<double>(heads + 2 * keys()) / static_cast<double>(heads);
-    double const products = 2 * c * c * (all + 1) + 6 * c * static_cast<double>(inner());
-    double const attended = c * static_cast<double>(context);  // each of two products; the mask halves it
+    auto const all = static_cast<double>((2 * heads + 2 * keys()) * width());  // queries, keys, values and o_proj
+    double const products = 2 * c * all + 6 * c * static_cast<double>(inner());
+    // Each of two products: a position sees half of the positions, or those in its window.
+    auto const seen = window > 0 && window < context ? window * (2 * context - window) / context : context;
+    double const attended = static_cast<double>(heads * width() * seen);
     double const again = checkpointed ? products + 2 * attended : 0;
     std::vector<double> costs(static_cast<std::size_t>(layers + 2), 3 * products + 7 * attended + again);
     costs.front() = 0;
@@ -14213,11 +14589,17 @@ struct llama {
 };
 
 [[nodiscard]] inline std::string to_string(llama const& m) {
+  auto const& angles = m.scaling;
+  auto const scaling = angles == ops::rotary_scaling{}
+                           ? std::string()
+                           : text(", .scaling = {.factor = ", angles.factor, ", .original = ", angles.original,
+                                  ", .low = ", angles.low, ", .high = ", angles.high, "}");
   return text("nn::llama{.vocabulary = ", m.vocabulary, ", .context = ", m.context, ", .layers = ", m.layers,
               ", .heads = ", m.heads, ", .key_heads = ", m.keys(), ", .channels = ", m.channels,
-              ", .hidden = ", m.inner(), ", .rotary = ", m.rotary, ", .epsilon = ", m.epsilon,
-              m.tied ? ", .tied = true" : "", m.biased ? ", .biased = true" : "",
-              m.checkpointed ? ", .checkpointed = true" : "", "}");
+              ", .hidden = ", m.inner(), m.width() * m.heads == m.channels ? "" : text(", .head_width = ", m.width()),
+              ", .rotary = ", m.rotary, scaling, m.window > 0 ? text(", .window = ", m.window) : "",
+              ", .epsilon = ", m.epsilon, m.tied ? ", .tied = true" : "", m.biased ? ", .biased = true" : "",
+              m.head_norms ? ", .head_norms = true" : "", m.checkpointed ? ", .checkpointed = true" : "", "}");
 }
 
 }  // namespace trireme::nn
@@ -20658,6 +21040,76 @@ struct host_routing {
     }
   }
 
+  /// Each row chooses the experts with the largest scores + bias, of the groups that `how` leaves it; the scores are
+  /// sigmoids of the logits. The weights of its choices are their scores over the sum of these, times how.scale.
+  /// Shapes   logits, scores (M, E); chosen, weights (M, K); bias (E).
+  template <class T>
+  static void score(sums<T> scores, view<std::int32_t> chosen, sums<T> weights, view<T> logits, detail::input<T> bias,
+                    scored_choice const& how) {
+    using A = accumulate_t<std::remove_const_t<T>>;
+    auto const experts = logits.extent(1), choices = chosen.extent(1);
+    detail::same_size("score", scores.size(), logits.size());
+    detail::same_size("score", chosen.size(), weights.size());
+    detail::same_size("score", bias.size(), experts);
+    expects(assertion_level::light,
+            experts % how.groups == 0 && how.chosen_groups <= how.groups &&
+                choices <= how.chosen_groups * (experts / how.groups),
+            [&] {
+              return text("trireme::ops::score: ", choices, " choices of ", how.chosen_groups, " of ", how.groups,
+                          " groups of ", experts, " experts");
+            });
+    thread_local std::vector<A> biased;
+    biased.resize(static_cast<std::size_t>(experts));
+    for (std::int64_t row = 0; row < logits.extent(0); ++row) {
+      auto* const s = raw(scores) + row * experts;
+      auto* const which = raw(chosen) + row * choices;
+      auto* const w = raw(weights) + row * choices;
+      for (std::int64_t e = 0; e < experts; ++e) {
+        s[e] = 1 / (1 + std::exp(-static_cast<A>(raw(logits)[row * experts + e])));
+        biased[static_cast<std::size_t>(e)] = s[e] + static_cast<A>(raw(bias)[e]);
+      }
+      leave_groups(biased.data(), experts, how);
+      pick(biased.data(), experts, which, choices);
+      A mass = 0;
+      for (std::int64_t j = 0; j < choices; ++j) mass += s[which[j]];
+      for (std::int64_t j = 0; j < choices; ++j) w[j] = static_cast<A>(how.scale) * s[which[j]] / mass;
+    }
+  }
+  /// The gradient of score's logits, from that of the weights.
+  template <class T>
+  static void score_backward(view<T> dlogits, sums<T> dweights, sums<T> scores, view<std::int32_t const> chosen,
+                             sums<T> weights, scored_choice const& how) {
+    using A = accumulate_t<T>;
+    auto const experts = dlogits.extent(1), choices = chosen.extent(1);
+    detail::same_size("score_backward", scores.size(), dlogits.size());
+    detail::same_size("score_backward", chosen.size(), weights.size());
+    detail::same_size("score_backward", chosen.size(), dweights.size());
+    for (std::int64_t row = 0; row < dlogits.extent(0); ++row) {
+      auto const* const s = raw(scores) + row * experts;
+      auto const* const which = raw(chosen) + row * choices;
+      A mean = 0, mass = 0;
+      for (std::int64_t j = 0; j < choices; ++j) {
+        mean += raw(weights)[row * choices + j] * raw(dweights)[row * choices + j];
+        mass += s[which[j]];
+      }
+      for (std::int64_t e = 0; e < experts; ++e) raw(dlogits)[row * experts + e] = T{};
+      for (std::int64_t j = 0; j < choices; ++j) {
+        auto const slope = (static_cast<A>(how.scale) * raw(dweights)[row * choices + j] - mean) / mass;
+        auto const one = s[which[j]];
+        raw(dlogits)[row * experts + which[j]] = static_cast<T>(slope * one * (1 - one));
+      }
+    }
+  }
+  /// Adds to excess[e] by how much expert e is chosen more often than the mean, times the number of experts: whole
+  /// numbers, whose sums over rows and ranks are exact up to 2^24 in float.
+  /// Shapes   excess (E); chosen (M, K).
+  template <class A>
+  static void add_excess(view<A> excess, view<std::int32_t const> chosen) {
+    auto const experts = excess.size();
+    for (auto const expert : chosen.span()) raw(excess)[expert] += static_cast<A>(experts);
+    for (std::int64_t e = 0; e < experts; ++e) raw(excess)[e] -= static_cast<A>(chosen.size());
+  }
+
   /// How unevenly the rows of a sample choose: the sum over samples of E sum_e f_e P_e, where f_e is the share of
   /// choices that expert e gets, and P_e its mean probability; 1 a sample if all get as much. `slopes` (or empty) gets
   /// `scale` times its gradient by the probabilities, f being taken as constant.
@@ -20760,20 +21212,46 @@ struct host_routing {
   // Probabilities that are not numbers are taken as they come: the loss is not finite then, and the step is skipped.
   template <class A>
   static void choose(A const* p, std::int64_t experts, std::int32_t* chosen, A* weights, std::int64_t choices) {
+    pick(p, experts, chosen, choices);
     A mass = 0;
-    for (std::int64_t j = 0; j < choices; ++j) {
-      std::int64_t best = -1;
-      for (std::int64_t e = 0; e < experts; ++e) {
-        bool free = true;
-        for (std::int64_t before = 0; before < j; ++before) free = free && chosen[before] != e;
-        if (free && (best < 0 || p[e] > p[best])) best = e;
-      }
-      chosen[j] = static_cast<std::int32_t>(best);
-      weights[j] = p[best];
-      mass += p[best];
-    }
+    for (std::int64_t j = 0; j < choices; ++j) mass += weights[j] = p[chosen[j]];
     if (choices == 1) return;
     for (std::int64_t j = 0; j < choices; ++j) weights[j] /= mass;
+  }
+  // The largest of p, the largest first; of equal ones those of lower numbers.
+  template <class A>
+  static void pick(A const* p, std::int64_t n, std::int32_t* picked, std::int64_t count) {
+    for (std::int64_t j = 0; j < count; ++j) {
+      std::int64_t best = -1;
+      for (std::int64_t e = 0; e < n; ++e) {
+        bool const free = std::find(picked, picked + j, e) == picked + j;
+        if (free && (best < 0 || p[e] > p[best])) best = e;
+      }
+      picked[j] = static_cast<std::int32_t>(best);
+    }
+  }
+  // Experts of other groups become as bad as can be.
+  template <class A>
+  static void leave_groups(A* biased, std::int64_t experts, scored_choice const& how) {
+    if (how.chosen_groups == how.groups) return;
+    auto const each = experts / how.groups;
+    thread_local std::vector<A> best;
+    thread_local std::vector<std::int32_t> groups;
+    best.resize(static_cast<std::size_t>(how.groups));
+    groups.resize(static_cast<std::size_t>(how.chosen_groups));
+    for (std::int64_t g = 0; g < how.groups; ++g) {
+      std::int32_t two[2] = {};
+      auto const count = std::min<std::int64_t>(2, each);
+      pick(biased + g * each, each, two, count);
+      auto& sum = best[static_cast<std::size_t>(g)];
+      sum = biased[g * each + two[0]];
+      if (count == 2) sum += biased[g * each + two[1]];
+    }
+    pick(best.data(), how.groups, groups.data(), how.chosen_groups);
+    for (std::int64_t g = 0; g < how.groups; ++g) {
+      if (std::find(groups.begin(), groups.end(), g) != groups.end()) continue;
+      std::fill_n(biased + g * each, each, -std::numeric_limits<A>::infinity());
+    }
   }
 };
 
@@ -21566,6 +22044,20 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     same("route_backward", chosen.size(), weights.size());
     same("route_backward", chosen.size(), dweights.size());
   }
+  template <class T>
+  static void score(output<accumulate_t<T>> scores, view<std::int32_t> chosen, output<accumulate_t<T>> weights,
+                    view<T> logits, input<T> bias, scored_choice const&) {
+    same("score", scores.size(), logits.size());
+    same("score", chosen.size(), weights.size());
+    same("score", bias.size(), logits.extent(1));
+  }
+  template <class T>
+  static void score_backward(view<T> dlogits, output<accumulate_t<T>> dweights, output<accumulate_t<T>> scores,
+                             tokens_view chosen, output<accumulate_t<T>> weights, scored_choice const&) {
+    route_backward(dlogits, dweights, scores, chosen, weights, {});
+  }
+  template <class A>
+  static void add_excess(view<A>, tokens_view) noexcept {}
   template <class A>
   static double imbalance(view<A>, input<A>, tokens_view, std::int64_t, double) noexcept {
     return 0;
@@ -22134,41 +22626,7 @@ class any {
 
 }  // namespace trireme::optim
 
-// ---- trireme/optim/detail/pattern.hpp
-namespace trireme::optim::detail {
-
-/// Whether a name is what a pattern says: * stands for any letters, ? for one.
-[[nodiscard]] constexpr bool matches(std::string_view pattern, std::string_view name) noexcept {
-  std::size_t p = 0, n = 0, star = pattern.npos, from = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      from = n;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
-      ++p;
-      ++n;
-    } else if (star != pattern.npos) {  // the star takes one letter more
-      p = star + 1;
-      n = ++from;
-    } else {
-      return false;
-    }
-  }
-  return pattern.substr(p).find_first_not_of('*') == pattern.npos;
-}
-/// Whether it is what one of several patterns says, which are separated by spaces.
-[[nodiscard]] constexpr bool matches_any(std::string_view patterns, std::string_view name) noexcept {
-  while (!patterns.empty()) {
-    auto const space = patterns.find(' ');
-    if (auto const one = patterns.substr(0, space); !one.empty() && matches(one, name)) return true;
-    patterns.remove_prefix(space == patterns.npos ? patterns.size() : space + 1);
-  }
-  return false;
-}
-
-}  // namespace trireme::optim::detail
-
-// ---- trireme/optim/groups.hpp (goes on)
+// ---- trireme/optim/groups.hpp
 namespace trireme::optim {
 
 /// What is different for the parameters whose names match one of some patterns.
@@ -22233,7 +22691,7 @@ struct groups {
  private:
   [[nodiscard]] group const* group_of(parameter_info const& info) const {
     for (auto const& each : list) {
-      if (detail::matches_any(each.names, info.name)) return &each;
+      if (matches_any(each.names, info.name)) return &each;
     }
     return nullptr;
   }
@@ -22384,7 +22842,7 @@ struct muon {
   static constexpr bool whole_tensors = true;
   static constexpr std::array<std::string_view, 3> moment_names{"momentum", "first_moment", "second_moment"};
   [[nodiscard]] bool is_hidden_matrix(parameter_info const& info) const {
-    return info.extents.rank() == 2 && !detail::matches_any(others, info.name);
+    return info.extents.rank() == 2 && !matches_any(others, info.name);
   }
   [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
     return (which == 0) == is_hidden_matrix(info) ? info.extents : shape{0};
@@ -22715,8 +23173,7 @@ namespace trireme::parallel {
 /// Bytes    per rank and step: 2 n (p-1)/p elements of the wire type, n gradients, p ranks.
 /// Ranks    reproducible: a power of two, each with as many logical micro-batches.
 /// Numerics reproducible: gradients of logical micro-batches are summed in one fixed tree, so that weights have the
-/// same
-///          bits for any number of ranks. It keeps log2(m) + 1 more gradients, m micro-batches a rank.
+///          same bits for any number of ranks. It keeps log2(m) + 1 more gradients, m micro-batches a rank.
 /// Needs    has_all_reduce; has_all_gather for compressors whose payloads cannot be summed.
 struct data {
   using policy_category = slot::parallel;
@@ -22737,9 +23194,8 @@ struct data {
 /// only the own shard of parameters: a unit's are gathered before it runs and dropped afterwards.
 ///
 /// Bytes    per rank and step, m micro-batches a rank: stage 1 n (p-1)/p of the wire type and n (p-1)/p of the
-/// parameter
-///          type; stage 2 m times the first; stage 3 m times the first and about 2 m times the second (the last unit is
-///          not gathered twice). From stage 2 on each use of a tied tensor is reduced by itself.
+///          parameter type; stage 2 m times the first; stage 3 m times the first and about 2 m times the second (the
+///          last unit is not gathered twice). From stage 2 on each use of a tied tensor is reduced by itself.
 /// Numerics equals data bit for bit at stage 1. From stage 2 on each micro-batch is summed over the ranks first, then
 ///          the micro-batches: equal to data where a rank has one micro-batch and no tensor is tied, else up to
 ///          rounding. reproducible: as for data; from stage 2 on it then keeps whole gradients where a rank has several
@@ -24332,8 +24788,7 @@ class two_chunk_writer {
 /// The phases that DualPipe and its V form share.
 ///
 /// @param half    stages from the end to the turn (or the meeting)    @param place   of this stage among them
-/// @param each    micro-batches that each chunk takes                 @param near    the chunk that this end fills
-/// first
+/// @param each    micro-batches that each chunk takes                 @param near    the chunk filled first at this end
 template <class Emit>
 constexpr void dual_pipe_steps(two_chunk_writer<Emit>& out, int half, int place, int each, int near) {
   int const far = 1 - near;
@@ -25291,7 +25746,7 @@ class layout {
     for (int use = 0; use < static_cast<int>(uses.size()); ++use) {
       auto const& info = uses[static_cast<std::size_t>(use)];
       auto const [at, is_new] = index.try_emplace(info.name, static_cast<int>(entries_.size()));
-      if (is_new) entries_.push_back({info, {}, 0, 0, wishes.freezes(info)});
+      if (is_new) entries_.push_back({info, {}, 0, 0, info.frozen || wishes.freezes(info)});
       auto& tensor = entries_[static_cast<std::size_t>(at->second)];
       if (!(tensor.info.extents == info.extents && tensor.info.first == info.first)) {
         throw config_error(text("trireme::exchange: parameter \"", info.name, "\" is used with shapes ",
@@ -28574,6 +29029,81 @@ requires requires { Policy::tolerance; }
 [[nodiscard]] std::string to_string(Policy const&) { return "precision::" + std::string(Policy::name) + "{}"; }
 
 }  // namespace trireme::precision
+
+// ---- trireme/contract/casting_model.hpp
+namespace trireme {
+
+template <class M>
+concept has_compute_in = requires(M& model, dtype type) {
+  model.compute_in(type);
+};
+
+/// A model that stores what the optimizer updates, and casts to the narrower numbers of a mixed precision by itself, as
+/// torch's autocast does.
+///
+/// Plain    it has compute_in(dtype), which it is told before each pass, and backward(ready, scale), which fills the
+///          gradients of the mean loss times `scale`: the precision's loss scale.
+/// Staged   it says so by a static `casts_inside = true`; its units find the numbers in casts_to<Env::precision>.
+template <class M>
+concept casts_inside = (staged_model<M> && requires { requires M::casts_inside; }) ||
+                       (!staged_model<M> && has_compute_in<M> && has_scaled_backward<M>);
+
+/// The numbers of a mixed precision for a model that casts inside: parameters, activations between units and gradients
+/// are as wide as what the optimizer updates.
+template <precision_policy Precision>
+struct cast_inside : Precision {
+  using param = typename Precision::master;
+  using compute = typename Precision::master;
+  using accumulate = typename Precision::master;
+};
+
+namespace detail {
+
+template <class Precision>
+struct cast_of {
+  using type = typename Precision::compute;
+};
+template <class Precision>
+struct cast_of<cast_inside<Precision>> {
+  using type = typename Precision::compute;
+};
+
+template <class Model, class Precision>
+inline constexpr bool is_cast_inside =
+    casts_inside<Model> && !std::is_same_v<typename Precision::compute, typename Precision::master>;
+
+}  // namespace detail
+
+/// What a model computes in that casts inside.
+template <class Precision>
+using casts_to = typename detail::cast_of<Precision>::type;
+
+/// The environment of a model in a trainer with this precision. Its `precision` is made of the policy:
+/// `typename env::precision{policy}`.
+template <class Model, precision_policy Precision, class Space>
+using environment_of =
+    environment<std::conditional_t<detail::is_cast_inside<Model, Precision>, cast_inside<Precision>, Precision>, Space>;
+
+}  // namespace trireme
+
+// ---- trireme/contract/own_start.hpp
+namespace trireme {
+
+/// A staged model whose parameters begin with numbers that it brings, in place of what parameter_info::start says.
+///
+/// Requires  start(info, first, values): writes the numbers of elements [first, first + values.size()) of the part of a
+///           tensor that `info` describes, for values of float and of double; start_hash(): one number for all of them,
+///           which is compared between ranks.
+/// Told      once, when a trainer is made: from then on the trainer's numbers are the only ones, and a trainer's
+///           initialise() leaves them as they are.
+template <class M>
+concept has_own_start = staged_model<M> && requires(M const& model, parameter_info const& info) {
+  model.start(info, std::int64_t{}, std::span<float>());
+  model.start(info, std::int64_t{}, std::span<double>());
+  { model.start_hash() } -> std::same_as<std::uint64_t>;
+};
+
+}  // namespace trireme
 
 // ---- trireme/train/checkpoint.hpp
 #include <set>
@@ -31963,10 +32493,10 @@ struct combination {
   using model = Model;
   using comm = Comm;
   using mesh = parallel::mesh_of_t<Parallel>;
-  using env = environment<Precision, typename space_of<Comm>::type>;
+  using env = environment_of<Model, Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
   static constexpr bool collective = has_collective_state<Compression, env, Comm>;
-  using uncoded = std::conditional_t<collective, typename env::gradient, typename Precision::reduce>;
+  using uncoded = std::conditional_t<collective, typename env::gradient, typename env::reduce>;
   using wire = typename wire_of<Compression, env, uncoded>::type;
   using data_axis = parallel::data_axis_t<Parallel>;
 
@@ -32006,13 +32536,13 @@ struct combination {
   static constexpr bool uncompressed = lossless_identity<Compression>;
   static constexpr bool residual = has_residual<Compression, env>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
-  static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
+  static constexpr bool one_number = std::is_same_v<typename env::param, typename env::master>;
   static constexpr bool decides =
       has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, double> && has_all_gather<Comm, std::uint64_t>;
   static constexpr bool gathers = has_all_gather<Comm, std::uint8_t, space>;
   static constexpr bool reduces = has_all_reduce<Comm, wire, reduction::sum, space>;
   static constexpr bool scatters = has_reduce_scatter<Comm, wire, reduction::sum, space>;
-  static constexpr bool publishes = has_all_gather<Comm, typename Precision::param, space>;
+  static constexpr bool publishes = has_all_gather<Comm, typename env::param, space>;
   static constexpr bool trades = has_all_to_all<Comm, std::uint8_t, space>;
 };
 
@@ -32024,7 +32554,9 @@ namespace detail::rules {
 // its header (its `rules`).
 TRIREME_RULE(plain_model_precision, "plain-model-precision",
              "a plain model stores its own numbers, which a mixed precision cannot change",
-             "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number);
+             "use precision::fp32 (or fp64), let the model cast by itself (compute_in and backward(ready, scale)), or "
+             "describe it in units",
+             !C::plain || C::one_number);
 TRIREME_RULE(mesh_axis_once, "mesh-axis-once", "a mesh has two axes of one kind",
              "leave one of them out, and multiply its degree into the other", C::once);
 TRIREME_RULE(plain_model_whole, "plain-model-whole",
@@ -32329,7 +32861,7 @@ struct resolve {
     } else if constexpr (!independent) {
       return 3;
     } else {
-      using env = environment<precision, typename space_of<comm>::type>;
+      using env = environment_of<model, precision, typename space_of<comm>::type>;
       if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env, comm>) {
         return 4;
       } else {
@@ -32352,7 +32884,7 @@ struct resolve {
       static_cast<void>(sizeof(check_communicator<comm>) + sizeof(check_model<model>) +
                         sizeof(check_precision<precision>) + sizeof(check_parallel<parallel>));
     } else if constexpr (Stage == 4) {
-      using env = environment<precision, typename space_of<comm>::type>;
+      using env = environment_of<model, precision, typename space_of<comm>::type>;
       static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env, comm>));
     } else if constexpr (Stage == 5) {
       static_cast<void>(check_combination<combination<model, comm, parallel, precision, compression>>::size);
@@ -32482,6 +33014,87 @@ struct check_data {
                 "trireme::trainer: fit() and evaluate() take a dataset, such as data::function(f), "
                 "data::in_memory(inputs, targets) or data::token_file{...}.open(); arrays of your own go to step()");
 };
+
+}  // namespace trireme::detail
+
+// ---- trireme/train/detail/whole_tensors.hpp
+namespace trireme::detail {
+
+struct named_shape {
+  std::string name;
+  shape extents;
+};
+
+/// Collective. The tensors that any rank has a part of, each once, with their whole extents, in the order of the ranks.
+template <class Comm>
+[[nodiscard]] std::vector<named_shape> tensors_of_everyone(Comm& world, parallel::layout const& own) {
+  std::string names;
+  std::vector<std::int64_t> numbers;  // of each tensor: the letters of its name, its rank, its extents
+  for (auto const& entry : own.entries()) {
+    auto const& whole = entry.info.whole_extents();
+    names += entry.info.name;
+    numbers.push_back(static_cast<std::int64_t>(entry.info.name.size()));
+    numbers.push_back(whole.rank());
+    numbers.insert(numbers.end(), whole.extents().begin(), whole.extents().end());
+  }
+  std::vector<named_shape> all;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    std::int64_t sizes[2] = {static_cast<std::int64_t>(names.size()), static_cast<std::int64_t>(numbers.size())};
+    world.broadcast(tensor_view<std::int64_t>(sizes, shape{2}), rank);
+    std::vector<std::uint8_t> letters(static_cast<std::size_t>(sizes[0]));
+    std::vector<std::int64_t> theirs(static_cast<std::size_t>(sizes[1]));
+    if (rank == world.rank()) {
+      std::copy(names.begin(), names.end(), letters.begin());
+      theirs = numbers;
+    }
+    world.broadcast(tensor_view<std::uint8_t>(letters), rank);
+    world.broadcast(tensor_view<std::int64_t>(theirs), rank);
+    auto letter = letters.begin();
+    for (auto number = theirs.begin(); number != theirs.end();) {
+      named_shape each{{letter, letter + *number}, {}};
+      letter += *number++;
+      for (auto left = *number++; left > 0; --left) each.extents.push_back(*number++);
+      bool const known =
+          std::any_of(all.begin(), all.end(), [&](auto const& other) { return other.name == each.name; });
+      if (!known) all.push_back(std::move(each));
+    }
+  }
+  return all;
+}
+
+/// Collective over everyone. Calls f(name, extents, values) with the whole master value of each tensor of the model, on
+/// every rank in the same order, whatever part of it lies here. Where replicas differ it is that of the first.
+/// @tparam T  what the values are rounded to.
+template <class T = float, class Exchange, class F>
+void for_each_whole_tensor(Exchange const& exchange, F&& f) {
+  auto& world = exchange.everyone();
+  auto const& plan = exchange.plan();
+  std::map<std::string, std::vector<std::pair<int, parallel::layout::piece>>> here;  // what this rank answers for
+  bool const answers = !Exchange::replicas_differ || exchange.world().rank() == 0;   // else the first replica does
+  for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
+    auto const [first, count] = exchange.accounted_range(bucket);
+    plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+      auto const& info = plan.at(piece.entry).info;
+      if (answers && info.answers) here[info.name].emplace_back(bucket, piece);
+    });
+  }
+  for (auto const& tensor : tensors_of_everyone(world, plan)) {
+    std::vector<double> sum(static_cast<std::size_t>(tensor.extents.size()));  // zero where others answer
+    for (auto const& [bucket, piece] : here[tensor.name]) {
+      auto const own = exchange.master_of(bucket, piece);
+      using view = std::remove_const_t<decltype(own)>;
+      std::vector<typename view::value_type> values(static_cast<std::size_t>(piece.count));
+      ops::on<typename view::space>::download(std::span(values), own);
+      for_each_run(plan.at(piece.entry).info, piece.in_entry, piece.count,
+                   [&, begin = piece.in_entry](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+                     std::copy_n(values.begin() + (in_part - begin), n, sum.begin() + in_whole);
+                   });
+    }
+    world.all_reduce(tensor_view<double>(sum), reduction::sum{});
+    std::vector<T> const values(sum.begin(), sum.end());
+    f(tensor.name, tensor.extents, std::span<T const>(values));
+  }
+}
 
 }  // namespace trireme::detail
 
@@ -32778,15 +33391,27 @@ class optimizer_state {
              "parallel::", info.dealt.empty() ? "tensor" : info.dealt, " out"));
   }
 
-  // One step of a running mean.
-  static void follow(update_segment<Env> const& segment, double scale) {
+  // One step of a running mean, or of what follows signs.
+  void follow(update_segment<Env> const& segment, double scale) {
     using kernels = ops::on<space>;
-    if constexpr (requires { kernels::scale(segment.value, 0.0); }) {
-      double const by = segment.info->running;
-      kernels::scale(segment.value, 1 - by);
-      for (auto const& term : segment.gradient.terms)
-        kernels::accumulate(segment.value, term, by * scale * segment.gradient.scale);
-      for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(segment.value));
+    auto const value = segment.value;
+    double const by = segment.info->running;
+    if constexpr (requires {
+                    kernels::scale(value, 0.0);
+                    kernels::each(value, value, [](auto x) { return x; });
+                  }) {
+      if (segment.info->by_sign) {
+        auto const against = [by](auto x, auto measured) {
+          return x - static_cast<decltype(x)>(by) * static_cast<decltype(x)>((measured > 0) - (measured < 0));
+        };
+        kernels::each(value, value, sum_of_terms(segment), against);
+        scratch_.reset();
+      } else {
+        kernels::scale(value, 1 - by);
+        for (auto const& term : segment.gradient.terms)
+          kernels::accumulate(value, term, by * scale * segment.gradient.scale);
+      }
+      for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(value));
     } else {
       throw config_error(
           text("trireme::optimizer_state: \"", segment.info->name,
@@ -32794,18 +33419,20 @@ class optimizer_state {
     }
   }
 
+  // In scratch memory if there are several.
+  tensor_view<typename Env::gradient const, space> sum_of_terms(update_segment<Env> const& segment) {
+    if (segment.gradient.terms.size() == 1) return segment.gradient.terms.front();
+    auto const sum = scratch_.template take<typename Env::gradient>({segment.value.size()});
+    ops::on<space>::reduce(std::span(&sum, 1), segment.gradient.terms);
+    return sum;
+  }
+
   void update_tensor(update_segment<Env> const& segment, Optimizer const& optimizer, std::int64_t step) {
     auto const& info = *segment.info;
-    auto gradient = segment.gradient.terms.front();
-    if (segment.gradient.terms.size() > 1) {
-      auto const sum = scratch_.template take<typename Env::gradient>(info.extents).flat();
-      ops::on<space>::reduce(std::span(&sum, 1), segment.gradient.terms);
-      gradient = sum;
-    }
-    optimizer.update(
-        tensor_update<Env>{info, segment.value.reshaped(info.extents), segment.moments, gradient.reshaped(info.extents),
-                           segment.gradient.scale, segment.outputs, scratch_},
-        step);
+    optimizer.update(tensor_update<Env>{info, segment.value.reshaped(info.extents), segment.moments,
+                                        sum_of_terms(segment).reshaped(info.extents), segment.gradient.scale,
+                                        segment.outputs, scratch_},
+                     step);
     scratch_.reset();
   }
 
@@ -32918,8 +33545,12 @@ class plain_engine {
   using value = typename Env::param;
 
   /// A model given by name stays the caller's; a temporary is kept here.
-  explicit plain_engine(Model& model) : model_(std::shared_ptr<Model>{}, &model) { list(); }
-  explicit plain_engine(Model&& model) : model_(std::make_shared<Model>(std::move(model))) { list(); }
+  explicit plain_engine(Model& model) : model_(std::shared_ptr<Model>{}, &model) { begin(); }
+  explicit plain_engine(Model&& model) : model_(std::make_shared<Model>(std::move(model))) { begin(); }
+
+  /// Whether the model itself multiplies its loss by a loss scale, so that small gradients within it do not become
+  /// zero.
+  static constexpr bool scales_loss = has_scaled_backward<Model>;
 
   /// As an exchange sees them: in the trainer's element type.
   [[nodiscard]] std::vector<foreign_parameter<value, space>> parameters() const {
@@ -32951,21 +33582,27 @@ class plain_engine {
   }
 
   /// Forward and backward; ready(index) as each gradient is filled.
+  /// @param scale  of the loss that is differentiated; other than 1 only where scales_loss.
   template <class Ready>
-  loss_sum train(samples const& batch, Ready&& ready) {
+  loss_sum train(samples const& batch, Ready&& ready, [[maybe_unused]] double scale = 1) {
     auto const loss = forward(batch, purpose::train);
     for (std::size_t index = 0; index < all_.size(); ++index) {
       all_[index].reported = all_[index].frozen;
       if (all_[index].frozen) ready(static_cast<int>(index));
     }
-    model_->backward([&](std::string_view name) {
+    auto const report = [&](std::string_view name) {
       auto const index = index_of(name);
       auto& it = all_[index];
       if (it.frozen) return;
       if (it.take) it.take();
       it.reported = true;
       ready(static_cast<int>(index));
-    });
+    };
+    if constexpr (scales_loss) {
+      model_->backward(report, scale);
+    } else {
+      model_->backward(report);
+    }
     for (std::size_t index = 0; index < all_.size(); ++index) {
       auto const& it = all_[index];
       if (it.reported) continue;
@@ -32981,6 +33618,7 @@ class plain_engine {
 
   [[nodiscard]] loss_sum evaluate(samples const& batch) { return forward(batch, purpose::evaluate); }
   [[nodiscard]] tensor<float> predict(samples const& batch) requires has_model_predict<Model> {
+    tell_numbers();
     return model_->predict(batch);
   }
   /// Calls f(name, values) for each buffer.
@@ -32992,7 +33630,12 @@ class plain_engine {
   [[nodiscard]] Model& model() noexcept { return *model_; }
 
  private:
+  // A model that casts is told before each pass: another trainer, of other numbers, may have it too.
+  void tell_numbers() {
+    if constexpr (casts_inside<Model>) model_->compute_in(dtype_of<casts_to<typename Env::precision>>);
+  }
   [[nodiscard]] loss_sum forward(samples const& batch, [[maybe_unused]] purpose why) {
+    tell_numbers();
     double mean = 0;
     if constexpr (has_purposeful_forward<Model>) {
       mean = static_cast<double>(model_->forward(batch, why));
@@ -33010,7 +33653,8 @@ class plain_engine {
     std::function<void()> take{};  // the model's gradient -> gradient
     tensor<value, space> own_values{}, own_gradient{};
   };
-  void list() {
+  void begin() {
+    tell_numbers();
     model_->visit_parameters(
         [this]<class V, class G>(std::string const& name, tensor_view<V, space> values,
                                  tensor_view<G, space> gradient) { this->add(name, values, gradient); });
@@ -34141,12 +34785,14 @@ class placed_model {
       return told(engine_.train_step(cut(input.micro_batches), weight, key, ready, exchange_, most - own));
     } else {
       loss_sum sum;
+      double const inside = engine_type::scales_loss ? scale : 1;  // the rest of the scale is put on gradients
       for (auto const& batch : input.micro_batches) {
         bool const last = &batch == &input.micro_batches.back();
-        exchange_.weight(static_cast<double>(batch.count()) * weight);
-        sum += engine_.train(batch, [&](int use) {
+        exchange_.weight(static_cast<double>(batch.count()) * weight / inside);
+        auto const ready = [&](int use) {
           if (last) exchange_.ready(use);
-        });
+        };
+        sum += engine_.train(batch, ready, inside);
         if (!last) exchange_.accumulate();
       }
       return told(sum);
@@ -34528,7 +35174,7 @@ struct fit_options {
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 class basic_trainer {
  public:
-  using env = environment<Precision, typename space_of<Comm>::type>;
+  using env = environment_of<Model, Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
   using master = typename env::master;
   static constexpr bool staged = staged_model<Model>;
@@ -34630,8 +35276,8 @@ class basic_trainer {
   }
   [[nodiscard]] tensor<float> predict(samples const& batch) requires predicts { return run_.model.predict(batch); }
 
-  /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model keeps its own
-  /// parameters). Without this call the seed is 0.
+  /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model, and one that
+  /// has brought its parameters' start, keeps them). Without this call the seed is 0.
   void initialise(std::uint64_t seed);
 
   /// Collective. Makes the first rank's parameters everybody's, after they were changed by hand.
@@ -34725,6 +35371,13 @@ class basic_trainer {
         replicas);
   }
 
+  /// Collective. Calls f(name, extents, values) with the whole master value of each parameter, on every rank in the
+  /// same order, whatever part of it lies here. Where ranks have parameters of their own it is that of the first.
+  template <class F>
+  void for_each_parameter(F&& f) {
+    detail::for_each_whole_tensor<master>(exchange(), f);
+  }
+
   /// Collective. Changes parameters from outside: weights from elsewhere, an average over several runs. Calls
   /// f(name, info, first, values) for each piece of a parameter that this rank keeps, as for_each_state() does; f
   /// writes the values, which are the master ones. Afterwards all that layers read on any rank follows them. Moments,
@@ -34750,6 +35403,7 @@ class basic_trainer {
   }
 
  private:
+  using numbers = typename env::precision;
   using exchange_type = typename placed_model<env, Model, Comm, Parallel, Compression>::exchange_type;
   static constexpr std::int64_t written = std::int64_t{1} << 32;  // a wish
 
@@ -34764,7 +35418,8 @@ class basic_trainer {
         model_text_(describe(model)),
         compression_text_(describe(compression)),
         world_(agreed(world)),
-        run_(std::forward<GivenModel>(model), world, parallel, precision, compression, optimizer_) {
+        run_(std::forward<GivenModel>(model), world, parallel, numbers{precision}, compression, optimizer_) {
+    if constexpr (requires { Model::freezes_most; }) expect_trained_parameters();
     initialise(0);
   }
 
@@ -34784,6 +35439,17 @@ class basic_trainer {
     return own == 0 ? 0 : world_.size();
   }
   void expect_equal_copies();
+  // Collective. A pattern that nothing matches would train nothing, without an error.
+  void expect_trained_parameters() {
+    auto trained = static_cast<std::int64_t>(exchange().plan().trained_buckets());
+    world_.all_reduce(tensor_view<std::int64_t>(&trained, shape{1}), reduction::max{});
+    if (trained > 0) return;
+    throw config_error(text("trireme::trainer: all parameters of ", model_text_,
+                            " are frozen; give a pattern that the names of some layers match"));
+  }
+
+  // Collective.
+  void start_parameters(std::uint64_t seed);
 
   step_report run_step(step_input const& input);
 
@@ -34861,6 +35527,7 @@ class basic_trainer {
   std::int64_t loaded_at_ = -1;  // the step of the last checkpoint that was loaded
   checkpoint::identity identity_;
   observe::timeline* timeline_ = nullptr;
+  bool has_started_ = false;
   bool wants_stop_ = false;
   bool stopped_ = false;
 };
@@ -34903,16 +35570,32 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::in
   finish_save();
   run_.clock = {};
   run_.clock.seed = seed;
-  run_.precision = precision_state<Precision>(precision_);
+  run_.precision = precision_state<numbers>(numbers{precision_});
   loaded_at_ = -1;
   identity_ = {};
   run_.moments.clear();
   exchange().forget_compression();
-  if constexpr (staged) {
+  start_parameters(seed);
+  exchange().verify_replicas();
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::start_parameters(
+    [[maybe_unused]] std::uint64_t seed) {
+  if constexpr (has_own_start<Model>) {
+    if (std::exchange(has_started_, true)) return;
+    parallel::stated const items[] = {{"what the parameters begin with", text(described_.start_hash())}};
+    parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items,
+                               "give the models of all ranks the same numbers");
+    change_parameters([&](std::string const&, parameter_info const& info, std::int64_t first, auto view) {
+      std::vector<master> values(static_cast<std::size_t>(view.size()));
+      described_.start(info, first, std::span(values));
+      ops::on<space>::upload(view, std::span<master const>(values));
+    });
+  } else if constexpr (staged) {
     exchange().initialise(seed);
     engine().invalidate();
   }
-  exchange().verify_replicas();
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
@@ -35434,8 +36117,7 @@ class own_exchange : public Exchange {
   ///                   moments.
   /// @param votes      a number of your own that is summed over the ranks (a wish to stop, say).
   /// Errors   config_error for an optimizer of another type than in the first call, and for one that needs whole
-  /// tensors
-  ///          or freezes some, unless make_exchange was given it too; others as finish().
+  ///          tensors or freezes some, unless make_exchange was given it too; others as finish().
   template <class Optimizer>
   requires trireme::optimizer<Optimizer, Env> exchange_result step(Optimizer const& optimizer, std::int64_t votes = 0) {
     auto& moments = moments_of(optimizer);

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Writes llama.safetensors: what PyTorch computes for a tiny Llama and a tiny Qwen 2, in double precision.
+"""Writes llama.safetensors: what PyTorch computes for tiny models of LLaMA's kind, in double precision.
 
     pip install torch transformers safetensors && python3 tests/golden/make_llama.py
 
-An implementation that shares no line with ours: LlamaForCausalLM and Qwen2ForCausalLM of transformers. Only what
-transformers computes in float whatever the model's type is replaced by the same formula in double: the angles of rotary
-positions and the norms (and attention is torch's, as eager attention rounds its softmax to float). For each MODEL of
-`llama` (fewer keys than queries, a head of its own) and `qwen` (biases on queries, keys and values, the head tied),
-under the names that transformers gives the parameters:
+An implementation that shares no line with ours: the classes of transformers. Only what transformers computes in float
+whatever the model's type is replaced by the same formula in double: the angles of rotary positions and the norms (and
+attention is torch's, as eager attention rounds its softmax to float). For each MODEL of `llama` (fewer keys than
+queries, a head of its own), `qwen` (Qwen 2: biases on queries, keys and values, the head tied), `llama3` and `linear`
+(scaled angles), `qwen3` (norms of queries and keys, heads wider than their share of the channels) and `mistral` (a
+window), under the names that transformers gives the parameters:
 
     MODEL/parameter/<name>    float64
     MODEL/gradient/<name>     of the loss, float64; a tied table has the sum of its two uses
@@ -34,16 +35,42 @@ MODELS = {
     "qwen": (transformers.Qwen2ForCausalLM, transformers.Qwen2Config,
              {"num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": True,
               "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}),
+    "llama3": (transformers.LlamaForCausalLM, transformers.LlamaConfig,
+               {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": False,
+                "rope_parameters": {"rope_type": "llama3", "rope_theta": 50.0, "factor": 8.0, "low_freq_factor": 0.5,
+                                    "high_freq_factor": 2.0, "original_max_position_embeddings": 9}}),
+    "linear": (transformers.LlamaForCausalLM, transformers.LlamaConfig,
+               {"num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": True,
+                "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}}),
+    "qwen3": (transformers.Qwen3ForCausalLM, transformers.Qwen3Config,
+              {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True, "head_dim": 10,
+               "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}}),
+    "mistral": (transformers.MistralForCausalLM, transformers.MistralConfig,
+                {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False, "sliding_window": 4,
+                 "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}),
 }
 BATCH, CONTEXT = 3, 11
 
 
-class Angles(torch.nn.Module):
-    """cos and sin of position / theta^(2 i / width), twice side by side: as in transformers, but in double."""
+def frequencies(rope, width):
+    """1 / theta^(2 i / width), slower as the rule says; transformers has the same formulas in float."""
+    each = 1.0 / rope["rope_theta"] ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
+    if rope["rope_type"] == "linear":
+        return each / rope["factor"]
+    if rope["rope_type"] == "llama3":
+        turns = rope["original_max_position_embeddings"] * each / (2 * torch.pi)
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        kept = ((turns - low) / (high - low)).clamp(0, 1)
+        return each * (kept + (1 - kept) / rope["factor"])
+    return each
 
-    def __init__(self, theta, width):
+
+class Angles(torch.nn.Module):
+    """cos and sin of position * frequency, twice side by side: as in transformers, but in double."""
+
+    def __init__(self, rope, width):
         super().__init__()
-        self.each = 1.0 / theta ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
+        self.each = frequencies(rope, width)
 
     def forward(self, x, position_ids):
         angles = position_ids[..., None].double() * self.each
@@ -60,16 +87,16 @@ def make_model(kind, generator):
     model_class, config_class, special = MODELS[kind]
     model = model_class(config_class(**COMMON, **special)).double().train()
     theirs = model.model.rotary_emb
-    width = COMMON["hidden_size"] // special["num_attention_heads"]
-    ours = Angles(special["rope_parameters"]["rope_theta"], width)
+    width = special.get("head_dim", COMMON["hidden_size"] // special["num_attention_heads"])
+    ours = Angles(special["rope_parameters"], width)
     positions = torch.arange(CONTEXT)[None]
     for a, b in zip(theirs(torch.zeros(1).double(), positions), ours(torch.zeros(1).double(), positions)):
         assert (a - b).abs().max() < 1e-5
     model.model.rotary_emb = ours
     norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
-    assert len(norms) == 2 * COMMON["num_hidden_layers"] + 1
+    assert len(norms) == (4 if kind == "qwen3" else 2) * COMMON["num_hidden_layers"] + 1
     for norm in norms:
-        x = torch.randn(4, COMMON["hidden_size"], generator=generator, dtype=torch.float64)
+        x = torch.randn(4, norm.weight.numel(), generator=generator, dtype=torch.float64)
         assert (norm(x) - norm_in_double(norm, x)).abs().max() < 1e-5
         norm.forward = norm_in_double.__get__(norm)
     with torch.no_grad():

@@ -5,7 +5,9 @@
 
 pretrained/KIND/ is what save_pretrained writes (without the configuration for generation): `llama` (fewer keys than
 queries, a head of its own, F32, several files and an index), `qwen2` (biases, a tied head, BF16), `mistral` (F32),
-`gpt2` (F32, several files), `gpt2_base` (the model without its head, whose names have no prefix; F16).
+`gpt2` (F32, several files), `gpt2_base` (the model without its head, whose names have no prefix; F16), `llama3` (scaled
+angles, F32), `qwen3` (norms of queries and keys, wide heads, a tied head, BF16), `mistral_window` (a window shorter
+than the samples, F32).
 pretrained/golden.safetensors has tokens and targets (B,T) int32, and for each KIND/loss (1) float64: the mean
 cross-entropy of all targets (nothing is shifted) of the numbers in the files, computed in double.
 """
@@ -38,6 +40,13 @@ MODELS = {  # class, configuration, type in the files, bytes of a file
                 "1GB"),
     "gpt2": (transformers.GPT2LMHeadModel, transformers.GPT2Config(**GPT), torch.float32, "8KB"),
     "gpt2_base": (transformers.GPT2LMHeadModel, transformers.GPT2Config(**GPT), torch.float16, "1GB"),
+    "llama3": (transformers.LlamaForCausalLM, transformers.LlamaConfig(**LLAMA, rope_parameters={
+        "rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 2.0,
+        "original_max_position_embeddings": 9}), torch.float32, "1GB"),
+    "qwen3": (transformers.Qwen3ForCausalLM, transformers.Qwen3Config(**LLAMA, **rope(10000.0), head_dim=6,
+                                                                      tie_word_embeddings=True), torch.bfloat16, "1GB"),
+    "mistral_window": (transformers.MistralForCausalLM, transformers.MistralConfig(
+        **LLAMA, **rope(10000.0), sliding_window=5), torch.float32, "1GB"),
 }
 
 
@@ -45,8 +54,8 @@ def in_double(model, config):
     """Whatever transformers computes in float is computed in double."""
     model = model.double().eval()
     if hasattr(model, "model"):
-        width = config.hidden_size // config.num_attention_heads
-        model.model.rotary_emb = Angles(config.rope_parameters["rope_theta"], width)
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        model.model.rotary_emb = Angles(config.rope_parameters, width)
         for module in model.modules():
             if type(module).__name__.endswith("RMSNorm"):
                 module.forward = norm_in_double.__get__(module)

@@ -6,6 +6,7 @@
 #include "../watchdog.hpp"
 #include "trireme/comm/in_space.hpp"
 #include "trireme/data/in_memory.hpp"
+#include "trireme/nn/latent_attention.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/parallel/context.hpp"
 #include "trireme/parallel/mesh.hpp"
@@ -202,4 +203,101 @@ TEST_CASE("heads that do not fit are refused in one sentence", "[nn]") {
         "trireme::nn::attend: window -1, norm 0, scaling factor 1 of 0 positions between 1 and 4 turns; window, norm "
         "and positions are not negative, the factor is above 0, and low is below high");
   CHECK(contains(sentence({}, 4), "3 key heads cannot be cut into 4 ways"));
+}
+
+namespace {
+
+/// Blocks of latent attention between a GPT's embedding and head.
+struct latent_model {
+  using policy_category = slot::model;
+  static constexpr bool cuts_context = true;
+  nn::gpt_shape shape{.vocabulary = 37, .context = 24, .layers = 2, .heads = 6, .channels = 24, .dropout = 0.1};
+  nn::latent_attention attention{.heads = 6,
+                                 .query_rank = 10,
+                                 .rank = 8,
+                                 .plain = 4,
+                                 .rotary_width = 2,
+                                 .values = 4,
+                                 .rotary = 100,
+                                 .dropout = 0.1};
+
+  void units(auto&& emit) const {
+    using namespace nn;
+    auto const c = shape.channels;
+    emit(gpt_embedding{shape});
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      emit(block{text("layers.", i), c, 1 + 2 * i,
+                 chain(residual(named("norm", rms_norm{}), attention, named("o", linear{.outputs = c, .bias = false}),
+                                dropout{0.1}),
+                       residual(named("mlp_norm", rms_norm{}), named("up", linear{.outputs = 36}), gelu(),
+                                named("down", linear{.outputs = c})))});
+    }
+    emit(gpt_head{shape});
+  }
+};
+std::string to_string(latent_model const&) { return "latent_model"; }
+
+toy::training<latent_model, toy::text> const latent{
+    {}, {.samples = 24, .context = 24}, {.steps = 5, .batch = 6, .micro_batches = 2}};
+
+}  // namespace
+
+TEST_CASE("latent attention trains on cut positions, heads and rows as alone", "[nn]") {
+  watchdog dog("latent attention");
+  using parallel::context_method;
+  for (bool const wide : {false, true}) {  // values wider than queries, which are a product of the input
+    auto one = latent;
+    if (wide) one.model.attention.query_rank = 0, one.model.attention.values = 9;
+    auto const serial = one.alone(toy::steady, precision::fp64{});
+    auto const compare = [&](int ranks, auto const& policy) {
+      INFO(to_string(policy));
+      toy::check_near(one.on(ranks, toy::steady, policy, precision::fp64{}).front(), serial, 1e-10);
+    };
+    compare(2, parallel::zero<3>{});
+    compare(3, parallel::context{.ways = 3, .balanced = false});
+    compare(2, parallel::context{.ways = 2, .method = context_method::all_to_all});
+    compare(3, parallel::mesh{parallel::tensor{.ways = 3}, parallel::sequence{}});
+    compare(2, parallel::tensor{.ways = 2});
+    compare(4, parallel::mesh{parallel::tensor{.ways = 2}, parallel::sequence{}, parallel::context{.ways = 2}});
+    compare(4, parallel::mesh{parallel::pipeline<schedule::zb_h1>{.stages = 2}, parallel::tensor{.ways = 2}});
+  }
+}
+
+TEST_CASE("a plan of latent attention says what its training takes, and phantom memory is not touched", "[nn]") {
+  watchdog dog("latent plans");
+  auto const options = plan_options{.samples = 6, .micro_batches = 2};
+  auto const taken = [&](auto& world, auto const& policy, auto precision) {
+    auto trainer = make_trainer(latent.model, optim::sgd{}, world, policy, precision);
+    auto const planned = plan(trainer, latent.data, options).memory.activations;
+    trainer.fit(latent.data, {.steps = 2, .batch = 6, .micro_batches = 2});
+    if (world.rank() == 0) CHECK(planned == static_cast<std::int64_t>(trainer.engine().peak_bytes()));
+  };
+  comm::self_world self;
+  taken(self, parallel::data{}, precision::fp32{});
+  taken(self, parallel::data{}, precision::bf16{});
+  launch(comm::threads{.ranks = 2}, [&](auto& world) {
+    taken(world, parallel::context{}, precision::bf16{});
+    taken(world, parallel::mesh{parallel::tensor{.ways = 2}, parallel::sequence{}}, precision::fp32{});
+    taken(world, parallel::pipeline<schedule::zb_h1>{.stages = 2}, precision::fp32{});
+  });
+  auto dry = comm::in_space<phantom>(self);
+  auto trainer = make_trainer(latent.model, optim::sgd{}, dry);
+  CHECK(trainer.fit(latent.data, {.steps = 2, .batch = 6, .micro_batches = 2}).steps == 2);
+}
+
+TEST_CASE("widths of latent attention that do not fit are refused in one sentence", "[nn]") {
+  watchdog dog("latent refusals");
+  auto const sentence = [](auto const& change, int ranks = 1) {
+    return sentence_of<config_error>([&] {
+      auto other = latent;
+      change(other.model.attention);
+      static_cast<void>(other.on(ranks, optim::sgd{}, parallel::tensor{.ways = ranks}));
+    });
+  };
+  CHECK(sentence([](auto& what) { what.rotary_width = 3; }) ==
+        "trireme::nn::latent_attention: 6 heads, ranks 10 and 8, 4 plain, 3 rotary and 4 value numbers, rotary 100; "
+        "all but query_rank are above 0, and rotary_width is even");
+  CHECK(sentence([](auto& what) { what.heads = 3; }, 4) ==
+        "trireme::nn::latent_attention layers.0: 3 heads cannot be cut into 4 ways; a tensor group has at most as many "
+        "ranks as a layer has heads");
 }

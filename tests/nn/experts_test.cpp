@@ -1,6 +1,7 @@
-// A GPT with experts, in serial form: its gradients, and what it does with odd descriptions.
+// Experts: their gradients, what they do with odd descriptions, and the bias that balances them.
 #include "trireme/nn/experts.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -8,14 +9,22 @@
 
 #include "../catch.hpp"
 #include "../support/sentence.hpp"
+#include "../support/training.hpp"
+#include "../watchdog.hpp"
 #include "trireme/comm/self.hpp"
 #include "trireme/compression/none.hpp"
 #include "trireme/nn/gpt.hpp"
 #include "trireme/nn/mlp.hpp"
 #include "trireme/ops/ops.hpp"
 #include "trireme/parallel/exchange.hpp"
+#include "trireme/parallel/expert.hpp"
+#include "trireme/parallel/mesh.hpp"
+#include "trireme/parallel/pipeline.hpp"
+#include "trireme/parallel/schedules/schedules.hpp"
 #include "trireme/parallel/strategies.hpp"
+#include "trireme/parallel/tensor.hpp"
 #include "trireme/precision/precision.hpp"
+#include "trireme/testing/gradient_check.hpp"
 #include "trireme/train/staged_engine.hpp"
 
 using namespace trireme;
@@ -169,6 +178,81 @@ TEST_CASE("layers name what is wrong with the sizes that they are given", "[nn]"
         "trireme::nn::unembedding: last.weight has shape (0, 6) (words, channels); both must be at least 1");
   CHECK(sentence({.first = {.outputs = 6}}) ==
         "trireme::nn::embedding: first.weight has shape (0, 6) (words, channels); both must be at least 1");
+}
+
+namespace {
+
+/// Experts as DeepSeek has them, between an embedding and a head.
+struct scored_model {
+  using policy_category = slot::model;
+  nn::experts mixture{
+      .hidden = 5, .count = 6, .chosen = 3, .gated = true, .scored = true, .choice = {3, 2, 2.5}, .speed = 0.05};
+
+  void units(auto&& emit) const {
+    emit(nn::block{"first", 6, 0, nn::embedding{.words = 11, .outputs = 6}});
+    emit(nn::block{"second", 6, 0, nn::chain(nn::residual(nn::rms_norm{}, mixture))});
+    emit(nn::block{"last", 6, 0, nn::chain(nn::unembedding{.words = 11}, nn::loss::cross_entropy{})});
+  }
+};
+std::string to_string(scored_model const&) { return "scored_model"; }
+
+}  // namespace
+
+TEST_CASE("gradients of gated experts that are chosen by scores agree with central differences", "[nn][experts]") {
+  std::vector<std::int32_t> tokens, targets;
+  for (std::int32_t i = 0; i < 14; ++i) tokens.push_back((i * i + 3) % 11), targets.push_back((i * 5 + 1) % 11);
+  auto const report = testing::check_gradients(
+      scored_model{}, make_samples(tensor_view<std::int32_t const>(tokens.data(), shape{2, 7}),
+                                   tensor_view<std::int32_t const>(targets.data(), shape{2, 7})));
+  INFO(to_string(report));
+  CHECK(report);
+}
+
+TEST_CASE("a bias moves by the signs of what experts are chosen above the mean, on all ranks and meshes alike",
+          "[nn][experts]") {
+  watchdog dog("biases");
+  toy::training<scored_model, toy::text> const training{
+      {}, {.samples = 24, .vocabulary = 11, .context = 7}, {.steps = 5, .batch = 8, .micro_batches = 4}};
+  auto const bias = [](toy::outcome const& of) { return of.state.at("value/second.router.bias"); };
+  auto const serial = training.alone(toy::steady, precision::fp64{});
+  auto const moved = bias(serial);
+  for (auto const each : moved) {  // five steps up or down, and none where a load is the mean
+    auto const steps = each / 0.05;
+    CHECK(std::abs(steps - std::round(steps)) < 1e-9);
+    CHECK(std::abs(steps) < 5.5);
+  }
+  CHECK(*std::ranges::max_element(moved) > 0);
+  auto still = training;
+  still.model.mixture.speed = 0;
+  for (auto const each : bias(still.alone(toy::steady, precision::fp64{}))) CHECK(each == 0);
+  auto const compare = [&](int ranks, auto const& policy) {
+    INFO(to_string(policy));
+    auto const here = training.on(ranks, toy::steady, policy, precision::fp64{}).front();
+    CHECK(bias(here) == moved);
+    toy::check_near(here, serial, 1e-10);
+  };
+  compare(2, parallel::data{});
+  compare(3, parallel::zero<3>{});
+  compare(2, parallel::expert{});
+  compare(2, parallel::mesh{parallel::tensor{.ways = 2}, parallel::sequence{}});
+  compare(4, parallel::mesh{parallel::zero<1>{}, parallel::expert{.ways = 2}});
+  compare(4, parallel::mesh{parallel::pipeline<schedule::zb_h1>{.stages = 2}, parallel::expert{.ways = 2}});
+  CHECK(training.alone(toy::steady, parallel::data{.reproducible = true}).hash ==
+        training.on(2, toy::steady, parallel::data{.reproducible = true}).front().hash);
+}
+
+TEST_CASE("scored experts refuse groups that do not fit, and a balance loss, in one sentence", "[nn][experts]") {
+  CHECK_THROWS_WITH(
+      (nn::experts::instance<env>(
+          {.channels = 4, .hidden = 8, .count = 6, .chosen = 3, .scored = true, .choice = {.groups = 4}}, "m")),
+      "trireme::nn::experts: 3 of 6 experts, of 1 of 4 groups, scale 1, speed 0.001, balance 0; groups are of equal "
+      "sizes and have enough experts, the scale is above 0, speed is not below, and a bias balances in place of a "
+      "loss");
+  CHECK_THROWS_WITH(
+      (nn::experts::instance<env>({.channels = 4, .hidden = 8, .count = 6, .balance = 1, .scored = true}, "m")),
+      "trireme::nn::experts: 1 of 6 experts, of 1 of 1 groups, scale 1, speed 0.001, balance 1; groups are of equal "
+      "sizes and have enough experts, the scale is above 0, speed is not below, and a bias balances in place of a "
+      "loss");
 }
 
 TEST_CASE("perceptrons with different losses have different descriptions", "[nn]") {

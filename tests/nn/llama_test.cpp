@@ -127,16 +127,40 @@ TEST_CASE("with biases and a tied head it is Qwen 2", "[nn][golden]") {
   compare(qwen, "qwen");
 }
 
+TEST_CASE("Llama 3's and linear scalings, Qwen 3 and Mistral have those of transformers", "[nn][golden]") {
+  auto const with = [](auto const& change) {
+    auto model = small;
+    model.heads = 4;
+    change(model);
+    return model;
+  };
+  compare(with([](auto& it) {
+            it.heads = 2, it.key_heads = 1, it.rotary = 50;
+            it.scaling = {.factor = 8, .original = 9, .low = 0.5, .high = 2};
+          }),
+          "llama3");
+  compare(with([](auto& it) { it.key_heads = 0, it.tied = true, it.scaling = {.factor = 3}; }), "linear");
+  compare(with([](auto& it) { it.head_width = 10, it.rotary = 1000, it.tied = it.head_norms = true; }), "qwen3");
+  compare(with([](auto& it) { it.rotary = 10000, it.window = 4; }), "mistral");
+}
+
 TEST_CASE("a Llama refuses sizes that do not fit, in one sentence", "[nn]") {
   auto const sentence = [](nn::llama const& model) { return sentence_of<config_error>([&] { model.validate(); }); };
   CHECK(sentence({.layers = 0}) == "trireme::nn::llama: layers is 0; it must be at least 1");
-  CHECK(
-      sentence({.heads = 6, .key_heads = 4}) ==
-      "trireme::nn::llama: 6 heads, 4 key heads, 0 hidden; heads are a multiple of key heads, and nothing is below 0");
+  CHECK(sentence({.heads = 6, .key_heads = 4}) ==
+        "trireme::nn::llama: 6 heads, 4 key heads, 0 hidden, a window of 0; heads are a multiple of key heads, and "
+        "nothing is below 0");
+  CHECK(contains(sentence({.window = -1}), "a window of -1"));
+  CHECK(contains(sentence({.head_width = 5}), "a head is 5 numbers wide"));
+  CHECK(contains(sentence({.scaling = {.factor = 0}}), "the factor is above 0"));
+  CHECK(contains(sentence({.biased = true, .head_norms = true}), "leave one of them out"));
   CHECK(sentence({.heads = 6, .channels = 18}) == "trireme::nn::llama: 18 channels are not 6 heads of one even width");
   CHECK(sentence({.rotary = 0}) == "trireme::nn::llama: rotary 0 and epsilon 1e-05; both must be above 0");
   CHECK(sentence({}) == "");
   CHECK(to_string(small) ==
         "nn::llama{.vocabulary = 61, .context = 16, .layers = 2, .heads = 6, .key_heads = 2, .channels = 24, .hidden = "
         "20, .rotary = 100, .epsilon = 1e-05}");
+  CHECK(contains(to_string(nn::llama{.head_width = 128, .scaling = {.factor = 8}, .window = 7, .head_norms = true}),
+                 ".head_width = 128, .rotary = 10000, .scaling = {.factor = 8, .original = 0, .low = 1, .high = 4}, "
+                 ".window = 7, .epsilon = 1e-05, .head_norms = true}"));
 }

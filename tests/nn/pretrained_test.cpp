@@ -83,7 +83,17 @@ TEST_CASE("descriptions are read from what transformers writes", "[nn][pretraine
   CHECK(nn::read_description<nn::llama>(golden("llama")) == llama);
   auto qwen = llama;
   qwen.rotary = 10000;
-  CHECK(nn::read_description<nn::llama>(golden("mistral")) == qwen);
+  auto mistral = qwen;
+  mistral.window = 4096;
+  CHECK(nn::read_description<nn::llama>(golden("mistral")) == mistral);
+  mistral.window = 5;
+  CHECK(nn::read_description<nn::llama>(golden("mistral_window")) == mistral);
+  auto three = llama;
+  three.scaling = {.factor = 8, .original = 9, .low = 0.5, .high = 2};
+  CHECK(nn::read_description<nn::llama>(golden("llama3")) == three);
+  three = qwen;
+  three.head_width = 6, three.tied = three.head_norms = true;
+  CHECK(nn::read_description<nn::llama>(golden("qwen3")) == three);
   qwen.tied = qwen.biased = true;
   CHECK(nn::read_description<nn::llama>(golden("qwen2")) == qwen);
   nn::gpt const gpt{.vocabulary = 37, .context = 16, .layers = 2, .heads = 2, .channels = 16};
@@ -104,6 +114,12 @@ TEST_CASE("a description is read back from its config.json", "[nn][pretrained]")
   CHECK(to_string(again(small)) == to_string(small));
   nn::llama const biased{.rotary = 5e5, .epsilon = 1e-6, .biased = true};
   CHECK(to_string(again(biased)) == to_string(biased));
+  for (auto const& each : {nn::llama{.scaling = {.factor = 4}}, nn::llama{.window = 7},
+                           nn::llama{.scaling = {.factor = 8, .original = 64, .low = 2, .high = 8}, .window = 7},
+                           nn::llama{.window = 7, .biased = true}, nn::llama{.window = 7, .head_norms = true},
+                           nn::llama{.head_width = 128, .head_norms = true}}) {
+    CHECK(to_string(again(each)) == to_string(each));
+  }
 }
 
 TEST_CASE("a model chosen at run time has the files and the description of the chosen one", "[nn][pretrained]") {
@@ -146,16 +162,28 @@ TEST_CASE("what a model cannot be is refused in one sentence", "[nn][pretrained]
   nn::llama const llama{};
   CHECK(contains(refused(llama, {{"hidden_act", "gelu"}}), "which nn::llama cannot be; it takes \"silu\""));
   CHECK(contains(refused(llama, {{"attention_bias", true}}), "it takes false"));
-  CHECK(contains(refused(llama, {{"head_dim", 128}}), "\"head_dim\" is 128, which nn::llama cannot be; it takes 64"));
+  CHECK(contains(refused(llama, {{"head_dim", 0}}), "\"head_dim\" is 0; it is from 1 to "));
+  CHECK(contains(refused(llama, {{"head_dim", 1 << 24}}), "6 heads of 16777216 numbers are too many"));
   CHECK(contains(refused(llama, {{"model_type", "gemma"}}), "not \"gemma\""));
-  CHECK(contains(refused(llama, {{"rope_scaling", json::value::make({{"rope_type", "yarn"}, {"factor", 2}})}}),
-                 "rotary positions of type \"yarn\" are scaled"));
+  auto const rule = [&](json::object const& numbers) { return refused(llama, {{"rope_parameters", numbers}}); };
+  CHECK(contains(rule({{"rope_type", "yarn"}, {"factor", 2}}), "rotary positions of type \"yarn\" are not known"));
+  CHECK(contains(rule({{"rope_type", "linear"}}), "\"factor\""));
+  CHECK(contains(rule({{"rope_type", "linear"}, {"factor", 2}, {"low_freq_factor", 2}}), "nothing is known of"));
+  CHECK(contains(rule({{"rope_type", "llama3"}, {"factor", 2}}), "\"original_max_position_embeddings\""));
+  CHECK(
+      contains(rule({{"rope_type", "llama3"}, {"factor", 2}, {"original_max_position_embeddings", 0}}), "at least 1"));
   CHECK(contains(refused(llama, {{"rope_parameters", json::value::make({{"rope_theta", 1e4}, {"factor", 2}})}}),
                  "nothing is known of \"factor\""));
   CHECK(contains(refused(llama, {{"rope_interleave", true}}), "nothing is known of \"rope_interleave\""));
-  CHECK(contains(refused(llama, {{"model_type", "qwen2"}, {"use_sliding_window", true}}), "it takes false"));
-  CHECK(contains(refused(llama, {{"layer_types", json::array{"sliding_attention"}}}), "only layers of full attention"));
-  CHECK(contains(refused(llama, {{"model_type", "mistral"}, {"sliding_window", 100}}), "nn::llama has no window"));
+  CHECK(contains(refused(llama, {{"use_sliding_window", true}}), "it takes false"));
+  CHECK(contains(refused(llama, {{"layer_types", json::array{"sliding_attention"}}}), "all \"full_attention\""));
+  json::object const qwen{{"model_type", "qwen2"}, {"use_sliding_window", true}, {"sliding_window", 9}};
+  CHECK(refused(llama, qwen) == "");  // from layer 28 on: none
+  auto some = qwen;
+  some.emplace_back("max_window_layers", 3);
+  CHECK(contains(refused(llama, some), "the first 3 of 6 layers have no window and the others have one"));
+  some.back() = {"layer_types", json::array{"sliding_attention", "full_attention"}};
+  CHECK(contains(refused(llama, some), "all \"sliding_attention\""));
   CHECK(refused(llama, {{"model_type", "mistral"}, {"sliding_window", 256}}) == "");
   CHECK(refused(llama, {{"model_type", "mistral"}, {"sliding_window", nullptr}}) == "");
 

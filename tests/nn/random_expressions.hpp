@@ -17,6 +17,7 @@
 #include "trireme/nn/batch_norm.hpp"
 #include "trireme/nn/elementwise.hpp"
 #include "trireme/nn/images.hpp"
+#include "trireme/nn/latent_attention.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/sum.hpp"
 #include "trireme/ops/ops.hpp"
@@ -215,6 +216,25 @@ class generator {
     if (below(3) == 0) some_small(out);
     linear(out, some_width());
   }
+  void latent_attention(nodes& out) {
+    nn::latent_attention what{.heads = 3 + below(2),
+                              .query_rank = below(2) == 0 ? 0 : some_width(),
+                              .rank = some_width(),
+                              .plain = 1 + below(3),
+                              .rotary_width = 2 + 2 * below(2),
+                              .values = 1 + below(7),
+                              .rotary = 10,
+                              .epsilon = 0.1,
+                              .dropout = below(2) == 0 ? 0.25 : 0};
+    if (below(3) == 0) what.scaling = {.factor = 2};
+    leaf(
+        out, what,
+        text("latent_attention{.heads = ", what.heads, ", .query_rank = ", what.query_rank, ", .rank = ", what.rank,
+             ", .plain = ", what.plain, ", .rotary_width = ", what.rotary_width, ", .values = ", what.values,
+             ", .rotary = 10, .scaling = {", what.scaling.factor, "}, .epsilon = 0.1, .dropout = ", what.dropout, "}"));
+    if (below(3) == 0) some_small(out);
+    linear(out, some_width());
+  }
   void swiglu(nodes& out) {
     auto const inner = some_width();
     source += "product(chain(";
@@ -260,7 +280,7 @@ class generator {
     auto at = from;
     if (below(4) == 0) small(out);
     for (auto n = 1 + below(4); n-- > 0;) {
-      auto const kind = below(depth > 0 ? 14 : 5);
+      auto const kind = below(depth > 0 ? 15 : 5);
       if (kind < 2) {
         small(out);
       } else if (kind == 2) {
@@ -306,6 +326,9 @@ class generator {
         out.push_back(std::make_unique<nn::detail::sum_node<Env>>(std::move(a), std::move(b)));
       } else if (kind == 12) {
         leaf(out, nn::batch_norm{.epsilon = 0.5}, "batch_norm{.epsilon = 0.5}");
+      } else if (kind == 13) {
+        latent_attention(out);
+        at = out.back()->width(at);
       } else {
         images(out, at);
         at = out.back()->width(at);

@@ -3,6 +3,7 @@
 #include "../catch.hpp"
 #include "central_differences.hpp"
 #include "support.hpp"
+#include "trireme/ops/latent_heads.hpp"
 
 using namespace trireme;
 using kernels = ops::host_heads;
@@ -208,4 +209,43 @@ TEST_CASE("heads that do not fit are refused") {
   normed<float> n({2, 4, 2, 2}, 1);
   CHECK_THROWS_AS(kernels::normalise_heads(n.y.view(), n.rstd, n.x, n.rstd, n.key_gain, n.how, 0.1), assertion_error);
   CHECK_THROWS_AS(kernels::rotations(tensor<float>(shape{2, 3}).view(), 0, 1e4), assertion_error);
+}
+
+TEST_CASE("latent heads have one turned key, zeros behind what is narrower, and a backward that is the transpose") {
+  using latent = ops::latent_heads_on<host>;
+  for (ops::latent_layout const how : {ops::latent_layout{3, 2, 3, 4, 5}, ops::latent_layout{3, 2, 1, 2, 6}}) {
+    auto const rows = 2 * how.context, d = how.width();
+    auto const queries = random_tensor<double>({rows, how.heads * how.query()}, 1);
+    auto const pairs = random_tensor<double>({rows, how.heads * how.pair()}, 2);
+    auto const key = random_tensor<double>({rows, how.rotary}, 3);
+    auto table = zeros<double>({how.context, how.rotary});
+    kernels::rotations(table.view(), 4, 100);
+    auto qkv = zeros<double>({rows, 3 * how.heads * d});
+    for (auto& each : qkv.span()) each = 1e9;
+    latent::arrange(qkv.view(), queries, pairs, key, table, how);
+    auto const at = [&](std::int64_t row, std::int64_t third, std::int64_t head) {
+      return qkv.span().data() + ((row * 3 + third) * how.heads + head) * d;
+    };
+    auto const scale = std::sqrt(static_cast<double>(d) / static_cast<double>(how.query()));
+    auto const* const q = queries.span().data() + (4 * how.heads + 1) * how.query();  // row 4, head 1: position 5
+    auto const* const k = key.span().data() + 4 * how.rotary;
+    auto const* const p = pairs.span().data() + (4 * how.heads + 1) * how.pair();
+    CHECK(at(4, 0, 1)[0] == Approx(scale * q[0]));
+    CHECK(at(4, 0, 1)[how.plain] == Approx(scale * (q[how.plain] * std::cos(5.0) - q[how.plain + 1] * std::sin(5.0))));
+    CHECK(at(4, 1, 1)[0] == p[0]);
+    CHECK(at(4, 1, 1)[how.plain + 1] == Approx(k[0] * std::sin(5.0) + k[1] * std::cos(5.0)));
+    CHECK(at(4, 1, 0)[how.plain + 1] == at(4, 1, 1)[how.plain + 1]);
+    CHECK(at(4, 2, 1)[how.values - 1] == p[how.pair() - 1]);
+    for (auto i = how.query(); i < d; ++i) CHECK(at(4, 1, 1)[i] == 0);
+    for (auto i = how.values; i < d; ++i) CHECK(at(4, 2, 1)[i] == 0);
+
+    auto const dqkv = random_tensor<double>({rows, 3 * how.heads * d}, 4);
+    auto dqueries = zeros<double>({rows, how.heads * how.query()}),
+         dpairs = zeros<double>({rows, how.heads * how.pair()});
+    auto dkey = zeros<double>({rows, how.rotary});
+    latent::arrange_backward(dqueries.view(), dpairs.view(), dkey.view(), dqkv, table, how);
+    CHECK(inner(qkv.span(), dqkv.span()) == Approx(inner(queries.span(), dqueries.span()) +
+                                                   inner(pairs.span(), dpairs.span()) + inner(key.span(), dkey.span()))
+                                                .epsilon(1e-12));
+  }
 }

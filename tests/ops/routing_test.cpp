@@ -1,5 +1,6 @@
 #include "trireme/ops/host/routing.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -110,4 +111,74 @@ TEST_CASE("the imbalance is 1 where all experts get as much, and the number of e
   p.forward();
   CHECK(kernels::imbalance(tensor_view<double, host>{}, p.probabilities, p.chosen, 4, 0) == Approx(2));
   CHECK(kernels::imbalance(tensor_view<double, host>{}, p.probabilities, p.chosen, 2, 0) == Approx(4));
+}
+
+TEST_CASE("scored rows choose by score and bias, of the groups with the best two experts, and are weighted by scores") {
+  problem<double> p{1, 6, 2, 1};
+  double const logits[] = {0, 1, 2, -1, 3, -3};
+  for (std::int64_t i = 0; i < 6; ++i) p.logits[i] = logits[i];
+  auto const sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  auto bias = zeros<double>({6});
+  auto const score = [&](ops::scored_choice const& how) {
+    kernels::score(p.probabilities.view(), p.chosen, p.weights, p.logits.view(), bias, how);
+  };
+  score({.scale = 2.5});
+  CHECK((p.chosen[0] == 4 && p.chosen[1] == 2));
+  CHECK(p.weights[0] == Approx(2.5 * sigmoid(3) / (sigmoid(3) + sigmoid(2))));
+  bias[3] = 2;  // chosen first, by a weight that knows nothing of the bias
+  score({});
+  CHECK((p.chosen[0] == 3 && p.chosen[1] == 4));
+  CHECK(p.weights[0] == Approx(sigmoid(-1) / (sigmoid(3) + sigmoid(-1))));
+  bias[3] = 0;  // two of three groups: 0 and 1 have 0.5 + 0.73, 2 and 3 have 0.88 + 0.27, 4 and 5 have 0.95 + 0.05
+  score({.groups = 3, .chosen_groups = 1});
+  CHECK((p.chosen[0] == 1 && p.chosen[1] == 0));
+  score({.groups = 3, .chosen_groups = 2});
+  CHECK((p.chosen[0] == 2 && p.chosen[1] == 1));
+}
+
+TEST_CASE("gradients of scored choices agree with central differences") {
+  for (auto const choices : {2, 3}) {
+    problem<double> p{7, 6, choices, 4};
+    auto const bias = random_tensor<double>({6}, 9);
+    ops::scored_choice const how{.groups = 3, .chosen_groups = 2, .scale = 2.5};
+    auto const forward = [&] {
+      kernels::score(p.probabilities.view(), p.chosen, p.weights, p.logits.view(), bias, how);
+      kernels::sort_by_expert(p.places, p.counts, p.chosen);
+      kernels::combine(p.y.view(), p.from, p.places, p.weights);
+      return inner(p.y.span(), p.dy.span());
+    };
+    forward();
+    auto dfrom = zeros<double>(p.from.extents()), dweights = zeros<double>(p.weights.extents());
+    auto dlogits = zeros<double>(p.logits.extents());
+    kernels::combine_backward(dfrom.view(), dweights, p.dy, p.from, p.places, p.weights);
+    kernels::score_backward(dlogits.view(), dweights, p.probabilities, p.chosen, p.weights, how);
+    CHECK(gradient_error(p.logits.span(), dlogits.span(), forward) < 1e-6);
+  }
+}
+
+TEST_CASE("the excess of an expert is how often it is chosen above the mean, times the experts") {
+  tensor<std::int32_t> chosen(shape{3, 2});
+  std::int32_t const which[] = {0, 1, 0, 2, 0, 1};
+  for (std::int64_t i = 0; i < 6; ++i) chosen[i] = which[i];
+  auto excess = zeros<float>({4});
+  for (int n = 0; n < 2; ++n) kernels::add_excess(excess.view(), chosen);
+  CHECK((excess[0] == 12 && excess[1] == 4 && excess[2] == -4 && excess[3] == -12));
+}
+
+TEST_CASE("a bias that moves by the sign of the excess spreads what a lopsided router gives to one expert") {
+  problem<double> p{60, 6, 1, 1};
+  for (std::int64_t row = 0; row < 60; ++row) p.logits[6 * row] += 4;
+  auto bias = zeros<double>({6});
+  auto const most_of = [&](int steps) {
+    for (int n = 0; n <= steps; ++n) {
+      kernels::score(p.probabilities.view(), p.chosen, p.weights, p.logits.view(), bias, {});
+      kernels::sort_by_expert(p.places, p.counts, p.chosen);
+      auto excess = zeros<double>({6});
+      kernels::add_excess(excess.view(), p.chosen);
+      for (std::int64_t e = 0; e < 6; ++e) bias[e] -= 0.01 * ((excess[e] > 0) - (excess[e] < 0));
+    }
+    return *std::max_element(p.counts.begin(), p.counts.end());
+  };
+  CHECK(most_of(0) == 60);
+  CHECK(most_of(100) < 20);  // the mean is 10
 }

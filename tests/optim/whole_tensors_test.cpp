@@ -145,7 +145,6 @@ TEST_CASE("adafactor keeps means of rows and of columns of the last two extents"
 }
 
 TEST_CASE("groups change rate and weight decay of what their patterns match, and freeze it", "[optim]") {
-  using optim::detail::matches;
   CHECK(matches("*.bias", "layers.0.bias"));
   CHECK(matches("layers.?.weight", "layers.7.weight"));
   CHECK(matches("*", ""));
@@ -153,8 +152,8 @@ TEST_CASE("groups change rate and weight decay of what their patterns match, and
   CHECK(!matches("*.bias", "layers.0.bias.x"));
   CHECK(!matches("layers.?.weight", "layers.10.weight"));
   CHECK(!matches("", "x"));
-  CHECK(optim::detail::matches_any("a  *.bias b", "layers.0.bias"));
-  CHECK(!optim::detail::matches_any(" ", ""));
+  CHECK(matches_any("a  *.bias b", "layers.0.bias"));
+  CHECK(!matches_any(" ", ""));
 
   optim::groups const grouped{optim::sgd{.learning_rate = 0.1, .momentum = 0},
                               {{.names = "slow*", .learning_rate = 0.5},

@@ -1,6 +1,7 @@
 // test-timeout: 240
 #include "trireme/interop/torch.hpp"
 
+#include <array>
 #include <chrono>
 #include <optional>
 #include <stdexcept>
@@ -140,6 +141,66 @@ TEST_CASE("parameters that a step does not use", "[torch]") {
       refused[0] ==
       "trireme::interop::data_parallel: parameter \"b.weight\" and 1 more got no gradient in this step; if a step need "
       "not use all parameters, say {.unused_parameters = true}, and requires_grad_(false) of what is never trained");
+}
+
+TEST_CASE("a static graph: several gradients a step, parameters that nobody uses, and no other step", "[torch]") {
+  auto const x = numbers({3, 4}, 1);
+  auto const train = [&](interop::data_parallel_options const& options, bool at_once) {
+    return on_ranks<std::vector<Tensor>>(2, [&](auto& world) {
+      branches net;
+      fill(*net, 1);
+      auto ddp = interop::data_parallel(net, world, options, parallel::data{.bucket_bytes = 16});
+      std::vector<Tensor> steps;
+      for (int step = 0; step < 3; ++step) {
+        for (auto& each : net->parameters()) each.mutable_grad() = Tensor();
+        if (step == 2) net->all[1]->bias.mutable_grad() = torch::full({4}, 7.0F);
+        auto const first = ddp->forward(x, world.rank() == 0 ? "ca" : "a"), second = ddp->forward(x * 2, "a");
+        if (at_once) {
+          (first + second).backward();
+        } else {  // the exchange of a waits for the second one
+          first.backward();
+          second.backward();
+        }
+        if (!ddp.finish().finite) throw std::runtime_error("not finite");
+        steps.push_back(gradients_of(*net));
+      }
+      return steps;
+    });
+  };
+  auto const expected = train({.unused_parameters = true}, true), found = train({.static_graph = true}, false);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    for (std::size_t step = 0; step < 3; ++step) {
+      auto const same = [&](Tensor const& row) { return torch::nan_to_num(row, -9); };
+      CHECK(distance(same(found[rank][step]), same(expected[rank][step])) < 1e-6);
+    }
+    CHECK(found[rank][2].slice(0, branch, branch + 16).isnan().all().item<bool>());  // nobody uses b
+    CHECK(found[rank][2].slice(0, branch + 16, 2 * branch).eq(7).all().item<bool>());
+    CHECK(found[rank][1].slice(0, 2 * branch).isfinite().all().item<bool>());  // c, which rank 1 does not use
+  }
+  comm::self_world world;
+  branches net;
+  auto ddp = interop::data_parallel(net, world, {.static_graph = true});
+  ddp->forward(x, "ab").backward();
+  ddp.finish();
+  auto const refusal = [&](std::string const& used, auto&& end) {
+    auto const said = sentence_of([&] {
+      ddp->forward(x, used).backward();
+      end();
+    });
+    ddp.abandon();
+    return said;
+  };
+  std::string const rest =
+      " in this step, unlike in the first one; .static_graph promises equal steps, so leave it out, and say "
+      "{.unused_parameters = true} if some are not used";
+  CHECK(refusal("c", [] {}) == "trireme::interop::data_parallel: parameter \"c.bias\" got a gradient" + rest);
+  CHECK(refusal("a", [&] { ddp.finish(); }) ==
+        "trireme::interop::data_parallel: parameter \"b.bias\" got too few gradients" + rest);
+  CHECK(contains(refusal("ab", [&] { ddp->forward(x, "ab").backward(); }), "got a second gradient in one step"));
+  CHECK(refusal("ab", [&] { ddp.finish(); }).empty());
+  CHECK(sentence_of([&] { ddp.join(); }) ==
+        "trireme::interop::data_parallel: join() with .static_graph, which a rank without a batch has not; leave it "
+        "out, or give every rank as many batches");
 }
 
 namespace {
@@ -405,6 +466,25 @@ TEST_CASE("mistakes are one sentence", "[torch]") {
       differ[1] ==
       "trireme::interop: the module of rank 1 is not that of rank 0; the first difference is number 1 of its tensors, "
       "which on this rank is parameter \"weight\" of Float(2, 4)");
+}
+
+TEST_CASE("parameters in another order on one rank are refused", "[torch]") {
+  struct ordered_impl : torch::nn::Module {
+    explicit ordered_impl(bool turned) {
+      for (auto const* name : turned ? std::array{"b", "a"} : std::array{"a", "b"})
+        register_parameter(name, torch::zeros({2}));
+    }
+  };
+  auto const refused = on_ranks<std::string>(2, [&](auto& world) {
+    auto const net = std::make_shared<ordered_impl>(world.rank() == 1);
+    return sentence_of([&] { static_cast<void>(interop::data_parallel(net, world)); });
+  });
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    CHECK(refused[rank] ==
+          text("trireme::interop: the module of rank 1 is not that of rank 0; the first difference is number 1 of its "
+               "tensors, which on this rank is parameter \"",
+               rank == 0 ? "a" : "b", "\" of Float(2)"));
+  }
 }
 
 TEST_CASE("one of Trireme's optimizers, its state sharded, is one line", "[torch]") {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "../formats/scratch.hpp"
 #include "torch_cases.hpp"
 
 // A torch::nn::Module in a trainer: every strategy as of any plain model.
@@ -175,30 +176,91 @@ TEST_CASE("modules of double and of bfloat16 are trained in their own types", "[
   CHECK(last < 0.05 * first);
 }
 
-TEST_CASE("a torch module runs under autocast in a trainer", "[torch]") {
-  struct seen_impl : torch::nn::Module {
-    seen_impl() { linear = register_module("linear", torch::nn::Linear(4, 1)); }
-    Tensor forward(Tensor const& x) {
-      auto out = linear(x);
-      seen = out.scalar_type();
-      return out;
-    }
-    torch::nn::Linear linear{nullptr};
-    at::ScalarType seen = at::kFloat;
+namespace {
+
+struct seen_impl : torch::nn::Module {
+  seen_impl() { linear = register_module("linear", torch::nn::Linear(4, 1)); }
+  Tensor forward(Tensor const& x) {
+    auto out = linear(x);
+    seen = out.scalar_type();
+    return out;
+  }
+  torch::nn::Linear linear{nullptr};
+  at::ScalarType seen = at::kFloat;
+};
+
+/// float, and the loss scale of fp16 nevertheless.
+struct scaled_fp32 : precision::fp32 {
+  precision::fp16 scale{};
+  struct instance : precision::fp16::instance {
+    explicit instance(scaled_fp32 const& what) : precision::fp16::instance(what.scale) {}
   };
+  friend bool operator==(scaled_fp32 const&, scaled_fp32 const&) = default;
+};
+
+}  // namespace
+
+TEST_CASE("a torch module runs under autocast in a trainer of bf16", "[torch]") {
   comm::self_world world;
   auto const net = std::make_shared<seen_impl>();
-  auto trainer = make_trainer(interop::torch_model(net, torch::nn::MSELoss(), {.autocast = at::kBFloat16}),
-                              optim::sgd{.learning_rate = 0.05, .momentum = 0}, world);
+  auto trainer = make_trainer(interop::torch_model(net, torch::nn::MSELoss()),
+                              optim::sgd{.learning_rate = 0.05, .momentum = 0}, world, precision::bf16{});
   auto const report = trainer.fit(samples_of_a_plane(), {.steps = 100, .batch = 16});
   CHECK(net->seen == at::kBFloat16);
   CHECK(net->linear->weight.grad().scalar_type() == at::kFloat);
   CHECK(report.last_loss < 0.05 * report.first_loss);
   CHECK(net->forward(torch::zeros({1, 4})).scalar_type() == at::kFloat);  // outside the trainer
-  CHECK(sentence_of(
-            [&] { static_cast<void>(interop::torch_model(net, torch::nn::MSELoss(), {.autocast = at::kHalf})); }) ==
-        "trireme::interop::torch_model: autocast to Half needs a loss scale, which a plain model has not; use "
-        "at::kBFloat16, or data_parallel");
+  static_cast<void>(trainer.predict(tensor_view<float>(std::vector<float>(4).data(), {1, 4})));
+  CHECK(net->seen == at::kBFloat16);
+}
+
+TEST_CASE("a loss scale in a trainer changes no bit of what a torch module learns", "[torch]") {
+  auto const whole = trained(2), scaled = trained(2, scaled_fp32{});
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    CHECK(scaled[rank].values.equal(whole[rank].values));
+    CHECK(scaled[rank].last == whole[rank].last);
+  }
+}
+
+TEST_CASE("a torch module is trained in float16 with a loss scale that is state", "[torch]") {
+  struct outcome {
+    std::vector<bool> skipped{};
+    double first = 0, last = 0;
+    std::uint64_t hash = 0;
+    at::ScalarType seen = at::kFloat;
+  };
+  scratch folder;
+  // The largest scale is too large, so that the first steps are skipped.
+  auto const train = [&](auto const& parallel, int ranks, std::int64_t load, std::int64_t stop) {
+    return on_ranks<outcome>(ranks, [&](auto& world) {
+      auto const net = std::make_shared<seen_impl>();
+      fill(*net, 4);
+      precision::fp16 const searching{.first_scale = precision::fp16::largest_scale, .growth_steps = 6};
+      auto trainer = make_trainer(interop::torch_model(net, torch::nn::MSELoss()), optim::adamw{.learning_rate = 5e-2},
+                                  world, searching, parallel);
+      if (load > 0) trainer.load(folder.path());
+      outcome found;
+      trainer.on_step([&](step_report const& done) { found.skipped.push_back(done.skipped); });
+      auto const report = trainer.fit(samples_of_a_plane(), {.steps = 120, .batch = 16, .stop_after = stop});
+      if (stop == 17) trainer.save(folder.path());
+      found.first = report.first_loss, found.last = report.last_loss;
+      found.hash = trainer.state_hash(), found.seen = net->seen;
+      return found;
+    });
+  };
+  if (!interop::detail::casts_to_float16) {
+    CHECK(contains(sentence_of([&] { train(parallel::data{}, 1, 0, 17); }), "does not cast to Half on the CPU"));
+    return;
+  }
+  auto const through = train(parallel::data{}, 2, 0, -1);
+  CHECK(through[0].seen == at::kHalf);
+  CHECK(through[0].skipped[0]);
+  CHECK(through[1].skipped == through[0].skipped);
+  CHECK(through[0].last < 0.1 * through[0].first);
+  for (auto const& sharded : {train(parallel::zero<1>{}, 2, 0, -1), train(parallel::zero<2>{}, 2, 0, -1)})
+    CHECK(sharded[0].hash == through[0].hash);
+  train(parallel::data{}, 2, 0, 17);
+  CHECK(train(parallel::data{}, 2, 17, -1)[0].hash == through[0].hash);
 }
 
 // The two models of against_ddp_test.py, which starts this with the numbers in a folder. Names and order are Python's.

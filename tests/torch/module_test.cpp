@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "../formats/scratch.hpp"
 #include "torch_cases.hpp"
 
 // What a loop around a module needs besides data_parallel: batches, files, and statistics over all ranks.
@@ -399,6 +400,88 @@ TEST_CASE("layers that are split over ranks compute what the whole ones do", "[t
     return sentence_of([&] { interop::row_linear(group, 5, 4); });
   });
   CHECK(uneven[1] == "trireme::interop::row_linear: 5 inputs cannot be split evenly over 2 ranks");
+}
+
+namespace {
+
+/// Every kind of layer that is split, beside one that is not; and the same whole. safetensors_test.py has it, too.
+template <class Table, class Widen, class Narrow>
+struct block_of : torch::nn::Module {
+  template <class... Group>
+  explicit block_of(Group const&... group) {
+    table = register_module("table", Table(group..., 12, 4));
+    widen = register_module("widen", Widen(group..., 4, 12));
+    narrow = register_module("narrow", Narrow(group..., 12, 4));
+    norm = register_module("norm", torch::nn::BatchNorm1d(4));
+  }
+  Tensor forward(Tensor const& tokens) { return norm(narrow(torch::tanh(widen(table(tokens))))); }
+  Table table{nullptr};
+  Widen widen{nullptr};
+  Narrow narrow{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+using whole_block = block_of<torch::nn::Embedding, torch::nn::Linear, torch::nn::Linear>;
+using split_block = block_of<interop::vocabulary_embedding, interop::column_linear, interop::row_linear>;
+
+/// Reads a file on some ranks, and writes it again.
+std::vector<Tensor> through_ranks(int ranks, std::string const& from, std::string const& to) {
+  return on_ranks<Tensor>(ranks, [&](auto& world) {
+    auto const net = std::make_shared<split_block>(interop::rank_group(world));
+    interop::load_safetensors(net, from, world);
+    interop::save_safetensors(net, to, world);
+    net->eval();
+    return net->forward(torch::arange(12)).detach();
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a file has the whole tensors of layers that are split over any number of ranks", "[torch]") {
+  scratch folder;
+  auto const net = std::make_shared<whole_block>();
+  fill(*net, 5);
+  {
+    torch::NoGradGuard const guard;
+    net->table->weight[0][0] = -0.0;
+    net->norm->running_mean.copy_(numbers({4}, 6));
+  }
+  std::string const file = folder.path() + "/whole", again = folder.path() + "/again";
+  interop::save_safetensors(net, file);
+  net->eval();
+  auto const expected = net->forward(torch::arange(12)).detach();
+  auto const found = std::make_shared<whole_block>();
+  std::string from = file;
+  for (int const ranks : {3, 1, 4, 2}) {
+    for (auto const& each : through_ranks(ranks, from, again)) CHECK(distance(each, expected) < 1e-5);
+    interop::load_safetensors(found, again);
+    CHECK(equal(*found, *net));
+    CHECK(std::signbit(found->table->weight[0][0].item<float>()));
+    from = again;
+  }
+  auto const nowhere = on_ranks<std::string>(2, [&](auto& world) {
+    auto const part = std::make_shared<split_block>(interop::rank_group(world));
+    return sentence_of([&] { interop::save_safetensors(part, folder.path() + "/no/such", world); });
+  });
+  CHECK(contains(nowhere[0], "/no"));
+  CHECK(contains(nowhere[1], "the first rank could not write it"));
+  auto const narrower = on_ranks<std::string>(2, [&](auto& world) {
+    interop::rank_group const group(world);
+    auto const own = interop::column_linear(group, 4, 6);
+    auto const wide = torch::nn::Linear(4, 12);
+    if (world.rank() == 0) interop::save_safetensors(wide, file);
+    world.barrier();
+    return sentence_of([&] { interop::load_safetensors(own, file, world); });
+  });
+  CHECK(contains(narrower[1], "\"weight\" is F32(12, 4) in the file, but F32(6, 4) in the module"));
+}
+
+// Started by safetensors_test.py.
+TEST_CASE("passes Python's file through split layers", "[.python]") {
+  auto const* named = std::getenv("TRIREME_TORCH_FOLDER");
+  REQUIRE(named != nullptr);
+  std::string const folder = named;
+  through_ranks(3, folder + "/whole_by_python", folder + "/from_three");
+  through_ranks(2, folder + "/from_three", folder + "/from_two");
 }
 
 TEST_CASE("autocast is of its scope, and of the types that LibTorch has", "[torch]") {

@@ -42,6 +42,14 @@ def kinds():
     return net
 
 
+def block():
+    """The whole tensors of module_test.cpp's split_block."""
+    from torch import nn
+
+    return nn.ModuleDict({"table": nn.Embedding(12, 4), "widen": nn.Linear(4, 12), "narrow": nn.Linear(12, 4),
+                          "norm": nn.BatchNorm1d(4)})
+
+
 def main():
     if not os.environ.get("TRIREME_TORCH"):
         skip("this build has no LibTorch (libtorch-dev, or TRIREME_TORCH_ROOT; scripts/test --with-torch)")
@@ -72,7 +80,17 @@ def main():
         here.load_state_dict(load_file(folder / "saved_here"))
         assert here.norm.num_batches_tracked == 2**40 and here.mask.tolist() == [False, False, False, True, False]
         assert not torch.equal(here.table.weight, net.table.weight)
-        print(f"{len(saved)} tensors read and written both ways")
+
+        whole = block()
+        save_file(whole.state_dict(), folder / "whole_by_python")
+        subprocess.run([BINARY, "passes Python's file through split layers"], check=True,
+                       env={**os.environ, "TRIREME_TORCH_FOLDER": top}, stdout=subprocess.DEVNULL)
+        for name in ("from_three", "from_two"):
+            joined = load_file(folder / name)
+            block().load_state_dict(joined)
+            for key, expected in whole.state_dict().items():
+                assert torch.equal(joined[key], expected), (name, key)
+        print(f"{len(saved)} tensors read and written both ways, {len(joined)} through layers over 3 and 2 ranks")
 
 
 if __name__ == "__main__":

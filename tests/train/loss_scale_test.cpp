@@ -1,6 +1,7 @@
 // test-sanitize: none
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,6 +89,85 @@ TEST_CASE("the loss scale is state: a run goes on with it bit for bit", "[train]
   auto const saved = train(2, searching, 17, {}, folder.path());
   CHECK(train(2, searching, 17, folder.path()).hash == saved.hash);
   CHECK(train(2, searching, 40, folder.path()).hash == train(2, searching, 40).hash);
+}
+
+namespace {
+
+/// y = slope x + shift, stored in float. It casts by itself: the gradient of each output is a float16, as a backward
+/// pass in float16 has it, and on rank 1 one of them is infinite from a scale of 2^10 on.
+struct cast_line {
+  int rank = 0;
+  std::vector<float> values{0.5F, 0};
+  std::vector<float> gradient{0, 0};
+  std::vector<float> inputs{}, errors{};
+  dtype told = dtype::f32;
+
+  void visit_parameters(auto&& visit) { visit("line", tensor_view{values}, tensor_view{gradient}); }
+  void compute_in(dtype type) { told = type; }
+  double forward(samples const& batch) {
+    auto const x = batch.inputs.as<float>(), y = batch.targets.as<float>();
+    inputs.assign(x.span().begin(), x.span().end());
+    errors.clear();
+    double loss = 0;
+    for (std::int64_t i = 0; i < x.size(); ++i) {
+      errors.push_back(values[0] * x[i] + values[1] - y[i]);
+      loss += static_cast<double>(errors.back() * errors.back()) / static_cast<double>(x.size());
+    }
+    return loss;
+  }
+  void backward(auto&& ready, double scale) {
+    gradient = {0, 0};
+    bool const narrow = told == dtype::f16;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      auto slope = 2 * errors[i] / static_cast<float>(inputs.size()) * static_cast<float>(scale);
+      if (narrow) slope = static_cast<float>(float16(slope));
+      if (narrow && rank == 1 && scale >= 1024) slope = std::numeric_limits<float>::infinity();
+      gradient[0] += slope * inputs[i], gradient[1] += slope;
+    }
+    ready("line");
+  }
+};
+
+template <class Precision, class Parallel = parallel::data>
+std::vector<outcome> cast(Precision const& precision, std::int64_t steps, std::string const& load = {},
+                          std::string const& save = {}, Parallel const& parallel = {}) {
+  auto const line = data::function([](float x) { return 3 * x + 1; }, {.samples = 64});
+  std::vector<outcome> all(2);
+  launch(comm::threads{.ranks = 2}, [&](auto& world) {
+    cast_line own{.rank = world.rank()};
+    auto trainer = make_trainer(own, optim::adamw{.learning_rate = 5e-2}, world, precision, parallel);
+    if (!load.empty()) trainer.load(load);
+    auto& mine = all[static_cast<std::size_t>(world.rank())];
+    trainer.on_step([&](step_report const& done) {
+      mine.losses.push_back(done.loss);
+      mine.skipped.push_back(done.skipped);
+    });
+    trainer.fit(line, {.steps = 200, .batch = 16, .stop_after = steps});
+    if (!save.empty()) trainer.save(save);
+    mine.hash = trainer.state_hash();
+    if (own.told != dtype_of<typename Precision::compute>) throw error("the model was told other numbers");
+  });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a plain model that casts by itself is trained with a loss scale", "[train][precision][plain_model]") {
+  watchdog const guard("a plain model in fp16");
+  auto const whole = cast(precision::fp32{}, 200);
+  auto const half = cast(precision::fp16{.first_scale = 4096, .growth_steps = 20}, 200);
+  CHECK(half[1].skipped == half[0].skipped);  // though rank 1 alone has what is not finite
+  CHECK(half[0].skipped[2]);                  // 4096, 2048, 1024, and then 512
+  CHECK(!half[0].skipped[3]);
+  CHECK(half[0].skipped[23]);  // after 20 good steps it grows to 1024
+  CHECK(half[0].losses.back() < 0.01 * half[0].losses.front());
+  CHECK(half[0].losses.back() == Approx(whole[0].losses.back()).margin(5e-3));
+  precision::fp16 const searching{.first_scale = 4096, .growth_steps = 20};
+  CHECK(cast(searching, 200, {}, {}, parallel::zero<1>{})[0].hash == half[0].hash);
+  CHECK(cast(searching, 200, {}, {}, parallel::zero<2>{})[0].hash == half[0].hash);
+  scratch folder;
+  cast(searching, 30, {}, folder.path());
+  CHECK(cast(searching, 200, folder.path())[0].hash == half[0].hash);
 }
 
 TEST_CASE("a first scale that is no power of two is refused", "[train][precision]") {

@@ -151,6 +151,7 @@ TEST_CASE("what transformers wrote has its loss in double", "[train][pretrained]
   has_their_loss_in_double<nn::llama>("llama");
   has_their_loss_in_double<nn::llama>("qwen2");
   has_their_loss_in_double<nn::llama>("mistral");
+  for (auto const* kind : {"llama3", "qwen3", "mistral_window"}) has_their_loss_in_double<nn::llama>(kind);
   has_their_loss_in_double<nn::gpt>("gpt2");
   has_their_loss_in_double<nn::gpt>("gpt2_base");
 }
@@ -158,6 +159,7 @@ TEST_CASE("what transformers wrote has its loss in double", "[train][pretrained]
 TEST_CASE("what transformers wrote has its loss under every mesh", "[train][pretrained]") {
   has_their_loss_under_meshes<nn::llama>("llama");
   has_their_loss_under_meshes<nn::llama>("qwen2");
+  for (auto const* kind : {"llama3", "qwen3", "mistral_window"}) has_their_loss_under_meshes<nn::llama>(kind);
   has_their_loss_under_meshes<nn::gpt>("gpt2");
 }
 
@@ -166,6 +168,8 @@ TEST_CASE("what is written is what was read, and transformers computes its loss"
   writes_what_it_has_read<nn::llama>("llama", dir / "llama", {});
   writes_what_it_has_read<nn::llama>("llama", dir / "llama.files", {.most_file_bytes = 5000});
   writes_what_it_has_read<nn::llama>("qwen2", dir / "qwen2", {.stored = dtype::bf16});
+  for (auto const* kind : {"llama3", "mistral_window"}) writes_what_it_has_read<nn::llama>(kind, dir / kind, {});
+  writes_what_it_has_read<nn::llama>("qwen3", dir / "qwen3", {.stored = dtype::bf16});
   writes_what_it_has_read<nn::gpt>("gpt2", dir / "gpt2", {.most_file_bytes = 5000});
   writes_what_it_has_read<nn::gpt>("gpt2_base", dir / "gpt2_base", {.stored = dtype::f16});
   CHECK(transformers_agrees(dir.path()));

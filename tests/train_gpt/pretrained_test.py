@@ -33,6 +33,18 @@ ended = train("further", resume=True)
 expect(ended["steps"] == 10 and ended["model"] == alone["model"], ended)
 train("further", steps=0, **sizes | {"from": "runs/further/model"})
 
+# Low-rank changes alone are trained, also in a run that is resumed; model/ has them in its weights.
+tuned = {}
+for mesh in ("data", "tensor"):
+    changes = {"from": "runs/moved/model", "lora": 2, "lora_alpha": 4, "lora_layers": "self_attn.* down_proj"}
+    train("tuned." + mesh, parallel=mesh, stop_after=6, rate=0.02, **sizes | changes)
+    tuned[mesh] = train("tuned." + mesh, resume=True)
+    expect("nn::lora(nn::llama{" in tuned[mesh]["model"] and tuned[mesh]["steps"] == 10, tuned)
+    expect(abs(tuned[mesh]["held_out_last"] - tuned["data"]["held_out_last"]) < 1e-4, tuned)
+again = train("merged", steps=0, **sizes | {"from": "runs/tuned.data/model"})
+expect(again["model"] == alone["model"] and again["held_out_first"] != alone["held_out_last"], again)
+expect(abs(again["held_out_first"] - tuned["data"]["held_out_last"]) < 1e-6, (again, tuned))
+
 # A GPT with dropout, and one without.
 gpt = train("gpt", layers=1)
 for more, words in (({}, ".dropout = 0.1"), ({"dropout": 0.2}, ".dropout = 0.2")):
@@ -55,6 +67,9 @@ refuses("experts of a llama", "--experts", "--model gpt", experts=2, **llama)
 refuses("dropout of a llama", "--dropout", "--model gpt", **llama | {"dropout": 0.1})
 refuses("keys that do not fit", "4 heads, 3 key heads", **llama | {"kv_heads": 3})
 refuses("sizes beside files", "--layers", "--from", **model | {"layers": 2})
+refuses("changes of nothing", "--lora changes a model that has been trained", lora=2)
+refuses("changes of rank 0", "--lora-alpha goes with --lora", lora_alpha=2)
+refuses("changes of no layer", "give a pattern", **model | {"lora": 2, "lora_layers": "q_proj"})
 refuses("a context that is too long", "--context is 64", "32 positions", **model | {"context": 64})
 refuses("no files", "missing/config.json", "no such file", **model | {"from": "missing"})
 shutil.copytree("runs/gpt/model", "damaged")

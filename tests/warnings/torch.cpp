@@ -29,4 +29,10 @@ void torch_in_a_trainer(comm::threads_world& world) {
   auto trainer =
       make_trainer(interop::torch_model(net, torch::nn::MSELoss()), optim::sgd{}, world, parallel::zero<1>{});
   trainer.fit(data, {.steps = 1});
+  auto units = make_trainer(interop::torch_sequential(net, torch::nn::MSELoss()), optim::sgd{}, world,
+                            precision::bf16{}, parallel::zero<3>{});
+  units.fit(data, {.steps = 1});
+  interop::take_values(units, net);
+  interop::save_safetensors(net, "net", world);
+  interop::load_safetensors(net, "net", world);
 }

@@ -247,8 +247,13 @@ template <class M>
 concept has_model_forward = has_purposeful_forward<M> || requires(M& model, samples const& batch) {
   { model.forward(batch) } -> std::convertible_to<double>;
 };
+/// With a loss scale as well it is a model for mixed precision; see contract/casting_model.hpp.
 template <class M>
-concept has_model_backward = requires(M& model, detail::ready_nothing ready) {
+concept has_scaled_backward = requires(M& model, detail::ready_nothing ready) {
+  model.backward(ready, double{});
+};
+template <class M>
+concept has_model_backward = has_scaled_backward<M> || requires(M& model, detail::ready_nothing ready) {
   model.backward(ready);
 };
 
@@ -290,9 +295,9 @@ concept leaves_parameters_out = requires {
 /// Told      forward is told what the pass is for: `train` (backward follows; drop out, update buffers) or `evaluate`
 ///           (the loss alone). Outputs are asked for by predict(samples), without targets, if there is one.
 /// May have  predict, see has_model_predict; frozen parameters, see has_frozen (their gradient may be an empty view);
-///           parameters that a pass does not use, see leaves_parameters_out; buffers, see has_buffers: they are in
-///           checkpoints and hashes, and are shared before a trainer evaluates, saves or hashes, and at the end of
-///           fit(), not in every step.
+///           parameters that a pass does not use, see leaves_parameters_out; mixed precision, see casts_inside;
+///           buffers, see has_buffers: they are in checkpoints and hashes, and are shared before a trainer evaluates,
+///           saves or hashes, and at the end of fit(), not in every step.
 /// Numerics  values and gradients of the trainer's element type (float with precision::fp32) are exchanged and updated
 ///           where they are. Narrower ones (bf16, half; float under fp64), in any mixture, are the model's own mixed
 ///           precision: the trainer keeps a master value of its own type, exchanges gradients in it, and rounds each

@@ -51,6 +51,11 @@ struct parameter_info {
   /// value), whatever the optimizer. The layer adds to its gradient, in each micro-batch, pass.weight times the number
   /// of samples times what it has measured; neither norm nor clipping sees it.
   double running = 0;
+  /// With `running`: only the signs of what is measured count, and nobody divides by samples. In a step value moves by
+  /// running against the sign of the sum of what layers have added to the gradient. Whole numbers, whose sums are
+  /// exact, make the same of any order of ranks.
+  bool by_sign = false;
+  bool frozen = false;  ///< nobody trains it: it has values alone, see optim::groups
 
   [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
   [[nodiscard]] shape const& whole_extents() const noexcept { return is_part() ? whole : extents; }

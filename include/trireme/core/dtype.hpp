@@ -32,8 +32,7 @@ struct bfloat16 {
 /// An IEEE binary16 number: 11 bits of precision up to 65504. Storage only; arithmetic happens in float.
 ///
 /// Numerics  converts from float by rounding to nearest, ties to even; subnormals are kept, NaN stays NaN. The same
-/// bits
-///           as the instructions of CPUs (F16C) and GPUs give.
+///           bits as the instructions of CPUs (F16C) and GPUs give.
 struct float16 {
   std::uint16_t bits = 0;
 

@@ -17,8 +17,10 @@
 #include "trireme/interop/torch_model.hpp"
 #include "trireme/interop/torch_safetensors.hpp"
 #include "trireme/interop/torch_sampler.hpp"
+#include "trireme/interop/torch_sequential.hpp"
 #include "trireme/interop/torch_sync_batch_norm.hpp"
 #include "trireme/interop/torch_tensor_parallel.hpp"
+#include "trireme/interop/torch_whole_safetensors.hpp"
 
 namespace trireme::interop {
 

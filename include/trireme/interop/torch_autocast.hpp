@@ -44,7 +44,8 @@ inline constexpr bool casts_to_float16 = TORCH_VERSION_MAJOR > 2 ||
 /// precision in float: torch.autocast("cpu", dtype) of Python. For forward and loss; let it end before backward.
 ///
 /// Numerics parameters, gradients and what ranks exchange stay float. float16 needs a loss scale
-///          (data_parallel_options::loss_scale), bfloat16 does not.
+///          (data_parallel_options::loss_scale, or precision::fp16 in a trainer), bfloat16 does
+///          not.
 /// Threads  of the thread that made it.
 /// Errors   config_error for a type that this LibTorch's autocast does not have on the CPU: bfloat16 it has from 1.13
 ///          on, float16 from 2.4 on.
@@ -53,7 +54,7 @@ class autocast {
   explicit autocast(at::ScalarType type = at::kBFloat16) : before_(detail::autocast_state::now()) {
     if (type != at::kBFloat16 && !(type == at::kHalf && detail::casts_to_float16)) {
       throw config_error(text("trireme::interop::autocast: LibTorch ", TORCH_VERSION, " does not cast to ",
-                              c10::toString(type), " on the CPU; use at::kBFloat16"));
+                              c10::toString(type), " on the CPU; use at::kBFloat16 (in a trainer precision::bf16)"));
     }
     detail::autocast_state{true, type}.set();
     at::autocast::increment_nesting();

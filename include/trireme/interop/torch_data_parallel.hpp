@@ -25,6 +25,11 @@ struct data_parallel_options {
   /// A step need not use every parameter. The .grad() of one that no rank has used stays as it was. This takes one more
   /// message a step, of one byte a parameter. If it is false, a parameter without a gradient is an error.
   bool unused_parameters = false;
+  /// Every step of a rank uses the same parameters, equally often, as the first one has. So a parameter may get its
+  /// gradient in several parts of a step (several backward(), or a checkpointed part that runs backward within
+  /// backward), and its exchange starts after the last of them; which parameters are used is told once, not in every
+  /// step; and a step that differs is an error. In the first step, which counts, nothing overlaps. Not with join().
+  bool static_graph = false;
   step_buffers buffers = step_buffers::first_rank;
   /// .grad() of each parameter lies in the exchange's memory, so nothing is copied back, and where the loop clears
   /// gradients without releasing their memory, nothing is copied at all. While data_parallel lives, .grad() is then to
@@ -52,7 +57,8 @@ void broadcast(Module const& module, Comm& world, int root = 0) {
 /// What data_parallel returns: a module whose gradients are averaged over the ranks of a world while backward runs.
 ///
 /// A step   `loss = f(ddp->forward(x)); loss.backward(); ddp.finish(); optimizer.step();` Between two calls of finish()
-///          there is one backward(); those of further micro-batches come before it, under no_sync().
+///          there is one backward() (with .static_graph as many as in the first step); those of further micro-batches
+///          come before it, under no_sync().
 /// Shapes   what torch::nn::Module::named_parameters() lists and requires a gradient, each tensor once.
 /// Bytes    the buckets of the exchange, as large as the gradients; gradients are copied into them as they become
 ///          final, and back by finish(). The memory of .grad() stays torch's, unless .gradients_in_buckets is set.
@@ -132,6 +138,11 @@ class data_parallel_module {
         "batches");
     if (begun_ || has_batch())
       throw config_error("trireme::interop::data_parallel: join() in a step that finish() has not ended");
+    if (options_.static_graph) {
+      throw config_error(
+          "trireme::interop::data_parallel: join() with .static_graph, which a rank without a batch has not; leave it "
+          "out, or give every rank as many batches");
+    }
     if (exchange_.steps() > 0) {
       throw config_error(
           "trireme::interop::data_parallel: join() after step(optimizer), whose updates this rank would not make; end "
@@ -179,6 +190,10 @@ class data_parallel_module {
     torch::Tensor bucket{};    // with .gradients_in_buckets: where .grad() is to lie
     torch::Tensor gradient{};  // what the exchange reads and writes in this step
     bool used = false;         // backward has added to it since the last step
+    int events = 0;            // how often, without no_sync()
+    bool static_used = true;   // with .static_graph: by this rank, in each step
+    int static_events = 0;     // with .static_graph: in each step; the last of them reports
+    bool used_by_any = true;   // some rank has used it; with .static_graph in each step
     bool reported = false;
     bool stands_in = false;  // `gradient` is not .grad()
   };
@@ -222,8 +237,17 @@ class data_parallel_module {
                               "\" got a second gradient in one step; finish() is missing, or no_sync() around all "
                               "backward() of a step but the last"));
     }
+    if (is_counted_ && !it.static_used) expect_as_first(place, "got a gradient");
     it.used = true;
-    if (!quiet_) take(place);
+    if (quiet_) return;
+    ++it.events;
+    if (!options_.static_graph || (is_counted_ && it.events == it.static_events)) take(place);
+  }
+  // With .static_graph.
+  [[noreturn]] void expect_as_first(std::size_t place, char const* what) const {
+    throw config_error(text("trireme::interop::data_parallel: parameter \"", trained_[place].name, "\" ", what,
+                            " in this step, unlike in the first one; .static_graph promises equal steps, so leave it "
+                            "out, and say {.unused_parameters = true} if some are not used"));
   }
   // This rank's gradient is .grad().
   void take(std::size_t place) {
@@ -248,10 +272,19 @@ class data_parallel_module {
       exchange_.begin({.places = only, .all_reported = true});
       if (scale_) exchange_.weight(1 / (scale_->scale() * (Exchange::replicas_differ ? 1 : world_.size())));
       begun_ = true;
+      if (is_counted_) report_never_used(place);
     }
     exchange_.gradient_at(static_cast<int>(place), detail::view_of<Element>(it.gradient));
     exchange_.ready(static_cast<int>(place));
     it.reported = true;
+  }
+  // Buckets need not wait for them.
+  void report_never_used(std::size_t but) {
+    for (std::size_t place = trained_.size(); place-- > 0;) {
+      if (trained_[place].static_used || place == but) continue;
+      stand_in(place);
+      report(place);
+    }
   }
   void use_buckets() {
     for (std::size_t place = 0; place < trained_.size(); ++place) {
@@ -296,9 +329,11 @@ class data_parallel_module {
     for (std::size_t place = trained_.size(); place-- > 0;) {
       auto const& it = trained_[place];
       if (it.reported) continue;
-      if (it.used) {  // used under no_sync() only
+      if (is_counted_ && (it.used != it.static_used || it.events != it.static_events))
+        expect_as_first(place, "got too few gradients");
+      if (it.used) {  // used under no_sync() only, or in the first step of a static graph
         take(place);
-      } else if (options_.unused_parameters) {
+      } else if (options_.unused_parameters || options_.static_graph) {
         stand_in(place);
         report(place);
       } else {
@@ -317,18 +352,25 @@ class data_parallel_module {
     if (result.votes > 0) {
       if (scale_) static_cast<void>(scale_->decide(result.finite));
       give_back();
+      if (options_.static_graph) count();
       share_buffers(has_batch(), result.votes == world_.size());
     }
     forget();
     return result;
   }
+  // The first step of a static graph says what the others are.
+  void count() {
+    if (std::exchange(is_counted_, true)) return;
+    for (auto& it : trained_) it.static_used = it.used, it.static_events = it.events;
+  }
   // Makes .grad() the mean, also where something stood in for a gradient, unless no rank has used that parameter.
   void give_back() {
-    std::vector<std::uint8_t> used(trained_.size(), 1);
-    if (options_.unused_parameters) {
+    if (!is_counted_ && (options_.unused_parameters || options_.static_graph)) {
+      std::vector<std::uint8_t> used(trained_.size(), 1);
       std::transform(trained_.begin(), trained_.end(), used.begin(),
                      [](auto const& each) { return each.used ? 1 : 0; });
       world_.all_reduce(tensor_view<std::uint8_t>(used), reduction::max{});
+      for (std::size_t place = 0; place < used.size(); ++place) trained_[place].used_by_any = used[place] != 0;
     }
     torch::NoGradGuard const guard;
     for (std::size_t place = 0; place < trained_.size(); ++place) {
@@ -336,7 +378,7 @@ class data_parallel_module {
       auto& own = it.parameter.mutable_grad();
       if (!it.stands_in) {
         own = it.gradient;  // the same tensor, unless the caller has put another one there
-      } else if (used[place] == 0) {
+      } else if (!it.used_by_any) {
         continue;
       } else if (own.defined()) {
         own.copy_(it.gradient);
@@ -363,6 +405,7 @@ class data_parallel_module {
     for (auto& each : trained_) {
       each.gradient = torch::Tensor();
       each.used = each.reported = each.stands_in = false;
+      each.events = 0;
     }
     begun_ = false;
   }
@@ -376,6 +419,7 @@ class data_parallel_module {
   std::optional<precision::fp16::instance> scale_{};
   bool begun_ = false;
   bool quiet_ = false;
+  bool is_counted_ = false;       // with .static_graph: the first step has been
   detail::gradient_hooks hooks_;  // last, so that hooks end before what they use
 };
 

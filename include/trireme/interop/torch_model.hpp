@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -21,9 +20,6 @@ struct torch_model_options {
   /// A micro-batch need not use every parameter: one that it has not used gets a gradient of zeros. If this is false, a
   /// parameter without a gradient is an error.
   bool unused_parameters = false;
-  /// If set, module and loss run under torch's autocast: at::kBFloat16. (Not at::kHalf, which needs a loss scale:
-  /// interop::data_parallel has one.)
-  std::optional<at::ScalarType> autocast{};
 };
 
 /// A torch::nn::Module as a plain model (contract/model.hpp), which make_trainer takes.
@@ -33,9 +29,12 @@ struct torch_model_options {
 ///          when the model is made, and stays there.
 /// Numerics parameters may be float, bfloat16 and float16 in any mixture, and double as well with Element = double and
 ///          precision::fp64. The trainer keeps master values of those narrower than Element (train/plain_engine.hpp).
+///          With precision::bf16 and precision::fp16 module and loss run under torch's autocast, and parameters stay as
+///          they are; losses are multiplied by the precision's loss scale before backward.
 /// Threads  one owner; copies share the module and what is kept of a pass.
 /// Errors   config_error for a parameter of another type, one without a gradient in a pass, or one whose memory has
-///          changed; for a buffer that is not float, double, int64 or int32; for a loss that is not one number.
+///          changed; for a buffer that is not float, double, int64 or int32; for a loss that is not one number; for
+///          numbers that this LibTorch's autocast does not have (interop::autocast).
 template <class Element, class Module, class Loss>
 class torch_module_model {
  public:
@@ -90,6 +89,11 @@ class torch_module_model {
     return false;
   }
 
+  /// From now on passes are computed in these numbers, by torch's autocast where they are narrower than parameters.
+  void compute_in(dtype type) {
+    state_->computes = detail::torch_type(type);
+    if (state_->casts()) interop::autocast const known(state_->computes);
+  }
   double forward(samples const& batch, purpose why) {
     auto& it = *state_;
     for (auto const& each : it.parameters) detail::expect_at(each.value, each.memory, each.name);
@@ -106,7 +110,7 @@ class torch_module_model {
     return number;
   }
   template <class Ready>
-  void backward(Ready&& ready) {
+  void backward(Ready&& ready, double scale = 1) {
     auto& it = *state_;
     for (auto& each : it.parameters) {
       each.reported = !each.value.requires_grad();
@@ -123,7 +127,7 @@ class torch_module_model {
       ~end() { of.ready = nullptr, of.last = torch::Tensor(); }
     } const end{it};
     it.ready = [&](parameter const& each) { ready(each.name.c_str()); };
-    it.last.backward();
+    it.last.backward(torch::full_like(it.last, scale));
     for (auto const& each : it.parameters) {
       if (each.reported || it.options.unused_parameters) continue;
       throw config_error(text("trireme::interop::torch_model: parameter \"", each.name,
@@ -155,11 +159,6 @@ class torch_module_model {
   struct state {
     state(std::shared_ptr<Module> of, Loss l, torch_model_options const& o)
         : module(std::move(of)), loss(std::move(l)), options(o), buffers(detail::buffers_of(*module)) {
-      if (options.autocast && *options.autocast != at::kBFloat16) {
-        throw config_error(
-            text("trireme::interop::torch_model: autocast to ", c10::toString(*options.autocast),
-                 " needs a loss scale, which a plain model has not; use at::kBFloat16, or data_parallel"));
-      }
       std::vector<torch::Tensor> trained;
       for (auto const& each : detail::parameters_of(*module)) {
         parameters.push_back({each.name, each.tensor, each.tensor.data_ptr()});
@@ -170,11 +169,12 @@ class torch_module_model {
       }
       hooks = std::make_unique<detail::gradient_hooks>(trained, [this](std::size_t nth) { on_gradient(places[nth]); });
     }
+    [[nodiscard]] bool casts() const noexcept { return computes == at::kHalf || computes == at::kBFloat16; }
     // What f() gives, under autocast if that is wanted.
     template <class F>
     torch::Tensor cast(F&& f) const {
-      if (!options.autocast) return f();
-      interop::autocast const guard(*options.autocast);
+      if (!casts()) return f();
+      interop::autocast const guard(computes);
       return f();
     }
     void on_gradient(std::size_t place) {
@@ -193,6 +193,7 @@ class torch_module_model {
     std::shared_ptr<Module> module;
     Loss loss;
     torch_model_options options;
+    at::ScalarType computes = at::kFloat;
     std::vector<parameter> parameters{};
     std::vector<detail::named_tensor> buffers;
     std::vector<std::size_t> places{};  // of the trained ones among all

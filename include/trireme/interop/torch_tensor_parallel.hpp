@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
@@ -63,6 +64,20 @@ inline void initialise_linear(torch::Tensor const& tensor, std::int64_t inputs) 
 
 }  // namespace detail
 
+/// A tensor of which each rank has an equal part, cut along one dimension: rank r the r-th.
+struct split_tensor {
+  torch::Tensor part;
+  std::int64_t dimension;
+};
+
+/// What a module derives from besides whose tensors are split over ranks, so that files can have them whole
+/// (torch_whole_safetensors.hpp).
+class split_layer {
+ public:
+  virtual ~split_layer() = default;
+  [[nodiscard]] virtual std::vector<split_tensor> split_tensors() const = 0;
+};
+
 /// A linear layer whose outputs are split over ranks: each has outputs / size() of them, from all inputs.
 ///
 /// Method: [Shoeybi et al., 2019], Megatron-LM. A column_linear, a function of single elements and a row_linear make a
@@ -73,7 +88,7 @@ inline void initialise_linear(torch::Tensor const& tensor, std::int64_t inputs) 
 /// Ranks    collective: forward and backward on all of them, in one order.
 /// Numerics gradients of weight and bias are those of this rank's part of the whole layer.
 /// Errors   config_error if the outputs cannot be split evenly; comm_error.
-class column_linear_impl : public torch::nn::Module {
+class column_linear_impl : public torch::nn::Module, public split_layer {
  public:
   column_linear_impl(rank_group ranks, std::int64_t inputs, std::int64_t outputs, bool with_bias = true)
       : ranks_(std::move(ranks)), part_("column_linear", "outputs", outputs, ranks_) {
@@ -92,6 +107,7 @@ class column_linear_impl : public torch::nn::Module {
     weight.copy_(part_.of(whole->weight, 0));
     if (bias.defined()) bias.copy_(part_.of(whole->bias, 0));
   }
+  [[nodiscard]] std::vector<split_tensor> split_tensors() const override { return {{weight, 0}, {bias, 0}}; }
 
   torch::Tensor weight, bias;
 
@@ -107,7 +123,7 @@ TORCH_MODULE_IMPL(column_linear, column_linear_impl);
 /// Bytes    forward sums the outputs over the ranks.
 /// Ranks    construction and use are collective. All ranks have the same bias, and the same gradient of it.
 /// Errors   config_error if the inputs cannot be split evenly; comm_error.
-class row_linear_impl : public torch::nn::Module {
+class row_linear_impl : public torch::nn::Module, public split_layer {
  public:
   row_linear_impl(rank_group ranks, std::int64_t inputs, std::int64_t outputs, bool with_bias = true)
       : ranks_(std::move(ranks)), part_("row_linear", "inputs", inputs, ranks_) {
@@ -128,6 +144,7 @@ class row_linear_impl : public torch::nn::Module {
     weight.copy_(part_.of(whole->weight, 1));
     if (bias.defined()) bias.copy_(whole->bias);
   }
+  [[nodiscard]] std::vector<split_tensor> split_tensors() const override { return {{weight, 1}}; }
 
   torch::Tensor weight, bias;
 
@@ -142,7 +159,7 @@ TORCH_MODULE_IMPL(row_linear, row_linear_impl);
 /// Shapes   tokens (...) of Long, the same on all ranks -> (..., channels), the same on all ranks.
 /// Bytes    forward sums the outputs over the ranks.
 /// Errors   config_error if the vocabulary cannot be split evenly, or for a token outside it; comm_error.
-class vocabulary_embedding_impl : public torch::nn::Module {
+class vocabulary_embedding_impl : public torch::nn::Module, public split_layer {
  public:
   vocabulary_embedding_impl(rank_group ranks, std::int64_t vocabulary, std::int64_t channels)
       : ranks_(std::move(ranks)), vocabulary_(vocabulary), part_("vocabulary_embedding", "tokens", vocabulary, ranks_) {
@@ -164,6 +181,7 @@ class vocabulary_embedding_impl : public torch::nn::Module {
     torch::NoGradGuard const guard;
     weight.copy_(part_.of(whole->weight, 0));
   }
+  [[nodiscard]] std::vector<split_tensor> split_tensors() const override { return {{weight, 0}}; }
 
   torch::Tensor weight;
 

@@ -23,17 +23,27 @@ namespace trireme::nn {
 /// outputs, weighted by the router's probabilities, normalised over those chosen. A single choice is weighted by its
 /// probability as it is, or the router would get no gradient. No row is dropped, however many choose one expert.
 ///
-/// Shapes   x, y (rows, channels); the router's weight (channels, count); experts' weights lie in one tensor each:
-///          (count, channels, hidden), (count, hidden, channels), and their biases (count, hidden), (count, channels).
+/// With `scored` they are chosen as in DeepSeek V3: by sigmoids of the router's logits, each plus a bias that no
+/// gradient trains; the weights are the sigmoids, normalised over those chosen and times `choice.scale`. In each step
+/// the bias of an expert that was chosen more often than the mean, by all micro-batches of all ranks, sinks by `speed`,
+/// and that of one chosen less often rises as much: it is a parameter_info::running by sign, so the same on every mesh,
+/// saved and hashed. A single choice then gives the router no gradient: it is weighted by `choice.scale`.
+///
+/// Shapes   x, y (rows, channels); the router's weight (channels, count), and with `scored` its bias (count); experts'
+///          weights lie in one tensor each: c_fc (count, channels, hidden), c_proj (count, hidden, channels), and their
+///          biases (count, hidden), (count, channels). `gated` experts have no biases, and three matrices: gate_proj,
+///          up_proj (count, channels, hidden), down_proj (count, hidden, channels).
 /// Ranks    the ranks of an expert group share the experts: each has share().of(count) of them. Rows are sent to their
 ///          experts and back.
 /// Bytes    saves x, the router's probabilities, and for each choice of a row two rows of channels, two of hidden. How
 ///          many rows come to a rank differs from pass to pass, so memory may still grow after the first steps.
 /// Numerics a row's sum over its experts is in the order of its choices, the most probable first; of equally probable
 ///          experts that of the lower number is chosen. Gradients of experts are sums over rows in the order of ranks.
-/// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself.
-/// Errors   config_error if a group has more ranks than there are experts, or `channels` is not the width of the input;
-///          in the first pass, if there is a balance loss and ranks share the positions of samples.
+/// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself;
+///          `scored`: [DeepSeek-AI, "DeepSeek-V3", 2024], 2.1.2; `gated`: [Shazeer, "GLU variants", 2020].
+/// Errors   config_error if a group has more ranks than there are experts, `channels` is not the width of the input,
+///          groups of experts do not fit, or there is a balance loss beside `scored`; in the first pass, if there is a
+///          balance loss and ranks share the positions of samples.
 struct experts {
   static constexpr nn::flow flow = nn::flow::all;
   std::int64_t channels = 0;  ///< in an expression: left 0; it is the width of the input
@@ -42,6 +52,10 @@ struct experts {
   std::int64_t chosen = 1;
   double balance = 0;  ///< weight of the balance loss in the loss of a sample
   double projection_scale = 0.02;
+  bool gated = false;           ///< an expert is down(silu(gate(x)) * up(x)), without biases
+  bool scored = false;          ///< chosen by sigmoids and a bias
+  ops::scored_choice choice{};  ///< with `scored`
+  double speed = 0.001;         ///< by which a bias moves in a step; 0: it stays
   friend bool operator==(experts const&, experts const&) = default;
 
   template <class Env>
@@ -67,7 +81,8 @@ class experts::instance {
     sums weights;                     // (rows, chosen)
     view results;                     // (rows * chosen, channels): the experts', sorted by expert
     view gathered;                    // (rows here, channels): what has come for the experts here, expert by expert
-    view before, inner;               // (rows here, hidden): on both sides of the activation
+    view before, inner;               // (rows here, hidden): on both sides of the activation; of gated experts its
+                                      // input, and the other factor
     std::vector<std::int64_t> table;  // (ranks, count): how many rows of each rank choose each expert
   };
 
@@ -76,25 +91,34 @@ class experts::instance {
         own_(own),
         here_(own.of(what_.count)),
         router_(matrix(name + ".router.weight", {what_.channels, what_.count}, 0.02)),
-        up_(dealt(matrix(name + ".experts.c_fc.weight", {what_.count, what_.channels, what_.hidden}, 0.02))),
+        favour_(bias(name + ".router.bias", {what_.count})),
+        gate_(dealt(matrix(name + ".experts.gate_proj.weight", {what_.count, what_.channels, what_.hidden}, 0.02))),
+        up_(dealt(matrix(name + (what_.gated ? ".experts.up_proj.weight" : ".experts.c_fc.weight"),
+                         {what_.count, what_.channels, what_.hidden}, 0.02))),
         up_bias_(dealt(bias(name + ".experts.c_fc.bias", {what_.count, what_.hidden}))),
-        down_(dealt(matrix(name + ".experts.c_proj.weight", {what_.count, what_.hidden, what_.channels},
-                           what_.projection_scale))),
+        down_(dealt(matrix(name + (what_.gated ? ".experts.down_proj.weight" : ".experts.c_proj.weight"),
+                           {what_.count, what_.hidden, what_.channels}, what_.projection_scale))),
         down_bias_(dealt(bias(name + ".experts.c_proj.bias", {what_.count, what_.channels}))),
+        packed_gate_(static_cast<std::size_t>(what_.gated ? here_.count : 0)),
         packed_up_(static_cast<std::size_t>(here_.count)),
         packed_down_(static_cast<std::size_t>(here_.count)) {
     if (own.size > what_.count) {
       throw config_error(text("trireme::nn::experts: ", what_.count, " experts cannot be dealt out to ", own.size,
                               " ranks; an expert group has at most as many ranks as a layer has experts"));
     }
+    favour_.info.running = what_.speed > 0 ? what_.speed : 1;  // without speed nothing is measured, and nothing moves
+    favour_.info.by_sign = true;
+    if (what_.scored) check_scored();
   }
 
   void visit(auto&& each) {
     each(router_);
+    if (what_.scored) each(favour_);
+    if (what_.gated) each(gate_);
     each(up_);
-    each(up_bias_);
+    if (!what_.gated) each(up_bias_);
     each(down_);
-    each(down_bias_);
+    if (!what_.gated) each(down_bias_);
   }
 
   /// @param context  rows of one sample.
@@ -115,7 +139,11 @@ class experts::instance {
     auto const here = pass.scratch.mark();
     auto const logits = pass.scratch.template take<value>({rows, what_.count});
     kernels::linear(logits, x, packed_router(pass), {});
-    kernels::route(kept.probabilities, kept.chosen, kept.weights, logits);
+    if (what_.scored) {
+      kernels::score(kept.probabilities, kept.chosen, kept.weights, logits, favour_.value, what_.choice);
+    } else {
+      kernels::route(kept.probabilities, kept.chosen, kept.weights, logits);
+    }
     kernels::sort_by_expert(kept.places, own_row(kept, pass), kept.chosen);
     auto const dispatched = pass.scratch.template take<value>({rows * what_.chosen, what_.channels});
     kernels::dispatch(dispatched, x, kept.places);
@@ -144,7 +172,12 @@ class experts::instance {
       kernels::imbalance(slopes, kept.probabilities, kept.chosen, context, what_.balance * pass.weight);
     }
     auto const dlogits = pass.scratch.template take<value>(kept.probabilities.extents());
-    kernels::route_backward(dlogits, dweights, kept.probabilities, kept.chosen, kept.weights, slopes);
+    if (what_.scored) {
+      kernels::score_backward(dlogits, dweights, kept.probabilities, kept.chosen, kept.weights, what_.choice);
+      if (what_.speed > 0) kernels::add_excess(favour_.gradient, kept.chosen);
+    } else {
+      kernels::route_backward(dlogits, dweights, kept.probabilities, kept.chosen, kept.weights, slopes);
+    }
     kernels::linear_backward_weight(router_.gradient, {}, kept.x, dlogits, ops::orientation::in_out);
     kernels::linear_backward_input(dx, dlogits, packed_router(pass), {.accumulate = true});
     pass.scratch.rewind(here);
@@ -165,6 +198,17 @@ class experts::instance {
   static parameter<Env> bias(std::string name, shape extents) {
     return {{std::move(name), extents, {}, false}, {}, {}};
   }
+  void check_scored() const {
+    auto const& how = what_.choice;
+    bool const groups = how.groups > 0 && how.chosen_groups > 0 && how.chosen_groups <= how.groups &&
+                        what_.count % how.groups == 0 && what_.chosen <= how.chosen_groups * (what_.count / how.groups);
+    if (groups && how.scale > 0 && what_.speed >= 0 && what_.balance == 0) return;
+    throw config_error(text("trireme::nn::experts: ", what_.chosen, " of ", what_.count, " experts, of ",
+                            how.chosen_groups, " of ", how.groups, " groups, scale ", how.scale, ", speed ",
+                            what_.speed, ", balance ", what_.balance,
+                            "; groups are of equal sizes and have enough experts, the scale is above 0, speed is not "
+                            "below, and a bias balances in place of a loss"));
+  }
   [[nodiscard]] parameter<Env> dealt(parameter<Env> whole) const {
     if (own_.size > 1) whole.info = part_of(whole.info, 0, here_);
     if (own_.size > 1) whole.info.dealt = expert_group<Env>::kind;
@@ -180,13 +224,12 @@ class experts::instance {
   static View bias_of(View all, std::int64_t e) {
     return all.flat(e * all.extent(1), all.extent(1));
   }
-  auto& packed_up(pass<Env>& pass, std::int64_t e) {
-    return detail::packed_weights(packed_up_[static_cast<std::size_t>(e)], pass, up_.info.name,
-                                  matrix_of(up_.value, e));
-  }
-  auto& packed_down(pass<Env>& pass, std::int64_t e) {
-    return detail::packed_weights(packed_down_[static_cast<std::size_t>(e)], pass, down_.info.name,
-                                  matrix_of(down_.value, e));
+  auto& packed_gate(pass<Env>& pass, std::int64_t e) { return packed(packed_gate_, pass, gate_, e); }
+  auto& packed_up(pass<Env>& pass, std::int64_t e) { return packed(packed_up_, pass, up_, e); }
+  auto& packed_down(pass<Env>& pass, std::int64_t e) { return packed(packed_down_, pass, down_, e); }
+  static auto& packed(std::vector<ops::weights<value, space>>& all, pass<Env>& pass, parameter<Env> const& of,
+                      std::int64_t e) {
+    return detail::packed_weights(all[static_cast<std::size_t>(e)], pass, of.info.name, matrix_of(of.value, e));
   }
   // Not through the precision's operands: rounding them must not change which experts are chosen.
   auto& packed_router(pass<Env> const& pass) {
@@ -284,6 +327,7 @@ class experts::instance {
     auto const here = pass.scratch.mark();
     auto const results = pass.scratch.template take<value>(kept.gathered.extents());
     for_each_here(kept, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
+      if (what_.gated) return gated(pass, kept, e, first, n, results.rows(first, n));
       auto const mark = pass.scratch.mark();
       kernels::linear(kept.inner.rows(first, n), input(pass, up_, kept.gathered.rows(first, n)), packed_up(pass, e),
                       {.bias = bias_of(up_bias_.value, e),
@@ -306,6 +350,7 @@ class experts::instance {
     dispatch(pass, kept, dgathered, dresults);
     for_each_here(kept, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
       auto const dy = dgathered.rows(first, n);
+      if (what_.gated) return gated_backward(pass, kept, e, first, n, dy);
       auto const dinner_here = dinner.rows(first, n);
       auto const mark = pass.scratch.mark();
       auto const down_dy = gradient(pass, down_, dy);
@@ -324,14 +369,52 @@ class experts::instance {
     pass.scratch.rewind(here);
   }
 
+  // Expert e on its rows: y = down(silu(gate(x)) * up(x)).
+  void gated(pass<Env>& pass, saved& kept, std::int64_t e, std::int64_t first, std::int64_t n, view y) {
+    auto const x = kept.gathered.rows(first, n), up = kept.inner.rows(first, n);
+    auto const mark = pass.scratch.mark();
+    auto const inner = pass.scratch.template take<value>(up.extents());
+    kernels::linear(inner, input(pass, gate_, x), packed_gate(pass, e),
+                    {.act = ops::activation::silu, .before_activation = kept.before.rows(first, n)});
+    kernels::linear(up, input(pass, up_, x), packed_up(pass, e), {});
+    kernels::elementwise_product(inner, inner, up);
+    kernels::linear(y, input(pass, down_, inner), packed_down(pass, e), {});
+    pass.scratch.rewind(mark);
+  }
+  // dy becomes dx. What the gate and the factors have become is computed again.
+  void gated_backward(pass<Env>& pass, saved& kept, std::int64_t e, std::int64_t first, std::int64_t n, view dy) {
+    auto const x = kept.gathered.rows(first, n), before = kept.before.rows(first, n), up = kept.inner.rows(first, n);
+    auto const mark = pass.scratch.mark();
+    auto const gate = pass.scratch.template take<value>(up.extents());
+    auto const inner = pass.scratch.template take<value>(up.extents());
+    auto const dinner = pass.scratch.template take<value>(up.extents());
+    kernels::activate(gate, before, ops::activation::silu);
+    kernels::elementwise_product(inner, gate, up);
+    backward_product(pass, down_, packed_down(pass, e), e, inner, dy, dinner, false);
+    kernels::elementwise_product(inner, dinner, up);
+    kernels::activate_backward(inner, inner, before, ops::activation::silu);
+    kernels::elementwise_product(dinner, dinner, gate);
+    backward_product(pass, gate_, packed_gate(pass, e), e, x, inner, dy, false);
+    backward_product(pass, up_, packed_up(pass, e), e, x, dinner, dy, true);
+    pass.scratch.rewind(mark);
+  }
+  // Expert e's part of a product without a bias.
+  void backward_product(pass<Env>& pass, parameter<Env>& of, ops::weights<value, space>& weights, std::int64_t e,
+                        view x, view dy, view dx, bool adds) {
+    auto const d = gradient(pass, of, dy);
+    kernels::linear_backward_weight(matrix_of(of.gradient, e), {}, input(pass, of, x), d, ops::orientation::in_out);
+    kernels::linear_backward_input(dx, d, weights, {.accumulate = adds});
+  }
+
   experts what_;
   share own_;
-  interval here_;  // experts that lie here
-  parameter<Env> router_;
+  interval here_;                   // experts that lie here
+  parameter<Env> router_, favour_;  // and what is added to scores
+  parameter<Env> gate_;
   parameter<Env> up_, up_bias_;
   parameter<Env> down_, down_bias_;
   ops::weights<value, space> packed_router_;
-  std::vector<ops::weights<value, space>> packed_up_, packed_down_;
+  std::vector<ops::weights<value, space>> packed_gate_, packed_up_, packed_down_;
   std::vector<std::int64_t> come_, go_;  // rows from and to each rank, in the pass under way
 };
 

@@ -605,16 +605,17 @@ class expression {
 
   template <unit_of_layers Unit>
   explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
-      : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups) {
+      : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups, changes_of(unit)) {
     static_assert(detail::check<std::remove_cvref_t<decltype(unit.layers())>>::fits_unit());
   }
   expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
-             rank_groups<Env> const& groups)
+             rank_groups<Env> const& groups, lora_options const* lora = nullptr)
       : layers_(std::move(nodes)) {
     auto const says = layers_.says();
     begins_ = entry_of(says) == lie::nothing;
     ends_ = exit_of(says) == lie::nothing;
     placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, {}, site};
+    at.lora = lora;
     layers_.place(at, entry_of(says), exit_of(says));
   }
   void visit(auto&& each) {
@@ -632,6 +633,14 @@ class expression {
   void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
 
  private:
+  template <class Unit>
+  static lora_options const* changes_of([[maybe_unused]] Unit const& unit) {
+    if constexpr (requires { unit.lora(); }) {
+      return unit.lora();
+    } else {
+      return nullptr;
+    }
+  }
   // The gradient that goes to the unit before must not lie in scratch memory, which ends with this unit.
   view backward(pass<Env>& pass, saved& kept, view dy, detail::half when) {
     detail::target<Env> out;

@@ -12,7 +12,8 @@ namespace trireme::nn {
 /// A tensor of a model's files, and where its numbers are in the model's parameters.
 ///
 /// Shapes   the parameter is seen as a matrix (inputs, columns), the file's tensor as (rows, inputs): a row is a column
-///          of the parameter, as a product's weights are kept in files. What has one order in both has one input.
+///          of the parameter, as a product's weights are kept in files. What has one order in both has one input. A
+///          parameter may be several such matrices (matrices, inputs, columns), each a tensor of its own in files.
 struct file_tensor {
   /// Rows [row, row + count) of the file's tensor are columns [column, column + count) of the parameter.
   struct band {
@@ -27,14 +28,18 @@ struct file_tensor {
   std::string parameter;  ///< that has its numbers, and others' too where it has more columns than this has rows
   std::int64_t inputs = 1;
   std::int64_t columns = 1;
-  std::vector<band> bands;  ///< all rows, ascending
+  std::vector<band> bands;    ///< all rows, ascending
+  std::int64_t matrix = 0;    ///< which of the parameter's matrices it is,
+  std::int64_t matrices = 1;  ///< of so many
 
+  /// Numbers in the whole parameter.
+  [[nodiscard]] std::int64_t size() const noexcept { return matrices * inputs * columns; }
   /// The element of the parameter that element i of the file's tensor is; both in row-major order.
   [[nodiscard]] std::int64_t place(std::int64_t i) const {
     auto const row = i / inputs;
     auto each = bands.begin();
     while (row >= each->row + each->count) ++each;
-    return i % inputs * columns + each->column + row - each->row;
+    return (matrix * inputs + i % inputs) * columns + each->column + row - each->row;
   }
 
   friend bool operator==(file_tensor const&, file_tensor const&) = default;
@@ -47,12 +52,26 @@ struct file_layout {
   std::vector<file_tensor> tensors{};
 
   /// A tensor with the numbers of a parameter in the parameter's order.
-  void add(std::string const& name, shape const& extents) {
-    tensors.push_back({name, extents, name, 1, extents.size(), {{0, 0, extents.size()}}});
+  /// @param parameter  its name, if it is another one than in files.
+  void add(std::string const& name, shape const& extents, std::string const& parameter = "") {
+    tensors.push_back(
+        {name, extents, parameter.empty() ? name : parameter, 1, extents.size(), {{0, 0, extents.size()}}});
   }
   /// A product's weights, (outputs, inputs) in files.
-  void add_transposed(std::string const& name, std::int64_t inputs, std::int64_t outputs) {
-    tensors.push_back({name, {outputs, inputs}, name, inputs, outputs, {{0, 0, outputs}}});
+  void add_transposed(std::string const& name, std::int64_t inputs, std::int64_t outputs,
+                      std::string const& parameter = "") {
+    tensors.push_back(
+        {name, {outputs, inputs}, parameter.empty() ? name : parameter, inputs, outputs, {{0, 0, outputs}}});
+  }
+  /// Such weights of each of several experts, which are one parameter (count, inputs, outputs), `folder` + `name`: in
+  /// files `folder` + number + "." + `name`.
+  void add_of_each(std::string const& folder, std::int64_t count, std::string const& name, std::int64_t inputs,
+                   std::int64_t outputs) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      add_transposed(folder + std::to_string(i) + "." + name, inputs, outputs, folder + name);
+      tensors.back().matrix = i;
+      tensors.back().matrices = count;
+    }
   }
 };
 

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "trireme/contract/context_group.hpp"
+#include "trireme/nn/detail/attention.hpp"
 #include "trireme/nn/detail/drop_columns.hpp"
+#include "trireme/nn/detail/low_rank.hpp"
 #include "trireme/nn/detail/own_rows.hpp"
 #include "trireme/nn/detail/packed_weights.hpp"
 #include "trireme/nn/expression.hpp"
@@ -78,10 +81,9 @@ struct dropout {
 ///          repeated ones. With `rotary` each pass makes a table of width numbers a position, in scratch memory. With
 ///          `norm` it keeps x as well as its result, and a number for each row and head of queries and keys.
 /// Errors   config_error for heads that are no multiple of key_heads, a negative `rotary`, `window` or `norm`, a
-/// scaling
-///          that divides by no positive number, columns that do not make so many heads of one (with `rotary`: even)
-///          width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts samples or
-///          inputs are no tokens, and padding between words.
+///          scaling that divides by no positive number, columns that do not make so many heads of one (with `rotary`:
+///          even) width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts
+///          samples or inputs are no tokens, and padding between words.
 struct attend {
   static constexpr nn::flow flow = nn::flow::columns;
   std::int64_t heads = 1;
@@ -117,31 +119,52 @@ class linear_node final : public node<Env> {
   }
   [[nodiscard]] layer_says says() const override { return says_of<linear>::value; }
   [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
+  // The factors of a change come before the weights: who puts them together for files has them when these come.
   void visit(parameter_visitor<Env> const& each) override {
+    if (change_) change_->visit(each);
     each(weight_);
     if (what_.bias) each(bias_);
   }
+  void visit_terms(parameter_visitor<Env> const& each) override {
+    if (change_) change_->visit_whole(each);
+  }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view residual) override {
     auto const y = to.template take<value>({x.v.extent(0), outputs_});
+    bool const activates = act_ != ops::activation::none;
     auto& before = before_[pass];
-    before = act_ != ops::activation::none && pass.training() ? pass.take(y.extents()) : view{};
+    before = activates && pass.training() ? pass.take(y.extents()) : view{};
     auto const mark = pass.scratch.mark();
-    kernels::linear(y, operand(pass, product_operand::role::input, x.v), packed(pass),
-                    {adds_bias_ ? bias_.value : decltype(bias_.value){}, act_, before, residual});
+    auto const input = operand(pass, product_operand::role::input, x.v);
+    auto const bias = adds_bias_ ? bias_.value : decltype(bias_.value){};
+    if (!change_) {
+      kernels::linear(y, input, packed(pass), {bias, act_, before, residual});
+    } else {  // the activation has to wait for the change
+      auto const sum = !activates ? y : pass.training() ? before : pass.scratch.template take<value>(y.extents());
+      kernels::linear(sum, input, packed(pass), {.bias = bias, .residual = residual});
+      change_->forward(pass, sum, x.v);
+      if (activates) kernels::activate(y, sum, act_);
+    }
     pass.scratch.rewind(mark);
     return {y, true};
   }
   void backward_input(pass<Env>& pass, layer_input<Env>, view, view dy, target<Env> to, half) override {
     auto const mark = pass.scratch.mark();
+    if (change_) change_->backward_input(pass, to.into, dy, to.accumulate);
     kernels::linear_backward_input(to.into, operand(pass, product_operand::role::gradient, dy), packed(pass),
-                                   {to.act, to.before, to.accumulate});
+                                   {to.act, to.before, to.accumulate || change_.has_value()});
     pass.scratch.rewind(mark);
   }
   void backward_weight(pass<Env>& pass, layer_input<Env> x, view dy) override {
+    bool const trains = !weight_.info.frozen;
+    if (!trains && !change_) return;
     auto const mark = pass.scratch.mark();
-    kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
-                                    operand(pass, product_operand::role::input, x.get(pass)),
-                                    operand(pass, product_operand::role::gradient, dy), ops::orientation::in_out);
+    auto const all = x.get(pass);
+    if (change_) change_->backward_weight(pass, all, dy);
+    if (trains) {
+      kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
+                                      operand(pass, product_operand::role::input, all),
+                                      operand(pass, product_operand::role::gradient, dy), ops::orientation::in_out);
+    }
     pass.scratch.rewind(mark);
   }
   [[nodiscard]] fused_activation<Env> fused(pass<Env> const& pass) override { return {act_, before_[pass]}; }
@@ -186,6 +209,10 @@ class linear_node final : public node<Env> {
       }
       at.cut = at.wanted;
     }
+    if (at.lora != nullptr && changes_layer(*at.lora, at.name)) {
+      change_.emplace(*at.lora, at.name, weight_.info);
+      this->facts_.does_slope = false;  // dx has two terms
+    }
     at.width = what_.outputs;
   }
   // What the product reads: x itself, or the operand that the precision writes.
@@ -201,6 +228,7 @@ class linear_node final : public node<Env> {
   ops::activation act_ = ops::activation::none;
   bool adds_bias_ = true;
   parameter<Env> weight_{}, bias_{};
+  std::optional<low_rank_change<Env>> change_;
   ops::weights<value, space> packed_;
   per_slot<view> before_;
 };
@@ -401,14 +429,7 @@ class attend_node final : public node<Env> {
     auto const y = to.template take<typename Env::compute>({x.v.extent(0), channels_});
     auto& kept = kept_[pass];
     kept.qkv = arranged(pass, x);
-    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
-      auto const mark = pass.scratch.mark();
-      kernels::attention(y, kept.lse, kept.qkv, shape, pass.scratch, site(pass), seen(pass));
-      pass.scratch.rewind(mark);
-    } else {
-      group.attend(y, kept, shape, pass.activations, pass.scratch, site(pass));
-    }
+    attend_all(pass, y, kept, shape, site(pass), [&] { return seen(pass); });
     return {y, false};
   }
   void backward_input(pass<Env>& pass, layer_input<Env> x, view y, view dy, target<Env> to, half) override {
@@ -417,12 +438,7 @@ class attend_node final : public node<Env> {
     // Not kept.qkv's extents: a context group may have kept other rows, of other heads.
     shape const all{dy.extent(0), 3 * channels_};
     auto const dqkv = grouped() ? pass.scratch.template take<typename Env::compute>(all) : to.into;
-    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kernels::attention_backward(dqkv, dy, y, kept.lse, kept.qkv, shape_of(pass), pass.scratch, site(pass),
-                                  seen(pass));
-    } else {
-      group.attend_backward(dqkv, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
-    }
+    attend_all_backward(pass, dqkv, dy, y, kept, shape_of(pass), site(pass), [&] { return seen(pass); });
     if (arranges()) kernels::arrange_heads_backward(to.into, dqkv, angles(pass), layout(pass));
     if (normalises()) {
       kernels::normalise_heads_backward(to.into, query_gain_.gradient, key_gain_.gradient, to.into, x.here, rstd_[pass],
@@ -493,15 +509,7 @@ class attend_node final : public node<Env> {
   // The rotations of those positions of a sample that lie here, in scratch memory; empty without `rotary`.
   tensor_view<typename Env::accumulate, space> angles(pass<Env>& pass) {
     if (!(what_.rotary > 0)) return {};
-    auto const context = positions_of(pass);
-    auto const table = pass.scratch.template take<typename Env::accumulate>({context, channels_ / heads_.count});
-    auto const& part = context_group<Env>::of(pass).part();
-    for (int which = 0; which < part.stretches(); ++which) {
-      auto const at = part.own.size == 1 ? context_part::stretch{0, 0, context} : part.at(which, context);
-      kernels::rotations(table.rows(at.row, at.count), at.position, what_.rotary, what_.scaling);
-      if (part.own.size == 1) break;
-    }
-    return table;
+    return rotations_here(pass, channels_ / heads_.count, what_.rotary, what_.scaling);
   }
   [[nodiscard]] ops::attention_shape shape_of(pass<Env> const& pass) const {
     return {pass.batch.count(), positions_of(pass), heads_.count,

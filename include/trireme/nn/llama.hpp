@@ -17,14 +17,17 @@
 namespace trireme::nn {
 
 /// LLaMA: RMS norms before each part, rotary positions, grouped-query attention (`key_heads`), SwiGLU, no biases. With
-/// `biased`, queries, keys and values have biases, as in Qwen 2.
+/// `biased`, queries, keys and values have biases, as in Qwen 2; with `head_norms`, queries and keys have norms, as in
+/// Qwen 3; with `window`, positions see only so many back, as in Mistral; with `scaling`, angles turn slower, as in
+/// Llama 3.
 ///
 /// Shapes   inputs and targets (B, T) int32. Parameters have Hugging Face's names, but queries, keys and values are one
 ///          product, `self_attn.qkv_proj`, laid out as attend takes it, and products' weights are (inputs, outputs).
-/// Method   [Touvron et al., "LLaMA", 2023]; [Ainslie et al., "GQA", 2023]; [Shazeer, "GLU variants", 2020].
+/// Method   [Touvron et al., "LLaMA", 2023]; [Ainslie et al., "GQA", 2023]; [Shazeer, "GLU variants", 2020]; [Jiang et
+///          al., "Mistral 7B", 2023]; [Grattafiori et al., "The Llama 3 herd", 2024]; [Yang et al., "Qwen3", 2025].
 /// Errors   config_error from validate() (called when a trainer is made) if a size is not positive, heads are no
-///          multiple of key heads, channels are not so many heads of one even width, or `rotary` or `epsilon` is not
-///          above 0.
+///          multiple of key heads, heads have no even width, `rotary` or `epsilon` is not above 0, `window` is below 0,
+///          `scaling` is none, or biases and norms of heads come together, which no model in files has.
 /// @models  staged_model: one unit for the embedding, one a block, one for norm, head and loss.
 struct llama {
   using policy_category = slot::model;
@@ -37,26 +40,35 @@ struct llama {
   std::int64_t heads = 6;
   std::int64_t key_heads = 0;  ///< 0: as many as heads
   std::int64_t channels = 384;
-  std::int64_t hidden = 0;    ///< of the mlp; 0: 8/3 of the channels, rounded up to a multiple of 32
-  double rotary = 10000;      ///< base of the angles
-  double epsilon = 1e-5;      ///< of the norms
-  bool tied = false;          ///< the head uses the embedding's table
-  bool biased = false;        ///< biases of queries, keys and values
-  bool checkpointed = false;  ///< blocks save their input only; the backward pass runs their forward again
+  std::int64_t hidden = 0;        ///< of the mlp; 0: 8/3 of the channels, rounded up to a multiple of 32
+  std::int64_t head_width = 0;    ///< 0: channels / heads
+  double rotary = 10000;          ///< base of the angles
+  ops::rotary_scaling scaling{};  ///< of the angles
+  std::int64_t window = 0;        ///< how many positions back are seen, its own included; 0: all
+  double epsilon = 1e-5;          ///< of the norms
+  bool tied = false;              ///< the head uses the embedding's table
+  bool biased = false;            ///< biases of queries, keys and values
+  bool head_norms = false;        ///< RMS norms of each query and key
+  bool checkpointed = false;      ///< blocks save their input only; the backward pass runs their forward again
   friend bool operator==(llama const&, llama const&) = default;
 
   [[nodiscard]] std::int64_t keys() const noexcept { return key_heads > 0 ? key_heads : heads; }
   [[nodiscard]] std::int64_t inner() const noexcept { return hidden > 0 ? hidden : (8 * channels / 3 + 31) / 32 * 32; }
+  [[nodiscard]] std::int64_t width() const noexcept { return head_width > 0 ? head_width : channels / heads; }
 
   /// One block.
   template <class = void>  // so that programs without a LLaMA do not compile it
   [[nodiscard]] auto layer() const {
     linear const in{.outputs = inner(), .bias = false}, out{.outputs = channels, .bias = false};
-    linear const qkv{.outputs = (heads + 2 * keys()) * (channels / heads), .bias = biased};
+    linear const qkv{.outputs = (heads + 2 * keys()) * width(), .bias = biased};
+    attend const attention{.heads = heads,
+                           .key_heads = keys(),
+                           .rotary = rotary,
+                           .scaling = scaling,
+                           .window = window,
+                           .norm = head_norms ? epsilon : 0};
     return chain(residual(named("input_layernorm", rms_norm{epsilon}),
-                          named("self_attn", chain(named("qkv_proj", qkv),
-                                                   attend{.heads = heads, .key_heads = keys(), .rotary = rotary},
-                                                   named("o_proj", out)))),
+                          named("self_attn", chain(named("qkv_proj", qkv), attention, named("o_proj", out)))),
                  residual(named("post_attention_layernorm", rms_norm{epsilon}),
                           named("mlp", chain(product(chain(named("gate_proj", in), silu()), named("up_proj", in)),
                                              named("down_proj", out)))));
@@ -83,36 +95,50 @@ struct llama {
                                       {"layers", layers},
                                       {"heads", heads},
                                       {"channels", channels}});
-    if (key_heads < 0 || hidden < 0 || heads % keys() != 0) {
+    if (key_heads < 0 || hidden < 0 || window < 0 || heads % keys() != 0) {
       throw config_error(text("trireme::nn::llama: ", heads, " heads, ", key_heads, " key heads, ", hidden,
-                              " hidden; heads are a multiple of key heads, and nothing is below 0"));
+                              " hidden, a window of ", window,
+                              "; heads are a multiple of key heads, and nothing is below 0"));
     }
-    if (channels % heads != 0 || channels / heads % 2 != 0) {
+    if (head_width == 0 && (channels % heads != 0 || channels / heads % 2 != 0)) {
       throw config_error(
           text("trireme::nn::llama: ", channels, " channels are not ", heads, " heads of one even width"));
+    }
+    if (head_width < 0 || head_width % 2 != 0) {
+      throw config_error(text("trireme::nn::llama: a head is ", head_width,
+                              " numbers wide; rotary positions take pairs of them, so that the width is even"));
     }
     if (!(rotary > 0) || !(epsilon > 0)) {
       throw config_error(
           text("trireme::nn::llama: rotary ", rotary, " and epsilon ", epsilon, "; both must be above 0"));
     }
+    if (!(scaling.factor > 0) || scaling.original < 0 || !(scaling.low < scaling.high)) {
+      throw config_error(text("trireme::nn::llama: angles are scaled by ", scaling.factor, ", of ", scaling.original,
+                              " positions, between ", scaling.low, " and ", scaling.high,
+                              " turns; the factor is above 0, positions are not below it, and low is below high"));
+    }
+    if (biased && head_norms) {
+      throw config_error("trireme::nn::llama: biased is Qwen 2 and head_norms is Qwen 3; leave one of them out");
+    }
   }
 
-  /// Hugging Face's files of LlamaForCausalLM, MistralForCausalLM or, with biases, Qwen2ForCausalLM.
+  /// Hugging Face's files of LlamaForCausalLM and MistralForCausalLM; with biases Qwen2ForCausalLM, with norms of heads
+  /// Qwen3ForCausalLM.
   [[nodiscard]] file_layout in_files() const {
     file_layout out{"model.", {".rotary_emb.inv_freq"}};
     if (tied) out.ignored.emplace_back("lm_head.weight");
-    auto const c = channels, width = channels / heads, queries = heads / keys(), all = (heads + 2 * keys()) * width;
+    auto const c = channels, each_head = width(), queries = heads / keys(), all = (heads + 2 * keys()) * each_head;
     // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key. Where there are as many
     // keys as queries, all queries lie before all keys; else each key lies behind its queries.
     auto const heads_of = [&](std::string const& attention, char const* theirs, std::int64_t which, std::int64_t each) {
-      auto const rows = keys() * each * width;
+      auto const rows = keys() * each * each_head;
       std::vector<file_tensor::band> bands;
       if (keys() == heads) {
-        bands.push_back({0, which * c, c});
+        bands.push_back({0, which * rows, rows});
       } else {
         for (std::int64_t key = 0; key < keys(); ++key) {
           auto const first = key * (queries + 2) + (which == 0 ? 0 : queries + which - 1);
-          bands.push_back({key * each * width, first * width, each * width});
+          bands.push_back({key * each * each_head, first * each_head, each * each_head});
         }
       }
       out.tensors.push_back(
@@ -128,7 +154,10 @@ struct llama {
       heads_of(name + "self_attn.", "q_proj", 0, queries);
       heads_of(name + "self_attn.", "k_proj", 1, 1);
       heads_of(name + "self_attn.", "v_proj", 2, 1);
-      out.add_transposed(name + "self_attn.o_proj.weight", c, c);
+      if (head_norms) {
+        for (auto const* which : {"q_norm", "k_norm"}) out.add(text(name, "self_attn.", which, ".weight"), {each_head});
+      }
+      out.add_transposed(name + "self_attn.o_proj.weight", heads * each_head, c);
       out.add(name + "post_attention_layernorm.weight", {c});
       out.add_transposed(name + "mlp.gate_proj.weight", c, inner());
       out.add_transposed(name + "mlp.up_proj.weight", c, inner());
@@ -143,9 +172,11 @@ struct llama {
   /// `context` tokens. An embedding computes nothing.
   [[nodiscard]] std::vector<double> unit_costs() const {
     auto const c = static_cast<double>(channels);
-    auto const all = static_cast<double>(heads + 2 * keys()) / static_cast<double>(heads);
-    double const products = 2 * c * c * (all + 1) + 6 * c * static_cast<double>(inner());
-    double const attended = c * static_cast<double>(context);  // each of two products; the mask halves it
+    auto const all = static_cast<double>((2 * heads + 2 * keys()) * width());  // queries, keys, values and o_proj
+    double const products = 2 * c * all + 6 * c * static_cast<double>(inner());
+    // Each of two products: a position sees half of the positions, or those in its window.
+    auto const seen = window > 0 && window < context ? window * (2 * context - window) / context : context;
+    double const attended = static_cast<double>(heads * width() * seen);
     double const again = checkpointed ? products + 2 * attended : 0;
     std::vector<double> costs(static_cast<std::size_t>(layers + 2), 3 * products + 7 * attended + again);
     costs.front() = 0;
@@ -155,11 +186,17 @@ struct llama {
 };
 
 [[nodiscard]] inline std::string to_string(llama const& m) {
+  auto const& angles = m.scaling;
+  auto const scaling = angles == ops::rotary_scaling{}
+                           ? std::string()
+                           : text(", .scaling = {.factor = ", angles.factor, ", .original = ", angles.original,
+                                  ", .low = ", angles.low, ", .high = ", angles.high, "}");
   return text("nn::llama{.vocabulary = ", m.vocabulary, ", .context = ", m.context, ", .layers = ", m.layers,
               ", .heads = ", m.heads, ", .key_heads = ", m.keys(), ", .channels = ", m.channels,
-              ", .hidden = ", m.inner(), ", .rotary = ", m.rotary, ", .epsilon = ", m.epsilon,
-              m.tied ? ", .tied = true" : "", m.biased ? ", .biased = true" : "",
-              m.checkpointed ? ", .checkpointed = true" : "", "}");
+              ", .hidden = ", m.inner(), m.width() * m.heads == m.channels ? "" : text(", .head_width = ", m.width()),
+              ", .rotary = ", m.rotary, scaling, m.window > 0 ? text(", .window = ", m.window) : "",
+              ", .epsilon = ", m.epsilon, m.tied ? ", .tied = true" : "", m.biased ? ", .biased = true" : "",
+              m.head_norms ? ", .head_norms = true" : "", m.checkpointed ? ", .checkpointed = true" : "", "}");
 }
 
 }  // namespace trireme::nn

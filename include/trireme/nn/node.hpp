@@ -36,6 +36,15 @@ struct image {
   [[nodiscard]] constexpr std::int64_t size() const noexcept { return height * width * channels; }
 };
 
+/// Low-rank changes of products; nn::lora says what they are.
+struct lora_options {
+  std::int64_t rank = 8;     ///< 0: no changes, and nothing is frozen
+  double alpha = 16;         ///< changes are multiplied by alpha / rank
+  std::string layers = "*";  ///< which linear layers: patterns of their names, or of the ends of these behind a dot,
+                             ///< separated by spaces; * stands for any letters, ? for one: "self_attn.* down_proj"
+  friend bool operator==(lora_options const&, lora_options const&) = default;
+};
+
 template <class Env>
 class loss_node;
 
@@ -53,6 +62,7 @@ struct placing {
   columns wanted{};                ///< of the result of a product with role::spread
   ops::activation act = ops::activation::none;  ///< the activation behind, if this layer does it
   loss_node<Env>* loss = nullptr;               ///< the loss behind, if this layer does it
+  lora_options const* lora = nullptr;           ///< all parameters are frozen, and these changes are trained instead
 
   /// This rank's columns of each of the fused matrices that make up a row of `whole` numbers.
   [[nodiscard]] interval part(columns const& how, std::int64_t whole) const noexcept {
@@ -204,6 +214,9 @@ class node {
   [[nodiscard]] detail::node_facts const& facts() const noexcept { return facts_; }
 
   virtual void visit(detail::parameter_visitor<Env> const&) {}
+  /// Of a product whose work a tensor group shares: the parameters that every rank has whole, and of whose gradients it
+  /// forms a term.
+  virtual void visit_terms(detail::parameter_visitor<Env> const&) {}
   /// Whether it does nothing in this pass.
   [[nodiscard]] virtual bool idle(pass<Env> const&) const { return false; }
   /// Returns y, in memory of `to`, or in that of x if x is `ours`.

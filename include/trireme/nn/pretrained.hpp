@@ -28,11 +28,11 @@ namespace trireme::nn {
 
 /// Sets a description to what a config.json says.
 ///
-/// GPT: GPT2LMHeadModel. LLaMA: LlamaForCausalLM; Qwen2ForCausalLM; MistralForCausalLM where its window is not shorter
-/// than its context.
+/// GPT: GPT2LMHeadModel. LLaMA: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM, with
+/// rotary positions that are scaled linearly or by Llama 3's rule, and a window that is the same in all layers.
 ///
-/// Errors   format_error that points at the member, for what the model cannot be (another activation, scaled rotary
-///          positions, a window, ...), for sizes that are missing, and for those above 2^24.
+/// Errors   format_error that points at the member, for what the model cannot be (another activation, another rule of
+///          rotary positions, a window in some layers, ...), for sizes that are missing, and for those above 2^24.
 void read_config(formats::json::value const& config, gpt& to);
 void read_config(formats::json::value const& config, llama& to);
 

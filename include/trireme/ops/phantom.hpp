@@ -176,6 +176,20 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     same("route_backward", chosen.size(), weights.size());
     same("route_backward", chosen.size(), dweights.size());
   }
+  template <class T>
+  static void score(output<accumulate_t<T>> scores, view<std::int32_t> chosen, output<accumulate_t<T>> weights,
+                    view<T> logits, input<T> bias, scored_choice const&) {
+    same("score", scores.size(), logits.size());
+    same("score", chosen.size(), weights.size());
+    same("score", bias.size(), logits.extent(1));
+  }
+  template <class T>
+  static void score_backward(view<T> dlogits, output<accumulate_t<T>> dweights, output<accumulate_t<T>> scores,
+                             tokens_view chosen, output<accumulate_t<T>> weights, scored_choice const&) {
+    route_backward(dlogits, dweights, scores, chosen, weights, {});
+  }
+  template <class A>
+  static void add_excess(view<A>, tokens_view) noexcept {}
   template <class A>
   static double imbalance(view<A>, input<A>, tokens_view, std::int64_t, double) noexcept {
     return 0;

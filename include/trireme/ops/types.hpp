@@ -104,6 +104,14 @@ struct token_mask {
   friend bool operator==(token_mask const&, token_mask const&) = default;
 };
 
+/// How rows choose experts by scores of their own, each between 0 and 1.
+struct scored_choice {
+  std::int64_t groups = 1;         ///< of experts, of equal sizes
+  std::int64_t chosen_groups = 1;  ///< from which a row chooses: those whose best two experts have the largest sum
+  double scale = 1;                ///< of the weights of a row's choices, whose sum it is
+  friend bool operator==(scored_choice const&, scored_choice const&) = default;
+};
+
 /// How the angles of rotary positions are made slower, for samples longer than those of an earlier training.
 struct rotary_scaling {
   double factor = 1;          ///< angles are divided by it

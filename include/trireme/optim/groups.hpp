@@ -10,8 +10,8 @@
 
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/slot.hpp"
+#include "trireme/core/pattern.hpp"
 #include "trireme/core/type_name.hpp"
-#include "trireme/optim/detail/pattern.hpp"
 #include "trireme/optim/schedule.hpp"
 
 namespace trireme::optim {
@@ -78,7 +78,7 @@ struct groups {
  private:
   [[nodiscard]] group const* group_of(parameter_info const& info) const {
     for (auto const& each : list) {
-      if (detail::matches_any(each.names, info.name)) return &each;
+      if (matches_any(each.names, info.name)) return &each;
     }
     return nullptr;
   }

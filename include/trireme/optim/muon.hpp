@@ -10,9 +10,9 @@
 
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/slot.hpp"
+#include "trireme/core/pattern.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/optim/adamw.hpp"
-#include "trireme/optim/detail/pattern.hpp"
 #include "trireme/optim/detail/whole_tensor.hpp"
 #include "trireme/optim/schedule.hpp"
 
@@ -49,7 +49,7 @@ struct muon {
   static constexpr bool whole_tensors = true;
   static constexpr std::array<std::string_view, 3> moment_names{"momentum", "first_moment", "second_moment"};
   [[nodiscard]] bool is_hidden_matrix(parameter_info const& info) const {
-    return info.extents.rank() == 2 && !detail::matches_any(others, info.name);
+    return info.extents.rank() == 2 && !matches_any(others, info.name);
   }
   [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
     return (which == 0) == is_hidden_matrix(info) ? info.extents : shape{0};

@@ -16,8 +16,7 @@ namespace trireme::parallel {
 /// Bytes    per rank and step: 2 n (p-1)/p elements of the wire type, n gradients, p ranks.
 /// Ranks    reproducible: a power of two, each with as many logical micro-batches.
 /// Numerics reproducible: gradients of logical micro-batches are summed in one fixed tree, so that weights have the
-/// same
-///          bits for any number of ranks. It keeps log2(m) + 1 more gradients, m micro-batches a rank.
+///          same bits for any number of ranks. It keeps log2(m) + 1 more gradients, m micro-batches a rank.
 /// Needs    has_all_reduce; has_all_gather for compressors whose payloads cannot be summed.
 struct data {
   using policy_category = slot::parallel;
@@ -38,9 +37,8 @@ struct data {
 /// only the own shard of parameters: a unit's are gathered before it runs and dropped afterwards.
 ///
 /// Bytes    per rank and step, m micro-batches a rank: stage 1 n (p-1)/p of the wire type and n (p-1)/p of the
-/// parameter
-///          type; stage 2 m times the first; stage 3 m times the first and about 2 m times the second (the last unit is
-///          not gathered twice). From stage 2 on each use of a tied tensor is reduced by itself.
+///          parameter type; stage 2 m times the first; stage 3 m times the first and about 2 m times the second (the
+///          last unit is not gathered twice). From stage 2 on each use of a tied tensor is reduced by itself.
 /// Numerics equals data bit for bit at stage 1. From stage 2 on each micro-batch is summed over the ranks first, then
 ///          the micro-batches: equal to data where a rank has one micro-batch and no tensor is tied, else up to
 ///          rounding. reproducible: as for data; from stage 2 on it then keeps whole gradients where a rank has several

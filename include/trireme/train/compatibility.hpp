@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "trireme/contract/axis.hpp"
+#include "trireme/contract/casting_model.hpp"
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/environment.hpp"
@@ -39,10 +40,10 @@ struct combination {
   using model = Model;
   using comm = Comm;
   using mesh = parallel::mesh_of_t<Parallel>;
-  using env = environment<Precision, typename space_of<Comm>::type>;
+  using env = environment_of<Model, Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
   static constexpr bool collective = has_collective_state<Compression, env, Comm>;
-  using uncoded = std::conditional_t<collective, typename env::gradient, typename Precision::reduce>;
+  using uncoded = std::conditional_t<collective, typename env::gradient, typename env::reduce>;
   using wire = typename wire_of<Compression, env, uncoded>::type;
   using data_axis = parallel::data_axis_t<Parallel>;
 
@@ -82,13 +83,13 @@ struct combination {
   static constexpr bool uncompressed = lossless_identity<Compression>;
   static constexpr bool residual = has_residual<Compression, env>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
-  static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
+  static constexpr bool one_number = std::is_same_v<typename env::param, typename env::master>;
   static constexpr bool decides =
       has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, double> && has_all_gather<Comm, std::uint64_t>;
   static constexpr bool gathers = has_all_gather<Comm, std::uint8_t, space>;
   static constexpr bool reduces = has_all_reduce<Comm, wire, reduction::sum, space>;
   static constexpr bool scatters = has_reduce_scatter<Comm, wire, reduction::sum, space>;
-  static constexpr bool publishes = has_all_gather<Comm, typename Precision::param, space>;
+  static constexpr bool publishes = has_all_gather<Comm, typename env::param, space>;
   static constexpr bool trades = has_all_to_all<Comm, std::uint8_t, space>;
 };
 
@@ -100,7 +101,9 @@ namespace detail::rules {
 // its header (its `rules`).
 TRIREME_RULE(plain_model_precision, "plain-model-precision",
              "a plain model stores its own numbers, which a mixed precision cannot change",
-             "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number);
+             "use precision::fp32 (or fp64), let the model cast by itself (compute_in and backward(ready, scale)), or "
+             "describe it in units",
+             !C::plain || C::one_number);
 TRIREME_RULE(mesh_axis_once, "mesh-axis-once", "a mesh has two axes of one kind",
              "leave one of them out, and multiply its degree into the other", C::once);
 TRIREME_RULE(plain_model_whole, "plain-model-whole",

@@ -151,15 +151,27 @@ class optimizer_state {
              "parallel::", info.dealt.empty() ? "tensor" : info.dealt, " out"));
   }
 
-  // One step of a running mean.
-  static void follow(update_segment<Env> const& segment, double scale) {
+  // One step of a running mean, or of what follows signs.
+  void follow(update_segment<Env> const& segment, double scale) {
     using kernels = ops::on<space>;
-    if constexpr (requires { kernels::scale(segment.value, 0.0); }) {
-      double const by = segment.info->running;
-      kernels::scale(segment.value, 1 - by);
-      for (auto const& term : segment.gradient.terms)
-        kernels::accumulate(segment.value, term, by * scale * segment.gradient.scale);
-      for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(segment.value));
+    auto const value = segment.value;
+    double const by = segment.info->running;
+    if constexpr (requires {
+                    kernels::scale(value, 0.0);
+                    kernels::each(value, value, [](auto x) { return x; });
+                  }) {
+      if (segment.info->by_sign) {
+        auto const against = [by](auto x, auto measured) {
+          return x - static_cast<decltype(x)>(by) * static_cast<decltype(x)>((measured > 0) - (measured < 0));
+        };
+        kernels::each(value, value, sum_of_terms(segment), against);
+        scratch_.reset();
+      } else {
+        kernels::scale(value, 1 - by);
+        for (auto const& term : segment.gradient.terms)
+          kernels::accumulate(value, term, by * scale * segment.gradient.scale);
+      }
+      for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(value));
     } else {
       throw config_error(
           text("trireme::optimizer_state: \"", segment.info->name,
@@ -167,18 +179,20 @@ class optimizer_state {
     }
   }
 
+  // In scratch memory if there are several.
+  tensor_view<typename Env::gradient const, space> sum_of_terms(update_segment<Env> const& segment) {
+    if (segment.gradient.terms.size() == 1) return segment.gradient.terms.front();
+    auto const sum = scratch_.template take<typename Env::gradient>({segment.value.size()});
+    ops::on<space>::reduce(std::span(&sum, 1), segment.gradient.terms);
+    return sum;
+  }
+
   void update_tensor(update_segment<Env> const& segment, Optimizer const& optimizer, std::int64_t step) {
     auto const& info = *segment.info;
-    auto gradient = segment.gradient.terms.front();
-    if (segment.gradient.terms.size() > 1) {
-      auto const sum = scratch_.template take<typename Env::gradient>(info.extents).flat();
-      ops::on<space>::reduce(std::span(&sum, 1), segment.gradient.terms);
-      gradient = sum;
-    }
-    optimizer.update(
-        tensor_update<Env>{info, segment.value.reshaped(info.extents), segment.moments, gradient.reshaped(info.extents),
-                           segment.gradient.scale, segment.outputs, scratch_},
-        step);
+    optimizer.update(tensor_update<Env>{info, segment.value.reshaped(info.extents), segment.moments,
+                                        sum_of_terms(segment).reshaped(info.extents), segment.gradient.scale,
+                                        segment.outputs, scratch_},
+                     step);
     scratch_.reset();
   }
 

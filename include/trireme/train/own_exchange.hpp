@@ -29,8 +29,7 @@ class own_exchange : public Exchange {
   ///                   moments.
   /// @param votes      a number of your own that is summed over the ranks (a wish to stop, say).
   /// Errors   config_error for an optimizer of another type than in the first call, and for one that needs whole
-  /// tensors
-  ///          or freezes some, unless make_exchange was given it too; others as finish().
+  ///          tensors or freezes some, unless make_exchange was given it too; others as finish().
   template <class Optimizer>
   requires trireme::optimizer<Optimizer, Env> exchange_result step(Optimizer const& optimizer, std::int64_t votes = 0) {
     auto& moments = moments_of(optimizer);

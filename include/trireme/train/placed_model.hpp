@@ -166,12 +166,14 @@ class placed_model {
       return told(engine_.train_step(cut(input.micro_batches), weight, key, ready, exchange_, most - own));
     } else {
       loss_sum sum;
+      double const inside = engine_type::scales_loss ? scale : 1;  // the rest of the scale is put on gradients
       for (auto const& batch : input.micro_batches) {
         bool const last = &batch == &input.micro_batches.back();
-        exchange_.weight(static_cast<double>(batch.count()) * weight);
-        sum += engine_.train(batch, [&](int use) {
+        exchange_.weight(static_cast<double>(batch.count()) * weight / inside);
+        auto const ready = [&](int use) {
           if (last) exchange_.ready(use);
-        });
+        };
+        sum += engine_.train(batch, ready, inside);
         if (!last) exchange_.accumulate();
       }
       return told(sum);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/contract/casting_model.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/core/error.hpp"
@@ -30,8 +31,12 @@ class plain_engine {
   using value = typename Env::param;
 
   /// A model given by name stays the caller's; a temporary is kept here.
-  explicit plain_engine(Model& model) : model_(std::shared_ptr<Model>{}, &model) { list(); }
-  explicit plain_engine(Model&& model) : model_(std::make_shared<Model>(std::move(model))) { list(); }
+  explicit plain_engine(Model& model) : model_(std::shared_ptr<Model>{}, &model) { begin(); }
+  explicit plain_engine(Model&& model) : model_(std::make_shared<Model>(std::move(model))) { begin(); }
+
+  /// Whether the model itself multiplies its loss by a loss scale, so that small gradients within it do not become
+  /// zero.
+  static constexpr bool scales_loss = has_scaled_backward<Model>;
 
   /// As an exchange sees them: in the trainer's element type.
   [[nodiscard]] std::vector<foreign_parameter<value, space>> parameters() const {
@@ -63,21 +68,27 @@ class plain_engine {
   }
 
   /// Forward and backward; ready(index) as each gradient is filled.
+  /// @param scale  of the loss that is differentiated; other than 1 only where scales_loss.
   template <class Ready>
-  loss_sum train(samples const& batch, Ready&& ready) {
+  loss_sum train(samples const& batch, Ready&& ready, [[maybe_unused]] double scale = 1) {
     auto const loss = forward(batch, purpose::train);
     for (std::size_t index = 0; index < all_.size(); ++index) {
       all_[index].reported = all_[index].frozen;
       if (all_[index].frozen) ready(static_cast<int>(index));
     }
-    model_->backward([&](std::string_view name) {
+    auto const report = [&](std::string_view name) {
       auto const index = index_of(name);
       auto& it = all_[index];
       if (it.frozen) return;
       if (it.take) it.take();
       it.reported = true;
       ready(static_cast<int>(index));
-    });
+    };
+    if constexpr (scales_loss) {
+      model_->backward(report, scale);
+    } else {
+      model_->backward(report);
+    }
     for (std::size_t index = 0; index < all_.size(); ++index) {
       auto const& it = all_[index];
       if (it.reported) continue;
@@ -93,6 +104,7 @@ class plain_engine {
 
   [[nodiscard]] loss_sum evaluate(samples const& batch) { return forward(batch, purpose::evaluate); }
   [[nodiscard]] tensor<float> predict(samples const& batch) requires has_model_predict<Model> {
+    tell_numbers();
     return model_->predict(batch);
   }
   /// Calls f(name, values) for each buffer.
@@ -104,7 +116,12 @@ class plain_engine {
   [[nodiscard]] Model& model() noexcept { return *model_; }
 
  private:
+  // A model that casts is told before each pass: another trainer, of other numbers, may have it too.
+  void tell_numbers() {
+    if constexpr (casts_inside<Model>) model_->compute_in(dtype_of<casts_to<typename Env::precision>>);
+  }
   [[nodiscard]] loss_sum forward(samples const& batch, [[maybe_unused]] purpose why) {
+    tell_numbers();
     double mean = 0;
     if constexpr (has_purposeful_forward<Model>) {
       mean = static_cast<double>(model_->forward(batch, why));
@@ -122,7 +139,8 @@ class plain_engine {
     std::function<void()> take{};  // the model's gradient -> gradient
     tensor<value, space> own_values{}, own_gradient{};
   };
-  void list() {
+  void begin() {
+    tell_numbers();
     model_->visit_parameters(
         [this]<class V, class G>(std::string const& name, tensor_view<V, space> values,
                                  tensor_view<G, space> gradient) { this->add(name, values, gradient); });

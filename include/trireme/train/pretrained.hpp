@@ -27,16 +27,29 @@ template <class Model>
 void expect_same_model(Model model, std::string const& directory, formats::file_system& files) {
   if constexpr (requires { model.chosen; }) {
     model.with([&](auto const& chosen) { expect_same_model(chosen, directory, files); });
+  } else if constexpr (requires { model.changes; }) {
+    expect_same_model(model.model, directory, files);
   } else {
     auto const described = nn::read_description<Model>(directory, files);
     // What does not change the function of the parameters, or only in training.
     if constexpr (requires { model.dropout; }) model.dropout = described.dropout;
     if constexpr (requires { model.balance; }) model.balance = described.balance;
+    if constexpr (requires { model.speed; }) model.speed = described.speed;
     if constexpr (requires { model.rotary; }) model.context = described.context;  // there is no table of positions
     model.checkpointed = described.checkpointed;
     if (describe(described) == describe(model)) return;
     throw config_error(text("trireme::load_pretrained: ", directory, "/", formats::config_file, " describes ",
                             describe(described), ", but the trainer's model is ", describe(model)));
+  }
+}
+
+/// Low-rank changes (nn/lora.hpp) are none of the files' tensors: they stay as they are.
+template <class Model>
+[[nodiscard]] bool is_not_in_files(Model const&, [[maybe_unused]] std::string const& parameter) {
+  if constexpr (requires { Model::is_change(parameter); }) {
+    return Model::is_change(parameter);
+  } else {
+    return false;
   }
 }
 
@@ -62,13 +75,15 @@ void load_pretrained(Trainer& trainer, std::string const& directory,
     detail::expect_same_model(trainer.described_model(), directory, files);
     nn::pretrained_reader const from(trainer.described_model().in_files(), directory, files);
     trainer.exchange().visit_values(state_scope::kept, [&](auto const&, state_place const& place, auto view) {
-      auto& piece = pieces.emplace_back(static_cast<std::size_t>(view.size()));
+      auto& piece = pieces.emplace_back();
+      if (detail::is_not_in_files(trainer.described_model(), place.info.name)) return;
+      piece.resize(static_cast<std::size_t>(view.size()));
       from.read(place.info, place.first, std::span(piece));
     });
   });
   auto next = pieces.begin();
   trainer.change_parameters([&](auto const&, auto const&, std::int64_t, auto view) {
-    ops::on<typename Trainer::space>::upload(view, std::span<master const>(*next));
+    if (!next->empty()) ops::on<typename Trainer::space>::upload(view, std::span<master const>(*next));
     *next++ = {};
   });
 }
@@ -90,9 +105,17 @@ void save_pretrained(Trainer& trainer, std::string const& directory, pretrained_
   auto const& model = trainer.described_model();
   bool const writes = trainer.world().rank() == 0;
   nn::pretrained_writer out(model.in_files(), options.stored);
+  auto const add = [&](std::string const& name, std::span<float const> values) { out.add(name, values); };
+  auto put = [&] {
+    if constexpr (requires { model.merged(add); }) {
+      return model.merged(add);
+    } else {
+      return add;
+    }
+  }();
   detail::for_each_whole_tensor(trainer.exchange(),
                                 [&](std::string const& name, shape const&, std::span<float const> values) {
-                                  if (writes) out.add(name, values);
+                                  if (writes) put(name, values);
                                 });
   detail::together(trainer.world(), [&] {
     if (!writes) return;

@@ -5,6 +5,7 @@
 
 #include "trireme/compression/none.hpp"
 #include "trireme/compression/one_of.hpp"
+#include "trireme/contract/casting_model.hpp"
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/environment.hpp"
@@ -219,7 +220,7 @@ struct resolve {
     } else if constexpr (!independent) {
       return 3;
     } else {
-      using env = environment<precision, typename space_of<comm>::type>;
+      using env = environment_of<model, precision, typename space_of<comm>::type>;
       if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env, comm>) {
         return 4;
       } else {
@@ -242,7 +243,7 @@ struct resolve {
       static_cast<void>(sizeof(check_communicator<comm>) + sizeof(check_model<model>) +
                         sizeof(check_precision<precision>) + sizeof(check_parallel<parallel>));
     } else if constexpr (Stage == 4) {
-      using env = environment<precision, typename space_of<comm>::type>;
+      using env = environment_of<model, precision, typename space_of<comm>::type>;
       static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env, comm>));
     } else if constexpr (Stage == 5) {
       static_cast<void>(check_combination<combination<model, comm, parallel, precision, compression>>::size);

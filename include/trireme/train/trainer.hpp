@@ -15,7 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/contract/casting_model.hpp"
 #include "trireme/contract/dataset.hpp"
+#include "trireme/contract/own_start.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/contract/state.hpp"
 #include "trireme/core/error.hpp"
@@ -29,6 +31,7 @@
 #include "trireme/train/detail/copies.hpp"
 #include "trireme/train/detail/run_checks.hpp"
 #include "trireme/train/detail/slips.hpp"
+#include "trireme/train/detail/whole_tensors.hpp"
 #include "trireme/train/metrics.hpp"
 #include "trireme/train/patience.hpp"
 #include "trireme/train/report.hpp"
@@ -62,7 +65,7 @@ struct fit_options {
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 class basic_trainer {
  public:
-  using env = environment<Precision, typename space_of<Comm>::type>;
+  using env = environment_of<Model, Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
   using master = typename env::master;
   static constexpr bool staged = staged_model<Model>;
@@ -164,8 +167,8 @@ class basic_trainer {
   }
   [[nodiscard]] tensor<float> predict(samples const& batch) requires predicts { return run_.model.predict(batch); }
 
-  /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model keeps its own
-  /// parameters). Without this call the seed is 0.
+  /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model, and one that
+  /// has brought its parameters' start, keeps them). Without this call the seed is 0.
   void initialise(std::uint64_t seed);
 
   /// Collective. Makes the first rank's parameters everybody's, after they were changed by hand.
@@ -259,6 +262,13 @@ class basic_trainer {
         replicas);
   }
 
+  /// Collective. Calls f(name, extents, values) with the whole master value of each parameter, on every rank in the
+  /// same order, whatever part of it lies here. Where ranks have parameters of their own it is that of the first.
+  template <class F>
+  void for_each_parameter(F&& f) {
+    detail::for_each_whole_tensor<master>(exchange(), f);
+  }
+
   /// Collective. Changes parameters from outside: weights from elsewhere, an average over several runs. Calls
   /// f(name, info, first, values) for each piece of a parameter that this rank keeps, as for_each_state() does; f
   /// writes the values, which are the master ones. Afterwards all that layers read on any rank follows them. Moments,
@@ -284,6 +294,7 @@ class basic_trainer {
   }
 
  private:
+  using numbers = typename env::precision;
   using exchange_type = typename placed_model<env, Model, Comm, Parallel, Compression>::exchange_type;
   static constexpr std::int64_t written = std::int64_t{1} << 32;  // a wish
 
@@ -298,7 +309,8 @@ class basic_trainer {
         model_text_(describe(model)),
         compression_text_(describe(compression)),
         world_(agreed(world)),
-        run_(std::forward<GivenModel>(model), world, parallel, precision, compression, optimizer_) {
+        run_(std::forward<GivenModel>(model), world, parallel, numbers{precision}, compression, optimizer_) {
+    if constexpr (requires { Model::freezes_most; }) expect_trained_parameters();
     initialise(0);
   }
 
@@ -318,6 +330,17 @@ class basic_trainer {
     return own == 0 ? 0 : world_.size();
   }
   void expect_equal_copies();
+  // Collective. A pattern that nothing matches would train nothing, without an error.
+  void expect_trained_parameters() {
+    auto trained = static_cast<std::int64_t>(exchange().plan().trained_buckets());
+    world_.all_reduce(tensor_view<std::int64_t>(&trained, shape{1}), reduction::max{});
+    if (trained > 0) return;
+    throw config_error(text("trireme::trainer: all parameters of ", model_text_,
+                            " are frozen; give a pattern that the names of some layers match"));
+  }
+
+  // Collective.
+  void start_parameters(std::uint64_t seed);
 
   step_report run_step(step_input const& input);
 
@@ -395,6 +418,7 @@ class basic_trainer {
   std::int64_t loaded_at_ = -1;  // the step of the last checkpoint that was loaded
   checkpoint::identity identity_;
   observe::timeline* timeline_ = nullptr;
+  bool has_started_ = false;
   bool wants_stop_ = false;
   bool stopped_ = false;
 };
@@ -437,16 +461,32 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::in
   finish_save();
   run_.clock = {};
   run_.clock.seed = seed;
-  run_.precision = precision_state<Precision>(precision_);
+  run_.precision = precision_state<numbers>(numbers{precision_});
   loaded_at_ = -1;
   identity_ = {};
   run_.moments.clear();
   exchange().forget_compression();
-  if constexpr (staged) {
+  start_parameters(seed);
+  exchange().verify_replicas();
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::start_parameters(
+    [[maybe_unused]] std::uint64_t seed) {
+  if constexpr (has_own_start<Model>) {
+    if (std::exchange(has_started_, true)) return;
+    parallel::stated const items[] = {{"what the parameters begin with", text(described_.start_hash())}};
+    parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items,
+                               "give the models of all ranks the same numbers");
+    change_parameters([&](std::string const&, parameter_info const& info, std::int64_t first, auto view) {
+      std::vector<master> values(static_cast<std::size_t>(view.size()));
+      described_.start(info, first, std::span(values));
+      ops::on<space>::upload(view, std::span<master const>(values));
+    });
+  } else if constexpr (staged) {
     exchange().initialise(seed);
     engine().invalidate();
   }
-  exchange().verify_replicas();
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/tokenizer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 89a3ebd9a7d91c888e87c9a846e94361e3aa0507f53bc08cacdc15da176a69f5
+// SHA-256 of the sources: 3ffa463a8360309c27e438ae0669d3dcdb168f5918b7acd9f0ff2696c2e9c314
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1084,8 +1084,7 @@ using word_memory = detail::word_cache;
 ///          seen while it runs (word_memory). A file may have 256 MiB.
 /// Threads  const; any number of callers.
 /// Errors   read() throws io_error, parse() format_error (path, byte, reason); encode() throws format_error if a text
-/// is
-///          not UTF-8.
+///          is not UTF-8.
 class tokenizer {
  public:
   [[nodiscard]] static tokenizer read(std::string const& path, file_system& files = real_files()) {

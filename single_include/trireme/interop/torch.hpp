@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 260edf4a055c59a35459313df1a8731e0f4ae76b6f6b19579c2d2ac48039e073
+// SHA-256 of the sources: 19437f8f472163bef7961fd07aa2f43580fc9609adeee2ab83542197af0ece1d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,8 +9,10 @@
 #include "trireme/interop/torch_model.hpp"
 #include "trireme/interop/torch_safetensors.hpp"
 #include "trireme/interop/torch_sampler.hpp"
+#include "trireme/interop/torch_sequential.hpp"
 #include "trireme/interop/torch_sync_batch_norm.hpp"
 #include "trireme/interop/torch_tensor_parallel.hpp"
+#include "trireme/interop/torch_whole_safetensors.hpp"
 
 // ---- trireme/interop/torch.hpp
 // LibTorch: a torch::nn::Module in a loop of your own (data_parallel), or in a trainer (torch_model), and what such a

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_autocast.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 14585434441d14cc05053d2919fd7a717a2ebd21a5e08f09349938ecf4450201
+// SHA-256 of the sources: ca2d4f92e8c34dca1b160e7745cfdbe72c38697d5487b42ddb1c5829404cbb2d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -47,7 +47,8 @@ inline constexpr bool casts_to_float16 = TORCH_VERSION_MAJOR > 2 ||
 /// precision in float: torch.autocast("cpu", dtype) of Python. For forward and loss; let it end before backward.
 ///
 /// Numerics parameters, gradients and what ranks exchange stay float. float16 needs a loss scale
-///          (data_parallel_options::loss_scale), bfloat16 does not.
+///          (data_parallel_options::loss_scale, or precision::fp16 in a trainer), bfloat16 does
+///          not.
 /// Threads  of the thread that made it.
 /// Errors   config_error for a type that this LibTorch's autocast does not have on the CPU: bfloat16 it has from 1.13
 ///          on, float16 from 2.4 on.
@@ -56,7 +57,7 @@ class autocast {
   explicit autocast(at::ScalarType type = at::kBFloat16) : before_(detail::autocast_state::now()) {
     if (type != at::kBFloat16 && !(type == at::kHalf && detail::casts_to_float16)) {
       throw config_error(text("trireme::interop::autocast: LibTorch ", TORCH_VERSION, " does not cast to ",
-                              c10::toString(type), " on the CPU; use at::kBFloat16"));
+                              c10::toString(type), " on the CPU; use at::kBFloat16 (in a trainer precision::bf16)"));
     }
     detail::autocast_state{true, type}.set();
     at::autocast::increment_nesting();

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_safetensors.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: eb9245e36659fc46e3caf344b70affab9532d0012c140097633c14c751096214
+// SHA-256 of the sources: a6311885e9084243380050486724253addeea01838f903224a0a9b1c854539ee
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -335,6 +335,12 @@ namespace detail {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
+/// A module's tensors as a file has them: the same.
+struct same_in_file {
+  [[nodiscard]] formats::safetensors::entry stored(named_tensor const& of) const { return stored_as(of); }
+  [[nodiscard]] torch::Tensor part_of(torch::Tensor const&, torch::Tensor const& in_file) const { return in_file; }
+};
+
 /// A tensor of a module, and where a file has it: under one of its names, and perhaps under others `again`.
 struct found_tensor {
   torch::Tensor tensor;
@@ -343,8 +349,9 @@ struct found_tensor {
 };
 
 /// Errors  config_error if file and module differ in names, types or shapes.
-[[nodiscard]] inline std::vector<found_tensor> found_tensors(std::vector<named_tensor> const& names,
-                                                             formats::safetensors::reader const& in) {
+template <class InFile>
+[[nodiscard]] std::vector<found_tensor> found_tensors(std::vector<named_tensor> const& names,
+                                                      formats::safetensors::reader const& in, InFile const& in_file) {
   auto const refuse = [&](auto const&... why) {
     throw config_error(text("trireme::interop::load_safetensors: ", in.path(), ": ", why...));
   };
@@ -354,7 +361,7 @@ struct found_tensor {
   };
   std::size_t used = 0;
   for (auto const& each : names) {
-    auto const wanted = stored_as(each);
+    auto const wanted = in_file.stored(each);
     auto const* from = in.find(each.name);
     if (from == nullptr) continue;
     ++used;
@@ -380,6 +387,44 @@ struct found_tensor {
   return all;
 }
 
+/// Writes tensors under their names.
+inline void write_tensors(std::vector<named_tensor> all, std::string const& path) {
+  // Wide types first, so that every tensor is aligned.
+  std::stable_sort(all.begin(), all.end(),
+                   [](auto const& a, auto const& b) { return a.tensor.element_size() > b.tensor.element_size(); });
+  std::vector<formats::safetensors::entry> entries;
+  for (auto const& each : all) entries.push_back(stored_as(each));
+  formats::safetensors::writer out(path, std::move(entries), {{"format", "pt"}});
+  for (auto const& each : all) out.write(span_of(each.tensor.cpu().contiguous()));
+  out.finish();
+}
+
+/// Reads tensors of which `in_file` says how a file has them.
+template <class InFile>
+void read_tensors(std::vector<named_tensor> const& names, std::string const& path, InFile const& in_file) {
+  formats::safetensors::reader const in(path);
+  auto const read = [&](formats::safetensors::entry const& from, torch::Tensor const& like) {
+    // Any byte of a bool that is not zero is true: as bytes, which copy_() converts.
+    auto const type = like.scalar_type() == at::kBool ? at::kByte : like.scalar_type();
+    auto const sizes = from.extents.extents();
+    auto const values =
+        torch::empty(std::vector<std::int64_t>(sizes.begin(), sizes.end()), at::TensorOptions().dtype(type));
+    in.read(from, 0, span_of(values));
+    return values;
+  };
+  auto const found = found_tensors(names, in, in_file);
+  for (auto const& [tensor, from, again] : found) {
+    for (auto const* other : again) {
+      auto const first = read(*from, tensor), second = read(*other, tensor);
+      if (std::memcmp(first.data_ptr(), second.data_ptr(), first.nbytes()) == 0) continue;
+      throw config_error(text("trireme::interop::load_safetensors: ", path, ": \"", from->name, "\" and \"",
+                              other->name, "\" are one tensor in the module, but two in the file"));
+    }
+  }
+  torch::NoGradGuard const guard;
+  for (auto const& each : found) each.tensor.copy_(in_file.part_of(each.tensor, read(*each.from, each.tensor)));
+}
+
 }  // namespace detail
 
 /// Writes a module's parameters and buffers, under the names that PyTorch gives them.
@@ -396,16 +441,8 @@ struct found_tensor {
 /// @param module  a torch::nn::ModuleHolder (what TORCH_MODULE makes) or a std::shared_ptr of a module.
 template <class Module>
 void save_safetensors(Module const& module, std::string const& path) {
-  auto all = detail::state_of(*detail::module_of(module));
   torch::NoGradGuard const guard;
-  // Wide types first, so that every tensor is aligned.
-  std::stable_sort(all.begin(), all.end(),
-                   [](auto const& a, auto const& b) { return a.tensor.element_size() > b.tensor.element_size(); });
-  std::vector<formats::safetensors::entry> entries;
-  for (auto const& each : all) entries.push_back(detail::stored_as(each));
-  formats::safetensors::writer out(path, std::move(entries), {{"format", "pt"}});
-  for (auto const& each : all) out.write(detail::span_of(each.tensor.cpu().contiguous()));
-  out.finish();
+  detail::write_tensors(detail::state_of(*detail::module_of(module)), path);
 }
 
 /// Reads what save_safetensors() or Python's safetensors.torch has written into a module's own tensors, whose memory
@@ -420,26 +457,7 @@ void save_safetensors(Module const& module, std::string const& path) {
 ///          (if the device fails while tensors are read, those before it have been).
 template <class Module>
 void load_safetensors(Module const& module, std::string const& path) {
-  formats::safetensors::reader const in(path);
-  auto const names = detail::state_of(*detail::module_of(module));
-  auto const read = [&](formats::safetensors::entry const& from, torch::Tensor const& like) {
-    // Any byte of a bool that is not zero is true: as bytes, which copy_() converts.
-    auto const type = like.scalar_type() == at::kBool ? at::kByte : like.scalar_type();
-    auto const values = torch::empty(like.sizes(), at::TensorOptions().dtype(type));
-    in.read(from, 0, detail::span_of(values));
-    return values;
-  };
-  auto const found = detail::found_tensors(names, in);
-  for (auto const& [tensor, from, again] : found) {
-    for (auto const* other : again) {
-      auto const first = read(*from, tensor), second = read(*other, tensor);
-      if (std::memcmp(first.data_ptr(), second.data_ptr(), first.nbytes()) == 0) continue;
-      throw config_error(text("trireme::interop::load_safetensors: ", path, ": \"", from->name, "\" and \"",
-                              other->name, "\" are one tensor in the module, but two in the file"));
-    }
-  }
-  torch::NoGradGuard const guard;
-  for (auto const& each : found) each.tensor.copy_(read(*each.from, each.tensor));
+  detail::read_tensors(detail::state_of(*detail::module_of(module)), path, detail::same_in_file());
 }
 
 }  // namespace trireme::interop

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5510fce6e1805ca5ac3b630b15f3f764b4b30bdcb1f0699a0be36590e21a6ca6
+// SHA-256 of the sources: b0267dd65df5e298cefc73ae423e16965cd82cb71c2156d67bcae196f69587ff
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,11 +24,11 @@ namespace trireme::nn {
 
 /// Sets a description to what a config.json says.
 ///
-/// GPT: GPT2LMHeadModel. LLaMA: LlamaForCausalLM; Qwen2ForCausalLM; MistralForCausalLM where its window is not shorter
-/// than its context.
+/// GPT: GPT2LMHeadModel. LLaMA: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM, with
+/// rotary positions that are scaled linearly or by Llama 3's rule, and a window that is the same in all layers.
 ///
-/// Errors   format_error that points at the member, for what the model cannot be (another activation, scaled rotary
-///          positions, a window, ...), for sizes that are missing, and for those above 2^24.
+/// Errors   format_error that points at the member, for what the model cannot be (another activation, another rule of
+///          rotary positions, a window in some layers, ...), for sizes that are missing, and for those above 2^24.
 void read_config(formats::json::value const& config, gpt& to);
 void read_config(formats::json::value const& config, llama& to);
 
@@ -139,6 +139,7 @@ class config_reader {
     return found == nullptr || found->is_null() ? nullptr : found;
   }
   [[nodiscard]] formats::json::value const& at(std::string_view key) const { return config_.at(key); }
+  [[nodiscard]] formats::json::value const& config() const noexcept { return config_; }
 
   [[nodiscard]] std::int64_t size(std::string_view key) const { return size_of(key, config_.at(key)); }
   [[nodiscard]] std::int64_t size(std::string_view key, std::int64_t otherwise) const {
@@ -169,9 +170,9 @@ class config_reader {
                      list.empty() ? "none" : list));
   }
 
- private:
-  static constexpr std::int64_t most = std::int64_t{1} << 24;  // products of three of them fit into 63 bits
+  static constexpr std::int64_t most = std::int64_t{1} << 24;  ///< of a size: products of two of them fit into 63 bits
 
+ private:
   [[nodiscard]] static std::int64_t size_of(std::string_view key, formats::json::value const& given) {
     auto const size = given.as_int64();
     if (size < 1 || size > most) given.fail(text("\"", key, "\" is ", size, "; it is from 1 to ", most));
@@ -182,8 +183,43 @@ class config_reader {
   std::string_view model_;
 };
 
-/// The base of rotary positions: a member of its own, or, since transformers 5, in an object.
-TRIREME_BODY double rotary_base(formats::json::value const& config) {
+/// How a config.json says that positions rotate.
+struct rotary_positions {
+  double base = 10000;
+  ops::rotary_scaling scaling{};
+};
+
+/// Scaled angles: `kind` is what transformers calls the rule, `rule` the object that has its numbers.
+TRIREME_BODY ops::rotary_scaling rotary_scaling_in(formats::json::value const& rule, formats::json::value const& kind) {
+  ops::rotary_scaling out;
+  auto const name = kind.as_string();
+  bool const of_llama = name == "llama3";
+  if (name != "default" && name != "linear" && !of_llama) {
+    kind.fail(text("rotary positions of type \"", name.substr(0, 80),
+                   "\" are not known; nn::llama takes \"default\", \"linear\" and \"llama3\""));
+  }
+  for (auto const& [key, content] : rule.as_object()) {
+    if (key == "rope_theta" || key == "rope_type" || key == "type" || content.is_null()) continue;
+    if (key == "factor" && name != "default") {
+      out.factor = content.as_double();
+    } else if (key == "original_max_position_embeddings" && of_llama) {
+      out.original = content.as_int64();
+      if (out.original < 1) content.fail(text("\"", key, "\" is ", out.original, "; it is at least 1"));
+    } else if (key == "low_freq_factor" && of_llama) {
+      out.low = content.as_double();
+    } else if (key == "high_freq_factor" && of_llama) {
+      out.high = content.as_double();
+    } else {
+      content.fail(text("nothing is known of \"", key.substr(0, 80), "\", which may change rotary positions"));
+    }
+  }
+  if (name != "default") static_cast<void>(rule.at("factor"));
+  if (of_llama) static_cast<void>(rule.at("original_max_position_embeddings"));
+  return out;
+}
+
+/// A member of its own and an object, or, since transformers 5, one object.
+TRIREME_BODY rotary_positions rotary_in(formats::json::value const& config) {
   for (auto const& [key, content] : config.as_object()) {
     bool const known = key == "rope_theta" || key == "rope_scaling" || key == "rope_parameters";
     bool const off = content.is_null() || content == formats::json::value(false);
@@ -191,24 +227,44 @@ TRIREME_BODY double rotary_base(formats::json::value const& config) {
       content.fail(text("nothing is known of \"", key, "\", which may change rotary positions"));
     }
   }
-  double base = config_reader(config, "nn::llama").number("rope_theta", 10000);
+  rotary_positions out{config_reader(config, "nn::llama").number("rope_theta", 10000)};
   for (auto const* name : {"rope_scaling", "rope_parameters"}) {
-    auto const* const given = config.find(name);
-    if (given == nullptr || given->is_null()) continue;
-    for (auto const& [key, content] : given->as_object()) {
-      if (key == "rope_theta") {
-        base = content.as_double();
-      } else if (key == "rope_type" || key == "type") {
-        if (content.as_string() != "default") {
-          content.fail(text("rotary positions of type \"", content.as_string().substr(0, 80),
-                            "\" are scaled, which nn::llama cannot do; it takes \"default\""));
-        }
-      } else if (!content.is_null()) {
-        content.fail(text("nothing is known of \"", key.substr(0, 80), "\", which may change rotary positions"));
-      }
-    }
+    auto const* const rule = config.find(name);
+    if (rule == nullptr || rule->is_null()) continue;
+    if (auto const* const base = rule->find("rope_theta"); base != nullptr) out.base = base->as_double();
+    auto const* kind = rule->find("rope_type");
+    if (kind == nullptr) kind = rule->find("type");
+    out.scaling = rotary_scaling_in(*rule, kind == nullptr ? formats::json::value("default") : *kind);
   }
-  return base;
+  return out;
+}
+
+/// The window that all layers of a model have; 0: none. Mistral always has one, unless it is null; Qwen has one where
+/// it is switched on, in layers from "max_window_layers" on. "layer_types" of newer files says the same again.
+TRIREME_BODY std::int64_t window_in(config_reader const& in, std::string const& type, std::int64_t layers) {
+  if (type == "llama") in.expect("use_sliding_window", {false});
+  bool const qwen = type == "qwen2" || type == "qwen3", mistral = type == "mistral";
+  bool windowed = mistral || (qwen && in.truth("use_sliding_window", false));
+  std::int64_t size = 4096;  // of transformers, where nothing is said
+  if (auto const* const given = in.config().find("sliding_window"); windowed && given != nullptr) {
+    windowed = !given->is_null();
+    if (windowed) size = in.size("sliding_window");
+  }
+  if (auto const* const kinds = in.find("layer_types")) {
+    auto const* const wanted = windowed ? "sliding_attention" : "full_attention";
+    for (auto const& kind : kinds->as_array()) {
+      if (kind.as_string() != wanted) kind.fail(text("layers of nn::llama are alike, here all \"", wanted, "\""));
+    }
+  } else if (qwen && windowed) {
+    auto const* const first = in.find("max_window_layers");
+    auto const full = first == nullptr ? 28 : first->as_int64();
+    if (full > 0 && full < layers) {
+      in.config().fail(text("the first ", full, " of ", layers,
+                            " layers have no window and the others have one, but layers of nn::llama are alike"));
+    }
+    windowed = full <= 0;
+  }
+  return windowed ? size : 0;
 }
 
 /// Reads ranges of one tensor, converts their numbers and scatters them; ranges that follow each other in the file are
@@ -274,6 +330,16 @@ template <class T>
 void read_part(file_tensor const& how, formats::weight_files::tensor const& from, parameter_info const& part,
                std::int64_t first, std::span<T> to) {
   auto const count = static_cast<std::int64_t>(to.size());
+  if (how.matrices > 1) {  // a part has some of them, each whole
+    auto const first_here = part.is_part() ? part.first[0] : 0, each = how.inputs * how.columns;
+    auto const at = (how.matrix - first_here) * each;
+    auto const begin = std::max(first, at), end = std::min(first + count, at + each);
+    if (begin >= end) return;
+    auto alone = how;
+    alone.matrix = 0, alone.matrices = 1;
+    return read_part(alone, from, {part.name, {how.inputs, how.columns}}, begin - at,
+                     to.subspan(static_cast<std::size_t>(begin - first), static_cast<std::size_t>(end - begin)));
+  }
   scattered_read<T> reads(from, to);
   auto const for_each_band = [&](std::int64_t column, std::int64_t n, auto&& f) {  // f(row, column, n)
     for (auto const& band : how.bands) {
@@ -315,7 +381,7 @@ void store(std::vector<std::byte>& to, file_tensor const& how, std::span<float c
   auto next = out.begin();
   for (auto const& band : how.bands) {
     for (std::int64_t i = 0; i < band.count; ++i) {
-      auto place = static_cast<std::size_t>(band.column + i);
+      auto place = static_cast<std::size_t>(how.matrix * how.inputs * how.columns + band.column + i);
       for (std::int64_t input = 0; input < how.inputs; ++input, place += static_cast<std::size_t>(how.columns))
         *next++ = Stored(values[place]);
     }
@@ -355,17 +421,16 @@ TRIREME_BODY void read_config(formats::json::value const& config, gpt& to) {
 TRIREME_BODY void read_config(formats::json::value const& config, llama& to) {
   detail::config_reader const in(config, "nn::llama");
   auto const type = in.type();
-  bool const qwen = type == "qwen2", mistral = type == "mistral";
-  if (!qwen && !mistral && type != "llama") {
+  bool const qwen2 = type == "qwen2", qwen3 = type == "qwen3", mistral = type == "mistral";
+  if (!qwen2 && !qwen3 && !mistral && type != "llama") {
     in.at("model_type")
-        .fail(text("nn::llama is \"llama\", \"qwen2\" or \"mistral\", not \"", type.substr(0, 80), "\""));
+        .fail(text("nn::llama is \"llama\", \"qwen2\", \"qwen3\" or \"mistral\", not \"", type.substr(0, 80), "\""));
   }
   in.expect("quantization_config", {});
   in.expect("hidden_act", {"silu"});
   in.expect("attention_bias", {false});
   in.expect("mlp_bias", {false});
   in.expect("attention_dropout", {0});
-  in.expect("use_sliding_window", {false});
   to.vocabulary = in.size("vocab_size");
   to.context = in.size("max_position_embeddings");
   to.channels = in.size("hidden_size");
@@ -373,20 +438,15 @@ TRIREME_BODY void read_config(formats::json::value const& config, llama& to) {
   to.layers = in.size("num_hidden_layers");
   to.heads = in.size("num_attention_heads");
   to.key_heads = type == "llama" ? in.size("num_key_value_heads", to.heads) : in.size("num_key_value_heads");
-  in.expect("head_dim", {to.channels / to.heads});
+  auto const width = in.size("head_dim", qwen3 ? 128 : std::max<std::int64_t>(1, to.channels / to.heads));
+  if (width * to.heads > in.most) config.fail(text(to.heads, " heads of ", width, " numbers are too many"));
+  to.head_width = width * to.heads == to.channels ? 0 : width;
   to.epsilon = in.number("rms_norm_eps", 1e-6);
-  to.rotary = detail::rotary_base(config);
+  auto const positions = detail::rotary_in(config);
+  to.rotary = positions.base, to.scaling = positions.scaling;
   to.tied = in.truth("tie_word_embeddings", false);
-  to.biased = qwen;
-  if (auto const* const kinds = in.find("layer_types")) {
-    for (auto const& kind : kinds->as_array()) {
-      if (kind.as_string() != "full_attention") kind.fail("nn::llama has only layers of full attention");
-    }
-  }
-  if (mistral && (config.find("sliding_window") == nullptr || in.size("sliding_window", to.context) < to.context)) {
-    config.fail(
-        text("\"sliding_window\" is shorter than the context of ", to.context, " tokens, but nn::llama has no window"));
-  }
+  to.biased = qwen2, to.head_norms = qwen3;
+  to.window = detail::window_in(in, type, to.layers);
 }
 
 TRIREME_BODY formats::json::value config_of(gpt const& model) {
@@ -417,23 +477,47 @@ TRIREME_BODY formats::json::value config_of(gpt const& model) {
 
 TRIREME_BODY formats::json::value config_of(llama const& model) {
   namespace json = formats::json;
-  return json::value::make(
-      {{"model_type", model.biased ? "qwen2" : "llama"},
-       {"architectures", json::array{model.biased ? "Qwen2ForCausalLM" : "LlamaForCausalLM"}},
-       {"vocab_size", model.vocabulary},
-       {"max_position_embeddings", model.context},
-       {"hidden_size", model.channels},
-       {"intermediate_size", model.inner()},
-       {"num_hidden_layers", model.layers},
-       {"num_attention_heads", model.heads},
-       {"num_key_value_heads", model.keys()},
-       {"hidden_act", "silu"},
-       {"rms_norm_eps", model.epsilon},
-       {"rope_theta", model.rotary},  // transformers 4
-       {"rope_parameters", json::value::make({{"rope_type", "default"}, {"rope_theta", model.rotary}})},
-       {"tie_word_embeddings", model.tied},
-       {"bos_token_id", nullptr},
-       {"eos_token_id", nullptr}});
+  bool const windowed = model.window > 0, qwen = model.biased || model.head_norms;
+  auto const* const type = model.biased ? "qwen2" : model.head_norms ? "qwen3" : windowed ? "mistral" : "llama";
+  auto const* const kind = model.biased ? "Qwen2" : model.head_norms ? "Qwen3" : windowed ? "Mistral" : "Llama";
+  auto const& angles = model.scaling;
+  bool const scaled = angles.factor != 1;
+  json::value rule = json::value::make({{"rope_type", !scaled               ? "default"
+                                                      : angles.original > 0 ? "llama3"
+                                                                            : "linear"},
+                                        {"rope_theta", model.rotary}});
+  if (scaled) rule.set("factor", angles.factor);
+  if (scaled && angles.original > 0) {
+    rule.set("original_max_position_embeddings", angles.original);
+    rule.set("low_freq_factor", angles.low);
+    rule.set("high_freq_factor", angles.high);
+  }
+  json::value config = json::value::make({{"model_type", type},
+                                          {"architectures", json::array{text(kind, "ForCausalLM")}},
+                                          {"vocab_size", model.vocabulary},
+                                          {"max_position_embeddings", model.context},
+                                          {"hidden_size", model.channels},
+                                          {"intermediate_size", model.inner()},
+                                          {"num_hidden_layers", model.layers},
+                                          {"num_attention_heads", model.heads},
+                                          {"num_key_value_heads", model.keys()},
+                                          {"head_dim", model.width()},
+                                          {"hidden_act", "silu"},
+                                          {"rms_norm_eps", model.epsilon},
+                                          {"rope_parameters", rule},
+                                          {"tie_word_embeddings", model.tied},
+                                          {"bos_token_id", nullptr},
+                                          {"eos_token_id", nullptr}});
+  // For transformers 4.
+  config.set("rope_theta", model.rotary);
+  if (scaled) config.set("rope_scaling", rule);
+  if (type == std::string_view("mistral")) config.set("sliding_window", model.window);
+  if (qwen && windowed) {
+    config.set("use_sliding_window", true);
+    config.set("sliding_window", model.window);
+    config.set("max_window_layers", 0);
+  }
+  return config;
 }
 
 TRIREME_BODY std::string model_type_in(std::string const& directory, formats::file_system& files) {
@@ -509,9 +593,9 @@ TRIREME_BODY void pretrained_writer::add(std::string_view parameter, std::span<f
     auto const& how = layout_.tensors[i];
     if (how.parameter != parameter) continue;
     known = true;
-    if (static_cast<std::int64_t>(values.size()) != how.inputs * how.columns) {
+    if (static_cast<std::int64_t>(values.size()) != how.size()) {
       throw config_error(text("trireme::nn::pretrained_writer: \"", parameter, "\" has ", values.size(),
-                              " elements, but in_files() says ", how.inputs * how.columns));
+                              " elements, but in_files() says ", how.size()));
     }
     if (stored_ == dtype::f32) detail::store<float>(contents_[i], how, values);
     if (stored_ == dtype::bf16) detail::store<bfloat16>(contents_[i], how, values);

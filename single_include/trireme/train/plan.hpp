@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/plan.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 8b892881ab0378f68ede44ea00513f4b29d63c66f0f9943cf6e5444292cabf2d
+// SHA-256 of the sources: 5ccdc25d5c66cb1353a0d982ae21c690d8847bb9b505ff042b7c2e9ebb46b6d2
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -195,7 +195,7 @@ struct paper_step {
 /// training with the communicator Like.
 template <class Like, class Precision, class Model, class Optimizer, class Parallel, class Compression>
 class paper_training {
-  using env = environment<Precision, phantom>;
+  using env = environment_of<Model, Precision, phantom>;
   using world_type = paper_world<Like>;
   using data_axis = parallel::data_axis_t<Parallel>;
 
@@ -206,7 +206,7 @@ class paper_training {
         optimizer_(optimizer),
         counts_(std::make_shared<paper_counts>()),
         world_(own, counts_),
-        run_(model, world_, parallel, precision, compression, optimizer) {
+        run_(model, world_, parallel, typename env::precision{precision}, compression, optimizer) {
     counts_->rank = own.rank;
     if constexpr (std::is_same_v<typename space_of<Like>::type, host>) placed_.engine().leave_batches();
     placed_.engine().watch([this](schedule::step const& step, bool begins) {

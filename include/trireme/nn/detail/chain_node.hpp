@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/nn/detail/low_rank.hpp"
 #include "trireme/nn/detail/own_rows.hpp"
 #include "trireme/nn/node.hpp"
 
@@ -63,15 +64,18 @@ class chain_node {
         at.wanted = taker == nodes_.size() ? outside : nodes_[taker]->wants(nodes_[i]->width(at.width), at.own);
       }
       nodes_[i]->place(at, steps_[i]);
+      if (at.lora != nullptr) nodes_[i]->visit([](auto& each) { freeze_all_but_changes(each.info); });
     }
     parameters_.resize(nodes_.size());
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       auto const& step = steps_[i];
       bool const some_columns = step.as == role::here && step.takes == lie::columns;
-      if (step.absorbed || nodes_[i]->facts().inside || (step.takes != lie::rows && !some_columns)) continue;
-      nodes_[i]->visit([&](parameter<Env>& each) {
-        if (!some_columns || !each.info.is_part()) parameters_[i].push_back(&each);
-      });
+      if (step.absorbed || nodes_[i]->facts().inside) continue;
+      auto const add = [&](parameter<Env>& each) {
+        if (!each.info.frozen && (!some_columns || !each.info.is_part())) parameters_[i].push_back(&each);
+      };
+      if (step.takes == lie::rows || some_columns) nodes_[i]->visit(add);
+      if (step.as == role::spread || step.as == role::collect) nodes_[i]->visit_terms(add);
     }
   }
   void visit(parameter_visitor<Env> const& each) {
@@ -330,7 +334,7 @@ class chain_node {
   [[nodiscard]] sum_of_rows begin_sum_of_rows(pass<Env>& pass, std::size_t i) {
     sum_of_rows sum{pass.scratch.mark(), {}};
     auto const& own = parameters_[i];
-    bool const cut = steps_[i].takes == lie::columns ? pass.group.size() > 1 : pass.group.cuts_rows();
+    bool const cut = steps_[i].takes == lie::rows ? pass.group.cuts_rows() : pass.group.size() > 1;
     if (own.empty() || !cut) return sum;
     std::int64_t size = 0;
     for (auto const* each : own) size += each->gradient.size();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -86,6 +87,76 @@ struct host_routing {
       for (std::int64_t e = 0; e < experts; ++e)
         raw(dlogits)[row * experts + e] = static_cast<T>(p[e] * (slope[static_cast<std::size_t>(e)] - mean));
     }
+  }
+
+  /// Each row chooses the experts with the largest scores + bias, of the groups that `how` leaves it; the scores are
+  /// sigmoids of the logits. The weights of its choices are their scores over the sum of these, times how.scale.
+  /// Shapes   logits, scores (M, E); chosen, weights (M, K); bias (E).
+  template <class T>
+  static void score(sums<T> scores, view<std::int32_t> chosen, sums<T> weights, view<T> logits, detail::input<T> bias,
+                    scored_choice const& how) {
+    using A = accumulate_t<std::remove_const_t<T>>;
+    auto const experts = logits.extent(1), choices = chosen.extent(1);
+    detail::same_size("score", scores.size(), logits.size());
+    detail::same_size("score", chosen.size(), weights.size());
+    detail::same_size("score", bias.size(), experts);
+    expects(assertion_level::light,
+            experts % how.groups == 0 && how.chosen_groups <= how.groups &&
+                choices <= how.chosen_groups * (experts / how.groups),
+            [&] {
+              return text("trireme::ops::score: ", choices, " choices of ", how.chosen_groups, " of ", how.groups,
+                          " groups of ", experts, " experts");
+            });
+    thread_local std::vector<A> biased;
+    biased.resize(static_cast<std::size_t>(experts));
+    for (std::int64_t row = 0; row < logits.extent(0); ++row) {
+      auto* const s = raw(scores) + row * experts;
+      auto* const which = raw(chosen) + row * choices;
+      auto* const w = raw(weights) + row * choices;
+      for (std::int64_t e = 0; e < experts; ++e) {
+        s[e] = 1 / (1 + std::exp(-static_cast<A>(raw(logits)[row * experts + e])));
+        biased[static_cast<std::size_t>(e)] = s[e] + static_cast<A>(raw(bias)[e]);
+      }
+      leave_groups(biased.data(), experts, how);
+      pick(biased.data(), experts, which, choices);
+      A mass = 0;
+      for (std::int64_t j = 0; j < choices; ++j) mass += s[which[j]];
+      for (std::int64_t j = 0; j < choices; ++j) w[j] = static_cast<A>(how.scale) * s[which[j]] / mass;
+    }
+  }
+  /// The gradient of score's logits, from that of the weights.
+  template <class T>
+  static void score_backward(view<T> dlogits, sums<T> dweights, sums<T> scores, view<std::int32_t const> chosen,
+                             sums<T> weights, scored_choice const& how) {
+    using A = accumulate_t<T>;
+    auto const experts = dlogits.extent(1), choices = chosen.extent(1);
+    detail::same_size("score_backward", scores.size(), dlogits.size());
+    detail::same_size("score_backward", chosen.size(), weights.size());
+    detail::same_size("score_backward", chosen.size(), dweights.size());
+    for (std::int64_t row = 0; row < dlogits.extent(0); ++row) {
+      auto const* const s = raw(scores) + row * experts;
+      auto const* const which = raw(chosen) + row * choices;
+      A mean = 0, mass = 0;
+      for (std::int64_t j = 0; j < choices; ++j) {
+        mean += raw(weights)[row * choices + j] * raw(dweights)[row * choices + j];
+        mass += s[which[j]];
+      }
+      for (std::int64_t e = 0; e < experts; ++e) raw(dlogits)[row * experts + e] = T{};
+      for (std::int64_t j = 0; j < choices; ++j) {
+        auto const slope = (static_cast<A>(how.scale) * raw(dweights)[row * choices + j] - mean) / mass;
+        auto const one = s[which[j]];
+        raw(dlogits)[row * experts + which[j]] = static_cast<T>(slope * one * (1 - one));
+      }
+    }
+  }
+  /// Adds to excess[e] by how much expert e is chosen more often than the mean, times the number of experts: whole
+  /// numbers, whose sums over rows and ranks are exact up to 2^24 in float.
+  /// Shapes   excess (E); chosen (M, K).
+  template <class A>
+  static void add_excess(view<A> excess, view<std::int32_t const> chosen) {
+    auto const experts = excess.size();
+    for (auto const expert : chosen.span()) raw(excess)[expert] += static_cast<A>(experts);
+    for (std::int64_t e = 0; e < experts; ++e) raw(excess)[e] -= static_cast<A>(chosen.size());
   }
 
   /// How unevenly the rows of a sample choose: the sum over samples of E sum_e f_e P_e, where f_e is the share of
@@ -190,20 +261,46 @@ struct host_routing {
   // Probabilities that are not numbers are taken as they come: the loss is not finite then, and the step is skipped.
   template <class A>
   static void choose(A const* p, std::int64_t experts, std::int32_t* chosen, A* weights, std::int64_t choices) {
+    pick(p, experts, chosen, choices);
     A mass = 0;
-    for (std::int64_t j = 0; j < choices; ++j) {
-      std::int64_t best = -1;
-      for (std::int64_t e = 0; e < experts; ++e) {
-        bool free = true;
-        for (std::int64_t before = 0; before < j; ++before) free = free && chosen[before] != e;
-        if (free && (best < 0 || p[e] > p[best])) best = e;
-      }
-      chosen[j] = static_cast<std::int32_t>(best);
-      weights[j] = p[best];
-      mass += p[best];
-    }
+    for (std::int64_t j = 0; j < choices; ++j) mass += weights[j] = p[chosen[j]];
     if (choices == 1) return;
     for (std::int64_t j = 0; j < choices; ++j) weights[j] /= mass;
+  }
+  // The largest of p, the largest first; of equal ones those of lower numbers.
+  template <class A>
+  static void pick(A const* p, std::int64_t n, std::int32_t* picked, std::int64_t count) {
+    for (std::int64_t j = 0; j < count; ++j) {
+      std::int64_t best = -1;
+      for (std::int64_t e = 0; e < n; ++e) {
+        bool const free = std::find(picked, picked + j, e) == picked + j;
+        if (free && (best < 0 || p[e] > p[best])) best = e;
+      }
+      picked[j] = static_cast<std::int32_t>(best);
+    }
+  }
+  // Experts of other groups become as bad as can be.
+  template <class A>
+  static void leave_groups(A* biased, std::int64_t experts, scored_choice const& how) {
+    if (how.chosen_groups == how.groups) return;
+    auto const each = experts / how.groups;
+    thread_local std::vector<A> best;
+    thread_local std::vector<std::int32_t> groups;
+    best.resize(static_cast<std::size_t>(how.groups));
+    groups.resize(static_cast<std::size_t>(how.chosen_groups));
+    for (std::int64_t g = 0; g < how.groups; ++g) {
+      std::int32_t two[2] = {};
+      auto const count = std::min<std::int64_t>(2, each);
+      pick(biased + g * each, each, two, count);
+      auto& sum = best[static_cast<std::size_t>(g)];
+      sum = biased[g * each + two[0]];
+      if (count == 2) sum += biased[g * each + two[1]];
+    }
+    pick(best.data(), how.groups, groups.data(), how.chosen_groups);
+    for (std::int64_t g = 0; g < how.groups; ++g) {
+      if (std::find(groups.begin(), groups.end(), g) != groups.end()) continue;
+      std::fill_n(biased + g * each, each, -std::numeric_limits<A>::infinity());
+    }
   }
 };
 

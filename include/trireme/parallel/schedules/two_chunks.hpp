@@ -48,8 +48,7 @@ class two_chunk_writer {
 /// The phases that DualPipe and its V form share.
 ///
 /// @param half    stages from the end to the turn (or the meeting)    @param place   of this stage among them
-/// @param each    micro-batches that each chunk takes                 @param near    the chunk that this end fills
-/// first
+/// @param each    micro-batches that each chunk takes                 @param near    the chunk filled first at this end
 template <class Emit>
 constexpr void dual_pipe_steps(two_chunk_writer<Emit>& out, int half, int place, int each, int near) {
   int const far = 1 - near;

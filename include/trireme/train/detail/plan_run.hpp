@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trireme/comm/counted.hpp"
+#include "trireme/contract/casting_model.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/data/batch.hpp"
@@ -101,7 +102,7 @@ struct paper_step {
 /// training with the communicator Like.
 template <class Like, class Precision, class Model, class Optimizer, class Parallel, class Compression>
 class paper_training {
-  using env = environment<Precision, phantom>;
+  using env = environment_of<Model, Precision, phantom>;
   using world_type = paper_world<Like>;
   using data_axis = parallel::data_axis_t<Parallel>;
 
@@ -112,7 +113,7 @@ class paper_training {
         optimizer_(optimizer),
         counts_(std::make_shared<paper_counts>()),
         world_(own, counts_),
-        run_(model, world_, parallel, precision, compression, optimizer) {
+        run_(model, world_, parallel, typename env::precision{precision}, compression, optimizer) {
     counts_->rank = own.rank;
     if constexpr (std::is_same_v<typename space_of<Like>::type, host>) placed_.engine().leave_batches();
     placed_.engine().watch([this](schedule::step const& step, bool begins) {

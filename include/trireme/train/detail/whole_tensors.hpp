@@ -61,7 +61,8 @@ template <class Comm>
 
 /// Collective over everyone. Calls f(name, extents, values) with the whole master value of each tensor of the model, on
 /// every rank in the same order, whatever part of it lies here. Where replicas differ it is that of the first.
-template <class Exchange, class F>
+/// @tparam T  what the values are rounded to.
+template <class T = float, class Exchange, class F>
 void for_each_whole_tensor(Exchange const& exchange, F&& f) {
   auto& world = exchange.everyone();
   auto const& plan = exchange.plan();
@@ -87,8 +88,8 @@ void for_each_whole_tensor(Exchange const& exchange, F&& f) {
                    });
     }
     world.all_reduce(tensor_view<double>(sum), reduction::sum{});
-    std::vector<float> const values(sum.begin(), sum.end());
-    f(tensor.name, tensor.extents, std::span<float const>(values));
+    std::vector<T> const values(sum.begin(), sum.end());
+    f(tensor.name, tensor.extents, std::span<T const>(values));
   }
 }
 

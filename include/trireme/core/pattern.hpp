@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <string_view>
 
-namespace trireme::optim::detail {
+namespace trireme {
 
 /// Whether a name is what a pattern says: * stands for any letters, ? for one.
 [[nodiscard]] constexpr bool matches(std::string_view pattern, std::string_view name) noexcept {
@@ -34,4 +34,4 @@ namespace trireme::optim::detail {
   return false;
 }
 
-}  // namespace trireme::optim::detail
+}  // namespace trireme

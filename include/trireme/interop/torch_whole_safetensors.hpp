@@ -1,0 +1,121 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/interop/torch_safetensors.hpp"
+#include "trireme/interop/torch_tensor_parallel.hpp"
+
+// Files of modules whose layers are split over ranks: whole tensors, as Python has them.
+
+namespace trireme::interop {
+
+namespace detail {
+
+/// Which of a module's tensors are split over ranks, and what this rank has of them.
+class split_in_file {
+ public:
+  split_in_file(torch::nn::Module const& module, int rank, int ranks) : rank_(rank), ranks_(ranks) {
+    for (auto const& each : module.modules()) {
+      auto const* const layer = dynamic_cast<split_layer const*>(each.get());
+      if (layer == nullptr) continue;
+      for (auto& tensor : layer->split_tensors()) {
+        if (tensor.part.defined()) all_.push_back(std::move(tensor));
+      }
+    }
+  }
+  /// Null where all ranks have the same.
+  [[nodiscard]] split_tensor const* find(torch::Tensor const& tensor) const {
+    auto const at = std::find_if(all_.begin(), all_.end(), [&](auto const& each) { return each.part.is_same(tensor); });
+    return at == all_.end() ? nullptr : &*at;
+  }
+  [[nodiscard]] formats::safetensors::entry stored(named_tensor const& of) const {
+    auto entry = stored_as(of);
+    auto const* const split = find(of.tensor);
+    if (split == nullptr) return entry;
+    shape whole;
+    for (int axis = 0; axis < entry.extents.rank(); ++axis)
+      whole.push_back(entry.extents[axis] * (axis == split->dimension ? ranks_ : 1));
+    entry.extents = whole;
+    return entry;
+  }
+  [[nodiscard]] torch::Tensor part_of(torch::Tensor const& tensor, torch::Tensor const& in_file) const {
+    auto const* const split = find(tensor);
+    return split == nullptr ? in_file : in_file.chunk(ranks_, split->dimension)[static_cast<std::size_t>(rank_)];
+  }
+  /// Collective. The tensor of all ranks.
+  template <class Comm>
+  [[nodiscard]] torch::Tensor whole_of(torch::Tensor const& tensor, Comm& ranks) const {
+    auto const* const split = find(tensor);
+    if (split == nullptr) return tensor;
+    auto const parts = torch::stack(std::vector<torch::Tensor>(static_cast<std::size_t>(ranks_), tensor.detach()));
+    ranks.all_gather(bytes_of(parts));
+    return torch::cat(parts.unbind(0), split->dimension);
+  }
+
+ private:
+  std::int64_t rank_, ranks_;
+  std::vector<split_tensor> all_;
+};
+
+}  // namespace detail
+
+/// Collective; the first rank writes. A module with layers that are split over `ranks` (column_linear, row_linear,
+/// vocabulary_embedding) in one file, with whole tensors under the names that Python has for Linear and Embedding.
+///
+/// Bytes    the first rank holds the whole module, the others one tensor.
+/// Ranks    those of the layers' rank_group. With data parallelism besides, one group of them writes.
+/// Errors   as save_safetensors() of one rank; on the other ranks io_error if the first could not write.
+///
+/// @param ranks  the communicator that the rank_group of the layers was made of.
+/// @example interop::save_safetensors(net, "net.safetensors", tensor_ranks);
+template <class Module, class Comm>
+requires communicator<Comm>
+void save_safetensors(Module const& module, std::string const& path, Comm& ranks) {
+  torch::NoGradGuard const guard;
+  auto const held = detail::module_of(module);
+  detail::split_in_file const in_file(*held, ranks.rank(), ranks.size());
+  auto all = detail::state_of(*held);
+  for (auto const& each : all) static_cast<void>(in_file.stored(each));  // what is refused, before ranks meet
+  std::vector<detail::named_tensor> whole;
+  for (auto const& [name, tensor] : all) {
+    auto joined = in_file.whole_of(tensor, ranks);
+    if (ranks.rank() == 0) whole.push_back({name, std::move(joined)});
+  }
+  std::uint8_t written = 1;
+  std::exception_ptr failure;
+  if (ranks.rank() == 0) {
+    try {
+      detail::write_tensors(std::move(whole), path);
+    } catch (...) {
+      failure = std::current_exception();
+      written = 0;
+    }
+  }
+  ranks.broadcast(tensor_view<std::uint8_t>(&written, shape{1}), 0);
+  if (failure) std::rethrow_exception(failure);
+  if (written == 0) throw io_error(path, "the first rank could not write it");
+}
+
+/// Reads such a file, or one of Python's, into a module whose layers are split over any number of ranks: each rank
+/// takes its part.
+///
+/// Bytes    a whole tensor at a time.
+/// Ranks    not collective: each of them reads the file.
+/// Errors   as load_safetensors() of one rank; shapes are those of the whole tensors.
+template <class Module, class Comm>
+requires communicator<Comm>
+void load_safetensors(Module const& module, std::string const& path, Comm const& ranks) {
+  auto const held = detail::module_of(module);
+  detail::read_tensors(detail::state_of(*held), path, detail::split_in_file(*held, ranks.rank(), ranks.size()));
+}
+
+}  // namespace trireme::interop

@@ -1,0 +1,220 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/contract/slot.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/text.hpp"
+#include "trireme/nn/checkpointed.hpp"
+#include "trireme/nn/detail/expect.hpp"
+#include "trireme/nn/embedding.hpp"
+#include "trireme/nn/experts.hpp"
+#include "trireme/nn/file_layout.hpp"
+#include "trireme/nn/latent_attention.hpp"
+#include "trireme/nn/layers.hpp"
+#include "trireme/nn/losses.hpp"
+#include "trireme/nn/sum.hpp"
+
+namespace trireme::nn {
+
+/// DeepSeek V3: latent attention, SwiGLU, and behind the first `dense` blocks mixtures of experts in place of an mlp,
+/// chosen by scores and a bias that balances them, beside experts that every token has.
+///
+/// Shapes   inputs and targets (B, T) int32. Parameters have Hugging Face's names but for those of experts
+///          (nn/experts.hpp), which lie in one tensor each; products' weights are (inputs, outputs).
+/// Ranks    every axis; `parallel::expert` deals the experts out.
+/// Method   [DeepSeek-AI, "DeepSeek-V3", 2024], without multi-token prediction, the balance loss of samples, and
+///          angles of longer samples (YaRN).
+/// Errors   config_error from validate() (called when a trainer is made) if a size is not positive, there are more
+///          dense blocks than blocks, or a token chooses more experts than its groups have.
+/// @models  staged_model: one unit for the embedding, one a block, one for norm, head and loss.
+struct deepseek {
+  using policy_category = slot::model;
+  static constexpr bool cuts_context = true;
+  static constexpr bool made_of_layers = true;
+
+  std::int64_t vocabulary = 256;
+  std::int64_t context = 256;  ///< used by files and unit_costs(); the model takes samples of any length
+  std::int64_t layers = 6;
+  std::int64_t dense = 1;  ///< so many of them, the first ones, have an mlp
+  std::int64_t channels = 384;
+  std::int64_t heads = 6;
+  std::int64_t query_rank = 0;     ///< 0: queries are one product
+  std::int64_t rank = 64;          ///< of keys and values
+  std::int64_t plain = 32;         ///< numbers of a query that positions do not turn,
+  std::int64_t rotary_width = 16;  ///< and those that they turn
+  std::int64_t values = 32;        ///< numbers of a value
+  std::int64_t hidden = 1024;      ///< of an mlp
+  std::int64_t experts = 8;
+  std::int64_t top_k = 2;            ///< experts that a token chooses
+  std::int64_t shared = 1;           ///< experts that every token has: one mlp, so many times as wide
+  std::int64_t expert_hidden = 352;  ///< of an expert
+  std::int64_t groups = 1;           ///< of experts
+  std::int64_t chosen_groups = 1;    ///< from which a token chooses
+  double scale = 2.5;                ///< of what the chosen experts give
+  double speed = 0.001;              ///< by which the biases that balance experts move in a step
+  double rotary = 10000;             ///< base of the angles
+  double epsilon = 1e-6;             ///< of the norms; those within attention have 1e-6
+  bool checkpointed = false;         ///< blocks save their input only; the backward pass runs their forward again
+  friend bool operator==(deepseek const&, deepseek const&) = default;
+
+  /// down(silu(gate(x)) * up(x)).
+  template <class = void>  // so that programs without a DeepSeek do not compile it
+  [[nodiscard]] auto mlp(std::int64_t width) const {
+    linear const in{.outputs = width, .bias = false}, out{.outputs = channels, .bias = false};
+    return chain(product(chain(named("gate_proj", in), silu()), named("up_proj", in)), named("down_proj", out));
+  }
+  /// A block with an mlp, or with experts.
+  template <class Mlp>
+  [[nodiscard]] auto layer(Mlp what) const {
+    latent_attention const attention{.heads = heads,
+                                     .query_rank = query_rank,
+                                     .rank = rank,
+                                     .plain = plain,
+                                     .rotary_width = rotary_width,
+                                     .values = values,
+                                     .rotary = rotary};
+    return chain(
+        residual(named("input_layernorm", rms_norm{epsilon}),
+                 named("self_attn", chain(attention, named("o_proj", linear{.outputs = channels, .bias = false})))),
+        residual(named("post_attention_layernorm", rms_norm{epsilon}), named("mlp", what)));
+  }
+  template <class = void>
+  [[nodiscard]] auto mixture() const {
+    return sum(nn::experts{.hidden = expert_hidden,
+                           .count = experts,
+                           .chosen = top_k,
+                           .gated = true,
+                           .scored = true,
+                           .choice = {groups, chosen_groups, scale},
+                           .speed = speed},
+               named("shared_experts", mlp(shared * expert_hidden)));
+  }
+  template <class Emit>
+  void units(Emit&& emit) const {
+    emit(nn::block{"model.embed_tokens", channels, 0, embedding{vocabulary, channels}});
+    for (std::int64_t i = 0; i < layers; ++i) {
+      auto const name = text("model.layers.", i);
+      auto const site = static_cast<std::uint32_t>(1 + i);
+      if (i < dense)
+        detail::emit_block(emit, nn::block{name, channels, site, layer(mlp<Emit>(hidden))}, checkpointed);
+      else
+        detail::emit_block(emit, nn::block{name, channels, site, layer(mixture<Emit>())}, checkpointed);
+    }
+    emit(nn::block{"", channels, 0,
+                   chain(named("model.norm", rms_norm{epsilon}), named("lm_head", unembedding{vocabulary}),
+                         loss::cross_entropy{})});
+  }
+
+  void validate() const {
+    detail::expect_positive("deepseek", {{"vocabulary", vocabulary},
+                                         {"context", context},
+                                         {"layers", layers},
+                                         {"channels", channels},
+                                         {"heads", heads},
+                                         {"rank", rank},
+                                         {"plain", plain},
+                                         {"rotary_width", rotary_width},
+                                         {"values", values},
+                                         {"hidden", hidden},
+                                         {"experts", experts},
+                                         {"top_k", top_k},
+                                         {"shared", shared},
+                                         {"expert_hidden", expert_hidden},
+                                         {"groups", groups},
+                                         {"chosen_groups", chosen_groups}});
+    if (dense < 0 || dense > layers || query_rank < 0 || rotary_width % 2 != 0) {
+      throw config_error(text("trireme::nn::deepseek: ", dense, " dense blocks of ", layers, ", query_rank ",
+                              query_rank, ", rotary_width ", rotary_width,
+                              "; some of the blocks are dense, no rank is below 0, and rotary_width is even"));
+    }
+    if (experts % groups != 0 || chosen_groups > groups || top_k > chosen_groups * (experts / groups)) {
+      throw config_error(text("trireme::nn::deepseek: ", top_k, " of ", experts, " experts, of ", chosen_groups, " of ",
+                              groups, " groups; groups are of equal sizes and have enough experts"));
+    }
+    if (!(rotary > 0) || !(epsilon > 0) || !(scale > 0) || !(speed >= 0)) {
+      throw config_error(text("trireme::nn::deepseek: rotary ", rotary, ", epsilon ", epsilon, ", scale ", scale,
+                              ", speed ", speed, "; all but speed are above 0, and it is not below"));
+    }
+  }
+
+  /// Hugging Face's files of DeepseekV3ForCausalLM.
+  [[nodiscard]] file_layout in_files() const {
+    file_layout out{"model.", {".rotary_emb.inv_freq"}};
+    auto const c = channels;
+    auto const mlp_at = [&](std::string const& name, std::int64_t width) {
+      out.add_transposed(name + "gate_proj.weight", c, width);
+      out.add_transposed(name + "up_proj.weight", c, width);
+      out.add_transposed(name + "down_proj.weight", width, c);
+    };
+    out.add("model.embed_tokens.weight", {vocabulary, c});
+    for (std::int64_t i = 0; i < layers; ++i) {
+      auto const name = text("model.layers.", i, "."), attention = name + "self_attn.", mlp = name + "mlp.";
+      auto const queries = heads * (plain + rotary_width);
+      out.add(name + "input_layernorm.weight", {c});
+      if (query_rank == 0) {
+        out.add_transposed(attention + "q_proj.weight", c, queries);
+      } else {
+        out.add_transposed(attention + "q_a_proj.weight", c, query_rank);
+        out.add(attention + "q_a_layernorm.weight", {query_rank});
+        out.add_transposed(attention + "q_b_proj.weight", query_rank, queries);
+      }
+      out.add_transposed(attention + "kv_a_proj_with_mqa.weight", c, rank + rotary_width);
+      out.add(attention + "kv_a_layernorm.weight", {rank});
+      out.add_transposed(attention + "kv_b_proj.weight", rank, heads * (plain + values));
+      out.add_transposed(attention + "o_proj.weight", heads * values, c);
+      out.add(name + "post_attention_layernorm.weight", {c});
+      if (i < dense) {
+        mlp_at(mlp, hidden);
+        continue;
+      }
+      out.add_transposed(mlp + "gate.weight", c, experts, mlp + "router.weight");
+      out.add(mlp + "gate.e_score_correction_bias", {experts}, mlp + "router.bias");
+      for (auto const* const each : {"gate_proj.weight", "up_proj.weight"})
+        out.add_of_each(mlp + "experts.", experts, each, c, expert_hidden);
+      out.add_of_each(mlp + "experts.", experts, "down_proj.weight", expert_hidden, c);
+      mlp_at(mlp + "shared_experts.", shared * expert_hidden);
+    }
+    out.add("model.norm.weight", {c});
+    out.add("lm_head.weight", {vocabulary, c});
+    return out;
+  }
+
+  /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of
+  /// `context` tokens. An embedding computes nothing.
+  [[nodiscard]] std::vector<double> unit_costs() const {
+    auto const real = [](std::int64_t n) { return static_cast<double>(n); };
+    auto const c = real(channels), h = real(heads), query = real(plain + rotary_width);
+    auto const queries = query_rank == 0 ? c * h * query : real(query_rank) * (c + h * query);
+    auto const attention =
+        2 * (queries + c * real(rank + rotary_width) + real(rank) * h * real(plain + values) + h * real(values) * c);
+    auto const attended = h * real(std::max(plain + rotary_width, values)) * real(context);  // of each of two products
+    auto const costs_of = [&](double mlp) {
+      auto const products = attention + mlp;
+      return 3 * products + 7 * attended + (checkpointed ? products + 2 * attended : 0);
+    };
+    std::vector<double> costs(static_cast<std::size_t>(layers + 2),
+                              costs_of(6 * c * real(expert_hidden) * real(top_k + shared) + 2 * c * real(experts)));
+    for (std::int64_t i = 0; i < dense; ++i) costs[static_cast<std::size_t>(1 + i)] = costs_of(6 * c * real(hidden));
+    costs.front() = 0;
+    costs.back() = 6 * c * real(vocabulary);
+    return costs;
+  }
+};
+
+[[nodiscard]] inline std::string to_string(deepseek const& m) {
+  return text("nn::deepseek{.vocabulary = ", m.vocabulary, ", .context = ", m.context, ", .layers = ", m.layers,
+              ", .dense = ", m.dense, ", .channels = ", m.channels, ", .heads = ", m.heads,
+              ", .query_rank = ", m.query_rank, ", .rank = ", m.rank, ", .plain = ", m.plain,
+              ", .rotary_width = ", m.rotary_width, ", .values = ", m.values, ", .hidden = ", m.hidden,
+              ", .experts = ", m.experts, ", .top_k = ", m.top_k, ", .shared = ", m.shared,
+              ", .expert_hidden = ", m.expert_hidden, ", .groups = ", m.groups, ", .chosen_groups = ", m.chosen_groups,
+              ", .scale = ", m.scale, ", .speed = ", m.speed, ", .rotary = ", m.rotary, ", .epsilon = ", m.epsilon,
+              m.checkpointed ? ", .checkpointed = true" : "", "}");
+}
+
+}  // namespace trireme::nn

@@ -1,0 +1,674 @@
+// Trireme 0.1.0: trireme/interop/torch_sequential.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: f7e96d6b7e4a7005a5c2190908fe5c39151b8fee8a9ff1fdd8a931d64406c440
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+#include "trireme/interop/torch_autocast.hpp"
+
+// ---- trireme/interop/torch_sequential.hpp
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#ifndef TRIREME_INTEROP_DETAIL_TORCH_MODULE_INCLUDED
+#define TRIREME_INTEROP_DETAIL_TORCH_MODULE_INCLUDED
+
+// ---- trireme/interop/detail/torch_module.hpp
+#include <concepts>
+#include <cstring>
+
+// What the two ways to use a torch::nn::Module share: its tensors by name, views of their memory, the events of
+// autograd, and ranks that compare and copy what they hold.
+
+namespace trireme::interop::detail {
+
+/// The same element type in torch's words; Undefined where it has none.
+[[nodiscard]] constexpr at::ScalarType torch_type(dtype type) noexcept {
+  switch (type) {
+    case dtype::f64:
+      return at::kDouble;
+    case dtype::f32:
+      return at::kFloat;
+    case dtype::bf16:
+      return at::kBFloat16;
+    case dtype::f16:
+      return at::kHalf;
+    case dtype::i64:
+      return at::kLong;
+    case dtype::i32:
+      return at::kInt;
+    case dtype::i8:
+      return at::kChar;
+    case dtype::u8:
+      return at::kByte;
+    case dtype::u64:
+    case dtype::u32:
+      break;
+  }
+  return at::ScalarType::Undefined;
+}
+
+/// A tensor of a module, under the first of its names: a tied one is listed once.
+struct named_tensor {
+  std::string name;
+  torch::Tensor tensor;
+};
+
+[[nodiscard]] inline std::vector<named_tensor> listed(torch::OrderedDict<std::string, torch::Tensor> const& all,
+                                                      char const* kind) {
+  std::vector<named_tensor> list;
+  for (auto const& item : all) {
+    auto const& tensor = item.value();
+    if (!tensor.defined()) continue;  // a batch normalisation without running statistics has such buffers
+    if (std::any_of(list.begin(), list.end(), [&](auto const& each) { return each.tensor.is_same(tensor); })) continue;
+    if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided || !tensor.is_contiguous()) {
+      throw config_error(text("trireme::interop: ", kind, " \"", item.key(),
+                              "\" is not a dense row-major tensor of the CPU; other devices and layouts are not "
+                              "supported yet (contiguous() makes it row-major)"));
+    }
+    list.push_back({item.key(), tensor});
+  }
+  return list;
+}
+[[nodiscard]] inline std::vector<named_tensor> parameters_of(torch::nn::Module const& module) {
+  return listed(module.named_parameters(), "parameter");
+}
+[[nodiscard]] inline std::vector<named_tensor> buffers_of(torch::nn::Module const& module) {
+  return listed(module.named_buffers(), "buffer");
+}
+
+[[nodiscard]] inline shape shape_of(torch::Tensor const& tensor) {
+  if (tensor.dim() > shape::max_rank) return shape{tensor.numel()};
+  shape extents;
+  for (auto const extent : tensor.sizes()) extents.push_back(extent);
+  return extents;
+}
+/// All of a contiguous tensor, in its own memory.
+/// Errors  config_error if its elements are of another type.
+template <element T>
+[[nodiscard]] tensor_view<T> view_of(torch::Tensor const& tensor) {
+  if (tensor.scalar_type() != torch_type(dtype_of<T>)) {
+    throw config_error(text("trireme::interop: a tensor", to_string(shape_of(tensor)), " of ",
+                            c10::toString(tensor.scalar_type()), " where there was one of ", name_of(dtype_of<T>),
+                            "; give parameters and gradients their type before ranks share them"));
+  }
+  return {static_cast<T*>(tensor.data_ptr()), shape_of(tensor)};
+}
+/// Errors  config_error if a parameter does not lie where it was shown to an exchange or a trainer.
+inline void expect_at(torch::Tensor const& parameter, void const* memory, std::string const& name) {
+  if (parameter.data_ptr() == memory) return;
+  throw config_error(text("trireme::interop: parameter \"", name,
+                          "\" has got other memory, as by torch::load, to() or set_data(); do that before ranks share "
+                          "the module, or copy_() into it"));
+}
+[[nodiscard]] inline tensor_view<std::byte> bytes_of(torch::Tensor const& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), shape{static_cast<std::int64_t>(tensor.nbytes())}};
+}
+
+/// Samples as a tensor, without a copy: valid as long as the samples are.
+[[nodiscard]] inline torch::Tensor tensor_of(any_view<> const& view) {
+  auto const type = torch_type(view.type);
+  if (type == at::ScalarType::Undefined) {
+    throw config_error(text("trireme::interop: samples of ", name_of(view.type), " have no type in torch"));
+  }
+  std::vector<std::int64_t> const sizes(view.extents.extents().begin(), view.extents.extents().end());
+  return torch::from_blob(const_cast<void*>(view.address), sizes, at::TensorOptions().dtype(type));
+}
+
+/// Tells when autograd has finished the gradient of a parameter: calls f(place of the parameter) after it has been
+/// added to .grad(), in the thread that runs backward.
+///
+/// Threads  one owner; not moved: the hooks point at it. They end with it.
+class gradient_hooks {
+ public:
+  using listener = std::function<void(std::size_t)>;
+
+  gradient_hooks(std::vector<torch::Tensor> const& parameters, listener f) : f_(std::move(f)) {
+    for (std::size_t place = 0; place < parameters.size(); ++place) {
+      auto accumulator = torch::autograd::impl::grad_accumulator(parameters[place]);
+      auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, place));
+      held_.push_back({std::move(accumulator), key});
+    }
+  }
+  gradient_hooks(gradient_hooks const&) = delete;
+  gradient_hooks& operator=(gradient_hooks const&) = delete;
+  ~gradient_hooks() {
+    for (auto& each : held_) each.accumulator->del_post_hook(each.key);
+  }
+
+ private:
+  struct hook final : torch::autograd::FunctionPostHook {
+    hook(listener const& all, std::size_t mine) : f(all), place(mine) {}
+    torch::autograd::variable_list operator()(torch::autograd::variable_list const& outputs,
+                                              torch::autograd::variable_list const&) override {
+      f(place);
+      return outputs;
+    }
+    listener const& f;
+    std::size_t place;
+  };
+  // A parameter only remembers its accumulator, and forgets the hooks with it: whoever wants them holds it.
+  struct held {
+    decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
+    std::uintptr_t key;
+  };
+
+  listener f_;
+  std::vector<held> held_;
+};
+
+/// Collective. The ranks hold the same tensors: names, shapes, types, and what is trained.
+/// Errors  config_error on every rank that names the first one that differs.
+template <class Comm>
+void expect_equal_modules(torch::nn::Module const& module, Comm& world) {
+  std::vector<std::string> entries;
+  for (auto const& each : parameters_of(module)) {
+    entries.push_back(text("parameter \"", each.name, "\" of ", c10::toString(each.tensor.scalar_type()),
+                           to_string(shape_of(each.tensor)), each.tensor.requires_grad() ? "" : ", not trained"));
+  }
+  for (auto const& each : buffers_of(module)) {
+    entries.push_back(text("buffer \"", each.name, "\" of ", c10::toString(each.tensor.scalar_type()),
+                           to_string(shape_of(each.tensor))));
+  }
+  auto most = static_cast<std::int64_t>(entries.size());
+  world.all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
+  auto const size = static_cast<std::size_t>(world.size());
+  auto const count = static_cast<std::size_t>(most);
+  std::vector<std::uint64_t> all(size * count);
+  auto const mine = static_cast<std::size_t>(world.rank()) * count;
+  for (std::size_t i = 0; i < entries.size(); ++i) all[mine + i] = hash_name(entries[i]);
+  world.all_gather(tensor_view<std::uint64_t>(all));
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t rank = 1; rank < size; ++rank) {
+      if (all[rank * count + i] == all[i]) continue;
+      throw config_error(text("trireme::interop: the module of rank ", rank,
+                              " is not that of rank 0; the first "
+                              "difference is number ",
+                              i + 1, " of its tensors, which on this rank is ",
+                              i < entries.size() ? entries[i] : std::string("missing")));
+    }
+  }
+}
+
+/// The buffers of a module, which ranks make equal in one message.
+class shared_tensors {
+ public:
+  explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {
+    for (auto const& each : all_) bytes_ += each.tensor.nbytes();
+  }
+  [[nodiscard]] bool empty() const noexcept { return bytes_ == 0; }
+
+  /// Collective. Every rank gets those of `root`.
+  template <class Comm>
+  void broadcast(Comm& world, int root) {
+    if (empty() || world.size() == 1) return;
+    packed_.resize(bytes_);
+    for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte* part) {
+      std::memcpy(part, tensor.data_ptr(), tensor.nbytes());
+    });
+    world.broadcast(tensor_view<std::byte>(packed_), root);
+    for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte const* part) {
+      std::memcpy(tensor.data_ptr(), part, tensor.nbytes());
+    });
+  }
+  /// Collective. Floating-point ones become their mean over the ranks, formed in double; others those of `root`.
+  template <class Comm>
+  void mean(Comm& world, int root) {
+    if (empty() || world.size() == 1) return;
+    std::vector<double> numbers;
+    for (auto const& each : all_) {
+      if (!each.tensor.is_floating_point()) continue;
+      auto const wide = each.tensor.to(at::kDouble);
+      numbers.insert(numbers.end(), wide.data_ptr<double>(), wide.data_ptr<double>() + wide.numel());
+    }
+    broadcast(world, root);
+    if (numbers.empty()) return;
+    world.all_reduce(tensor_view<double>(numbers), reduction::mean{});
+    torch::NoGradGuard const guard;
+    auto* from = numbers.data();
+    for (auto const& each : all_) {
+      if (!each.tensor.is_floating_point()) continue;
+      auto const sizes = each.tensor.sizes();
+      each.tensor.copy_(torch::from_blob(from, sizes, at::TensorOptions().dtype(at::kDouble)));
+      from += each.tensor.numel();
+    }
+  }
+
+ private:
+  template <class F>
+  void for_each_part(std::byte* part, F&& f) {
+    for (auto const& each : all_) {
+      if (each.tensor.nbytes() == 0) continue;
+      f(each.tensor, part);
+      part += each.tensor.nbytes();
+    }
+  }
+
+  std::vector<named_tensor> all_;
+  std::size_t bytes_ = 0;
+  std::vector<std::byte> packed_;
+};
+
+/// The module behind what users hold one by: the holders that TORCH_MODULE makes, or a shared_ptr.
+template <class Module>
+[[nodiscard]] std::shared_ptr<Module> module_of(std::shared_ptr<Module> const& module) {
+  return module;
+}
+template <class Module>
+[[nodiscard]] std::shared_ptr<Module> module_of(torch::nn::ModuleHolder<Module> const& module) {
+  return module.ptr();
+}
+
+}  // namespace trireme::interop::detail
+
+#endif  // TRIREME_INTEROP_DETAIL_TORCH_MODULE_INCLUDED
+
+// ---- trireme/interop/torch_sequential.hpp (goes on)
+// torch::nn::Sequential as a staged model: parameters are gathered for each child (parallel::zero<3>), and children
+// are dealt out to the stages of a pipeline.
+
+namespace trireme::interop {
+
+namespace detail {
+
+/// While it lives, parameters of a module lie where an exchange has put their values; afterwards they have no memory.
+///
+/// The storage of a tensor stays the same object, and only what it points at changes. So does what it points at for all
+/// views that autograd has saved: a backward pass reads the memory that the parameter has then.
+class lent_memory {
+ public:
+  lent_memory() = default;
+  lent_memory(lent_memory const&) = delete;
+  lent_memory& operator=(lent_memory const&) = delete;
+  ~lent_memory() {
+    for (auto const& each : storages_) each.set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+  }
+  void lend(torch::Tensor const& parameter, void* address) {
+    storages_.push_back(parameter.storage());
+    storages_.back().set_data_ptr_noswap(at::DataPtr(address, at::kCPU));
+  }
+
+ private:
+  std::vector<c10::Storage> storages_;
+};
+
+[[nodiscard]] inline bool has_memory(torch::Tensor const& parameter) {
+  return parameter.numel() == 0 || parameter.storage().data_ptr().get() != nullptr;
+}
+
+/// Children [first, last) of a sequence, and their parameters: the first of them has some.
+struct sequence_part {
+  std::size_t first = 0;
+  std::size_t last = 0;
+  std::vector<named_tensor> parameters{};
+};
+
+/// A sequence and a loss, and how they come apart.
+struct sequence {
+  using loss_function = std::function<torch::Tensor(torch::Tensor const&, torch::Tensor const&)>;
+
+  sequence(std::shared_ptr<torch::nn::SequentialImpl> of, loss_function l)
+      : module(std::move(of)), loss(std::move(l)), children(module->begin(), module->end()) {
+    expect_no_buffers();
+    auto const all = parameters_of(*module);
+    for (std::size_t child = 0; child < children.size(); ++child) {
+      auto const own = children[child].ptr()->parameters();
+      if (parts.empty() || (!own.empty() && !parts.back().parameters.empty())) parts.push_back({child, child});
+      parts.back().last = child + 1;
+      for (auto const& each : own) add(parts.back(), each, all);
+    }
+    if (all.empty()) {
+      throw config_error(
+          "trireme::interop::torch_sequential: the module has no parameters, so there is nothing to "
+          "train");
+    }
+  }
+  [[nodiscard]] named_tensor const& named(std::string_view name) const {
+    for (auto const& part : parts) {
+      for (auto const& each : part.parameters) {
+        if (each.name == name) return each;
+      }
+    }
+    throw config_error(text("trireme::interop::torch_sequential: there is no parameter \"", name, "\""));
+  }
+
+  std::shared_ptr<torch::nn::SequentialImpl> module;
+  loss_function loss;
+  std::vector<torch::nn::AnyModule> children;
+  std::vector<sequence_part> parts{};
+
+ private:
+  void expect_no_buffers() const {
+    auto const buffers = buffers_of(*module);
+    if (buffers.empty()) return;
+    throw config_error(text("trireme::interop::torch_sequential: \"", buffers.front().name,
+                            "\" is a buffer, which a model of units does not share between ranks; use a normalisation "
+                            "without one (GroupNorm, LayerNorm), or torch_model"));
+  }
+  // A tensor of several children has the first of its names in all of them.
+  static void add(sequence_part& part, torch::Tensor const& tensor, std::vector<named_tensor> const& all) {
+    auto const at = std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.tensor.is_same(tensor); });
+    auto const again = [&](auto const& each) { return each.tensor.is_same(tensor); };
+    if (std::any_of(part.parameters.begin(), part.parameters.end(), again)) return;
+    if (tensor.dim() > shape::max_rank || tensor.storage_offset() != 0 ||
+        tensor.storage().nbytes() != static_cast<std::size_t>(tensor.nbytes())) {
+      throw config_error(text("trireme::interop::torch_sequential: parameter \"", at->name,
+                              "\" shares its memory with another tensor, or has more than ", shape::max_rank,
+                              " dimensions; give it memory of its own, as clone() does"));
+    }
+    part.parameters.push_back(*at);
+  }
+};
+
+/// A unit of a sequence: a child with parameters and those without that follow it; the last one has the loss as well.
+///
+/// Bytes    autograd's graph of each micro-batch in flight: what torch saves for backward, its outputs among it.
+///          Parameters have the exchange's memory while the unit runs, and none between.
+struct sequence_unit {
+  std::shared_ptr<sequence const> of;
+  std::size_t part = 0;
+
+  template <class Env>
+  class instance;
+};
+
+template <class Env>
+class sequence_unit::instance {
+  using number = typename Env::compute;
+  using view = tensor_view<number, typename Env::space>;
+  static_assert(std::is_same_v<typename Env::space, host>,
+                "trireme::interop::torch_sequential: torch's modules compute in host memory, so there is no plan of "
+                "them on paper, and no communicator of device memory");
+
+ public:
+  /// What backward starts from.
+  struct saved {
+    torch::Tensor x{}, y{}, dx{}, dy{};
+  };
+
+  explicit instance(sequence_unit const& what) : of_(what.of), part_(of_->parts[what.part]) {
+    is_first_ = what.part == 0;
+    is_last_ = what.part + 1 == of_->parts.size();
+    auto const wanted = torch_type(dtype_of<typename Env::param>);
+    for (auto const& [name, tensor] : part_.parameters) {
+      if (tensor.scalar_type() != wanted) {
+        throw config_error(text("trireme::interop::torch_sequential: parameter \"", name, "\" has elements of ",
+                                c10::toString(tensor.scalar_type()), ", but this trainer keeps ", c10::toString(wanted),
+                                "; call to() before, and choose a precision for what is "
+                                "computed"));
+      }
+      parameter_info info{.name = name, .extents = shape_of(tensor)};
+      info.frozen = !tensor.requires_grad();
+      parameters_.push_back({std::move(info), {}, {}});
+    }
+  }
+
+  template <class F>
+  void visit(F&& f) {
+    for (auto& each : parameters_) f(each);
+  }
+
+  view forward(pass<Env>& pass, saved& kept, view x) {
+    lent_memory values;
+    lend(values);
+    torch::AutoGradMode const mode(pass.training());
+    kept = {};
+    kept.x = is_first_ ? tensor_of(pass.batch.inputs) : tensor_of(x);
+    if (!is_first_ && pass.training()) kept.x.requires_grad_(true);
+    kept.y = cast([&] { return run(kept.x, pass); });
+    if (!is_last_) return shown(kept.y);
+    if (pass.purpose == purpose::predict) return shown(kept.y, {kept.y.size(0), -1});
+    auto const count = pass.batch.count();
+    pass.loss += {kept.y.template item<double>() * static_cast<double>(count), count};
+    return {};
+  }
+  view backward(pass<Env>& pass, saved& kept, view dy) {
+    lent_memory values;
+    lend(values);
+    auto inputs = trained();
+    auto const own = inputs.size();
+    if (!is_first_) inputs.push_back(kept.x);
+    auto const found = gradients(kept.y, inputs, slope(pass, kept, dy), false);
+    add({found.begin(), found.begin() + static_cast<std::ptrdiff_t>(own)});
+    if (!is_first_) kept.dx = found.back();
+    return end(kept);
+  }
+  view backward_input(pass<Env>& pass, saved& kept, view dy) {
+    kept.dy = slope(pass, kept, dy).clone();  // which is not there any more when its other half comes
+    if (is_first_) return {};
+    lent_memory values;
+    lend(values);
+    kept.dx = gradients(kept.y, {kept.x}, kept.dy, true).front();
+    return dx_of(kept);
+  }
+  void backward_weight(pass<Env>&, saved& kept) {
+    lent_memory values;
+    lend(values);
+    add(gradients(kept.y, trained(), kept.dy, false));
+    static_cast<void>(end(kept));
+  }
+
+ private:
+  using tensors = torch::autograd::variable_list;
+
+  void lend(lent_memory& values) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      values.lend(part_.parameters[i].tensor, parameters_[i].value.address());
+  }
+  torch::Tensor run(torch::Tensor h, pass<Env> const& pass) {
+    for (auto child = part_.first; child < part_.last; ++child) {
+      auto any = of_->children[child];
+      if (any.ptr()->is_training() != pass.training()) any.ptr()->train(pass.training());
+      h = any.forward(h);
+    }
+    if (!is_last_ || pass.purpose == purpose::predict) return h;
+    auto const loss = of_->loss(h, interop::detail::tensor_of(pass.batch.targets));
+    if (loss.numel() == 1) return loss;
+    throw config_error(text("trireme::interop::torch_sequential: the loss has ", loss.numel(),
+                            " numbers; it is to be one, the mean over the batch"));
+  }
+  template <class F>
+  static torch::Tensor cast(F&& f) {
+    constexpr auto type = torch_type(dtype_of<casts_to<typename Env::precision>>);
+    if constexpr (type == torch_type(dtype_of<number>)) {
+      return f();
+    } else {
+      autocast const guard(type);
+      return f();
+    }
+  }
+
+  static torch::Tensor tensor_of(view values) { return interop::detail::tensor_of(erase_type(values)); }
+  static torch::Tensor tensor_of(any_view<> const& values) { return interop::detail::tensor_of(values); }
+  // As the next unit reads it, in memory of y.
+  static view shown(torch::Tensor& y) { return shown(y, y.sizes()); }
+  static view shown(torch::Tensor& y, at::IntArrayRef sizes) {
+    if (y.dim() > shape::max_rank) {
+      throw config_error(text("trireme::interop::torch_sequential: an output has ", y.dim(), " dimensions; up to ",
+                              shape::max_rank, " pass between units"));
+    }
+    y = y.to(torch_type(dtype_of<number>)).reshape(sizes).contiguous();
+    return view_of<number>(y);
+  }
+
+  // The gradient of y: what the next unit says, or the weight of this micro-batch in the loss of the step.
+  torch::Tensor slope(pass<Env> const& pass, saved const& kept, view dy) const {
+    if (!is_last_) return tensor_of(dy);
+    return torch::full_like(kept.y, pass.weight * static_cast<double>(pass.batch.count()));
+  }
+  [[nodiscard]] tensors trained() const {
+    tensors list;
+    for (auto const& each : part_.parameters) {
+      if (each.tensor.requires_grad()) list.push_back(each.tensor);
+    }
+    return list;
+  }
+  // Undefined where y does not depend on an input.
+  static tensors gradients(torch::Tensor const& y, tensors const& inputs, torch::Tensor const& dy, bool again) {
+    if (inputs.empty() || !y.requires_grad()) return tensors(inputs.size());
+    return torch::autograd::grad({y}, inputs, {dy}, again, false, true);
+  }
+  void add(tensors const& found) {
+    auto next = found.begin();
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if (!part_.parameters[i].tensor.requires_grad()) continue;
+      auto const& gradient = *next++;
+      if (gradient.defined()) tensor_of(parameters_[i].gradient).add_(gradient);
+    }
+  }
+  view dx_of(saved& kept) const {
+    if (is_first_) return {};
+    if (!kept.dx.defined()) kept.dx = torch::zeros_like(kept.x);
+    kept.dx = kept.dx.contiguous();
+    return view_of<number>(kept.dx);
+  }
+  // The graph is not needed any more; dx is, until the unit before has read it.
+  view end(saved& kept) const {
+    auto const dx = dx_of(kept);
+    kept.x = kept.y = kept.dy = torch::Tensor();
+    return dx;
+  }
+
+  std::shared_ptr<sequence const> of_;
+  sequence_part const& part_;
+  bool is_first_ = false;
+  bool is_last_ = false;
+  std::vector<parameter<Env>> parameters_{};
+};
+
+}  // namespace detail
+
+/// A torch::nn::Sequential and a loss as a staged model: made by torch_sequential().
+class torch_sequential_model {
+ public:
+  using policy_category = slot::model;
+  /// Under precision::bf16 and fp16 each unit runs under torch's autocast.
+  static constexpr bool casts_inside = true;
+
+  explicit torch_sequential_model(std::shared_ptr<detail::sequence const> of) : of_(std::move(of)) {}
+
+  template <class Emit>
+  void units(Emit&& emit) const {
+    for (std::size_t part = 0; part < of_->parts.size(); ++part) emit(detail::sequence_unit{of_, part});
+  }
+  /// What pipelines are cut by, unless parallel::pipeline{.cuts} says it: elements of parameters.
+  [[nodiscard]] std::vector<double> unit_costs() const {
+    std::vector<double> costs;
+    for (auto const& part : of_->parts) {
+      double sum = 0;
+      for (auto const& each : part.parameters) sum += static_cast<double>(each.tensor.numel());
+      costs.push_back(sum);
+    }
+    return costs;
+  }
+
+  template <class T>
+  void start(parameter_info const& info, std::int64_t first, std::span<T> values) const {
+    auto const& [name, tensor] = of_->named(info.name);
+    expect_memory(name, tensor);
+    auto const n = static_cast<std::int64_t>(values.size());
+    auto const part = tensor.detach().flatten().slice(0, first, first + n);
+    torch::from_blob(values.data(), {n}, at::TensorOptions().dtype(detail::torch_type(dtype_of<T>))).copy_(part);
+  }
+  [[nodiscard]] std::uint64_t start_hash() const {
+    std::uint64_t sum = 0;
+    for (auto const& part : of_->parts) {
+      for (auto const& [name, tensor] : part.parameters) {
+        expect_memory(name, tensor);
+        sum = mix(sum ^ (tensor.requires_grad() ? 1U : 0U));
+        sum = mix(sum ^ hash_name({static_cast<char const*>(tensor.data_ptr()), tensor.nbytes()}));
+      }
+    }
+    return sum;
+  }
+  [[nodiscard]] std::shared_ptr<torch::nn::SequentialImpl> const& module() const noexcept { return of_->module; }
+
+  /// Children, and the parameters of each unit with their shapes.
+  friend std::string to_string(torch_sequential_model const& model) {
+    std::string out = "interop::torch_sequential(";
+    for (auto const& part : model.of_->parts) {
+      for (auto child = part.first; child < part.last; ++child)
+        out += text(child == 0 ? "" : ", ", model.of_->children[child].ptr()->name());
+      for (auto const& each : part.parameters) out += text(" ", each.name, to_string(detail::shape_of(each.tensor)));
+    }
+    return out + ")";
+  }
+
+ private:
+  static void expect_memory(std::string const& name, torch::Tensor const& tensor) {
+    if (detail::has_memory(tensor)) return;
+    throw config_error(text("trireme::interop::torch_sequential: parameter \"", name,
+                            "\" has no memory, because a trainer has its values; take_values(trainer, module) gives "
+                            "them back"));
+  }
+
+  std::shared_ptr<detail::sequence const> of_;
+};
+
+/// A torch::nn::Sequential and a loss as a model for make_trainer that comes apart: its children are units. It goes
+/// with parallel::zero<3> (the parameters of a child are gathered before its forward and its backward, and given up
+/// after) and with pipelines (children are dealt out to stages), besides whatever torch_model goes with.
+///
+/// Children a unit is a child with parameters together with those without that follow it (before the first, that stand
+///          before it); the last one has the loss too. Each child has forward(Tensor) -> Tensor. A tensor of several
+///          children (tied weights) is one tensor.
+/// Shapes   the first child gets inputs of the shape that the dataset gives them, (n, ...). What passes between units
+///          has up to 6 dimensions. predict() returns (rows of the last output, the rest).
+/// Bytes    the trainer takes the values over. From its first pass on the module's parameters have memory only while
+///          their unit runs; take_values() gives them back. Activations are what autograd saves; nothing is computed
+///          twice, because a saved view of a parameter reads the memory that the parameter has in backward.
+/// Ranks    every rank makes the whole module, with the same numbers (interop::broadcast makes them equal; else it is a
+///          config_error).
+/// Numerics parameters are float, or double with precision::fp64. Under bf16 and fp16 children and loss run under
+///          torch's autocast, and what passes between units is float. What a batch does not use of a unit has a
+///          gradient of zeros. As of other models of units: with one micro-batch a rank, tied tensors aside, zero<3>
+///          has the bits of data; a pipeline has those of one rank with as many micro-batches, where its schedule adds
+///          them in their order; elsewhere the order of sums differs.
+/// Threads  one owner; ranks that are threads have a module each.
+/// Errors   config_error for buffers, for parameters of another type or that share memory, and for a loss that is not
+///          one number; where make_trainer refuses it, in its words.
+///
+/// @param loss  loss(outputs, targets) -> the mean over the batch, as a tensor of one number.
+/// @example auto trainer = make_trainer(interop::torch_sequential(net, torch::nn::MSELoss()), optim::adamw{}, world,
+///                                      parallel::zero<3>{});
+template <class Loss>
+[[nodiscard]] torch_sequential_model torch_sequential(torch::nn::Sequential const& module, Loss loss) {
+  return torch_sequential_model(std::make_shared<detail::sequence const>(module.ptr(), std::move(loss)));
+}
+
+/// Collective. Writes the values that a trainer of torch_sequential() has into a module of the same parameters: its
+/// own, which has memory again until the trainer's next pass, or another one. Then it is what it was: for files, or to
+/// go on without the trainer.
+///
+/// Bytes    a tensor at a time besides the module.
+/// Errors   config_error if a parameter is missing; comm_error.
+template <class Trainer>
+void take_values(Trainer& trainer, torch::nn::Sequential const& module) {
+  using master = typename Trainer::master;
+  torch::NoGradGuard const guard;
+  auto const all = detail::parameters_of(*module);
+  trainer.for_each_parameter([&](std::string const& name, shape const& extents, std::span<master const> values) {
+    auto const at = std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.name == name; });
+    if (at == all.end() || detail::shape_of(at->tensor) != extents) {
+      throw config_error(
+          text("trireme::interop::take_values: the module has no parameter \"", name, "\"", to_string(extents)));
+    }
+    auto tensor = at->tensor;
+    if (!detail::has_memory(tensor)) tensor.set_data(torch::empty(tensor.sizes(), tensor.options()));
+    tensor.copy_(torch::from_blob(const_cast<master*>(values.data()), tensor.sizes(),
+                                  at::TensorOptions().dtype(detail::torch_type(dtype_of<master>))));
+  });
+}
+
+}  // namespace trireme::interop

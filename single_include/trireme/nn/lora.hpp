@@ -1,0 +1,179 @@
+// Trireme 0.1.0: trireme/nn/lora.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: eb52588870ac90f9439f5f85a342cf1e556f63f2d8e311a6a98e21d1d5a288cc
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+
+// ---- trireme/nn/lora.hpp
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace trireme::nn {
+
+/// A unit whose parameters are frozen, and whose linear layers have low-rank changes.
+template <unit_of_layers Unit>
+struct changed_unit {
+  Unit unit;
+  lora_options changes;
+  friend bool operator==(changed_unit const&, changed_unit const&) = default;
+
+  [[nodiscard]] std::string name() const { return unit.name(); }
+  [[nodiscard]] std::int64_t width() const { return unit.width(); }
+  [[nodiscard]] std::uint32_t site() const { return unit.site(); }
+  [[nodiscard]] decltype(auto) layers() const { return unit.layers(); }
+  [[nodiscard]] lora_options const* lora() const noexcept { return changes.rank > 0 ? &changes : nullptr; }
+  template <class Env>
+  using instance = expression<Env>;
+};
+
+namespace detail {
+
+template <class Emit>
+struct emits_changed {
+  Emit& emit;
+  lora_options const& changes;
+
+  template <class Unit>
+  void operator()(Unit const& unit) const {
+    static_assert(
+        unit_of_layers<Unit>,
+        "trireme::nn::lora: a unit that is written by hand has no layers whose products could be changed; make "
+        "it an expression of layers");
+    if constexpr (unit_of_layers<Unit>) emit(changed_unit<Unit>{unit, changes});
+  }
+  template <class Unit>
+  void operator()(checkpointed<Unit> const& it) const {
+    emit(checkpointed<changed_unit<Unit>>{{it.unit, changes}});
+  }
+};
+
+/// Adds each change to the weights it belongs to. Tensors come one by one, the factors of a change before its weights.
+template <class F>
+class merged_weights {
+ public:
+  merged_weights(lora_options const& changes, F f)
+      : factor_(changes.rank > 0 ? changes.alpha / static_cast<double>(changes.rank) : 0),
+        rank_(static_cast<std::size_t>(changes.rank)),
+        f_(std::move(f)) {}
+
+  void operator()(std::string const& name, std::span<float const> values) {
+    if (is_low_rank_factor(name)) {
+      factors_[name].assign(values.begin(), values.end());
+      return;
+    }
+    constexpr std::string_view weight = ".weight";
+    auto const layer = name.ends_with(weight) ? name.substr(0, name.size() - weight.size()) : name;
+    auto const a = factors_.find(text(layer, first_factor)), b = factors_.find(text(layer, second_factor));
+    if (a == factors_.end() || b == factors_.end()) return f_(name, values);
+    std::vector<double> row(b->second.size() / rank_);
+    std::vector<float> sums(values.begin(), values.end());
+    for (std::size_t i = 0; i < a->second.size() / rank_; ++i) {
+      row.assign(row.size(), 0);
+      for (std::size_t k = 0; k < rank_; ++k) {
+        auto const of_a = factor_ * static_cast<double>(a->second[i * rank_ + k]);
+        for (std::size_t j = 0; j < row.size(); ++j)
+          row[j] += of_a * static_cast<double>(b->second[k * row.size() + j]);
+      }
+      for (std::size_t j = 0; j < row.size(); ++j) {
+        auto& sum = sums[i * row.size() + j];
+        sum = static_cast<float>(static_cast<double>(sum) + row[j]);
+      }
+    }
+    factors_.erase(a);
+    factors_.erase(b);
+    f_(name, std::span<float const>(sums));
+  }
+
+ private:
+  double factor_;
+  std::size_t rank_;
+  F f_;
+  std::map<std::string, std::vector<float>> factors_;  // whose weights have not come yet
+};
+
+}  // namespace detail
+
+/// A model whose parameters are frozen but for low-rank changes of its linear layers; see lora().
+template <class Model>
+struct lora_of {
+  using policy_category = slot::model;
+  static constexpr bool cuts_context = [] {
+    if constexpr (requires { Model::cuts_context; }) return Model::cuts_context;
+    return false;
+  }();
+  static constexpr bool made_of_layers = true;
+  static constexpr bool freezes_most = true;
+
+  Model model{};
+  lora_options changes{};
+  friend bool operator==(lora_of const&, lora_of const&) = default;
+
+  template <class Emit>
+  void units(Emit&& emit) const {
+    model.units(detail::emits_changed<Emit>{emit, changes});
+  }
+  void validate() const {
+    if constexpr (requires { model.validate(); }) model.validate();
+    if (changes.rank < 0 || !(changes.alpha > 0)) {
+      throw config_error(text("trireme::nn::lora: rank ", changes.rank, " and alpha ", changes.alpha,
+                              "; the rank is not below 0 (0: nothing is changed), and alpha is above 0"));
+    }
+  }
+  [[nodiscard]] std::vector<double> unit_costs() const requires requires { model.unit_costs(); }
+  { return model.unit_costs(); }
+  /// Those of the model: changes are added to the weights.
+  [[nodiscard]] file_layout in_files() const requires requires { model.in_files(); }
+  { return model.in_files(); }
+  /// Whether a parameter belongs to a change, which files of the model do not have.
+  [[nodiscard]] static bool is_change(std::string_view parameter) { return detail::is_low_rank_factor(parameter); }
+  /// A function of (name, values), to be called with each whole parameter in turn, that calls f(name, values) with
+  /// those of the model, to which changes have been added.
+  template <class F>
+  [[nodiscard]] auto merged(F f) const {
+    return detail::merged_weights<F>(changes, std::move(f));
+  }
+};
+
+/// A model in which only low-rank changes of linear layers are trained: x w becomes x w + alpha / rank * (x a) b, with
+/// two parameters, `NAME.lora_A.weight` and `NAME.lora_B.weight`, for each linear layer NAME that `layers` says. All
+/// other parameters are frozen: no gradients, no moments, nothing on the wire.
+///
+/// Shapes   a (inputs, rank), normally distributed around 0 with deviation 1 / rank; b (rank, outputs), zeros: training
+///          begins with the model as it is.
+/// Ranks    any mesh. Where a tensor group cuts a product by columns b is cut, where by rows a; the other factor is
+///          whole, and its gradient is summed over the group.
+/// Bytes    keeps rank numbers a row for each changed layer. A frozen layer still has its share of the backward pass,
+///          without the product that gives a gradient of weights.
+/// Files    load_pretrained() reads the model's own weights and leaves changes alone; save_pretrained() writes weights
+///          with changes added, in the model's own files. Checkpoints have both apart.
+/// Limits   queries, keys and values are one product here (`qkv_proj`), so that they have one change; the weights of
+///          experts, embeddings and heads are no linear layers; a unit written by hand is refused by the compiler.
+/// Errors   config_error for a rank below 0, an alpha that is not above 0, and, from a trainer, patterns that no linear
+///          layer matches.
+/// Method   [Hu et al., "LoRA", 2022].
+/// @example auto trainer = make_trainer(nn::lora(nn::read_description<nn::llama>(from), {.rank = 8}), optim::adamw{});
+///          load_pretrained(trainer, from);
+template <class Model>
+[[nodiscard]] lora_of<Model> lora(Model model, lora_options changes = {}) {
+  return {std::move(model), std::move(changes)};
+}
+
+template <class Model>
+[[nodiscard]] std::string to_string(lora_of<Model> const& m) {
+  if (m.changes.rank == 0) return describe(m.model);
+  return text("nn::lora(", describe(m.model), ", {.rank = ", m.changes.rank, ", .alpha = ", m.changes.alpha,
+              ", .layers = \"", m.changes.layers, "\"})");
+}
+template <class Model>
+[[nodiscard]] formats::json::value config_of(lora_of<Model> const& m) {
+  return config_of(m.model);
+}
+
+}  // namespace trireme::nn
