@@ -73,10 +73,11 @@ void expect_equal(std::string const& folder) {
     auto const made = tokenizer::read(path + ".json");
     std::size_t wrong = 0;
     numbers expected(path + ".ids");
+    formats::word_memory known;
     for (auto const& input : inputs) {
       auto const ids = expected.ids(expected.number());
       auto const decoded = expected.letters(expected.number());
-      auto const ours = made.encode(input);
+      auto const ours = made.encode(input, known);
       if ((ours != ids || made.decode(ids) != decoded) && ++wrong <= 5) {
         INFO(kind << " of " << (input.size() < 500 ? input : "the long text"));
         CHECK(ours == ids);

@@ -39,6 +39,9 @@ struct encoding {
   std::vector<std::int32_t> segments;  ///< of each token, 0 or 1: which of two texts it belongs to
 };
 
+/// The tokens of up to 2^18 words that were encoded before.
+using word_memory = detail::word_cache;
+
 /// A tokenizer in Hugging Face's file tokenizer.json: texts to the numbers of tokens, and back.
 ///
 /// Known are byte pair encoding (of bytes, as in GPT-2, Llama 3, Qwen 2 and SmolLM2, or of characters with bytes to
@@ -57,8 +60,8 @@ struct encoding {
 /// thousand,
 ///          named since 2002) may be split otherwise than there.
 /// Numerics the same numbers as the package tokenizers; a test compares them.
-/// Bytes    about 200 for each token of the vocabulary, and 24 to 48 a merge; encode() keeps up to 2^18 words that it
-///          has seen while it runs. A file may have 256 MiB.
+/// Bytes    about 200 for each token of the vocabulary, and 24 to 48 a merge; encode() keeps the words that it has
+///          seen while it runs (word_memory). A file may have 256 MiB.
 /// Threads  const; any number of callers.
 /// Errors   read() throws io_error, parse() format_error (path, byte, reason); encode() throws format_error if a text
 ///          is not UTF-8.
@@ -83,6 +86,12 @@ class tokenizer {
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text,
                                                  special_tokens specials = special_tokens::with) const {
     return arranged(specials == special_tokens::with ? single_ : first_only(), words_of(text), {}).ids;
+  }
+  /// The same, for whoever encodes many short texts: words of earlier texts need not be taken apart again.
+  /// @param known  of this tokenizer alone, and for one caller at a time.
+  [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text, word_memory& known,
+                                                 special_tokens specials = special_tokens::with) const {
+    return arranged(specials == special_tokens::with ? single_ : first_only(), words_of(text, known), {}).ids;
   }
   /// Two texts, as BERT takes them.
   [[nodiscard]] encoding encode_pair(std::string_view first, std::string_view second,
@@ -113,7 +122,11 @@ class tokenizer {
   friend class detail::tokenizer_reader;
   static constexpr std::uint64_t most_bytes = std::uint64_t{1} << 28;
 
-  [[nodiscard]] std::vector<std::int32_t> words_of(std::string_view text) const;
+  [[nodiscard]] std::vector<std::int32_t> words_of(std::string_view text, word_memory& known) const;
+  [[nodiscard]] std::vector<std::int32_t> words_of(std::string_view text) const {
+    word_memory known;
+    return words_of(text, known);
+  }
   [[nodiscard]] static encoding arranged(std::span<detail::template_part const> parts,
                                          std::vector<std::int32_t> const& first,
                                          std::vector<std::int32_t> const& second);
@@ -513,22 +526,22 @@ inline tokenizer tokenizer::parse(std::string_view text, std::string const& path
   return detail::tokenizer_reader(file).read();
 }
 
-inline std::vector<std::int32_t> tokenizer::words_of(std::string_view text) const {
+inline std::vector<std::int32_t> tokenizer::words_of(std::string_view text, word_memory& known) const {
   auto const malformed = detail::unicode::first_malformed(text);
   if (malformed != std::string_view::npos)
     throw format_error("trireme::formats::tokenizer: the text to encode", malformed, "it is not UTF-8 here");
   if (text.size() >> 31 != 0)
     throw config_error("trireme::formats::tokenizer: a text of 2 GiB or more; encode it in parts");
   std::vector<std::int32_t> out;
+  out.reserve(text.size() / 4);
   std::visit(
       [&](auto const& model) {
         typename std::remove_cvref_t<decltype(model)>::workspace space;
-        detail::word_cache seen;
         auto const word = [&](std::string_view letters) {
-          if (auto const ids = seen.find(letters)) return void(out.insert(out.end(), ids->begin(), ids->end()));
+          if (auto const ids = known.find(letters)) return void(out.insert(out.end(), ids->begin(), ids->end()));
           auto const before = out.size();
           model.encode(letters, tokens_, space, out);
-          seen.add(letters, std::span(out).subspan(before));
+          known.add(letters, std::span(out).subspan(before));
         };
         auto const id = [&](std::int32_t added) { out.push_back(added); };
         auto const piece = [&](std::string_view letters) { detail::split(splits_, letters, word); };

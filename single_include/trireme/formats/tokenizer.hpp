@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/tokenizer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ab9559fa4e97d3d2adf0a99731b9b0d68c35dc3f580dfdb94485b737952290a7
+// SHA-256 of the sources: 3ffa463a8360309c27e438ae0669d3dcdb168f5918b7acd9f0ff2696c2e9c314
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -169,13 +169,8 @@ inline constexpr auto ascii_kinds = [] {
 
 enum class form { nfc, nfd, nfkc, nfkd };
 
-/// A normal form of a text that is UTF-8.
-[[nodiscard]] inline std::string normalised(std::string_view text, form to) {
-  // No character below U+0300 (nor, for the other forms, below U+0080) changes.
-  auto const unchanged = to == form::nfc ? 0xccU : 0x80U;
-  bool changes = false;
-  for (auto const byte : text) changes = changes || static_cast<unsigned char>(byte) >= unchanged;
-  if (!changes) return std::string(text);
+/// A normal form of a text that is UTF-8, by utf8proc.
+[[nodiscard]] inline std::string mapped(std::string_view text, form to) {
   auto options = static_cast<int>(UTF8PROC_STABLE);
   options |= to == form::nfc || to == form::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
   if (to == form::nfkc || to == form::nfkd) options |= UTF8PROC_COMPAT;
@@ -186,6 +181,39 @@ enum class form { nfc, nfd, nfkc, nfkd };
   std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> const owner(made, &std::free);
   if (length < 0) throw error(trireme::text("trireme::formats::tokenizer: utf8proc: ", utf8proc_errmsg(length)));
   return {made, made + length};
+}
+
+/// Whether NFC leaves a character as it is if none that joins it follows, and joins it to nothing before it. May be
+/// false where it is so.
+[[nodiscard]] inline bool is_composed(std::uint32_t code) noexcept {
+  if (code < 0x300) return true;
+  if (code >= 0x10000 || (code >= 0x1100 && code < 0x1200) || is_mark(code)) return false;
+  return utf8proc_get_property(static_cast<utf8proc_int32_t>(code))->decomp_seqindex == UINT16_MAX;
+}
+
+/// A normal form of a text that is UTF-8. utf8proc is slow and most texts are composed, so that of NFC it sees only the
+/// characters that may change, each run of them with the one before it.
+[[nodiscard]] inline std::string normalised(std::string_view text, form to) {
+  if (to != form::nfc) {
+    auto const is_ascii = [](char byte) { return static_cast<unsigned char>(byte) < 0x80; };
+    return std::all_of(text.begin(), text.end(), is_ascii) ? std::string(text) : mapped(text, to);
+  }
+  std::string out;
+  out.reserve(text.size());
+  std::size_t copied = 0, before = 0;  // the text up to `copied` is in `out`; a character began at `before`
+  for (std::size_t at = 0; at < text.size();) {
+    auto next = character_at(text, at);
+    if (is_composed(next.code)) {
+      before = at;
+      at += next.bytes;
+      continue;
+    }
+    out += text.substr(copied, before - copied);
+    for (; next.bytes > 0 && !is_composed(next.code); next = character_at(text, at)) at += next.bytes;
+    out += mapped(text.substr(before, at - before), to);
+    copied = before = at;
+  }
+  return out += text.substr(copied);
 }
 
 /// Each character in lower case on its own: no rule looks at its neighbours.
@@ -1031,6 +1059,9 @@ struct encoding {
   std::vector<std::int32_t> segments;  ///< of each token, 0 or 1: which of two texts it belongs to
 };
 
+/// The tokens of up to 2^18 words that were encoded before.
+using word_memory = detail::word_cache;
+
 /// A tokenizer in Hugging Face's file tokenizer.json: texts to the numbers of tokens, and back.
 ///
 /// Known are byte pair encoding (of bytes, as in GPT-2, Llama 3, Qwen 2 and SmolLM2, or of characters with bytes to
@@ -1049,8 +1080,8 @@ struct encoding {
 /// thousand,
 ///          named since 2002) may be split otherwise than there.
 /// Numerics the same numbers as the package tokenizers; a test compares them.
-/// Bytes    about 200 for each token of the vocabulary, and 24 to 48 a merge; encode() keeps up to 2^18 words that it
-///          has seen while it runs. A file may have 256 MiB.
+/// Bytes    about 200 for each token of the vocabulary, and 24 to 48 a merge; encode() keeps the words that it has
+///          seen while it runs (word_memory). A file may have 256 MiB.
 /// Threads  const; any number of callers.
 /// Errors   read() throws io_error, parse() format_error (path, byte, reason); encode() throws format_error if a text
 ///          is not UTF-8.
@@ -1075,6 +1106,12 @@ class tokenizer {
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text,
                                                  special_tokens specials = special_tokens::with) const {
     return arranged(specials == special_tokens::with ? single_ : first_only(), words_of(text), {}).ids;
+  }
+  /// The same, for whoever encodes many short texts: words of earlier texts need not be taken apart again.
+  /// @param known  of this tokenizer alone, and for one caller at a time.
+  [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text, word_memory& known,
+                                                 special_tokens specials = special_tokens::with) const {
+    return arranged(specials == special_tokens::with ? single_ : first_only(), words_of(text, known), {}).ids;
   }
   /// Two texts, as BERT takes them.
   [[nodiscard]] encoding encode_pair(std::string_view first, std::string_view second,
@@ -1105,7 +1142,11 @@ class tokenizer {
   friend class detail::tokenizer_reader;
   static constexpr std::uint64_t most_bytes = std::uint64_t{1} << 28;
 
-  [[nodiscard]] std::vector<std::int32_t> words_of(std::string_view text) const;
+  [[nodiscard]] std::vector<std::int32_t> words_of(std::string_view text, word_memory& known) const;
+  [[nodiscard]] std::vector<std::int32_t> words_of(std::string_view text) const {
+    word_memory known;
+    return words_of(text, known);
+  }
   [[nodiscard]] static encoding arranged(std::span<detail::template_part const> parts,
                                          std::vector<std::int32_t> const& first,
                                          std::vector<std::int32_t> const& second);
@@ -1505,22 +1546,22 @@ inline tokenizer tokenizer::parse(std::string_view text, std::string const& path
   return detail::tokenizer_reader(file).read();
 }
 
-inline std::vector<std::int32_t> tokenizer::words_of(std::string_view text) const {
+inline std::vector<std::int32_t> tokenizer::words_of(std::string_view text, word_memory& known) const {
   auto const malformed = detail::unicode::first_malformed(text);
   if (malformed != std::string_view::npos)
     throw format_error("trireme::formats::tokenizer: the text to encode", malformed, "it is not UTF-8 here");
   if (text.size() >> 31 != 0)
     throw config_error("trireme::formats::tokenizer: a text of 2 GiB or more; encode it in parts");
   std::vector<std::int32_t> out;
+  out.reserve(text.size() / 4);
   std::visit(
       [&](auto const& model) {
         typename std::remove_cvref_t<decltype(model)>::workspace space;
-        detail::word_cache seen;
         auto const word = [&](std::string_view letters) {
-          if (auto const ids = seen.find(letters)) return void(out.insert(out.end(), ids->begin(), ids->end()));
+          if (auto const ids = known.find(letters)) return void(out.insert(out.end(), ids->begin(), ids->end()));
           auto const before = out.size();
           model.encode(letters, tokens_, space, out);
-          seen.add(letters, std::span(out).subspan(before));
+          known.add(letters, std::span(out).subspan(before));
         };
         auto const id = [&](std::int32_t added) { out.push_back(added); };
         auto const piece = [&](std::string_view letters) { detail::split(splits_, letters, word); };

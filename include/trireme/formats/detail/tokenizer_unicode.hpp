@@ -2,6 +2,7 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -141,13 +142,8 @@ inline constexpr auto ascii_kinds = [] {
 
 enum class form { nfc, nfd, nfkc, nfkd };
 
-/// A normal form of a text that is UTF-8.
-[[nodiscard]] inline std::string normalised(std::string_view text, form to) {
-  // No character below U+0300 (nor, for the other forms, below U+0080) changes.
-  auto const unchanged = to == form::nfc ? 0xccU : 0x80U;
-  bool changes = false;
-  for (auto const byte : text) changes = changes || static_cast<unsigned char>(byte) >= unchanged;
-  if (!changes) return std::string(text);
+/// A normal form of a text that is UTF-8, by utf8proc.
+[[nodiscard]] inline std::string mapped(std::string_view text, form to) {
   auto options = static_cast<int>(UTF8PROC_STABLE);
   options |= to == form::nfc || to == form::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
   if (to == form::nfkc || to == form::nfkd) options |= UTF8PROC_COMPAT;
@@ -158,6 +154,39 @@ enum class form { nfc, nfd, nfkc, nfkd };
   std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> const owner(made, &std::free);
   if (length < 0) throw error(trireme::text("trireme::formats::tokenizer: utf8proc: ", utf8proc_errmsg(length)));
   return {made, made + length};
+}
+
+/// Whether NFC leaves a character as it is if none that joins it follows, and joins it to nothing before it. May be
+/// false where it is so.
+[[nodiscard]] inline bool is_composed(std::uint32_t code) noexcept {
+  if (code < 0x300) return true;
+  if (code >= 0x10000 || (code >= 0x1100 && code < 0x1200) || is_mark(code)) return false;
+  return utf8proc_get_property(static_cast<utf8proc_int32_t>(code))->decomp_seqindex == UINT16_MAX;
+}
+
+/// A normal form of a text that is UTF-8. utf8proc is slow and most texts are composed, so that of NFC it sees only the
+/// characters that may change, each run of them with the one before it.
+[[nodiscard]] inline std::string normalised(std::string_view text, form to) {
+  if (to != form::nfc) {
+    auto const is_ascii = [](char byte) { return static_cast<unsigned char>(byte) < 0x80; };
+    return std::all_of(text.begin(), text.end(), is_ascii) ? std::string(text) : mapped(text, to);
+  }
+  std::string out;
+  out.reserve(text.size());
+  std::size_t copied = 0, before = 0;  // the text up to `copied` is in `out`; a character began at `before`
+  for (std::size_t at = 0; at < text.size();) {
+    auto next = character_at(text, at);
+    if (is_composed(next.code)) {
+      before = at;
+      at += next.bytes;
+      continue;
+    }
+    out += text.substr(copied, before - copied);
+    for (; next.bytes > 0 && !is_composed(next.code); next = character_at(text, at)) at += next.bytes;
+    out += mapped(text.substr(before, at - before), to);
+    copied = before = at;
+  }
+  return out += text.substr(copied);
 }
 
 /// Each character in lower case on its own: no rule looks at its neighbours.
