@@ -10,6 +10,7 @@
 #include "options.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/nn/deepseek_files.hpp"
 #include "trireme/nn/gpt.hpp"
 #include "trireme/nn/llama.hpp"
 #include "trireme/nn/lora.hpp"
@@ -17,7 +18,7 @@
 #include "trireme/nn/pretrained.hpp"
 
 /// The models to choose from at run time: one type, so that trainers are compiled once.
-using whole_model = trireme::nn::one_of<trireme::nn::gpt, trireme::nn::llama>;
+using whole_model = trireme::nn::one_of<trireme::nn::gpt, trireme::nn::llama, trireme::nn::deepseek>;
 /// The same, with low-rank changes if there are any.
 using language_model = trireme::nn::lora_of<whole_model>;
 
@@ -30,14 +31,42 @@ inline void expect_not_given(options const& given, std::initializer_list<char co
   }
 }
 
+/// A DeepSeek of so many blocks, heads, channels and experts: the widths of its parts follow from these.
+inline trireme::nn::deepseek deepseek_of(options const& given, std::int64_t tokens) {
+  auto const channels = given.number("channels", 1), heads = given.number("heads", 1);
+  auto const width = std::max<std::int64_t>(1, channels / heads);
+  auto const hidden = given.number("hidden", 0) > 0 ? given.number("hidden", 0) : (8 * channels / 3 + 31) / 32 * 32;
+  auto const experts = given.number("experts", 0) > 0 ? given.number("experts", 0) : 8;
+  auto const chosen = given.number("experts-a-token", 1);
+  return {.vocabulary = tokens,
+          .context = given.number("context", 2),
+          .layers = given.number("layers", 1),
+          .channels = channels,
+          .heads = heads,
+          .rank = std::max<std::int64_t>(1, channels / 4),
+          .plain = width,
+          .rotary_width = (width / 2 + 1) / 2 * 2,
+          .values = width,
+          .hidden = hidden,
+          .experts = experts,
+          .top_k = chosen,
+          .expert_hidden = std::max<std::int64_t>(1, hidden / (chosen + 1))};  // with the shared one as wide as an mlp
+}
+
 /// The model that --model, --layers and so on describe.
 /// @param tokens  how many different ones there are.
 inline whole_model described_by(options const& given, std::int64_t tokens) {
   using namespace trireme;
   auto const layers = given.number("layers", 1), heads = given.number("heads", 1);
   auto const channels = given.number("channels", 1), context = given.number("context", 2);
-  if (given.choice("model", {"gpt", "llama"}) == 0) {
-    expect_not_given(given, {"kv-heads", "hidden"}, "goes with --model llama; leave it out");
+  auto const kind = given.choice("model", {"gpt", "llama", "deepseek"});
+  if (kind != 1) expect_not_given(given, {"kv-heads"}, "goes with --model llama; leave it out");
+  if (kind == 2) {
+    expect_not_given(given, {"dropout", "balance"}, "goes with --model gpt; leave it out");
+    return {deepseek_of(given, tokens)};
+  }
+  if (kind == 0) {
+    expect_not_given(given, {"hidden"}, "goes with --model llama or deepseek; leave it out");
     return {nn::gpt{.vocabulary = tokens,
                     .context = context,
                     .layers = layers,
@@ -48,7 +77,8 @@ inline whole_model described_by(options const& given, std::int64_t tokens) {
                     .top_k = given.number("experts-a-token", 1),
                     .balance = given.real("balance")}};
   }
-  expect_not_given(given, {"dropout", "experts", "experts-a-token", "balance"}, "goes with --model gpt; leave it out");
+  expect_not_given(given, {"dropout", "balance"}, "goes with --model gpt; leave it out");
+  expect_not_given(given, {"experts", "experts-a-token"}, "goes with --model gpt or deepseek; leave it out");
   return {nn::llama{.vocabulary = tokens,
                     .context = context,
                     .layers = layers,
@@ -62,8 +92,11 @@ inline whole_model described_by(options const& given, std::int64_t tokens) {
 inline whole_model in_directory(std::string const& directory) {
   using namespace trireme;
   whole_model out;
-  if (nn::model_type_in(directory).starts_with("gpt")) {
+  auto const type = nn::model_type_in(directory);
+  if (type.starts_with("gpt")) {
     out.chosen = nn::read_description<nn::gpt>(directory);
+  } else if (type.starts_with("deepseek")) {
+    out.chosen = nn::read_description<nn::deepseek>(directory);
   } else {
     out.chosen = nn::read_description<nn::llama>(directory);
   }
@@ -78,8 +111,9 @@ inline whole_model from_files(options& given, std::string const& directory, std:
   expect_not_given(given, {"model", "layers", "heads", "channels", "kv-heads", "hidden", "experts", "experts-a-token"},
                    "is what the model of --from has; leave it out");
   auto model = in_directory(directory);
-  bool const is_gpt = std::holds_alternative<nn::gpt>(model.chosen);
-  given.decide("model", is_gpt ? "gpt" : "llama");
+  given.decide("model", std::holds_alternative<nn::gpt>(model.chosen)     ? "gpt"
+                        : std::holds_alternative<nn::llama>(model.chosen) ? "llama"
+                                                                          : "deepseek");
   if (auto* const gpt = std::get_if<nn::gpt>(&model.chosen)) {
     if (given.was_given("dropout")) gpt->dropout = given.real("dropout");
     gpt->balance = given.real("balance");
@@ -129,6 +163,18 @@ inline double parameters(trireme::nn::llama const& model) {
   auto const block = 2 * c * rows + 3 * c * hidden + 2 * c;
   auto const tables = c * static_cast<double>(model.vocabulary) * (model.tied ? 1 : 2);
   return tables + c + static_cast<double>(model.layers) * block;
+}
+inline double parameters(trireme::nn::deepseek const& model) {
+  auto const real = [](std::int64_t n) { return static_cast<double>(n); };
+  auto const c = real(model.channels), h = real(model.heads), rank = real(model.rank), low = real(model.query_rank);
+  auto const all_queries = h * real(model.plain + model.rotary_width);
+  auto const queries = low > 0 ? low * (c + 1 + all_queries) : c * all_queries;
+  auto const keys = c * (rank + real(model.rotary_width)) + rank + rank * h * real(model.plain + model.values);
+  auto const block = queries + keys + c * h * real(model.values) + 2 * c;
+  auto const mixture =
+      3 * c * real(model.expert_hidden) * real(model.experts + model.shared) + (c + 1) * real(model.experts);
+  return 2 * c * real(model.vocabulary) + c + real(model.layers) * block +
+         real(model.dense) * 3 * c * real(model.hidden) + real(model.layers - model.dense) * mixture;
 }
 
 }  // namespace model_choice

@@ -40,10 +40,12 @@ class options {
     add("compression", "none", "C",
         "none | bf16 | top_k (1 % of the gradients, with error feedback) | power_sgd (rank 4, with error feedback), "
         "for data and zero1 alone");
-    add("model", "gpt", "M", "gpt | llama (GPT-2's blocks, or LLaMA's)");
+    add("model", "gpt", "M",
+        "gpt | llama | deepseek (GPT-2's blocks, LLaMA's, or DeepSeek V3's: latent attention, and experts behind the "
+        "first block)");
     add("from", "", "DIR",
         "begin with the model and the parameters in Hugging Face's files: config.json and model.safetensors, or an "
-        "index of several (GPT-2, Llama, Qwen 2 and 3, Mistral)");
+        "index of several (GPT-2, Llama, Qwen 2 and 3, Mistral, DeepSeek V3)");
     add("lora", "0", "RANK",
         "with --from: train only low-rank changes of its linear layers, of this rank; model/ has them in its weights "
         "(0 = train all parameters)");
@@ -55,11 +57,13 @@ class options {
     add("channels", "192", "N", "width of the residual stream; divisible by the heads");
     add("kv-heads", "0", "N",
         "of a llama: heads of keys and values, shared by several queries each (0 = as many as heads)");
-    add("hidden", "0", "N", "of a llama: width of the mlp (0 = 8/3 of the channels, rounded up to a multiple of 32)");
+    add("hidden", "0", "N",
+        "of a llama or a deepseek: width of the mlp (0 = 8/3 of the channels, rounded up to a multiple of 32)");
     add("experts", "0", "N",
-        "of a gpt: mlps of a block, of which each token chooses some (0 = one mlp for all tokens)");
+        "of a gpt or a deepseek: mlps of a block, of which each token chooses some (0 = one mlp for all tokens, of a "
+        "deepseek 8)");
     add("experts-a-token", "2", "K", "how many it chooses");
-    add("balance", "0", "W", "weight of the loss that asks tokens to choose all experts alike");
+    add("balance", "0", "W", "of a gpt: weight of the loss that asks tokens to choose all experts alike");
     add("context", "128", "N", "tokens of a sequence");
     add("dropout", "0", "P", "of a gpt: probability, 0 <= P < 1");
     add("batch", "32", "N", "sequences a step, over all ranks");

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: af8b28f2d8ca287d92afd2790f9e1c783664f280fb1e975bc55282f89b2c450e
+// SHA-256 of the sources: 6ea05aa82f46991043546d572ff8989c5fcb1565e2e7734106e567db2cc7a888
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13098,9 +13098,8 @@ namespace trireme::ops {
 template <class Space>
 struct cached_attention_on {};
 
-/// Shapes   y (B*T, C) and qkv (B*T, 3C), of which row `row` of each sample is written and read; kept (B*P, 2C): of
-/// each
-///          sample P rows of keys and values, of which the first `count` are seen, in any order.
+/// Shapes   y (B*T, C) and qkv (B*T, 3C), of which row `row` of each sample is written and read; kept (B*P, 2C): P rows
+///          of keys and values of each sample, of which the first `count` are seen, in any order.
 /// Bytes    scratch: `count` numbers of the accumulate type.
 /// Numerics as attention's, softmax and sums in the accumulate type, but sums in another order.
 /// Threads  one caller an arena.

@@ -97,8 +97,8 @@ accepts guard
 put $h/nn/a.hpp "// $(printf 'x%.0s' {1..118})";                refuses length 'over 120 columns'
 put $h/nn/a.hpp "// $(printf 'é%.0s' {1..117})";                accepts length
 
-put $h/nn/a.hpp '/// What it is for: it holds what two\n/// ranks\n/// share.'; refuses comment 'a word alone on its line'
-put $h/nn/a.hpp '/// What it is for.\n/// first\n// What\n// it\nint x;';   accepts comment
+put $h/nn/a.hpp '/// What it holds for two\n/// ranks\n/// and why.';    refuses comment 'a word alone on its line'
+put $h/nn/a.hpp '/// What it is for.\n/// first\n// What\n// it\nint x;'; accepts comment
 
 if command -v clang-format-14 >/dev/null || [[ -x $root/build/venv/bin/clang-format ]]; then
   cp "$root/.clang-format" "$tree/"

@@ -45,6 +45,13 @@ again = train("merged", steps=0, **sizes | {"from": "runs/tuned.data/model"})
 expect(again["model"] == alone["model"] and again["held_out_first"] != alone["held_out_last"], again)
 expect(abs(again["held_out_first"] - tuned["data"]["held_out_last"]) < 1e-6, (again, tuned))
 
+# A DeepSeek trains and writes its files, which give the same loss again; its experts are dealt out.
+deepseek = {"model": "deepseek", "heads": 2, "layers": 2, "experts": 4, "dropout": None}
+alone = train("deepseek", ranks=1, precision="fp32", **deepseek)
+expect(alone["model"].startswith("nn::deepseek{") and ".experts = 4" in alone["model"], alone["model"])
+again = train("deepseek.again", parallel="expert", steps=0, **sizes | {"from": "runs/deepseek/model"})
+expect(abs(again["held_out_last"] - alone["held_out_last"]) < 1e-6, again)
+
 # A GPT with dropout, and one without.
 gpt = train("gpt", layers=1)
 for more, words in (({}, ".dropout = 0.1"), ({"dropout": 0.2}, ".dropout = 0.2")):
@@ -61,9 +68,10 @@ def refuses(what, *words, **options):
 
 
 model = sizes | {"from": "runs/gpt/model"}
-refuses("an unknown model", "--model is \"bert\"", "gpt or llama", model="bert")
+refuses("an unknown model", "--model is \"bert\"", "gpt, llama or deepseek", model="bert")
 refuses("grouped keys of a gpt", "--kv-heads", "--model llama", kv_heads=1)
 refuses("experts of a llama", "--experts", "--model gpt", experts=2, **llama)
+refuses("a balance loss of a deepseek", "--balance", "--model gpt", balance=0.1, **deepseek)
 refuses("dropout of a llama", "--dropout", "--model gpt", **llama | {"dropout": 0.1})
 refuses("keys that do not fit", "4 heads, 3 key heads", **llama | {"kv_heads": 3})
 refuses("sizes beside files", "--layers", "--from", **model | {"layers": 2})

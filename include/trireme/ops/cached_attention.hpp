@@ -16,9 +16,8 @@ namespace trireme::ops {
 template <class Space>
 struct cached_attention_on {};
 
-/// Shapes   y (B*T, C) and qkv (B*T, 3C), of which row `row` of each sample is written and read; kept (B*P, 2C): of
-/// each
-///          sample P rows of keys and values, of which the first `count` are seen, in any order.
+/// Shapes   y (B*T, C) and qkv (B*T, 3C), of which row `row` of each sample is written and read; kept (B*P, 2C): P rows
+///          of keys and values of each sample, of which the first `count` are seen, in any order.
 /// Bytes    scratch: `count` numbers of the accumulate type.
 /// Numerics as attention's, softmax and sums in the accumulate type, but sums in another order.
 /// Threads  one caller an arena.
