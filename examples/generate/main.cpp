@@ -1,10 +1,11 @@
-// generate DIR [--prompt TEXT] [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--seed S]
+// generate DIR [--prompt TEXT] [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--seed S] [--tokenizer FILE]
 //
-// Continues a text by N tokens (200) with the model in DIR, which lies there in Hugging Face's files (config.json and
-// model.safetensors, or an index of several): what scripts/train leaves in RUN/model, say. Each token is drawn at
-// temperature T (0.7; 0 takes the likeliest), from the K likeliest ones (0: all) and of these from the likeliest that
-// have the probability P together (1). Keys and values of the tokens so far are kept, so that each is computed once.
-// Tokens are bytes.
+// Continues a text by N tokens (200) with the model in DIR (GPT-2, Llama, Qwen 2 and 3, Mistral, DeepSeek V3), which
+// lies there in Hugging Face's files (config.json and model.safetensors, or an index of several): what scripts/train
+// leaves in RUN/model, say. Each token is drawn at temperature T (0.7; 0 takes the likeliest), from the K likeliest
+// ones (0: all) and of these from the likeliest that have the probability P together (1). Keys and values of the tokens
+// so far are kept, so that each is computed once. Tokens are those of FILE, a tokenizer.json; without it those of the
+// one in DIR, and if there is none, bytes.
 //
 // If DIR is -, it first trains a tiny model on a line of its own and writes it to ./model.
 //
@@ -13,11 +14,15 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
+#include "words.hpp"
+
+#include "trireme/nn/deepseek_files.hpp"
 #include "trireme/nn/one_of.hpp"
 #include "trireme/train/generate.hpp"
 #include "trireme/train/pretrained.hpp"
@@ -27,24 +32,17 @@ using namespace trireme;
 
 namespace {
 
-using language_model = nn::one_of<nn::gpt, nn::llama>;
+using language_model = nn::one_of<nn::gpt, nn::llama, nn::deepseek>;
 
 language_model read_model(std::string const& directory) {
-  if (nn::model_type_in(directory).starts_with("gpt")) return {nn::read_description<nn::gpt>(directory)};
+  auto const type = nn::model_type_in(directory);
+  if (type.starts_with("gpt")) return {nn::read_description<nn::gpt>(directory)};
+  if (type.starts_with("deepseek")) return {nn::read_description<nn::deepseek>(directory)};
   return {nn::read_description<nn::llama>(directory)};
 }
 
-/// What tokens are: here bytes. A tokenizer would take the place of these two functions.
-std::vector<std::int32_t> encode(std::string_view text) {
-  std::vector<std::int32_t> tokens;
-  for (auto const letter : text) tokens.push_back(static_cast<unsigned char>(letter));
-  return tokens;
-}
-std::string decode(std::int32_t token) { return {static_cast<char>(static_cast<unsigned char>(token))}; }
-constexpr std::int64_t vocabulary = 256;
-
 struct options {
-  std::string directory, prompt = "The ";
+  std::string directory, prompt = "The ", tokenizer;
   std::int64_t tokens = 200;
   drawing how{.temperature = 0.7};
 };
@@ -70,6 +68,8 @@ options parse(std::vector<std::string_view> const& given) {
     if (++i == given.size()) throw config_error(text(name, " needs a value"));
     if (name == "--prompt")
       out.prompt = given[i];
+    else if (name == "--tokenizer")
+      out.tokenizer = given[i];
     else if (name == "--tokens")
       out.tokens = number<std::int64_t>(name, given[i]);
     else if (name == "--temperature")
@@ -114,6 +114,8 @@ void run(options given) {
     write_model();
     given.directory = "model";
   }
+  auto const beside = given.directory + "/tokenizer.json";
+  words vocabulary(given.tokenizer.empty() && std::filesystem::exists(beside) ? beside : given.tokenizer);
   auto const model = read_model(given.directory);
   comm::self_world world;
   // Nothing is trained, so that there are no gradients.
@@ -122,13 +124,13 @@ void run(options given) {
   auto const context = model.with([](auto const& each) { return each.context; });
   std::printf("%s", given.prompt.c_str());
   generate(
-      trainer, encode(given.prompt), given.tokens, context, given.how,
-      [](std::int32_t token) {
-        std::printf("%s", decode(token).c_str());
+      trainer, vocabulary.encode(given.prompt), given.tokens, context, given.how,
+      [&](std::int32_t token) {
+        std::fputs(vocabulary.add(token).c_str(), stdout);
         std::fflush(stdout);
         return true;
       },
-      vocabulary);
+      vocabulary.count());
   std::printf("\n");
 }
 
