@@ -17,7 +17,7 @@
 #
 # The interpreter is $TRIREME_PYTHON, else build/venv/bin/python; if that lacks, build/venv is made and the newest torch
 # is installed there.
-# targets: none
+# targets: benchmark_gpt_step
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 source "$root/scripts/install.bash"
