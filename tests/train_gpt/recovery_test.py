@@ -20,7 +20,7 @@ def training_since(name, since, process, seconds=60):
 
 
 def ended(process, name, code=0):
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=300)
     expect(process.returncode == code, "%s ended with %d: %s" % (name, process.returncode, err.decode()))
     return err.decode(errors="replace")
 

@@ -126,7 +126,7 @@ for most, code in ((100, 0), (1, 1)):
     before = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1 << 20, before[1]))
     begun = heartbeat(name)["step"]
-    wait_for(lambda: heartbeat(name)["step"] >= begun + 120, process)
+    wait_for(lambda: heartbeat(name)["step"] >= begun + 120, process, seconds=300)
     if process.poll() is None:
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, before)
     _, err = process.communicate(timeout=120)
