@@ -23,9 +23,9 @@ set(TRIREME_RUN_ENVIRONMENT
   OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_plm=isolated
   TRIREME_SOURCE_DIR=${PROJECT_SOURCE_DIR} TRIREME_BINARY_DIR=${PROJECT_BINARY_DIR})
 
-# trireme_uses_mpi(result file): whether a source asks for the MPI communicator.
-function(trireme_uses_mpi result file)
-  file(STRINGS ${file} lines REGEX "^ *#include [\"<](trireme/comm/mpi\\.hpp|mpi\\.h)[\">]")
+# trireme_includes(result file headers): whether a source includes one of some headers, a regular expression.
+function(trireme_includes result file headers)
+  file(STRINGS ${file} lines REGEX "^ *#include [\"<](${headers})[\">]")
   set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   if(lines)
     set(${result} TRUE PARENT_SCOPE)
@@ -34,27 +34,16 @@ function(trireme_uses_mpi result file)
   endif()
 endfunction()
 
-# trireme_uses_torch(result file): whether a source asks for LibTorch.
-function(trireme_uses_torch result file)
-  file(STRINGS ${file} lines REGEX "^ *#include [\"<](trireme/interop/torch[a-z_]*\\.hpp|torch/[a-z_]+\\.h)[\">]")
-  set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
-  if(lines)
-    set(${result} TRUE PARENT_SCOPE)
-  else()
-    set(${result} FALSE PARENT_SCOPE)
-  endif()
-endfunction()
-
-# trireme_uses_utf8proc(result file): whether a source asks for tokenizers.
-function(trireme_uses_utf8proc result file)
-  file(STRINGS ${file} lines REGEX "^ *#include [\"<](trireme/formats/tokenizer\\.hpp|utf8proc\\.h)[\">]")
-  set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
-  if(lines)
-    set(${result} TRUE PARENT_SCOPE)
-  else()
-    set(${result} FALSE PARENT_SCOPE)
-  endif()
-endfunction()
+# trireme_uses_LIBRARY(result file): whether a source asks for the MPI communicator, for LibTorch, or for tokenizers.
+macro(trireme_uses_mpi result file)
+  trireme_includes(${result} ${file} "trireme/comm/mpi\\.hpp|mpi\\.h")
+endmacro()
+macro(trireme_uses_torch result file)
+  trireme_includes(${result} ${file} "trireme/interop/torch[a-z_]*\\.hpp|torch/[a-z_]+\\.h")
+endmacro()
+macro(trireme_uses_utf8proc result file)
+  trireme_includes(${result} ${file} "trireme/formats/tokenizer\\.hpp|utf8proc\\.h")
+endmacro()
 
 # trireme_directives(result key file): the values of the lines `// test-KEY: value` of a source, or `# test-KEY: value` of
 # a script.
