@@ -57,11 +57,10 @@ need_mpich() {
   need mpicxx.mpich libmpich-dev
 }
 
-# cores: how many builds to run at once; a compiler process of this library may take 2 GB.
+# cores: how many builds to run at once; a compiler process of this library may take 3 GB.
 cores() {
-  local memory_gb
-  memory_gb=$(awk '/MemAvailable/ { print int($2 / 2000000) }' /proc/meminfo)
-  local n
+  local fit n
+  fit=$(awk '/MemAvailable/ { print int($2 / 3000000) }' /proc/meminfo)
   n=$(nproc)
-  echo $((memory_gb < 1 ? 1 : memory_gb < n ? memory_gb : n))
+  echo $((fit < 1 ? 1 : fit < n ? fit : n))
 }

@@ -25,6 +25,7 @@ endforeach()
 if(TRIREME_CLANG AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   # One unit that holds everything, and the instantiations that the examples ask for.
   file(GLOB programs CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.cpp ${PROJECT_SOURCE_DIR}/examples/*/*.cpp)
+  list(FILTER programs EXCLUDE REGEX "presets_(bf|fp)16\\.cpp$")  # the instantiations of fp32 once more
   list(APPEND programs ${PROJECT_SOURCE_DIR}/include/trireme/trireme.hpp)
   foreach(program IN LISTS programs)
     cmake_path(RELATIVE_PATH program BASE_DIRECTORY ${PROJECT_SOURCE_DIR}/examples OUTPUT_VARIABLE name)

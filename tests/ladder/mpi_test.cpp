@@ -1,3 +1,4 @@
+// test-alone: scripts/two_hosts_test.sh runs it
 // test-ranks: 1 2 3 4
 // test-timeout: 300
 // test-mpich: 2 3

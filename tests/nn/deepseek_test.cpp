@@ -1,3 +1,4 @@
+// test-sanitize: none
 #include "trireme/nn/deepseek.hpp"
 
 #include <cstdint>

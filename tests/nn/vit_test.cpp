@@ -1,3 +1,4 @@
+// test-sanitize: none
 #include "trireme/nn/vit.hpp"
 
 #include <cmath>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "../support/golden.hpp"
+#include "../support/planned_activations.hpp"
 #include "../support/sentence.hpp"
 #include "../support/training.hpp"
 #include "../watchdog.hpp"
@@ -15,7 +17,6 @@
 #include "trireme/parallel/schedules/schedules.hpp"
 #include "trireme/parallel/tensor.hpp"
 #include "trireme/testing/gradient_check.hpp"
-#include "trireme/train/plan.hpp"
 
 using namespace trireme;
 
@@ -80,15 +81,7 @@ TEST_CASE("a vision transformer trains under data, zero, tensor and pipeline as 
 TEST_CASE("a plan of a vision transformer says what its training takes", "[nn]") {
   watchdog dog("plan");
   auto const data = pictures{}.all();
-  auto const taken = [&](auto& world, auto const& policy) {
-    auto trainer = make_trainer(small, optim::adamw{}, world, policy);
-    auto const planned = plan(trainer, data, {.samples = 6, .micro_batches = 2}).memory.activations;
-    trainer.fit(data, {.steps = 2, .batch = 6, .micro_batches = 2});
-    if (world.rank() == 0) CHECK(planned == static_cast<std::int64_t>(trainer.engine().peak_bytes()));
-  };
-  comm::self_world self;
-  taken(self, parallel::data{});
-  launch(comm::threads{.ranks = 2}, [&](auto& world) { taken(world, parallel::tensor{}); });
+  check_planned_activations(small, data);
 }
 
 TEST_CASE("a vision transformer names a class for each image", "[nn]") {

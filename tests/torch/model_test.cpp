@@ -1,3 +1,4 @@
+// test-alone: against_ddp_test.py runs it
 // test-timeout: 240
 #include "trireme/interop/torch.hpp"
 

@@ -1,3 +1,4 @@
+// test-alone: its compiler takes 3.4 GB
 // test-sanitize: none
 
 // The rules on combinations: the page that lists them is fresh, and what they let through trains as serial does.

@@ -1,3 +1,4 @@
+// test-sanitize: none
 // test-timeout: 120
 #include <cmath>
 #include <string>

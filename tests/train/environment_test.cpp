@@ -1,3 +1,4 @@
+// test-sanitize: none
 #include "trireme/train/environment.hpp"
 
 #include <cstdlib>
