@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 6ea05aa82f46991043546d572ff8989c5fcb1565e2e7734106e567db2cc7a888
+// SHA-256 of the sources: 30d24069fe8d664890bacb46ae6b907e07b54b2d195dc3ef2370f9dbd337a4c4
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10243,6 +10243,10 @@ struct visits_no_buffers {
   template <class Values>
   void operator()(char const*, Values) const {}
 };
+struct visits_no_unit_buffers {
+  template <class Values>
+  void operator()(char const*, Values, std::int64_t) const {}
+};
 
 }  // namespace detail
 
@@ -10302,6 +10306,14 @@ concept has_model_predict = requires(M& model, samples const& batch) {
 /// visit_buffers(visit) calls visit(name, values) for each, in a stable order.
 template <class M>
 concept has_buffers = requires(M& model, detail::visits_no_buffers visit) {
+  model.visit_buffers(visit);
+};
+
+/// A staged model with buffers: visit_buffers(visit) calls visit(name, values, unit) for each, in a stable order, with
+/// the number of the unit whose forward changes it. Every rank has memory for all of them. Those of the first rank that
+/// has the unit become everybody's when the buffers of a plain model would; see plain_model.
+template <class M>
+concept has_unit_buffers = staged_model<M> && requires(M const& model, detail::visits_no_unit_buffers visit) {
   model.visit_buffers(visit);
 };
 
@@ -34340,6 +34352,10 @@ class unit_chunks {
   [[nodiscard]] std::vector<unit_chunk>& chunks() noexcept { return chunks_; }
   [[nodiscard]] unit_chunk& chunk(int number) noexcept { return chunks_[static_cast<std::size_t>(number)]; }
 
+  /// Whether a unit of the model lies here.
+  [[nodiscard]] bool has(std::int64_t number) const noexcept {
+    return std::find(numbers_.begin(), numbers_.end(), number) != numbers_.end();
+  }
   /// What to call a unit: its number in the model, and parameters of it.
   [[nodiscard]] std::string name_of(std::size_t unit) const {
     auto out = text("unit ", numbers_[unit]);
@@ -34544,6 +34560,9 @@ class staged_engine {
 
   /// Where each unit's uses end.
   [[nodiscard]] std::vector<int> const& unit_ends() const noexcept { return units_.ends(); }
+
+  /// Whether a unit of the model, by its number, lies here.
+  [[nodiscard]] bool has_unit(std::int64_t number) const noexcept { return units_.has(number); }
 
   [[nodiscard]] parallel::stage_seat const& seat() const noexcept { return programs_.seat(); }
 
@@ -34897,6 +34916,7 @@ class placed_model {
       : world_(world),
         grid_(parallel, world),
         axes_(parallel, grid_),
+        buffers_of_(with_unit_buffers(model)),
         engine_(make_engine(std::forward<GivenModel>(model))),
         exchange_(make_exchange(parallel, compression, wishes)) {
     if constexpr (staged && gathers) engine_.values_pass();
@@ -34931,9 +34951,20 @@ class placed_model {
     }
   }
 
-  /// Collective. Makes the buffers of a plain model the same on all ranks, as the model says.
+  /// Collective. Makes the buffers of a model the same on all ranks: of a plain one as it says, of a staged one those
+  /// of the first rank that has the unit.
   void share_buffers() {
-    if constexpr (has_buffers<Model>) {
+    if constexpr (has_unit_buffers<Model>) {
+      std::vector<std::int64_t> roots;
+      buffers_of_.visit_buffers([&](auto const&, auto const&, std::int64_t unit) {
+        roots.push_back(engine_.has_unit(unit) ? world_.rank() : world_.size());
+      });
+      if (roots.empty()) return;
+      world_.all_reduce(tensor_view<std::int64_t>(roots), reduction::min{});
+      auto root = roots.begin();
+      buffers_of_.visit_buffers(
+          [&](auto const&, auto values, std::int64_t) { world_.broadcast(values, static_cast<int>(*root++)); });
+    } else if constexpr (has_buffers<Model>) {
       constexpr bool mean = [] {
         if constexpr (requires { Model::buffers; }) return Model::buffers == shared_buffers::mean;
         return false;
@@ -34950,12 +34981,15 @@ class placed_model {
   /// What is kept besides parameters; see contract/state.hpp.
   template <class F>
   void visit_state([[maybe_unused]] state_scope scope, [[maybe_unused]] F&& f) {
-    if constexpr (has_buffers<Model>) {
-      if (scope == state_scope::answered && world_.rank() != 0) return;
-      engine_.visit_buffers([&](auto const& name, auto values) {
-        parameter_info const info{.name = name, .extents = values.extents()};
-        f(text("buffer/", name), state_place{info}, values.flat(0, values.size()));
-      });
+    if (scope == state_scope::answered && world_.rank() != 0) return;
+    [[maybe_unused]] auto const show = [&](auto const& name, auto values) {
+      parameter_info const info{.name = name, .extents = values.extents()};
+      f(text("buffer/", name), state_place{info}, values.flat(0, values.size()));
+    };
+    if constexpr (has_unit_buffers<Model>) {
+      buffers_of_.visit_buffers([&](auto const& name, auto values, std::int64_t) { show(name, values); });
+    } else if constexpr (has_buffers<Model>) {
+      engine_.visit_buffers(show);
     }
   }
 
@@ -35064,6 +35098,17 @@ class placed_model {
   static constexpr bool gathers = data_axis::parameters == distribution::shard;
   using axes_type = detail::placed_axes<Env, Comm, parallel::mesh_of_t<Parallel>>;
   static constexpr bool has_stages = !axes_type::stages.empty();
+
+  struct no_buffers {};
+  using with_buffers = std::conditional_t<has_unit_buffers<Model>, std::remove_cvref_t<Model>, no_buffers>;
+  template <class GivenModel>
+  static with_buffers with_unit_buffers([[maybe_unused]] GivenModel const& model) {
+    if constexpr (has_unit_buffers<Model>) {
+      return model;
+    } else {
+      return {};
+    }
+  }
 
   // Where several ranks come to the same losses the first of them tells them.
   [[nodiscard]] loss_sum told(loss_sum const& own) const {
@@ -35191,6 +35236,7 @@ class placed_model {
   Comm& world_;
   parallel::grid<Comm> grid_;
   axes_type axes_;
+  [[no_unique_address]] with_buffers buffers_of_;
   engine_type engine_;
   exchange_type exchange_;
 };
@@ -35515,6 +35561,10 @@ class basic_trainer {
   /// that of the first of them. Under parallel::data moments go with parameters. Where parameters are sharded there are
   /// no copies, and nothing is sent.
   void broadcast();
+
+  /// Collective. Makes the model's buffers the same on all ranks, as fit(), evaluate(), save() and state_hash() do by
+  /// themselves: for predict() after steps of your own.
+  void share_buffers() { run_.model.share_buffers(); }
 
   /// Calls f(step_report const&) on every rank after each step.
   void on_step(std::function<void(step_report const&)> f) { step_calls_.push_back(std::move(f)); }

@@ -34,8 +34,28 @@ Sequential some_children(bool tied = true) {
   return net;
 }
 
+/// Batch normalisations that are a unit, part of one, and the last part of one. (Layers before them have no bias: its
+/// gradient is zero but for rounding, which Adam would make large.)
+Sequential some_norms() {
+  using torch::nn::BatchNorm1d;
+  using options = torch::nn::BatchNormOptions;
+  auto const linear = [](int from, int to) { return Linear(torch::nn::LinearOptions(from, to).bias(false)); };
+  Sequential net(linear(4, 6), BatchNorm1d(6), torch::nn::Tanh(), linear(6, 6), BatchNorm1d(options(6).affine(false)),
+                 torch::nn::Tanh(), linear(6, 1), BatchNorm1d(options(1).affine(false).momentum(0.3)));
+  fill(*net, 3);
+  torch::NoGradGuard const guard;
+  net[1]->parameters().front().add_(1);
+  return net;
+}
+Sequential made_of(std::string const& net) { return net == "norms" ? some_norms() : some_children(net == "tied"); }
+Tensor buffers_of(torch::nn::Module const& module) {
+  std::vector<Tensor> rows{torch::zeros({1}, at::kDouble)};
+  for (auto const& each : module.buffers()) rows.push_back(each.flatten().to(at::kDouble));
+  return torch::cat(rows);
+}
+
 struct outcome {
-  Tensor values{}, predicted{};
+  Tensor values{}, predicted{}, buffers{};
   std::vector<double> losses{}, norms{};
   std::vector<bool> skipped{};
   double evaluated = 0;
@@ -46,13 +66,13 @@ struct run_of {
   std::int64_t micro_batches = 4;
   std::int64_t stop = -1;
   std::string save{}, load{};
-  bool tied = true;
+  std::string net = "tied";
 };
 template <class... Policies>
 std::vector<outcome> trained(run_of const& run, Policies const&... policies) {
   auto const data = samples_of_a_plane();
   return on_ranks<outcome>(run.ranks, [&](auto& world) {
-    auto net = some_children(run.tied);
+    auto net = made_of(run.net);
     auto trainer = make_trainer(interop::torch_sequential(net, torch::nn::MSELoss()),
                                 optim::adamw{.learning_rate = 2e-2}, world, policies...);
     outcome found;
@@ -69,7 +89,7 @@ std::vector<outcome> trained(run_of const& run, Policies const&... policies) {
     interop::take_values(trainer, net);
     net->eval();
     torch::NoGradGuard const guard;
-    found.values = values_of(*net), found.predicted = torch::empty({5, 1});
+    found.values = values_of(*net), found.buffers = buffers_of(*net), found.predicted = torch::empty({5, 1});
     std::copy_n(out.span().data(), 5, found.predicted.data_ptr<float>());
     if (out.extents() != shape{5, 1} || distance(found.predicted, net->forward(x)) > 0.05)
       throw std::runtime_error("the module has other values than the trainer");
@@ -104,7 +124,7 @@ TEST_CASE("a sequence of units is trained as torch's own loop trains it", "[torc
 TEST_CASE("zero<3> trains a sequence to the bits of data", "[torch]") {
   auto const serial = trained({});
   for (int const ranks : {2, 4}) {
-    run_of const run{.ranks = ranks, .micro_batches = ranks, .tied = false};
+    run_of const run{.ranks = ranks, .micro_batches = ranks, .net = "untied"};
     auto const data = trained(run), sharded = trained(run, parallel::zero<3>{}),
                small = trained(run, parallel::zero<3>{.bucket_bytes = 64});
     for (auto const& each : sharded) CHECK(each.hash == data[0].hash);
@@ -153,7 +173,7 @@ TEST_CASE("a pipeline of a sequence's children trains as one rank does", "[torch
 }
 
 TEST_CASE("a sequence of units in bf16 and fp16, and a run that goes on", "[torch]") {
-  run_of const run{.ranks = 2, .micro_batches = 2, .tied = false};
+  run_of const run{.ranks = 2, .micro_batches = 2, .net = "untied"};
   auto const whole = trained(run, parallel::zero<3>{}), narrow = trained(run, precision::bf16{}, parallel::zero<3>{});
   CHECK(narrow[0].hash == trained(run, precision::bf16{})[0].hash);
   CHECK(narrow[0].hash != whole[0].hash);
@@ -174,6 +194,69 @@ TEST_CASE("a sequence of units in bf16 and fp16, and a run that goes on", "[torc
   auto const stages = trained({2}, searching, parallel::pipeline<schedule::one_f_one_b>{});
   CHECK(stages[1].skipped == stages[0].skipped);
   CHECK(stages[0].hash == trained({1}, searching)[0].hash);
+}
+
+TEST_CASE("running statistics of a sequence are trained, kept and used as torch's own loop does it", "[torch]") {
+  for (std::int64_t const micro_batches : {1, 4}) {
+    auto const ours = trained({.micro_batches = micro_batches, .net = "norms"});
+    auto net = some_norms();
+    torch::optim::AdamW optimizer(net->parameters(),
+                                  torch::optim::AdamWOptions(2e-2).weight_decay(optim::adamw{}.weight_decay));
+    auto const data = samples_of_a_plane();
+    trireme::data::loader batches(data, {.batch = 16, .micro_batches = micro_batches, .seed = 0});
+    for (int step = 0; step < 40; ++step) {
+      optimizer.zero_grad();
+      for (auto const& batch : batches.next().micro_batches) {
+        auto const loss = torch::mse_loss(net->forward(interop::detail::tensor_of(batch.inputs)),
+                                          interop::detail::tensor_of(batch.targets));
+        (loss / static_cast<double>(micro_batches)).backward();
+      }
+      optimizer.step();
+    }
+    CHECK(distance(ours[0].values, values_of(*net)) < 1e-3);
+    CHECK(distance(ours[0].buffers, buffers_of(*net)) < 1e-3);
+    CHECK(net[1]->buffers().back().item<std::int64_t>() == 40 * micro_batches);  // once a micro-batch
+    net->eval();
+    torch::NoGradGuard const guard;
+    CHECK(distance(ours[0].predicted, net->forward(numbers({5, 4}, 2))) < 1e-3);
+  }
+}
+
+TEST_CASE("ranks have the running statistics of a sequence as one rank has them", "[torch]") {
+  run_of run{.net = "norms"};
+  auto const serial = trained(run);
+  auto const counted = [](outcome const& it) { return it.buffers[it.buffers.numel() - 1].item<double>(); };
+  auto const same = [](std::vector<outcome> const& all, outcome const& as) {
+    for (auto const& each : all) {
+      CHECK(each.hash == as.hash);
+      CHECK(each.values.equal(as.values));
+      CHECK(each.buffers.equal(as.buffers));
+      CHECK(each.predicted.equal(as.predicted));
+      CHECK(each.evaluated == as.evaluated);
+    }
+  };
+  scratch folder;
+  run.ranks = 2, run.stop = 12, run.save = folder.path();
+  trained(run, parallel::pipeline<schedule::one_f_one_b>{});
+  run.stop = -1, run.save.clear(), run.load = folder.path();
+  same(trained(run, parallel::pipeline<schedule::interleaved>{.chunks = 2}), serial[0]);
+  run.load.clear();
+  same(trained(run, parallel::pipeline<schedule::one_f_one_b>{}), serial[0]);
+  auto const halves = trained(run, parallel::pipeline<schedule::zb_h1>{});
+  for (auto const& each : halves) CHECK(distance(each.buffers, serial[0].buffers) < 1e-3);
+  // The first rank that has a unit says what they are; with dual_pipe it has seen every other micro-batch.
+  auto const twice = trained(run, parallel::pipeline<schedule::dual_pipe>{});
+  for (auto const& each : twice) CHECK(each.buffers.equal(twice[0].buffers));
+  CHECK(counted(twice[0]) == 80);
+  run.micro_batches = 2;
+  auto const data = trained(run);
+  CHECK(counted(data[0]) == 40);
+  same(trained(run, parallel::zero<3>{}), data[0]);
+  run.ranks = 4, run.micro_batches = 4;
+  auto const both =
+      trained(run, parallel::mesh{parallel::zero<1>{}, parallel::pipeline<schedule::one_f_one_b>{.stages = 2}});
+  for (auto const& each : both) CHECK(each.buffers.equal(both[0].buffers));
+  CHECK(counted(both[3]) == 80);
 }
 
 TEST_CASE("a sequence's parameters have memory only while their unit runs", "[torch]") {
@@ -207,9 +290,10 @@ TEST_CASE("what is no sequence of units is refused", "[torch]") {
     });
   };
   torch::nn::MSELoss const loss;
-  CHECK(sentence(Sequential(Linear(4, 4), torch::nn::BatchNorm1d(4)), loss) ==
-        "trireme::interop::torch_sequential: \"1.running_mean\" is a buffer, which a model of units does not share "
-        "between ranks; use a normalisation without one (GroupNorm, LayerNorm), or torch_model");
+  torch::nn::BatchNorm1d const norm(torch::nn::BatchNormOptions(4).affine(false));
+  CHECK(sentence(Sequential(Linear(4, 4), norm, Linear(4, 4), norm), loss) ==
+        "trireme::interop::torch_sequential: buffer \"1.running_mean\" belongs to several units, which may lie on "
+        "different ranks; give each layer its own, or use torch_model");
   CHECK(sentence(Sequential(torch::nn::Tanh()), loss) ==
         "trireme::interop::torch_sequential: the module has no parameters, so there is nothing to train");
   Sequential wide(Linear(4, 4));

@@ -213,6 +213,10 @@ struct visits_no_buffers {
   template <class Values>
   void operator()(char const*, Values) const {}
 };
+struct visits_no_unit_buffers {
+  template <class Values>
+  void operator()(char const*, Values, std::int64_t) const {}
+};
 
 }  // namespace detail
 
@@ -272,6 +276,14 @@ concept has_model_predict = requires(M& model, samples const& batch) {
 /// visit_buffers(visit) calls visit(name, values) for each, in a stable order.
 template <class M>
 concept has_buffers = requires(M& model, detail::visits_no_buffers visit) {
+  model.visit_buffers(visit);
+};
+
+/// A staged model with buffers: visit_buffers(visit) calls visit(name, values, unit) for each, in a stable order, with
+/// the number of the unit whose forward changes it. Every rank has memory for all of them. Those of the first rank that
+/// has the unit become everybody's when the buffers of a plain model would; see plain_model.
+template <class M>
+concept has_unit_buffers = staged_model<M> && requires(M const& model, detail::visits_no_unit_buffers visit) {
   model.visit_buffers(visit);
 };
 

@@ -60,27 +60,7 @@ class torch_module_model {
   }
   template <class Visit>
   void visit_buffers(Visit&& visit) {
-    for (auto const& each : state_->buffers) {
-      auto const& name = each.name;
-      switch (each.tensor.scalar_type()) {
-        case at::kFloat:
-          visit(name.c_str(), detail::view_of<float>(each.tensor));
-          break;
-        case at::kDouble:
-          visit(name.c_str(), detail::view_of<double>(each.tensor));
-          break;
-        case at::kLong:
-          visit(name.c_str(), detail::view_of<std::int64_t>(each.tensor));
-          break;
-        case at::kInt:
-          visit(name.c_str(), detail::view_of<std::int32_t>(each.tensor));
-          break;
-        default:
-          throw config_error(text("trireme::interop::torch_model: buffer \"", name, "\" has elements of ",
-                                  c10::toString(each.tensor.scalar_type()),
-                                  "; supported are Float, Double, Long and Int"));
-      }
-    }
+    for (auto const& each : state_->buffers) detail::show_buffer("torch_model", each, visit);
   }
   [[nodiscard]] bool frozen(std::string_view name) const {
     for (auto const& each : state_->parameters) {

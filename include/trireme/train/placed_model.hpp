@@ -65,6 +65,7 @@ class placed_model {
       : world_(world),
         grid_(parallel, world),
         axes_(parallel, grid_),
+        buffers_of_(with_unit_buffers(model)),
         engine_(make_engine(std::forward<GivenModel>(model))),
         exchange_(make_exchange(parallel, compression, wishes)) {
     if constexpr (staged && gathers) engine_.values_pass();
@@ -99,9 +100,20 @@ class placed_model {
     }
   }
 
-  /// Collective. Makes the buffers of a plain model the same on all ranks, as the model says.
+  /// Collective. Makes the buffers of a model the same on all ranks: of a plain one as it says, of a staged one those
+  /// of the first rank that has the unit.
   void share_buffers() {
-    if constexpr (has_buffers<Model>) {
+    if constexpr (has_unit_buffers<Model>) {
+      std::vector<std::int64_t> roots;
+      buffers_of_.visit_buffers([&](auto const&, auto const&, std::int64_t unit) {
+        roots.push_back(engine_.has_unit(unit) ? world_.rank() : world_.size());
+      });
+      if (roots.empty()) return;
+      world_.all_reduce(tensor_view<std::int64_t>(roots), reduction::min{});
+      auto root = roots.begin();
+      buffers_of_.visit_buffers(
+          [&](auto const&, auto values, std::int64_t) { world_.broadcast(values, static_cast<int>(*root++)); });
+    } else if constexpr (has_buffers<Model>) {
       constexpr bool mean = [] {
         if constexpr (requires { Model::buffers; }) return Model::buffers == shared_buffers::mean;
         return false;
@@ -118,12 +130,15 @@ class placed_model {
   /// What is kept besides parameters; see contract/state.hpp.
   template <class F>
   void visit_state([[maybe_unused]] state_scope scope, [[maybe_unused]] F&& f) {
-    if constexpr (has_buffers<Model>) {
-      if (scope == state_scope::answered && world_.rank() != 0) return;
-      engine_.visit_buffers([&](auto const& name, auto values) {
-        parameter_info const info{.name = name, .extents = values.extents()};
-        f(text("buffer/", name), state_place{info}, values.flat(0, values.size()));
-      });
+    if (scope == state_scope::answered && world_.rank() != 0) return;
+    [[maybe_unused]] auto const show = [&](auto const& name, auto values) {
+      parameter_info const info{.name = name, .extents = values.extents()};
+      f(text("buffer/", name), state_place{info}, values.flat(0, values.size()));
+    };
+    if constexpr (has_unit_buffers<Model>) {
+      buffers_of_.visit_buffers([&](auto const& name, auto values, std::int64_t) { show(name, values); });
+    } else if constexpr (has_buffers<Model>) {
+      engine_.visit_buffers(show);
     }
   }
 
@@ -232,6 +247,17 @@ class placed_model {
   static constexpr bool gathers = data_axis::parameters == distribution::shard;
   using axes_type = detail::placed_axes<Env, Comm, parallel::mesh_of_t<Parallel>>;
   static constexpr bool has_stages = !axes_type::stages.empty();
+
+  struct no_buffers {};
+  using with_buffers = std::conditional_t<has_unit_buffers<Model>, std::remove_cvref_t<Model>, no_buffers>;
+  template <class GivenModel>
+  static with_buffers with_unit_buffers([[maybe_unused]] GivenModel const& model) {
+    if constexpr (has_unit_buffers<Model>) {
+      return model;
+    } else {
+      return {};
+    }
+  }
 
   // Where several ranks come to the same losses the first of them tells them.
   [[nodiscard]] loss_sum told(loss_sum const& own) const {
@@ -359,6 +385,7 @@ class placed_model {
   Comm& world_;
   parallel::grid<Comm> grid_;
   axes_type axes_;
+  [[no_unique_address]] with_buffers buffers_of_;
   engine_type engine_;
   exchange_type exchange_;
 };

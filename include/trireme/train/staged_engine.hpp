@@ -75,6 +75,9 @@ class staged_engine {
   /// Where each unit's uses end.
   [[nodiscard]] std::vector<int> const& unit_ends() const noexcept { return units_.ends(); }
 
+  /// Whether a unit of the model, by its number, lies here.
+  [[nodiscard]] bool has_unit(std::int64_t number) const noexcept { return units_.has(number); }
+
   [[nodiscard]] parallel::stage_seat const& seat() const noexcept { return programs_.seat(); }
 
   /// Parameter values have changed: packed copies of them are stale.

@@ -186,6 +186,10 @@ class basic_trainer {
   /// no copies, and nothing is sent.
   void broadcast();
 
+  /// Collective. Makes the model's buffers the same on all ranks, as fit(), evaluate(), save() and state_hash() do by
+  /// themselves: for predict() after steps of your own.
+  void share_buffers() { run_.model.share_buffers(); }
+
   /// Calls f(step_report const&) on every rank after each step.
   void on_step(std::function<void(step_report const&)> f) { step_calls_.push_back(std::move(f)); }
   /// Ends fit() after the step in which any rank has asked for it: all ranks leave together. Safe in a signal handler

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_data_parallel.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 4b2c80e8a323eca9cb2afc22711fe1e467ff8cfc2434c528099444dac3ab5d98
+// SHA-256 of the sources: e5b70f2f0c8ca130229ba669d7d61692edb7bcf0a1df67e669dd56b13573fcc1
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -112,6 +112,27 @@ inline void expect_at(torch::Tensor const& parameter, void const* memory, std::s
 }
 [[nodiscard]] inline tensor_view<std::byte> bytes_of(torch::Tensor const& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), shape{static_cast<std::int64_t>(tensor.nbytes())}};
+}
+
+/// Calls visit(name, values) with a view of a buffer's own memory.
+/// Errors  config_error if its elements are not float, double, int64 or int32.
+template <class Visit>
+void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
+  auto const* const name = buffer.name.c_str();
+  switch (buffer.tensor.scalar_type()) {
+    case at::kFloat:
+      return visit(name, view_of<float>(buffer.tensor));
+    case at::kDouble:
+      return visit(name, view_of<double>(buffer.tensor));
+    case at::kLong:
+      return visit(name, view_of<std::int64_t>(buffer.tensor));
+    case at::kInt:
+      return visit(name, view_of<std::int32_t>(buffer.tensor));
+    default:
+      throw config_error(text("trireme::interop::", who, ": buffer \"", name, "\" has elements of ",
+                              c10::toString(buffer.tensor.scalar_type()),
+                              "; supported are Float, Double, Long and Int"));
+  }
 }
 
 /// Samples as a tensor, without a copy: valid as long as the samples are.

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_model.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 298c36edebf3a1eb30e01bdeaf5123bf6f2014503c821676660d9fc13a76e169
+// SHA-256 of the sources: 10f93c297de28827e3488d2e305c2ff5e720966cb2ccfd307230203a518e02d9
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -113,6 +113,27 @@ inline void expect_at(torch::Tensor const& parameter, void const* memory, std::s
 }
 [[nodiscard]] inline tensor_view<std::byte> bytes_of(torch::Tensor const& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), shape{static_cast<std::int64_t>(tensor.nbytes())}};
+}
+
+/// Calls visit(name, values) with a view of a buffer's own memory.
+/// Errors  config_error if its elements are not float, double, int64 or int32.
+template <class Visit>
+void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
+  auto const* const name = buffer.name.c_str();
+  switch (buffer.tensor.scalar_type()) {
+    case at::kFloat:
+      return visit(name, view_of<float>(buffer.tensor));
+    case at::kDouble:
+      return visit(name, view_of<double>(buffer.tensor));
+    case at::kLong:
+      return visit(name, view_of<std::int64_t>(buffer.tensor));
+    case at::kInt:
+      return visit(name, view_of<std::int32_t>(buffer.tensor));
+    default:
+      throw config_error(text("trireme::interop::", who, ": buffer \"", name, "\" has elements of ",
+                              c10::toString(buffer.tensor.scalar_type()),
+                              "; supported are Float, Double, Long and Int"));
+  }
 }
 
 /// Samples as a tensor, without a copy: valid as long as the samples are.
@@ -320,27 +341,7 @@ class torch_module_model {
   }
   template <class Visit>
   void visit_buffers(Visit&& visit) {
-    for (auto const& each : state_->buffers) {
-      auto const& name = each.name;
-      switch (each.tensor.scalar_type()) {
-        case at::kFloat:
-          visit(name.c_str(), detail::view_of<float>(each.tensor));
-          break;
-        case at::kDouble:
-          visit(name.c_str(), detail::view_of<double>(each.tensor));
-          break;
-        case at::kLong:
-          visit(name.c_str(), detail::view_of<std::int64_t>(each.tensor));
-          break;
-        case at::kInt:
-          visit(name.c_str(), detail::view_of<std::int32_t>(each.tensor));
-          break;
-        default:
-          throw config_error(text("trireme::interop::torch_model: buffer \"", name, "\" has elements of ",
-                                  c10::toString(each.tensor.scalar_type()),
-                                  "; supported are Float, Double, Long and Int"));
-      }
-    }
+    for (auto const& each : state_->buffers) detail::show_buffer("torch_model", each, visit);
   }
   [[nodiscard]] bool frozen(std::string_view name) const {
     for (auto const& each : state_->parameters) {

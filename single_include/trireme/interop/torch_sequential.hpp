@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_sequential.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: f7e96d6b7e4a7005a5c2190908fe5c39151b8fee8a9ff1fdd8a931d64406c440
+// SHA-256 of the sources: 419e8dfc9c683f6745dbf8178c301f015ec4df6f1468864ab409d4e7f46bbd25
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -114,6 +114,27 @@ inline void expect_at(torch::Tensor const& parameter, void const* memory, std::s
 }
 [[nodiscard]] inline tensor_view<std::byte> bytes_of(torch::Tensor const& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), shape{static_cast<std::int64_t>(tensor.nbytes())}};
+}
+
+/// Calls visit(name, values) with a view of a buffer's own memory.
+/// Errors  config_error if its elements are not float, double, int64 or int32.
+template <class Visit>
+void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
+  auto const* const name = buffer.name.c_str();
+  switch (buffer.tensor.scalar_type()) {
+    case at::kFloat:
+      return visit(name, view_of<float>(buffer.tensor));
+    case at::kDouble:
+      return visit(name, view_of<double>(buffer.tensor));
+    case at::kLong:
+      return visit(name, view_of<std::int64_t>(buffer.tensor));
+    case at::kInt:
+      return visit(name, view_of<std::int32_t>(buffer.tensor));
+    default:
+      throw config_error(text("trireme::interop::", who, ": buffer \"", name, "\" has elements of ",
+                              c10::toString(buffer.tensor.scalar_type()),
+                              "; supported are Float, Double, Long and Int"));
+  }
 }
 
 /// Samples as a tensor, without a copy: valid as long as the samples are.
@@ -307,11 +328,12 @@ class lent_memory {
   return parameter.numel() == 0 || parameter.storage().data_ptr().get() != nullptr;
 }
 
-/// Children [first, last) of a sequence, and their parameters: the first of them has some.
+/// Children [first, last) of a sequence, their parameters, of which the first child has some, and their buffers.
 struct sequence_part {
   std::size_t first = 0;
   std::size_t last = 0;
   std::vector<named_tensor> parameters{};
+  std::vector<named_tensor> buffers{};
 };
 
 /// A sequence and a loss, and how they come apart.
@@ -320,13 +342,14 @@ struct sequence {
 
   sequence(std::shared_ptr<torch::nn::SequentialImpl> of, loss_function l)
       : module(std::move(of)), loss(std::move(l)), children(module->begin(), module->end()) {
-    expect_no_buffers();
     auto const all = parameters_of(*module);
+    auto const buffers = buffers_of(*module);
     for (std::size_t child = 0; child < children.size(); ++child) {
       auto const own = children[child].ptr()->parameters();
       if (parts.empty() || (!own.empty() && !parts.back().parameters.empty())) parts.push_back({child, child});
       parts.back().last = child + 1;
       for (auto const& each : own) add(parts.back(), each, all);
+      for (auto const& each : children[child].ptr()->buffers()) add_buffer(each, buffers);
     }
     if (all.empty()) {
       throw config_error(
@@ -349,12 +372,20 @@ struct sequence {
   std::vector<sequence_part> parts{};
 
  private:
-  void expect_no_buffers() const {
-    auto const buffers = buffers_of(*module);
-    if (buffers.empty()) return;
-    throw config_error(text("trireme::interop::torch_sequential: \"", buffers.front().name,
-                            "\" is a buffer, which a model of units does not share between ranks; use a normalisation "
-                            "without one (GroupNorm, LayerNorm), or torch_model"));
+  void add_buffer(torch::Tensor const& tensor, std::vector<named_tensor> const& all) {
+    if (!tensor.defined()) return;  // a batch normalisation without running statistics has such buffers
+    auto const is_it = [&](auto const& each) { return each.tensor.is_same(tensor); };
+    auto const& own = parts.back().buffers;
+    if (std::any_of(own.begin(), own.end(), is_it)) return;
+    auto const& buffer = *std::find_if(all.begin(), all.end(), is_it);
+    for (auto const& part : parts) {
+      if (std::none_of(part.buffers.begin(), part.buffers.end(), is_it)) continue;
+      throw config_error(text("trireme::interop::torch_sequential: buffer \"", buffer.name,
+                              "\" belongs to several units, which may lie on different ranks; give each layer its "
+                              "own, or use torch_model"));
+    }
+    show_buffer("torch_sequential", buffer, [](auto const&, auto const&) {});  // throws what it refuses
+    parts.back().buffers.push_back(buffer);
   }
   // A tensor of several children has the first of its names in all of them.
   static void add(sequence_part& part, torch::Tensor const& tensor, std::vector<named_tensor> const& all) {
@@ -573,6 +604,18 @@ class torch_sequential_model {
     return costs;
   }
 
+  /// Running statistics, for example: in the module's own memory, all of them on every rank.
+  template <class Visit>
+  void visit_buffers(Visit&& visit) const {
+    for (std::size_t part = 0; part < of_->parts.size(); ++part) {
+      for (auto const& each : of_->parts[part].buffers) {
+        detail::show_buffer("torch_sequential", each, [&](char const* name, auto values) {
+          visit(name, values, static_cast<std::int64_t>(part));
+        });
+      }
+    }
+  }
+
   template <class T>
   void start(parameter_info const& info, std::int64_t first, std::span<T> values) const {
     auto const& [name, tensor] = of_->named(info.name);
@@ -589,6 +632,8 @@ class torch_sequential_model {
         sum = mix(sum ^ (tensor.requires_grad() ? 1U : 0U));
         sum = mix(sum ^ hash_name({static_cast<char const*>(tensor.data_ptr()), tensor.nbytes()}));
       }
+      for (auto const& [name, tensor] : part.buffers)
+        sum = mix(sum ^ hash_name({static_cast<char const*>(tensor.data_ptr()), tensor.nbytes()}));
     }
     return sum;
   }
@@ -635,9 +680,13 @@ class torch_sequential_model {
 ///          gradient of zeros. As of other models of units: with one micro-batch a rank, tied tensors aside, zero<3>
 ///          has the bits of data; a pipeline has those of one rank with as many micro-batches, where its schedule adds
 ///          them in their order; elsewhere the order of sums differs.
+/// Buffers  (running statistics) stay in the module, and each rank changes those of its units, once a micro-batch. They
+///          are in checkpoints and hashes. Where ranks have a unit together the first rank's become everybody's before
+///          the trainer evaluates, saves or hashes, and at the end of fit().
 /// Threads  one owner; ranks that are threads have a module each.
-/// Errors   config_error for buffers, for parameters of another type or that share memory, and for a loss that is not
-///          one number; where make_trainer refuses it, in its words.
+/// Errors   config_error for parameters of another type or that share memory, for a buffer that belongs to several
+///          units or is not float, double, int64 or int32, and for a loss that is not one number; where make_trainer
+///          refuses it, in its words.
 ///
 /// @param loss  loss(outputs, targets) -> the mean over the batch, as a tensor of one number.
 /// @example auto trainer = make_trainer(interop::torch_sequential(net, torch::nn::MSELoss()), optim::adamw{}, world,
@@ -647,12 +696,12 @@ template <class Loss>
   return torch_sequential_model(std::make_shared<detail::sequence const>(module.ptr(), std::move(loss)));
 }
 
-/// Collective. Writes the values that a trainer of torch_sequential() has into a module of the same parameters: its
-/// own, which has memory again until the trainer's next pass, or another one. Then it is what it was: for files, or to
-/// go on without the trainer.
+/// Collective. Writes the values and buffers that a trainer of torch_sequential() has into a module of the same
+/// parameters: its own, which has memory again until the trainer's next pass, or another one. Then it is what it was:
+/// for files, or to go on without the trainer.
 ///
 /// Bytes    a tensor at a time besides the module.
-/// Errors   config_error if a parameter is missing; comm_error.
+/// Errors   config_error if a parameter or a buffer is missing; comm_error.
 template <class Trainer>
 void take_values(Trainer& trainer, torch::nn::Sequential const& module) {
   using master = typename Trainer::master;
@@ -669,6 +718,17 @@ void take_values(Trainer& trainer, torch::nn::Sequential const& module) {
     tensor.copy_(torch::from_blob(const_cast<master*>(values.data()), tensor.sizes(),
                                   at::TensorOptions().dtype(detail::torch_type(dtype_of<master>))));
   });
+  trainer.share_buffers();
+  auto const buffers = detail::buffers_of(*module);
+  for (auto const& each : detail::buffers_of(*trainer.described_model().module())) {
+    auto const at = std::find_if(buffers.begin(), buffers.end(), [&](auto const& it) { return it.name == each.name; });
+    if (at == buffers.end() || at->tensor.sizes() != each.tensor.sizes()) {
+      throw config_error(text("trireme::interop::take_values: the module has no buffer \"", each.name, "\"",
+                              to_string(detail::shape_of(each.tensor))));
+    }
+    auto tensor = at->tensor;
+    if (!tensor.is_same(each.tensor)) tensor.copy_(each.tensor);
+  }
 }
 
 }  // namespace trireme::interop

@@ -108,6 +108,27 @@ inline void expect_at(torch::Tensor const& parameter, void const* memory, std::s
   return {static_cast<std::byte*>(tensor.data_ptr()), shape{static_cast<std::int64_t>(tensor.nbytes())}};
 }
 
+/// Calls visit(name, values) with a view of a buffer's own memory.
+/// Errors  config_error if its elements are not float, double, int64 or int32.
+template <class Visit>
+void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
+  auto const* const name = buffer.name.c_str();
+  switch (buffer.tensor.scalar_type()) {
+    case at::kFloat:
+      return visit(name, view_of<float>(buffer.tensor));
+    case at::kDouble:
+      return visit(name, view_of<double>(buffer.tensor));
+    case at::kLong:
+      return visit(name, view_of<std::int64_t>(buffer.tensor));
+    case at::kInt:
+      return visit(name, view_of<std::int32_t>(buffer.tensor));
+    default:
+      throw config_error(text("trireme::interop::", who, ": buffer \"", name, "\" has elements of ",
+                              c10::toString(buffer.tensor.scalar_type()),
+                              "; supported are Float, Double, Long and Int"));
+  }
+}
+
 /// Samples as a tensor, without a copy: valid as long as the samples are.
 [[nodiscard]] inline torch::Tensor tensor_of(any_view<> const& view) {
   auto const type = torch_type(view.type);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -42,6 +43,10 @@ class unit_chunks {
   [[nodiscard]] std::vector<unit_chunk>& chunks() noexcept { return chunks_; }
   [[nodiscard]] unit_chunk& chunk(int number) noexcept { return chunks_[static_cast<std::size_t>(number)]; }
 
+  /// Whether a unit of the model lies here.
+  [[nodiscard]] bool has(std::int64_t number) const noexcept {
+    return std::find(numbers_.begin(), numbers_.end(), number) != numbers_.end();
+  }
   /// What to call a unit: its number in the model, and parameters of it.
   [[nodiscard]] std::string name_of(std::size_t unit) const {
     auto out = text("unit ", numbers_[unit]);
