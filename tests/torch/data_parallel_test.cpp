@@ -7,8 +7,29 @@
 #include <stdexcept>
 
 #include "torch_cases.hpp"
+#include "trireme/comm/in_space.hpp"
+#include "trireme/interop/torch_space.hpp"
 
 // What DDP does, one row of its table a test case; and the same weights as a single process with the whole batch.
+
+// Memory of the host that stands for a device's: all that data_parallel does there, but for the order of streams.
+struct aside : trireme::host {
+  static constexpr std::string_view name = "aside";
+};
+template <>
+struct trireme::comm::space_kernels<aside> : trireme::comm::space_kernels<trireme::host> {};
+template <>
+struct trireme::interop::detail::torch_space<aside> : torch_space<trireme::host> {
+  inline static thread_local int depth = 0, entered = 0;
+  struct in_order {
+    in_order() { ++depth, ++entered; }
+    in_order(in_order const&) = delete;
+    in_order& operator=(in_order const&) = delete;
+    ~in_order() { --depth; }
+  };
+};
+template <>
+struct trireme::ops::on<aside> : trireme::interop::detail::torch_kernels<aside> {};
 
 using namespace torch_cases;
 using namespace std::chrono_literals;
@@ -466,6 +487,88 @@ TEST_CASE("mistakes are one sentence", "[torch]") {
       differ[1] ==
       "trireme::interop: the module of rank 1 is not that of rank 0; the first difference is number 1 of its tensors, "
       "which on this rank is parameter \"weight\" of Float(2, 4)");
+}
+
+TEST_CASE("in a device's memory finish() exchanges what the host's memory exchanges in backward", "[torch]") {
+  auto const x = numbers({12, 5}, 1);
+  struct outcome {
+    Tensor values{}, mean{};
+    double norm = 0;
+    int steps = 0;
+    bool lost = false, used = true;
+    std::string second{}, elsewhere{};
+  };
+  auto const trained = [&](auto& world, interop::data_parallel_options options) {
+    outcome found;
+    normed net;
+    fill(*net, 3 + static_cast<std::uint64_t>(world.rank()));
+    auto ddp = interop::data_parallel(net, world, options);
+    torch::optim::Adam own(net->parameters(), torch::optim::AdamOptions(1e-2));
+    for (int step = 0; step < 10; ++step) {
+      own.zero_grad();
+      {
+        auto const quiet = ddp.no_sync();
+        ddp->forward(rows_of(x, world.rank(), 4)).square().mean().backward();
+      }
+      ddp.backward(ddp->forward(rows_of(x, 2 + world.rank(), 4)).square().mean());
+      found.norm = ddp.finish().norm;
+      own.step();
+    }
+    found.values = values_of(*net), found.mean = net->norm->running_mean.clone();
+    own.zero_grad();
+    for (int step = world.rank(); step < 2; ++step, ++found.steps) {  // rank 1 has a batch less
+      ddp->forward(x).square().mean().backward();
+      ddp.finish();
+    }
+    while (!options.static_graph && ddp.join()) ++found.steps;
+    return found;
+  };
+  auto const seen = [&](auto& world) {
+    outcome found;
+    branches net;
+    auto ddp = interop::data_parallel(net, world, {.unused_parameters = true});
+    auto const in = numbers({3, 4}, 1);
+    ddp->forward(in, "ab").backward();
+    found.second = sentence_of([&] { ddp->forward(in, "a").backward(); });
+    found.used = ddp.finish().finite && net->all[2]->weight.grad().defined();
+    ddp->forward(in * NAN, "b").backward();
+    found.lost = !ddp.finish().finite;
+    torch::nn::Module elsewhere;
+    elsewhere.register_parameter("weight", torch::empty({2, 2}, at::kMeta));
+    auto const held = std::make_shared<torch::nn::Module>(elsewhere);
+    found.elsewhere = sentence_of([&] { static_cast<void>(interop::data_parallel(held, world)); });
+    return found;
+  };
+  using where = interop::detail::torch_space<aside>;
+  for (auto const rule : {interop::step_buffers::first_rank, interop::step_buffers::mean}) {
+    for (bool const in_buckets : {false, true}) {
+      interop::data_parallel_options const options{.buffers = rule, .gradients_in_buckets = in_buckets};
+      auto const here = on_ranks<outcome>(2, [&](auto& world) { return trained(world, options); });
+      auto const there = on_ranks<outcome>(2, [&](auto& world) {
+        auto device = comm::in_space<aside>(world);
+        auto found = trained(device, options);
+        if (where::depth != 0 || where::entered < 13) throw std::runtime_error("no order");
+        return found;
+      });
+      for (std::size_t rank = 0; rank < 2; ++rank) {
+        CHECK(there[rank].values.equal(here[0].values));
+        CHECK(distance(there[rank].mean, here[rank].mean) < 1e-7);
+        CHECK(there[rank].norm == Approx(here[0].norm).epsilon(1e-9));
+        CHECK(there[rank].steps == 2);
+      }
+    }
+  }
+  for (auto const& each : on_ranks<outcome>(2, [&](auto& world) {
+         auto device = comm::in_space<aside>(world);
+         return seen(device);
+       })) {
+    CHECK(!each.used);
+    CHECK(each.lost);
+    CHECK(each.second.find("got a second gradient in one step; finish() is missing") != std::string::npos);
+    CHECK(each.elsewhere ==
+          "trireme::interop: parameter \"weight\" is a tensor of meta, but here ranks share tensors of cpu; move the "
+          "module with to(), or see \"CUDA tensors\" in docs/torch.md");
+  }
 }
 
 TEST_CASE("parameters in another order on one rank are refused", "[torch]") {

@@ -46,12 +46,14 @@ struct data_parallel_options {
 /// Errors  config_error on every rank if the modules differ in names, shapes, types, or what is trained.
 template <class Module, class Comm>
 void broadcast(Module const& module, Comm& world, int root = 0) {
+  using space = typename space_of<Comm>::type;
   auto const held = detail::module_of(module);
   detail::expect_equal_modules(*held, world);
-  for (auto const& each : detail::parameters_of(*held)) {
-    if (each.tensor.nbytes() > 0) world.broadcast(detail::bytes_of(each.tensor), root);
+  [[maybe_unused]] typename detail::torch_space<space>::in_order const order;
+  for (auto const& each : detail::parameters_of<space>(*held)) {
+    if (each.tensor.nbytes() > 0) world.broadcast(detail::bytes_of<space>(each.tensor), root);
   }
-  detail::shared_tensors(detail::buffers_of(*held)).broadcast(world, root);
+  detail::shared_tensors<space>(detail::buffers_of<space>(*held)).broadcast(world, root);
 }
 
 /// What data_parallel returns: a module whose gradients are averaged over the ranks of a world while backward runs.
@@ -64,11 +66,18 @@ void broadcast(Module const& module, Comm& world, int root = 0) {
 ///          final, and back by finish(). The memory of .grad() stays torch's, unless .gradients_in_buckets is set.
 /// Ranks    collective: construction, finish() (or join() in its place) and step().
 /// Numerics sums in rank order (docs/communicators.md): the same bits on every rank, communicator and in every run.
+/// Devices  of a world in CUDA memory (comm::nccl, comm::in_space<cuda>) the module is on this thread's device, and
+///          torch_cuda.hpp is included: buckets are there, too, and finish() begins the exchange.
 /// Threads  one owner; cannot be moved. Ranks that are threads have a module each.
 /// Errors   config_error for a parameter without a gradient, a sparse gradient, or a second gradient in one step;
 ///          comm_error from the world. After an exception call abandon() on all ranks, or destroy the object.
 template <class Element, class Module, class Comm, class Exchange>
 class data_parallel_module {
+  using space = typename Exchange::space;
+  using order = typename detail::torch_space<space>::in_order;
+  // Autograd runs hooks for a device in a thread of the device, which all ranks of a process share: no exchange there.
+  static constexpr bool hooks_exchange = std::is_same_v<space, host>;
+
  public:
   template <class... Policies>
   data_parallel_module(std::shared_ptr<Module> module, Comm& world, data_parallel_options const& options,
@@ -76,7 +85,7 @@ class data_parallel_module {
       : module_(std::move(module)),
         world_(world),
         options_(options),
-        buffers_(detail::buffers_of(*module_)),
+        buffers_(detail::buffers_of<space>(*module_)),
         trained_(equal_at_the_start(*module_, world)),
         exchange_(make_exchange(as_foreign(trained_), world, policies...)),
         hooks_(tensors_of(trained_), [this](std::size_t place) { on_gradient(place); }) {
@@ -111,6 +120,7 @@ class data_parallel_module {
   /// @returns the norm of that mean, and whether all gradients of all ranks are finite: if not, the caller decides to
   ///          skip the update. .votes is the number of ranks that had a batch.
   exchange_result finish() {
+    [[maybe_unused]] order const in_order;
     static_assert(
         gives_back_everything,
         "trireme::interop::data_parallel: with a sharded optimizer's state, or parameters that are averaged now and "
@@ -122,6 +132,9 @@ class data_parallel_module {
   /// with parallel::zero). Parameters and state stay as they are if a gradient was not finite on some rank.
   template <class Optimizer>
   exchange_result step(Optimizer const& optimizer) {
+    static_assert(hooks_exchange,
+                  "trireme::interop::data_parallel: in a device's memory steps end by finish() and an optimizer of "
+                  "torch's");
     for (auto const& each : trained_) detail::expect_at(each.parameter, each.memory, each.name);
     complete();
     return settle(exchange_.step(optimizer, 1));
@@ -138,6 +151,7 @@ class data_parallel_module {
         "batches");
     if (begun_ || has_batch())
       throw config_error("trireme::interop::data_parallel: join() in a step that finish() has not ended");
+    [[maybe_unused]] order const in_order;
     if (options_.static_graph) {
       throw config_error(
           "trireme::interop::data_parallel: join() with .static_graph, which a rank without a batch has not; leave it "
@@ -201,9 +215,9 @@ class data_parallel_module {
   static constexpr bool gives_back_everything = !Exchange::sharded && !Exchange::replicas_differ;
 
   static std::vector<trained> equal_at_the_start(Module const& module, Comm& world) {
-    static_cast<void>(detail::buffers_of(module));  // throws what it refuses before ranks wait for each other
+    static_cast<void>(detail::buffers_of<space>(module));  // throws what it refuses before ranks wait for each other
     std::vector<trained> all;
-    for (auto const& each : detail::parameters_of(module)) {
+    for (auto const& each : detail::parameters_of<space>(module)) {
       if (!each.tensor.requires_grad()) continue;
       if (each.tensor.scalar_type() != detail::torch_type(dtype_of<Element>)) {
         throw config_error(text("trireme::interop::data_parallel: parameter \"", each.name, "\" has elements of ",
@@ -216,13 +230,16 @@ class data_parallel_module {
     interop::broadcast(std::shared_ptr<Module const>(std::shared_ptr<void>(), &module), world);
     return all;
   }
-  static std::vector<foreign_parameter<Element>> as_foreign(std::vector<trained> const& all) {
-    std::vector<foreign_parameter<Element>> list;
+  static std::vector<foreign_parameter<Element, space>> as_foreign(std::vector<trained> const& all) {
+    std::vector<foreign_parameter<Element, space>> list;
     for (auto const& each : all) {
-      auto const values = detail::view_of<Element>(each.parameter);
+      auto const values = view_of(each.parameter);
       list.push_back({each.name, values, values});  // no gradients yet: gradient_at() says in each step where they are
     }
     return list;
+  }
+  [[nodiscard]] static tensor_view<Element, space> view_of(torch::Tensor const& tensor) {
+    return detail::view_of<Element, space>(tensor);
   }
   static std::vector<torch::Tensor> tensors_of(std::vector<trained> const& all) {
     std::vector<torch::Tensor> list;
@@ -232,7 +249,7 @@ class data_parallel_module {
 
   void on_gradient(std::size_t place) {
     auto& it = trained_[place];
-    if (it.reported) {
+    if (it.reported || (!hooks_exchange && !options_.static_graph && it.events > 0)) {
       throw config_error(text("trireme::interop::data_parallel: parameter \"", it.name,
                               "\" got a second gradient in one step; finish() is missing, or no_sync() around all "
                               "backward() of a step but the last"));
@@ -241,6 +258,7 @@ class data_parallel_module {
     it.used = true;
     if (quiet_) return;
     ++it.events;
+    if (!hooks_exchange) return;  // complete() takes it
     if (!options_.static_graph || (is_counted_ && it.events == it.static_events)) take(place);
   }
   // With .static_graph.
@@ -263,7 +281,7 @@ class data_parallel_module {
     report(place);
     if (!it.bucket.defined()) return;
     gradient = it.gradient = it.bucket;  // ready() has copied it there
-    exchange_.gradient_at(static_cast<int>(place), detail::view_of<Element>(it.bucket));
+    exchange_.gradient_at(static_cast<int>(place), view_of(it.bucket));
   }
   void report(std::size_t place) {
     auto& it = trained_[place];
@@ -274,7 +292,7 @@ class data_parallel_module {
       begun_ = true;
       if (is_counted_) report_never_used(place);
     }
-    exchange_.gradient_at(static_cast<int>(place), detail::view_of<Element>(it.gradient));
+    exchange_.gradient_at(static_cast<int>(place), view_of(it.gradient));
     exchange_.ready(static_cast<int>(place));
     it.reported = true;
   }
@@ -312,7 +330,7 @@ class data_parallel_module {
     auto const& own = std::as_const(it.parameter).grad();
     it.gradient = own.defined() ? own.detach().clone(at::MemoryFormat::Contiguous) : torch::zeros_like(it.parameter);
     it.stands_in = true;
-    exchange_.gradient_at(static_cast<int>(place), detail::view_of<Element>(it.gradient));
+    exchange_.gradient_at(static_cast<int>(place), view_of(it.gradient));
   }
   [[nodiscard]] bool has_batch() const {
     return std::any_of(trained_.begin(), trained_.end(), [](auto const& each) { return each.used; });
@@ -331,7 +349,7 @@ class data_parallel_module {
       if (it.reported) continue;
       if (is_counted_ && (it.used != it.static_used || it.events != it.static_events))
         expect_as_first(place, "got too few gradients");
-      if (it.used) {  // used under no_sync() only, or in the first step of a static graph
+      if (it.used) {  // under no_sync() only, in the first step of a static graph, or in a device's memory
         take(place);
       } else if (options_.unused_parameters || options_.static_graph) {
         stand_in(place);
@@ -413,7 +431,7 @@ class data_parallel_module {
   std::shared_ptr<Module> module_;
   Comm& world_;
   data_parallel_options options_;
-  detail::shared_tensors buffers_;
+  detail::shared_tensors<space> buffers_;
   std::vector<trained> trained_;
   Exchange exchange_;
   std::optional<precision::fp16::instance> scale_{};
@@ -438,7 +456,10 @@ template <class Element = float, class Module, class Comm, class... Policies>
 [[nodiscard]] auto data_parallel(Module const& module, Comm& world, data_parallel_options const& options,
                                  Policies const&... policies) {
   using inner = typename decltype(detail::module_of(module))::element_type;
-  using exchange = decltype(make_exchange(std::vector<foreign_parameter<Element>>(), world, policies...));
+  using space = typename space_of<Comm>::type;
+  static_assert(std::is_same_v<space, host> || (std::is_same_v<Policies, parallel::data> && ...),
+                "trireme::interop::data_parallel: a device's memory goes with parallel::data and without a compressor");
+  using exchange = decltype(make_exchange(std::vector<foreign_parameter<Element, space>>(), world, policies...));
   return data_parallel_module<Element, inner, Comm, exchange>(detail::module_of(module), world, options, policies...);
 }
 template <class Element = float, class Module, class Comm, class... Policies>

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_data_parallel.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: e5b70f2f0c8ca130229ba669d7d61692edb7bcf0a1df67e669dd56b13573fcc1
+// SHA-256 of the sources: 356d9cc25d3fe3bd37aee463a394e1909adbdaa0d3572a7bda3856791a0c1f6a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -57,33 +57,61 @@ namespace trireme::interop::detail {
   return at::ScalarType::Undefined;
 }
 
+/// Where torch has its tensors of a memory space, and in what order it works there. Those of CUDA are in
+/// torch_cuda.hpp.
+///
+/// Requires  device     the kind of device whose tensors they are;
+///           here()     the device of this thread;
+///           on_stream  an object: while it lives, torch's work is queued where kernels of the space queue theirs;
+///           in_order   the same for a function that users call: what torch was asked for before comes first, and what
+///                      it is asked for afterwards comes last.
+template <class Space>
+struct torch_space;
+
+template <>
+struct torch_space<host> {
+  static constexpr at::DeviceType device = at::kCPU;
+  [[nodiscard]] static at::Device here() { return device; }
+  struct on_stream {};
+  struct in_order {};
+};
+
 /// A tensor of a module, under the first of its names: a tied one is listed once.
 struct named_tensor {
   std::string name;
   torch::Tensor tensor;
 };
 
-[[nodiscard]] inline std::vector<named_tensor> listed(torch::OrderedDict<std::string, torch::Tensor> const& all,
-                                                      char const* kind) {
+template <class Space>
+[[nodiscard]] std::vector<named_tensor> listed(torch::OrderedDict<std::string, torch::Tensor> const& all,
+                                               char const* kind) {
+  auto const here = torch_space<Space>::here();
   std::vector<named_tensor> list;
   for (auto const& item : all) {
     auto const& tensor = item.value();
     if (!tensor.defined()) continue;  // a batch normalisation without running statistics has such buffers
     if (std::any_of(list.begin(), list.end(), [&](auto const& each) { return each.tensor.is_same(tensor); })) continue;
-    if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided || !tensor.is_contiguous()) {
+    if (tensor.device().type() != here.type() || (here.has_index() && tensor.device() != here)) {
+      throw config_error(text("trireme::interop: ", kind, " \"", item.key(), "\" is a tensor of ",
+                              tensor.device().str(), ", but here ranks share tensors of ", here.str(),
+                              "; move the module with to(), or see \"CUDA tensors\" in docs/torch.md"));
+    }
+    if (tensor.layout() != at::kStrided || !tensor.is_contiguous()) {
       throw config_error(text("trireme::interop: ", kind, " \"", item.key(),
-                              "\" is not a dense row-major tensor of the CPU; other devices and layouts are not "
-                              "supported yet (contiguous() makes it row-major)"));
+                              "\" is not a dense row-major tensor; other layouts are not supported (contiguous() makes "
+                              "it row-major)"));
     }
     list.push_back({item.key(), tensor});
   }
   return list;
 }
-[[nodiscard]] inline std::vector<named_tensor> parameters_of(torch::nn::Module const& module) {
-  return listed(module.named_parameters(), "parameter");
+template <class Space = host>
+[[nodiscard]] std::vector<named_tensor> parameters_of(torch::nn::Module const& module) {
+  return listed<Space>(module.named_parameters(), "parameter");
 }
-[[nodiscard]] inline std::vector<named_tensor> buffers_of(torch::nn::Module const& module) {
-  return listed(module.named_buffers(), "buffer");
+template <class Space = host>
+[[nodiscard]] std::vector<named_tensor> buffers_of(torch::nn::Module const& module) {
+  return listed<Space>(module.named_buffers(), "buffer");
 }
 
 [[nodiscard]] inline shape shape_of(torch::Tensor const& tensor) {
@@ -94,8 +122,8 @@ struct named_tensor {
 }
 /// All of a contiguous tensor, in its own memory.
 /// Errors  config_error if its elements are of another type.
-template <element T>
-[[nodiscard]] tensor_view<T> view_of(torch::Tensor const& tensor) {
+template <element T, class Space = host>
+[[nodiscard]] tensor_view<T, Space> view_of(torch::Tensor const& tensor) {
   if (tensor.scalar_type() != torch_type(dtype_of<T>)) {
     throw config_error(text("trireme::interop: a tensor", to_string(shape_of(tensor)), " of ",
                             c10::toString(tensor.scalar_type()), " where there was one of ", name_of(dtype_of<T>),
@@ -110,7 +138,8 @@ inline void expect_at(torch::Tensor const& parameter, void const* memory, std::s
                           "\" has got other memory, as by torch::load, to() or set_data(); do that before ranks share "
                           "the module, or copy_() into it"));
 }
-[[nodiscard]] inline tensor_view<std::byte> bytes_of(torch::Tensor const& tensor) {
+template <class Space = host>
+[[nodiscard]] tensor_view<std::byte, Space> bytes_of(torch::Tensor const& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), shape{static_cast<std::int64_t>(tensor.nbytes())}};
 }
 
@@ -191,12 +220,13 @@ class gradient_hooks {
 /// Errors  config_error on every rank that names the first one that differs.
 template <class Comm>
 void expect_equal_modules(torch::nn::Module const& module, Comm& world) {
+  using space = typename space_of<Comm>::type;
   std::vector<std::string> entries;
-  for (auto const& each : parameters_of(module)) {
+  for (auto const& each : parameters_of<space>(module)) {
     entries.push_back(text("parameter \"", each.name, "\" of ", c10::toString(each.tensor.scalar_type()),
                            to_string(shape_of(each.tensor)), each.tensor.requires_grad() ? "" : ", not trained"));
   }
-  for (auto const& each : buffers_of(module)) {
+  for (auto const& each : buffers_of<space>(module)) {
     entries.push_back(text("buffer \"", each.name, "\" of ", c10::toString(each.tensor.scalar_type()),
                            to_string(shape_of(each.tensor))));
   }
@@ -220,7 +250,8 @@ void expect_equal_modules(torch::nn::Module const& module, Comm& world) {
   }
 }
 
-/// The buffers of a module, which ranks make equal in one message.
+/// The buffers of a module, which ranks make equal: in one message, in memory of a device in one each.
+template <class Space>
 class shared_tensors {
  public:
   explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {
@@ -232,6 +263,10 @@ class shared_tensors {
   template <class Comm>
   void broadcast(Comm& world, int root) {
     if (empty() || world.size() == 1) return;
+    if constexpr (!std::is_same_v<Space, host>) {
+      for (auto const& each : all_) broadcast(each.tensor, world, root);
+      return;
+    }
     packed_.resize(bytes_);
     for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte* part) {
       std::memcpy(part, tensor.data_ptr(), tensor.nbytes());
@@ -245,6 +280,10 @@ class shared_tensors {
   template <class Comm>
   void mean(Comm& world, int root) {
     if (empty() || world.size() == 1) return;
+    if constexpr (!std::is_same_v<Space, host>) {
+      for (auto const& each : all_) mean(each.tensor, world, root);
+      return;
+    }
     std::vector<double> numbers;
     for (auto const& each : all_) {
       if (!each.tensor.is_floating_point()) continue;
@@ -265,6 +304,18 @@ class shared_tensors {
   }
 
  private:
+  template <class Comm>
+  static void broadcast(torch::Tensor const& tensor, Comm& world, int root) {
+    if (tensor.nbytes() > 0) world.broadcast(bytes_of<Space>(tensor), root);
+  }
+  template <class Comm>
+  static void mean(torch::Tensor const& tensor, Comm& world, int root) {
+    if (!tensor.is_floating_point()) return broadcast(tensor, world, root);
+    torch::NoGradGuard const guard;
+    auto const wide = tensor.to(at::kDouble, false, true);
+    world.all_reduce(view_of<double, Space>(wide).flat(), reduction::mean{});
+    tensor.copy_(wide);
+  }
   template <class F>
   void for_each_part(std::byte* part, F&& f) {
     for (auto const& each : all_) {
@@ -325,12 +376,14 @@ struct data_parallel_options {
 /// Errors  config_error on every rank if the modules differ in names, shapes, types, or what is trained.
 template <class Module, class Comm>
 void broadcast(Module const& module, Comm& world, int root = 0) {
+  using space = typename space_of<Comm>::type;
   auto const held = detail::module_of(module);
   detail::expect_equal_modules(*held, world);
-  for (auto const& each : detail::parameters_of(*held)) {
-    if (each.tensor.nbytes() > 0) world.broadcast(detail::bytes_of(each.tensor), root);
+  [[maybe_unused]] typename detail::torch_space<space>::in_order const order;
+  for (auto const& each : detail::parameters_of<space>(*held)) {
+    if (each.tensor.nbytes() > 0) world.broadcast(detail::bytes_of<space>(each.tensor), root);
   }
-  detail::shared_tensors(detail::buffers_of(*held)).broadcast(world, root);
+  detail::shared_tensors<space>(detail::buffers_of<space>(*held)).broadcast(world, root);
 }
 
 /// What data_parallel returns: a module whose gradients are averaged over the ranks of a world while backward runs.
@@ -343,11 +396,18 @@ void broadcast(Module const& module, Comm& world, int root = 0) {
 ///          final, and back by finish(). The memory of .grad() stays torch's, unless .gradients_in_buckets is set.
 /// Ranks    collective: construction, finish() (or join() in its place) and step().
 /// Numerics sums in rank order (docs/communicators.md): the same bits on every rank, communicator and in every run.
+/// Devices  of a world in CUDA memory (comm::nccl, comm::in_space<cuda>) the module is on this thread's device, and
+///          torch_cuda.hpp is included: buckets are there, too, and finish() begins the exchange.
 /// Threads  one owner; cannot be moved. Ranks that are threads have a module each.
 /// Errors   config_error for a parameter without a gradient, a sparse gradient, or a second gradient in one step;
 ///          comm_error from the world. After an exception call abandon() on all ranks, or destroy the object.
 template <class Element, class Module, class Comm, class Exchange>
 class data_parallel_module {
+  using space = typename Exchange::space;
+  using order = typename detail::torch_space<space>::in_order;
+  // Autograd runs hooks for a device in a thread of the device, which all ranks of a process share: no exchange there.
+  static constexpr bool hooks_exchange = std::is_same_v<space, host>;
+
  public:
   template <class... Policies>
   data_parallel_module(std::shared_ptr<Module> module, Comm& world, data_parallel_options const& options,
@@ -355,7 +415,7 @@ class data_parallel_module {
       : module_(std::move(module)),
         world_(world),
         options_(options),
-        buffers_(detail::buffers_of(*module_)),
+        buffers_(detail::buffers_of<space>(*module_)),
         trained_(equal_at_the_start(*module_, world)),
         exchange_(make_exchange(as_foreign(trained_), world, policies...)),
         hooks_(tensors_of(trained_), [this](std::size_t place) { on_gradient(place); }) {
@@ -390,6 +450,7 @@ class data_parallel_module {
   /// @returns the norm of that mean, and whether all gradients of all ranks are finite: if not, the caller decides to
   ///          skip the update. .votes is the number of ranks that had a batch.
   exchange_result finish() {
+    [[maybe_unused]] order const in_order;
     static_assert(
         gives_back_everything,
         "trireme::interop::data_parallel: with a sharded optimizer's state, or parameters that are averaged now and "
@@ -401,6 +462,9 @@ class data_parallel_module {
   /// with parallel::zero). Parameters and state stay as they are if a gradient was not finite on some rank.
   template <class Optimizer>
   exchange_result step(Optimizer const& optimizer) {
+    static_assert(hooks_exchange,
+                  "trireme::interop::data_parallel: in a device's memory steps end by finish() and an optimizer of "
+                  "torch's");
     for (auto const& each : trained_) detail::expect_at(each.parameter, each.memory, each.name);
     complete();
     return settle(exchange_.step(optimizer, 1));
@@ -417,6 +481,7 @@ class data_parallel_module {
         "batches");
     if (begun_ || has_batch())
       throw config_error("trireme::interop::data_parallel: join() in a step that finish() has not ended");
+    [[maybe_unused]] order const in_order;
     if (options_.static_graph) {
       throw config_error(
           "trireme::interop::data_parallel: join() with .static_graph, which a rank without a batch has not; leave it "
@@ -480,9 +545,9 @@ class data_parallel_module {
   static constexpr bool gives_back_everything = !Exchange::sharded && !Exchange::replicas_differ;
 
   static std::vector<trained> equal_at_the_start(Module const& module, Comm& world) {
-    static_cast<void>(detail::buffers_of(module));  // throws what it refuses before ranks wait for each other
+    static_cast<void>(detail::buffers_of<space>(module));  // throws what it refuses before ranks wait for each other
     std::vector<trained> all;
-    for (auto const& each : detail::parameters_of(module)) {
+    for (auto const& each : detail::parameters_of<space>(module)) {
       if (!each.tensor.requires_grad()) continue;
       if (each.tensor.scalar_type() != detail::torch_type(dtype_of<Element>)) {
         throw config_error(text("trireme::interop::data_parallel: parameter \"", each.name, "\" has elements of ",
@@ -495,13 +560,16 @@ class data_parallel_module {
     interop::broadcast(std::shared_ptr<Module const>(std::shared_ptr<void>(), &module), world);
     return all;
   }
-  static std::vector<foreign_parameter<Element>> as_foreign(std::vector<trained> const& all) {
-    std::vector<foreign_parameter<Element>> list;
+  static std::vector<foreign_parameter<Element, space>> as_foreign(std::vector<trained> const& all) {
+    std::vector<foreign_parameter<Element, space>> list;
     for (auto const& each : all) {
-      auto const values = detail::view_of<Element>(each.parameter);
+      auto const values = view_of(each.parameter);
       list.push_back({each.name, values, values});  // no gradients yet: gradient_at() says in each step where they are
     }
     return list;
+  }
+  [[nodiscard]] static tensor_view<Element, space> view_of(torch::Tensor const& tensor) {
+    return detail::view_of<Element, space>(tensor);
   }
   static std::vector<torch::Tensor> tensors_of(std::vector<trained> const& all) {
     std::vector<torch::Tensor> list;
@@ -511,7 +579,7 @@ class data_parallel_module {
 
   void on_gradient(std::size_t place) {
     auto& it = trained_[place];
-    if (it.reported) {
+    if (it.reported || (!hooks_exchange && !options_.static_graph && it.events > 0)) {
       throw config_error(text("trireme::interop::data_parallel: parameter \"", it.name,
                               "\" got a second gradient in one step; finish() is missing, or no_sync() around all "
                               "backward() of a step but the last"));
@@ -520,6 +588,7 @@ class data_parallel_module {
     it.used = true;
     if (quiet_) return;
     ++it.events;
+    if (!hooks_exchange) return;  // complete() takes it
     if (!options_.static_graph || (is_counted_ && it.events == it.static_events)) take(place);
   }
   // With .static_graph.
@@ -542,7 +611,7 @@ class data_parallel_module {
     report(place);
     if (!it.bucket.defined()) return;
     gradient = it.gradient = it.bucket;  // ready() has copied it there
-    exchange_.gradient_at(static_cast<int>(place), detail::view_of<Element>(it.bucket));
+    exchange_.gradient_at(static_cast<int>(place), view_of(it.bucket));
   }
   void report(std::size_t place) {
     auto& it = trained_[place];
@@ -553,7 +622,7 @@ class data_parallel_module {
       begun_ = true;
       if (is_counted_) report_never_used(place);
     }
-    exchange_.gradient_at(static_cast<int>(place), detail::view_of<Element>(it.gradient));
+    exchange_.gradient_at(static_cast<int>(place), view_of(it.gradient));
     exchange_.ready(static_cast<int>(place));
     it.reported = true;
   }
@@ -591,7 +660,7 @@ class data_parallel_module {
     auto const& own = std::as_const(it.parameter).grad();
     it.gradient = own.defined() ? own.detach().clone(at::MemoryFormat::Contiguous) : torch::zeros_like(it.parameter);
     it.stands_in = true;
-    exchange_.gradient_at(static_cast<int>(place), detail::view_of<Element>(it.gradient));
+    exchange_.gradient_at(static_cast<int>(place), view_of(it.gradient));
   }
   [[nodiscard]] bool has_batch() const {
     return std::any_of(trained_.begin(), trained_.end(), [](auto const& each) { return each.used; });
@@ -610,7 +679,7 @@ class data_parallel_module {
       if (it.reported) continue;
       if (is_counted_ && (it.used != it.static_used || it.events != it.static_events))
         expect_as_first(place, "got too few gradients");
-      if (it.used) {  // used under no_sync() only, or in the first step of a static graph
+      if (it.used) {  // under no_sync() only, in the first step of a static graph, or in a device's memory
         take(place);
       } else if (options_.unused_parameters || options_.static_graph) {
         stand_in(place);
@@ -692,7 +761,7 @@ class data_parallel_module {
   std::shared_ptr<Module> module_;
   Comm& world_;
   data_parallel_options options_;
-  detail::shared_tensors buffers_;
+  detail::shared_tensors<space> buffers_;
   std::vector<trained> trained_;
   Exchange exchange_;
   std::optional<precision::fp16::instance> scale_{};
@@ -717,7 +786,10 @@ template <class Element = float, class Module, class Comm, class... Policies>
 [[nodiscard]] auto data_parallel(Module const& module, Comm& world, data_parallel_options const& options,
                                  Policies const&... policies) {
   using inner = typename decltype(detail::module_of(module))::element_type;
-  using exchange = decltype(make_exchange(std::vector<foreign_parameter<Element>>(), world, policies...));
+  using space = typename space_of<Comm>::type;
+  static_assert(std::is_same_v<space, host> || (std::is_same_v<Policies, parallel::data> && ...),
+                "trireme::interop::data_parallel: a device's memory goes with parallel::data and without a compressor");
+  using exchange = decltype(make_exchange(std::vector<foreign_parameter<Element, space>>(), world, policies...));
   return data_parallel_module<Element, inner, Comm, exchange>(detail::module_of(module), world, options, policies...);
 }
 template <class Element = float, class Module, class Comm, class... Policies>

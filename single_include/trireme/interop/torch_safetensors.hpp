@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_safetensors.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 29da73bc17f6affc75b5ec04ec59a8a710f9391711e89eb8f90b6a9253563b5f
+// SHA-256 of the sources: 84a3693db66286760c4953546bd589cad9a3d160203645393c75730b23bcc452
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -57,33 +57,61 @@ namespace trireme::interop::detail {
   return at::ScalarType::Undefined;
 }
 
+/// Where torch has its tensors of a memory space, and in what order it works there. Those of CUDA are in
+/// torch_cuda.hpp.
+///
+/// Requires  device     the kind of device whose tensors they are;
+///           here()     the device of this thread;
+///           on_stream  an object: while it lives, torch's work is queued where kernels of the space queue theirs;
+///           in_order   the same for a function that users call: what torch was asked for before comes first, and what
+///                      it is asked for afterwards comes last.
+template <class Space>
+struct torch_space;
+
+template <>
+struct torch_space<host> {
+  static constexpr at::DeviceType device = at::kCPU;
+  [[nodiscard]] static at::Device here() { return device; }
+  struct on_stream {};
+  struct in_order {};
+};
+
 /// A tensor of a module, under the first of its names: a tied one is listed once.
 struct named_tensor {
   std::string name;
   torch::Tensor tensor;
 };
 
-[[nodiscard]] inline std::vector<named_tensor> listed(torch::OrderedDict<std::string, torch::Tensor> const& all,
-                                                      char const* kind) {
+template <class Space>
+[[nodiscard]] std::vector<named_tensor> listed(torch::OrderedDict<std::string, torch::Tensor> const& all,
+                                               char const* kind) {
+  auto const here = torch_space<Space>::here();
   std::vector<named_tensor> list;
   for (auto const& item : all) {
     auto const& tensor = item.value();
     if (!tensor.defined()) continue;  // a batch normalisation without running statistics has such buffers
     if (std::any_of(list.begin(), list.end(), [&](auto const& each) { return each.tensor.is_same(tensor); })) continue;
-    if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided || !tensor.is_contiguous()) {
+    if (tensor.device().type() != here.type() || (here.has_index() && tensor.device() != here)) {
+      throw config_error(text("trireme::interop: ", kind, " \"", item.key(), "\" is a tensor of ",
+                              tensor.device().str(), ", but here ranks share tensors of ", here.str(),
+                              "; move the module with to(), or see \"CUDA tensors\" in docs/torch.md"));
+    }
+    if (tensor.layout() != at::kStrided || !tensor.is_contiguous()) {
       throw config_error(text("trireme::interop: ", kind, " \"", item.key(),
-                              "\" is not a dense row-major tensor of the CPU; other devices and layouts are not "
-                              "supported yet (contiguous() makes it row-major)"));
+                              "\" is not a dense row-major tensor; other layouts are not supported (contiguous() makes "
+                              "it row-major)"));
     }
     list.push_back({item.key(), tensor});
   }
   return list;
 }
-[[nodiscard]] inline std::vector<named_tensor> parameters_of(torch::nn::Module const& module) {
-  return listed(module.named_parameters(), "parameter");
+template <class Space = host>
+[[nodiscard]] std::vector<named_tensor> parameters_of(torch::nn::Module const& module) {
+  return listed<Space>(module.named_parameters(), "parameter");
 }
-[[nodiscard]] inline std::vector<named_tensor> buffers_of(torch::nn::Module const& module) {
-  return listed(module.named_buffers(), "buffer");
+template <class Space = host>
+[[nodiscard]] std::vector<named_tensor> buffers_of(torch::nn::Module const& module) {
+  return listed<Space>(module.named_buffers(), "buffer");
 }
 
 [[nodiscard]] inline shape shape_of(torch::Tensor const& tensor) {
@@ -94,8 +122,8 @@ struct named_tensor {
 }
 /// All of a contiguous tensor, in its own memory.
 /// Errors  config_error if its elements are of another type.
-template <element T>
-[[nodiscard]] tensor_view<T> view_of(torch::Tensor const& tensor) {
+template <element T, class Space = host>
+[[nodiscard]] tensor_view<T, Space> view_of(torch::Tensor const& tensor) {
   if (tensor.scalar_type() != torch_type(dtype_of<T>)) {
     throw config_error(text("trireme::interop: a tensor", to_string(shape_of(tensor)), " of ",
                             c10::toString(tensor.scalar_type()), " where there was one of ", name_of(dtype_of<T>),
@@ -110,7 +138,8 @@ inline void expect_at(torch::Tensor const& parameter, void const* memory, std::s
                           "\" has got other memory, as by torch::load, to() or set_data(); do that before ranks share "
                           "the module, or copy_() into it"));
 }
-[[nodiscard]] inline tensor_view<std::byte> bytes_of(torch::Tensor const& tensor) {
+template <class Space = host>
+[[nodiscard]] tensor_view<std::byte, Space> bytes_of(torch::Tensor const& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), shape{static_cast<std::int64_t>(tensor.nbytes())}};
 }
 
@@ -191,12 +220,13 @@ class gradient_hooks {
 /// Errors  config_error on every rank that names the first one that differs.
 template <class Comm>
 void expect_equal_modules(torch::nn::Module const& module, Comm& world) {
+  using space = typename space_of<Comm>::type;
   std::vector<std::string> entries;
-  for (auto const& each : parameters_of(module)) {
+  for (auto const& each : parameters_of<space>(module)) {
     entries.push_back(text("parameter \"", each.name, "\" of ", c10::toString(each.tensor.scalar_type()),
                            to_string(shape_of(each.tensor)), each.tensor.requires_grad() ? "" : ", not trained"));
   }
-  for (auto const& each : buffers_of(module)) {
+  for (auto const& each : buffers_of<space>(module)) {
     entries.push_back(text("buffer \"", each.name, "\" of ", c10::toString(each.tensor.scalar_type()),
                            to_string(shape_of(each.tensor))));
   }
@@ -220,7 +250,8 @@ void expect_equal_modules(torch::nn::Module const& module, Comm& world) {
   }
 }
 
-/// The buffers of a module, which ranks make equal in one message.
+/// The buffers of a module, which ranks make equal: in one message, in memory of a device in one each.
+template <class Space>
 class shared_tensors {
  public:
   explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {
@@ -232,6 +263,10 @@ class shared_tensors {
   template <class Comm>
   void broadcast(Comm& world, int root) {
     if (empty() || world.size() == 1) return;
+    if constexpr (!std::is_same_v<Space, host>) {
+      for (auto const& each : all_) broadcast(each.tensor, world, root);
+      return;
+    }
     packed_.resize(bytes_);
     for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte* part) {
       std::memcpy(part, tensor.data_ptr(), tensor.nbytes());
@@ -245,6 +280,10 @@ class shared_tensors {
   template <class Comm>
   void mean(Comm& world, int root) {
     if (empty() || world.size() == 1) return;
+    if constexpr (!std::is_same_v<Space, host>) {
+      for (auto const& each : all_) mean(each.tensor, world, root);
+      return;
+    }
     std::vector<double> numbers;
     for (auto const& each : all_) {
       if (!each.tensor.is_floating_point()) continue;
@@ -265,6 +304,18 @@ class shared_tensors {
   }
 
  private:
+  template <class Comm>
+  static void broadcast(torch::Tensor const& tensor, Comm& world, int root) {
+    if (tensor.nbytes() > 0) world.broadcast(bytes_of<Space>(tensor), root);
+  }
+  template <class Comm>
+  static void mean(torch::Tensor const& tensor, Comm& world, int root) {
+    if (!tensor.is_floating_point()) return broadcast(tensor, world, root);
+    torch::NoGradGuard const guard;
+    auto const wide = tensor.to(at::kDouble, false, true);
+    world.all_reduce(view_of<double, Space>(wide).flat(), reduction::mean{});
+    tensor.copy_(wide);
+  }
   template <class F>
   void for_each_part(std::byte* part, F&& f) {
     for (auto const& each : all_) {
