@@ -1,3 +1,4 @@
+// test-alone: mpi_network.hpp replaces operator new
 // test-ranks: 1
 // test-timeout: 120
 #include <cstdint>

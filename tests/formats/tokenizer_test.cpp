@@ -9,12 +9,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "../catch.hpp"
+#include "../support/golden.hpp"
 #include "../support/sentence.hpp"
 #include "scratch.hpp"
 
@@ -24,11 +24,7 @@ using formats::tokenizer;
 
 namespace {
 
-std::string test_data() {
-  auto const* const folder = std::getenv("TRIREME_TEST_DATA");  // ctest says where tests/ is
-  return folder == nullptr ? "tests" : folder;
-}
-std::string golden(std::string const& name) { return test_data() + "/golden/tokenizers/" + name; }
+std::string golden_file(std::string const& name) { return golden::path("tokenizers/" + name); }
 
 /// What tests/golden/make_tokenizers.py has written, number by number.
 class numbers {
@@ -113,7 +109,7 @@ std::string refused(formats::json::value const& file) {
 }  // namespace
 
 TEST_CASE("tokenizers make what the package tokenizers made of texts in many scripts", "[formats][tokenizer]") {
-  expect_equal(golden(""));
+  expect_equal(golden_file(""));
 }
 
 TEST_CASE("tokenizers equal the package tokenizers on megabytes and on random inputs", "[formats][tokenizer]") {
@@ -125,7 +121,7 @@ TEST_CASE("tokenizers equal the package tokenizers on megabytes and on random in
   auto const* const inputs = std::getenv("TRIREME_TOKENIZER_INPUTS");  // how many random ones
   scratch dir;
   auto const command =
-      text("'", python, "' '", test_data(), "/golden/make_tokenizers.py' '", dir.path(),
+      text("'", python, "' '", tests_folder(), "/golden/make_tokenizers.py' '", dir.path(),
            "' --text-bytes 5000000 --vocabulary 6000 --seed 2 --inputs ", inputs == nullptr ? "10000" : inputs);
   auto const status = std::system(command.c_str());
   REQUIRE(WIFEXITED(status));
@@ -138,9 +134,9 @@ TEST_CASE("tokenizers equal the package tokenizers on megabytes and on random in
 }
 
 TEST_CASE("a stream of tokens gives the text that decoding them at once gives", "[formats][tokenizer]") {
-  auto const inputs = read_inputs(golden(""));
+  auto const inputs = read_inputs(golden_file(""));
   for (auto const* const kind : {"gpt2", "llama2", "bert_cased"}) {
-    auto const made = tokenizer::read(golden(kind) + ".json");
+    auto const made = tokenizer::read(golden_file(kind) + ".json");
     for (auto const& input : inputs) {
       auto const ids = made.encode(input, special_tokens::without);
       auto const whole = made.decode(ids);
@@ -202,15 +198,15 @@ TEST_CASE("what a tokenizer file asks for and is not known is refused by name", 
 }
 
 TEST_CASE("a text that is not UTF-8 is refused", "[formats][tokenizer]") {
-  auto const made = tokenizer::read(golden("gpt2.json"));
+  auto const made = tokenizer::read(golden_file("gpt2.json"));
   for (auto const* const bad : {"ab\xff", "ab\xc3", "ab\xed\xa0\x80", "ab\xf0\x9f\x98"}) {
     CHECK(contains(sentence_of<format_error>([&] { static_cast<void>(made.encode(bad)); }), "byte 2: it is not UTF-8"));
   }
 }
 
 TEST_CASE("a word of a million characters takes no longer than its length asks for", "[formats][tokenizer]") {
-  auto const made = tokenizer::read(golden("gpt2.json"));
+  auto const made = tokenizer::read(golden_file("gpt2.json"));
   std::string const word(1'000'000, 'a');
   CHECK(made.decode(made.encode(word)) == word);
-  CHECK(tokenizer::read(golden("bert.json")).encode(word).size() == 3);  // [CLS] [UNK] [SEP]
+  CHECK(tokenizer::read(golden_file("bert.json")).encode(word).size() == 3);  // [CLS] [UNK] [SEP]
 }

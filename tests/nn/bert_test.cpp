@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "../support/golden.hpp"
+#include "../support/golden_step.hpp"
 #include "../support/planned_activations.hpp"
 #include "../support/sentence.hpp"
 #include "../support/training.hpp"

@@ -4,13 +4,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "../catch.hpp"
+#include "../support/golden.hpp"
 #include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "trireme/formats/safetensors.hpp"
@@ -73,12 +73,6 @@ struct odd {
 
 nn::convnet const tiny{.images = {8, 8, 2}, .classes = 3, .blocks = 1, .channels = 4};
 
-template <class T>
-std::vector<T> read(safetensors::reader const& file, std::string const& name) {
-  std::vector<T> values(static_cast<std::size_t>(file.at(name).extents.size()));
-  file.read(name, 0, std::span(values));
-  return values;
-}
 /// PyTorch's order of a weight's numbers, (outputs, inputs, height, width) or (outputs, inputs), as ours.
 std::vector<double> in_our_order(std::vector<double> const& theirs, shape const& extents) {
   if (extents.rank() < 2) return theirs;
@@ -103,16 +97,15 @@ double distance(std::vector<double> const& a, std::vector<double> const& b) {
 }  // namespace
 
 TEST_CASE("a convnet has the loss, the gradients and the running statistics of PyTorch", "[nn][golden]") {
-  auto const* const folder = std::getenv("TRIREME_TEST_DATA");  // ctest says where tests/ is
-  safetensors::reader const file(std::string(folder == nullptr ? "tests" : folder) + "/golden/convnet.safetensors");
+  auto const file = golden::open("convnet.safetensors");
   nn::convnet const model{.images = {7, 7, 2}, .classes = 3, .blocks = 1, .channels = 4};
-  auto const x = read<float>(file, "images");
-  auto const y = read<std::int32_t>(file, "targets");
+  auto const x = golden::read<float>(file, "images");
+  auto const y = golden::read<std::int32_t>(file, "targets");
   data::in_memory const data(tensor_view<float const>(x.data(), {5, 98}),
                              tensor_view<std::int32_t const>(y.data(), {5}));
   auto const golden = [&](std::string const& kind, std::string const& name) {
     auto const full = kind + "/" + name;
-    return in_our_order(read<double>(file, full), file.at(full).extents);
+    return in_our_order(golden::read<double>(file, full), file.at(full).extents);
   };
   // One step of plain descent by 1: what a parameter has moved by is its gradient.
   comm::self_world alone;
@@ -124,7 +117,7 @@ TEST_CASE("a convnet has the loss, the gradients and the running statistics of P
     std::copy(theirs.begin(), theirs.end(), values.span().begin());
   });
   auto const loss = trainer.fit(data, {.steps = 1, .batch = 5}).last_loss;
-  CHECK(std::abs(loss - read<double>(file, "loss")[0]) < 1e-12);
+  CHECK(std::abs(loss - golden::read<double>(file, "loss")[0]) < 1e-12);
   int seen = 0;
   trainer.for_each_state([&](std::string const& kept, auto const&, std::int64_t, auto values) {
     if (!kept.starts_with("value/")) return;
@@ -146,7 +139,7 @@ TEST_CASE("a convnet has the loss, the gradients and the running statistics of P
     auto const theirs = golden("parameter", name);
     std::copy(theirs.begin(), theirs.end(), values.span().begin());
   });
-  CHECK(std::abs(trainer.evaluate(data) - read<double>(file, "evaluated")[0]) < 1e-10);
+  CHECK(std::abs(trainer.evaluate(data) - golden::read<double>(file, "evaluated")[0]) < 1e-10);
 }
 
 TEST_CASE("layers of images have the gradients of central differences", "[nn]") {

@@ -2,11 +2,10 @@
 #include "trireme/nn/deepseek.hpp"
 
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
-#include "../support/golden.hpp"
+#include "../support/golden_step.hpp"
 #include "../support/memory_files.hpp"
 #include "../support/sentence.hpp"
 #include "../watchdog.hpp"
@@ -57,10 +56,7 @@ void compare(nn::deepseek const& model, std::string const& kind) {
 }
 
 /// The directory that transformers has written.
-std::string directory() {
-  auto const* const folder = std::getenv("TRIREME_TEST_DATA");  // ctest says where tests/ is
-  return std::string(folder == nullptr ? "tests" : folder) + "/golden/deepseek";
-}
+std::string directory() { return golden::path("deepseek"); }
 
 /// What is said of a config.json in which members are other ones.
 std::string refused(formats::json::object const& others) {

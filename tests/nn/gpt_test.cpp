@@ -2,15 +2,14 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "../catch.hpp"
+#include "../support/golden.hpp"
 #include "../support/sentence.hpp"
 #include "trireme/comm/self.hpp"
 #include "trireme/compression/none.hpp"
-#include "trireme/formats/safetensors.hpp"
 #include "trireme/ops/ops.hpp"
 #include "trireme/optim/adamw.hpp"
 #include "trireme/parallel/exchange.hpp"
@@ -20,21 +19,8 @@
 #include "trireme/train/staged_engine.hpp"
 
 using namespace trireme;
-namespace safetensors = formats::safetensors;
 
 namespace {
-
-template <class T>
-std::vector<T> read(safetensors::reader const& file, std::string const& name) {
-  std::vector<T> values(static_cast<std::size_t>(file.at(name).extents.size()));
-  file.read(name, 0, std::span(values));
-  return values;
-}
-
-std::string golden_file() {
-  auto const* const folder = std::getenv("TRIREME_TEST_DATA");  // ctest says where tests/ is
-  return std::string(folder == nullptr ? "tests" : folder) + "/golden/gpt.safetensors";
-}
 
 /// The largest difference, relative to the largest number of the golden tensor.
 double difference(std::span<double const> ours, std::vector<double> const& golden) {
@@ -57,15 +43,15 @@ struct tiny_gpt {
   staged_engine<env> engine{model};
   basic_exchange<env, comm::self_world, parallel::data, compression::none> exchange{
       engine.uses(), world, parallel::data{.bucket_bytes = 4096}, compression::none{}};
-  safetensors::reader golden{golden_file()};
-  std::vector<std::int32_t> tokens = read<std::int32_t>(golden, "tokens");
-  std::vector<std::int32_t> targets = read<std::int32_t>(golden, "targets");
+  formats::safetensors::reader golden = golden::open("gpt.safetensors");
+  std::vector<std::int32_t> tokens = golden::read<std::int32_t>(golden, "tokens");
+  std::vector<std::int32_t> targets = golden::read<std::int32_t>(golden, "targets");
   samples batch = make_samples(tensor_view<std::int32_t const>(tokens.data(), shape{3, 11}),
                                tensor_view<std::int32_t const>(targets.data(), shape{3, 11}));
 
   tiny_gpt() {
     for (auto const& entry : exchange.plan().entries()) {
-      auto const values = read<double>(golden, "parameter/" + entry.info.name);
+      auto const values = golden::read<double>(golden, "parameter/" + entry.info.name);
       std::copy(values.begin(), values.end(), exchange.parameter_values(entry).span().begin());
     }
     engine.invalidate();
@@ -85,8 +71,8 @@ struct tiny_gpt {
 
 TEST_CASE("a GPT has the loss, the gradients and the training of PyTorch", "[nn][golden]") {
   tiny_gpt gpt;
-  auto const losses = read<double>(gpt.golden, "loss");
-  auto const norms = read<double>(gpt.golden, "norm");
+  auto const losses = golden::read<double>(gpt.golden, "loss");
+  auto const norms = golden::read<double>(gpt.golden, "norm");
   optim::adamw const optimizer{
       .learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .clip = 1.0};
   optimizer_state<env, optim::adamw> moments(gpt.exchange);
@@ -101,7 +87,8 @@ TEST_CASE("a GPT has the loss, the gradients and the training of PyTorch", "[nn]
         auto const& info = gpt.exchange.plan().at(piece.entry).info;
         INFO(info.name);
         REQUIRE(segment.gradient.terms.size() == 1);
-        CHECK(difference(segment.gradient.terms[0].span(), read<double>(gpt.golden, "gradient/" + info.name)) < 1e-10);
+        CHECK(difference(segment.gradient.terms[0].span(), golden::read<double>(gpt.golden, "gradient/" + info.name)) <
+              1e-10);
       });
     }
     moments.update(gpt.exchange, optimizer, static_cast<std::int64_t>(step), optimizer.clip / (result.norm + 1e-6));
@@ -111,7 +98,7 @@ TEST_CASE("a GPT has the loss, the gradients and the training of PyTorch", "[nn]
   for (auto const& entry : gpt.exchange.plan().entries()) {
     INFO(entry.info.name);
     CHECK(difference(gpt.exchange.parameter_values(entry).span(),
-                     read<double>(gpt.golden, "after/" + entry.info.name)) < 1e-9);
+                     golden::read<double>(gpt.golden, "after/" + entry.info.name)) < 1e-9);
   }
 }
 
@@ -123,7 +110,7 @@ TEST_CASE("without the sum of its uses' gradients the tied table differs from Py
   REQUIRE(uses.front()->info.name == uses.back()->info.name);
   CHECK(uses.front()->value.address() == uses.back()->value.address());
   CHECK(uses.front()->gradient.address() != uses.back()->gradient.address());
-  auto const golden = read<double>(gpt.golden, "gradient/transformer.wte.weight");
+  auto const golden = golden::read<double>(gpt.golden, "gradient/transformer.wte.weight");
   CHECK(difference(uses.front()->gradient.span(), golden) < 1e-10);  // the exchange has added the second use
   CHECK(difference(uses.back()->gradient.span(), golden) > 1e-2);    // which alone is far off
 }

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "../catch.hpp"
+#include "../support/golden.hpp"
 #include "../support/sentence.hpp"
 #include "trireme/comm/self.hpp"
 #include "trireme/compression/none.hpp"
@@ -24,13 +24,6 @@ namespace safetensors = formats::safetensors;
 
 namespace {
 
-template <class T>
-std::vector<T> read(safetensors::reader const& file, std::string const& name) {
-  std::vector<T> values(static_cast<std::size_t>(file.at(name).extents.size()));
-  file.read(name, 0, std::span(values));
-  return values;
-}
-
 using env = environment<precision::fp64>;
 using numbers = std::map<std::string, std::vector<double>>;
 
@@ -40,11 +33,11 @@ struct outcome {
   numbers gradients;
 };
 
-outcome golden(safetensors::reader const& file, nn::llama const& model, std::string const& kind) {
-  outcome out{read<double>(file, kind + "/loss")[0], {}};
+outcome transformers(safetensors::reader const& file, nn::llama const& model, std::string const& kind) {
+  outcome out{golden::read<double>(file, kind + "/loss")[0], {}};
   for (auto const& tensor : model.in_files().tensors) {
     CHECK(file.at(kind + "/gradient/" + tensor.name).extents == tensor.extents);
-    auto const theirs = read<double>(file, kind + "/gradient/" + tensor.name);
+    auto const theirs = golden::read<double>(file, kind + "/gradient/" + tensor.name);
     auto& all = out.gradients[tensor.parameter];
     for (std::size_t i = 0; i < theirs.size(); ++i) {
       auto const at = static_cast<std::size_t>(tensor.place(static_cast<std::int64_t>(i)));
@@ -56,7 +49,7 @@ outcome golden(safetensors::reader const& file, nn::llama const& model, std::str
 }
 
 outcome computed(safetensors::reader const& file, nn::llama const& model, std::string const& kind) {
-  auto const tokens = read<std::int32_t>(file, "tokens"), targets = read<std::int32_t>(file, "targets");
+  auto const tokens = golden::read<std::int32_t>(file, "tokens"), targets = golden::read<std::int32_t>(file, "targets");
   auto const batch = make_samples(tensor_view<std::int32_t const>(tokens.data(), shape{3, 11}),
                                   tensor_view<std::int32_t const>(targets.data(), shape{3, 11}));
   comm::self_world world;
@@ -64,7 +57,7 @@ outcome computed(safetensors::reader const& file, nn::llama const& model, std::s
   basic_exchange<env, comm::self_world, parallel::data, compression::none> exchange(
       engine.uses(), world, parallel::data{.bucket_bytes = 4096}, compression::none{});
   for (auto const& tensor : model.in_files().tensors) {
-    auto const theirs = read<double>(file, kind + "/parameter/" + tensor.name);
+    auto const theirs = golden::read<double>(file, kind + "/parameter/" + tensor.name);
     for (auto const& entry : exchange.plan().entries()) {
       if (entry.info.name != tensor.parameter) continue;
       auto const values = exchange.parameter_values(entry).span();
@@ -86,9 +79,8 @@ outcome computed(safetensors::reader const& file, nn::llama const& model, std::s
 }
 
 void compare(nn::llama const& model, std::string const& kind) {
-  auto const* const folder = std::getenv("TRIREME_TEST_DATA");  // ctest says where tests/ is
-  safetensors::reader const file(std::string(folder == nullptr ? "tests" : folder) + "/golden/llama.safetensors");
-  auto const theirs = golden(file, model, kind), ours = computed(file, model, kind);
+  auto const file = golden::open("llama.safetensors");
+  auto const theirs = transformers(file, model, kind), ours = computed(file, model, kind);
   CHECK(std::abs(ours.loss - theirs.loss) < 1e-12 * theirs.loss);
   REQUIRE(ours.gradients.size() == theirs.gradients.size());
   for (auto const& [name, gradient] : ours.gradients) {

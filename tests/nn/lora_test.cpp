@@ -6,13 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "../formats/scratch.hpp"
+#include "../support/golden.hpp"
 #include "../support/sentence.hpp"
 #include "../support/training.hpp"
 #include "../watchdog.hpp"
@@ -29,16 +28,6 @@ namespace {
 
 using numbers = std::map<std::string, std::vector<double>>;
 
-safetensors::reader golden(std::string const& name) {
-  auto const* const folder = std::getenv("TRIREME_TEST_DATA");  // ctest says where tests/ is
-  return safetensors::reader(std::string(folder == nullptr ? "tests" : folder) + "/golden/" + name);
-}
-template <class T>
-std::vector<T> read(safetensors::reader const& file, std::string const& name) {
-  std::vector<T> values(static_cast<std::size_t>(file.at(name).extents.size()));
-  file.read(name, 0, std::span(values));
-  return values;
-}
 bool has(safetensors::reader const& file, std::string const& name) {
   return std::ranges::any_of(file.entries(), [&](auto const& each) { return each.name == name; });
 }
@@ -50,8 +39,9 @@ numbers factors(safetensors::reader const& file, nn::llama const& model, std::st
   for (auto const& tensor : model.in_files().tensors) {
     if (!has(file, "b/" + tensor.name)) continue;
     auto const layer = tensor.parameter.substr(0, tensor.parameter.rfind('.'));
-    if (has(file, "a/" + tensor.name)) out[layer + ".lora_A.weight"] = read<double>(file, kind + "a/" + tensor.name);
-    auto const theirs = read<double>(file, kind + "b/" + tensor.name);
+    if (has(file, "a/" + tensor.name))
+      out[layer + ".lora_A.weight"] = golden::read<double>(file, kind + "a/" + tensor.name);
+    auto const theirs = golden::read<double>(file, kind + "b/" + tensor.name);
     auto const rows = static_cast<std::int64_t>(theirs.size()) / rank;
     auto& ours = out[layer + ".lora_B.weight"];
     ours.resize(static_cast<std::size_t>(rank * tensor.columns));
@@ -74,7 +64,7 @@ toy::training<nn::lora_of<nn::llama>, toy::text> const training{
 }  // namespace
 
 TEST_CASE("low-rank changes have the loss and the gradients of plain torch", "[nn][golden]") {
-  auto const base = golden("llama.safetensors"), file = golden("lora.safetensors");
+  auto const base = golden::open("llama.safetensors"), file = golden::open("lora.safetensors");
   nn::llama const model{.vocabulary = 61,
                         .context = 16,
                         .layers = 2,
@@ -86,13 +76,13 @@ TEST_CASE("low-rank changes have the loss and the gradients of plain torch", "[n
   auto given = factors(file, model, "", 3), wanted = factors(file, model, "gradient/", 3);
   CHECK(given.size() == 2 * 2 * 4);
   for (auto const& tensor : model.in_files().tensors) {
-    auto const theirs = read<double>(base, "llama/parameter/" + tensor.name);
+    auto const theirs = golden::read<double>(base, "llama/parameter/" + tensor.name);
     auto& ours = given[tensor.parameter];
     ours.resize(static_cast<std::size_t>(tensor.inputs * tensor.columns));
     for (std::size_t i = 0; i < theirs.size(); ++i)
       ours[static_cast<std::size_t>(tensor.place(static_cast<std::int64_t>(i)))] = theirs[i];
   }
-  auto const tokens = read<std::int32_t>(base, "tokens"), targets = read<std::int32_t>(base, "targets");
+  auto const tokens = golden::read<std::int32_t>(base, "tokens"), targets = golden::read<std::int32_t>(base, "targets");
   auto const batch = make_samples(tensor_view<std::int32_t const>(tokens.data(), shape{3, 11}),
                                   tensor_view<std::int32_t const>(targets.data(), shape{3, 11}));
   comm::self_world world;
@@ -107,7 +97,7 @@ TEST_CASE("low-rank changes have the loss and the gradients of plain torch", "[n
     REQUIRE(first + values.size() <= static_cast<std::int64_t>(from.size()));
     std::copy_n(from.begin() + first, values.size(), values.span().begin());
   });
-  auto const loss = read<double>(file, "loss")[0];
+  auto const loss = golden::read<double>(file, "loss")[0];
   CHECK(std::abs(trainer.step(batch).loss - loss) < 1e-12 * loss);
   std::size_t compared = 0;
   trainer.for_each_state([&](std::string const& state, auto const&, std::int64_t first, auto view) {
