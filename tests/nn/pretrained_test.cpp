@@ -191,7 +191,7 @@ TEST_CASE("what a model cannot be is refused in one sentence", "[nn][pretrained]
   json::object const qwen{{"model_type", "qwen2"}, {"use_sliding_window", true}, {"sliding_window", 9}};
   CHECK(refused(llama, qwen) == "");  // from layer 28 on: none
   auto some = qwen;
-  some.emplace_back("max_window_layers", 3);
+  some.push_back({"max_window_layers", 3});
   CHECK(contains(refused(llama, some), "the first 3 of 6 layers have no window and the others have one"));
   some.back() = {"layer_types", json::array{"sliding_attention", "full_attention"}};
   CHECK(contains(refused(llama, some), "all \"sliding_attention\""));
