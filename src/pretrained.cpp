@@ -1,4 +1,5 @@
 // Models in the files of others.
 #include "trireme/nn/pretrained.ipp"
 
+#include "trireme/nn/bert_files.ipp"
 #include "trireme/nn/deepseek_files.ipp"

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 30d24069fe8d664890bacb46ae6b907e07b54b2d195dc3ef2370f9dbd337a4c4
+// SHA-256 of the sources: c2f08d66c4cc09b633659fb0486d1f0918b288aadb7e43e3b618ca7fb4eb7216
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13074,8 +13074,9 @@ struct file_tensor {
 /// What a model's files hold: Hugging Face's names and layouts.
 struct file_layout {
   std::string base;                  ///< how names begin; files of a model without its head leave it out
-  std::vector<std::string> ignored;  ///< ends of names of tensors that files may have, and the model does not need
+  std::vector<std::string> ignored;  ///< patterns of names of tensors that files may have, and the model does not need
   std::vector<file_tensor> tensors{};
+  std::vector<std::pair<std::string, std::string>> older{};  ///< ends of names, and what they are in older files
 
   /// A tensor with the numbers of a parameter in the parameter's order.
   /// @param parameter  its name, if it is another one than in files.
@@ -13098,6 +13099,17 @@ struct file_layout {
       tensors.back().matrix = i;
       tensors.back().matrices = count;
     }
+  }
+  /// Files need no tensors of these parameters, and if they have some, of whatever shape, those are not read.
+  /// @param parameters  patterns, separated by spaces (core/pattern.hpp).
+  /// @return how many tensors there were.
+  std::size_t leave_out(std::string_view parameters) {
+    return std::erase_if(tensors, [&](file_tensor const& each) {
+      if (!matches_any(parameters, each.parameter)) return false;
+      ignored.push_back(each.name);
+      if (each.name.starts_with(base)) ignored.push_back(each.name.substr(base.size()));
+      return true;
+    });
   }
 };
 
@@ -14554,7 +14566,7 @@ struct gpt {
 
   /// Hugging Face's files of GPT2LMHeadModel; with experts the names are this library's own.
   [[nodiscard]] file_layout in_files() const {
-    file_layout out{"transformer.", {".attn.bias", ".attn.masked_bias", "lm_head.weight"}};
+    file_layout out{"transformer.", {"*.attn.bias", "*.attn.masked_bias", "lm_head.weight"}};
     auto const c = channels;
     // Weight and bias of one input after the other, as the parameter has them.
     auto const pair = [&](std::string const& name, shape const& weight, shape const& bias) {
@@ -14721,7 +14733,7 @@ struct llama {
   /// Hugging Face's files of LlamaForCausalLM and MistralForCausalLM; with biases Qwen2ForCausalLM, with norms of heads
   /// Qwen3ForCausalLM.
   [[nodiscard]] file_layout in_files() const {
-    file_layout out{"model.", {".rotary_emb.inv_freq"}};
+    file_layout out{"model.", {"*.rotary_emb.inv_freq"}};
     if (tied) out.ignored.emplace_back("lm_head.weight");
     auto const c = channels, each_head = width(), queries = heads / keys(), all = (heads + 2 * keys()) * each_head;
     // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key. Where there are as many

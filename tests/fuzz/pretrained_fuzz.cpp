@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "trireme/nn/bert_files.hpp"
 #include "trireme/nn/deepseek_files.hpp"
 #include "trireme/nn/pretrained.hpp"
 
@@ -32,6 +33,7 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   read<trireme::nn::gpt>(input);
   read<trireme::nn::llama>(input);
   read<trireme::nn::deepseek>(input);
+  read<trireme::nn::bert>(input);
   try {
     for (auto const& each : trireme::formats::parse_weight_index(input, "input")) {
       if (each.file.empty() || each.file.find('/') != std::string::npos || each.file == "..") std::abort();

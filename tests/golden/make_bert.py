@@ -28,9 +28,9 @@ CONTEXT = 13
 LENGTHS = [(4, 5), (6, 0), (2, 3), (5, 5)]  # words of either segment
 
 
-def samples(generator):
+def samples(generator, vocabulary=CONFIG["vocab_size"]):
     def words(count):
-        return torch.randint(4, CONFIG["vocab_size"], (count,), generator=generator).tolist()
+        return torch.randint(4, vocabulary, (count,), generator=generator).tolist()
 
     tokens = torch.zeros(len(LENGTHS), CONTEXT, dtype=torch.int64)
     types = torch.zeros_like(tokens)

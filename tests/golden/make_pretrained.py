@@ -7,9 +7,12 @@ pretrained/KIND/ is what save_pretrained writes (without the configuration for g
 queries, a head of its own, F32, several files and an index), `qwen2` (biases, a tied head, BF16), `mistral` (F32),
 `gpt2` (F32, several files), `gpt2_base` (the model without its head, whose names have no prefix; F16), `llama3` (scaled
 angles, F32), `qwen3` (norms of queries and keys, wide heads, a tied head, BF16), `mistral_window` (a window shorter
-than the samples, F32).
+than the samples, F32), `bert_masked` (F32, several files), `bert_classifier` (three classes, F32), `bert_encoder` (the
+same classifier without its head, whose names have no prefix).
 pretrained/golden.safetensors has tokens and targets (B,T) int32, and for each KIND/loss (1) float64: the mean
-cross-entropy of all targets (nothing is shifted) of the numbers in the files, computed in double.
+cross-entropy of all targets (nothing is shifted) of the numbers in the files, computed in double. BERTs have tokens of
+their own, bert/tokens (pairs of sentences, padded; [CLS] = 2, [SEP] = 3, padding = 0) and bert/types (B,T) int32,
+bert_masked/targets (B,T) int32, below 0 where no word is asked for, and bert_classifier/targets (B) int32.
 """
 import pathlib
 import shutil
@@ -18,6 +21,7 @@ import safetensors.torch
 import torch
 import transformers
 
+import make_bert
 from make_llama import Angles, norm_in_double
 
 BATCH, CONTEXT, WORDS = 4, 12, 37
@@ -49,6 +53,9 @@ MODELS = {  # class, configuration, type in the files, bytes of a file
         **LLAMA, **rope(10000.0), sliding_window=5), torch.float32, "1GB"),
 }
 
+BERT = {**make_bert.CONFIG, "vocab_size": WORDS, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24,
+        "num_labels": 3}
+
 
 def in_double(model, config):
     """Whatever transformers computes in float is computed in double."""
@@ -62,6 +69,35 @@ def in_double(model, config):
     return model
 
 
+def randomize(model, generator):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(0.3 * noise if parameter.dim() > 1 else 1 + 0.2 * noise)
+
+
+def berts(folder, generator):
+    tokens, types = make_bert.samples(generator, WORDS)
+    given = {"input_ids": tokens, "token_type_ids": types, "attention_mask": (tokens != 0).long()}
+    targets = {"bert_masked": torch.where((torch.rand(tokens.shape, generator=generator) < 0.4) & (tokens > 3), tokens,
+                                          -100),
+               "bert_classifier": torch.tensor([2, 0, 1, 2])}
+    out = {"bert/tokens": tokens.int(), "bert/types": types.int()}
+    for kind, model_class in (("bert_masked", transformers.BertForMaskedLM),
+                              ("bert_classifier", transformers.BertForSequenceClassification)):
+        model = model_class(transformers.BertConfig(**BERT))
+        randomize(model, generator)
+        model.save_pretrained(folder / kind, max_shard_size="8KB" if kind == "bert_masked" else "1GB")
+        if kind == "bert_classifier":
+            model.bert.save_pretrained(folder / "bert_encoder")
+        out[kind + "/targets"] = targets[kind].int()
+        loss = model.double().eval()(**given, labels=targets[kind]).loss
+        assert loss.dtype == torch.float64
+        out[kind + "/loss"] = loss.detach().reshape(1)
+        print(kind, loss.item())
+    return out
+
+
 def main():
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(5)
@@ -73,10 +109,7 @@ def main():
     for kind, (model_class, config, dtype, most) in MODELS.items():
         config._attn_implementation = "sdpa"
         model = model_class(config)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                noise = torch.randn(parameter.shape, generator=generator)
-                parameter.copy_(0.3 * noise if parameter.dim() > 1 else 1 + 0.2 * noise)
+        randomize(model, generator)
         model = model.to(dtype)
         written = model.transformer if kind.endswith("_base") else model
         written.save_pretrained(folder / kind, max_shard_size=most)
@@ -86,6 +119,7 @@ def main():
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
         out[kind + "/loss"] = loss.detach().reshape(1)
         print(kind, loss.item(), sum(f.stat().st_size for f in (folder / kind).iterdir()), "bytes")
+    out.update(berts(folder, generator))
     safetensors.torch.save_file(out, folder / "golden.safetensors")
 
 

@@ -15,6 +15,7 @@
 #include "../catch.hpp"
 #include "../support/memory_files.hpp"
 #include "../support/sentence.hpp"
+#include "trireme/nn/bert_files.hpp"
 #include "trireme/nn/one_of.hpp"
 
 using namespace trireme;
@@ -100,6 +101,11 @@ TEST_CASE("descriptions are read from what transformers writes", "[nn][pretraine
   CHECK(nn::read_description<nn::gpt>(golden("gpt2")) == gpt);
   CHECK(nn::read_description<nn::gpt>(golden("gpt2_base")) == gpt);
   CHECK(nn::model_type_in(golden("gpt2")) == "gpt2");
+  nn::bert bert{.vocabulary = 37, .context = 16, .layers = 2, .heads = 2, .channels = 16, .hidden = 24};
+  CHECK(nn::read_description<nn::bert>(golden("bert_masked")) == bert);
+  CHECK(nn::read_description<nn::bert>(golden("bert_encoder")) == bert);
+  bert.classes = 3;
+  CHECK(nn::read_description<nn::bert>(golden("bert_classifier")) == bert);
 }
 
 TEST_CASE("a description is read back from its config.json", "[nn][pretrained]") {
@@ -112,6 +118,11 @@ TEST_CASE("a description is read back from its config.json", "[nn][pretrained]")
   CHECK(again(gpt) == gpt);
   CHECK(again(nn::gpt{}) == nn::gpt{});
   CHECK(to_string(again(small)) == to_string(small));
+  for (auto const& each :
+       {nn::bert{}, nn::bert{.hidden = 7, .segments = 1, .padding = -1, .dropout = 0.1}, nn::bert{.classes = 2},
+        nn::bert{.classes = 5, .padding = 4, .separator = -1, .epsilon = 1e-6}}) {
+    CHECK(to_string(again(each)) == to_string(each));
+  }
   nn::llama const biased{.rotary = 5e5, .epsilon = 1e-6, .biased = true};
   CHECK(to_string(again(biased)) == to_string(biased));
   for (auto const& each : {nn::llama{.scaling = {.factor = 4}}, nn::llama{.window = 7},
@@ -180,12 +191,23 @@ TEST_CASE("what a model cannot be is refused in one sentence", "[nn][pretrained]
   json::object const qwen{{"model_type", "qwen2"}, {"use_sliding_window", true}, {"sliding_window", 9}};
   CHECK(refused(llama, qwen) == "");  // from layer 28 on: none
   auto some = qwen;
-  some.emplace_back("max_window_layers", 3);
+  some.push_back({"max_window_layers", 3});
   CHECK(contains(refused(llama, some), "the first 3 of 6 layers have no window and the others have one"));
   some.back() = {"layer_types", json::array{"sliding_attention", "full_attention"}};
   CHECK(contains(refused(llama, some), "all \"sliding_attention\""));
   CHECK(refused(llama, {{"model_type", "mistral"}, {"sliding_window", 256}}) == "");
   CHECK(refused(llama, {{"model_type", "mistral"}, {"sliding_window", nullptr}}) == "");
+
+  nn::bert const bert{.classes = 3};
+  CHECK(contains(refused(bert, {{"hidden_act", "gelu_new"}}), "which nn::bert cannot be; it takes \"gelu\""));
+  CHECK(contains(refused(bert, {{"position_embedding_type", "relative_key"}}), "it takes \"absolute\""));
+  CHECK(contains(refused(bert, {{"is_decoder", true}}), "it takes false"));
+  CHECK(contains(refused(bert, {{"problem_type", "regression"}}), "it takes \"single_label_classification\""));
+  CHECK(contains(refused(bert, {{"classifier_dropout", 0.5}}), "it takes 0"));
+  CHECK(contains(refused(bert, {{"num_labels", 1}}), "a classifier of 1 classes; nn::bert is read with 2 or more"));
+  CHECK(contains(refused(bert, {{"pad_token_id", -1}}), "\"pad_token_id\" is -1; it is from 0 to 16777215"));
+  CHECK(contains(refused(bert, {{"model_type", "roberta"}}), "nn::bert is \"bert\", not \"roberta\""));
+  CHECK(contains(refused(bert, {{"architectures", 3}}), "expected an array"));
 
   memory_files files;
   files.add_directory("m");
@@ -297,4 +319,26 @@ TEST_CASE("any part of a parameter is read as the whole of it has it", "[nn][pre
       }
     }
   }
+}
+
+TEST_CASE("norms of BERTs have other names in older files", "[nn][pretrained]") {
+  nn::bert const bert{.vocabulary = 5, .context = 4, .layers = 1, .heads = 1, .channels = 2, .hidden = 3, .classes = 2};
+  auto const layout = bert.in_files();
+  auto old = layout;
+  for (auto& each : old.tensors) {
+    for (auto const& [now, then] : layout.older) {
+      if (each.name.ends_with(now)) each.name.replace(each.name.size() - now.size(), now.size(), then);
+    }
+  }
+  memory_files files;
+  files.add_directory("m");
+  nn::pretrained_writer out(old);
+  for (auto const& each : old.tensors)
+    out.add(each.parameter, std::vector<float>(static_cast<std::size_t>(each.size()), 7));
+  out.write(formats::directory("m", files), nn::config_of(bert));
+  nn::pretrained_reader const in(layout, "m", files);
+  std::vector<float> norm(2);
+  in.read({"bert.encoder.layer.0.output.LayerNorm.weight", {2}}, 0, std::span(norm));
+  CHECK(norm == std::vector<float>{7, 7});
+  CHECK(old.tensors[3].name == "bert.embeddings.LayerNorm.gamma");
 }

@@ -18,6 +18,7 @@
 #include "../formats/scratch.hpp"
 #include "../support/sentence.hpp"
 #include "../watchdog.hpp"
+#include "trireme/nn/bert_files.hpp"
 #include "trireme/trireme.hpp"
 
 // Models of transformers, and ours for transformers: losses are those that transformers computes, under any mesh.
@@ -44,28 +45,41 @@ std::vector<T> numbers(std::string const& name) {
 /// What the losses were computed of.
 class golden_data {
  public:
+  explicit golden_data(std::string const& kind)
+      : tokens_(numbers<std::int32_t>(kind.starts_with("bert") ? "bert/tokens" : "tokens")),
+        targets_(numbers<std::int32_t>(kind.starts_with("bert") ? kind + "/targets" : "targets")) {}
   [[nodiscard]] data::in_memory<std::int32_t, std::int32_t> operator()() const {
-    return data::in_memory(tensor_view<std::int32_t const>(tokens_.data(), {4, 12}),
-                           tensor_view<std::int32_t const>(targets_.data(), {4, 12}));
+    auto const each = static_cast<std::int64_t>(targets_.size()) / samples;
+    return data::in_memory(
+        tensor_view<std::int32_t const>(tokens_.data(), {samples, static_cast<std::int64_t>(tokens_.size()) / samples}),
+        tensor_view<std::int32_t const>(targets_.data(), each == 1 ? shape{samples} : shape{samples, each}));
   }
 
  private:
-  std::vector<std::int32_t> tokens_ = numbers<std::int32_t>("tokens"), targets_ = numbers<std::int32_t>("targets");
+  static constexpr std::int64_t samples = 4;
+  std::vector<std::int32_t> tokens_, targets_;
 };
 
+template <class Model>
+Model described(std::string const& directory) {
+  auto out = nn::read_description<Model>(directory);
+  if constexpr (requires { out.separator; }) out.separator = 3;  // transformers does not write it
+  return out;
+}
+
 template <class Model, class World, class... Policies>
-double loss_of(World& world, std::string const& directory, Policies const&... policies) {
-  golden_data const data;
-  auto trainer = make_trainer(nn::read_description<Model>(directory), optim::sgd{}, world, policies...);
-  load_pretrained(trainer, directory);
-  return trainer.evaluate(data(), 2);
+double loss_of(World& world, std::string const& kind, Policies const&... policies) {
+  golden_data const data(kind);
+  auto trainer = make_trainer(described<Model>(golden(kind)), optim::sgd{}, world, policies...);
+  load_pretrained(trainer, golden(kind));
+  return trainer.evaluate(data(), 4);
 }
 
 template <class Model, class... Policies>
 double loss_on(int ranks, std::string const& kind, Policies const&... policies) {
   double loss = 0;
   launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-    auto const mine = loss_of<Model>(world, golden(kind), policies...);
+    auto const mine = loss_of<Model>(world, kind, policies...);
     if (world.rank() == 0) loss = mine;
   });
   return loss;
@@ -126,12 +140,12 @@ void writes_what_it_has_read(std::string const& kind, std::string const& to, pre
   watchdog const guard("writing " + kind);
   INFO(kind);
   launch(comm::threads{.ranks = 2}, [&](auto& world) {
-    auto trainer = make_trainer(nn::read_description<Model>(golden(kind)), optim::sgd{}, world,
+    auto trainer = make_trainer(described<Model>(golden(kind)), optim::sgd{}, world,
                                 parallel::mesh{parallel::data{}, parallel::tensor{.ways = 2}});
     load_pretrained(trainer, golden(kind));
     save_pretrained(trainer, to, options);
   });
-  CHECK(nn::read_description<Model>(to) == nn::read_description<Model>(golden(kind)));
+  CHECK(nn::read_description<Model>(to) == described<Model>(golden(kind)));
   if (options.stored == dtype::f32) CHECK(content(to) == content(golden(kind)));
 }
 
@@ -154,6 +168,8 @@ TEST_CASE("what transformers wrote has its loss in double", "[train][pretrained]
   for (auto const* kind : {"llama3", "qwen3", "mistral_window"}) has_their_loss_in_double<nn::llama>(kind);
   has_their_loss_in_double<nn::gpt>("gpt2");
   has_their_loss_in_double<nn::gpt>("gpt2_base");
+  has_their_loss_in_double<nn::bert>("bert_masked");
+  has_their_loss_in_double<nn::bert>("bert_classifier");
 }
 
 TEST_CASE("what transformers wrote has its loss under every mesh", "[train][pretrained]") {
@@ -161,6 +177,8 @@ TEST_CASE("what transformers wrote has its loss under every mesh", "[train][pret
   has_their_loss_under_meshes<nn::llama>("qwen2");
   for (auto const* kind : {"llama3", "qwen3", "mistral_window"}) has_their_loss_under_meshes<nn::llama>(kind);
   has_their_loss_under_meshes<nn::gpt>("gpt2");
+  has_their_loss_under_meshes<nn::bert>("bert_masked");
+  has_their_loss_under_meshes<nn::bert>("bert_classifier");
 }
 
 TEST_CASE("what is written is what was read, and transformers computes its loss", "[train][pretrained]") {
@@ -172,7 +190,58 @@ TEST_CASE("what is written is what was read, and transformers computes its loss"
   writes_what_it_has_read<nn::llama>("qwen3", dir / "qwen3", {.stored = dtype::bf16});
   writes_what_it_has_read<nn::gpt>("gpt2", dir / "gpt2", {.most_file_bytes = 5000});
   writes_what_it_has_read<nn::gpt>("gpt2_base", dir / "gpt2_base", {.stored = dtype::f16});
+  writes_what_it_has_read<nn::bert>("bert_masked", dir / "bert_masked", {});
+  writes_what_it_has_read<nn::bert>("bert_classifier", dir / "bert_classifier.files", {.most_file_bytes = 5000});
   CHECK(transformers_agrees(dir.path()));
+}
+
+TEST_CASE("an encoder becomes a classifier whose head starts anew, if that is said", "[train][pretrained]") {
+  watchdog const guard("an encoder");
+  scratch dir;
+  auto model = described<nn::bert>(golden("bert_encoder"));
+  CHECK(model.classes == 0);
+  model.classes = 3;
+  auto const encoder = golden("bert_encoder"), classifier = golden("bert_classifier");
+  launch(comm::threads{.ranks = 2}, [&](auto& world) {
+    auto trainer =
+        make_trainer(model, optim::sgd{}, world, parallel::mesh{parallel::data{}, parallel::tensor{.ways = 2}});
+    save_pretrained(trainer, dir / "before");
+    auto const before = trainer.state_hash();
+    auto const refused = [&](auto const& load, std::string const& sentence) {
+      auto const said = sentence_of([&] { load(); });
+      if (!contains(said, sentence)) throw error("said: " + said);
+      if (trainer.state_hash() != before) throw error("the state has changed");
+    };
+    refused([&] { load_pretrained(trainer, encoder); }, "describes nn::bert{.vocabulary = 37");
+    refused([&] { load_pretrained(trainer, encoder, {.fresh = "bert.pooler.*"}); }, "no tensor \"classifier.weight\"");
+    refused([&] { load_pretrained(trainer, encoder, {.fresh = "lm_head.*"}); },
+            "no parameter of the model is \"lm_head.*\", which should start anew");
+    load_pretrained(trainer, encoder, {.fresh = "classifier.*"});
+    save_pretrained(trainer, dir / "fresh");
+    // The head of the one and the encoder of the other are the classifier that transformers wrote.
+    load_pretrained(trainer, classifier);
+    load_pretrained(trainer, encoder, {.fresh = "classifier.*"});
+    save_pretrained(trainer, dir / "both");
+  });
+  auto expected = content(classifier);
+  CHECK(content(dir / "both") == expected);
+  auto before = content(dir / "before");
+  for (auto const* name : {"classifier.weight", "classifier.bias"}) expected[name] = before[name];
+  CHECK(content(dir / "fresh") == expected);
+
+  // Of another number of classes, and of masked words: the pooler starts anew too.
+  model.classes = 5;
+  comm::self_world alone;
+  auto trainer = make_trainer(model, optim::sgd{}, alone);
+  save_pretrained(trainer, dir / "five");
+  load_pretrained(trainer, classifier, {.fresh = "classifier.*"});
+  load_pretrained(trainer, golden("bert_masked"), {.fresh = "classifier.* bert.pooler.*"});
+  save_pretrained(trainer, dir / "masked");
+  auto const masked = content(golden("bert_masked")), after = content(dir / "masked");
+  CHECK(after.at("classifier.weight") == content(dir / "five").at("classifier.weight"));
+  CHECK(after.at("bert.pooler.dense.bias") == expected.at("bert.pooler.dense.bias"));
+  for (auto const* name : {"bert.embeddings.LayerNorm.bias", "bert.encoder.layer.1.attention.self.key.weight"})
+    CHECK(after.at(name) == masked.at(name));
 }
 
 TEST_CASE("each rank reads only what it keeps", "[train][pretrained]") {

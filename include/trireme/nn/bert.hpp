@@ -11,6 +11,7 @@
 #include "trireme/nn/checkpointed.hpp"
 #include "trireme/nn/detail/expect.hpp"
 #include "trireme/nn/embedding.hpp"
+#include "trireme/nn/file_layout.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/losses.hpp"
 
@@ -116,6 +117,52 @@ struct bert {
           text("trireme::nn::bert: ", hidden, " hidden and ", classes, " classes; neither may be below 0"));
     }
     detail::expect_dropout("bert", dropout);
+  }
+
+  /// Hugging Face's files of BertForMaskedLM; with classes BertForSequenceClassification. A classifier is read from
+  /// files with other heads too, if it is said that its own starts anew (train/pretrained.hpp).
+  [[nodiscard]] file_layout in_files() const {
+    file_layout out{"bert.", {"*embeddings.position_ids", "cls.seq_relationship.*"}};
+    out.older = {{"LayerNorm.weight", "LayerNorm.gamma"}, {"LayerNorm.bias", "LayerNorm.beta"}};
+    auto const c = channels;
+    auto const norm = [&](std::string const& name) {
+      out.add(name + ".weight", {c});
+      out.add(name + ".bias", {c});
+    };
+    auto const product = [&](std::string const& name, std::int64_t inputs, std::int64_t outputs) {
+      out.add_transposed(name + ".weight", inputs, outputs);
+      out.add(name + ".bias", {outputs});
+    };
+    out.add("bert.embeddings.word_embeddings.weight", {vocabulary, c});
+    out.add("bert.embeddings.position_embeddings.weight", {context, c});
+    out.add("bert.embeddings.token_type_embeddings.weight", {segments, c});
+    norm("bert.embeddings.LayerNorm");
+    for (std::int64_t i = 0; i < layers; ++i) {
+      auto const name = text("bert.encoder.layer.", i, "."), qkv = name + "attention.self.qkv";
+      std::int64_t column = 0;
+      for (auto const* which : {"query", "key", "value"}) {
+        auto const theirs = text(name, "attention.self.", which);
+        out.tensors.push_back({theirs + ".weight", {c, c}, qkv + ".weight", c, 3 * c, {{0, column, c}}});
+        out.tensors.push_back({theirs + ".bias", {c}, qkv + ".bias", 1, 3 * c, {{0, column, c}}});
+        column += c;
+      }
+      product(name + "attention.output.dense", c, c);
+      norm(name + "attention.output.LayerNorm");
+      product(name + "intermediate.dense", c, inner());
+      product(name + "output.dense", inner(), c);
+      norm(name + "output.LayerNorm");
+    }
+    if (classes > 0) {
+      out.ignored.emplace_back("cls.predictions.*");
+      product("bert.pooler.dense", c, c);
+      product("classifier", c, classes);
+    } else {
+      out.ignored.insert(out.ignored.end(), {"*pooler.dense.*", "cls.predictions.decoder.*"});
+      product("cls.predictions.transform.dense", c, c);
+      norm("cls.predictions.transform.LayerNorm");
+      out.add("cls.predictions.bias", {vocabulary});
+    }
+    return out;
   }
 
   /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of

@@ -144,7 +144,7 @@ struct deepseek {
 
   /// Hugging Face's files of DeepseekV3ForCausalLM.
   [[nodiscard]] file_layout in_files() const {
-    file_layout out{"model.", {".rotary_emb.inv_freq"}};
+    file_layout out{"model.", {"*.rotary_emb.inv_freq"}};
     auto const c = channels;
     auto const mlp_at = [&](std::string const& name, std::int64_t width) {
       out.add_transposed(name + "gate_proj.weight", c, width);

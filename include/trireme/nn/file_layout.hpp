@@ -1,10 +1,13 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "trireme/core/pattern.hpp"
 #include "trireme/core/shape.hpp"
 
 namespace trireme::nn {
@@ -48,8 +51,9 @@ struct file_tensor {
 /// What a model's files hold: Hugging Face's names and layouts.
 struct file_layout {
   std::string base;                  ///< how names begin; files of a model without its head leave it out
-  std::vector<std::string> ignored;  ///< ends of names of tensors that files may have, and the model does not need
+  std::vector<std::string> ignored;  ///< patterns of names of tensors that files may have, and the model does not need
   std::vector<file_tensor> tensors{};
+  std::vector<std::pair<std::string, std::string>> older{};  ///< ends of names, and what they are in older files
 
   /// A tensor with the numbers of a parameter in the parameter's order.
   /// @param parameter  its name, if it is another one than in files.
@@ -72,6 +76,17 @@ struct file_layout {
       tensors.back().matrix = i;
       tensors.back().matrices = count;
     }
+  }
+  /// Files need no tensors of these parameters, and if they have some, of whatever shape, those are not read.
+  /// @param parameters  patterns, separated by spaces (core/pattern.hpp).
+  /// @return how many tensors there were.
+  std::size_t leave_out(std::string_view parameters) {
+    return std::erase_if(tensors, [&](file_tensor const& each) {
+      if (!matches_any(parameters, each.parameter)) return false;
+      ignored.push_back(each.name);
+      if (each.name.starts_with(base)) ignored.push_back(each.name.substr(base.size()));
+      return true;
+    });
   }
 };
 

@@ -69,7 +69,7 @@ struct gpt {
 
   /// Hugging Face's files of GPT2LMHeadModel; with experts the names are this library's own.
   [[nodiscard]] file_layout in_files() const {
-    file_layout out{"transformer.", {".attn.bias", ".attn.masked_bias", "lm_head.weight"}};
+    file_layout out{"transformer.", {"*.attn.bias", "*.attn.masked_bias", "lm_head.weight"}};
     auto const c = channels;
     // Weight and bias of one input after the other, as the parameter has them.
     auto const pair = [&](std::string const& name, shape const& weight, shape const& bias) {

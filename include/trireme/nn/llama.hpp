@@ -125,7 +125,7 @@ struct llama {
   /// Hugging Face's files of LlamaForCausalLM and MistralForCausalLM; with biases Qwen2ForCausalLM, with norms of heads
   /// Qwen3ForCausalLM.
   [[nodiscard]] file_layout in_files() const {
-    file_layout out{"model.", {".rotary_emb.inv_freq"}};
+    file_layout out{"model.", {"*.rotary_emb.inv_freq"}};
     if (tied) out.ignored.emplace_back("lm_head.weight");
     auto const c = channels, each_head = width(), queries = heads / keys(), all = (heads + 2 * keys()) * each_head;
     // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key. Where there are as many

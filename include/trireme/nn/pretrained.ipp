@@ -418,7 +418,11 @@ TRIREME_BODY pretrained_reader::pretrained_reader(file_layout const& layout, std
   for (auto const& tensor : layout.tensors) {
     auto name = std::string_view(tensor.name);
     if (!whole && name.starts_with(layout.base)) name.remove_prefix(layout.base.size());
-    auto const* const found = files_.find(name);
+    auto const* found = files_.find(name);
+    for (auto const& [now, then] : layout.older) {
+      if (found == nullptr && name.ends_with(now))
+        found = files_.find(text(name.substr(0, name.size() - now.size()), then));
+    }
     if (found == nullptr) {
       throw format_error(files_.path(), 0, text("it has no tensor \"", name, "\", which the model needs"));
     }
@@ -438,7 +442,8 @@ TRIREME_BODY pretrained_reader::pretrained_reader(file_layout const& layout, std
   std::ranges::sort(known);
   for (auto const& each : all) {
     auto const& name = each.what->name;
-    bool const ignored = std::ranges::any_of(layout.ignored, [&](auto const& end) { return name.ends_with(end); });
+    bool const ignored =
+        std::ranges::any_of(layout.ignored, [&](auto const& pattern) { return matches(pattern, name); });
     if (!ignored && !std::ranges::binary_search(known, std::string_view(name))) {
       throw format_error(each.file->path(), each.what->begin,
                          text("it has a tensor \"", name, "\", which the model does not have"));

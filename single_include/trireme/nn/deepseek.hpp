@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/deepseek.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5ce5e19bac8816c29ecec482628790287deae7a41bf30cde5dc18de77543f141
+// SHA-256 of the sources: 427d2fcdafa0a86ac1d8ef31cfbbb343888cd41d2978ccc7ee4ae6a3674753ce
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -139,7 +139,7 @@ struct deepseek {
 
   /// Hugging Face's files of DeepseekV3ForCausalLM.
   [[nodiscard]] file_layout in_files() const {
-    file_layout out{"model.", {".rotary_emb.inv_freq"}};
+    file_layout out{"model.", {"*.rotary_emb.inv_freq"}};
     auto const c = channels;
     auto const mlp_at = [&](std::string const& name, std::int64_t width) {
       out.add_transposed(name + "gate_proj.weight", c, width);

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b0267dd65df5e298cefc73ae423e16965cd82cb71c2156d67bcae196f69587ff
+// SHA-256 of the sources: 3f733aaf2757686ec0a5fb4d7d6998dd3a343e61bae1f2060babedb641e3ea64
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -535,7 +535,11 @@ TRIREME_BODY pretrained_reader::pretrained_reader(file_layout const& layout, std
   for (auto const& tensor : layout.tensors) {
     auto name = std::string_view(tensor.name);
     if (!whole && name.starts_with(layout.base)) name.remove_prefix(layout.base.size());
-    auto const* const found = files_.find(name);
+    auto const* found = files_.find(name);
+    for (auto const& [now, then] : layout.older) {
+      if (found == nullptr && name.ends_with(now))
+        found = files_.find(text(name.substr(0, name.size() - now.size()), then));
+    }
     if (found == nullptr) {
       throw format_error(files_.path(), 0, text("it has no tensor \"", name, "\", which the model needs"));
     }
@@ -555,7 +559,8 @@ TRIREME_BODY pretrained_reader::pretrained_reader(file_layout const& layout, std
   std::ranges::sort(known);
   for (auto const& each : all) {
     auto const& name = each.what->name;
-    bool const ignored = std::ranges::any_of(layout.ignored, [&](auto const& end) { return name.ends_with(end); });
+    bool const ignored =
+        std::ranges::any_of(layout.ignored, [&](auto const& pattern) { return matches(pattern, name); });
     if (!ignored && !std::ranges::binary_search(known, std::string_view(name))) {
       throw format_error(each.file->path(), each.what->begin,
                          text("it has a tensor \"", name, "\", which the model does not have"));

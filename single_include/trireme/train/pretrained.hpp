@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d2941409ef25e48dbbc56a5cbe4fd042d540b72f32472ce246bc8187cfe51492
+// SHA-256 of the sources: 55dc5d327b2cac8ebb729c2adc0e83b394be3dc93df330ce674c2bbe3ba93ea1
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,12 +18,13 @@ namespace trireme {
 namespace detail {
 
 /// Refuses files of another model: what is computed with the same numbers would be something else.
+/// @param other_head  the files' head may be another one.
 template <class Model>
-void expect_same_model(Model model, std::string const& directory, formats::file_system& files) {
+void expect_same_model(Model model, std::string const& directory, bool other_head, formats::file_system& files) {
   if constexpr (requires { model.chosen; }) {
-    model.with([&](auto const& chosen) { expect_same_model(chosen, directory, files); });
+    model.with([&](auto const& chosen) { expect_same_model(chosen, directory, other_head, files); });
   } else if constexpr (requires { model.changes; }) {
-    expect_same_model(model.model, directory, files);
+    expect_same_model(model.model, directory, other_head, files);
   } else {
     auto const described = nn::read_description<Model>(directory, files);
     // What does not change the function of the parameters, or only in training.
@@ -31,6 +32,10 @@ void expect_same_model(Model model, std::string const& directory, formats::file_
     if constexpr (requires { model.balance; }) model.balance = described.balance;
     if constexpr (requires { model.speed; }) model.speed = described.speed;
     if constexpr (requires { model.rotary; }) model.context = described.context;  // there is no table of positions
+    if constexpr (requires { model.separator; }) model.separator = described.separator;  // the tokenizer's
+    if constexpr (requires { model.classes; }) {
+      if (other_head) model.classes = described.classes;
+    }
     model.checkpointed = described.checkpointed;
     if (describe(described) == describe(model)) return;
     throw config_error(text("trireme::load_pretrained: ", directory, "/", formats::config_file, " describes ",
@@ -50,28 +55,44 @@ template <class Model>
 
 }  // namespace detail
 
+/// What load_pretrained() does not read.
+struct load_options {
+  std::string fresh{};  ///< patterns of parameters that stay as they are, separated by spaces: "classifier.*"
+};
+
 /// Collective. Sets the parameters of a trainer to those of a model in Hugging Face's files: config.json, which must
 /// describe the trainer's model, and model.safetensors, or several files and an index. Moments, step and random numbers
 /// stay as they are.
+///
+/// A head that starts anew is asked for by `fresh`: files need not have those parameters, and may have others in their
+/// place (the number of classes in config.json may be another one).
 ///
 /// Ranks    each reads only the numbers that it keeps, whatever the mesh.
 /// Bytes    once more this rank's share of the master values, until all are read.
 /// Numerics master values are the files' numbers, rounded to nearest where files have more digits.
 /// Errors   as nn::read_description and nn::pretrained_reader, on every rank if there is one on any of them;
-///          config_error if config.json describes another model. Then no parameter has changed.
+///          config_error if config.json describes another model, or no parameter is what `fresh` says. Then no
+///          parameter has changed.
 /// @example auto trainer = make_trainer(nn::read_description<nn::llama>(from), optim::adamw{}, world);
 ///          load_pretrained(trainer, from);
 template <class Trainer>
-void load_pretrained(Trainer& trainer, std::string const& directory,
+void load_pretrained(Trainer& trainer, std::string const& directory, load_options const& options,
                      formats::file_system& files = formats::real_files()) {
   using master = typename Trainer::master;
+  auto const& model = trainer.described_model();
   std::vector<std::vector<master>> pieces;
   detail::together(trainer.world(), [&] {
-    detail::expect_same_model(trainer.described_model(), directory, files);
-    nn::pretrained_reader const from(trainer.described_model().in_files(), directory, files);
+    detail::expect_same_model(model, directory, !options.fresh.empty(), files);
+    auto layout = model.in_files();
+    if (!options.fresh.empty() && layout.leave_out(options.fresh) == 0) {
+      throw config_error(text("trireme::load_pretrained: no parameter of the model is \"", options.fresh,
+                              "\", which should start anew"));
+    }
+    nn::pretrained_reader const from(layout, directory, files);
     trainer.exchange().visit_values(state_scope::kept, [&](auto const&, state_place const& place, auto view) {
       auto& piece = pieces.emplace_back();
-      if (detail::is_not_in_files(trainer.described_model(), place.info.name)) return;
+      auto const& name = place.info.name;
+      if (detail::is_not_in_files(model, name) || matches_any(options.fresh, name)) return;
       piece.resize(static_cast<std::size_t>(view.size()));
       from.read(place.info, place.first, std::span(piece));
     });
@@ -81,6 +102,11 @@ void load_pretrained(Trainer& trainer, std::string const& directory,
     if (!next->empty()) ops::on<typename Trainer::space>::upload(view, std::span<master const>(*next));
     *next++ = {};
   });
+}
+template <class Trainer>
+void load_pretrained(Trainer& trainer, std::string const& directory,
+                     formats::file_system& files = formats::real_files()) {
+  load_pretrained(trainer, directory, load_options{}, files);
 }
 
 /// What save_pretrained() writes.
@@ -115,7 +141,7 @@ void save_pretrained(Trainer& trainer, std::string const& directory, pretrained_
   detail::together(trainer.world(), [&] {
     if (!writes) return;
     formats::make_directories(directory, files);
-    out.write(formats::directory(directory, files), nn::config_of(model), options.most_file_bytes);
+    out.write(formats::directory(directory, files), config_of(model), options.most_file_bytes);
   });
 }
 
