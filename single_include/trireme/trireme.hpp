@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: c2f08d66c4cc09b633659fb0486d1f0918b288aadb7e43e3b618ca7fb4eb7216
+// SHA-256 of the sources: 7292d0057b4e31b6c1c4d1291cc9fe07e8655be898943dafa94ec5cc79445d0d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14023,6 +14023,31 @@ struct squared_error {
   friend bool operator==(squared_error const&, squared_error const&) = default;
 };
 
+/// The mean over a row's numbers x of -t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x)): each number is the logit of a
+/// yes-or-no answer of its own, its target t the probability of yes. Targets are float in [0, 1], as many as there are
+/// numbers.
+/// metric::confusion(2) counts the answers of a model with one output: yes is above 0.
+///
+/// Numerics by log1p(exp(-|x|)) in double, so no logit is too large.
+/// Errors   config_error for a target outside of [0, 1], NaN among them.
+struct binary_cross_entropy {
+  static constexpr nn::flow flow = nn::flow::loss;
+  friend bool operator==(binary_cross_entropy const&, binary_cross_entropy const&) = default;
+
+  [[nodiscard]] static double value(double x, double target) {
+    if (!(target >= 0 && target <= 1)) {
+      throw config_error(text("trireme::nn::loss::binary_cross_entropy: target ", target,
+                              " is no probability; targets lie in [0, 1]"));
+    }
+    return std::max(x, 0.0) - x * target + std::log1p(std::exp(-std::abs(x)));
+  }
+  [[nodiscard]] static double slope(double x, double target) noexcept {
+    double const small = std::exp(-std::abs(x));
+    double const less = small / (1 + small);  // the less likely answer's probability
+    return x < 0 ? less - target : (1 - target) - less;
+  }
+};
+
 /// A loss of your own: the mean over a row's numbers of value(x, target), whose derivative by x is slope(x, target).
 /// Both take and return double; targets are as for squared_error. What ranks and checkpoints compare says `called`, not
 /// which functions these are: nobody can print those. Two are equal if their functions and names are; functions
@@ -14063,6 +14088,7 @@ each(Value, Slope, std::string) -> each<Value, Slope>;
               it.of_first ? ", .of_first = true}" : "}");
 }
 [[nodiscard]] inline std::string to_string(squared_error const&) { return "squared_error"; }
+[[nodiscard]] inline std::string to_string(binary_cross_entropy const&) { return "binary_cross_entropy"; }
 template <class Value, class Slope>
 [[nodiscard]] std::string to_string(each<Value, Slope> const& it) {
   return it.called.empty() ? "each" : text("each(", it.called, ")");
@@ -14221,7 +14247,7 @@ class cross_entropy_node final : public loss_node<Env> {
   bool of_first_ = false;
 };
 
-/// Losses that compare number by number: squared_error and each.
+/// Losses that compare number by number: squared_error, binary_cross_entropy and each.
 template <class Env, class Loss>
 class regression_node final : public loss_node<Env> {
   using kernels = ops::on<typename Env::space>;
@@ -14242,7 +14268,7 @@ class regression_node final : public loss_node<Env> {
     auto const outputs = y.extent(1);
     auto const targets = pass.batch.targets.template as<float>().flat().flat(first * outputs, y.size());
     auto const dy = pass.training() ? y : view{};
-    if constexpr (requires { what_.value; }) {
+    if constexpr (requires { what_.value(0.0, 0.0); }) {
       loss_sum sum{0, y.extent(0)};
       kernels::with_values(
           [&](auto out, auto from, auto wanted) {
@@ -14364,6 +14390,10 @@ struct node_of<Env, loss::cross_entropy> {
 template <class Env>
 struct node_of<Env, loss::squared_error> {
   using type = detail::regression_node<Env, loss::squared_error>;
+};
+template <class Env>
+struct node_of<Env, loss::binary_cross_entropy> {
+  using type = detail::regression_node<Env, loss::binary_cross_entropy>;
 };
 template <class Env, class Value, class Slope>
 struct node_of<Env, loss::each<Value, Slope>> {
@@ -25248,7 +25278,7 @@ class context_cut {
                             to_string(extents), "; context wants a target at each position"));
   }
 
-  any_view<host> cut(any_view<host> const& from, tensor<std::uint8_t>& kept) const {
+  any_view<host> cut(any_view<host> const& from, trireme::tensor<std::uint8_t>& kept) const {
     auto const whole = from.extents[1];
     shape extents{from.extents[0], whole / part_.own.size};
     for (int axis = 2; axis < from.extents.rank(); ++axis) extents.push_back(from.extents[axis]);
@@ -25259,7 +25289,7 @@ class context_cut {
       auto const here = extents[1];
       auto const position = static_cast<std::int64_t>(from.bytes()) / (extents[0] * whole);
       auto const size = extents[0] * here * position;
-      if (kept.size() < size) kept = tensor<std::uint8_t>(shape{size});
+      if (kept.size() < size) kept = trireme::tensor<std::uint8_t>(shape{size});
       bytes const all(static_cast<std::uint8_t const*>(from.address), shape{static_cast<std::int64_t>(from.bytes())});
       for (std::int64_t b = 0; b < extents[0]; ++b) {
         for (int which = 0; which < part_.stretches(); ++which) {
@@ -25274,7 +25304,7 @@ class context_cut {
   }
 
   context_part part_;
-  std::vector<tensor<std::uint8_t>> kept_;  // inputs and targets of each micro-batch
+  std::vector<trireme::tensor<std::uint8_t>> kept_;  // inputs and targets of each micro-batch
   std::vector<samples> cut_;
 };
 

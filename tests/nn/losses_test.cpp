@@ -3,9 +3,12 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include "../support/plan_differences.hpp"
 #include "../support/sentence.hpp"
 #include "../support/training.hpp"
 #include "../watchdog.hpp"
@@ -18,6 +21,7 @@
 #include "trireme/parallel/schedules/schedules.hpp"
 #include "trireme/parallel/tensor.hpp"
 #include "trireme/testing/gradient_check.hpp"
+#include "trireme/train/metrics.hpp"
 
 using namespace trireme;
 
@@ -69,6 +73,19 @@ std::string to_string(few_words const&) { return "few_words{}"; }
 toy::training<few_words, decltype(uneven{}.dataset())> training_of_few_words() {
   return {{}, uneven{}.dataset(), {.steps = 1, .batch = 6}};
 }
+
+/// Three answers, yes or no or in between, to each of 12 points.
+struct answers {
+  std::vector<float> x = std::vector<float>(12 * 4), yes = std::vector<float>(12 * 3);
+  answers() {
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * i % 17) / 8.0F - 1;
+    for (std::size_t i = 0; i < yes.size(); ++i) yes[i] = i % 5 == 4 ? 0.25F : static_cast<float>(i * i % 3 == 1);
+  }
+  [[nodiscard]] data::in_memory<float, float> dataset() const {
+    return {tensor_view<float const>(x.data(), {12, 4}), tensor_view<float const>(yes.data(), {12, 3})};
+  }
+};
+nn::mlp_with<nn::loss::binary_cross_entropy> const answering{.inputs = 4, .hidden = {8, 6}, .outputs = 3};
 
 double hyperbola(double x, double target) { return std::cosh(x - target) - 1; }
 double slope_of_it(double x, double target) { return std::sinh(x - target); }
@@ -141,9 +158,77 @@ TEST_CASE("a step of which no row is counted changes nothing", "[nn][losses]") {
   CHECK(values() == before);
 }
 
+TEST_CASE("binary_cross_entropy has PyTorch's values, for large logits too", "[nn][losses]") {
+  // torch.nn.functional.binary_cross_entropy_with_logits(x, t, reduction="none"), and the gradient of its sum
+  struct one {
+    double x, t, loss, slope;
+  };
+  for (auto const& [x, t, loss, slope] :
+       {one{0.5, 1, 0.4740769841801067, -0.3775406687981454}, one{-2, 0.25, 0.6269280110429727, -0.13079707797788245},
+        one{30, 1, 9.357622968839737e-14, -9.348077867343819e-14}, one{0, 0.5, 0.6931471805599453, 0},
+        one{7.25, 0, 7.250709922334339, 0.9992903296008995}, one{-1000, 1, 1000, -1}, one{1000, 1, 0, 0}}) {
+    INFO("x = " << x << ", t = " << t);
+    CHECK(nn::loss::binary_cross_entropy::value(x, t) == Approx(loss).epsilon(1e-14));
+    CHECK(nn::loss::binary_cross_entropy::slope(x, t) == Approx(slope).epsilon(1e-14).margin(1e-15));
+  }
+}
+
+TEST_CASE("binary_cross_entropy is the mean over all answers, under every strategy", "[nn][losses]") {
+  watchdog dog("answers");
+  answers const all;
+  auto const batch =
+      make_samples(tensor_view<float const>(all.x.data(), {5, 4}), tensor_view<float const>(all.yes.data(), {5, 3}));
+  auto const report = testing::check_gradients(answering, batch);
+  INFO(to_string(report));
+  CHECK(report);
+
+  toy::training<std::remove_const_t<decltype(answering)>, data::in_memory<float, float>> const one{
+      answering, all.dataset(), {.steps = 4, .batch = 6, .micro_batches = 3}};
+  auto const serial = one.alone(toy::steady, precision::fp64{});
+  CHECK(serial.losses.back() < serial.losses.front());
+  auto const compare = [&](int ranks, auto const& policy) {
+    INFO(to_string(policy));
+    toy::check_near(one.on(ranks, toy::steady, policy, precision::fp64{}).front(), serial, 1e-10);
+  };
+  compare(3, parallel::data{});
+  compare(2, parallel::zero<3>{});
+  compare(2, parallel::tensor{.ways = 2});
+  compare(3, parallel::pipeline<schedule::zb_h1>{.stages = 3});
+
+  std::vector<std::string> different(2);
+  launch(comm::decorate(comm::threads{.ranks = 2}, comm::counted{}), [&](auto& world) {
+    auto trainer = make_trainer(answering, toy::steady, world);
+    comm::traffic_table before, after;
+    trainer.on_step([&](step_report const& done) { (done.step < 2 ? before : after) = world.counts(); });
+    trainer.fit(all.dataset(), {.steps = 3, .batch = 6});
+    different[static_cast<std::size_t>(world.rank())] =
+        plan_differences(trainer, plan(trainer, all.dataset(), {.samples = 6}), before, after);
+  });
+  CHECK(different == std::vector<std::string>(2));
+}
+
+TEST_CASE("targets of binary_cross_entropy are probabilities, and its answers are counted", "[nn][losses]") {
+  comm::self_world self;
+  auto trainer = make_trainer(nn::mlp_with<nn::loss::binary_cross_entropy>{.hidden = {4}}, toy::steady, self);
+  std::vector<float> const x{-1, 1, 2};
+  for (float const bad : {-0.5F, 1.5F, std::numeric_limits<float>::quiet_NaN()}) {
+    std::vector<float> const wanted{0, bad, 1};
+    CHECK(sentence_of<config_error>([&] { static_cast<void>(trainer.step(x, wanted)); }) ==
+          text("trireme::nn::loss::binary_cross_entropy: target ", static_cast<double>(bad),
+               " is no probability; targets lie in [0, 1]"));
+  }
+  auto const values = trainer.predict(x);
+  std::vector<float> const right{values[0] > 0 ? 1.0F : 0.0F, values[1] > 0 ? 1.0F : 0.0F, values[2] > 0 ? 0.0F : 1.0F};
+  auto const [seen] = trainer.evaluate(data::in_memory(x, right), 2, metric::confusion(2));
+  CHECK(seen.accuracy() == Approx(2.0 / 3));
+}
+
 TEST_CASE("losses are described, compared and checked", "[nn][losses]") {
   using nn::loss::each;
   CHECK(to_string(nn::loss::cross_entropy{}) == "cross_entropy");
+  CHECK(to_string(answering) ==
+        "nn::mlp_with<binary_cross_entropy>{.inputs = 4, .hidden = {8, 6}, .outputs = 3, .act = "
+        "ops::activation::tanh}");
   CHECK(to_string(all_terms) == "cross_entropy{.ignored = 5, .smoothing = 0.1, .z = 0.01}");
   each const cosh{&hyperbola, &slope_of_it, "cosh"};
   auto const other = each{&slope_of_it, &slope_of_it, "cosh"};

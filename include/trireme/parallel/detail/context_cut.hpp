@@ -51,7 +51,7 @@ class context_cut {
                             to_string(extents), "; context wants a target at each position"));
   }
 
-  any_view<host> cut(any_view<host> const& from, tensor<std::uint8_t>& kept) const {
+  any_view<host> cut(any_view<host> const& from, trireme::tensor<std::uint8_t>& kept) const {
     auto const whole = from.extents[1];
     shape extents{from.extents[0], whole / part_.own.size};
     for (int axis = 2; axis < from.extents.rank(); ++axis) extents.push_back(from.extents[axis]);
@@ -62,7 +62,7 @@ class context_cut {
       auto const here = extents[1];
       auto const position = static_cast<std::int64_t>(from.bytes()) / (extents[0] * whole);
       auto const size = extents[0] * here * position;
-      if (kept.size() < size) kept = tensor<std::uint8_t>(shape{size});
+      if (kept.size() < size) kept = trireme::tensor<std::uint8_t>(shape{size});
       bytes const all(static_cast<std::uint8_t const*>(from.address), shape{static_cast<std::int64_t>(from.bytes())});
       for (std::int64_t b = 0; b < extents[0]; ++b) {
         for (int which = 0; which < part_.stretches(); ++which) {
@@ -77,7 +77,7 @@ class context_cut {
   }
 
   context_part part_;
-  std::vector<tensor<std::uint8_t>> kept_;  // inputs and targets of each micro-batch
+  std::vector<trireme::tensor<std::uint8_t>> kept_;  // inputs and targets of each micro-batch
   std::vector<samples> cut_;
 };
 
