@@ -1,9 +1,14 @@
 # tests/gpu/NAME.cpp is the test gpu.NAME where there is CUDA (and NCCL for those named for it). They are compiled and
 # linked everywhere; without a GPU they print so and are skipped. scripts/test-gpu runs them on a machine that has one.
+# Those with LibTorch need one for CUDA, which distributions do not have: scripts/test-gpu alone builds them.
 if(TARGET trireme::cuda)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/gpu/*.cpp)
   foreach(source IN LISTS sources)
     cmake_path(GET source STEM name)
+    trireme_uses_torch(torch ${source})
+    if(torch)
+      continue()
+    endif()
     set(library trireme::cuda)
     if(name MATCHES "^nccl")
       set(library trireme::nccl)
