@@ -1,4 +1,4 @@
-// test-timeout: 120
+// test-timeout: 300
 #include <dirent.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
