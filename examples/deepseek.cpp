@@ -1,9 +1,10 @@
 // deepseek [STEPS]
 //
-// Trains a small DeepSeek V3 (latent attention, mixtures of experts that biases balance) for STEPS steps (200) on eight
-// threads: two replicas of two pipeline stages under DualPipe, and each stage's experts are dealt out over two ranks.
-// It learns to count on in sequences like 3 10 17 24 ..., prints the loss, and at the end the biases of the experts: an
-// expert that was chosen too often has a lower one.
+// Trains a small DeepSeek V3 (latent attention, mixtures of experts that biases balance, a module that predicts the
+// word after the next one) for STEPS steps (200) on eight threads: two replicas of two pipeline stages under DualPipe,
+// and each stage's experts are dealt out over two ranks. It learns to count on in sequences like 3 10 17 24 ..., prints
+// the loss (that of a step has the module's in it, the others are the model's own), and at the end the biases of the
+// experts: an expert that was chosen too often has a lower one.
 //
 // test: 30
 #include <charconv>
@@ -42,7 +43,8 @@ nn::deepseek const model{.vocabulary = words,
                          .top_k = 2,
                          .expert_hidden = 32,
                          .groups = 4,
-                         .chosen_groups = 2};
+                         .chosen_groups = 2,
+                         .ahead = 1};
 
 /// Sequences that count on in steps of 1 to 10, and their next words.
 struct sequences {

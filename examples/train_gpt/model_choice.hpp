@@ -50,7 +50,8 @@ inline trireme::nn::deepseek deepseek_of(options const& given, std::int64_t toke
           .hidden = hidden,
           .experts = experts,
           .top_k = chosen,
-          .expert_hidden = std::max<std::int64_t>(1, hidden / (chosen + 1))};  // with the shared one as wide as an mlp
+          .expert_hidden = std::max<std::int64_t>(1, hidden / (chosen + 1)),  // with the shared one as wide as an mlp
+          .ahead = given.number("ahead", 0)};
 }
 
 /// The model that --model, --layers and so on describe.
@@ -61,6 +62,7 @@ inline whole_model described_by(options const& given, std::int64_t tokens) {
   auto const channels = given.number("channels", 1), context = given.number("context", 2);
   auto const kind = given.choice("model", {"gpt", "llama", "deepseek"});
   if (kind != 1) expect_not_given(given, {"kv-heads"}, "goes with --model llama; leave it out");
+  if (kind != 2) expect_not_given(given, {"ahead"}, "goes with --model deepseek; leave it out");
   if (kind == 2) {
     expect_not_given(given, {"dropout", "balance"}, "goes with --model gpt; leave it out");
     return {deepseek_of(given, tokens)};
@@ -120,6 +122,11 @@ inline whole_model from_files(options& given, std::string const& directory, std:
   } else {
     expect_not_given(given, {"dropout", "balance"}, "goes with a GPT, but the model of --from is none; leave it out");
   }
+  if (auto* const deepseek = std::get_if<nn::deepseek>(&model.chosen)) {
+    deepseek->ahead = given.number("ahead", 0);
+  } else {
+    expect_not_given(given, {"ahead"}, "goes with a DeepSeek, but the model of --from is none; leave it out");
+  }
   auto const [positions, vocabulary] =
       model.with([](auto const& each) { return std::pair(each.context, each.vocabulary); });
   if (vocabulary < tokens) {
@@ -174,7 +181,8 @@ inline double parameters(trireme::nn::deepseek const& model) {
   auto const mixture =
       3 * c * real(model.expert_hidden) * real(model.experts + model.shared) + (c + 1) * real(model.experts);
   return 2 * c * real(model.vocabulary) + c + real(model.layers) * block +
-         real(model.dense) * 3 * c * real(model.hidden) + real(model.layers - model.dense) * mixture;
+         real(model.dense) * 3 * c * real(model.hidden) + real(model.layers - model.dense) * mixture +
+         real(model.ahead) * (block + mixture + 2 * c * c + 3 * c);
 }
 
 }  // namespace model_choice

@@ -63,6 +63,10 @@ class options {
         "of a gpt or a deepseek: mlps of a block, of which each token chooses some (0 = one mlp for all tokens, of a "
         "deepseek 8)");
     add("experts-a-token", "2", "K", "how many it chooses");
+    add("ahead", "0", "N",
+        "of a deepseek: modules that also learn to predict the N words behind the next one; the loss of steps has "
+        "theirs "
+        "in it, that on held-out text has not (with --from: the files have them)");
     add("balance", "0", "W", "of a gpt: weight of the loss that asks tokens to choose all experts alike");
     add("context", "128", "N", "tokens of a sequence");
     add("dropout", "0", "P", "of a gpt: probability, 0 <= P < 1");

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes deepseek.safetensors and deepseek/: what PyTorch computes for two tiny DeepSeek V3, in double precision.
+"""Writes deepseek.safetensors, deepseek_ahead.safetensors and deepseek/: what PyTorch computes for tiny DeepSeek V3, in
+double precision.
 
     pip install torch transformers safetensors && python3 tests/golden/make_deepseek.py
 
@@ -17,6 +18,10 @@ and in the layouts of trireme::nn::deepseek:
 
 The loss is the mean cross-entropy over the targets that are not -1; target t belongs to position t (nothing is
 shifted). deepseek/ is what save_pretrained writes of `low_rank` (without the configuration for generation), in F32.
+
+deepseek_ahead.safetensors has the same of models `one` and `two`: smaller ones with one and two modules for multi-token
+prediction, which transformers does not have: they are written here from equations 21 to 25 of the report, around a
+decoder layer of transformers. MODEL/main_loss is the loss without them.
 """
 import pathlib
 import shutil
@@ -41,6 +46,13 @@ MODELS = {
               "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
 }
 BATCH, CONTEXT = 4, 11
+AHEAD = {"one": 1, "two": 2}
+AHEAD_WEIGHT = 0.3
+AHEAD_SIZES = {"vocab_size": 23, "hidden_size": 12, "intermediate_size": 10, "moe_intermediate_size": 6,
+               "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "n_routed_experts": 4,
+               "num_experts_per_tok": 2, "q_lora_rank": None, "kv_lora_rank": 6, "qk_nope_head_dim": 4,
+               "qk_rope_head_dim": 2, "v_head_dim": 4, "n_shared_experts": 1, "n_group": 2, "topk_group": 1,
+               "rms_norm_eps": 1e-5, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}
 
 
 def router_in_double(self, x):
@@ -58,10 +70,52 @@ def router_in_double(self, x):
     return logits, weights / weights.sum(-1, keepdim=True) * self.routed_scaling_factor, chosen
 
 
+class Module(torch.nn.Module):
+    """Predicts words further ahead: equations 21 to 23, in the order and with the names of DeepSeek's files."""
+
+    def __init__(self, config, index):
+        super().__init__()
+        modeling = transformers.models.deepseek_v3.modeling_deepseek_v3
+        layer, width = modeling.DeepseekV3DecoderLayer(config, index), config.hidden_size
+        self.enorm, self.hnorm = (modeling.DeepseekV3RMSNorm(width, config.rms_norm_eps) for _ in range(2))
+        self.eh_proj = torch.nn.Linear(2 * width, width, bias=False)
+        self.shared_head = torch.nn.Module()
+        self.shared_head.norm = modeling.DeepseekV3RMSNorm(width, config.rms_norm_eps)
+        # Names of the decoder layer's parts have no word before them.
+        for name, part in layer.named_children():
+            self.add_module(name, part)
+        self.run = lambda *inputs, **named: layer(*inputs, **named)
+
+    def forward(self, rows, words, angles, mask):
+        x = self.eh_proj(torch.cat((self.enorm(words), self.hnorm(rows)), dim=-1))
+        return self.shared_head.norm(self.run(x, position_embeddings=angles, attention_mask=mask))
+
+
+def ahead_loss(model, modules, tokens, targets):
+    """The whole loss (equation 25) and that of the model alone. Behind the end of a sample stands word 0."""
+    rows = model.model(input_ids=tokens).last_hidden_state  # behind the norm
+    counted = (targets >= 0).sum()
+    angles = model.model.rotary_emb(rows, torch.arange(CONTEXT)[None])
+    mask = torch.full((CONTEXT, CONTEXT), float("-inf"), dtype=rows.dtype).triu(1)[None, None]
+    losses = []
+    for k in range(len(modules) + 1):
+        words, wanted = torch.zeros_like(tokens), torch.full_like(targets, -1)
+        words[:, :CONTEXT - k], wanted[:, :CONTEXT - k] = tokens[:, k:], targets[:, k:]
+        if k > 0:
+            rows = modules[k - 1](rows, model.model.embed_tokens(words), angles, mask)
+        some = wanted >= 0
+        scores = model.lm_head(rows[some]).log_softmax(-1)
+        losses.append(-scores.gather(1, wanted[some][:, None]).sum() / counted)
+    return losses[0] + AHEAD_WEIGHT / len(modules) * sum(losses[1:]), losses[0]
+
+
 def make_model(kind, generator):
-    config = transformers.DeepseekV3Config(**COMMON, **MODELS[kind])
+    sizes = {**COMMON, **(AHEAD_SIZES if kind in AHEAD else MODELS[kind])}
+    config = transformers.DeepseekV3Config(**sizes)
     model = transformers.DeepseekV3ForCausalLM(config).double().train()
-    theirs, ours = model.model.rotary_emb, Angles(config.rope_parameters["rope_theta"], config.qk_rope_head_dim)
+    for k in range(AHEAD.get(kind, 0)):  # blocks behind the last one, which the model itself does not run
+        model.model.layers.append(Module(config, config.num_hidden_layers + k).double().train())
+    theirs, ours = model.model.rotary_emb, Angles(config.rope_parameters, config.qk_rope_head_dim)
     positions = torch.arange(CONTEXT)[None]
     for a, b in zip(theirs(torch.zeros(1).double(), positions), ours(torch.zeros(1).double(), positions)):
         assert (a - b).abs().max() < 1e-5
@@ -103,34 +157,54 @@ def ours(tensors):
     return {name: value.detach().clone().contiguous() for name, value in out.items()}
 
 
+def write(path, out):
+    safetensors.torch.save_file(out, path)
+    print(f"{path.name}: {path.stat().st_size} bytes, " + str({k: v.item() for k, v in out.items() if "loss" in k}))
+
+
+def step(out, kind, model, loss):
+    assert loss.dtype == torch.float64
+    loss.backward()
+    out[f"{kind}/loss"] = loss.detach().reshape(1)
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    for name, module in model.named_modules():
+        if hasattr(module, "counts"):
+            gradients[name + ".e_score_correction_bias"] = 0.001 * (module.counts - module.counts.mean()).sign()
+    for what, tensors in (("parameter", model.state_dict()), ("gradient", gradients)):
+        out.update({f"{kind}/{what}/{name}": values for name, values in ours(tensors).items()})
+
+
 def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     generator = torch.Generator().manual_seed(33)
-    tokens = torch.randint(COMMON["vocab_size"], (BATCH, CONTEXT), generator=generator)
-    targets = torch.randint(COMMON["vocab_size"], (BATCH, CONTEXT), generator=generator)
-    targets[0, 0] = targets[3, 7] = targets[1, 4] = targets[1, 5] = targets[2, CONTEXT - 1] = -1
+
+    def words(count):
+        tokens, targets = (torch.randint(count, (BATCH, CONTEXT), generator=generator) for _ in range(2))
+        targets[0, 0] = targets[3, 7] = targets[1, 4] = targets[1, 5] = targets[2, CONTEXT - 1] = -1
+        return tokens, targets
+
+    tokens, targets = words(COMMON["vocab_size"])
     out = {"tokens": tokens.int(), "targets": targets.int()}
     here = pathlib.Path(__file__).parent
     for kind in MODELS:
         model = make_model(kind, generator)
-        loss = mean_loss(model, tokens, targets)
-        assert loss.dtype == torch.float64
-        loss.backward()
-        out[f"{kind}/loss"] = loss.detach().reshape(1)
-        gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-        for name, module in model.named_modules():
-            if hasattr(module, "counts"):
-                gradients[name + ".e_score_correction_bias"] = 0.001 * (module.counts - module.counts.mean()).sign()
-        for what, tensors in (("parameter", model.state_dict()), ("gradient", gradients)):
-            out.update({f"{kind}/{what}/{name}": values for name, values in ours(tensors).items()})
+        step(out, kind, model, mean_loss(model, tokens, targets))
         if kind == "low_rank":
             shutil.rmtree(here / "deepseek", ignore_errors=True)
             model.float().save_pretrained(here / "deepseek")
             (here / "deepseek" / "generation_config.json").unlink(missing_ok=True)
-    path = here / "deepseek.safetensors"
-    safetensors.torch.save_file(out, path)
-    print(f"{path.name}: {path.stat().st_size} bytes, " + str({k: out[f"{k}/loss"].item() for k in MODELS}))
+    write(here / "deepseek.safetensors", out)
+
+    tokens, targets = words(AHEAD_SIZES["vocab_size"])
+    out = {"tokens": tokens.int(), "targets": targets.int()}
+    for kind in AHEAD:
+        model = make_model(kind, generator)
+        modules = model.model.layers[AHEAD_SIZES["num_hidden_layers"]:]
+        loss, main_loss = ahead_loss(model, modules, tokens, targets)
+        out[f"{kind}/main_loss"] = main_loss.detach().reshape(1)
+        step(out, kind, model, loss)
+    write(here / "deepseek_ahead.safetensors", out)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 // test-sanitize: none
 #include "trireme/nn/deepseek.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -81,6 +83,58 @@ TEST_CASE("so it has with queries of one product, wide values, two shared expert
   compare(plain, "plain");
 }
 
+TEST_CASE("a DeepSeek that predicts words ahead has the losses and gradients of the report's equations",
+          "[nn][golden]") {
+  auto const file = golden::open("deepseek_ahead.safetensors");
+  auto const tokens = golden::read<std::int32_t>(file, "tokens"), targets = golden::read<std::int32_t>(file, "targets");
+  data::in_memory const data(tensor_view<std::int32_t const>(tokens.data(), {4, 11}),
+                             tensor_view<std::int32_t const>(targets.data(), {4, 11}));
+  nn::deepseek model{.vocabulary = 23,
+                     .context = 16,
+                     .layers = 2,
+                     .dense = 1,
+                     .channels = 12,
+                     .heads = 2,
+                     .rank = 6,
+                     .plain = 4,
+                     .rotary_width = 2,
+                     .values = 4,
+                     .hidden = 10,
+                     .experts = 4,
+                     .top_k = 2,
+                     .expert_hidden = 6,
+                     .groups = 2,
+                     .chosen_groups = 1,
+                     .rotary = 100,
+                     .epsilon = 1e-5};
+  for (std::string const kind : {"one", "two"}) {
+    model.ahead = kind == "one" ? 1 : 2;
+    for (bool const checkpointed : {false, true}) {
+      INFO(kind << (checkpointed ? ", checkpointed" : ""));
+      model.checkpointed = checkpointed;
+      golden::compare_step(model, data, 4, 2, file, kind + "/");
+    }
+    comm::self_world self;
+    auto trainer = make_trainer(model, optim::sgd{}, self, precision::fp64{});
+    auto plain = model;
+    plain.ahead = 0;
+    auto without = make_trainer(plain, optim::sgd{}, self, precision::fp64{});
+    auto const take = [&](std::string const& name, auto const&, std::int64_t, auto values) {
+      auto const theirs = golden::read<double>(file, kind + "/parameter/" + name);
+      std::copy(theirs.begin(), theirs.end(), values.span().begin());
+    };
+    trainer.change_parameters(take);
+    without.change_parameters(take);
+    CHECK(std::abs(trainer.evaluate(data) - golden::read<double>(file, kind + "/main_loss")[0]) < 1e-12);
+    CHECK(trainer.evaluate(data) == without.evaluate(data));
+    auto const some =
+        make_samples(tensor_view<std::int32_t const>(tokens.data(), {4, 11}), tensor_view<std::int32_t const>());
+    auto const ours = trainer.predict(some), theirs = without.predict(some);
+    CHECK(std::equal(ours.span().begin(), ours.span().end(), theirs.span().begin(), theirs.span().end()));
+    CHECK(ours.extents() == shape{4, 23});
+  }
+}
+
 TEST_CASE("a DeepSeek refuses sizes that do not fit, in one sentence", "[nn]") {
   auto const sentence = [](nn::deepseek const& model) { return sentence_of<config_error>([&] { model.validate(); }); };
   CHECK(sentence({.layers = 0}) == "trireme::nn::deepseek: layers is 0; it must be at least 1");
@@ -92,7 +146,10 @@ TEST_CASE("a DeepSeek refuses sizes that do not fit, in one sentence", "[nn]") {
   CHECK(sentence({.scale = 0}) ==
         "trireme::nn::deepseek: rotary 10000, epsilon 1e-06, scale 0, speed 0.001; all but "
         "speed are above 0, and it is not below");
+  CHECK(sentence({.ahead = -1}) ==
+        "trireme::nn::deepseek: -1 modules that predict words ahead, of weight 0.3; neither is negative");
   CHECK(sentence({}) == "");
+  CHECK(contains(to_string(nn::deepseek{.ahead = 2}), ", .epsilon = 1e-06, .ahead = 2, .ahead_weight = 0.3}"));
   CHECK(
       to_string(small) ==
       "nn::deepseek{.vocabulary = 41, .context = 16, .layers = 3, .dense = 1, .channels = 24, .heads = 3, .query_rank "
@@ -136,6 +193,63 @@ TEST_CASE("a DeepSeek is read from the files of transformers, whatever the mesh,
   check(3, parallel::expert{});
   check(3, parallel::zero<3>{.bucket_bytes = 1024});
   check(4, parallel::mesh{parallel::zero<1>{}, parallel::tensor{.ways = 2}, parallel::sequence{}});
+}
+
+TEST_CASE("modules that predict words ahead are blocks behind the last one in files", "[nn][pretrained]") {
+  auto model = small;
+  model.ahead = 1;
+  golden_numbers const all;
+  comm::self_world self;
+  auto const load = [&](nn::deepseek const& what, std::string const& from, formats::file_system& files,
+                        std::string const& fresh) {
+    auto trainer = make_trainer(what, optim::sgd{}, self);
+    load_pretrained(trainer, from, {.fresh = fresh}, files);
+    return trainer.evaluate(all.data(), 2);
+  };
+  // Those of transformers have none.
+  CHECK(contains(sentence_of<format_error>([&] { load(model, directory(), formats::real_files(), ""); }),
+                 "model.layers.3."));
+  auto trainer = make_trainer(model, optim::sgd{}, self);
+  load_pretrained(trainer, directory(), {.fresh = "model.layers.3.*"});
+  auto const loss = trainer.evaluate(all.data(), 2);
+  CHECK(loss == Approx(golden::read<double>(all.file, "low_rank/loss")[0]).epsilon(1e-6));
+
+  memory_files ours;
+  save_pretrained(trainer, "m", {}, ours);
+  CHECK(nn::read_description<nn::deepseek>("m", ours) == small);
+  CHECK(contains(ours["m/config.json"], "\"num_nextn_predict_layers\": 1"));
+  CHECK(load(small, "m", ours, "") == loss);
+  auto again = make_trainer(model, optim::sgd{}, self);
+  load_pretrained(again, "m", {}, ours);
+  CHECK(again.state_hash() == trainer.state_hash());
+
+  // As DeepSeek writes them, with copies of what modules share.
+  auto layout = model.in_files();
+  layout.add("model.layers.3.embed_tokens.weight", {41, 24}, "model.embed_tokens.weight");
+  layout.add("model.layers.3.shared_head.head.weight", {41, 24}, "lm_head.weight");
+  memory_files theirs;
+  theirs.add_directory("m");
+  nn::pretrained_writer writer(layout);
+  trainer.for_each_state([&](std::string const& name, auto const&, std::int64_t, auto values) {
+    if (name.starts_with("value/")) writer.add(name.substr(6), values.span());
+  });
+  writer.write(formats::directory("m", theirs), nn::config_of(model));
+  auto third = make_trainer(model, optim::sgd{}, self);
+  load_pretrained(third, "m", {}, theirs);
+  CHECK(third.state_hash() == trainer.state_hash());
+  CHECK(load(small, "m", theirs, "") == loss);
+}
+
+TEST_CASE("words ahead are refused where ranks have pieces of samples", "[nn]") {
+  auto model = small;
+  model.ahead = 1;
+  auto const sentence = sentence_of<config_error>([&] {
+    launch(comm::threads{.ranks = 2},
+           [&](auto& world) { static_cast<void>(make_trainer(model, optim::sgd{}, world, parallel::context{})); });
+  });
+  CHECK(contains(sentence,
+                 "trireme::nn::embedding_ahead model.layers.3.enorm: words ahead may lie on another rank where "
+                 "parallel::context cuts samples; leave one of them out"));
 }
 
 TEST_CASE("a DeepSeek is read back from its config.json, and what it cannot be is refused", "[nn][pretrained]") {

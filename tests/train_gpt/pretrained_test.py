@@ -45,12 +45,16 @@ again = train("merged", steps=0, **sizes | {"from": "runs/tuned.data/model"})
 expect(again["model"] == alone["model"] and again["held_out_first"] != alone["held_out_last"], again)
 expect(abs(again["held_out_first"] - tuned["data"]["held_out_last"]) < 1e-6, (again, tuned))
 
-# A DeepSeek trains and writes its files, which give the same loss again; its experts are dealt out.
+# A DeepSeek trains, with a module that predicts words ahead, and writes its files, which give the same loss again
+# without the module; its experts are dealt out. With the module it trains on.
 deepseek = {"model": "deepseek", "heads": 2, "layers": 2, "experts": 4, "dropout": None}
-alone = train("deepseek", ranks=1, precision="fp32", **deepseek)
+alone = train("deepseek", ranks=1, precision="fp32", ahead=1, **deepseek)
 expect(alone["model"].startswith("nn::deepseek{") and ".experts = 4" in alone["model"], alone["model"])
+expect(".ahead = 1" in alone["model"], alone["model"])
 again = train("deepseek.again", parallel="expert", steps=0, **sizes | {"from": "runs/deepseek/model"})
-expect(abs(again["held_out_last"] - alone["held_out_last"]) < 1e-6, again)
+expect(abs(again["held_out_last"] - alone["held_out_last"]) < 1e-6 and ".ahead" not in again["model"], again)
+again = train("deepseek.ahead", ahead=1, **sizes | {"from": "runs/deepseek/model"})
+expect(again["held_out_last"] < alone["held_out_last"] and again["model"] == alone["model"], again)
 
 # A GPT with dropout, and one without.
 gpt = train("gpt", layers=1)
@@ -72,6 +76,7 @@ refuses("an unknown model", "--model is \"bert\"", "gpt, llama or deepseek", mod
 refuses("grouped keys of a gpt", "--kv-heads", "--model llama", kv_heads=1)
 refuses("experts of a llama", "--experts", "--model gpt", experts=2, **llama)
 refuses("a balance loss of a deepseek", "--balance", "--model gpt", balance=0.1, **deepseek)
+refuses("words ahead of a gpt", "--ahead", "--model deepseek", ahead=1)
 refuses("dropout of a llama", "--dropout", "--model gpt", **llama | {"dropout": 0.1})
 refuses("keys that do not fit", "4 heads, 3 key heads", **llama | {"kv_heads": 3})
 refuses("sizes beside files", "--layers", "--from", **model | {"layers": 2})

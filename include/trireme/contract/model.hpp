@@ -38,7 +38,8 @@ struct pass {
   std::uint64_t version = 0;       ///< changes whenever parameter values do
   double weight = 1;               ///< of one sample's mean loss in the loss that backward differentiates
   trireme::purpose purpose = trireme::purpose::train;
-  loss_sum loss{};  ///< out: the sum of losses of this micro-batch; the same on all ranks of the group
+  loss_sum loss{};  ///< out: the sum of losses of this micro-batch, of forward or backward; the same on all ranks of
+                    ///< the group
   rank_groups<Env> const& groups = rank_groups<Env>::none();  ///< who shares this unit's work: some_group::of(pass)
   std::size_t slot = 0;             ///< of what units save: micro-batches in flight have different ones
   std::int64_t rows_of_sample = 0;  ///< what the model says of it, see trireme::rows_of_sample()

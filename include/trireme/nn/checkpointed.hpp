@@ -50,7 +50,9 @@ struct checkpointed {
     view backward(pass<Env>& pass, saved const& kept, view dy) {
       auto const here = pass.activations.mark();
       auto const scratch = pass.scratch.mark();
+      auto const told = pass.loss;
       static_cast<void>(unit_.forward(pass, within_, kept.x));
+      pass.loss = told;  // losses of forward have been told the first time
       pass.scratch.rewind(scratch);
       auto const dx = unit_.backward(pass, within_, dy);
       if (dx.address() != dy.address()) return keep_only(pass, here, dx);

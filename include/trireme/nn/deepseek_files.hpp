@@ -6,7 +6,8 @@
 
 namespace trireme::nn {
 
-/// Sets a description to what a config.json of a DeepseekV3ForCausalLM says; `speed` is not in it, and stays.
+/// Sets a description to what a config.json of a DeepseekV3ForCausalLM says; `speed`, `ahead` and `ahead_weight` stay
+/// as they are. ("num_nextn_predict_layers" is 1 in what transformers writes, which has no such module.)
 ///
 /// Errors   format_error that points at the member, for what the model cannot be (scaled rotary positions, another rule
 ///          of choosing experts, ...), for sizes that are missing, and for those above 2^24.

@@ -81,7 +81,7 @@ TRIREME_BODY formats::json::value config_of(deepseek const& model) {
        {"moe_layer_freq", 1},
        {"scoring_func", "sigmoid"},
        {"topk_method", "noaux_tc"},
-       {"num_nextn_predict_layers", 0},
+       {"num_nextn_predict_layers", model.ahead},
        {"hidden_act", "silu"},
        {"attention_bias", false},
        {"rms_norm_eps", model.epsilon},

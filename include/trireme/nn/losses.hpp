@@ -214,11 +214,12 @@ class loss_node : public node<Env> {
 namespace detail {
 
 template <class Env>
-class cross_entropy_node final : public loss_node<Env> {
+class cross_entropy_node : public loss_node<Env> {
   using kernels = ops::on<typename Env::space>;
 
  public:
   using typename node<Env>::view;
+  using numbers = tensor_view<std::int32_t const, typename Env::space>;
 
   explicit cross_entropy_node(loss::cross_entropy const& what)
       : terms_{what.ignored, what.smoothing, what.z}, of_first_(what.of_first) {
@@ -252,10 +253,16 @@ class cross_entropy_node final : public loss_node<Env> {
     return sum;
   }
 
+ protected:
+  /// The targets of n rows, from `first` on.
+  [[nodiscard]] virtual numbers targets_of(pass<Env>& pass, std::int64_t first, std::int64_t n) {
+    return pass.batch.targets.template as<std::int32_t>().flat().flat(first, n);
+  }
+
  private:
   loss_sum of_rows(pass<Env>& pass, view logits, std::int64_t first, std::int64_t n, double weight,
                    ops::table_part part) {
-    auto const targets = pass.batch.targets.template as<std::int32_t>().flat().flat(first, n);
+    auto const targets = targets_of(pass, first, n);
     if (pass.group.size() == 1 || part.whole == 0)
       return kernels::cross_entropy(logits, targets, weight, pass.training(), terms_);
     // The maximum and the sum of exponentials are over the group; the target's logit comes from the rank that has it.

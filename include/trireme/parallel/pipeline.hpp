@@ -191,13 +191,14 @@ namespace detail {
 struct tied_tensor {
   std::string name;
   std::vector<int> stages;  ///< ascending
+  int uses = 0;             ///< by units of the model
 };
 
 /// The tensors that several stages use: a token table at both ends, and, where each part of the model lies on two
 /// stages, all of them. In the order in which the model lists them.
 template <class Env, staged_model Model>
 [[nodiscard]] std::vector<tied_tensor> tied_tensors(Model const& model, stage_seat const& seat) {
-  std::map<std::string, std::vector<int>> users;
+  std::map<std::string, tied_tensor> users;
   std::vector<std::string> order;
   std::int64_t unit = 0;
   auto where = seat.where;
@@ -208,8 +209,8 @@ template <class Env, staged_model Model>
     ++unit;
     boxed_unit<Env, Description> box(description);
     for (auto const* const use : box.parameters()) {
-      auto& stages = users[use->info.name];
-      if (stages.empty()) order.push_back(use->info.name);
+      auto& [name, stages, uses] = users[use->info.name];
+      if (uses++ == 0) order.push_back(name = use->info.name);
       for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
         int const stage = where.stage_of(part, micro_batch);
         auto const at = std::lower_bound(stages.begin(), stages.end(), stage);
@@ -220,8 +221,7 @@ template <class Env, staged_model Model>
   model.units(note);
   std::vector<tied_tensor> tied;
   for (auto const& name : order) {
-    auto& stages = users[name];
-    if (stages.size() > 1) tied.push_back({name, stages});
+    if (users[name].stages.size() > 1) tied.push_back(users[name]);
   }
   return tied;
 }
@@ -242,6 +242,12 @@ class pipeline_stages {
   }
   [[nodiscard]] stage_link<typename Env::space>& link() noexcept { return link_; }
   [[nodiscard]] std::string refuses_tree() const {
+    for (auto const& each : tied_) {
+      if (each.uses > 2 && adds_in_order(seat_)) {
+        return text("adds the gradients of the ", each.uses, " uses of \"", each.name,
+                    "\" in their order, but a pipeline those of each stage first; leave one of them out");
+      }
+    }
     if (adds_in_order(seat_)) return {};
     return text("adds the gradients of one micro-batch after the other, which ", to_string(what_),
                 " does not; use the schedule 1f1b or interleaved");

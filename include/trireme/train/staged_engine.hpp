@@ -96,7 +96,7 @@ class staged_engine {
   /// @param weight  of one sample's mean loss in the loss that is differentiated: 1 / samples in the step.
   /// @param hooks   called at the boundaries of units; see resident_parameters.
   /// @param served  so many micro-batches more, which only other ranks have, but in whose passes all take part.
-  /// @returns the losses, on the stage that has the last unit; nothing on the others.
+  /// @returns the losses of the units here: most of a model's are its last unit's.
   template <class Ready, class Hooks = resident_parameters>
   loss_sum train_step(std::span<samples const> micro_batches, double weight, random_key key, Ready&& ready,
                       Hooks&& hooks = {}, std::int64_t served = 0) {
@@ -304,6 +304,7 @@ class staged_engine {
       for (int use = units_.first_use(u); use < units_.last_use(u) && !input_only; ++use) ready(use, last_time);
       hooks.release(units_.first_use(u), units_.last_use(u));
     }
+    now_.loss += pass.loss;
     if (watch_) watch_(step, false);
     if (step.to != schedule::nobody) {
       mail_->send(step.to, step.output, dy);

@@ -69,12 +69,12 @@ class chain_node {
     parameters_.resize(nodes_.size());
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       auto const& step = steps_[i];
-      bool const some_columns = step.as == role::here && step.takes == lie::columns;
+      bool const some = step.takes == lie::rows || (step.as == role::here && step.takes == lie::columns);
       if (step.absorbed || nodes_[i]->facts().inside) continue;
       auto const add = [&](parameter<Env>& each) {
-        if (!each.info.frozen && (!some_columns || !each.info.is_part())) parameters_[i].push_back(&each);
+        if (!each.info.frozen && (!some || !each.info.is_part())) parameters_[i].push_back(&each);
       };
-      if (step.takes == lie::rows || some_columns) nodes_[i]->visit(add);
+      if (some) nodes_[i]->visit(add);
       if (step.as == role::spread || step.as == role::collect) nodes_[i]->visit_terms(add);
     }
   }
@@ -142,12 +142,12 @@ class chain_node {
 
   void serve_forward(pass<Env>& pass) {
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      if (!steps_[i].absorbed) nodes_[i]->serve_forward(pass);
+      if (!skips(pass, i)) nodes_[i]->serve_forward(pass);
     }
   }
   void serve_backward(pass<Env>& pass) {
     for (auto i = nodes_.size(); i-- > 0;) {
-      if (!steps_[i].absorbed) nodes_[i]->serve_backward(pass);
+      if (!skips(pass, i)) nodes_[i]->serve_backward(pass);
     }
   }
 
