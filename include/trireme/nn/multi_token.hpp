@@ -72,7 +72,7 @@ namespace loss {
 /// by the number of rows that the model's cross_entropy counts; rows are not counted again. To evaluate and to predict
 /// it is cross_entropy{}; with `by` 0 always.
 ///
-/// Errors   config_error for a negative `by` or weight.
+/// Errors   config_error for a negative `by` or weight; in the first step, where a context group cuts samples.
 struct cross_entropy_ahead {
   static constexpr nn::flow flow = nn::flow::loss;
   std::int64_t by = 0;
@@ -276,6 +276,12 @@ class cross_entropy_ahead_node final : public cross_entropy_node<Env> {
  private:
   typename cross_entropy_node<Env>::numbers targets_of(pass<Env>& pass, std::int64_t first, std::int64_t n) override {
     if (!pass.training() || what_.by == 0) return cross_entropy_node<Env>::targets_of(pass, first, n);
+    if (context_group<Env>::of(pass).size() > 1) {
+      throw config_error(
+          "trireme::nn::loss::cross_entropy_ahead: parallel::context cuts samples, and targets ahead may lie on "
+          "another "
+          "rank; leave one of them out");
+    }
     auto const all = pass.batch.targets.template as<std::int32_t>();
     return further_on(pass, all.flat(), what_.by, {first, n}, loss::cross_entropy{}.ignored);
   }

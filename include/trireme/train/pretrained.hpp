@@ -37,10 +37,7 @@ void expect_same_model(Model model, std::string const& directory, bool other_hea
     if constexpr (requires { model.dropout; }) model.dropout = described.dropout;
     if constexpr (requires { model.balance; }) model.balance = described.balance;
     if constexpr (requires { model.speed; }) model.speed = described.speed;
-    if constexpr (requires { model.ahead; }) {
-      model.ahead = described.ahead;
-      model.ahead_weight = described.ahead_weight;
-    }
+    if constexpr (requires { model.ahead; }) model.ahead = described.ahead;
     if constexpr (requires { model.rotary; }) model.context = described.context;  // there is no table of positions
     if constexpr (requires { model.separator; }) model.separator = described.separator;  // the tokenizer's
     if constexpr (requires { model.classes; }) {
