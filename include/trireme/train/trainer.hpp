@@ -507,11 +507,11 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::br
     auto const& plan = exchange().plan();
     for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
       auto const [first, count] = exchange().owned_range(bucket);
-      plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+      for (auto const piece : plan.pieces(bucket, first, count)) {
         run_.moments.visit_piece(bucket, piece, [&](std::string const&, state_place const&, auto view) {
           exchange().world().broadcast(view, 0);
         });
-      });
+      }
     }
   }
   run_.model.broadcast();
