@@ -15,7 +15,6 @@
 #include "trireme/data/in_memory.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/mlp.hpp"
-#include "trireme/nn/multi_token.hpp"
 #include "trireme/parallel/context.hpp"
 #include "trireme/parallel/mesh.hpp"
 #include "trireme/parallel/pipeline.hpp"
@@ -28,29 +27,21 @@ using namespace trireme;
 
 namespace {
 
-/// Two words beside each other make the next one; or, with a second loss, that one and the one two words later.
+/// Two words beside each other make the next one.
 struct small_model {
   using policy_category = slot::model;
   static constexpr bool cuts_context = true;
   nn::loss::cross_entropy loss{};
-  bool second = false;
 
   void units(auto&& emit) const {
     using namespace nn;
     emit(block{"", 8, 0, chain(named("embed", embedding{.words = 23, .outputs = 8}))});
     emit(block{"layer", 8, 0,
                chain(residual(named("in", linear{.outputs = 12}), gelu(), named("out", linear{.outputs = 8})))});
-    if (!second) return emit(block{"", 8, 0, chain(named("head", unembedding{.words = 23}), loss)});
-    emit(block{"first", 8, 0,
-               chain(aside(named("in", linear{.outputs = 12}), gelu(), named("head", unembedding{.words = 23}), loss),
-                     in_training(gelu(), named("more", linear{.outputs = 8})))});
-    emit(block{"", 8, 0,
-               chain(named("head", unembedding{.words = 23}), loss::cross_entropy_ahead{.by = 2, .weight = 0.5})});
+    emit(block{"", 8, 0, chain(named("head", unembedding{.words = 23}), loss)});
   }
 };
-std::string to_string(small_model const& m) {
-  return text("small_model{", to_string(m.loss), m.second ? ", .second = true}" : "}");
-}
+std::string to_string(small_model const& m) { return text("small_model{", to_string(m.loss), "}"); }
 
 /// 24 samples of 8 words; sample i has i % 8 targets that are not counted, and target 5 may be another.
 struct uneven {
@@ -105,9 +96,8 @@ TEST_CASE("gradients are those of the mean over counted rows, with every term", 
   uneven const data;
   auto const batch = make_samples(tensor_view<std::int32_t const>(data.words.data(), {5, 8}),
                                   tensor_view<std::int32_t const>(data.next.data(), {5, 8}));
-  for (auto const& model : {small_model{}, small_model{{.ignored = 5}}, small_model{all_terms},
-                            small_model{{.ignored = 5}, true}, small_model{all_terms, true}}) {
-    auto const report = testing::check_gradients(model, batch);
+  for (auto const& loss : {nn::loss::cross_entropy{}, nn::loss::cross_entropy{.ignored = 5}, all_terms}) {
+    auto const report = testing::check_gradients(small_model{loss}, batch);
     INFO(to_string(report));
     CHECK(report);
   }
@@ -115,11 +105,11 @@ TEST_CASE("gradients are those of the mean over counted rows, with every term", 
 
 TEST_CASE("the mean over counted rows is the same however samples are dealt out", "[nn][losses]") {
   watchdog dog("means");
-  for (auto const& model : {small_model{}, small_model{all_terms}, small_model{all_terms, true}}) {
+  for (auto const& loss : {nn::loss::cross_entropy{}, all_terms}) {
     toy::training<small_model, decltype(uneven{}.dataset())> one{
-        model, uneven{}.dataset(), {.steps = 4, .batch = 6, .micro_batches = 6}};
+        {loss}, uneven{}.dataset(), {.steps = 4, .batch = 6, .micro_batches = 6}};
     auto const serial = one.alone(toy::steady, precision::fp64{});
-    decltype(one) const whole{model, uneven{}.dataset(), {.steps = 4, .batch = 6}};
+    decltype(one) const whole{{loss}, uneven{}.dataset(), {.steps = 4, .batch = 6}};
     toy::check_near(whole.alone(toy::steady, precision::fp64{}), serial, 1e-11);
     auto const compare = [&](int ranks, auto const& policy) {
       INFO(to_string(policy));
@@ -127,12 +117,7 @@ TEST_CASE("the mean over counted rows is the same however samples are dealt out"
     };
     compare(3, parallel::data{});
     compare(2, parallel::zero<3>{});
-    if (!model.second) {
-      compare(2, parallel::context{.ways = 2});
-    } else {
-      CHECK(contains(sentence_of<config_error>([&] { compare(2, parallel::context{.ways = 2}); }),
-                     "cross_entropy_ahead: parallel::context cuts samples"));
-    }
+    compare(2, parallel::context{.ways = 2});
     compare(2, parallel::mesh{parallel::tensor{.ways = 2}, parallel::sequence{}});
     compare(4, parallel::mesh{parallel::pipeline<schedule::zb_h1>{.stages = 2}, parallel::tensor{.ways = 2}});
   }

@@ -19,7 +19,6 @@
 #include "trireme/nn/images.hpp"
 #include "trireme/nn/latent_attention.hpp"
 #include "trireme/nn/layers.hpp"
-#include "trireme/nn/multi_token.hpp"
 #include "trireme/nn/sum.hpp"
 #include "trireme/ops/ops.hpp"
 #include "trireme/precision/precision.hpp"
@@ -281,7 +280,7 @@ class generator {
     auto at = from;
     if (below(4) == 0) small(out);
     for (auto n = 1 + below(4); n-- > 0;) {
-      auto const kind = below(depth > 0 ? 16 : 5);
+      auto const kind = below(depth > 0 ? 15 : 5);
       if (kind < 2) {
         small(out);
       } else if (kind == 2) {
@@ -330,11 +329,6 @@ class generator {
       } else if (kind == 13) {
         latent_attention(out);
         at = out.back()->width(at);
-      } else if (kind == 14) {
-        source += "in_training";
-        auto layers = chain(at, at, depth - 1);
-        out.push_back(std::make_unique<nn::detail::in_training_node<Env>>(std::move(layers)));
-        source += ", ";
       } else {
         images(out, at);
         at = out.back()->width(at);
