@@ -114,8 +114,11 @@ void run(options given) {
     write_model();
     given.directory = "model";
   }
-  auto const beside = given.directory + "/tokenizer.json";
-  words vocabulary(given.tokenizer.empty() && std::filesystem::exists(beside) ? beside : given.tokenizer);
+  for (auto const* const name : {"/tokenizer.json", "/tokenizer.model"}) {
+    if (given.tokenizer.empty() && std::filesystem::exists(given.directory + name))
+      given.tokenizer = given.directory + name;
+  }
+  words vocabulary(given.tokenizer);
   auto const model = read_model(given.directory);
   comm::self_world world;
   // Nothing is trained, so that there are no gradients.
