@@ -1,4 +1,5 @@
-"""Trains small tokenizers with the packages tokenizers and sentencepiece and says what they make of texts in many scripts.
+"""Trains small tokenizers with the packages tokenizers and sentencepiece, and says what they make of texts in many
+scripts.
 
 usage: make_tokenizers.py FOLDER [--inputs N] [--text-bytes N] [--vocabulary N] [--seed N] [--kinds NAME,...]
 
@@ -52,8 +53,8 @@ PIECES = ["'s", "'S", "'\u017f", "'ll", "'LL", "'re", "'vE", "'d", "'M", "'x", "
           "\U0001f600", "\U0001f468\u200d\U0001f469", "\u2764\ufe0f", "<s>", "</s>", "[CLS]", "[MASK]", "<mark>",
           " <mark> ", "a<mark>b", "<word>", "x<word>", " <word> ", "<0x41>", "\u2581", "##a", "\u24e2", "\u166d",
           "\u1734", "\u1885", "do not", "n't", " 'm ", "_", "a_b", "the", " the", " The", "THE", "ing",
-          "``", "''", "\u00a9\u200d", "\u0600a", "\u00a9\u200d\u00a9", "a\u0301", "\u212b\u0301", "\u00b2\u0301", "\u30fd\u3099",
-          "\uff76\uff9e", "\r\r\n", "\u00a0\u0301", "\u0ccb", "<0xE4>", "\u2581\u2581", " \u2581 "]
+          "``", "''", "\u00a9\u200d", "\u0600a", "\u00a9\u200d\u00a9", "a\u0301", "\u212b\u0301", "\u00b2\u0301",
+          "\u30fd\u3099", "\uff76\uff9e", "\r\r\n", "\u00a0\u0301", "\u0ccb", "<0xE4>", "\u2581\u2581", " \u2581 "]
 
 
 def word(draw):
@@ -172,8 +173,9 @@ def of_common(text, count):
 
 
 # What a small file replaces before it looks for tokens; a large one has NFKC and more (500 kB).
-RULES = ["9\t20", "A\t20", "D\t20", "B\t", "7F\t", "3000\t20", "A0\t20", "FB01\t66 69", "FF21\t41", "65 301\tE9", "61 301\t61",
-         "61\t62", "212B\tC5", "BD\t31 2044 32", "AC00\t1100 1161", "958\t915 93C", "A9 200D\t63", "600\t61"]
+RULES = ["9\t20", "A\t20", "D\t20", "B\t", "7F\t", "3000\t20", "A0\t20", "FB01\t66 69", "FF21\t41", "65 301\tE9",
+         "61 301\t61", "61\t62", "212B\tC5", "BD\t31 2044 32", "AC00\t1100 1161", "958\t915 93C", "A9 200D\t63",
+         "600\t61"]
 
 
 def trained(text, size, kind, **options):
@@ -245,8 +247,8 @@ def t5(text, size):
 def albert(text, size):
     made, precompiled = converted(trained(text, size, "unigram"))
     made.normalizer = normalizers.Sequence(
-        [normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD(), normalizers.StripAccents(),
-         normalizers.Lowercase(), precompiled, normalizers.Replace(Regex(" {2,}"), " ")])
+        [normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD(),
+         normalizers.StripAccents(), normalizers.Lowercase(), precompiled, normalizers.Replace(Regex(" {2,}"), " ")])
     made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
     return made
 
@@ -257,8 +259,8 @@ def unigram(text, size):
                                             normalizers.Replace(Regex(" {2,}"), " ")])
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     made.decoder = decoders.Metaspace()
-    made.train_from_iterator(of_common(text, size // 3), trainers.UnigramTrainer(vocab_size=size, unk_token="<unk>", show_progress=False,
-                                                           special_tokens=["<unk>", "<s>", "</s>"]))
+    made.train_from_iterator(of_common(text, size // 3), trainers.UnigramTrainer(
+        vocab_size=size, unk_token="<unk>", show_progress=False, special_tokens=["<unk>", "<s>", "</s>"]))
     return made
 
 
@@ -268,6 +270,17 @@ def mistral(text, size):
     made.normalizer = None
     made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     return made
+
+
+def save(name, made, path):
+    content = json.loads(made.to_str())
+    if name == "smollm2":  # as files had it before 2024
+        content["model"]["merges"] = [" ".join(each) for each in content["model"]["merges"]]
+    if name in ("llama2", "mistral"):  # what its BPE falls back on
+        vocabulary = content["model"]["vocab"]
+        vocabulary.update({"<0x%02X>" % byte: len(vocabulary) + byte for byte in range(256)})
+    with open(path, "w", encoding="utf-8") as out:
+        json.dump(content, out, ensure_ascii=False, separators=(",", ":"))
 
 
 SENTENCEPIECE = {"pieces_unigram": dict(kind="unigram", byte_fallback=True), "pieces_bpe": dict(kind="bpe")}
@@ -327,14 +340,7 @@ def main():
             out.write(struct.pack("<I", len(data)) + data)
     for name, made in kinds(lines, options.vocabulary, options.kinds):
         path = os.path.join(options.folder, name)
-        content = json.loads(made.to_str())
-        if name == "smollm2":  # as files had it before 2024
-            content["model"]["merges"] = [" ".join(each) for each in content["model"]["merges"]]
-        if name in ("llama2", "mistral"):  # what its BPE falls back on
-            vocabulary = content["model"]["vocab"]
-            vocabulary.update({"<0x%02X>" % byte: len(vocabulary) + byte for byte in range(256)})
-        with open(path + ".json", "w", encoding="utf-8") as out:
-            json.dump(content, out, ensure_ascii=False, separators=(",", ":"))
+        save(name, made, path + ".json")
         made = Tokenizer.from_file(path + ".json")
         with open(path + ".ids", "wb") as out:
             for begin in range(0, len(inputs), 10000):

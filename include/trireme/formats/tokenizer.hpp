@@ -191,6 +191,7 @@ class tokenizer_reader {
 
  private:
   static constexpr std::size_t most_steps = 16;
+  static constexpr std::string_view space_mark = "\xe2\x96\x81";  // U+2581
   static constexpr std::int64_t end_of_ids = std::int64_t{1} << 24;
 
   /// The member, unless it is missing or null.
@@ -297,6 +298,10 @@ class tokenizer_reader {
     if (one == no_token || two == no_token || made == no_token)
       merge.fail(text("the vocabulary has not got all of \"", left, "\", \"", right, "\" and \"", left + right, "\""));
     into.add(one, two, {rank, made});
+    auto const whole = left + right;
+    for (auto at = whole.find(space_mark, 1); at != whole.npos; at = whole.find(space_mark, at + 1)) {
+      if (!whole.substr(0, at).ends_with(space_mark)) merges_words_ = true;
+    }
   }
   void read_word_pieces(json::value const& model) {
     word_pieces pieces;
@@ -560,6 +565,11 @@ class tokenizer_reader {
     if (auto* const pairs = std::get_if<byte_pairs>(&out_.model_)) {
       pairs->byte_level = byte_level_;
       pairs->prepare(out_.tokens_);
+      // Where no merge reaches from a letter to the mark of a space behind it, words are encoded one by one: each may
+      // be one that was seen before. The numbers are the same.
+      if (!byte_level_ && !merges_words_ && !pairs->whole_words_first && out_.tokens_.id_of(space_mark) != no_token) {
+        out_.splits_.push_back({.how = split_step::rule::before_marks, .mark = std::string(space_mark)});
+      }
     } else if (byte_level_) {
       file_.at("pre_tokenizer").fail("ByteLevel goes with a BPE");
     }
@@ -584,7 +594,7 @@ class tokenizer_reader {
   tokenizer out_;
   std::vector<added_tokens::entry> added_;
   std::vector<bool> normalised_;
-  bool byte_level_ = false;
+  bool byte_level_ = false, merges_words_ = false;
 };
 
 }  // namespace detail

@@ -119,11 +119,12 @@ inline void expect_encodable(std::size_t bytes) {
 
 /// One step of cutting a text into words.
 struct split_step {
-  enum class rule { whole, gpt2, llama3, qwen2, each_digit, digits, bert, spaces, marks };
+  enum class rule { whole, gpt2, llama3, qwen2, each_digit, digits, bert, spaces, marks, before_marks };
   enum class put { never, at_start, always };
   rule how = rule::whole;
   bool space_first = false;     ///< a space is put before what does not begin with one
-  std::string mark{};           ///< of marks: takes the place of spaces, and each begins a word
+  std::string mark{};           ///< of marks: takes the place of spaces, and each begins a word; of before_marks: the
+                                ///< first of some in a row begins one
   put mark_first = put::never;  ///< of marks: whether one is put before what does not begin with one
   bool cut = true;              ///< of marks: false leaves all in one word
 };
@@ -200,6 +201,11 @@ void split(std::span<split_step const> steps, std::string_view piece, bool at_st
       if (!step.cut) return pass_on(0, piece.size());
       return each([&](std::size_t at) { return std::min(piece.find(step.mark, at + 1), piece.size()); });
     }
+    case rule::before_marks:
+      return each([&](std::size_t at) {
+        auto const letter = std::min(piece.find_first_not_of(step.mark, at), piece.size());
+        return std::min(piece.find(step.mark, letter), piece.size());
+      });
   }
 }
 
