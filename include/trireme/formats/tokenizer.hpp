@@ -49,11 +49,10 @@ using word_memory = detail::word_cache;
 /// fall back on, as in Llama 2 and Mistral), BERT's word pieces and sentencepiece's unigrams (T5, ALBERT, XLM-R), each
 /// with what belongs to it:
 ///
-///     normalizers      NFC NFD NFKC NFKD Lowercase StripAccents BertNormalizer Nmt Precompiled Prepend Strip Replace
-///     (of
-///                      a string, or of spaces in a row) Sequence
-///     pre-tokenizers   ByteLevel, Split by the expressions of GPT-2, Llama 3 and Qwen 2, Digits, BertPreTokenizer,
-///                      WhitespaceSplit, Metaspace, Sequence
+///     normalizers      NFC NFD NFKC NFKD Lowercase StripAccents BertNormalizer Nmt Precompiled Prepend Strip
+///                      Replace (of a string, or of spaces in a row) Sequence
+///     pre-tokenizers   ByteLevel, Split by a string or the expressions of GPT-2, Llama 3 and Qwen 2, Digits,
+///                      BertPreTokenizer, WhitespaceSplit, Metaspace, Sequence
 ///     post-processors  TemplateProcessing ByteLevel BertProcessing RobertaProcessing Sequence
 ///     decoders         ByteLevel WordPiece ByteFallback Fuse Metaspace Replace (of a string) Strip Sequence
 ///
@@ -400,7 +399,11 @@ class tokenizer_reader {
         add.how = flag(step, "use_regex", true) ? rule::gpt2 : rule::whole;
         add.space_first = flag(step, "add_prefix_space", true);
       } else if (kind == "Split") {
-        add.how = known_expression(step);
+        if (auto const* const string = step.at("pattern").find("String")) {
+          by_string(step, *string, add);
+        } else {
+          add.how = known_expression(step);
+        }
       } else if (kind == "Digits") {
         add.how = flag(step, "individual_digits") ? rule::each_digit : rule::digits;
       } else if (kind == "BertPreTokenizer") {
@@ -411,12 +414,22 @@ class tokenizer_reader {
         add.how = rule::marks;
         add.mark = mark_of(step);
         add.mark_first = mark_first(step);
-        add.cut = flag(step, "split", true);
+        add.cut_before = flag(step, "split", true);
       } else {
         refuse(step, "a pre-tokenizer of type");
       }
       out_.splits_.push_back(add);
     });
+  }
+  static void by_string(json::value const& step, json::value const& string, split_step& add) {
+    auto const& behaviour = step.at("behavior").as_string();
+    add.how = split_step::rule::string;
+    add.mark = string.as_string();
+    add.cut_before = behaviour == "Isolated" || behaviour == "MergedWithNext";
+    add.cut_behind = behaviour == "Isolated" || behaviour == "MergedWithPrevious";
+    if (add.mark.empty()) string.fail("a Split by nothing");
+    if (!(add.cut_before || add.cut_behind) || flag(step, "invert"))
+      step.fail("of a Split by a string the behaviors Isolated, MergedWithPrevious and MergedWithNext are read");
   }
   /// Of a Metaspace.
   static std::string const& mark_of(json::value const& step) {
@@ -450,7 +463,7 @@ class tokenizer_reader {
     }};
     auto const& pattern = step.at("pattern");
     auto const* const expression = pattern.find("Regex");
-    if (expression == nullptr) pattern.fail("a Split by a string is not read");
+    if (expression == nullptr) pattern.fail("a pattern is a String or a Regex");
     auto const* const found =
         std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.first == expression->as_string(); });
     if (found == all.end()) {

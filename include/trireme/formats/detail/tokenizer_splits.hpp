@@ -119,14 +119,13 @@ inline void expect_encodable(std::size_t bytes) {
 
 /// One step of cutting a text into words.
 struct split_step {
-  enum class rule { whole, gpt2, llama3, qwen2, each_digit, digits, bert, spaces, marks, before_marks };
+  enum class rule { whole, gpt2, llama3, qwen2, each_digit, digits, bert, spaces, string, marks, before_marks };
   enum class put { never, at_start, always };
   rule how = rule::whole;
-  bool space_first = false;     ///< a space is put before what does not begin with one
-  std::string mark{};           ///< of marks: takes the place of spaces, and each begins a word; of before_marks: the
-                                ///< first of some in a row begins one
-  put mark_first = put::never;  ///< of marks: whether one is put before what does not begin with one
-  bool cut = true;              ///< of marks: false leaves all in one word
+  bool space_first = false;                     ///< a space is put before what does not begin with one
+  std::string mark{};                           ///< of string and marks; of marks it takes the place of spaces
+  bool cut_before = false, cut_behind = false;  ///< where a mark ends words
+  put mark_first = put::never;                  ///< of marks: put before what does not begin with one
 };
 
 /// Calls take(word) with the words of a piece, in order; a word may be gone with the next one.
@@ -165,6 +164,15 @@ void split(std::span<split_step const> steps, std::string_view piece, bool at_st
     }
     pass_on(begin, piece.size());
   };
+  auto const by_marks = [&] {
+    each([&](std::size_t at) {
+      auto const marked = piece.substr(at).starts_with(step.mark);
+      if (marked && step.cut_behind) return at + step.mark.size();
+      auto const found = piece.find(step.mark, marked ? at + step.mark.size() : at);
+      if (found == std::string_view::npos || !(step.cut_before || step.cut_behind)) return piece.size();
+      return step.cut_before ? found : found + step.mark.size();
+    });
+  };
   switch (step.how) {
     case rule::whole:
       return pass_on(0, piece.size());
@@ -191,16 +199,17 @@ void split(std::span<split_step const> steps, std::string_view piece, bool at_st
       return between(unicode::is_space, unicode::is_bert_punctuation);
     case rule::spaces:
       return between(unicode::is_space, [](std::uint32_t) { return false; });
+    case rule::string:
+      return by_marks();
     case rule::marks: {
       auto const first =
           step.mark_first == split_step::put::always || (step.mark_first == split_step::put::at_start && at_start);
-      auto marked = replaced(piece, " ", step.mark);
-      if (first && !marked.starts_with(step.mark)) marked.insert(0, step.mark);
-      changed = std::move(marked);
+      changed = replaced(piece, " ", step.mark);
+      if (first && !changed.starts_with(step.mark)) changed.insert(0, step.mark);
       piece = changed;
-      if (!step.cut) return pass_on(0, piece.size());
-      return each([&](std::size_t at) { return std::min(piece.find(step.mark, at + 1), piece.size()); });
+      return by_marks();
     }
+    // The first of some marks in a row begins a word.
     case rule::before_marks:
       return each([&](std::size_t at) {
         auto const letter = std::min(piece.find_first_not_of(step.mark, at), piece.size());
