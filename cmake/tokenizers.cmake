@@ -46,5 +46,5 @@ endfunction()
 
 function(trireme_find_sentencepiece)
   trireme_find_small(sentencepiece sentencepiece_processor.h
-                     "int main() { return sentencepiece::SentencePieceProcessor().status().ok() ? 1 : 0\\; }")
+                     "int main() { return sentencepiece::SentencePieceProcessor().status().ok(); }")
 endfunction()
