@@ -23,8 +23,10 @@ void expect_equal(std::string const& folder) {
   auto const inputs = tokenizer_cases::inputs(folder);
   for (auto const* const kind : kinds) {
     auto const made = formats::sentencepiece::read(folder + "/" + kind + ".model");
-    tokenizer_cases::expect_equal(folder + "/" + kind, inputs, made,
-                                  [&](auto const& input) { return made.encode(input); });
+    // "..." and "." have the score of "." and "...": which of them it is depends on the library's version.
+    auto const unigram = kind == std::string("pieces_unigram");
+    tokenizer_cases::expect_equal(
+        folder + "/" + kind, inputs, made, [&](auto const& input) { return made.encode(input); }, unigram);
   }
 }
 
@@ -34,9 +36,10 @@ TEST_CASE("files of sentencepiece make what the package made of texts in many sc
   expect_equal(golden_file(""));
 }
 
-TEST_CASE("files of sentencepiece equal the package on a long text and on random inputs", "[formats][sentencepiece]") {
+TEST_CASE("files of sentencepiece equal the package on lines of a long text and on random inputs",
+          "[formats][sentencepiece]") {
   scratch dir;
-  if (!tokenizer_cases::make(dir.path(), "--kinds pieces_unigram,pieces_bpe")) return;
+  if (!tokenizer_cases::make(dir.path(), "--lines --kinds pieces_unigram,pieces_bpe")) return;
   if (!std::filesystem::exists(dir.path() + "/pieces_bpe.model")) {
     WARN("the package sentencepiece is missing: the comparison was left out");
     return;

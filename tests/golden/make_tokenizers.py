@@ -1,7 +1,8 @@
 """Trains small tokenizers with the packages tokenizers and sentencepiece, and says what they make of texts in many
 scripts.
 
-usage: make_tokenizers.py FOLDER [--inputs N] [--text-bytes N] [--vocabulary N] [--seed N] [--kinds NAME,...]
+usage: make_tokenizers.py FOLDER [--inputs N] [--text-bytes N] [--vocabulary N] [--seed N] [--lines]
+                          [--kinds NAME,...]
 
 tests/golden/tokenizers was made by:  make_tokenizers.py tests/golden/tokenizers (trainers break ties by chance: made
 again, the files are other ones)
@@ -324,6 +325,7 @@ def main():
     options.add_argument("--text-bytes", type=int, default=0)
     options.add_argument("--vocabulary", type=int, default=330)
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--lines", action="store_true", help="the long text line by line")
     options.add_argument("--kinds", type=lambda names: names.split(","), default=())
     options = options.parse_args()
     os.makedirs(options.folder, exist_ok=True)
@@ -333,7 +335,7 @@ def main():
     lines = text.splitlines()
     if len(text) > 200000:
         lines = draw.sample(lines, len(lines) * 200000 // len(text))
-    inputs = ([text] if options.text_bytes > 0 else []) + [fuzz_input(draw) for _ in range(options.inputs)]
+    inputs = ([] if options.text_bytes == 0 else text.splitlines() if options.lines else [text]) + [fuzz_input(draw) for _ in range(options.inputs)]
     with open(os.path.join(options.folder, "inputs"), "wb") as out:
         for each in inputs:
             data = each.encode()

@@ -25,7 +25,8 @@ namespace trireme::formats {
 /// What begins and ends a text is not in the file: encode() gives the text's own tokens, begin() and end() the others.
 ///
 /// Needs    sentencepiece (CMake: trireme::sentencepiece), whose code reads the file and does the work.
-/// Numerics the same numbers as the Python package sentencepiece; a test compares them.
+/// Numerics the same numbers as the Python package sentencepiece; a test compares them, line by line. Where two ways to
+///          cut a text have the same score, as far as float sums tell, the version of the library decides.
 /// Bytes    the library's. A file may have 256 MiB.
 /// Threads  const; any number of callers.
 /// Errors   read() throws io_error, parse() format_error. Bytes that are not UTF-8 are encoded as U+FFFD.

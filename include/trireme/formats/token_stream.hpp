@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace trireme::formats {
@@ -26,9 +27,12 @@ class token_stream {
     // Tokens that were complete are decoded again, because what comes first in a text may look otherwise.
     if (whole.size() <= shown_.size() || whole.ends_with("\xef\xbf\xbd")) return {};
     auto fresh = whole.substr(shown_.size());
-    ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(complete_));
+    // Where the last ones alone are no text, a space that they stand for would be lost: those before them stay.
+    std::vector<std::int32_t> last(ids_.begin() + static_cast<std::ptrdiff_t>(complete_), ids_.end());
+    auto text = from_->decode(last);
+    if (!text.empty()) ids_ = std::move(last);
+    shown_ = text.empty() ? std::move(whole) : std::move(text);
     complete_ = ids_.size();
-    shown_ = from_->decode(ids_);
     return fresh;
   }
 
