@@ -335,7 +335,8 @@ def main():
     lines = text.splitlines()
     if len(text) > 200000:
         lines = draw.sample(lines, len(lines) * 200000 // len(text))
-    inputs = ([] if options.text_bytes == 0 else text.splitlines() if options.lines else [text]) + [fuzz_input(draw) for _ in range(options.inputs)]
+    inputs = [] if options.text_bytes == 0 else text.splitlines() if options.lines else [text]
+    inputs += [fuzz_input(draw) for _ in range(options.inputs)]
     with open(os.path.join(options.folder, "inputs"), "wb") as out:
         for each in inputs:
             data = each.encode()
