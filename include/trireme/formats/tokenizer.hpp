@@ -63,6 +63,7 @@ using word_memory = detail::word_cache;
 /// thousand,
 ///          named since 2002) may be split otherwise than there.
 /// Numerics the same numbers as the package tokenizers; a test compares them.
+///          Where two ways to cut a word have the same score, a Unigram may give its tokens in another order.
 /// Bytes    about 200 for each token of the vocabulary, and 24 to 48 a merge; encode() keeps the words that it has
 ///          seen while it runs (word_memory). A file may have 256 MiB.
 /// Threads  const; any number of callers.
