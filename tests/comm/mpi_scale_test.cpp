@@ -194,7 +194,7 @@ template <class T, class Op>
 void carries_as_flat(collective kind, int machines, int places, double allowed, bool fits, bool ragged = false) {
   int const ranks = machines * places;
   auto const least =
-      static_cast<std::int64_t>(comm::detail::mpi_carried::least_bytes / sizeof(T)) * 2 * machines * places;
+      static_cast<std::int64_t>(comm::detail::mpi_reduction::least_bytes / sizeof(T)) * 2 * machines * places;
   // Scattered slices are equal; the slices of all_reduce are not, and its last piece is short.
   auto count = fits ? least + least / 8 + 37 : least - 37 * ranks;
   if (kind == collective::reduce_scatter) count = (count + ranks - 1) / ranks * ranks;
