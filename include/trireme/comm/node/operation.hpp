@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -229,10 +228,12 @@ struct node_touched {
   return op.bytes(given == piece::of_giver ? where.largest() : where.all());
 }
 
-/// Bytes of direct work in one step. In a process several threads take turns between steps (node_driver), so steps are
-/// short; a rank that is a thread has no others.
-[[nodiscard]] inline std::int64_t most_direct(node_operation const& op) noexcept {
-  return op.launch().place->one_process ? std::numeric_limits<std::int64_t>::max() : std::int64_t{1} << 20;
+/// How many of `count` elements are worked on directly in one step. In a process several threads take turns between
+/// steps (node_driver), so steps are short: 1 MiB. A rank that is a thread has no others.
+[[nodiscard]] inline std::int64_t direct_step(node_operation const& op, std::int64_t count,
+                                              std::size_t element_bytes) noexcept {
+  if (op.launch().place->one_process) return count;
+  return std::min(count, static_cast<std::int64_t>((std::size_t{1} << 20) / element_bytes));
 }
 
 /// "all_reduce(F32, 4 elements, sum) number 12"
