@@ -103,7 +103,8 @@ namespace on_paper {
 }
 
 [[nodiscard]] inline std::string table_of_collectives() {
-  auto out = std::string("| collective, published as | bytes | p | plan, us | published, us | ratio |\n|---|---|---|---|---|---|\n");
+  auto out = std::string(
+      "| collective, published as | bytes | p | plan, us | published, us | ratio |\n|---|---|---|---|---|---|\n");
   for (auto const& it : collectives()) {
     auto const size = it.bytes >= 1 << 30   ? fmt::format("{} GiB", it.bytes / (1 << 30))
                       : it.bytes >= 1 << 20 ? fmt::format("{} MiB", it.bytes / (1 << 20))
@@ -174,7 +175,8 @@ in it.
   as long as if all were like the slowest, which errs upwards.
 * `zero3` sends values twice and gradients once for every micro-batch, and one sample is too little work for that on
   slow links: give it larger micro-batches, or a pipeline.
-* Large values go from each rank to each other one directly, so messages grow with N; see [Collectives](#collectives).
+* Large values go from each rank to each other one directly, so messages grow with N. What they cost beside published
+  algorithms, [Collectives](#collectives) says.
 * These are first answers: kernels that only move memory, the optimizer and crowded links are not in them.
 
 ## Schedules
@@ -240,8 +242,9 @@ latencies and bytes, without the time of adding up. They are formulas, not measu
 so many ranks are compared here.
 
 {}
-* A small all_reduce in rank order cannot add up on the way. Its terms are dealt and the results gathered, which is twice
-  log p (2.0 for a vote of 536 B). Of 1 GiB it is the other way round: slices go directly, so a rank waits for log p.
+* A small all_reduce in rank order cannot add up on the way. Its terms are dealt and the results gathered, which is
+  twice log p (2.0 for a vote of 536 B). Of 1 GiB it is the other way round: slices go directly, so a rank waits for
+  log p.
 * all_to_all and other large values take p - 1 messages a rank. A network has them under way at the same time; what a
   processor spends on each of them is not in the plan (0.8 and less).
 * A broadcast is counted as if its root sent all to each rank, the formula of `traffic()`. `comm::mpi` sends small ones
@@ -272,7 +275,8 @@ the scores of attention again: five products where the formula has four.
 )",
       1e-9 * parameters_of(small), 1e-9 * parameters_of(large), table_of_memory(all), table_of_time(all),
       table_of_bubbles(), 1e-9 * parameters_of(example), table_of_states(), table_of_exchanges(), table_of_layers(),
-      table_of_collectives(), operations(1).published, operations(1).plan, operations(1).ratio(), operations(0.5).ratio());
+      table_of_collectives(), operations(1).published, operations(1).plan, operations(1).ratio(),
+      operations(0.5).ratio());
 }
 
 }  // namespace on_paper

@@ -1,7 +1,9 @@
 #include "trireme/comm/hierarchical.hpp"
 
 #include <chrono>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -136,4 +138,19 @@ TEST_CASE("an error on one rank ends the waits of all nodes", "[comm][hierarchic
                            mine.barrier();
                          }),
                   std::domain_error);
+}
+
+TEST_CASE("a test throws what has ended its collective, as a wait does", "[comm][hierarchical]") {
+  watchdog dog("a test of what has failed", std::chrono::seconds(30));
+  bool done = false;
+  CHECK_THROWS_AS(launch(comm::hierarchical{comm::threads{.ranks = 2}, comm::self{}},
+                         [&](auto& world) {
+                           if (world.rank() == 1) throw std::domain_error("rank 1 has had enough");
+                           std::vector<float> values(100000);
+                           auto pending = world.all_reduce_async(values);
+                           while (!pending.test()) std::this_thread::yield();
+                           done = true;
+                         }),
+                  std::domain_error);
+  CHECK(!done);
 }

@@ -104,7 +104,7 @@ TEST_CASE("sums that are carried between machines climb, too", "[ladder][mpi]") 
 
 TEST_CASE("sums between the hosts of mpirun have the bits of flat ones", "[ladder][mpi]") {
   watchdog dog("hosts", 280s);
-  trireme::launch(comm::mpi{}, [](auto&) {});  // initialises MPI
+  trireme::launch(comm::mpi{}, [](auto&) {});                                             // initialises MPI
   comm::mpi_world flat(comm::detail::message_engine::on_duplicate(MPI_COMM_WORLD, 60s));  // knows no machines
   auto world = comm::mpi::borrow(MPI_COMM_WORLD, 60s, false);
   auto const same = [&]<class T>(T, auto op, std::int64_t count) {

@@ -48,7 +48,8 @@ if command -v mpirun >/dev/null && [[ -x $ladder ]]; then
   rung='sums between the hosts of mpirun have the bits of flat ones'
   for shape in '2 4' '3 3'; do
     read -r hosts ranks <<<"$shape"
-    said=$(timeout 100 "$run" --hosts $hosts mpirun -n $((hosts * ranks)) --map-by ppr:$ranks:node "$ladder" "$rung" 2>&1)
+    said=$(timeout 100 "$run" --hosts $hosts \
+      mpirun -n $((hosts * ranks)) --map-by ppr:$ranks:node "$ladder" "$rung" 2>&1)
     expect "exit code of $hosts hosts of $ranks ranks" 0 $?
     expect "what $hosts hosts of $ranks ranks say" '*All tests passed*' "$said"
   done

@@ -23,16 +23,13 @@ namespace trireme::comm::detail {
 /// machine of its owner. One machine is the case in which nothing is carried.
 ///
 /// Bytes    sent by a machine to others, of n bytes of values, if carried: all_reduce 2 n at most, reduce_scatter n
-/// (the
-///          last machine: only results, less than n); about `places` times as much if not. Partial sums of 16-bit
+///          (the last machine: only results, less than n); about `places` times as much if not. Partial sums of 16-bit
 ///          floats travel as float: 3 n and 2 n.
-/// Kept     by each call in flight: 3 pieces, each of a term of each rank (64 KiB to 512 KiB). If carried 2 * machines
-/// +
-///          2 pieces (4 to 64), each of `places` terms and two partial sums, of at most 480 KiB (partial sums of 16-bit
-///          floats: 960 KiB): 17 MiB on 2 machines of 4 ranks, 51 MiB on 8.
-/// Numerics the same bits either way: the same additions in the same order. (The sum in rank order cannot be formed
-/// from
-///          one sum of each machine, but a machine can continue the partial sum of the one before.)
+/// Kept     by each call in flight: 3 pieces, each of a term of each rank (64 KiB to 512 KiB). If carried: 4 to 64
+///          pieces (two a machine, and two more), each of `places` terms and two partial sums, of at most 480 KiB
+///          (partial sums of 16-bit floats: 960 KiB): 17 MiB on 2 machines of 4 ranks, 51 MiB on 8.
+/// Numerics the same bits either way: the same additions in the same order. (One sum of each machine would not do, but
+///          a machine can continue the partial sum of the one before.)
 class mpi_reduction {
  public:
   /// The least size of a carried piece. Smaller ones cost more in messages than they save in waiting.
