@@ -63,8 +63,10 @@ TEST_CASE("only a part of a large message travels between nodes, and traffic cou
     mine.all_reduce(tensor_view{values});
     by_the_book::expect(mine.outer().traffic().bytes_sent - before == values.size() / 2 * 4,
                         "half of it goes to the other node");
-    by_the_book::expect(mine.traffic().bytes_sent == comm::bytes_sent::all_reduce(64 * 1024, 4, mine.rank(), 4),
-                        "traffic");
+    by_the_book::expect(
+        mine.traffic().bytes_sent ==
+            comm::bytes_sent({.kind = comm::collective::all_reduce, .count = 64 * 1024}, 4, mine.rank(), 4),
+        "traffic");
   });
 }
 
