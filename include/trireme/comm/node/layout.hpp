@@ -158,11 +158,9 @@ struct alignas(64) node_board {
     return static_cast<std::size_t>(size) * bytes;
   }
   static constexpr std::size_t whole_pages(std::size_t bytes) noexcept { return (bytes + 4095) / 4096 * 4096; }
-  /// With a gap, so that who reads values does not fetch ahead what their owner writes next (1 KiB among two threads
-  /// took a third longer).
   static constexpr std::size_t more_bytes(int size) noexcept {
     auto const portions = times(size, sizeof(node_portion));
-    return (portions < value_bytes ? value_bytes : (portions + 63) / 64 * 64) + 256;
+    return portions < value_bytes ? value_bytes : (portions + 63) / 64 * 64;
   }
   static constexpr std::size_t channels_at(int size) noexcept { return sizeof(node_board) + ring * more_bytes(size); }
   static constexpr std::size_t labels_at(int size) noexcept {
