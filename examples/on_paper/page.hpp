@@ -243,8 +243,8 @@ so many ranks are compared here.
 
 {}
 * A small all_reduce in rank order cannot add up on the way. Its terms are dealt and the results gathered, which is
-  twice log p (2.0 for a vote of 536 B). Of 1 GiB it is the other way round: slices go directly, so a rank waits for
-  log p.
+  twice log p (a vote of 536 B: 2.0, and 2.3 where each of 16384 ranks counts a cache line to send to all). Of 1 GiB it
+  is the other way round: slices go directly, so a rank waits for log p.
 * all_to_all and other large values take p - 1 messages a rank. A network has them under way at the same time; what a
   processor spends on each of them is not in the plan (0.8 and less).
 * A broadcast is counted as if its root sent all to each rank, the formula of `traffic()`. `comm::mpi` sends small ones
