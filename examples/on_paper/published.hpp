@@ -155,7 +155,7 @@ struct collective_row {
                             .root = kind == comm::collective::broadcast ? 0 : -1,
                             .count = static_cast<std::int64_t>(bytes / 4)},
                    .element_bytes = 4};
-  it.bytes = comm::bytes_sent(it.what, it.element_bytes, 0, ranks);
+  it.bytes = comm::bytes_sent::of(it.what, it.element_bytes, 0, ranks);
   return {what,
           ranks,
           bytes,

@@ -64,9 +64,7 @@ TEST_CASE("bytes and messages by operation and by peer add up to the traffic, fo
     expect(bytes == world.traffic().bytes_sent && messages == world.traffic().messages_sent, "by operation");
     expect(peer_bytes == bytes && peer_messages == messages, "by peer");
     expect(once[comm::collective::all_gather].calls == 2, "calls");
-    expect(once[comm::collective::all_reduce].bytes ==
-               comm::bytes_sent({.kind = comm::collective::all_reduce, .count = 60}, 4, r, p),
-           "all_reduce");
+    expect(once[comm::collective::all_reduce].bytes == comm::bytes_sent::all_reduce(60, 4, r, p), "all_reduce");
     expect(once.by_peer[static_cast<std::size_t>(r)].bytes == 0, "nothing to itself");
 
     // In a split with the ranks the other way round the same peers get the same bytes.

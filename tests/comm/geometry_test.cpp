@@ -127,7 +127,7 @@ TEST_CASE("rows count what the formulas counted, for every collective on 1 to 64
   for_calls([&](comm::call const& what, std::size_t element_bytes, int size, std::vector<std::int64_t> const& counts) {
     for (int rank = 0; rank < size; rank += size < 9 ? 1 : 5) {
       comm::command it{.what = what, .element_bytes = element_bytes, .counts = counts};
-      it.bytes = comm::bytes_sent(what, element_bytes, rank, size, counts);
+      it.bytes = comm::bytes_sent::of(what, element_bytes, rank, size, counts);
       it.messages = comm::detail::messages_of(it, size);
       auto const sent =
           static_cast<std::uint64_t>(by_hand::sent(what, element_bytes, rank, size, counts)) * element_bytes;

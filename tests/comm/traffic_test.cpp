@@ -20,15 +20,12 @@ TEST_CASE("slices cover a message without gap, at cache lines", "[comm]") {
 }
 
 TEST_CASE("all ranks together send the optimal volume", "[comm]") {
-  using enum comm::collective;
-  using comm::bytes_sent;
   for (int const size : {1, 2, 3, 8}) {
     std::uint64_t sent = 0;
-    for (int rank = 0; rank < size; ++rank) sent += bytes_sent({.kind = all_reduce, .count = 1001}, 4, rank, size);
+    for (int rank = 0; rank < size; ++rank) sent += comm::bytes_sent::all_reduce(1001, 4, rank, size);
     CHECK(sent == 2U * 1001 * 4 * static_cast<unsigned>(size - 1));
-    CHECK(bytes_sent({.kind = reduce_scatter, .count = 24 * size}, 2, 0, size) ==
-          48U * static_cast<unsigned>(size - 1));
+    CHECK(comm::bytes_sent::reduce_scatter(24 * size, 2, size) == 48U * static_cast<unsigned>(size - 1));
   }
-  CHECK(bytes_sent({.kind = broadcast, .root = 1, .count = 10}, 8, 1, 4) == 240);
-  CHECK(bytes_sent({.kind = broadcast, .root = 1, .count = 10}, 8, 0, 4) == 0);
+  CHECK(comm::bytes_sent::broadcast(10, 8, 1, 1, 4) == 240);
+  CHECK(comm::bytes_sent::broadcast(10, 8, 0, 1, 4) == 0);
 }

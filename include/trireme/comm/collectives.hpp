@@ -90,108 +90,120 @@ class collectives {
 
   template <class B, class Op = reduction::sum>
   requires detail::can_reduce<Derived, B, Op, collective::all_reduce>
-  void all_reduce(B&& values, Op = {}) { execute(reducing<Op>(collective::all_reduce, detail::view_of(values))); }
+  void all_reduce(B&& values, Op = {}) {
+    execute(reducing<Op>(collective::all_reduce, detail::view_of(std::forward<B>(values))));
+  }
   template <class B, class Op = reduction::sum>
   requires detail::can_reduce<Derived, B, Op, collective::all_reduce>
   [[nodiscard]] auto all_reduce_async(B&& values, Op = {}) {
-    return submit(reducing<Op>(collective::all_reduce, detail::view_of(values)));
+    return submit(reducing<Op>(collective::all_reduce, detail::view_of(std::forward<B>(values))));
   }
   template <class B, class Op = reduction::sum>
   requires detail::can_reduce<Derived, B, Op, collective::reduce_scatter>
   void reduce_scatter(B&& values, Op = {}) {
-    execute(reducing<Op>(collective::reduce_scatter, detail::view_of(values)));
+    execute(reducing<Op>(collective::reduce_scatter, detail::view_of(std::forward<B>(values))));
   }
   template <class B, class Op = reduction::sum>
   requires detail::can_reduce<Derived, B, Op, collective::reduce_scatter>
   [[nodiscard]] auto reduce_scatter_async(B&& values, Op = {}) {
-    return submit(reducing<Op>(collective::reduce_scatter, detail::view_of(values)));
+    return submit(reducing<Op>(collective::reduce_scatter, detail::view_of(std::forward<B>(values))));
   }
   template <class B, class Op = reduction::sum>
   requires detail::can_reduce<Derived, B, Op, collective::reduce_scatter>
   void reduce_scatter(B&& values, std::span<std::int64_t const> counts, Op = {}) {
-    execute(reducing<Op>(collective::reduce_scatter, detail::view_of(values), -1, counts));
+    execute(reducing<Op>(collective::reduce_scatter, detail::view_of(std::forward<B>(values)), -1, counts));
   }
   template <class B, class Op = reduction::sum>
   requires detail::can_reduce<Derived, B, Op, collective::reduce_scatter>
   [[nodiscard]] auto reduce_scatter_async(B&& values, std::span<std::int64_t const> counts, Op = {}) {
-    return submit(reducing<Op>(collective::reduce_scatter, detail::view_of(values), -1, counts));
+    return submit(reducing<Op>(collective::reduce_scatter, detail::view_of(std::forward<B>(values)), -1, counts));
   }
   template <class B, class Op = reduction::sum>
   requires detail::can_reduce<Derived, B, Op, collective::reduce>
   void reduce(B&& values, int root, Op = {}) {
-    execute(reducing<Op>(collective::reduce, detail::view_of(values), root));
+    execute(reducing<Op>(collective::reduce, detail::view_of(std::forward<B>(values)), root));
   }
   template <class B, class Op = reduction::sum>
   requires detail::can_reduce<Derived, B, Op, collective::reduce>
   [[nodiscard]] auto reduce_async(B&& values, int root, Op = {}) {
-    return submit(reducing<Op>(collective::reduce, detail::view_of(values), root));
+    return submit(reducing<Op>(collective::reduce, detail::view_of(std::forward<B>(values)), root));
   }
   template <class B>
   requires detail::can_move<Derived, B, collective::all_gather>
-  void all_gather(B&& values) { execute(in_place(collective::all_gather, detail::view_of(values))); }
+  void all_gather(B&& values) { execute(in_place(collective::all_gather, detail::view_of(std::forward<B>(values)))); }
   template <class B>
   requires detail::can_move<Derived, B, collective::all_gather>
   [[nodiscard]] auto all_gather_async(B&& values) {
-    return submit(in_place(collective::all_gather, detail::view_of(values)));
+    return submit(in_place(collective::all_gather, detail::view_of(std::forward<B>(values))));
   }
   template <class B>
   requires detail::can_move<Derived, B, collective::all_gather>
   void all_gather(B&& values, std::span<std::int64_t const> counts) {
-    execute(in_place(collective::all_gather, detail::view_of(values), -1, counts));
+    execute(in_place(collective::all_gather, detail::view_of(std::forward<B>(values)), -1, counts));
   }
   template <class B>
   requires detail::can_move<Derived, B, collective::all_gather>
   [[nodiscard]] auto all_gather_async(B&& values, std::span<std::int64_t const> counts) {
-    return submit(in_place(collective::all_gather, detail::view_of(values), -1, counts));
+    return submit(in_place(collective::all_gather, detail::view_of(std::forward<B>(values)), -1, counts));
   }
   template <class B>
   requires detail::can_move<Derived, B, collective::broadcast>
-  void broadcast(B&& values, int root) { execute(in_place(collective::broadcast, detail::view_of(values), root)); }
+  void broadcast(B&& values, int root) {
+    execute(in_place(collective::broadcast, detail::view_of(std::forward<B>(values)), root));
+  }
   template <class B>
   requires detail::can_move<Derived, B, collective::broadcast>
   [[nodiscard]] auto broadcast_async(B&& values, int root) {
-    return submit(in_place(collective::broadcast, detail::view_of(values), root));
+    return submit(in_place(collective::broadcast, detail::view_of(std::forward<B>(values)), root));
   }
   template <class From, class To>
   requires detail::can_move_from<Derived, From, To, collective::gather>
   void gather(From&& from, To&& to, int root) {
-    execute(moving(collective::gather, detail::view_of(from), detail::view_of(to), root));
+    execute(moving(collective::gather, detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)),
+                   root));
   }
   template <class From, class To>
   requires detail::can_move_from<Derived, From, To, collective::gather>
   [[nodiscard]] auto gather_async(From&& from, To&& to, int root) {
-    return submit(moving(collective::gather, detail::view_of(from), detail::view_of(to), root));
+    return submit(moving(collective::gather, detail::view_of(std::forward<From>(from)),
+                         detail::view_of(std::forward<To>(to)), root));
   }
   template <class From, class To>
   requires detail::can_move_from<Derived, From, To, collective::scatter>
   void scatter(From&& from, To&& to, int root) {
-    execute(moving(collective::scatter, detail::view_of(from), detail::view_of(to), root));
+    execute(moving(collective::scatter, detail::view_of(std::forward<From>(from)),
+                   detail::view_of(std::forward<To>(to)), root));
   }
   template <class From, class To>
   requires detail::can_move_from<Derived, From, To, collective::scatter>
   [[nodiscard]] auto scatter_async(From&& from, To&& to, int root) {
-    return submit(moving(collective::scatter, detail::view_of(from), detail::view_of(to), root));
+    return submit(moving(collective::scatter, detail::view_of(std::forward<From>(from)),
+                         detail::view_of(std::forward<To>(to)), root));
   }
   template <class From, class To>
   requires detail::can_move_from<Derived, From, To, collective::all_to_all>
   void all_to_all(From&& from, To&& to) {
-    execute(moving(collective::all_to_all, detail::view_of(from), detail::view_of(to)));
+    execute(moving(collective::all_to_all, detail::view_of(std::forward<From>(from)),
+                   detail::view_of(std::forward<To>(to))));
   }
   template <class From, class To>
   requires detail::can_move_from<Derived, From, To, collective::all_to_all>
   [[nodiscard]] auto all_to_all_async(From&& from, To&& to) {
-    return submit(moving(collective::all_to_all, detail::view_of(from), detail::view_of(to)));
+    return submit(moving(collective::all_to_all, detail::view_of(std::forward<From>(from)),
+                         detail::view_of(std::forward<To>(to))));
   }
   template <class From, class To>
   requires detail::can_move_from<Derived, From, To, collective::all_to_all>
   void all_to_all(From&& from, std::span<std::int64_t const> sent, To&& to, std::span<std::int64_t const> received) {
-    execute(ragged_all_to_all(detail::view_of(from), sent, detail::view_of(to), received));
+    execute(ragged_all_to_all(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)),
+                              received));
   }
   template <class From, class To>
   requires detail::can_move_from<Derived, From, To, collective::all_to_all>
   [[nodiscard]] auto all_to_all_async(From&& from, std::span<std::int64_t const> sent, To&& to,
                                       std::span<std::int64_t const> received) {
-    return submit(ragged_all_to_all(detail::view_of(from), sent, detail::view_of(to), received));
+    return submit(ragged_all_to_all(detail::view_of(std::forward<From>(from)), sent,
+                                    detail::view_of(std::forward<To>(to)), received));
   }
   /// `transfers` is a list in one piece: a vector, array or span of transfer<Space>.
   template <class Transfers, class Space = typename Transfers::value_type::space>

@@ -10,17 +10,59 @@
 namespace trireme::comm {
 
 /// What a rank sends to other ranks in one collective, in bytes: what `traffic()` counts on every communicator, and
-/// what a plan adds up before anything runs. Not of collectives with parts of their own. `counts` are those of a ragged
-/// call: the elements of each rank.
+/// what a plan adds up before anything runs. `count` is the number of elements of the whole view.
 ///
-/// Bytes    the bandwidth-optimal volume, as the moves of comm/rows.hpp say. What really travels may differ, but
-///          every communicator counts these bytes: comm::mpi sends more where latency decides (small values go whole),
-///          and in shared memory ranks read instead of sending.
-/// @example comm::bytes_sent({.kind = comm::collective::broadcast, .root = 0, .count = 1000}, sizeof(float), 0, 4)
-[[nodiscard]] constexpr std::uint64_t bytes_sent(call const& what, std::size_t element_bytes, int rank, int size,
-                                                 std::span<std::int64_t const> counts = {}) {
+/// Bytes  the bandwidth-optimal volume, as the moves of comm/rows.hpp say. What really travels may differ, but
+///        every communicator counts these bytes: comm::mpi sends more where latency decides (small values go whole),
+///        and in shared memory ranks read instead of sending.
+namespace bytes_sent {
+
+/// Of any collective without parts of its own. `counts` are those of a ragged call: the elements of each rank.
+[[nodiscard]] constexpr std::uint64_t of(call const& what, std::size_t element_bytes, int rank, int size,
+                                         std::span<std::int64_t const> counts = {}) {
   return static_cast<std::uint64_t>(geometry{what, element_bytes, size, counts}.sent(rank)) * element_bytes;
 }
+[[nodiscard]] constexpr std::uint64_t all_reduce(std::int64_t count, std::size_t element_bytes, int rank, int size) {
+  return of({.kind = collective::all_reduce, .count = count}, element_bytes, rank, size);
+}
+[[nodiscard]] constexpr std::uint64_t reduce_scatter(std::int64_t count, std::size_t element_bytes, int size) {
+  return of({.kind = collective::reduce_scatter, .count = count}, element_bytes, 0, size);
+}
+[[nodiscard]] constexpr std::uint64_t reduce_scatter(std::span<std::int64_t const> counts, std::size_t element_bytes,
+                                                     int rank) {
+  std::int64_t all = 0;
+  for (auto const each : counts) all += each;
+  return of({.kind = collective::reduce_scatter, .count = all}, element_bytes, rank, static_cast<int>(counts.size()),
+            counts);
+}
+[[nodiscard]] constexpr std::uint64_t all_gather(std::int64_t count, std::size_t element_bytes, int size) {
+  return of({.kind = collective::all_gather, .count = count}, element_bytes, 0, size);
+}
+[[nodiscard]] constexpr std::uint64_t all_gather(std::span<std::int64_t const> counts, std::size_t element_bytes,
+                                                 int rank) {
+  return of({.kind = collective::all_gather}, element_bytes, rank, static_cast<int>(counts.size()), counts);
+}
+[[nodiscard]] constexpr std::uint64_t all_to_all(std::int64_t count, std::size_t element_bytes, int size) {
+  return of({.kind = collective::all_to_all, .count = count}, element_bytes, 0, size);
+}
+[[nodiscard]] constexpr std::uint64_t broadcast(std::int64_t count, std::size_t element_bytes, int rank, int root,
+                                                int size) {
+  return of({.kind = collective::broadcast, .root = root, .count = count}, element_bytes, rank, size);
+}
+[[nodiscard]] constexpr std::uint64_t reduce(std::int64_t count, std::size_t element_bytes, int rank, int root) {
+  // Every rank but the root sends the same to the root: so two ranks stand for all.
+  return rank == root ? 0 : of({.kind = collective::reduce, .root = 1, .count = count}, element_bytes, 0, 2);
+}
+/// `count` is of one part.
+[[nodiscard]] constexpr std::uint64_t gather(std::int64_t count, std::size_t element_bytes, int rank, int root) {
+  return reduce(count, element_bytes, rank, root);
+}
+[[nodiscard]] constexpr std::uint64_t scatter(std::int64_t count, std::size_t element_bytes, int rank, int root,
+                                              int size) {
+  return of({.kind = collective::scatter, .root = root, .count = count}, element_bytes, rank, size);
+}
+
+}  // namespace bytes_sent
 
 /// ceil(log2(size)).
 [[nodiscard]] constexpr int rounds_among(int size) noexcept {
@@ -81,7 +123,7 @@ inline void count_parts(command& it, int rank) noexcept {
 /// Sets what a command counts: its bytes and messages.
 inline void count_sent(command& it, int rank, int size) noexcept {
   if (!it.parts.empty()) return count_parts(it, rank);
-  it.bytes = bytes_sent(it.what, it.element_bytes, rank, size, it.counts);
+  it.bytes = bytes_sent::of(it.what, it.element_bytes, rank, size, it.counts);
   it.messages = messages_of(it, size);
 }
 
