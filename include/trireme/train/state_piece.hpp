@@ -34,8 +34,8 @@ inline constexpr state_kernels state_kernels_of{
     },
     [](void* to, std::byte const* from, std::size_t bytes) {
       std::span const numbers(reinterpret_cast<T const*>(from), bytes / sizeof(T));
-      ops::on<Space>::upload(
-          tensor_view<T, Space>(static_cast<T*>(to), {static_cast<std::int64_t>(numbers.size())}), numbers);
+      ops::on<Space>::upload(tensor_view<T, Space>(static_cast<T*>(to), {static_cast<std::int64_t>(numbers.size())}),
+                             numbers);
     },
     [](void const* at, std::int64_t count, std::uint64_t name, std::int64_t first) {
       return ops::on<Space>::hash(tensor_view<T const, Space>(static_cast<T const*>(at), {count}), name, first);
@@ -56,8 +56,7 @@ class state_piece {
   bool of_rank = false;  ///< each rank has numbers of its own
 
   template <class T, class Space>
-  state_piece(std::string what, parameter_info where, std::int64_t from, tensor_view<T, Space> values,
-              bool own = false)
+  state_piece(std::string what, parameter_info where, std::int64_t from, tensor_view<T, Space> values, bool own = false)
       : name(std::move(what)),
         part(std::move(where)),
         first(from),
