@@ -613,6 +613,37 @@ TEST_CASE("one of Trireme's optimizers, its state sharded, is one line", "[torch
   for (auto const& each : zero) CHECK(each.equal(data[0]));
 }
 
+TEST_CASE("compressors take the place of communication hooks", "[torch]") {
+  using namespace compression;
+  using any = one_of<none, cast<bf16>, top_k, power_sgd, error_feedback<top_k>>;
+  auto const x = numbers({4, 5}, 1);
+  auto const train = [&](auto const&... policies) {
+    return on_ranks<Tensor>(2, [&](auto& world) {
+      perceptron net;
+      fill(*net, 3);
+      auto ddp = interop::data_parallel(net, world, policies...);
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      for (int step = 0; step < 5; ++step) {
+        optimizer.zero_grad();
+        ddp->forward(rows_of(x, world.rank(), 2)).square().mean().backward();
+        ddp.finish();
+        optimizer.step();
+      }
+      return values_of(*net);
+    });
+  };
+  auto const plain = train();
+  for (any const& exact : {any{none{}}, any{top_k{.ratio = 1}}}) CHECK(train(exact)[1].equal(plain[0]));
+  for (any const& lossy : {any{cast<bf16>{}}, any{top_k{.ratio = 0.3F}}, any{power_sgd{.rank = 2}},
+                           any{error_feedback<top_k>{{.ratio = 0.3F}}}}) {
+    INFO(describe(lossy));
+    auto const found = train(lossy);
+    CHECK(found[1].equal(found[0]));
+    CHECK(!found[0].equal(plain[0]));
+    CHECK(distance(found[0], plain[0]) < 0.1);
+  }
+}
+
 TEST_CASE("gradients may lie in the buckets, and stay what they are", "[torch]") {
   auto const x = numbers({6, 4}, 1);
   struct outcome {
