@@ -88,7 +88,7 @@ def python_rank(name, folder, rank):
         (folder / "start").write_bytes(b"".join(each.detach().numpy().tobytes() for each in state_of(net)))
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
     ddp = DistributedDataParallel(net)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.02, momentum=0.9)
     half = inputs.shape[1] // 2
     losses = []
     for step in range(STEPS):
@@ -100,8 +100,9 @@ def python_rank(name, folder, rank):
         losses.append(loss.item())
     if rank == 0:
         (folder / "expected").write_bytes(b"".join(each.detach().numpy().tobytes() for each in state_of(net)))
-        print(f"{name}: loss {losses[0]:.3f} -> {losses[-1]:.3f}")
-        assert losses[-1] < 0.8 * losses[0], "nothing was learnt, so equality would say little"
+        last = sum(losses[-10:]) / 10
+        print(f"{name}: loss {losses[0]:.3f} -> {last:.3f}")
+        assert last < 0.8 * losses[0], "nothing was learnt, so equality would say little"
     torch.distributed.destroy_process_group()
 
 

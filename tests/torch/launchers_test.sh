@@ -16,7 +16,7 @@ learns() {
   OMP_NUM_THREADS=1 "$@" >"$how" 2>"$how.errors" || { echo "$how: exit code $?"; cat "$how.errors"; ((++failures)); return; }
   lines=$(sed -nE 's/^step ([0-9]+) loss .*/\1/p' "$how" | tr '\n' ' ')
   [[ $lines == '20 40 60 80 100 ' ]] || { echo "$how: the steps are told of as $lines"; ((++failures)); }
-  awk '/^step 20 / { first = $4 } /^step 100 / { last = $4 } END { exit !(last < 0.5 * first) }' "$how" ||
+  awk '/^step 100 / { last = $4 } END { exit !(last < 0.3) }' "$how" ||  # ln 4 = 1.39 without having learnt
     { echo "$how: nothing was learnt"; cat "$how"; ((++failures)); }
 }
 learns threads "$program" 2

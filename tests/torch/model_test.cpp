@@ -104,11 +104,11 @@ TEST_CASE("a torch module is trained with every compressor", "[torch]") {
   auto const plain = trained(2);
   for (any const& exact : {any{none{}}, any{top_k{.ratio = 1}}})
     CHECK(trained(2, exact)[1].values.equal(plain[0].values));
-  for (any const& lossy : {any{cast<bf16>{}}, any{top_k{.ratio = 0.3F}}, any{power_sgd{.rank = 2}},
-                           any{error_feedback<top_k>{{.ratio = 0.3F}}}}) {
+  for (any const& lossy : {any{cast<bf16>{}}, any{top_k{.ratio = 0.02F}}, any{power_sgd{.rank = 1}},
+                           any{error_feedback<top_k>{{.ratio = 0.02F}}}}) {
     INFO(describe(lossy));
     auto const found = trained(2, lossy);
-    CHECK(found[0].last < 0.3 * found[0].first);
+    CHECK(found[0].last < 0.6 * found[0].first);
     CHECK(found[1].values.equal(found[0].values));
     CHECK(!found[0].values.equal(plain[0].values));
   }
@@ -352,7 +352,7 @@ void train_like_python(std::filesystem::path const& folder, Tensor const& inputs
       }
     }
     auto ddp = interop::data_parallel(own, world);
-    torch::optim::SGD optimizer(own->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+    torch::optim::SGD optimizer(own->parameters(), torch::optim::SGDOptions(0.02).momentum(0.9));
     for (std::int64_t step = 0; step < steps; ++step) {
       optimizer.zero_grad();
       auto const x = inputs[step].slice(0, world.rank() * share, (world.rank() + 1) * share);
