@@ -613,6 +613,27 @@ TEST_CASE("one of Trireme's optimizers, its state sharded, is one line", "[torch
   for (auto const& each : zero) CHECK(each.equal(data[0]));
 }
 
+TEST_CASE("buckets are exchanged while backward goes on, and a timeline shows it", "[torch]") {
+  auto const found = on_ranks<bool>(2, [&](auto& world) {
+    perceptron net;
+    auto ddp = interop::data_parallel(net, world, parallel::data{.bucket_bytes = 64});
+    observe::timeline timeline(world.rank(), 64);
+    ddp.exchange().record(timeline);
+    auto const loss = ddp->forward(numbers({4, 5}, 1)).square().mean();
+    {
+      observe::timeline::span const now(timeline, "backward");
+      loss.backward();
+    }
+    ddp.finish();
+    auto const all = timeline.events();
+    auto const backward = *std::find_if(all.begin(), all.end(), [](auto const& e) { return e.name == "backward"; });
+    return std::any_of(all.begin(), all.end(), [&](auto const& e) {
+      return e.category == "exchange" && e.begin_ns > backward.begin_ns && e.begin_ns < backward.end_ns;
+    });
+  });
+  for (bool const overlaps : found) CHECK(overlaps);
+}
+
 TEST_CASE("compressors take the place of communication hooks", "[torch]") {
   using namespace compression;
   using any = one_of<none, cast<bf16>, top_k, power_sgd, error_feedback<top_k>>;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test-timeout: 240
-# examples/torch_ddp as its first lines say: as threads, under mpirun, and under torchrun where Python has it. Two worlds
-# of one rank would say everything twice.
+# examples/torch_ddp as its first lines say: as threads, under mpirun, and under torchrun where Python has it. Two
+# worlds of one rank would say everything twice.
 set -uo pipefail
 program=$TRIREME_BINARY_DIR/examples/torch_ddp
 if [[ ! -x $program ]]; then
@@ -13,11 +13,16 @@ failures=0
 learns() {
   local how=$1 lines
   shift
-  OMP_NUM_THREADS=1 "$@" >"$how" 2>"$how.errors" || { echo "$how: exit code $?"; cat "$how.errors"; ((++failures)); return; }
+  if ! OMP_NUM_THREADS=1 "$@" >"$how" 2>"$how.errors"; then
+    echo "$how has failed"
+    cat "$how.errors"
+    failures=$((failures + 1))
+    return
+  fi
   lines=$(sed -nE 's/^step ([0-9]+) loss .*/\1/p' "$how" | tr '\n' ' ')
-  [[ $lines == '20 40 60 80 100 ' ]] || { echo "$how: the steps are told of as $lines"; ((++failures)); }
+  [[ $lines == '20 40 60 80 100 ' ]] || { echo "$how: the steps are told of as $lines"; failures=$((failures + 1)); }
   awk '/^step 100 / { last = $4 } END { exit !(last < 0.3) }' "$how" ||  # ln 4 = 1.39 without having learnt
-    { echo "$how: nothing was learnt"; cat "$how"; ((++failures)); }
+    { echo "$how: nothing was learnt"; cat "$how"; failures=$((failures + 1)); }
 }
 learns threads "$program" 2
 launched=0
