@@ -767,4 +767,18 @@ TEST_CASE("a loss scale changes no gradient, and halves where one overflows on s
     CHECK(scaled[rank].scales == std::vector<double>{4096, 8192, 4096, 4096});
     CHECK(plain[rank].scales == std::vector<double>{1, 1, 1, 1});
   }
+  auto const alone = [&](interop::data_parallel_options const& options) {  // where no gradient is copied
+    comm::self_world world;
+    perceptron net;
+    fill(*net, 3);
+    auto ddp = interop::data_parallel(net, world, options);
+    ddp.backward(ddp->forward(x).square().mean());
+    auto const norm = ddp.finish().norm;
+    return std::pair(gradients_of(*net), norm);
+  };
+  auto const [gradients, norm] = alone({});
+  auto const [again, same] = alone({.loss_scale = precision::fp16{.first_scale = 4096}});
+  CHECK(again.equal(gradients));
+  CHECK(same == norm);
+  CHECK(norm == Approx(gradients.norm().item<double>()));
 }

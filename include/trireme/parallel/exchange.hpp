@@ -207,7 +207,7 @@ class basic_exchange {
     auto const& [micro_batches, places, first, runs, scale, all_reported] = step;
     protocol_.may_begin();
     all_reported_ = all_reported;
-    in_place_ = keeps_buckets && all_reported && world_.size() == 1 && !foreign_.empty() && !shows_buckets_;
+    in_place_ = same_elements && all_reported && world_.size() == 1 && !foreign_.empty() && !shows_buckets_;
     if constexpr (shards_parameters) values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
     rounds_left_ = own;
@@ -237,7 +237,7 @@ class basic_exchange {
   /// long as the exchange lives; from ready() to the end of finish() it is the exchange's. Empty where an exchange
   /// gives this rank less than the whole sum, compresses, or has other elements.
   [[nodiscard]] tensor_view<param_element, space> gradient_memory(int use) {
-    if constexpr (keeps_buckets && std::is_same_v<param_element, gradient_element>) {
+    if constexpr (same_elements) {
       shows_buckets_ = true;
       return gradients_.open_use(use);
     } else {
@@ -638,6 +638,8 @@ class basic_exchange {
   // Whether what lies in a bucket when a step begins may count. The padding has to be zero then: it is not where a
   // slice is unspecified after a step, or a compressor has coded it.
   static constexpr bool keeps_buckets = !sharded && lossless_identity<Compressor> && scales;
+  // Whether the caller's gradients may stand for those of a bucket.
+  static constexpr bool same_elements = keeps_buckets && std::is_same_v<param_element, gradient_element>;
 
   static std::span<int const> no_units() { return {}; }
   // Where every rank updates everything, all tensors are whole there however slices cut them.
@@ -709,11 +711,13 @@ class basic_exchange {
     auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
     auto const ours = gradients_.open_use(use);
     auto const read = tensor_view<param_element const, space>(theirs);
-    if constexpr (keeps_buckets) {
+    if constexpr (same_elements) {
       if (in_place_) {
         if (weight_ != 1) kernels::scale(theirs, weight_);
         return;
       }
+    }
+    if constexpr (keeps_buckets) {
       if (all_reported_) {
         if (!is_memory_of(theirs, ours)) kernels::copy(ours, read);
         if (weight_ != 1) kernels::scale(ours, weight_);
@@ -747,7 +751,7 @@ class basic_exchange {
   }
   // After finish(): the sum of the gradients of a piece.
   [[nodiscard]] tensor_view<gradient_element, space> reduced(int bucket, parallel::layout::piece const& piece) const {
-    if constexpr (keeps_buckets && std::is_same_v<param_element, gradient_element>) {
+    if constexpr (same_elements) {
       if (in_place_) return foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
     }
     return gradients_.reduced(bucket, piece.in_bucket, piece.count);
