@@ -7,7 +7,8 @@ Two comparisons, for a perceptron of 654,000 parameters and a small CNN with bat
 One thread a rank. All programs of a comparison are started at once, and make --steps steps a turn; who does not have
 the turn sleeps. The second says something only where both have one LibTorch ("same_libtorch": true): build/benchmark
 is to be configured with -DTRIREME_TORCH_ROOT of the interpreter's torch package. Prints one JSON object for each
-program, then one with the ratios of the rounds (ours / other: median, lowest, highest). Options: --rounds N (30),
+program, then those of the rounds' ratios (ours / other: median, lowest, highest), of the median step of a turn and of
+its best step, which nothing else on the machine has interrupted. Options: --rounds N (30),
 --steps N (20), --warmup N (20), --only hooks|ddp, --model mlp|cnn.
 """
 
@@ -107,18 +108,18 @@ def compare(kind, model, options):
     for each in programs.values():
         each.turn(options.warmup)
         each.turns.clear()
-    ratios = {"copied": [], "buckets": []}
+    ratios = {(mode, of): [] for mode in ("copied", "buckets") for of in ("median", "best")}
     order = list(programs)
     for _ in range(options.rounds):
         found = {mode: programs[mode].turn(options.steps) for mode in order}
         order = order[1:] + order[:1]
-        for mode, all_ in ratios.items():
-            all_.append(found[mode]["step_ms_median"] / found["other"]["step_ms_median"])
+        for (mode, of), all_ in ratios.items():
+            all_.append(found[mode][f"step_ms_{of}"] / found["other"][f"step_ms_{of}"])
     ended = {mode: each.end() for mode, each in programs.items()}
     for each in ended.values():
         print(json.dumps(each))
-    for mode, all_ in ratios.items():
-        print(json.dumps({"row": "summary", "comparison": kind, "model": model, "mode": mode,
+    for (mode, of), all_ in ratios.items():
+        print(json.dumps({"row": "summary", "comparison": kind, "model": model, "mode": mode, "step": of,
                           "rounds": options.rounds,
                           "same_libtorch": ended[mode]["version"] == ended["other"]["version"].split("+")[0],
                           "ratio_median": round(statistics.median(all_), 3), "ratio_lowest": round(min(all_), 3),
