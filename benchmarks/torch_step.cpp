@@ -4,7 +4,7 @@
 //     copied   interop::data_parallel; gradients are copied into buckets and back
 //     buckets  the same with .gradients_in_buckets
 // For each number on standard input it makes so many steps, and tells of them in one JSON object; so torch_ddp.py lets
-// it and others take turns. With TRACE buckets have 512 KiB, and what rank did when is written to that file for
+// it and others take turns. With TRACE buckets have 512 KiB, and what each rank did when is written to that file for
 // ui.perfetto.dev (or chrome://tracing).
 #include <torch/torch.h>
 
