@@ -4,10 +4,12 @@
 Two comparisons, for a perceptron of 654,000 parameters and a small CNN with batch normalisation:
   hooks  on one rank: data_parallel (gradients copied, or in buckets) beside the bare loop of LibTorch
   ddp    on two ranks: data_parallel (threads) beside PyTorch's DistributedDataParallel (Gloo, processes)
-One thread a rank. The second says something only where both have one LibTorch ("same_libtorch": true): build/benchmark
-is to be configured with -DTRIREME_TORCH_ROOT of the interpreter's torch package. Prints one JSON object a run, then one
-with the ratios of the rounds (ours / other: median, lowest, highest). Options: --rounds N (5), --steps N (100),
---warmup N (10), --only hooks|ddp.
+One thread a rank. All programs of a comparison are started at once, and make --steps steps a turn; who does not have
+the turn sleeps. The second says something only where both have one LibTorch ("same_libtorch": true): build/benchmark
+is to be configured with -DTRIREME_TORCH_ROOT of the interpreter's torch package. Prints one JSON object for each
+program, then those of the rounds' ratios (ours / other: median, lowest, highest), of the median step of a turn and of
+its best step, which nothing else on the machine has interrupted. Options: --rounds N (30),
+--steps N (20), --warmup N (20), --only hooks|ddp, --model mlp|cnn.
 """
 
 # targets: benchmark_torch_step
@@ -22,11 +24,8 @@ import subprocess
 import sys
 import time
 
-MODELS = ("mlp", "cnn")
-
-
-def peer(model, rank, steps, warmup):
-    """One rank of PyTorch's own DDP."""
+def peer(model, rank):
+    """One rank of PyTorch's own DDP: makes steps and tells of them, as torch_step does."""
     import torch
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
@@ -44,84 +43,106 @@ def peer(model, rank, steps, warmup):
     y = torch.randint(10, (x.shape[0],))
     ddp = DistributedDataParallel(net, gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
-    times = []
-    for step in range(-warmup, steps):
-        start = time.perf_counter()
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(ddp(x), y).backward()
-        optimizer.step()
-        if step >= 0:
+    for line in sys.stdin:
+        times = []
+        for _ in range(int(line)):
+            start = time.perf_counter()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(ddp(x), y).backward()
+            optimizer.step()
             times.append(1e3 * (time.perf_counter() - start))
-    if rank == 0:
-        print(json.dumps({"system": "pytorch", "version": torch.__version__, "model": model, "mode": "ddp", "ranks": 2,
-                          "step_ms_median": round(statistics.median(times), 4), "step_ms_best": round(min(times), 4)}),
-              flush=True)
-    torch.distributed.destroy_process_group()
-    sys.stdout.flush()
+        if rank == 0:
+            print(json.dumps({"system": "pytorch", "version": torch.__version__, "model": model, "mode": "ddp",
+                              "ranks": 2, "step_ms_median": statistics.median(times), "step_ms_best": min(times)}),
+                  flush=True)
     os._exit(0)
 
 
-def run_peer(model, steps, warmup):
+class Program:
+    """The processes of one program, which wait for their turn."""
+
+    def __init__(self, commands, environment):
+        self.ranks = [subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                       text=True) for command in commands]
+        self.turns = []
+
+    def turn(self, steps):
+        for rank in self.ranks:
+            rank.stdin.write(f"{steps}\n")
+            rank.stdin.flush()
+        line = self.ranks[0].stdout.readline()
+        if not line:
+            sys.exit(f"torch_ddp: {' '.join(map(str, self.ranks[0].args))} has ended")
+        self.turns.append(json.loads(line))
+        return self.turns[-1]
+
+    def end(self):
+        for rank in self.ranks:
+            rank.stdin.close()
+            rank.wait()
+        middle = statistics.median(turn["step_ms_median"] for turn in self.turns)
+        return {**self.turns[0], "step_ms_median": round(middle, 4),
+                "step_ms_best": round(min(turn["step_ms_best"] for turn in self.turns), 4)}
+
+
+def pytorch(model):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    ranks = [subprocess.Popen([sys.executable, __file__, "--peer", model, str(rank), str(steps), str(warmup)],
-                              env=environment, stdout=subprocess.PIPE, text=True) for rank in range(2)]
-    outputs = [each.communicate()[0] for each in ranks]
-    if any(each.returncode for each in ranks):
-        sys.exit("torch_ddp: a rank of PyTorch's DDP failed")
-    return json.loads(outputs[0])
+    return Program([[sys.executable, __file__, "--peer", model, str(rank)] for rank in range(2)], environment)
 
 
-def run_ours(model, mode, ranks, steps, warmup):
+def trireme(model, mode, ranks):
     program = pathlib.Path(os.environ["TRIREME_BINARY_DIR"]) / "benchmarks" / "torch_step"
     if not program.exists():
         sys.exit("torch_ddp: there is no LibTorch here, so benchmarks/torch_step was not built")
-    command = [program, model, mode, str(ranks), str(steps), str(warmup)]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return Program([[program, model, mode, str(ranks)]], os.environ)
 
 
-def compare(kind, model, ours, other, rounds):
-    """Runs both in turns; who goes first changes from round to round. `ours`: runs by mode."""
-    ratios = {mode: [] for mode in ours}
-    for round_ in range(rounds):
-        found = {}
-        runs = [*ours.items(), ("other", other)]
-        for mode, run in runs if round_ % 2 == 0 else reversed(runs):
-            found[mode] = run()
-            print(json.dumps(found[mode]), flush=True)
-        for mode in ours:
-            ratios[mode].append(found[mode]["step_ms_median"] / found["other"]["step_ms_median"])
-    for mode, all_ in ratios.items():
-        print(json.dumps({"row": "summary", "comparison": kind, "model": model, "mode": mode, "rounds": rounds,
-                          "same_libtorch": found[mode]["version"] == found["other"]["version"].split("+")[0],
+def compare(kind, model, options):
+    """All of them in turns; who goes first changes from round to round."""
+    ranks = 1 if kind == "hooks" else 2
+    programs = {mode: trireme(model, mode, ranks) for mode in ("copied", "buckets")}
+    programs["other"] = trireme(model, "bare", 1) if kind == "hooks" else pytorch(model)
+    for each in programs.values():
+        each.turn(options.warmup)
+        each.turns.clear()
+    ratios = {(mode, of): [] for mode in ("copied", "buckets") for of in ("median", "best")}
+    order = list(programs)
+    for _ in range(options.rounds):
+        found = {mode: programs[mode].turn(options.steps) for mode in order}
+        order = order[1:] + order[:1]
+        for (mode, of), all_ in ratios.items():
+            all_.append(found[mode][f"step_ms_{of}"] / found["other"][f"step_ms_{of}"])
+    ended = {mode: each.end() for mode, each in programs.items()}
+    for each in ended.values():
+        print(json.dumps(each))
+    for (mode, of), all_ in ratios.items():
+        print(json.dumps({"row": "summary", "comparison": kind, "model": model, "mode": mode, "step": of,
+                          "rounds": options.rounds,
+                          "same_libtorch": ended[mode]["version"] == ended["other"]["version"].split("+")[0],
                           "ratio_median": round(statistics.median(all_), 3), "ratio_lowest": round(min(all_), 3),
                           "ratio_highest": round(max(all_), 3)}), flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--warmup", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--warmup", type=int, default=20)
     parser.add_argument("--only", choices=("hooks", "ddp"))
+    parser.add_argument("--model", choices=("mlp", "cnn"))
     options = parser.parse_args()
-    if options.rounds < 1 or options.steps < 1 or options.warmup < 0:
-        parser.error("--rounds and --steps must be at least 1, --warmup at least 0")
-    numbers = (options.steps, options.warmup)
-    for model in MODELS:
-        def ours(ranks, model=model):
-            return {mode: lambda mode=mode: run_ours(model, mode, ranks, *numbers) for mode in ("copied", "buckets")}
-
-        if options.only != "ddp":
-            compare("hooks", model, ours(1), lambda: run_ours(model, "bare", 1, *numbers), options.rounds)
-        if options.only != "hooks":
-            compare("ddp", model, ours(2), lambda: run_peer(model, *numbers), options.rounds)
+    if min(options.rounds, options.steps, options.warmup) < 1:
+        parser.error("--rounds, --steps and --warmup must be at least 1")
+    for model in [options.model] if options.model else ("mlp", "cnn"):
+        for kind in [options.only] if options.only else ("hooks", "ddp"):
+            compare(kind, model, options)
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1 and sys.argv[1] == "--peer":
-        peer(sys.argv[2], *map(int, sys.argv[3:]))
+        peer(sys.argv[2], int(sys.argv[3]))
     else:
         main()

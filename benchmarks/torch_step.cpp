@@ -1,9 +1,11 @@
-// Training steps of a LibTorch module, one thread a rank, as one JSON object:
-//   torch_step mlp|cnn bare|copied|buckets RANKS STEPS WARMUP
+// Training steps of a LibTorch module, one thread a rank:
+//   torch_step mlp|cnn bare|copied|buckets RANKS [TRACE]
 //     bare     LibTorch's own loop, on one rank
 //     copied   interop::data_parallel; gradients are copied into buckets and back
 //     buckets  the same with .gradients_in_buckets
-// torch_ddp.py starts it in turns with PyTorch's DDP, which has the same models.
+// For each number on standard input it makes so many steps, and tells of them in one JSON object; so torch_ddp.py lets
+// it and others take turns. With TRACE buckets have 512 KiB, and what each rank did when is written to that file for
+// ui.perfetto.dev (or chrome://tracing).
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -11,10 +13,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <functional>
+#include <iostream>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "trireme/formats/chrome_trace.hpp"
 #include "trireme/interop/torch.hpp"
 #include "trireme/trireme.hpp"
 
@@ -37,55 +41,103 @@ modules::Sequential made(std::string const& model) {
 
 struct options {
   std::string model, mode;
-  int ranks, steps, warmup;
+  int ranks = 1;
+  std::string trace{};
 };
 
-/// Milliseconds of each step.
+/// A rank's module, optimizer and batch, and its steps.
 template <class World>
-std::vector<double> timed(options const& wanted, World& world) {
-  torch::set_num_threads(1);
-  auto net = made(wanted.model);
-  auto const x = wanted.model == "mlp" ? torch::randn({64, 784}) : torch::randn({32, 1, 28, 28});
-  auto const y = torch::randint(10, {x.size(0)}, at::kLong);
-  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
-  std::vector<double> all;
-  auto const run = [&](auto&& backward) {
-    for (int step = -wanted.warmup; step < wanted.steps; ++step) {
-      auto const start = std::chrono::steady_clock::now();
-      optimizer.zero_grad();
-      backward(torch::nll_loss(torch::log_softmax(net->forward(x), 1), y));
-      optimizer.step();
-      if (step >= 0)
-        all.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
-    }
-  };
-  if (wanted.mode == "bare") {
-    run([](torch::Tensor const& loss) { loss.backward(); });
-  } else {
-    auto ddp = interop::data_parallel(net, world, {.gradients_in_buckets = wanted.mode == "buckets"});
-    run([&](torch::Tensor const& loss) { loss.backward(), ddp.finish(); });
+class rank_at_work {
+ public:
+  rank_at_work(options const& wanted, World& world, observe::timeline& timeline)
+      : wanted_(wanted), world_(world), timeline_(timeline), net_(made(wanted.model)) {
+    torch::set_num_threads(1);
   }
-  return all;
-}
+
+  void run() {
+    if (wanted_.mode == "bare") return turns([](torch::Tensor const& loss) { loss.backward(); }, [] {});
+    interop::data_parallel_options const how{.gradients_in_buckets = wanted_.mode == "buckets"};
+    parallel::data const strategy{.bucket_bytes = wanted_.trace.empty() ? parallel::data{}.bucket_bytes : 512 << 10};
+    auto ddp = interop::data_parallel(net_, world_, how, strategy);
+    ddp.exchange().record(timeline_);
+    turns([](torch::Tensor const& loss) { loss.backward(); }, [&] { ddp.finish(); });
+  }
+
+ private:
+  using span = observe::timeline::span;
+
+  template <class Backward, class Finish>
+  void turns(Backward const& backward, Finish const& finish) {
+    auto const x = wanted_.model == "mlp" ? torch::randn({64, 784}) : torch::randn({32, 1, 28, 28});
+    auto const y = torch::randint(10, {x.size(0)}, at::kLong);
+    torch::optim::SGD optimizer(net_->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+    for (std::int64_t steps = next_turn(); steps > 0; steps = next_turn()) {
+      std::vector<double> milliseconds;
+      for (std::int64_t step = 0; step < steps; ++step) {
+        auto const start = std::chrono::steady_clock::now();
+        optimizer.zero_grad();
+        torch::Tensor loss;
+        {
+          span const now(timeline_, "forward");
+          loss = torch::nll_loss(torch::log_softmax(net_->forward(x), 1), y);
+        }
+        {
+          span const now(timeline_, "backward");
+          backward(loss);
+        }
+        {
+          span const now(timeline_, "finish");
+          finish();
+        }
+        {
+          span const now(timeline_, "optimizer");
+          optimizer.step();
+        }
+        milliseconds.push_back(
+            std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+      }
+      if (world_.rank() == 0) tell(std::move(milliseconds));
+    }
+  }
+  /// Rank 0 reads it, and the others wait.
+  std::int64_t next_turn() {
+    std::int64_t steps = 0;
+    if (world_.rank() == 0 && !(std::cin >> steps)) steps = 0;
+    world_.broadcast(tensor_view<std::int64_t>(&steps, shape{1}), 0);
+    return steps;
+  }
+  void tell(std::vector<double> all) const {
+    std::sort(all.begin(), all.end());
+    std::printf(
+        "{\"system\": \"trireme\", \"version\": \"%s\", \"model\": \"%s\", \"mode\": \"%s\", \"ranks\": %d, "
+        "\"step_ms_median\": %.4f, \"step_ms_best\": %.4f}\n",
+        TORCH_VERSION, wanted_.model.c_str(), wanted_.mode.c_str(), wanted_.ranks, all[all.size() / 2], all[0]);
+    std::fflush(stdout);
+  }
+
+  options const& wanted_;
+  World& world_;
+  observe::timeline& timeline_;
+  modules::Sequential net_;
+};
 
 }  // namespace
 
 int main(int count, char** arguments) try {
-  if (count != 6) {
-    std::fputs("torch_step mlp|cnn bare|copied|buckets RANKS STEPS WARMUP\n", stderr);
+  if (count != 4 && count != 5) {
+    std::fputs("torch_step mlp|cnn bare|copied|buckets RANKS [TRACE]\n", stderr);
     return 2;
   }
-  options const wanted{arguments[1], arguments[2], std::atoi(arguments[3]), std::atoi(arguments[4]),
-                       std::atoi(arguments[5])};
-  launch(comm::threads{.ranks = wanted.ranks}, [&](auto& world) {
-    auto steps = timed(wanted, world);
-    if (world.rank() != 0 || steps.empty()) return;
-    std::sort(steps.begin(), steps.end());
-    std::printf(
-        "{\"system\": \"trireme\", \"version\": \"%s\", \"model\": \"%s\", \"mode\": \"%s\", \"ranks\": %d, "
-        "\"step_ms_median\": %.4f, \"step_ms_best\": %.4f}\n",
-        TORCH_VERSION, wanted.model.c_str(), wanted.mode.c_str(), wanted.ranks, steps[steps.size() / 2], steps[0]);
-  });
+  options const wanted{arguments[1], arguments[2], std::atoi(arguments[3]), count == 5 ? arguments[4] : ""};
+  std::vector<std::unique_ptr<observe::timeline>> timelines;
+  for (int rank = 0; rank < wanted.ranks; ++rank)
+    timelines.push_back(std::make_unique<observe::timeline>(rank, wanted.trace.empty() ? 0 : 1 << 16));
+  launch(comm::threads{.ranks = wanted.ranks, .deadline = std::chrono::minutes(10)},
+         [&](auto& world) { rank_at_work(wanted, world, *timelines[static_cast<std::size_t>(world.rank())]).run(); });
+  if (wanted.trace.empty()) return 0;
+  std::vector<trace_process> processes;
+  for (auto const& each : timelines) processes.push_back(each->process());
+  formats::chrome_trace::write(wanted.trace, processes);
 } catch (std::exception const& problem) {
   std::fprintf(stderr, "torch_step: %s\n", problem.what());
   return 1;

@@ -18,10 +18,10 @@ struct cnn_impl : torch::nn::Module {
   torch::nn::Linear linear{nullptr};
 };
 
-int main() {
+void train() {
   auto net = std::make_shared<cnn_impl>();
   torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(1e-2));
-  for (int step = 0; step < 100; ++step) {
+  for (int step = 1; step <= 100; ++step) {
     auto const y = torch::randint(4, {32}, torch::kLong);
     auto x = torch::randn({32, 1, 8, 8});
     for (int i = 0; i < 32; ++i) {
@@ -32,6 +32,8 @@ int main() {
     torch::Tensor const loss = torch::cross_entropy_loss(net->forward(x), y);
     loss.backward();
     optimizer.step();
-    if (step % 20 == 19) fmt::print("step {} loss {:.4f}\n", step + 1, loss.item<double>());
+    if (step % 20 == 0) fmt::print("step {} loss {:.4f}\n", step, loss.item<double>());
   }
 }
+
+int main() { train(); }

@@ -613,6 +613,58 @@ TEST_CASE("one of Trireme's optimizers, its state sharded, is one line", "[torch
   for (auto const& each : zero) CHECK(each.equal(data[0]));
 }
 
+TEST_CASE("buckets are exchanged while backward goes on, and a timeline shows it", "[torch]") {
+  auto const found = on_ranks<bool>(2, [&](auto& world) {
+    perceptron net;
+    auto ddp = interop::data_parallel(net, world, parallel::data{.bucket_bytes = 64});
+    observe::timeline timeline(world.rank(), 64);
+    ddp.exchange().record(timeline);
+    auto const loss = ddp->forward(numbers({4, 5}, 1)).square().mean();
+    {
+      observe::timeline::span const now(timeline, "backward");
+      loss.backward();
+    }
+    ddp.finish();
+    auto const all = timeline.events();
+    auto const backward = *std::find_if(all.begin(), all.end(), [](auto const& e) { return e.name == "backward"; });
+    return std::any_of(all.begin(), all.end(), [&](auto const& e) {
+      return e.category == "exchange" && e.begin_ns > backward.begin_ns && e.begin_ns < backward.end_ns;
+    });
+  });
+  for (bool const overlaps : found) CHECK(overlaps);
+}
+
+TEST_CASE("compressors take the place of communication hooks", "[torch]") {
+  using namespace compression;
+  using any = one_of<none, cast<bf16>, top_k, power_sgd, error_feedback<top_k>>;
+  auto const x = numbers({4, 5}, 1);
+  auto const train = [&](auto const&... policies) {
+    return on_ranks<Tensor>(2, [&](auto& world) {
+      perceptron net;
+      fill(*net, 3);
+      auto ddp = interop::data_parallel(net, world, policies...);
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      for (int step = 0; step < 5; ++step) {
+        optimizer.zero_grad();
+        ddp->forward(rows_of(x, world.rank(), 2)).square().mean().backward();
+        ddp.finish();
+        optimizer.step();
+      }
+      return values_of(*net);
+    });
+  };
+  auto const plain = train();
+  for (any const& exact : {any{none{}}, any{top_k{.ratio = 1}}}) CHECK(train(exact)[1].equal(plain[0]));
+  for (any const& lossy : {any{cast<bf16>{}}, any{top_k{.ratio = 0.02F}}, any{power_sgd{.rank = 1}},
+                           any{error_feedback<top_k>{{.ratio = 0.02F}}}}) {
+    INFO(describe(lossy));
+    auto const found = train(lossy);
+    CHECK(found[1].equal(found[0]));
+    CHECK(!found[0].equal(plain[0]));
+    CHECK(distance(found[0], plain[0]) < 0.1);
+  }
+}
+
 TEST_CASE("gradients may lie in the buckets, and stay what they are", "[torch]") {
   auto const x = numbers({6, 4}, 1);
   struct outcome {
@@ -715,4 +767,18 @@ TEST_CASE("a loss scale changes no gradient, and halves where one overflows on s
     CHECK(scaled[rank].scales == std::vector<double>{4096, 8192, 4096, 4096});
     CHECK(plain[rank].scales == std::vector<double>{1, 1, 1, 1});
   }
+  auto const alone = [&](interop::data_parallel_options const& options) {  // where no gradient is copied
+    comm::self_world world;
+    perceptron net;
+    fill(*net, 3);
+    auto ddp = interop::data_parallel(net, world, options);
+    ddp.backward(ddp->forward(x).square().mean());
+    auto const norm = ddp.finish().norm;
+    return std::pair(gradients_of(*net), norm);
+  };
+  auto const [gradients, norm] = alone({});
+  auto const [again, same] = alone({.loss_scale = precision::fp16{.first_scale = 4096}});
+  CHECK(again.equal(gradients));
+  CHECK(same == norm);
+  CHECK(norm == Approx(gradients.norm().item<double>()));
 }

@@ -346,6 +346,11 @@ TEST_CASE("a batch normalisation over ranks in double, without ranks, and withou
   CHECK(sentence_of([&] {
           alone->norm1(torch::zeros({2, 5}));
         }) == "trireme::interop::sync_batch_norm: an input of shape (2, 5) is not (n, 3, ...)");
+  CHECK(sentence_of([] {
+          interop::sync_batch_norm(3)(torch::zeros({1, 3}));
+        }) ==
+        "trireme::interop::sync_batch_norm: all ranks together have 1 values a channel, which have no variance; train "
+        "on larger batches");
 }
 
 TEST_CASE("layers that are split over ranks compute what the whole ones do", "[torch]") {
@@ -400,7 +405,9 @@ TEST_CASE("layers that are split over ranks compute what the whole ones do", "[t
     interop::rank_group const group(world);
     return sentence_of([&] { interop::row_linear(group, 5, 4); });
   });
-  CHECK(uneven[1] == "trireme::interop::row_linear: 5 inputs cannot be split evenly over 2 ranks");
+  CHECK(uneven[1] ==
+        "trireme::interop::row_linear: 5 inputs cannot be split evenly over 2 ranks; make them a "
+        "multiple of 2");
 }
 
 namespace {

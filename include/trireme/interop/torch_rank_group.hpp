@@ -35,8 +35,9 @@ class rank_group {
     if (size() == 1) return;
     auto const type = numbers.scalar_type();
     if (!numbers.is_contiguous() || !numbers.device().is_cpu() || !numbers.is_floating_point()) {
-      throw config_error(text("trireme::interop::rank_group: a tensor of ", c10::toString(type), " with ",
-                              numbers.dim(), " dimensions is not a dense one of floating-point numbers of the CPU"));
+      throw config_error(text(
+          "trireme::interop::rank_group: a tensor of ", c10::toString(type), " with ", numbers.dim(),
+          " dimensions is not a dense one of floating-point numbers of the CPU; contiguous() and to() make it one"));
     }
     if (type == at::kDouble) return inner_->add_up(detail::view_of<double>(numbers).flat());
     if (type == at::kFloat) return inner_->add_up(detail::view_of<float>(numbers).flat());

@@ -105,7 +105,8 @@ struct normalise_over_ranks : torch::autograd::Function<normalise_over_ranks> {
 /// Numerics statistics are combined in double, in rank order; running statistics are the same on all ranks. Computed in
 ///          the parameters' type where x has another one.
 /// Threads  one owner. Copies made by clone() have no ranks.
-/// Errors   config_error for a shape that does not fit; comm_error from the world.
+/// Errors   config_error for a shape that does not fit, or, on all ranks, for less than two values a channel in
+///          training; comm_error from the world.
 class sync_batch_norm_impl : public torch::nn::NormImplBase<1, sync_batch_norm_impl, torch::nn::BatchNormOptions> {
   using base = torch::nn::NormImplBase<1, sync_batch_norm_impl, torch::nn::BatchNormOptions>;
 
@@ -125,7 +126,10 @@ class sync_batch_norm_impl : public torch::nn::NormImplBase<1, sync_batch_norm_i
     {
       torch::NoGradGuard const guard;
       found = detail::statistics_over(ranks, x);
-      if (is_training()) track(found);
+      if (is_training()) {
+        expect_variance(found);
+        track(found);
+      }
     }
     auto const scale = weight.defined() ? weight : torch::ones({x.size(1)}, x.options());
     auto const shift = bias.defined() ? bias : torch::zeros({x.size(1)}, x.options());
@@ -148,6 +152,11 @@ class sync_batch_norm_impl : public torch::nn::NormImplBase<1, sync_batch_norm_i
   }
 
  private:
+  static void expect_variance(detail::batch_statistics const& found) {
+    if (found.count > 1) return;
+    throw config_error(text("trireme::interop::sync_batch_norm: all ranks together have ", found.count,
+                            " values a channel, which have no variance; train on larger batches"));
+  }
   void track(detail::batch_statistics const& found) {
     if (!running_mean.defined()) return;
     num_batches_tracked += 1;

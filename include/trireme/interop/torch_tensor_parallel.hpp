@@ -47,7 +47,7 @@ struct part_of_ranks {
       : count(all / ranks.size()), first(count * ranks.rank()) {
     if (all > 0 && count * ranks.size() == all) return;
     throw config_error(text("trireme::interop::", layer, ": ", all, " ", what, " cannot be split evenly over ",
-                            ranks.size(), " ranks"));
+                            ranks.size(), " ranks; make them a multiple of ", ranks.size()));
   }
   [[nodiscard]] torch::Tensor of(torch::Tensor const& whole, std::int64_t dimension) const {
     return whole.detach().slice(dimension, first, first + count);

@@ -52,7 +52,7 @@ struct exchange_step {
   std::int64_t runs = 0;  ///< how many it runs where that is more: some for others, without samples of its own
   double scale = 1;       ///< the factor that the step's gradients carry (a loss scale)
   /// With parameters in the caller's memory: every use will be reported, and none comes by accumulate(). So nothing is
-  /// made zero first, and what lies in gradient_memory() counts.
+  /// made zero first, and what lies in gradient_memory() counts. On one rank nothing is copied either.
   bool all_reported = false;
 };
 
@@ -207,6 +207,7 @@ class basic_exchange {
     auto const& [micro_batches, places, first, runs, scale, all_reported] = step;
     protocol_.may_begin();
     all_reported_ = all_reported;
+    in_place_ = same_elements && all_reported && world_.size() == 1 && !foreign_.empty() && !shows_buckets_;
     if constexpr (shards_parameters) values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
     rounds_left_ = own;
@@ -236,7 +237,8 @@ class basic_exchange {
   /// long as the exchange lives; from ready() to the end of finish() it is the exchange's. Empty where an exchange
   /// gives this rank less than the whole sum, compresses, or has other elements.
   [[nodiscard]] tensor_view<param_element, space> gradient_memory(int use) {
-    if constexpr (keeps_buckets && std::is_same_v<param_element, gradient_element>) {
+    if constexpr (same_elements) {
+      shows_buckets_ = true;
       return gradients_.open_use(use);
     } else {
       return {};
@@ -523,8 +525,7 @@ class basic_exchange {
     bool finite = true;
     for (auto const piece : layout_.pieces(entry.bucket, first, count)) {
       if (&layout_.at(piece.entry) != &entry) continue;
-      finite = finite && kernels::finite(tensor_view<gradient_element const, space>(
-                             gradients_.reduced(entry.bucket, piece.in_bucket, piece.count)));
+      finite = finite && kernels::finite(tensor_view<gradient_element const, space>(reduced(entry.bucket, piece)));
     }
     return finite;
   }
@@ -637,6 +638,8 @@ class basic_exchange {
   // Whether what lies in a bucket when a step begins may count. The padding has to be zero then: it is not where a
   // slice is unspecified after a step, or a compressor has coded it.
   static constexpr bool keeps_buckets = !sharded && lossless_identity<Compressor> && scales;
+  // Whether the caller's gradients may stand for those of a bucket.
+  static constexpr bool same_elements = keeps_buckets && std::is_same_v<param_element, gradient_element>;
 
   static std::span<int const> no_units() { return {}; }
   // Where every rank updates everything, all tensors are whole there however slices cut them.
@@ -708,6 +711,12 @@ class basic_exchange {
     auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
     auto const ours = gradients_.open_use(use);
     auto const read = tensor_view<param_element const, space>(theirs);
+    if constexpr (same_elements) {
+      if (in_place_) {
+        if (weight_ != 1) kernels::scale(theirs, weight_);
+        return;
+      }
+    }
     if constexpr (keeps_buckets) {
       if (all_reported_) {
         if (!is_memory_of(theirs, ours)) kernels::copy(ours, read);
@@ -736,10 +745,15 @@ class basic_exchange {
   void add_squares(exact_sum& squares) {
     for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = accounted_range(b);
-      for (auto const piece : layout_.pieces(b, first, count)) {
-        account(piece, gradients_.reduced(b, piece.in_bucket, piece.count), squares);
-      }
+      for (auto const piece : layout_.pieces(b, first, count)) account(piece, reduced(b, piece), squares);
     }
+  }
+  // After finish(): the sum of the gradients of a piece.
+  [[nodiscard]] tensor_view<gradient_element, space> reduced(int bucket, parallel::layout::piece const& piece) const {
+    if constexpr (same_elements) {
+      if (in_place_) return foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
+    }
+    return gradients_.reduced(bucket, piece.in_bucket, piece.count);
   }
   // Where ranks read each other's gradients. Without a norm no rank sees sums before the update: each checks all of its
   // own gradients, and the vote is the barrier.
@@ -763,6 +777,7 @@ class basic_exchange {
   }
 
   void give_back_gradients() {
+    if (in_place_) return;
     for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = owned_range(b);
       for (auto const piece : layout_.pieces(b, first, count)) {
@@ -778,7 +793,7 @@ class basic_exchange {
     if constexpr (can_be_direct) {
       if (fused_) return direct_sums_.terms_of(bucket, piece.in_bucket, piece.count);
     }
-    reduced_ = gradients_.reduced(bucket, piece.in_bucket, piece.count);
+    reduced_ = reduced(bucket, piece);
     return {&reduced_, 1};
   }
 
@@ -803,6 +818,8 @@ class basic_exchange {
   int reports_left_ = 0;
   double weight_ = 1;
   bool all_reported_ = false;
+  bool shows_buckets_ = false;  // the caller has asked for gradient_memory()
+  bool in_place_ = false;       // one rank, whose gradients are the sums where they lie: none is copied
   bool fused_ = false;
 };
 

@@ -162,7 +162,8 @@ void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
 [[nodiscard]] inline torch::Tensor tensor_of(any_view<> const& view) {
   auto const type = torch_type(view.type);
   if (type == at::ScalarType::Undefined) {
-    throw config_error(text("trireme::interop: samples of ", name_of(view.type), " have no type in torch"));
+    throw config_error(text("trireme::interop: samples of ", name_of(view.type),
+                            " have no type in torch; give them one that it has, such as i64"));
   }
   std::vector<std::int64_t> const sizes(view.extents.extents().begin(), view.extents.extents().end());
   return torch::from_blob(const_cast<void*>(view.address), sizes, at::TensorOptions().dtype(type));
