@@ -60,7 +60,7 @@ class batch_norm_node final : public node<Env> {
     auto const y = to.template take<typename Env::compute>(x.v.extents());
     auto const rows = by_channel(x.v);
     auto& kept = kept_[pass];
-    auto& memory = pass.training() ? pass.activations : pass.scratch;
+    auto& memory = pass.backward_follows() ? pass.activations : pass.scratch;
     kept = {take(memory), take(memory), take(memory)};
     if (pass.training()) {
       auto const n = static_cast<double>(count(pass, rows));
@@ -84,16 +84,21 @@ class batch_norm_node final : public node<Env> {
     auto const rows = by_channel(x.here), d = by_channel(dy);
     auto const mark = pass.scratch.mark();
     auto const of_dy = take(pass.scratch), of_both = take(pass.scratch);
-    norms::column_gradients(of_dy, of_both, d, rows, kept.mean, kept.rstd);
-    kernels::accumulate(bias_.gradient, of_dy, 1.0);
-    kernels::accumulate(gain_.gradient, of_both, 1.0);
-    sum(pass, of_dy);
-    sum(pass, of_both);
     auto const n = count(pass, rows);
+    if (pass.training()) {
+      norms::column_gradients(of_dy, of_both, d, rows, kept.mean, kept.rstd);
+      kernels::accumulate(bias_.gradient, of_dy, 1.0);
+      kernels::accumulate(gain_.gradient, of_both, 1.0);
+      sum(pass, of_dy);
+      sum(pass, of_both);
+    } else {  // running statistics do not depend on x
+      kernels::fill(of_dy, 0.0);
+      kernels::fill(of_both, 0.0);
+    }
     norms::normalise_backward(by_channel(to.into), d, rows, kept.mean, kept.rstd, gain_.value, of_dy, of_both, n,
                               to.accumulate);
     pass.scratch.rewind(mark);
-    measure(pass, n);
+    if (pass.training()) measure(pass, n);
   }
 
  private:

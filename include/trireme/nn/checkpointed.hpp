@@ -43,19 +43,15 @@ struct checkpointed {
 
     view forward(pass<Env>& pass, saved& kept, view x) {
       kept.x = x;
-      if (!pass.training()) return unit_.forward(pass, within_, x);
+      if (!pass.backward_follows()) return unit_.forward(pass, within_, x);
       auto const here = pass.activations.mark();
       return keep_only(pass, here, unit_.forward(pass, within_, x));
     }
     view backward(pass<Env>& pass, saved const& kept, view dy) {
-      auto const here = pass.activations.mark();
-      auto const scratch = pass.scratch.mark();
-      static_cast<void>(unit_.forward(pass, within_, kept.x));
-      pass.scratch.rewind(scratch);
-      auto const dx = unit_.backward(pass, within_, dy);
-      if (dx.address() != dy.address()) return keep_only(pass, here, dx);
-      pass.activations.rewind(here);
-      return dx;
+      return again(pass, kept, dy, [&] { return unit_.backward(pass, within_, dy); });
+    }
+    view input_gradient(pass<Env>& pass, saved const& kept, view dy) requires has_input_gradient<inner, Env> {
+      return again(pass, kept, dy, [&] { return unit_.input_gradient(pass, within_, dy); });
     }
 
     void serve_forward(pass<Env>& pass, saved&) requires serves_others<inner, Env> {
@@ -71,6 +67,17 @@ struct checkpointed {
     }
 
    private:
+    template <class Backward>
+    view again(pass<Env>& pass, saved const& kept, view dy, Backward&& backward) {
+      auto const here = pass.activations.mark();
+      auto const scratch = pass.scratch.mark();
+      static_cast<void>(unit_.forward(pass, within_, kept.x));
+      pass.scratch.rewind(scratch);
+      auto const dx = backward();
+      if (dx.address() != dy.address()) return keep_only(pass, here, dx);
+      pass.activations.rewind(here);
+      return dx;
+    }
     // Gives back all activations since `here` but the result.
     static view keep_only(pass<Env>& pass, typename arena<space>::position here, view result) {
       auto const copy = pass.scratch.template take<typename Env::compute>(result.extents());

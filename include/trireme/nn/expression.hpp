@@ -594,6 +594,17 @@ concept unit_of_layers = requires(D const& unit) {
   unit.layers();
 };
 
+namespace detail {
+
+/// Whether an expression begins with a source whose inputs are no numbers.
+template <class List>
+inline constexpr bool begins_with_tokens = false;
+template <class First, class... L>
+inline constexpr bool begins_with_tokens<layer_list<First, L...>> =
+    says_of<First>::value.does == flow::source && !requires { requires First::reads_numbers; };
+
+}  // namespace detail
+
 /// The run state of every unit that is an expression. Its backward has two halves, whatever layers are in it.
 template <class Env>
 class expression {
@@ -629,6 +640,7 @@ class expression {
   view backward(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::at_once); }
   view backward_input(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::later); }
   void backward_weight(pass<Env>& pass, saved& kept) { layers_.backward_weight(pass, {kept.x}); }
+  view input_gradient(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::never); }
   void serve_forward(pass<Env>& pass, saved&) { layers_.serve_forward(pass); }
   void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
 
@@ -684,3 +696,11 @@ template <class Layers>
 block(std::string, std::int64_t, std::uint32_t, Layers) -> block<Layers>;
 
 }  // namespace trireme::nn
+
+namespace trireme {
+
+template <nn::unit_of_layers Unit>
+inline constexpr bool reads_tokens<Unit> = nn::detail::begins_with_tokens<
+    typename nn::detail::layers_in<std::remove_cvref_t<decltype(std::declval<Unit const&>().layers())>>::type>;
+
+}  // namespace trireme

@@ -221,6 +221,33 @@ class placed_model {
     return everywhere(engine_.predict_more(batch, exchange_));
   }
 
+  /// The gradient of these samples' mean loss by their inputs, in host memory, on each rank that has called it.
+  [[nodiscard]] tensor<float> input_gradient(samples const& batch) {
+    if (batch.inputs.type != dtype::f32) {
+      throw config_error(text("trireme::trainer::input_gradient: the inputs are ", name_of(batch.inputs.type),
+                              ", which have no gradients; it is for models of numbers"));
+    }
+    if (batch.count() == 0) throw config_error("trireme::trainer::input_gradient: no samples; give it at least one");
+    if constexpr (!staged) {
+      return engine_.input_gradient(batch);
+    } else {
+      loss_sum loss;
+      auto const out = everywhere(engine_.input_gradient(batch, loss, exchange_));
+      std::int64_t rows[2] = {loss.count, loss.left_out};
+      if constexpr (has_stages) {
+        if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr)
+          stages->all_reduce(tensor_view<std::int64_t>(rows, shape{2}), reduction::sum{});
+      }
+      // Backward has weighed each sample as 1, whatever rows of it have no loss: the mean is over those that have one.
+      double const all = static_cast<double>(rows[0] + rows[1]), counted = static_cast<double>(rows[0]);
+      double const factor = rows[0] == 0 ? 0 : all / counted / static_cast<double>(batch.count());
+      tensor<float> as_inputs(batch.inputs.extents);
+      for (std::int64_t i = 0; i < out.size(); ++i)
+        as_inputs[i] = static_cast<float>(factor * static_cast<double>(out[i]));
+      return as_inputs;
+    }
+  }
+
   /// Collective. Calls f(outputs, targets) for each batch of a dataset, on one of the ranks that have its outputs.
   template <dataset Data, class F>
   void for_each_prediction(Data const& data, std::int64_t batch, F&& f) {
@@ -350,7 +377,7 @@ class placed_model {
   template <class View>
   tensor<float> everywhere(View const& out) {
     if constexpr (has_stages) {
-      if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_last_stage(out, *stages);
+      if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_one_stage(out, *stages);
     }
     return on_host(out);
   }
@@ -366,9 +393,9 @@ class placed_model {
     }
     return result;
   }
-  // The stage that has the last unit gives the others its outputs.
+  // The stage that has the last unit gives the others its outputs, or that with the first one gradients of inputs.
   template <class View>
-  static tensor<float> from_last_stage(View const& out, Comm& stages) {
+  static tensor<float> from_one_stage(View const& out, Comm& stages) {
     std::int64_t what[3] = {-1, 0, 0};  // who has them, and their extents
     if (!out.empty()) {
       what[0] = stages.rank();
