@@ -379,7 +379,7 @@ class branching_node : public node<Env> {
     for (auto& each : branches_) each.serve_forward(pass);
   }
   void serve_backward(pass<Env>& pass) final {
-    for (auto i = branches_.size(); i-- > 0;) branches_[i].serve_backward(pass);
+    for (auto& each : branches_) each.serve_backward(pass);  // in the order in which backward goes through them
   }
 
  protected:

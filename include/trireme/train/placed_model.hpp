@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -9,6 +10,7 @@
 
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/model.hpp"
+#include "trireme/contract/replica_group.hpp"
 #include "trireme/contract/state.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
@@ -17,6 +19,7 @@
 #include "trireme/parallel/exchange.hpp"
 #include "trireme/parallel/grid.hpp"
 #include "trireme/parallel/mesh.hpp"
+#include "trireme/parallel/replicas.hpp"
 #include "trireme/train/detail/placed_axes.hpp"
 #include "trireme/train/plain_engine.hpp"
 #include "trireme/train/staged_engine.hpp"
@@ -65,6 +68,7 @@ class placed_model {
       : world_(world),
         grid_(parallel, world),
         axes_(parallel, grid_),
+        replicas_(meet_replicas(parallel)),
         buffers_of_(with_unit_buffers(model)),
         engine_(make_engine(std::forward<GivenModel>(model))),
         exchange_(make_exchange(parallel, compression, wishes)) {
@@ -166,7 +170,7 @@ class placed_model {
   /// @returns the losses that this rank tells the others; the same samples are told by one rank.
   loss_sum train(step_input const& input, double scale, random_key key) {
     auto const own = static_cast<std::int64_t>(input.micro_batches.size());
-    auto const most = serves() ? most_of(world_, own) : own;
+    auto const most = serves() || (meets_replicas && replicas_ != nullptr) ? most_of(world_, own) : own;
     exchange_.begin({.micro_batches = input.range.count,
                      .places = input.places,
                      .first = input.range.first,
@@ -274,6 +278,7 @@ class placed_model {
   static constexpr bool gathers = data_axis::parameters == distribution::shard;
   using axes_type = detail::placed_axes<Env, Comm, parallel::mesh_of_t<Parallel>>;
   static constexpr bool has_stages = !axes_type::stages.empty();
+  static constexpr bool meets_replicas = staged && synchronises<Model>;
 
   struct no_buffers {};
   using with_buffers = std::conditional_t<has_unit_buffers<Model>, std::remove_cvref_t<Model>, no_buffers>;
@@ -325,6 +330,29 @@ class placed_model {
   [[nodiscard]] static std::int64_t most_of(Comm& ranks, std::int64_t own) {
     ranks.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::max{});
     return own;
+  }
+  // Collective. Units see their replicas, if there are any; only a model that synchronises meets them.
+  std::unique_ptr<replica_group<Env>> meet_replicas([[maybe_unused]] Parallel const& parallel) {
+    if constexpr (!staged) {
+      return nullptr;
+    } else {
+      auto& ranks = grid_.replicas();
+      std::unique_ptr<replica_group<Env>> out;
+      if constexpr (meets_replicas) {
+        auto const strategy = parallel::data_axis_of(parallel);
+        if (sums_in_a_tree(strategy)) {
+          throw config_error(text("trireme::parallel::", strategy.name,
+                                  ": .reproducible has the same bits on any number of ranks, but the model normalises "
+                                  "over the micro-batches of all of them; leave one of them out"));
+        }
+        if (ranks.size() > 1)
+          out = std::make_unique<parallel::communicator_replicas<Env, Comm>>(grid_.replicas_apart());
+      } else if (ranks.size() > 1) {
+        out = std::make_unique<detail::apart_replicas<Env>>(share{ranks.rank(), ranks.size()});
+      }
+      if (out != nullptr) axes_.offer(*out);
+      return out;
+    }
   }
   template <class GivenModel>
   engine_type make_engine(GivenModel&& model) {
@@ -412,6 +440,7 @@ class placed_model {
   Comm& world_;
   parallel::grid<Comm> grid_;
   axes_type axes_;
+  std::unique_ptr<replica_group<Env>> replicas_;  // null: there are none
   [[no_unique_address]] with_buffers buffers_of_;
   engine_type engine_;
   exchange_type exchange_;
