@@ -298,8 +298,8 @@ template <class M>
 concept has_model_predict = requires(M& model, samples const& batch) {
   { model.predict(batch) } -> std::same_as<tensor<float>>;
 };
-/// A model that differentiates by its inputs: input_gradient(samples) -> tensor<float> of the inputs' shape, the gradient
-/// of what forward(samples, purpose::evaluate) gives. It leaves the gradients of parameters as they are.
+/// A model that differentiates by its inputs: input_gradient(samples) -> tensor<float> of the inputs' shape, the
+/// gradient of what forward(samples, purpose::evaluate) gives. It leaves the gradients of parameters as they are.
 template <class M>
 concept has_model_input_gradient = requires(M& model, samples const& batch) {
   { model.input_gradient(batch) } -> std::same_as<tensor<float>>;
@@ -346,8 +346,9 @@ concept leaves_parameters_out = requires {
 ///           (the loss alone). Outputs are asked for by predict(samples), without targets, if there is one.
 /// May have  predict, see has_model_predict; input_gradient, see has_model_input_gradient; frozen parameters, see
 ///           has_frozen (their gradient may be an empty view); parameters that a pass does not use, see
-///           leaves_parameters_out; mixed precision, see casts_inside; buffers, see has_buffers: they are in checkpoints and hashes, and are shared before a trainer evaluates,
-///           saves or hashes, and at the end of fit(), not in every step.
+///           leaves_parameters_out; mixed precision, see casts_inside; buffers, see has_buffers: they are in
+///           checkpoints and hashes, and are shared before a trainer evaluates, saves or hashes, and at the end of
+///           fit(), not in every step.
 /// Numerics  values and gradients of the trainer's element type (float with precision::fp32) are exchanged and updated
 ///           where they are. Narrower ones (bf16, half; float under fp64), in any mixture, are the model's own mixed
 ///           precision: the trainer keeps a master value of its own type, exchanges gradients in it, and rounds each

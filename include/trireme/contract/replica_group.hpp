@@ -17,11 +17,11 @@ concept synchronises = requires {
   requires M::synchronises;
 };
 
-/// The ranks that run the same layers at the same time on other samples, as layers see them: who they are, and sums over
-/// them. A group of one does nothing.
+/// The ranks that run the same layers at the same time on other samples, as layers see them: who they are, and sums
+/// over them. A group of one does nothing.
 ///
-/// Ranks    collective: all members call the same in the same order. Of the ranks of a tensor group each has replicas of
-///          its own, and stages of a pipeline have theirs.
+/// Ranks    collective: all members call the same in the same order. Each rank of a tensor group has replicas of
+///          its own, and so has each stage of a pipeline.
 /// Numerics sums in rank order, with the same bits on all members.
 template <class Env>
 class replica_group : public rank_group<replica_group<Env>> {

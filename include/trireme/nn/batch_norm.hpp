@@ -20,11 +20,11 @@ namespace trireme::nn {
 /// y = (x - mean) / sqrt(variance + epsilon) * gain + bias, channel by channel: of images over rows and pixels, of
 /// other rows over rows.
 ///
-/// In training, mean and variance are those of a micro-batch, or with `synchronised` those of the micro-batches that all
-/// data ranks run at the same time, as if they were one (PyTorch's SyncBatchNorm). Else they are running ones. These are
-/// parameters that nobody trains (parameter_info::running): in each step running = (1 - momentum) * running + momentum *
-/// the mean of what all micro-batches of all ranks have measured, weighed by samples; the variance as PyTorch's, divided
-/// by n - 1.
+/// In training, mean and variance are those of a micro-batch, or with `synchronised` those of the micro-batches that
+/// all data ranks run at the same time, as if they were one (PyTorch's SyncBatchNorm). Else they are running ones.
+/// These are parameters that nobody trains (parameter_info::running): in each step running = (1 - momentum) * running +
+/// momentum * the mean of what all micro-batches of all ranks have measured, weighed by samples; the variance as
+/// PyTorch's, divided by n - 1.
 ///
 /// Shapes   x, y (rows, width); weight, bias, running_mean and running_var (channels); where a row is no image each of
 ///          its numbers is a channel.
@@ -108,8 +108,8 @@ class batch_norm_node final : public node<Env> {
     } else {  // running statistics do not depend on x
       kernels::fill(both, 0.0);
     }
-    norms::normalise_backward(by_channel(to.into), d, rows, kept.mean, kept.rstd, gain_.value, of_dy, of_both,
-                              kept.n, to.accumulate);
+    norms::normalise_backward(by_channel(to.into), d, rows, kept.mean, kept.rstd, gain_.value, of_dy, of_both, kept.n,
+                              to.accumulate);
     pass.scratch.rewind(mark);
     if (pass.training()) measure(pass, kept.n);
   }
@@ -150,9 +150,10 @@ class batch_norm_node final : public node<Env> {
                               "other positions; take nn::layer_norm, or leave that axis out"));
     }
     if (what_.synchronised && !replica_group<Env>::of(at.groups).meets()) {
-      throw config_error(text("trireme::nn::batch_norm ", at.name,
-                              ": .synchronised normalises over all data ranks, but the model does not say so; give it a "
-                              "static constexpr bool synchronises = true"));
+      throw config_error(
+          text("trireme::nn::batch_norm ", at.name,
+               ": .synchronised normalises over all data ranks, but the model does not say so; give it a "
+               "static constexpr bool synchronises = true"));
     }
     width_ = at.width;
     channels_ = at.image.size() == at.width ? at.image.channels : at.width;

@@ -38,9 +38,10 @@ struct checkpointed_unit {
 
     explicit instance(checkpointed_unit const& description) requires std::constructible_from<inner, Unit const&>
         : unit_(description.unit) {}
-    instance(checkpointed_unit const& description, share own) requires std::constructible_from<inner, Unit const&, share>
-        : unit_(description.unit, own) {}
-    instance(checkpointed_unit const& description, rank_groups<Env> const& groups) requires std::constructible_from < inner,
+    instance(checkpointed_unit const& description,
+             share own) requires std::constructible_from<inner, Unit const&, share> : unit_(description.unit, own) {}
+    instance(checkpointed_unit const& description,
+             rank_groups<Env> const& groups) requires std::constructible_from < inner,
         Unit const&, rank_groups<Env>
     const& > : unit_(description.unit, groups) {}
 
@@ -107,8 +108,8 @@ struct checkpointed_of {
   friend bool operator==(checkpointed_of const&, checkpointed_of const&) = default;
 };
 
-/// These layers, one after the other, save nothing but their input: the backward pass runs them forward again. Gradients
-/// have the bits of the layers without it, because what is dropped depends on sample and position alone.
+/// These layers, one after the other, save nothing but their input: the backward pass runs them forward again.
+/// Gradients have the bits of the layers without it, because what is dropped depends on sample and position alone.
 ///
 /// They take and give whole rows. An activation behind them is not fused into their last product: put it inside.
 /// Bytes    in place of all that they save: the input, and the result where the next layer saves its input. In backward

@@ -107,9 +107,9 @@ using synchronised_convnet = convnet_of<true>;
 
 template <bool Synchronised>
 [[nodiscard]] std::string to_string(convnet_of<Synchronised> const& m) {
-  return text("nn::", Synchronised ? "synchronised_" : "", "convnet{.images = {", m.images.height, ", ", m.images.width, ", ", m.images.channels,
-              "}, .classes = ", m.classes, ", .blocks = ", m.blocks, ", .channels = ", m.channels, ", .norm = {",
-              m.norm.epsilon, ", ", m.norm.momentum, "}}");
+  return text("nn::", Synchronised ? "synchronised_" : "", "convnet{.images = {", m.images.height, ", ", m.images.width,
+              ", ", m.images.channels, "}, .classes = ", m.classes, ", .blocks = ", m.blocks,
+              ", .channels = ", m.channels, ", .norm = {", m.norm.epsilon, ", ", m.norm.momentum, "}}");
 }
 
 }  // namespace trireme::nn

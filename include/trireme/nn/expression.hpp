@@ -596,12 +596,16 @@ concept unit_of_layers = requires(D const& unit) {
 
 namespace detail {
 
+template <class L>
+concept reads_numbers = requires {
+  requires L::reads_numbers;
+};
 /// Whether an expression begins with a source whose inputs are no numbers.
 template <class List>
 inline constexpr bool begins_with_tokens = false;
 template <class First, class... L>
 inline constexpr bool begins_with_tokens<layer_list<First, L...>> =
-    says_of<First>::value.does == flow::source && !requires { requires First::reads_numbers; };
+    says_of<First>::value.does == flow::source && !reads_numbers<First>;
 
 }  // namespace detail
 

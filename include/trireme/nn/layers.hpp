@@ -141,7 +141,9 @@ class linear_node final : public node<Env> {
     if (!change_) {
       kernels::linear(y, input, packed(pass), {bias, act_, before, residual});
     } else {  // the activation has to wait for the change
-      auto const sum = !activates ? y : pass.backward_follows() ? before : pass.scratch.template take<value>(y.extents());
+      auto const sum = !activates                ? y
+                       : pass.backward_follows() ? before
+                                                 : pass.scratch.template take<value>(y.extents());
       kernels::linear(sum, input, packed(pass), {.bias = bias, .residual = residual});
       change_->forward(pass, sum, x.v);
       if (activates) kernels::activate(y, sum, act_);

@@ -268,9 +268,8 @@ class cross_entropy_node final : public loss_node<Env> {
     pass.group.max(peaks);
     kernels::row_masses(logits, targets, part, peaks, masses, chosen, terms_);
     pass.group.sum(both);
-    auto const loss =
-        kernels::cross_entropy_part(logits, targets, part, peaks, masses, chosen, weight, pass.backward_follows(),
-                                    terms_);
+    auto const loss = kernels::cross_entropy_part(logits, targets, part, peaks, masses, chosen, weight,
+                                                  pass.backward_follows(), terms_);
     pass.scratch.rewind(here);
     return loss;
   }

@@ -5,8 +5,8 @@
 
 namespace trireme::parallel {
 
-/// The replicas of a synchronising model on a communicator of their own: what layers sum must not wait for gradients that
-/// are on their way.
+/// The replicas of a synchronising model on a communicator of their own: what layers sum must not wait for gradients
+/// that are on their way.
 ///
 /// Ranks    collective, as the calls of replica_group are.
 /// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.

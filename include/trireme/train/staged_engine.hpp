@@ -166,8 +166,8 @@ class staged_engine {
     return out;
   }
   /// The gradient of the sum of these samples' mean losses by their inputs, on the stage that has the first unit; empty
-  /// on the others. As evaluate(), without dropout; gradients of parameters stay as they are. Valid until the next call.
-  /// Where ranks share positions each works on all of them.
+  /// on the others. As evaluate(), without dropout; gradients of parameters stay as they are. Valid until the next
+  /// call. Where ranks share positions each works on all of them.
   /// @param[out] loss  of these samples, on the stage that has the last unit.
   template <class Hooks = resident_parameters>
   [[nodiscard]] view input_gradient(samples const& batch, loss_sum& loss, Hooks&& hooks = {}) {

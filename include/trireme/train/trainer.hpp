@@ -175,10 +175,10 @@ class basic_trainer {
   }
   void forget() noexcept requires staged { engine().forget(); }
 
-  /// The gradient of the loss by the inputs of some samples, of the inputs' shape: for attribution, or to train what made
-  /// these inputs. The loss is what evaluate() gives: the mean over the rows of these samples, without dropout, with the
-  /// running statistics of nn::batch_norm. Nothing that training sees is changed. Who calls it, and with which samples,
-  /// is as for predict().
+  /// The gradient of the loss by the inputs of some samples, of the inputs' shape: for attribution, or to train what
+  /// made these inputs. The loss is what evaluate() gives: the mean over the rows of these samples, without dropout,
+  /// with the running statistics of nn::batch_norm. Nothing that training sees is changed. Who calls it, and with which
+  /// samples, is as for predict().
   ///
   /// Numerics computed for the sum over the samples and divided in the end: numbers are not smaller in precision::fp16
   ///          where there are many samples.

@@ -5,7 +5,9 @@ using namespace trireme;
 
 struct plain {
   using policy_category = slot::model;
-  void visit_parameters(auto&& visit) { visit("a", tensor_view<float>(&a, shape{1}), tensor_view<float>(&a, shape{1})); }
+  void visit_parameters(auto&& visit) {
+    visit("a", tensor_view<float>(&a, shape{1}), tensor_view<float>(&a, shape{1}));
+  }
   double forward(samples const&) { return 0; }
   void backward(auto&& ready) { ready("a"); }
   tensor<float> input_gradient(samples const& batch) const { return tensor<float>(batch.inputs.extents); }

@@ -1,6 +1,6 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::trainer: the inputs of this model are tokens, which have no gradients; input_gradient() is for
-// models whose first layer reads numbers, such as nn::features
+// expected-error: trireme::trainer: the inputs of this model are tokens, which have no gradients; input_gradient() is
+// for models whose first layer reads numbers, such as nn::features
 #include "trireme/trireme.hpp"
 
 using namespace trireme;

@@ -114,9 +114,10 @@ struct check_inputs {
   static_assert(Slip != inputs_slip::plain,
                 "trireme::trainer: input_gradient() asks a plain model for input_gradient(samples) -> tensor<float>, "
                 "which this one lacks");
-  static_assert(Slip != inputs_slip::tokens,
-                "trireme::trainer: the inputs of this model are tokens, which have no gradients; input_gradient() is for "
-                "models whose first layer reads numbers, such as nn::features");
+  static_assert(
+      Slip != inputs_slip::tokens,
+      "trireme::trainer: the inputs of this model are tokens, which have no gradients; input_gradient() is for "
+      "models whose first layer reads numbers, such as nn::features");
   static_assert(Slip != inputs_slip::unit,
                 "trireme::trainer: a unit of this model is written by hand and has no input_gradient(pass, saved, dy), "
                 "the gradient of its input alone");
@@ -125,9 +126,9 @@ template <class Env>
 struct checks_units {
   template <class Unit>
   void operator()(Unit const&) const {
-    constexpr auto slip = reads_tokens<Unit>                                                 ? inputs_slip::tokens
+    constexpr auto slip = reads_tokens<Unit>                                                ? inputs_slip::tokens
                           : !has_input_gradient<typename Unit::template instance<Env>, Env> ? inputs_slip::unit
-                                                                                             : inputs_slip::none;
+                                                                                            : inputs_slip::none;
     static_cast<void>(sizeof(check_inputs<slip, Unit>));
   }
 };
