@@ -57,10 +57,10 @@ with tempfile.TemporaryDirectory() as folder:
     path, text_path = os.path.join(folder, "tokenizer.json"), os.path.join(folder, "text")
     with open(text_path, "w", encoding="utf-8", newline="") as file:
         file.write(text)
-    for name, made in make_tokenizers.kinds(text[:2_000_000].split("\n"), options.vocabulary):
-        if name not in ("gpt2", "llama3", "qwen2", "bert"):
-            continue
-        made.save(path)
+    kinds = "gpt2", "llama3", "qwen2", "llama2", "bert", "unigram", "t5"
+    for name, made in make_tokenizers.kinds(text[:2_000_000].split("\n"), options.vocabulary, kinds):
+        make_tokenizers.save(name, made, path)
+        made = make_tokenizers.Tokenizer.from_file(path)
         ours, theirs = {"whole": [], "lines": []}, {"whole": [], "lines": []}
         for _ in range(options.rounds):
             found = json.loads(subprocess.run([program, path, text_path], check=True, capture_output=True).stdout)

@@ -10,18 +10,20 @@ install(TARGETS trireme_cuda EXPORT triremeCudaTargets FILE_SET HEADERS FILE_SET
 install(TARGETS trireme_nccl EXPORT triremeNcclTargets FILE_SET HEADERS)
 install(TARGETS trireme_torch EXPORT triremeTorchTargets FILE_SET HEADERS FILE_SET fragments)
 install(TARGETS trireme_utf8proc EXPORT triremeUtf8procTargets FILE_SET HEADERS)
+install(TARGETS trireme_sentencepiece EXPORT triremeSentencepieceTargets FILE_SET HEADERS)
 install(EXPORT triremeTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
 install(EXPORT triremeMpiTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
 install(EXPORT triremeCudaTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
 install(EXPORT triremeNcclTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
 install(EXPORT triremeTorchTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
 install(EXPORT triremeUtf8procTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
+install(EXPORT triremeSentencepieceTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
 if(TRIREME_COMPILED)
   install(TARGETS trireme_compiled EXPORT triremeCompiledTargets)
   install(EXPORT triremeCompiledTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
 endif()
 install(FILES ${CMAKE_CURRENT_LIST_DIR}/cuda.cmake ${CMAKE_CURRENT_LIST_DIR}/torch.cmake
-              ${CMAKE_CURRENT_LIST_DIR}/utf8proc.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/tokenizers.cmake
         DESTINATION ${TRIREME_CMAKE_DIR})
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/triremeConfig.cmake.in

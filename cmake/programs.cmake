@@ -34,7 +34,8 @@ function(trireme_includes result file headers)
   endif()
 endfunction()
 
-# trireme_uses_LIBRARY(result file): whether a source asks for the MPI communicator, for LibTorch, or for tokenizers.
+# trireme_uses_LIBRARY(result file): whether a source asks for the MPI communicator, for LibTorch, or for a library of
+# tokenizers.
 macro(trireme_uses_mpi result file)
   trireme_includes(${result} ${file} "trireme/comm/mpi\\.hpp|mpi\\.h")
 endmacro()
@@ -43,6 +44,9 @@ macro(trireme_uses_torch result file)
 endmacro()
 macro(trireme_uses_utf8proc result file)
   trireme_includes(${result} ${file} "trireme/formats/tokenizer\\.hpp|utf8proc\\.h")
+endmacro()
+macro(trireme_uses_sentencepiece result file)
+  trireme_includes(${result} ${file} "trireme/formats/sentencepiece\\.hpp|sentencepiece_processor\\.h")
 endmacro()
 
 # trireme_directives(result key file): the values of the lines `// test-KEY: value` of a source, or `# test-KEY: value` of
@@ -59,8 +63,8 @@ if(TRIREME_COMPILED_PROGRAMS)
   set(TRIREME_LIBRARY trireme::compiled)
 endif()
 
-# trireme_program(target file [library]): an executable of one source; one that needs MPI, LibTorch or
-# utf8proc is left out where there is none.
+# trireme_program(target file [library]): an executable of one source; one that needs MPI, LibTorch, utf8proc or
+# sentencepiece is left out where there is none.
 function(trireme_program target file)
   set(library ${TRIREME_LIBRARY})
   if(ARGC GREATER 2)
@@ -81,9 +85,15 @@ function(trireme_program target file)
     message(VERBOSE "trireme: ${target} needs utf8proc and is left out")
     return()
   endif()
+  trireme_uses_sentencepiece(sentencepiece ${file})
+  if(sentencepiece AND NOT TARGET trireme::sentencepiece)
+    message(VERBOSE "trireme: ${target} needs sentencepiece and is left out")
+    return()
+  endif()
   add_executable(${target} ${file})
   target_link_libraries(${target} PRIVATE ${library} trireme_warnings $<$<BOOL:${mpi}>:trireme_mpi>
-                                          $<$<BOOL:${torch}>:trireme_torch> $<$<BOOL:${utf8proc}>:trireme_utf8proc>)
+                                          $<$<BOOL:${torch}>:trireme_torch> $<$<BOOL:${utf8proc}>:trireme_utf8proc>
+                                          $<$<BOOL:${sentencepiece}>:trireme_sentencepiece>)
 endfunction()
 
 # trireme_quick(target): a program whose kernels are in the library, and which is compiled more often than it is run. Call

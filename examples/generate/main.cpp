@@ -4,8 +4,8 @@
 // lies there in Hugging Face's files (config.json and model.safetensors, or an index of several): what scripts/train
 // leaves in RUN/model, say. Each token is drawn at temperature T (0.7; 0 takes the likeliest), from the K likeliest
 // ones (0: all) and of these from the likeliest that have the probability P together (1). Keys and values of the tokens
-// so far are kept, so that each is computed once. Tokens are those of FILE, a tokenizer.json; without it those of the
-// one in DIR, and if there is none, bytes.
+// so far are kept, so that each is computed once. Tokens are those of FILE, a tokenizer.json or a .model of
+// sentencepiece; without it those of tokenizer.json or tokenizer.model in DIR, and if there is none, bytes.
 //
 // If DIR is -, it first trains a tiny model on a line of its own and writes it to ./model.
 //
@@ -114,8 +114,11 @@ void run(options given) {
     write_model();
     given.directory = "model";
   }
-  auto const beside = given.directory + "/tokenizer.json";
-  words vocabulary(given.tokenizer.empty() && std::filesystem::exists(beside) ? beside : given.tokenizer);
+  for (auto const* const name : {"/tokenizer.json", "/tokenizer.model"}) {
+    if (given.tokenizer.empty() && std::filesystem::exists(given.directory + name))
+      given.tokenizer = given.directory + name;
+  }
+  words vocabulary(given.tokenizer);
   auto const model = read_model(given.directory);
   comm::self_world world;
   // Nothing is trained, so that there are no gradients.

@@ -102,6 +102,20 @@ namespace on_paper {
   return out;
 }
 
+[[nodiscard]] inline std::string table_of_collectives() {
+  auto out = std::string(
+      "| collective, published as | bytes | p | plan, us | published, us | ratio |\n|---|---|---|---|---|---|\n");
+  for (auto const& it : collectives()) {
+    auto const size = it.bytes >= 1 << 30   ? fmt::format("{} GiB", it.bytes / (1 << 30))
+                      : it.bytes >= 1 << 20 ? fmt::format("{} MiB", it.bytes / (1 << 20))
+                      : it.bytes >= 1 << 10 ? fmt::format("{} KiB", it.bytes / (1 << 10))
+                                            : fmt::format("{} B", it.bytes);
+    out += fmt::format("| {} | {} | {} | {:.0f} | {:.0f} | {} |\n", it.what, size, it.ranks, 1e6 * it.seconds.plan,
+                       1e6 * it.seconds.published, ratio(it.seconds));
+  }
+  return out;
+}
+
 /// @param all  large_rows().
 [[nodiscard]] inline std::string page(std::vector<row> const& all) {
   return fmt::format(
@@ -161,7 +175,8 @@ in it.
   as long as if all were like the slowest, which errs upwards.
 * `zero3` sends values twice and gradients once for every micro-batch, and one sample is too little work for that on
   slow links: give it larger micro-batches, or a pipeline.
-* Collectives are rings of N - 1 messages. At 2048 replicas these cost more than the bytes, which trees would spare.
+* Large values go from each rank to each other one directly, so messages grow with N. What they cost beside published
+  algorithms, [Collectives](#collectives) says.
 * These are first answers: kernels that only move memory, the optimizer and crowded links are not in them.
 
 ## Schedules
@@ -218,6 +233,23 @@ are four all-reduces [Shoeybi et al., 2019], or four gathers, four scatters and 
 * A checkpoint keeps the rows that lie here, 1/t of them, where the published one is a whole input (0.13). Its second
   forward pass sends again.
 
+## Collectives
+
+Microseconds of one collective of float among p ranks at 5 us a latency and 50 GB/s. The plan's are the latencies that a
+rank waits for, ceil(log2 p) or twice that, and the bytes of the rank that sends most. Published are the costs of the
+algorithms that MPICH chooses among, as [Thakur et al., 2005] give them (a barrier: [Hensgen et al., 1988]), in the same
+latencies and bytes, without the time of adding up. They are formulas, not measurements: no measured figures of MPI on
+so many ranks are compared here.
+
+{}
+* A small all_reduce in rank order cannot add up on the way. Its terms are dealt and the results gathered, which is
+  twice log p (a vote of 536 B: 2.0, and 2.3 where each of 16384 ranks counts a cache line to send to all). Of 1 GiB it
+  is the other way round: slices go directly, so a rank waits for log p.
+* all_to_all and other large values take p - 1 messages a rank. A network has them under way at the same time; what a
+  processor spends on each of them is not in the plan (0.8 and less).
+* A broadcast is counted as if its root sent all to each rank, the formula of `traffic()`. `comm::mpi` sends small ones
+  along a tree and scatters large ones, as published, so plans are far too high here.
+
 ## Operations
 
 [Narayanan et al., 2021] count 72 s l h^2 (1 + s/(6 h) + V/(12 l h)) operations a sample without a second forward pass.
@@ -228,6 +260,7 @@ the scores of attention again: five products where the formula has four.
 ## Sources
 
 * [DeepSeek-AI, 2024] DeepSeek-V3 technical report, arXiv 2412.19437, and the notes of its program DualPipe
+* [Hensgen et al., 1988] Two algorithms for barrier synchronization, International Journal of Parallel Programming 17
 * [Huang et al., 2019] GPipe: efficient training of giant neural networks using pipeline parallelism, arXiv 1811.06965
 * [Korthikanti et al., 2022] Reducing activation recomputation in large transformer models, arXiv 2205.05198
 * [Llama team, 2024] The Llama 3 herd of models, arXiv 2407.21783
@@ -237,10 +270,13 @@ the scores of attention again: five products where the formula has four.
 * [Qi et al., 2025] DualPipe could be better without the Dual, the notes of its program
 * [Rajbhandari et al., 2020] ZeRO: memory optimizations toward training trillion parameter models, arXiv 1910.02054
 * [Shoeybi et al., 2019] Megatron-LM: training multi-billion parameter language models, arXiv 1909.08053
+* [Thakur et al., 2005] Optimization of collective communication operations in MPICH, International Journal of High
+  Performance Computing Applications 19
 )",
       1e-9 * parameters_of(small), 1e-9 * parameters_of(large), table_of_memory(all), table_of_time(all),
       table_of_bubbles(), 1e-9 * parameters_of(example), table_of_states(), table_of_exchanges(), table_of_layers(),
-      operations(1).published, operations(1).plan, operations(1).ratio(), operations(0.5).ratio());
+      table_of_collectives(), operations(1).published, operations(1).plan, operations(1).ratio(),
+      operations(0.5).ratio());
 }
 
 }  // namespace on_paper

@@ -136,6 +136,56 @@ struct layer_row {
   return all;
 }
 
+/// Seconds of a collective of float on a network: the plan's, which are latencies and bytes of the rank that sends
+/// most, and published ones, without the time of adding up.
+struct collective_row {
+  std::string_view what;
+  int ranks = 1;
+  double bytes = 0;  // of the whole view
+  compared seconds;
+};
+
+/// @param waits, sends  published: latencies, and bytes one after the other.
+[[nodiscard]] inline collective_row collective_of(std::string_view what, comm::collective kind, int ranks, double bytes,
+                                                  double waits, double sends) {
+  bool const adds = kind == comm::collective::all_reduce || kind == comm::collective::reduce_scatter;
+  comm::command it{.what = {.kind = kind,
+                            .type = dtype::f32,
+                            .op = adds ? comm::reduction_kind::sum : comm::reduction_kind::none,
+                            .root = kind == comm::collective::broadcast ? 0 : -1,
+                            .count = static_cast<std::int64_t>(bytes / 4)},
+                   .element_bytes = 4};
+  it.bytes = comm::bytes_sent::of(it.what, it.element_bytes, 0, ranks);
+  return {what,
+          ranks,
+          bytes,
+          {comm::latencies_of(it, ranks) * latency + static_cast<double>(it.bytes) / outside_rate,
+           waits * latency + sends / outside_rate}};
+}
+
+[[nodiscard]] inline std::vector<collective_row> collectives() {
+  using enum comm::collective;
+  std::vector<collective_row> all;
+  double const kib = 1 << 10, mib = 1 << 20, gib = 1 << 30;
+  for (int const p : {1024, 16384}) {
+    double const rounds = comm::rounds_among(p);
+    auto const others = [p](double n) { return n * (p - 1) / p; };
+    all.push_back(collective_of("barrier", barrier, p, 0, rounds, 0));
+    for (double const n : {536.0, 16 * kib})
+      all.push_back(collective_of("all_reduce, doubling", all_reduce, p, n, rounds, rounds * n));
+    for (double const n : {mib, gib})
+      all.push_back(collective_of("all_reduce, halving and doubling", all_reduce, p, n, 2 * rounds, 2 * others(n)));
+    all.push_back(collective_of("reduce_scatter, halving", reduce_scatter, p, gib, rounds, others(gib)));
+    for (double const n : {16 * mib, gib})
+      all.push_back(collective_of("all_gather, doubling", all_gather, p, n, rounds, others(n)));
+    all.push_back(collective_of("all_to_all, in pairs", all_to_all, p, gib, p - 1, gib));
+    all.push_back(collective_of("broadcast, a tree", broadcast, p, 4 * kib, rounds, rounds * 4 * kib));
+    all.push_back(
+        collective_of("broadcast, scattered and gathered", broadcast, p, gib, rounds + p - 1, 2 * others(gib)));
+  }
+  return all;
+}
+
 /// Operations of one sample: of all matrix products and attention. Published for attention over all pairs of tokens,
 /// and without a second forward pass [Narayanan et al., 2021].
 /// @param attention  the share of pairs that are counted.

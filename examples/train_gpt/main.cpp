@@ -606,15 +606,20 @@ void prepare(plan const& what, text_record const& text, token_choice const& toke
     formats::atomic_write(what.files.at("options.json"), what.saved_options);
     if (!what.from.empty())
       formats::atomic_write(what.files.at("config.json"), json::to_string(config_of(what.model), 2) + "\n");
-    if (!tokens.bytes()) formats::atomic_write(what.files.at("tokenizer.json"), tokens.content());
+    if (!tokens.bytes()) formats::atomic_write(what.files.at(tokens.file_name()), tokens.content());
     text.write(what.files.at("text.json"));
   });
 }
 
 /// The tokens of a run; one that goes on has kept its tokenizer.
 token_choice tokens_of(options const& given, run_files const& files, std::optional<text_record> const& before) {
-  auto const kept = given.resume() && !given.was_given("tokenizer") && files.exists("tokenizer.json");
-  token_choice tokens(kept ? files.at("tokenizer.json") : given.text("tokenizer"));
+  auto path = given.text("tokenizer");
+  if (given.resume() && !given.was_given("tokenizer")) {
+    for (auto const* const kept : {"tokenizer.json", "tokenizer.model"}) {
+      if (files.exists(kept)) path = files.at(kept);
+    }
+  }
+  token_choice tokens(path);
   if (before && before->tokenizer != tokens.sha256()) {
     throw config_error(text("the tokens of this run are ",
                             before->tokenizer.empty() ? "bytes"

@@ -23,7 +23,8 @@ class options {
   options() {
     add("ranks", "", "N", "ranks: threads, or processes under --mpi (one a core if not given)");
     add("text", "", "FILE", "a UTF-8 text, whose last 10 % is held out; its bytes are the tokens");
-    add("tokenizer", "", "FILE", "a tokenizer.json of Hugging Face, whose tokens take the place of bytes");
+    add("tokenizer", "", "FILE",
+        "a tokenizer.json of Hugging Face or a .model of sentencepiece, whose tokens take the place of bytes");
     add("steps", "700", "N", "steps of the whole schedule (0 = only evaluate, and write the summary)");
     add("seed", "1", "S", "of parameters, order of the data and dropout");
     add("name", "gpt", "NAME", "the run's directory is runs/NAME");

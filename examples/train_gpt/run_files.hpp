@@ -143,7 +143,7 @@ inline void write_model(std::string const& run_directory, language_model const& 
   if (!writes) return;
   auto const directory = trireme::formats::directory(run_directory).make("model");
   out.write(directory, config_of(model));
-  if (!tokens.bytes()) trireme::formats::atomic_write(directory, "tokenizer.json", tokens.content());
+  if (!tokens.bytes()) trireme::formats::atomic_write(directory, tokens.file_name(), tokens.content());
 }
 
 /// Who reads the model of a run, as it is told to the user; nothing if that is this program alone.

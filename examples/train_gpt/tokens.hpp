@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,60 +20,77 @@
 #ifdef TRAIN_GPT_UTF8PROC
 #include "trireme/formats/tokenizer.hpp"
 #endif
+#ifdef TRAIN_GPT_SENTENCEPIECE
+#include "trireme/formats/sentencepiece.hpp"
+#endif
 
 /// What a run's tokens are: bytes, or those of a tokenizer's file.
 class token_choice {
  public:
-  /// @param path  of a tokenizer.json; bytes if empty. Throws what reading it throws, and config_error where this
-  /// program was built without utf8proc.
+  /// @param path  of a tokenizer.json, or of a .model of sentencepiece; bytes if empty. Throws what reading it throws,
+  /// and config_error where this program was built without the library that it takes.
   explicit token_choice(std::string const& path) {
     if (path.empty()) return;
-#ifdef TRAIN_GPT_UTF8PROC
     content_ = trireme::formats::read_text(path, std::uint64_t{1} << 28);
-    words_ = std::make_shared<trireme::formats::tokenizer const>(trireme::formats::tokenizer::parse(content_, path));
+    if (path.ends_with(".model")) {
+      file_name_ = "tokenizer.model";
+#ifdef TRAIN_GPT_SENTENCEPIECE
+      take(trireme::formats::sentencepiece::parse(content_, path),
+           [](auto const& words, std::string_view text) { return words.encode(text); });
+#else
+      fail("sentencepiece");
+#endif
+    } else {
+#ifdef TRAIN_GPT_UTF8PROC
+      take(trireme::formats::tokenizer::parse(content_, path), [](auto const& words, std::string_view text) {
+        return words.encode(text, trireme::formats::special_tokens::without);
+      });
+#else
+      fail("utf8proc");
+#endif
+    }
     trireme::sha256 hash;
     hash.update(std::as_bytes(std::span(content_)));
     sha256_ = hash.hexadecimal();
-#else
-    throw trireme::config_error(
-        "--tokenizer needs utf8proc, and this program was built without it; install libutf8proc-dev and build again "
-        "(scripts/train --tokenizer does both)");
-#endif
   }
 
   [[nodiscard]] bool bytes() const noexcept { return content_.empty(); }
   [[nodiscard]] std::string const& content() const noexcept { return content_; }  ///< of the file
+  [[nodiscard]] char const* file_name() const noexcept { return file_name_; }     ///< as runs and models keep it
   [[nodiscard]] std::string const& sha256() const noexcept { return sha256_; }
   [[nodiscard]] std::string of_what() const {
     return bytes() ? "bytes" : trireme::text("those of a tokenizer with the SHA-256 ", sha256_.substr(0, 12), "...");
   }
-  [[nodiscard]] std::int64_t vocabulary() const {
-#ifdef TRAIN_GPT_UTF8PROC
-    if (words_) return words_->vocabulary();
-#endif
-    return 256;
+  [[nodiscard]] std::int64_t vocabulary() const noexcept { return vocabulary_; }
+  [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text) const { return encode_(text); }
+  [[nodiscard]] std::string decode(std::span<std::int32_t const> tokens) const { return decode_(tokens); }
+
+ private:
+  [[noreturn, maybe_unused]] static void fail(std::string_view library) {
+    throw trireme::config_error(trireme::text("this --tokenizer needs ", library,
+                                              ", and this program was built without it; install lib", library,
+                                              "-dev and build again (scripts/train --tokenizer does both)"));
   }
-  [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text) const {
-#ifdef TRAIN_GPT_UTF8PROC
-    if (words_) return words_->encode(text, trireme::formats::special_tokens::without);
-#endif
-    return {reinterpret_cast<unsigned char const*>(text.data()),
-            reinterpret_cast<unsigned char const*>(text.data()) + text.size()};
+  template <class Tokenizer, class Encode>
+  void take(Tokenizer read, Encode encode) {
+    auto const words = std::make_shared<Tokenizer const>(std::move(read));
+    vocabulary_ = words->vocabulary();
+    encode_ = [words, encode](std::string_view text) { return encode(*words, text); };
+    decode_ = [words](std::span<std::int32_t const> tokens) { return words->decode(tokens); };
   }
-  [[nodiscard]] std::string decode(std::span<std::int32_t const> tokens) const {
-#ifdef TRAIN_GPT_UTF8PROC
-    if (words_) return words_->decode(tokens);
-#endif
+
+  std::string content_, sha256_;
+  char const* file_name_ = "tokenizer.json";
+  std::int64_t vocabulary_ = 256;
+  std::function<std::vector<std::int32_t>(std::string_view)> encode_ = [](std::string_view text) {
+    auto const* const letters = reinterpret_cast<unsigned char const*>(text.data());
+    return std::vector<std::int32_t>(letters, letters + text.size());
+  };
+  std::function<std::string(std::span<std::int32_t const>)> decode_ = [](std::span<std::int32_t const> tokens) {
     std::string out;
     for (auto const token : tokens) out += static_cast<char>(token);
     return out;
-  }
-
- private:
-  std::string content_, sha256_;
-#ifdef TRAIN_GPT_UTF8PROC
-  std::shared_ptr<trireme::formats::tokenizer const> words_;
-#endif
+  };
 };
 
 /// Windows of a run's text, of bytes or of other tokens.

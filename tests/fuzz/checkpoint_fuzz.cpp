@@ -29,18 +29,16 @@ checkpoint::run_description const run{"a", "b", "c", "d"};
 constexpr std::int64_t elements = 12 + 5;
 
 /// What this rank takes: some columns of a table, and a vector.
-template <class F>
-void for_each_part(std::vector<float>& numbers, F&& f) {
-  f("value/table", part_of({"table", {3, 4}}, 1, {1, 2}), 0, tensor_view<float>(numbers.data(), shape{6}));
-  f("value/vector", parameter_info{"vector", {5}}, 2, tensor_view<float>(numbers.data() + 6, shape{3}));
+std::vector<state_piece> parts_of(std::vector<float>& numbers) {
+  return {{"value/table", part_of({"table", {3, 4}}, 1, {1, 2}), 0, tensor_view<float>(numbers.data(), shape{6})},
+          {"value/vector", parameter_info{"vector", {5}}, 2, tensor_view<float>(numbers.data() + 6, shape{3})}};
 }
 /// What a rank that has all of it saves.
-template <class F>
-void for_each_whole(std::vector<float>& numbers, F&& f) {
-  f("value/table", parameter_info{"table", {3, 4}}, 0, tensor_view<float>(numbers.data(), shape{12}));
-  f("value/vector", parameter_info{"vector", {5}}, 0, tensor_view<float>(numbers.data() + 12, shape{5}));
+std::vector<state_piece> whole_of(std::vector<float>& numbers) {
+  return {{"value/table", parameter_info{"table", {3, 4}}, 0, tensor_view<float>(numbers.data(), shape{12})},
+          {"value/vector", parameter_info{"vector", {5}}, 0, tensor_view<float>(numbers.data() + 12, shape{5})}};
 }
-std::vector<float> const older{1, 2, 5, 6, 9, 10, 14, 15, 16};  // of 0, 1, 2 ..., the numbers that for_each_part takes
+std::vector<float> const older{1, 2, 5, 6, 9, 10, 14, 15, 16};  // of 0, 1, 2 ..., the numbers that parts_of takes
 
 std::string_view text_of(std::vector<std::byte> const& bytes) {
   return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
@@ -142,8 +140,7 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   checkpoint::identity own;
   std::vector<float> numbers(static_cast<std::size_t>(elements));
   std::iota(numbers.begin(), numbers.end(), 0.0F);
-  checkpoint::save(
-      world, "run", own, run, {.step = 1}, [&](auto&& piece) { for_each_whole(numbers, piece); }, files);
+  checkpoint::save(world, "run", own, run, {.step = 1}, whole_of(numbers), files);
 
   std::string manifest(next());
   std::vector<std::string> ranks;
@@ -159,8 +156,7 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
 
   std::vector<float> taken(older.size(), -1);
   try {
-    auto const found = checkpoint::load(
-        world, "run", own, run, [&](auto&& piece) { for_each_part(taken, piece); }, elements, files);
+    auto const found = checkpoint::load(world, "run", own, run, parts_of(taken), elements, files);
     if (found.at.step == 1) {
       if (taken != older || found.damaged.size() != 1) std::abort();
     } else {

@@ -1,24 +1,35 @@
-"""Trains small tokenizers with the package tokenizers and says what they make of texts in many scripts.
+"""Trains small tokenizers with the packages tokenizers and sentencepiece, and says what they make of texts in many
+scripts.
 
-usage: make_tokenizers.py FOLDER [--inputs N] [--text-bytes N] [--vocabulary N] [--seed N]
+usage: make_tokenizers.py FOLDER [--inputs N] [--text-bytes N] [--vocabulary N] [--seed N] [--lines]
+                          [--kinds NAME,...]
 
 tests/golden/tokenizers was made by:  make_tokenizers.py tests/golden/tokenizers (trainers break ties by chance: made
 again, the files are other ones)
 For each kind of tokenizer: FOLDER/KIND.json; FOLDER/KIND.ids, which has for each input the number of its tokens, the
 tokens, the number of bytes of the decoded text, the text; FOLDER/KIND.pairs, which has for inputs 2 i and 2 i + 1
 together the number of tokens, the tokens, their segments (of the last 8 inputs). FOLDER/inputs has for each input
-the number of its bytes, and the bytes. Numbers are of 4 bytes.
-Exit code 77: tokenizers is missing.
+the number of its bytes, and the bytes. Numbers are of 4 bytes. sentencepiece's files are FOLDER/KIND.model and .ids.
+Exit code 77: tokenizers is missing. Without sentencepiece what it trains is left out.
 """
 
 import argparse
+import collections
+import gettext
+import glob
+import io
 import json
 import os
 import random
 import struct
 import sys
+import tempfile
 import unicodedata
 
+try:
+    import sentencepiece
+except ImportError:
+    sentencepiece = None
 try:
     from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
                             trainers)
@@ -42,7 +53,9 @@ PIECES = ["'s", "'S", "'\u017f", "'ll", "'LL", "'re", "'vE", "'d", "'M", "'x", "
           "\u212b", "\u0958", "\u1100\u1161\u11a8", "\x00", "\x07", "\x7f", "\ufffd", "\ue000", "\u2603",
           "\U0001f600", "\U0001f468\u200d\U0001f469", "\u2764\ufe0f", "<s>", "</s>", "[CLS]", "[MASK]", "<mark>",
           " <mark> ", "a<mark>b", "<word>", "x<word>", " <word> ", "<0x41>", "\u2581", "##a", "\u24e2", "\u166d",
-          "\u1734", "\u1885", "do not", "n't", " 'm ", "_", "a_b", "the", " the", " The", "THE", "ing"]
+          "\u1734", "\u1885", "do not", "n't", " 'm ", "_", "a_b", "the", " the", " The", "THE", "ing",
+          "``", "''", "\u00a9\u200d", "\u0600a", "\u00a9\u200d\u00a9", "a\u0301", "\u212b\u0301", "\u00b2\u0301",
+          "\u30fd\u3099", "\uff76\uff9e", "\r\r\n", "\u00a0\u0301", "\u0ccb", "<0xE4>", "\u2581\u2581", " \u2581 "]
 
 
 def word(draw):
@@ -60,6 +73,27 @@ def running_text(draw, size):
             out.append(words[min(int(draw.expovariate(1 / 120)), 799)])
             out.append(draw.choice([" "] * 12 + [", ", ". ", ".\n", " - ", "! ", "'s ", " 19", "\u3002", "  "]))
             length += len(out[-1]) + len(out[-2].encode())
+    return "".join(out)
+
+
+def translations(size):
+    """What the programs of this machine say in other languages, as far as it is here: the same share of each."""
+    languages = {}
+    for path in sorted(glob.glob("/usr/share/**/LC_MESSAGES/*.mo", recursive=True)):
+        languages.setdefault(path.split("/")[-3], []).append(path)
+    out = []
+    for paths in languages.values():
+        length = 0
+        for path in paths:
+            try:
+                with open(path, "rb") as file:
+                    sentences = gettext.GNUTranslations(file)._catalog.values()
+            except (OSError, UnicodeDecodeError, LookupError):
+                continue
+            for sentence in sentences:
+                if length < size / len(languages):
+                    out.append(sentence + "\n")
+                    length += len(out[-1].encode())
     return "".join(out)
 
 
@@ -133,23 +167,155 @@ def characters(text, size):
     return made
 
 
-def kinds(text, size):
+def of_common(text, count):
+    """The text in its most common characters: trainers of unigrams want all characters in the vocabulary."""
+    common = {letter for letter, _ in collections.Counter("".join(text)).most_common(count)}
+    return ["".join(letter for letter in line if letter in common) for line in text]
+
+
+# What a small file replaces before it looks for tokens; a large one has NFKC and more (500 kB).
+RULES = ["9\t20", "A\t20", "D\t20", "B\t", "7F\t", "3000\t20", "A0\t20", "FB01\t66 69", "FF21\t41", "65 301\tE9",
+         "61 301\t61", "61\t62", "212B\tC5", "BD\t31 2044 32", "AC00\t1100 1161", "958\t915 93C", "A9 200D\t63",
+         "600\t61"]
+
+
+def trained(text, size, kind, **options):
+    """The bytes of a file of sentencepiece."""
+    made = io.BytesIO()
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as rules:
+        rules.write("\n".join(RULES) + "\n")
+        rules.flush()
+        if size < 1000:
+            options["normalization_rule_tsv"] = rules.name
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(of_common(text, size // 3)), model_writer=made, model_type=kind, minloglevel=2,
+            vocab_size=size + 256 * options.get("byte_fallback", False), character_coverage=1.0,
+            hard_vocab_limit=False, num_threads=1, **options)
+    return made.getvalue()
+
+
+def fields(message):
+    """The strings in a message of protobuf, with their numbers."""
+    at = 0
+
+    def number():
+        nonlocal at
+        out = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            out |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return out
+
+    while at < len(message):
+        key = number()
+        if key & 7 == 0:
+            number()
+        else:
+            length = number() if key & 7 == 2 else 4 if key & 7 == 5 else 8
+            at += length
+            if key & 7 == 2:
+                yield key >> 3, message[at - length:at]
+
+
+def converted(model):
+    """A file of sentencepiece's unigrams as transformers makes a tokenizer of it, but for normalizer and splits."""
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+    every = range(pieces.get_piece_size())
+    made = Tokenizer(models.Unigram([(pieces.id_to_piece(i), pieces.get_score(i)) for i in every], pieces.unk_id(),
+                                    any(map(pieces.is_byte, every))))
+    made.decoder = decoders.Metaspace()
+    made.add_special_tokens([AddedToken(pieces.id_to_piece(i), special=True) for i in every if pieces.is_control(i)])
+    made.add_tokens([AddedToken("<mark>", lstrip=True, rstrip=True, normalized=False),
+                     AddedToken("<word>", single_word=True)])
+    end = pieces.eos_id()
+    made.post_processor = processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>",
+                                                        special_tokens=[("</s>", end)])
+    rules = next(value for key, value in fields(model) if key == 3)
+    return made, normalizers.Precompiled(next(value for key, value in fields(rules) if key == 2))
+
+
+def t5(text, size):
+    made, precompiled = converted(trained(text, size, "unigram", byte_fallback=True))
+    made.normalizer = normalizers.Sequence([precompiled, normalizers.Strip(left=False, right=True),
+                                            normalizers.Replace(Regex(" {2,}"), "\u2581")])
+    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    return made
+
+
+def albert(text, size):
+    made, precompiled = converted(trained(text, size, "unigram"))
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD(),
+         normalizers.StripAccents(), normalizers.Lowercase(), precompiled, normalizers.Replace(Regex(" {2,}"), " ")])
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    return made
+
+
+def unigram(text, size):
+    made = Tokenizer(models.Unigram())
+    made.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), normalizers.Strip(),
+                                            normalizers.Replace(Regex(" {2,}"), " ")])
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Metaspace()
+    made.train_from_iterator(of_common(text, size // 3), trainers.UnigramTrainer(
+        vocab_size=size, unk_token="<unk>", show_progress=False, special_tokens=["<unk>", "<s>", "</s>"]))
+    return made
+
+
+def mistral(text, size):
+    """As files have it since 2024: no normalizer, and one word."""
+    made = characters(text, size)
+    made.normalizer = None
+    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    return made
+
+
+def save(name, made, path):
+    content = json.loads(made.to_str())
+    if name == "smollm2":  # as files had it before 2024
+        content["model"]["merges"] = [" ".join(each) for each in content["model"]["merges"]]
+    if name in ("llama2", "mistral"):  # what its BPE falls back on
+        vocabulary = content["model"]["vocab"]
+        vocabulary.update({"<0x%02X>" % byte: len(vocabulary) + byte for byte in range(256)})
+    with open(path, "w", encoding="utf-8") as out:
+        json.dump(content, out, ensure_ascii=False, separators=(",", ":"))
+
+
+SENTENCEPIECE = {"pieces_unigram": dict(kind="unigram", byte_fallback=True), "pieces_bpe": dict(kind="bpe")}
+
+
+def kinds(text, size, wanted=()):
+    """Names, and what makes the tokenizers; all of them, or those that are wanted."""
+    for name, make in all_kinds(text, size):
+        if not wanted or name in wanted:
+            yield name, make()
+
+
+def all_kinds(text, size):
     bos = processors.Sequence([processors.ByteLevel(trim_offsets=False),
                                processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s>:1 $B:1",
                                                              special_tokens=[("<s>", 0)])])
-    yield "gpt2", byte_level(text, size, None, pre_tokenizers.ByteLevel(add_prefix_space=False))
-    yield "roberta", byte_level(text, size, None, pre_tokenizers.ByteLevel(add_prefix_space=True),
+    yield "gpt2", lambda: byte_level(text, size, None, pre_tokenizers.ByteLevel(add_prefix_space=False))
+    yield "roberta", lambda: byte_level(text, size, None, pre_tokenizers.ByteLevel(add_prefix_space=True),
                                 processors.RobertaProcessing(("</s>", 1), ("<s>", 0)))
-    yield "llama3", byte_level(text, size, None, split(LLAMA3), bos, ignore_merges=True)
-    yield "qwen2", byte_level(text, size, normalizers.NFC(), split(QWEN2))
-    yield "smollm2", byte_level(text, size, None, pre_tokenizers.Sequence(
+    yield "llama3", lambda: byte_level(text, size, None, split(LLAMA3), bos, ignore_merges=True)
+    yield "qwen2", lambda: byte_level(text, size, normalizers.NFC(), split(QWEN2))
+    yield "smollm2", lambda: byte_level(text, size, None, pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]))
-    yield "llama2", characters(text, size)
-    yield "bert", word_pieces(text, size, normalizers.BertNormalizer())
-    yield "bert_cased", word_pieces(text, size, normalizers.BertNormalizer(lowercase=False), False)
-    yield "forms", word_pieces(text, size, normalizers.Sequence(
+    yield "llama2", lambda: characters(text, size)
+    yield "bert", lambda: word_pieces(text, size, normalizers.BertNormalizer())
+    yield "bert_cased", lambda: word_pieces(text, size, normalizers.BertNormalizer(lowercase=False), False)
+    yield "forms", lambda: word_pieces(text, size, normalizers.Sequence(
         [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase(), normalizers.NFKC(),
          normalizers.NFD()]))
+    yield "unigram", lambda: unigram(text, size)
+    yield "mistral", lambda: mistral(text, size)
+    if sentencepiece:
+        yield "t5", lambda: t5(text, size)
+        yield "albert", lambda: albert(text, size)
 
 
 def main():
@@ -159,25 +325,25 @@ def main():
     options.add_argument("--text-bytes", type=int, default=0)
     options.add_argument("--vocabulary", type=int, default=330)
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--lines", action="store_true", help="the long text line by line")
+    options.add_argument("--kinds", type=lambda names: names.split(","), default=())
     options = options.parse_args()
     os.makedirs(options.folder, exist_ok=True)
     draw = random.Random(options.seed)
-    text = running_text(draw, max(options.text_bytes, 20000))
-    inputs = ([text] if options.text_bytes > 0 else []) + [fuzz_input(draw) for _ in range(options.inputs)]
+    text = translations(options.text_bytes / 2)
+    text += running_text(draw, max(options.text_bytes - len(text.encode()), 20000))
+    lines = text.splitlines()
+    if len(text) > 200000:
+        lines = draw.sample(lines, len(lines) * 200000 // len(text))
+    inputs = [] if options.text_bytes == 0 else text.splitlines() if options.lines else [text]
+    inputs += [fuzz_input(draw) for _ in range(options.inputs)]
     with open(os.path.join(options.folder, "inputs"), "wb") as out:
         for each in inputs:
             data = each.encode()
             out.write(struct.pack("<I", len(data)) + data)
-    for name, made in kinds(text[:200000].splitlines(), options.vocabulary):
+    for name, made in kinds(lines, options.vocabulary, options.kinds):
         path = os.path.join(options.folder, name)
-        content = json.loads(made.to_str())
-        if name == "smollm2":  # as files had it before 2024
-            content["model"]["merges"] = [" ".join(each) for each in content["model"]["merges"]]
-        if name == "llama2":  # what its BPE falls back on
-            vocabulary = content["model"]["vocab"]
-            vocabulary.update({"<0x%02X>" % byte: len(vocabulary) + byte for byte in range(256)})
-        with open(path + ".json", "w", encoding="utf-8") as out:
-            json.dump(content, out, ensure_ascii=False, separators=(",", ":"))
+        save(name, made, path + ".json")
         made = Tokenizer.from_file(path + ".json")
         with open(path + ".ids", "wb") as out:
             for begin in range(0, len(inputs), 10000):
@@ -189,6 +355,17 @@ def main():
             for first, second in zip(some[0::2], some[1::2]):
                 each = made.encode(first, second)
                 out.write(struct.pack("<I%di" % (2 * len(each.ids)), len(each.ids), *each.ids, *each.type_ids))
+    for name, how in SENTENCEPIECE.items() if sentencepiece else ():
+        if options.kinds and name not in options.kinds:
+            continue
+        model = trained(lines, options.vocabulary, **how)
+        with open(os.path.join(options.folder, name + ".model"), "wb") as out:
+            out.write(model)
+        made = sentencepiece.SentencePieceProcessor(model_proto=model)
+        with open(os.path.join(options.folder, name + ".ids"), "wb") as out:
+            for ids in made.encode(inputs):
+                decoded = made.decode(ids).encode()
+                out.write(struct.pack("<I%diI" % len(ids), len(ids), *ids, len(decoded)) + decoded)
 
 
 if __name__ == "__main__":

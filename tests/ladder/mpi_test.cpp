@@ -102,6 +102,30 @@ TEST_CASE("sums that are carried between machines climb, too", "[ladder][mpi]") 
   CHECK(std::memcmp(c.data(), e.data(), c.size() * sizeof(c[0])) == 0);
 }
 
+TEST_CASE("sums between the hosts of mpirun have the bits of flat ones", "[ladder][mpi]") {
+  watchdog dog("hosts", 280s);
+  trireme::launch(comm::mpi{}, [](auto&) {});                                             // initialises MPI
+  comm::mpi_world flat(comm::detail::message_engine::on_duplicate(MPI_COMM_WORLD, 60s));  // knows no machines
+  auto world = comm::mpi::borrow(MPI_COMM_WORLD, 60s, false);
+  auto const same = [&]<class T>(T, auto op, std::int64_t count) {
+    std::vector<T> a(static_cast<std::size_t>(count * world.size()));
+    for (std::size_t i = 0; i < a.size(); ++i) a[i] = ladder::value<T>(world.rank(), static_cast<std::int64_t>(i));
+    auto b = a, c = a, d = a;
+    world.all_reduce(a, op);
+    flat.all_reduce(b, op);
+    CHECK(std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+    world.reduce_scatter(c, op);
+    flat.reduce_scatter(d, op);
+    auto const own = static_cast<std::size_t>(count * world.rank());
+    CHECK(std::memcmp(&c[own], &d[own], static_cast<std::size_t>(count) * sizeof(T)) == 0);
+  };
+  for (std::int64_t const count : {1, 1000, 100'003}) {
+    same(float{}, trireme::reduction::sum{}, count);
+    same(double{}, trireme::reduction::mean{}, count);
+    same(trireme::bfloat16{}, trireme::reduction::mean{}, count);
+  }
+}
+
 TEST_CASE("a borrowed communicator is left as it was", "[mpi]") {
   watchdog dog("borrow", 60s);
   trireme::launch(comm::mpi{}, [](auto&) {});  // initialises MPI

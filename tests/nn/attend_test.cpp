@@ -1,11 +1,18 @@
 // Rotary positions and fewer keys than queries, in whole trainings; gradients are tested by random expressions.
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "../formats/scratch.hpp"
 #include "../support/sentence.hpp"
 #include "../support/training.hpp"
 #include "../watchdog.hpp"
 #include "trireme/comm/in_space.hpp"
 #include "trireme/data/in_memory.hpp"
+#include "trireme/data/text_tokens.hpp"
 #include "trireme/nn/latent_attention.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/parallel/context.hpp"
@@ -152,6 +159,61 @@ TEST_CASE("samples of different lengths and packed documents train under every m
   CHECK(sentence_of<config_error>([&] { static_cast<void>(one.on(2, optim::sgd{}, parallel::context{.ways = 2})); }) ==
         "trireme::nn::attend layers.0: a mask by tokens (padding, separator) needs whole samples, and "
         "parallel::context cuts them; leave one of them out");
+}
+
+TEST_CASE("documents that text_tokens has packed see nothing of each other, and train under every mesh as alone",
+          "[nn]") {
+  watchdog dog("documents");
+  scratch dir;
+  // Windows of two documents each, of which the first is written in other letters.
+  auto const packed = [&](char letter) {
+    auto const path = dir / std::string(1, letter);
+    {
+      std::ofstream file(path);
+      for (int window = 0; window < 24; ++window) {
+        for (int i = 0; i < 22; ++i) {
+          if (i == 9) file << "\n\n";
+          file << static_cast<char>((i < 9 ? letter : 'a') + (i * i + 5 * window) % 11);
+        }
+        file << "\n\n";
+      }
+      file << "end";
+    }
+    return data::text_tokens{.path = path, .context = 24, .document_end = "\n\n", .separator = 36}.open(
+        [](std::string_view text) {
+          std::vector<std::int32_t> out;
+          for (auto const each : text) out.push_back(each - 'a');
+          return out;
+        });
+  };
+  toy::training<rotary_model, data::packed_windows> one{{}, packed('a'), {.steps = 5, .batch = 6, .micro_batches = 2}};
+  REQUIRE(one.data.size() == 24);
+  auto const second_documents = [&](char letter) {
+    std::vector<std::int32_t> in(2 * 24), next(2 * 24);
+    packed(letter).read(std::vector<std::int64_t>{3, 4}, in.data(), next.data());
+    CHECK((in[9] == 36 && next[8] == 36 && next[9] == -1 && next[10] == in[11]));
+    comm::self_world world;
+    auto trainer = make_trainer(one.model, world, toy::steady);
+    trainer.initialise(7);
+    auto const logits = trainer.predict(tensor_view<std::int32_t const>(in.data(), {2, 24}));
+    std::vector<float> out;
+    for (std::ptrdiff_t sample = 0; sample < 2; ++sample) {
+      auto const begin = logits.span().begin() + sample * 24 * 37;
+      out.insert(out.end(), begin + 10 * 37, begin + 24 * 37);
+    }
+    return out;
+  };
+  CHECK(second_documents('a') != second_documents('k'));
+  one.model.options = {.tokens = {.separator = 36}};
+  CHECK(second_documents('a') == second_documents('k'));
+  auto const serial = one.alone(toy::steady, precision::fp64{});
+  auto const compare = [&](int ranks, auto const& policy) {
+    INFO(to_string(policy));
+    toy::check_near(one.on(ranks, toy::steady, policy, precision::fp64{}).front(), serial, 1e-10);
+  };
+  compare(2, parallel::data{});
+  compare(2, parallel::zero<3>{});
+  compare(4, parallel::mesh{parallel::pipeline<schedule::zb_h1>{.stages = 2}, parallel::tensor{.ways = 2}});
 }
 
 TEST_CASE("a plan of such a model says what its training takes, and phantom memory is not touched", "[nn]") {

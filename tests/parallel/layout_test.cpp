@@ -65,12 +65,12 @@ TEST_CASE("the pieces of all ranks' slices cover every element of every tensor o
       for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
         for (int rank = 0; rank < ranks; ++rank) {
           auto const n = plan.slice_elements(b);
-          plan.for_each_piece(b, rank * n, n, [&](layout::piece const& piece) {
+          for (auto const piece : plan.pieces(b, rank * n, n)) {
             CHECK(piece.in_bucket - piece.in_entry == plan.at(piece.entry).offset);
             for (std::int64_t i = 0; i < piece.count; ++i) {
               ++covered[static_cast<std::size_t>(piece.entry)][static_cast<std::size_t>(piece.in_entry + i)];
             }
-          });
+          }
         }
       }
       bool once = true;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # test-timeout: 180
-# Two hosts on one machine: their names, the line between them, their end; and the ladder of MPI across the line.
+# Hosts on one machine: their names, the line between them, their end; and the ladder of MPI across the line, where sums
+# are carried from host to host.
 set -u
 run=$TRIREME_SOURCE_DIR/scripts/two-hosts
 "$run" true 2>/tmp/two-hosts.$$ || { echo "skipped: $(cat /tmp/two-hosts.$$)"; rm -f /tmp/two-hosts.$$; exit 77; }
@@ -10,6 +11,10 @@ expect() {  # expect WHAT WANTED GOT
   [[ $3 == $2 ]] || { echo "$1: expected \"$2\", got \"$3\""; failed=1; }
 }
 expect 'host names' 'host-0 host-1' "$("$run" sh -c 'echo $(hostname) $(on-host 1 hostname)')"
+expect 'four host names' 'host-0 host-1 host-2 host-3' \
+  "$("$run" --hosts 4 sh -c 'for host in 0 1 2 3; do on-host $host hostname; done' | xargs)"
+"$run" --hosts 1 true 2>/dev/null
+expect 'exit code of a wrong number of hosts' 2 $?
 expect 'the rate' '*rate 50Mbit*' "$("$run" --rate 50mbit tc qdisc show dev eth0)"
 "$run" sh -c 'exit 7'
 expect 'exit code' 7 $?
@@ -40,6 +45,14 @@ if command -v mpirun >/dev/null && [[ -x $ladder ]]; then
   said=$(timeout 150 "$run" mpirun -n 2 "$ladder" "$rung" 2>&1)
   expect 'exit code of the ladder' 0 $?
   expect 'what the ladder says' '*All tests passed*' "$said"
+  rung='sums between the hosts of mpirun have the bits of flat ones'
+  for shape in '2 4' '3 3'; do
+    read -r hosts ranks <<<"$shape"
+    said=$(timeout 100 "$run" --hosts $hosts \
+      mpirun -n $((hosts * ranks)) --map-by ppr:$ranks:node "$ladder" "$rung" 2>&1)
+    expect "exit code of $hosts hosts of $ranks ranks" 0 $?
+    expect "what $hosts hosts of $ranks ranks say" '*All tests passed*' "$said"
+  done
 else
   echo "the ladder was left out: $ladder was not built"
 fi

@@ -84,14 +84,9 @@ struct crafted {
     comm::self_world world;
     checkpoint::identity own;
     std::vector<float> numbers(12);
-    return sentence_of([&] {
-      checkpoint::load(
-          world, folder.path(), own, {"a", "b", "c", "d"},
-          [&](auto&& take) {
-            take("value/table", parameter_info{"table", {3, 4}}, 0, tensor_view<float>(numbers));
-          },
-          12);
-    });
+    std::vector const pieces{
+        state_piece("value/table", parameter_info{"table", {3, 4}}, 0, tensor_view<float>(numbers))};
+    return sentence_of([&] { checkpoint::load(world, folder.path(), own, {"a", "b", "c", "d"}, pieces, 12); });
   }
 };
 

@@ -111,31 +111,28 @@ TEST_CASE("however tensors are cut into boxes and ranges, every cut reads every 
     launch(comm::threads{.ranks = from.ranks()}, [&](auto& world) {
       std::vector<std::vector<float>> memory;
       checkpoint::identity own;
-      checkpoint::save(world, folder.path(), own, run, {.step = 1}, [&](auto&& piece) {
-        from.for_each_piece(world.rank(), memory, [&](parameter_info const& part, std::int64_t first, auto view) {
-          if (!part.answers) return;
-          for_each_run(part, first, view.size(), [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
-            for (std::int64_t i = 0; i < n; ++i) view[here - first + i] = expected(part, whole + i);
-          });
-          piece("value/" + part.name, part, first, view);
+      std::vector<state_piece> pieces;
+      from.for_each_piece(world.rank(), memory, [&](parameter_info const& part, std::int64_t first, auto view) {
+        if (!part.answers) return;
+        for_each_run(part, first, view.size(), [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
+          for (std::int64_t i = 0; i < n; ++i) view[here - first + i] = expected(part, whole + i);
         });
+        pieces.emplace_back("value/" + part.name, part, first, view);
       });
+      checkpoint::save(world, folder.path(), own, run, {.step = 1}, pieces);
     });
     for (auto const& to : cuts) {
       INFO("from " << from.name << " to " << to.name);
       launch(comm::threads{.ranks = to.ranks()}, [&](auto& world) {
         std::vector<std::vector<float>> memory;
         std::int64_t answered = 0;
-        to.for_each_piece(world.rank(), memory, [&](parameter_info const& part, std::int64_t, auto view) {
+        std::vector<state_piece> pieces;
+        to.for_each_piece(world.rank(), memory, [&](parameter_info const& part, std::int64_t first, auto view) {
           answered += part.answers ? view.size() : 0;
+          pieces.emplace_back("value/" + part.name, part, first, view);
         });
-        auto const take = [&](auto&& piece) {
-          to.for_each_piece(world.rank(), memory, [&](parameter_info const& part, std::int64_t first, auto view) {
-            piece("value/" + part.name, part, first, view);
-          });
-        };
         checkpoint::identity own;
-        checkpoint::load(world, folder.path(), own, run, take, answered);
+        checkpoint::load(world, folder.path(), own, run, pieces, answered);
         to.for_each_piece(world.rank(), memory, [&](parameter_info const& part, std::int64_t first, auto view) {
           for_each_run(part, first, view.size(), [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
             for (std::int64_t i = 0; i < n; ++i) wrong += view[here - first + i] != expected(part, whole + i) ? 1 : 0;
@@ -155,16 +152,16 @@ TEST_CASE("a checkpoint that lacks a part, holds one twice, or a number too many
     scratch folder;
     parameter_info const whole{"table", {3, 4}};
     checkpoint::identity own;
-    checkpoint::save(world, folder.path(), own, run, {.step = 1}, [&](auto&& piece) {
-      for (auto const& range : written) {
-        tensor_view<float> const view(numbers.data(), shape{range.count});
-        piece("value/table", whole, range.first, view);
-      }
-    });
+    std::vector<state_piece> pieces;
+    for (auto const& range : written) {
+      tensor_view<float> const view(numbers.data(), shape{range.count});
+      pieces.emplace_back("value/table", whole, range.first, view);
+    }
+    checkpoint::save(world, folder.path(), own, run, {.step = 1}, pieces);
     auto const part = part_of(whole, 1, {1, 2});
     std::vector<float> out(6);
-    auto const take = [&](auto&& piece) { piece("value/table", part, 0, tensor_view<float>(out)); };
-    return sentence_of([&] { checkpoint::load(world, folder.path(), own, run, take, elements); });
+    std::vector const taken{state_piece("value/table", part, 0, tensor_view<float>(out))};
+    return sentence_of([&] { checkpoint::load(world, folder.path(), own, run, taken, elements); });
   };
   CHECK(loading({{0, 7}, {7, 5}}, 12) == "");
   auto const element = std::string("of this rank's part of \"value/table\" is in ");

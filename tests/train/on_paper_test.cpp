@@ -81,6 +81,16 @@ TEST_CASE("a layer keeps what is published but for masks of dropout, and sends i
   }
 }
 
+TEST_CASE("large sums and gathers among 1024 and 16384 ranks take what is published, to 5 %", "[train]") {
+  for (auto const& it : collectives()) {
+    INFO(it.what << " of " << it.bytes << " bytes among " << it.ranks << " ranks");
+    CHECK(it.seconds.plan > 0);
+    if (it.bytes >= 1 << 20 && (it.what.starts_with("all_g") || it.what.starts_with("reduce")))
+      CHECK(it.seconds.ratio() == Approx(1.0).epsilon(0.05));
+    if (it.what.starts_with("all_reduce") && it.bytes >= 1 << 20) CHECK(it.seconds.ratio() <= 1.01);
+  }
+}
+
 TEST_CASE("a step computes what is published, to 1 %, where tokens attend to earlier ones only", "[train]") {
   CHECK(operations(0.5).ratio() == Approx(1.0).epsilon(0.01));
 }

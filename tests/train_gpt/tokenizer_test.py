@@ -35,8 +35,18 @@ train("bytes", ranks=1)
 for name in ("alone", "bytes"):
     expect("the tokens of this run are" in attempt(name, resume=True, tokenizer=other)[2], name)
 with open("broken.json", "w", encoding="utf-8") as file:
-    file.write('{"model": {"type": "Unigram"}}')
+    file.write('{"model": {"type": "WordLevel"}}')
 expect("is not known" in attempt("broken", tokenizer="broken.json")[2], "a tokenizer of another kind")
 expect(not os.path.exists("runs/broken"), "a run that could not begin has left files")
+
+# A file of sentencepiece does the same.
+pieces = os.path.join(GOLDEN, "pieces_bpe.model")
+if "built without" not in attempt("probe", ranks=1, tokenizer=pieces, steps=0)[2]:
+    whole = train("whole", ranks=1, tokenizer=pieces)
+    expect(whole["held_out_last"] < whole["held_out_first"], repr(whole))
+    train("pieces", ranks=1, tokenizer=pieces, stop_after=4)
+    expect(train("pieces", ranks=1, resume=True)["state_hash"] == whole["state_hash"], "a run in two parts of pieces")
+    for name in ("tokenizer.model", "model/tokenizer.model"):
+        expect(open("runs/pieces/" + name, "rb").read() == open(pieces, "rb").read(), name)
 
 finish(folder)

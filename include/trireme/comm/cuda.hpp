@@ -17,31 +17,12 @@
 
 namespace trireme::comm::detail {
 
-[[nodiscard]] constexpr cuda_element cuda_element_of(dtype type) noexcept {
-  switch (type) {
-    case dtype::f64:
-      return cuda_element::f64;
-    case dtype::f32:
-      return cuda_element::f32;
-    case dtype::bf16:
-      return cuda_element::bf16;
-    case dtype::f16:
-      return cuda_element::f16;
-    case dtype::i64:
-      return cuda_element::i64;
-    case dtype::u64:
-      return cuda_element::u64;
-    case dtype::i32:
-      return cuda_element::i32;
-    case dtype::u32:
-      return cuda_element::u32;
-    case dtype::i8:
-      return cuda_element::i8;
-    case dtype::u8:
-      break;
-  }
-  return cuda_element::u8;
-}
+[[nodiscard]] constexpr cuda_element cuda_element_of(dtype type) noexcept { return static_cast<cuda_element>(type); }
+static_assert(cuda_element_of(dtype::f32) == cuda_element::f32 && cuda_element_of(dtype::f16) == cuda_element::f16 &&
+                  cuda_element_of(dtype::i64) == cuda_element::i64 &&
+                  cuda_element_of(dtype::i32) == cuda_element::i32 &&
+                  cuda_element_of(dtype::u64) == cuda_element::u64 && cuda_element_of(dtype::u8) == cuda_element::u8,
+              "both lists have one order");
 
 [[nodiscard]] constexpr cuda_reduction cuda_reduction_of(reduction_kind op) noexcept {
   if (op == reduction_kind::max) return cuda_reduction::max;

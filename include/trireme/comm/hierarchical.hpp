@@ -42,62 +42,6 @@ template <class Inner, class Outer>
   return text("comm::hierarchical{", to_string(it.inner), ", ", to_string(it.outer), "}");
 }
 
-/// A pending collective of a hierarchical world.
-///
-/// Threads  the rank that started it. It proceeds when this rank tests or waits for any request of the world, or of one
-///          that was split or duplicated from it.
-/// Errors   as the worlds below; the destructor waits and swallows them.
-template <class Hierarchy>
-class hierarchical_request {
- public:
-  hierarchical_request() = default;
-  hierarchical_request(std::shared_ptr<Hierarchy> where, typename Hierarchy::operation& op) noexcept
-      : where_(std::move(where)), op_(&op) {}
-  hierarchical_request(hierarchical_request&& other) noexcept
-      : where_(std::move(other.where_)), op_(std::exchange(other.op_, nullptr)) {}
-  hierarchical_request& operator=(hierarchical_request&& other) noexcept {
-    if (this != &other) {
-      finish();
-      where_ = std::move(other.where_);
-      op_ = std::exchange(other.op_, nullptr);
-    }
-    return *this;
-  }
-  ~hierarchical_request() { finish(); }
-
-  [[nodiscard]] bool test() {
-    if (op_ == nullptr) return true;
-    releaser const guard{*this};
-    where_->advance_family();
-    return op_->finished;
-  }
-  void wait() {
-    if (op_ == nullptr) return;
-    releaser const guard{*this};
-    where_->wait_for(*op_);
-  }
-
- private:
-  /// Gives the operation back if it is finished, whether it succeeded or not.
-  struct releaser {
-    hierarchical_request& request;
-    ~releaser() {
-      if (!request.op_->finished) return;
-      request.where_->release(*std::exchange(request.op_, nullptr));
-      request.where_.reset();
-    }
-  };
-  void finish() noexcept {
-    try {
-      wait();
-    } catch (...) {  // every later call throws it again
-    }
-  }
-
-  std::shared_ptr<Hierarchy> where_;
-  typename Hierarchy::operation* op_ = nullptr;
-};
-
 /// A world of nodes x places, made of a world inside each node and a world between the nodes for each place: rank =
 /// outer.rank() * inner.size() + inner.rank().
 ///
@@ -124,7 +68,9 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
   using hierarchy = detail::hierarchy<Inner, Outer>;
 
  public:
-  using request = hierarchical_request<hierarchy>;
+  /// Proceeds when this rank tests or waits for any request of this world, or of one that was split or duplicated from
+  /// it.
+  using request = engine_request<hierarchy, typename hierarchy::operation>;
   using space = typename space_of<Inner>::type;
   static constexpr std::string_view name = "hierarchical";
   static constexpr bool ordered = false;  // node by node

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "trireme/comm/bootstrap.hpp"
-#include "trireme/comm/detail/process_start.hpp"
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/mpi/engine.hpp"
 #include "trireme/comm/node/setup.hpp"
@@ -140,13 +139,7 @@ auto launch_ranks(mpi const& description, Body& body) {
       if (engine->failed()) detail::mpi_session::instance().abandon();
     }
   } const guard{detail::engine_of(description)};
-  mpi_world world(guard.engine);
-  try {
-    return std::invoke(body, world);
-  } catch (...) {
-    detail::end_with_error(*guard.engine, std::current_exception());
-    throw;
-  }
+  return detail::run_process<mpi_world>(guard.engine, body);
 }
 
 /// How trireme::launch recovers with comm::mpi: as comm::processes if mpirun has not started the ranks; else not.

@@ -14,6 +14,7 @@
 #include "trireme/comm/gathering.hpp"
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/nccl/engine.hpp"
+#include "trireme/comm/process_world.hpp"
 #include "trireme/comm/sum_order.hpp"
 
 namespace trireme::comm {
@@ -52,54 +53,7 @@ struct nccl {
 }
 
 /// A pending collective of comm::nccl. The device carries it out by itself; `test()` and `wait()` notice.
-///
-/// Threads  the rank that started it.   Errors  comm_error as nccl_world; the destructor waits and swallows it.
-class nccl_request {
- public:
-  nccl_request() = default;
-  explicit nccl_request(detail::nccl_operation& op) noexcept : op_(&op), launch_(op.where->shared_launch()) {}
-  nccl_request(nccl_request&& other) noexcept
-      : op_(std::exchange(other.op_, nullptr)), launch_(std::move(other.launch_)) {}
-  nccl_request& operator=(nccl_request&& other) noexcept {
-    if (this != &other) {
-      finish();
-      op_ = std::exchange(other.op_, nullptr);
-      launch_ = std::move(other.launch_);
-    }
-    return *this;
-  }
-  ~nccl_request() { finish(); }
-
-  [[nodiscard]] bool test() {
-    if (op_ == nullptr) return true;
-    try {
-      if (!detail::advance(*op_)) return false;
-    } catch (...) {
-      release();
-      throw;
-    }
-    release();
-    return true;
-  }
-  void wait() {
-    trireme::detail::poll_until([this] { return test(); });
-  }
-
- private:
-  void release() noexcept {
-    detail::release(*std::exchange(op_, nullptr));
-    launch_.reset();
-  }
-  void finish() noexcept {
-    try {
-      wait();
-    } catch (...) {  // every later call throws it again
-    }
-  }
-
-  detail::nccl_operation* op_ = nullptr;
-  std::shared_ptr<detail::nccl_launch> launch_;  // owns the operation
-};
+using nccl_request = engine_request<detail::nccl_communicator, detail::nccl_operation>;
 
 /// One rank of comm::nccl: every collective on CUDA memory, on a stream of its own.
 ///
@@ -153,8 +107,8 @@ class nccl_world : public collectives<nccl_world> {
     return (std::same_as<Space, cuda> || std::same_as<Space, host>)&&op != reduction_kind::pairwise &&
            op != reduction_kind::own;
   }
-  void run(command const& it) { request(detail::begin(at_, it)).wait(); }
-  [[nodiscard]] request start(command const& it) { return request(detail::begin(at_, it)); }
+  void run(command const& it) { start(it).wait(); }
+  [[nodiscard]] request start(command const& it) { return {at_, detail::begin(at_, it)}; }
 
   /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
   [[nodiscard]] nccl_world split(int color, int key) {

@@ -15,20 +15,22 @@
 
 namespace trireme::comm {
 
-/// A pending collective of ranks that are processes, or threads. Of a process it proceeds by itself, and `test()` and
-/// `wait()` help. Of a thread it proceeds only in these two, and in any blocking collective of the same rank.
+/// A pending collective, which an engine carries out: it proceeds as the world that started it says, and in `test()`
+/// and `wait()`.
 ///
 /// Threads  the rank that started it.
 /// Errors   comm_error as the world that started it. The destructor waits and swallows it. While an exception unwinds
-///          the stack it waits at most a tenth of the deadline, and then fails the launch.
-class process_request {
+///          the stack it waits at most a tenth of the deadline, and then fails the launch, if the engine can.
+///
+/// @tparam Engine  test(op), wait(op), and release(op) once the operation has finished or failed.
+template <class Engine, class Operation>
+class engine_request {
  public:
-  process_request() = default;
-  process_request(std::shared_ptr<detail::process_engine> engine, detail::process_operation& op) noexcept
-      : engine_(std::move(engine)), op_(&op) {}
-  process_request(process_request&& other) noexcept
+  engine_request() = default;
+  engine_request(std::shared_ptr<Engine> engine, Operation& op) noexcept : engine_(std::move(engine)), op_(&op) {}
+  engine_request(engine_request&& other) noexcept
       : engine_(std::move(other.engine_)), op_(std::exchange(other.op_, nullptr)) {}
-  process_request& operator=(process_request&& other) noexcept {
+  engine_request& operator=(engine_request&& other) noexcept {
     if (this != &other) {
       finish();
       engine_ = std::move(other.engine_);
@@ -36,7 +38,7 @@ class process_request {
     }
     return *this;
   }
-  ~process_request() { finish(); }
+  ~engine_request() { finish(); }
 
   [[nodiscard]] bool test() {
     if (op_ == nullptr) return true;
@@ -67,7 +69,8 @@ class process_request {
   }
   void finish() noexcept {
     try {
-      if (op_ != nullptr && std::uncaught_exceptions() > 0) expect_soon();
+      if constexpr (requires { engine_->abandon(std::string()); })
+        if (op_ != nullptr && std::uncaught_exceptions() > 0) expect_soon();
       wait();
     } catch (...) {  // every later call throws it again
     }
@@ -85,8 +88,46 @@ class process_request {
     }
   }
 
+  std::shared_ptr<Engine> engine_;
+  Operation* op_ = nullptr;
+};
+
+using process_request = engine_request<detail::process_engine, detail::process_operation>;
+
+/// What worlds of threads and of processes have in common: their engine.
+template <class Derived>
+class engine_world : public collectives<Derived> {
+ public:
+  using request = process_request;
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return engine_->deadline(); }
+
+  void run(command const& it) { engine_->run(it); }
+  [[nodiscard]] request start(command const& it) { return {engine_, engine_->start(it)}; }
+
+  /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
+  [[nodiscard]] Derived split(int color, int key) {
+    detail::expect_color(engine_world::who, color);
+    return Derived(engine_->split(color, key));
+  }
+  /// The same ranks again, whose calls are counted and ordered apart from this one's.
+  [[nodiscard]] Derived duplicate() { return duplicate(deadline()); }
+  [[nodiscard]] Derived duplicate(std::chrono::milliseconds deadline) { return Derived(engine_->duplicate(deadline)); }
+
+  /// Tells the other ranks that this one ends with an error, which ends their waits.
+  void abandon(std::string const& sentence) noexcept { engine_->abandon(sentence); }
+
+ protected:
+  explicit engine_world(std::shared_ptr<detail::process_engine> engine) noexcept
+      : engine_(std::move(engine)), rank_(engine_->rank()), size_(engine_->size()) {}
+
   std::shared_ptr<detail::process_engine> engine_;
-  detail::process_operation* op_ = nullptr;
+
+ private:
+  int rank_;
+  int size_;
 };
 
 /// One rank that is a process: of comm::mpi or comm::processes, as Description says.
@@ -104,34 +145,17 @@ class process_request {
 /// Errors   comm_error if a rank is late past the deadline, has died, or announces its failure; it names the rank and
 ///          the operation. After an error every communicator of the launch only throws.
 template <class Description>
-class process_world : public collectives<process_world<Description>> {
+class process_world : public engine_world<process_world<Description>> {
  public:
-  using request = process_request;
   static constexpr std::string_view name = Description::name;
   static constexpr bool progresses = true;  // a request travels while its rank computes
 
-  explicit process_world(std::shared_ptr<detail::process_engine> engine) noexcept : engine_(std::move(engine)) {}
-
-  [[nodiscard]] int rank() const noexcept { return engine_->rank(); }
-  [[nodiscard]] int size() const noexcept { return engine_->size(); }
-  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return engine_->deadline(); }
+  explicit process_world(std::shared_ptr<detail::process_engine> engine) noexcept
+      : engine_world<process_world>(std::move(engine)) {}
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
     return std::same_as<Space, host> || std::same_as<Space, phantom>;
-  }
-  void run(command const& it) { engine_->run(it); }
-  [[nodiscard]] request start(command const& it) { return {engine_, engine_->start(it)}; }
-
-  /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
-  [[nodiscard]] process_world split(int color, int key) {
-    detail::expect_color(process_world::who, color);
-    return process_world(engine_->split(color, key));
-  }
-  /// The same ranks again, whose calls are counted and ordered apart from this one's.
-  [[nodiscard]] process_world duplicate() { return duplicate(deadline()); }
-  [[nodiscard]] process_world duplicate(std::chrono::milliseconds deadline) {
-    return process_world(engine_->duplicate(deadline));
   }
 
   /// Uninitialised memory for messages: the other ranks of this machine reach it directly. Local; may outlive the
@@ -139,20 +163,14 @@ class process_world : public collectives<process_world<Description>> {
   template <element T>
   [[nodiscard]] tensor<T> allocate(shape extents) {
     auto const bytes = static_cast<std::size_t>(extents.size()) * sizeof(T);
-    void* const block = bytes == 0 ? nullptr : engine_->allocate(bytes);
+    void* const block = bytes == 0 ? nullptr : this->engine_->allocate(bytes);
     if (block == nullptr) return tensor<T>(extents);
-    std::shared_ptr<void> owner(block, [engine = engine_, bytes](void* it) { engine->deallocate(it, bytes); });
+    std::shared_ptr<void> owner(block, [engine = this->engine_, bytes](void* it) { engine->deallocate(it, bytes); });
     return tensor<T>(tensor_view<T>(static_cast<T*>(block), extents), std::move(owner));
   }
 
   /// Before threads of this process start that have duplicates of this world, one each.
-  void expect_several_callers() { engine_->expect_several_callers(); }
-
-  /// Tells the other ranks that this one ends with an error, which ends their waits.
-  void abandon(std::string const& sentence) noexcept { engine_->abandon(sentence); }
-
- private:
-  std::shared_ptr<detail::process_engine> engine_;
+  void expect_several_callers() { this->engine_->expect_several_callers(); }
 };
 
 }  // namespace trireme::comm

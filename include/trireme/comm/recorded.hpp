@@ -10,7 +10,6 @@
 
 #include "trireme/comm/decorate.hpp"
 #include "trireme/comm/detail/flight_log.hpp"
-#include "trireme/comm/detail/flight_signals.hpp"
 
 namespace trireme::comm {
 

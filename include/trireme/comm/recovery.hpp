@@ -58,36 +58,28 @@ inline void check(recovery const& how, int ranks) {
 
 }  // namespace detail
 
-/// How trireme::launch recovers with comm::self.
-template <class Body>
-auto recover_ranks(self const& description, recovery const& how, Body& body) {
-  detail::check(how, 1);
-  for (int attempt = 0;; ++attempt) {
-    auto once = [&](self_world& world) { return std::invoke(body, world, attempt); };
-    try {
-      return launch_ranks(description, once);
-    } catch (...) {
-      auto const failure = std::current_exception();
-      if (attempt == how.attempts || !detail::may_recover(failure)) throw;
-      if (how.on_failure) how.on_failure({attempt + 1, 0, 1, detail::sentence_of(failure)});
-    }
+/// How trireme::launch recovers in this process, with comm::self and comm::threads: an exception on one rank ends the
+/// attempt on all of them.
+template <class Description, class Body>
+requires std::same_as<Description, self> || std::same_as<Description, threads>
+auto recover_ranks(Description description, recovery const& how, Body& body) {
+  constexpr bool has_ranks = std::same_as<Description, threads>;
+  int ranks = 1;
+  if constexpr (has_ranks) {
+    detail::check(description);
+    ranks = description.ranks;
   }
-}
-
-/// How trireme::launch recovers with comm::threads: an exception on one rank ends the attempt on all of them.
-template <class Body>
-auto recover_ranks(threads description, recovery const& how, Body& body) {
-  detail::check(description);
-  detail::check(how, description.ranks);
+  detail::check(how, ranks);
   for (int attempt = 0;; ++attempt) {
-    auto once = [&](threads_world& world) { return std::invoke(body, world, attempt); };
+    auto once = [&](auto& world) { return std::invoke(body, world, attempt); };
     try {
       return launch_ranks(description, once);
     } catch (...) {
       auto const failure = std::current_exception();
       if (attempt == how.attempts || !detail::may_recover(failure)) throw;
-      if (how.min_ranks > 0) description.ranks = std::max(how.min_ranks, description.ranks - 1);
-      if (how.on_failure) how.on_failure({attempt + 1, 0, description.ranks, detail::sentence_of(failure)});
+      if constexpr (has_ranks)
+        if (how.min_ranks > 0) description.ranks = ranks = std::max(how.min_ranks, ranks - 1);
+      if (how.on_failure) how.on_failure({attempt + 1, 0, ranks, detail::sentence_of(failure)});
     }
   }
 }

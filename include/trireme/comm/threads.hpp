@@ -55,26 +55,18 @@ struct threads {
 /// Errors   comm_error if a rank fails, is late past the deadline, or has returned; it names that rank by its rank in
 ///          the launch. After an error every communicator of the launch only throws. config_error for sizes that cannot
 ///          be cut.
-class threads_world : public collectives<threads_world> {
+class threads_world : public engine_world<threads_world> {
  public:
-  using request = process_request;
   static constexpr std::string_view name = "threads";
 
   explicit threads_world(std::shared_ptr<detail::process_engine> engine) noexcept
-      : engine_(std::move(engine)), rank_(engine_->rank()), size_(engine_->size()) {}
-
-  [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return engine_->deadline(); }
+      : engine_world<threads_world>(std::move(engine)) {}
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind op) noexcept {
     return requires { &space_kernels<Space>::copy; }
     &&detail::can_combine<Space>(op);
   }
-
-  void run(command const& it) { engine_->run(it); }
-  [[nodiscard]] request start(command const& it) { return {engine_, engine_->start(it)}; }
 
   /// The views that all ranks passed, in rank order. They may differ in shape. Allocates the vector.
   template <class T, class Space>
@@ -93,25 +85,6 @@ class threads_world : public collectives<threads_world> {
   [[nodiscard]] tensor<T> allocate(shape extents) const {
     return tensor<T>(extents);
   }
-
-  /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
-  [[nodiscard]] threads_world split(int color, int key) {
-    detail::expect_color(who, color);
-    return threads_world(engine_->split(color, key));
-  }
-  /// The same ranks again, whose calls are counted and ordered apart from this one's.
-  [[nodiscard]] threads_world duplicate() { return duplicate(deadline()); }
-  [[nodiscard]] threads_world duplicate(std::chrono::milliseconds deadline) {
-    return threads_world(engine_->duplicate(deadline));
-  }
-
-  /// Tells the other ranks that this one ends with an error, which ends their waits.
-  void abandon(std::string const& sentence) noexcept { engine_->abandon(sentence); }
-
- private:
-  std::shared_ptr<detail::process_engine> engine_;
-  int rank_;
-  int size_;
 };
 
 namespace detail {

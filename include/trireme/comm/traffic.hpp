@@ -88,6 +88,8 @@ inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
   return it.of().into != cut::parts && static_cast<std::size_t>(it.largest()) * it.element_bytes <= dealt_bytes;
 }
 
+}  // namespace detail
+
 /// How many latencies of a network a rank waits in a command, one after the other, as comm::mpi carries it between
 /// machines: its rounds, and as many again to gather the results of an all_reduce or reduce of middle size. Large
 /// values travel beside the rounds, one message for each move; carried sums and MPI's own collectives are counted so,
@@ -97,9 +99,11 @@ inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
   if (it.what.kind == collective::exchange) return it.messages > 0 ? 1 : 0;
   auto const rounds = rounds_among(size);
   geometry const where{it.what, it.element_bytes, size, it.counts};
-  if (!where.of().moves[0].folds || where.of().into != cut::lines || gathers_terms(where)) return rounds;
-  return deals_blocks(where) ? 2 * rounds : std::max(rounds, 2);
+  if (!where.of().moves[0].folds || where.of().into != cut::lines || detail::gathers_terms(where)) return rounds;
+  return detail::deals_blocks(where) ? 2 * rounds : std::max(rounds, 2);
 }
+
+namespace detail {
 
 [[nodiscard]] inline std::uint32_t messages_of(command const& it, int size) noexcept {
   if (it.bytes == 0) return 0;

@@ -20,6 +20,7 @@
 #include "trireme/formats/detail/tokenizer_unicode.hpp"
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/json.hpp"
+#include "trireme/formats/token_stream.hpp"
 
 namespace trireme::formats {
 
@@ -45,13 +46,15 @@ using word_memory = detail::word_cache;
 /// A tokenizer in Hugging Face's file tokenizer.json: texts to the numbers of tokens, and back.
 ///
 /// Known are byte pair encoding (of bytes, as in GPT-2, Llama 3, Qwen 2 and SmolLM2, or of characters with bytes to
-/// fall back on) and BERT's word pieces, each with what belongs to it:
+/// fall back on, as in Llama 2 and Mistral), BERT's word pieces and sentencepiece's unigrams (T5, ALBERT, XLM-R), each
+/// with what belongs to it:
 ///
-///     normalizers      NFC NFD NFKC NFKD Lowercase StripAccents BertNormalizer Prepend Replace (of a string) Sequence
-///     pre-tokenizers   ByteLevel, Split by the expressions of GPT-2, Llama 3 and Qwen 2, Digits, BertPreTokenizer,
-///                      Sequence
+///     normalizers      NFC NFD NFKC NFKD Lowercase StripAccents BertNormalizer Nmt Precompiled Prepend Strip
+///                      Replace (of a string, or of spaces in a row) Sequence
+///     pre-tokenizers   ByteLevel, Split by a string or the expressions of GPT-2, Llama 3 and Qwen 2, Digits,
+///                      BertPreTokenizer, WhitespaceSplit, Metaspace, Sequence
 ///     post-processors  TemplateProcessing ByteLevel BertProcessing RobertaProcessing Sequence
-///     decoders         ByteLevel WordPiece ByteFallback Fuse Replace (of a string) Strip Sequence
+///     decoders         ByteLevel WordPiece ByteFallback Fuse Metaspace Replace (of a string) Strip Sequence
 ///
 /// and added tokens. A file that asks for anything else is refused with a sentence that names it: no text is ever
 /// encoded in a way that is nearly right. What the file says of truncation and padding is left to the caller.
@@ -60,11 +63,12 @@ using word_memory = detail::word_cache;
 /// thousand,
 ///          named since 2002) may be split otherwise than there.
 /// Numerics the same numbers as the package tokenizers; a test compares them.
+///          Where two ways to cut a word have the same score, a Unigram may give its tokens in another order.
 /// Bytes    about 200 for each token of the vocabulary, and 24 to 48 a merge; encode() keeps the words that it has
 ///          seen while it runs (word_memory). A file may have 256 MiB.
 /// Threads  const; any number of callers.
 /// Errors   read() throws io_error, parse() format_error (path, byte, reason); encode() throws format_error if a text
-///          is not UTF-8.
+///          is not UTF-8, config_error if it has what no token stands for and the file names none for the unknown.
 class tokenizer {
  public:
   [[nodiscard]] static tokenizer read(std::string const& path, file_system& files = real_files()) {
@@ -140,41 +144,34 @@ class tokenizer {
   detail::added_tokens before_normalizer_, behind_normalizer_;
   std::vector<detail::normal_step> normalizer_;
   std::vector<detail::split_step> splits_;
-  std::variant<detail::byte_pairs, detail::word_pieces> model_;
+  std::variant<detail::byte_pairs, detail::word_pieces, detail::unigram> model_;
   std::vector<detail::template_part> single_ = first_only(), pair_ = both();
   std::vector<detail::decode_step> decoder_;
 };
 
-/// The text of tokens that arrive one by one, as somebody who writes has them: a character whose bytes are spread over
-/// several tokens appears with the last of them.
-///
-/// Bytes    the tokens since the last two pieces that were complete.
-/// Threads  one caller; the tokenizer must outlive it.
-class token_stream {
- public:
-  explicit token_stream(tokenizer const& from) : from_(&from) {}
-
-  /// What is new in the text, maybe nothing.
-  [[nodiscard]] std::string add(std::int32_t id) {
-    ids_.push_back(id);
-    auto whole = from_->decode(ids_);
-    // Tokens that were complete are decoded again, because what comes first in a text may look otherwise.
-    if (whole.size() <= shown_.size() || whole.ends_with("\xef\xbf\xbd")) return {};
-    auto fresh = whole.substr(shown_.size());
-    ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(complete_));
-    complete_ = ids_.size();
-    shown_ = from_->decode(ids_);
-    return fresh;
-  }
-
- private:
-  tokenizer const* from_;
-  std::vector<std::int32_t> ids_;  // [0, complete_) were shown before
-  std::size_t complete_ = 0;
-  std::string shown_;  // the text of those
-};
-
 namespace detail {
+
+/// The bytes that a text in base64 stands for, or nothing if it is none.
+[[nodiscard]] inline std::optional<std::string> of_base64(std::string_view text) {
+  static constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  if (text.size() % 4 != 0) return std::nullopt;
+  auto const filled = text.find('=');
+  if (filled != std::string_view::npos &&
+      (text.size() - filled > 2 || text.find_first_not_of('=', filled) != text.npos))
+    return std::nullopt;
+  std::string out;
+  std::uint32_t bits = 0, count = 0;
+  for (auto const letter : text.substr(0, filled)) {
+    auto const value = digits.find(letter);
+    if (value == std::string_view::npos) return std::nullopt;
+    bits = bits << 6 | static_cast<std::uint32_t>(value);
+    count += 6;
+    if (count < 8) continue;
+    count -= 8;
+    out += static_cast<char>(static_cast<unsigned char>(bits >> count & 0xff));
+  }
+  return out;
+}
 
 /// Makes a tokenizer of a file's content.
 class tokenizer_reader {
@@ -194,6 +191,7 @@ class tokenizer_reader {
 
  private:
   static constexpr std::size_t most_steps = 16;
+  static constexpr std::string_view space_mark = "\xe2\x96\x81";  // U+2581
   static constexpr std::int64_t end_of_ids = std::int64_t{1} << 24;
 
   /// The member, unless it is missing or null.
@@ -239,9 +237,30 @@ class tokenizer_reader {
 
   void read_model(json::value const& model) {
     auto const& kind = kind_of(model);
+    if (kind == "Unigram") return read_unigram(model);
     if (kind != "BPE" && kind != "WordPiece") refuse(model, "a model of type");
     read_vocabulary(model.at("vocab"));
     kind == "BPE" ? read_byte_pairs(model) : read_word_pieces(model);
+  }
+  void read_unigram(json::value const& model) {
+    unigram pieces;
+    std::int32_t id = 0;
+    for (auto const& entry : model.at("vocab").as_array()) {
+      auto const& both = entry.as_array();
+      if (both.size() != 2) entry.fail("expected a token and its score");
+      auto const& token = both[0].as_string();
+      if (!out_.tokens_.add(token, id++)) entry.fail(text("the token \"", token, "\" is there twice"));
+      pieces.add(token, both[1].as_double());
+    }
+    pieces.byte_fallback = flag(model, "byte_fallback");
+    for (auto const* const key : {"alpha", "nbest_size"}) {
+      if (auto const* const drawn = given(model, key)) drawn->fail("a Unigram that draws tokens at random is not read");
+    }
+    if (auto const* const unknown = given(model, "unk_id")) {
+      pieces.unknown = id_in(*unknown);
+      if (pieces.unknown >= id) unknown->fail(text("the vocabulary has only ", id, " tokens"));
+    }
+    out_.model_ = std::move(pieces);
   }
   void read_byte_pairs(json::value const& model) {
     byte_pairs pairs;
@@ -279,6 +298,10 @@ class tokenizer_reader {
     if (one == no_token || two == no_token || made == no_token)
       merge.fail(text("the vocabulary has not got all of \"", left, "\", \"", right, "\" and \"", left + right, "\""));
     into.add(one, two, {rank, made});
+    auto const whole = left + right;
+    for (auto at = whole.find(space_mark, 1); at != whole.npos; at = whole.find(space_mark, at + 1)) {
+      if (!whole.substr(0, at).ends_with(space_mark)) merges_words_ = true;
+    }
   }
   void read_word_pieces(json::value const& model) {
     word_pieces pieces;
@@ -332,10 +355,26 @@ class tokenizer_reader {
       } else if (kind == "Prepend") {
         add.how = rule::put_first;
         add.to = step.at("prepend").as_string();
+      } else if (kind == "Nmt") {
+        add.how = rule::nmt;
+      } else if (kind == "Strip") {
+        add.how = rule::strip;
+        add.left = flag(step, "strip_left", true);
+        add.right = flag(step, "strip_right", true);
       } else if (kind == "Replace") {
         add.how = rule::replace;
-        add.from = string_pattern(step);
+        auto const* const expression = step.at("pattern").find("Regex");
+        if (expression != nullptr && expression->as_string() == " {2,}") {
+          add.how = rule::join_spaces;
+        } else {
+          add.from = string_pattern(step);
+        }
         add.to = step.at("content").as_string();
+      } else if (kind == "Precompiled") {
+        add.how = rule::characters;
+        auto const& map = step.at("precompiled_charsmap");
+        if (auto const bytes = of_base64(map.as_string())) add.map = character_map::parse(*bytes);
+        if (add.map == nullptr) map.fail("this is not a map of characters as sentencepiece writes it, in base64");
       } else {
         refuse(step, "a normalizer of type");
       }
@@ -361,16 +400,56 @@ class tokenizer_reader {
         add.how = flag(step, "use_regex", true) ? rule::gpt2 : rule::whole;
         add.space_first = flag(step, "add_prefix_space", true);
       } else if (kind == "Split") {
-        add.how = known_expression(step);
+        if (auto const* const string = step.at("pattern").find("String")) {
+          by_string(step, *string, add);
+        } else {
+          add.how = known_expression(step);
+        }
       } else if (kind == "Digits") {
         add.how = flag(step, "individual_digits") ? rule::each_digit : rule::digits;
       } else if (kind == "BertPreTokenizer") {
         add.how = rule::bert;
+      } else if (kind == "WhitespaceSplit") {
+        add.how = rule::spaces;
+      } else if (kind == "Metaspace") {
+        add.how = rule::marks;
+        add.mark = mark_of(step);
+        add.mark_first = mark_first(step);
+        add.cut_before = flag(step, "split", true);
       } else {
         refuse(step, "a pre-tokenizer of type");
       }
       out_.splits_.push_back(add);
     });
+  }
+  static void by_string(json::value const& step, json::value const& string, split_step& add) {
+    auto const& behaviour = step.at("behavior").as_string();
+    add.how = split_step::rule::string;
+    add.mark = string.as_string();
+    add.cut_before = behaviour == "Isolated" || behaviour == "MergedWithNext";
+    add.cut_behind = behaviour == "Isolated" || behaviour == "MergedWithPrevious";
+    if (add.mark.empty()) string.fail("a Split by nothing");
+    if (!(add.cut_before || add.cut_behind) || flag(step, "invert"))
+      step.fail("of a Split by a string the behaviors Isolated, MergedWithPrevious and MergedWithNext are read");
+  }
+  /// Of a Metaspace.
+  static std::string const& mark_of(json::value const& step) {
+    auto const& mark = step.at("replacement");
+    if (unicode::character_at(mark.as_string(), 0).bytes != mark.as_string().size() || mark.as_string().empty())
+      mark.fail("a replacement is one character");
+    return mark.as_string();
+  }
+  static split_step::put mark_first(json::value const& step) {
+    using put = split_step::put;
+    auto const* const scheme = given(step, "prepend_scheme");
+    if (!flag(step, "add_prefix_space", true)) {  // as files had it before 2024
+      if (scheme != nullptr && scheme->as_string() != "never") scheme->fail("add_prefix_space says otherwise");
+      return put::never;
+    }
+    if (scheme == nullptr || scheme->as_string() == "always") return put::always;
+    if (scheme->as_string() == "first") return put::at_start;
+    if (scheme->as_string() != "never") scheme->fail("a prepend_scheme is always, first or never");
+    return put::never;
   }
   static split_step::rule known_expression(json::value const& step) {
     using rule = split_step::rule;
@@ -385,7 +464,7 @@ class tokenizer_reader {
     }};
     auto const& pattern = step.at("pattern");
     auto const* const expression = pattern.find("Regex");
-    if (expression == nullptr) pattern.fail("a Split by a string is not read");
+    if (expression == nullptr) pattern.fail("a pattern is a String or a Regex");
     auto const* const found =
         std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.first == expression->as_string(); });
     if (found == all.end()) {
@@ -475,6 +554,10 @@ class tokenizer_reader {
         add.how = rule::byte_fallback;
       } else if (kind == "Fuse") {
         add.how = rule::fuse;
+      } else if (kind == "Metaspace") {
+        add.how = rule::marks;
+        add.from = mark_of(step);
+        add.drop_first = mark_first(step) != split_step::put::never;
       } else if (kind == "Replace") {
         add.how = rule::replace;
         add.from = string_pattern(step);
@@ -496,9 +579,19 @@ class tokenizer_reader {
     if (auto* const pairs = std::get_if<byte_pairs>(&out_.model_)) {
       pairs->byte_level = byte_level_;
       pairs->prepare(out_.tokens_);
+      // Where no merge reaches from a letter to the mark of a space behind it, words are encoded one by one: each may
+      // be one that was seen before. The numbers are the same.
+      if (!byte_level_ && !merges_words_ && !pairs->whole_words_first && out_.tokens_.id_of(space_mark) != no_token) {
+        out_.splits_.push_back({.how = split_step::rule::before_marks, .mark = std::string(space_mark)});
+      }
     } else if (byte_level_) {
       file_.at("pre_tokenizer").fail("ByteLevel goes with a BPE");
     }
+    auto const at_start = [](auto const& step) { return step.mark_first == split_step::put::at_start; };
+    auto const drops = [](auto const& step) { return step.may_drop_the_first(); };
+    if (std::any_of(out_.splits_.begin(), out_.splits_.end(), at_start) &&
+        std::any_of(out_.normalizer_.begin(), out_.normalizer_.end(), drops))
+      file_.at("normalizer").fail("with prepend_scheme first, no normalizer is read that may drop a text's beginning");
     // Those that are looked for behind the normalizer are changed by it first.
     for (std::size_t i = 0; i < added_.size(); ++i) {
       auto& token = added_[i];
@@ -515,7 +608,7 @@ class tokenizer_reader {
   tokenizer out_;
   std::vector<added_tokens::entry> added_;
   std::vector<bool> normalised_;
-  bool byte_level_ = false;
+  bool byte_level_ = false, merges_words_ = false;
 };
 
 }  // namespace detail
@@ -544,12 +637,18 @@ inline std::vector<std::int32_t> tokenizer::words_of(std::string_view text, word
           known.add(letters, std::span(out).subspan(before));
         };
         auto const id = [&](std::int32_t added) { out.push_back(added); };
-        auto const piece = [&](std::string_view letters) { detail::split(splits_, letters, word); };
         auto const unchanged = [&](std::string_view letters) {
-          if (normalizer_.empty()) return behind_normalizer_.split(letters, piece, id);
-          std::string changed(letters);
-          for (auto const& step : normalizer_) changed = step(std::move(changed));
-          behind_normalizer_.split(changed, piece, id);
+          auto const begins = letters.data() == text.data();
+          std::string changed;
+          if (!normalizer_.empty()) {
+            changed = letters;
+            for (auto const& step : normalizer_) changed = step(std::move(changed));
+            letters = changed;
+          }
+          auto const piece = [&](std::string_view part) {
+            detail::split(splits_, part, begins && part.data() == letters.data(), word);
+          };
+          behind_normalizer_.split(letters, piece, id);
         };
         before_normalizer_.split(text, unchanged, id);
       },

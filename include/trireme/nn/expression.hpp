@@ -8,11 +8,11 @@
 #include <numeric>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "trireme/core/pack.hpp"
 #include "trireme/nn/detail/chain_node.hpp"
 #include "trireme/nn/node.hpp"
 
@@ -23,7 +23,7 @@ namespace trireme::nn {
 /// Layers one after the other.
 template <class... L>
 struct chain_of {
-  std::tuple<L...> layers;
+  pack<L...> layers;
   friend bool operator==(chain_of const&, chain_of const&) = default;
 };
 /// A layer with a name, which its parameters' names begin with.
@@ -331,7 +331,8 @@ struct node_of {
 /// Appends the nodes of a description: of a chain one for each layer, else a single one.
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
-  out.push_back(std::make_unique<typename node_of<Env, L>::type>(layer));
+  // Not make_unique: a type of pointer for each type of node would take the compiler longer than the node.
+  out.push_back(node_pointer<Env>(new typename node_of<Env, L>::type(layer)));
 }
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer);
@@ -339,7 +340,7 @@ template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, repeat_of<L> const& layers);
 template <class Env, class... L>
 void append_nodes(std::vector<node_pointer<Env>>& out, chain_of<L...> const& chain) {
-  std::apply([&](auto const&... each) { (append_nodes<Env>(out, each), ...); }, chain.layers);
+  chain.layers.each([&](auto const& each) { append_nodes<Env>(out, each); });
 }
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, repeat_of<L> const& layers) {
@@ -511,7 +512,7 @@ class beside_node final : public branching_node<Env> {
 
   template <class... L>
   explicit beside_node(beside_of<L...> const& what) : beside_node() {
-    std::apply([&](auto const&... each) { (branches_.emplace_back(nodes_of<Env>(each)), ...); }, what.branches.layers);
+    what.branches.layers.each([&](auto const& each) { branches_.emplace_back(nodes_of<Env>(each)); });
   }
   explicit beside_node(std::vector<std::vector<node_pointer<Env>>> branches) : beside_node() {
     for (auto& each : branches) branches_.emplace_back(std::move(each));

@@ -384,7 +384,7 @@ class basic_exchange {
     protocol_.update();
     for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = owned_range(b);
-      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+      for (auto const piece : layout_.pieces(b, first, count)) {
         update_segment<Env> segment;
         segment.value = master_of(b, piece);
         segment.gradient = {gradient_terms_of(b, piece), 1.0};
@@ -392,7 +392,7 @@ class basic_exchange {
         segment.info = &layout_.at(piece.entry).info;
         segment.decays = segment.info->decays;
         f(b, piece, segment);
-      });
+      }
     }
   }
 
@@ -406,10 +406,10 @@ class basic_exchange {
   void refresh_parameters() {
     for (int b = 0; b < bucket_count(); ++b) {  // gradients may have no memory now
       auto const [first, count] = owned_range(b);
-      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+      for (auto const piece : layout_.pieces(b, first, count)) {
         for (auto const& output : outputs_.of(b, piece))
           kernels::copy(output, tensor_view<master_element const, space>(master_of(b, piece)));
-      });
+      }
     }
     publish_first(bucket_count());
   }
@@ -482,10 +482,10 @@ class basic_exchange {
     for (int b = 0; b < bucket_count(); ++b) {
       trireme::tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
       auto const [first, count] = accounted_range(b);
-      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+      for (auto const piece : layout_.pieces(b, first, count)) {
         kernels::copy(whole.view().flat(piece.in_bucket, piece.count),
                       tensor_view<master_element const, space>(master_of(b, piece)));
-      });
+      }
       world_.all_gather(whole.view());
       for (int const e : layout_.buckets()[static_cast<std::size_t>(b)].entries) {
         auto const& entry = layout_.at(e);
@@ -506,9 +506,9 @@ class basic_exchange {
     if constexpr (shards_parameters) {
       for (int b = 0; b < bucket_count(); ++b) {
         auto const [first, count] = accounted_range(b);
-        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        for (auto const piece : layout_.pieces(b, first, count)) {
           add(layout_.at(piece.entry), piece.in_entry, values_.kept(b, piece));
-        });
+        }
       }
       world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
     } else {
@@ -521,11 +521,11 @@ class basic_exchange {
     if (entry.frozen) return true;
     auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : interval{entry.offset, entry.size()};
     bool finite = true;
-    layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
-      if (&layout_.at(piece.entry) != &entry) return;
+    for (auto const piece : layout_.pieces(entry.bucket, first, count)) {
+      if (&layout_.at(piece.entry) != &entry) continue;
       finite = finite && kernels::finite(tensor_view<gradient_element const, space>(
                              gradients_.reduced(entry.bucket, piece.in_bucket, piece.count)));
-    });
+    }
     return finite;
   }
   /// What has been allocated for this rank so far.
@@ -587,9 +587,9 @@ class basic_exchange {
   void for_each_state_piece(state_scope scope, int bucket, F&& f, bool of_rank = false) const {
     bool const kept = scope == state_scope::kept;
     auto const [first, count] = kept ? owned_range(bucket) : accounted_range(bucket);
-    layout_.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+    for (auto const piece : layout_.pieces(bucket, first, count)) {
       if (kept || of_rank || layout_.at(piece.entry).info.answers) f(piece);
-    });
+    }
   }
   /// Compressors forget what they keep: as before the first step.
   void forget_compression() { gradients_.forget_state(); }
@@ -676,12 +676,12 @@ class basic_exchange {
     if constexpr (!shards_parameters) kernels::copy(parameter_values(entry), whole);
     if constexpr (!keeps_master && !shards_parameters) return;
     auto const [first, count] = owned_range(entry.bucket);
-    layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
-      if (&layout_.at(piece.entry) != &entry) return;
+    for (auto const piece : layout_.pieces(entry.bucket, first, count)) {
+      if (&layout_.at(piece.entry) != &entry) continue;
       auto const part = whole.flat(piece.in_entry, piece.count);
       if constexpr (keeps_master) kernels::copy(master_of(entry.bucket, piece), part);
       if constexpr (shards_parameters) kernels::copy(values_.kept(entry.bucket, piece), part);
-    });
+    }
   }
 
   void publish_first(int buckets) {
@@ -736,9 +736,9 @@ class basic_exchange {
   void add_squares(exact_sum& squares) {
     for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = accounted_range(b);
-      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+      for (auto const piece : layout_.pieces(b, first, count)) {
         account(piece, gradients_.reduced(b, piece.in_bucket, piece.count), squares);
-      });
+      }
     }
   }
   // Where ranks read each other's gradients. Without a norm no rank sees sums before the update: each checks all of its
@@ -753,10 +753,10 @@ class basic_exchange {
           continue;
         }
         auto const [first, count] = accounted_range(b);
-        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        for (auto const piece : layout_.pieces(b, first, count)) {
           auto const own = gradients_.reduced(b, piece.in_bucket, piece.count);
           direct_sums_.reduce(b, piece.in_bucket, own, [&](auto sums) { account(piece, sums, squares); });
-        });
+        }
         gradients_.record_bucket(b);
       }
     }
@@ -765,11 +765,11 @@ class basic_exchange {
   void give_back_gradients() {
     for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = owned_range(b);
-      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+      for (auto const piece : layout_.pieces(b, first, count)) {
         auto const theirs = foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
         auto const sum = gradients_.reduced(b, piece.in_bucket, piece.count);
         if (!is_memory_of(theirs, sum)) kernels::copy(theirs, tensor_view<gradient_element const, space>(sum));
-      });
+      }
     }
   }
 

@@ -92,14 +92,52 @@ class layout {
   [[nodiscard]] std::int64_t slice_elements(int index) const noexcept {
     return buckets_[static_cast<std::size_t>(index)].elements / ranks_;
   }
-  /// Calls f(piece) for every part of a tensor within elements [first, first + count) of a bucket.
-  template <class F>
-  void for_each_piece(int index, std::int64_t first, std::int64_t count, F&& f) const {
-    for (int const e : buckets_[static_cast<std::size_t>(index)].entries) {
-      auto const begin = std::max(first, at(e).offset);
-      auto const end = std::min(first + count, at(e).offset + at(e).size());
-      if (begin < end) f(piece{e, begin, begin - at(e).offset, end - begin});
+  /// The parts of tensors that lie within elements [first, first + count) of a bucket, in the order of their offsets:
+  /// `for (auto const piece : plan.pieces(bucket, first, count))`.
+  class piece_range {
+   public:
+    struct end_of_pieces {};
+    class iterator {
+     public:
+      explicit iterator(piece_range const& of) : of_(of) { skip_empty(); }
+      [[nodiscard]] piece operator*() const noexcept { return of_.part(entry_); }
+      iterator& operator++() {
+        ++entry_;
+        skip_empty();
+        return *this;
+      }
+      [[nodiscard]] bool operator!=(end_of_pieces) const noexcept { return entry_ < of_.entries_.size(); }
+
+     private:
+      void skip_empty() {
+        while (entry_ < of_.entries_.size() && of_.part(entry_).count <= 0) ++entry_;
+      }
+      piece_range const& of_;
+      std::size_t entry_ = 0;
+    };
+
+    piece_range(layout const& plan, int index, std::int64_t first, std::int64_t count) noexcept
+        : plan_(plan),
+          entries_(plan.buckets_[static_cast<std::size_t>(index)].entries),
+          first_(first),
+          end_(first + count) {}
+    [[nodiscard]] iterator begin() const { return iterator(*this); }
+    [[nodiscard]] end_of_pieces end() const noexcept { return {}; }
+
+   private:
+    [[nodiscard]] piece part(std::size_t which) const noexcept {
+      auto const& tensor = plan_.at(entries_[which]);
+      auto const begin = std::max(first_, tensor.offset);
+      auto const end = std::min(end_, tensor.offset + tensor.size());
+      return {entries_[which], begin, begin - tensor.offset, end - begin};
     }
+    layout const& plan_;
+    std::vector<int> const& entries_;
+    std::int64_t first_;
+    std::int64_t end_;
+  };
+  [[nodiscard]] piece_range pieces(int index, std::int64_t first, std::int64_t count) const noexcept {
+    return {*this, index, first, count};
   }
 
  private:

@@ -66,7 +66,7 @@ class local_exchange : detail::rank_alone<Comm>, public basic_exchange<Env, Comm
   void for_each_tensor(F&& f) const {
     for (int b = 0; b < this->plan().trained_buckets(); ++b) {
       auto const [first, count] = this->owned_range(b);
-      this->plan().for_each_piece(b, first, count, [&](layout::piece const& piece) { f(b, piece); });
+      for (auto const piece : this->plan().pieces(b, first, count)) f(b, piece);
     }
   }
 

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "trireme/contract/slot.hpp"
 #include "trireme/contract/strategy.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/pack.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/parallel/strategies.hpp"
 
@@ -47,7 +47,7 @@ template <mesh_axis... Axes>
 struct mesh {
   using policy_category = slot::parallel;
 
-  std::tuple<Axes...> axes;
+  pack<Axes...> axes;
   std::array<std::string_view, sizeof...(Axes)> order{kind_of_axis<Axes>...};  ///< outermost first
   constexpr explicit mesh(Axes... all) : axes(std::move(all)...) {}
   friend bool operator==(mesh const&, mesh const&) = default;
@@ -62,7 +62,7 @@ template <mesh_axis... Axes>
     auto const add = [&]<class Axis>(Axis const& each) {
       if (kind_of_axis<Axis> == kind) all += text(all.empty() ? "" : ", ", to_string(each));
     };
-    std::apply([&](auto const&... each) { (add(each), ...); }, m.axes);
+    m.axes.each(add);
   }
   return text("parallel::mesh{", all, "}");
 }
@@ -149,7 +149,7 @@ namespace detail {
 template <class P, class F>
 void for_each_axis(P const& policy, F&& f) {
   if constexpr (is_mesh<P>) {
-    std::apply([&](auto const&... each) { (f(each), ...); }, policy.axes);
+    policy.axes.each(f);
   } else {
     f(policy);
   }

@@ -119,7 +119,7 @@ class typed_trainer final : public any_trainer {
 template <class... Policies>
 [[nodiscard]] std::unique_ptr<any_trainer> make_any_trainer(Policies&&... policies) {
   using trainer = decltype(make_trainer(std::forward<Policies>(policies)...));
-  return std::make_unique<detail::typed_trainer<trainer>>(std::forward<Policies>(policies)...);
+  return std::unique_ptr<any_trainer>(new detail::typed_trainer<trainer>(std::forward<Policies>(policies)...));
 }
 
 }  // namespace trireme

@@ -29,13 +29,13 @@
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/json.hpp"
 #include "trireme/formats/safetensors.hpp"
-#include "trireme/ops/types.hpp"
 #include "trireme/train/detail/checkpoint_files.hpp"
 #include "trireme/train/detail/checkpoint_pieces.hpp"
 #include "trireme/train/detail/checkpoint_publish.hpp"
-#include "trireme/train/detail/held_state.hpp"
 #include "trireme/train/detail/together.hpp"
 #include "trireme/train/kept_checkpoints.hpp"
+#include "trireme/train/patience.hpp"
+#include "trireme/train/state_piece.hpp"
 
 /// Checkpoints: all state of a run in one directory, whole or not at all.
 ///
@@ -160,43 +160,33 @@ inline void expect_same_run(std::string const& path, formats::json::value const&
   }
 }
 
-template <class T, class Space>
-std::vector<std::byte> bytes_of(tensor_view<T, Space> view) {
-  std::vector<std::byte> bytes(view.bytes());
-  ops::on<Space>::download(std::span<T>(reinterpret_cast<T*>(bytes.data()), static_cast<std::size_t>(view.size())),
-                           view);
-  return bytes;
-}
-[[nodiscard]] inline std::span<std::byte const> bytes_of(held_piece const& piece) noexcept { return piece.content; }
-template <class T, class Space>
-[[nodiscard]] constexpr dtype type_of(tensor_view<T, Space> const&) noexcept {
-  return dtype_of<std::remove_const_t<T>>;
-}
-[[nodiscard]] inline dtype type_of(held_piece const& piece) noexcept { return piece.type; }
-
 /// Writes this rank's pieces. @returns the SHA-256 of the file's header, and its size.
-template <class ForEach>
-file_record write_pieces(formats::directory const& in, std::string const& file, ForEach&& for_each) {
+inline file_record write_pieces(formats::directory const& in, std::string const& file,
+                                std::span<state_piece const> pieces, told_progress& told) {
   std::vector<formats::safetensors::entry> entries;
   formats::safetensors::metadata notes;
   std::set<std::string> boxes;
-  for_each([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-    auto const piece = text(name, "@", first);
-    entries.push_back(formats::safetensors::entry{piece, type_of(view), shape{view.size()}});
-    auto const bytes = bytes_of(view);
-    notes.emplace_back("sha256:" + piece, sha256_text(bytes));
-    if (boxes.insert(name).second) notes.emplace_back("box:" + name, box_text(part));
-  });
+  std::vector<std::byte> scratch;
+  for (auto const& each : pieces) {
+    auto const piece = text(each.name, "@", each.first);
+    entries.push_back(formats::safetensors::entry{piece, each.type(), shape{each.size()}});
+    notes.emplace_back("sha256:" + piece, sha256_text(each.content(scratch)));
+    if (boxes.insert(each.name).second) notes.emplace_back("box:" + each.name, box_text(each.part));
+    told.add(each);
+  }
   formats::safetensors::writer writer(in, file, std::move(entries), std::move(notes));
-  for_each([&](std::string const&, parameter_info const&, std::int64_t, auto view) { writer.write(bytes_of(view)); });
+  for (auto const& each : pieces) {
+    writer.write(each.content(scratch));
+    told.add(each);
+  }
   writer.finish();
   return record_of(in, file);
 }
 
-/// Reads one checkpoint into the views that for_each hands out. @returns its manifest.
-template <class ForEach>
-formats::json::value read_checkpoint(formats::directory const& in, std::int64_t step, run_description const& run,
-                                     ForEach&& for_each, std::int64_t elements) {
+/// Reads one checkpoint into the memory that the pieces show. @returns its manifest.
+inline formats::json::value read_checkpoint(formats::directory const& in, std::int64_t step, run_description const& run,
+                                            std::span<state_piece const> pieces, std::int64_t elements,
+                                            told_progress& told) {
   auto manifest = read_manifest(in);
   expect_same_run(in.path(), manifest.at("run"), run);
   static_cast<void>(identity_in(manifest));
@@ -207,13 +197,10 @@ formats::json::value read_checkpoint(formats::directory const& in, std::int64_t 
     throw format_error(in.path_of("manifest.json"), 0,
                        text("the checkpoint holds ", index.elements(), " numbers, but this run takes ", elements));
   }
-  for_each([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-    using element = typename decltype(view)::value_type;
-    using space = typename decltype(view)::space;
-    auto const bytes = index.read(name, dtype_of<element>, part, first, view.size());
-    ops::on<space>::upload(view, std::span<element const>(reinterpret_cast<element const*>(bytes.data()),
-                                                          static_cast<std::size_t>(view.size())));
-  });
+  for (auto const& each : pieces) {
+    each.upload(index.read(each.name, each.type(), each.part, each.first, each.size()));
+    told.add(each);
+  }
   return manifest;
 }
 
@@ -264,10 +251,9 @@ class writing {
   }
 
   /// Writes this rank's file.
-  template <class ForEach>
-  void write(ForEach&& for_each) {
+  void write(std::span<state_piece const> pieces, told_progress& told) {
     if (!place_.temporary) place_.temporary = open_home(path_, files_).below(temporary_name);
-    record_ = write_pieces(*place_.temporary, rank_file(static_cast<std::size_t>(world_.rank())), for_each);
+    record_ = write_pieces(*place_.temporary, rank_file(static_cast<std::size_t>(world_.rank())), pieces, told);
   }
 
   /// Collective. Makes the checkpoint the newest one if all ranks have written their files.
@@ -324,41 +310,44 @@ class writing {
 ///
 /// @param keep      which checkpoints of the run stay beside it.
 /// @param own       the run's identity; drawn here if it has none yet.
-/// @param for_each  calls its argument with (name, info, first, view) for each piece of this rank: elements from
-///                  `first` on of the part of a tensor that the parameter_info says; called twice, in the same order.
+/// @param pieces    those of this rank. They are gone through twice: hashed, and then written.
+/// @param patience  who hears how far this is.
 /// Errors   on every rank, with the failing rank's sentence; then the checkpoints that were there still are, and no
 ///          temporary file is left. config_error if the directory belongs to another run, or holds later steps of this
 ///          one; then nothing in it has been touched.
-template <class Comm, class ForEach>
+template <class Comm>
 void save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
-          ForEach&& for_each, formats::file_system& files = formats::real_files(), keeping const& keep = {}) {
+          std::span<state_piece const> pieces, formats::file_system& files = formats::real_files(),
+          keeping const& keep = {}, patience const& patience = {}) {
   detail::writing<Comm> writing(world, path, own, run, at, keep, files);
   std::exception_ptr failure;
   try {
-    writing.write(for_each);
+    detail::told_progress told(patience, 2, pieces);
+    writing.write(pieces, told);
   } catch (std::exception const&) {
     failure = std::current_exception();
   }
   writing.publish(failure);
 }
 
-/// Collective. Reads the newest whole checkpoint of a directory into the views that for_each hands out; if `path` is
-/// that of one checkpoint ("DIRECTORY/step-0000000500"), that one.
+/// Collective. Reads the newest whole checkpoint of a directory into the memory that the pieces show; if `path` is that
+/// of one checkpoint ("DIRECTORY/step-0000000500"), that one.
 ///
 /// One that is damaged (a file of it is missing, cut or changed) is passed over for the one before it; once a whole one
 /// is found, those passed over are kept as "damaged-step-N". All ranks take the same one: a rank that finds damage in
 /// what it reads speaks for all.
 ///
 /// @param own       becomes the identity of the run that is read.
-/// @param for_each  as for save(), but with every piece that this rank needs: ranks may take the same one.
+/// @param pieces    as for save(), but every piece that this rank needs: ranks may take the same one.
 /// @param elements  how many numbers this rank would write to a checkpoint; over all ranks it must hold as many.
 /// Ranks    any number, whatever number wrote it.
 /// Errors   io_error if there is none, none that is whole, or if one cannot be read for other reasons than damage;
 ///          config_error that names both if it was made by a run of another description. Then nothing on the device is
-///          changed, and the views' contents are unspecified.
-template <class Comm, class ForEach>
-loaded load(Comm& world, std::string const& path, identity& own, run_description const& run, ForEach&& for_each,
-            std::int64_t elements, formats::file_system& files = formats::real_files()) {
+///          changed, and what the pieces show is unspecified.
+template <class Comm>
+loaded load(Comm& world, std::string const& path, identity& own, run_description const& run,
+            std::span<state_piece const> pieces, std::int64_t elements,
+            formats::file_system& files = formats::real_files(), patience const& patience = {}) {
   using trireme::detail::together;
   std::optional<formats::directory> home;
   std::vector<std::int64_t> steps;  // that have not been tried; on rank 0
@@ -372,6 +361,7 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
   });
   world.all_reduce(tensor_view<std::int64_t>(&elements, shape{1}), reduction::sum{});
   loaded result;
+  detail::told_progress told(patience, 1, pieces);
   for (;;) {
     std::int64_t step = steps.empty() ? -1 : steps.back();
     world.broadcast(tensor_view<std::int64_t>(&step, shape{1}), 0);
@@ -387,7 +377,7 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
     std::string damage;
     together(world, [&] {
       damage = detail::damage_in([&] {
-        manifest = detail::read_checkpoint(home->below(detail::step_name(step)), step, run, for_each, elements);
+        manifest = detail::read_checkpoint(home->below(detail::step_name(step)), step, run, pieces, elements, told);
       });
     });
     if (auto const found = trireme::detail::first_to_tell(world, damage)) {

@@ -41,7 +41,7 @@ class optimizer_state {
       accounted_.push_back(exchange.accounted_range(b));
       auto const [first, count] = owned_.back();
       if (whole_) {
-        plan_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) { add(piece, optimizer); });
+        for (auto const piece : plan_.pieces(b, first, count)) add(piece, optimizer);
       } else {
         for (std::size_t m = 0; m < names_.size(); ++m) moments_.push_back({{}, tensor<master, space>(shape{count})});
       }
@@ -105,9 +105,9 @@ class optimizer_state {
     for (int b = 0; b < plan_.trained_buckets(); ++b) {
       bool const kept = scope == state_scope::kept;
       auto const [first, count] = (kept ? owned_ : accounted_)[static_cast<std::size_t>(b)];
-      plan_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+      for (auto const piece : plan_.pieces(b, first, count)) {
         if (kept || of_rank_ || plan_.at(piece.entry).info.answers) visit_piece(b, piece, f);
-      });
+      }
     }
   }
 

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/train/state_piece.hpp"
 
 namespace trireme::checkpoint {
 
@@ -70,21 +72,13 @@ class patient_world {
 class told_progress {
  public:
   /// @param passes  how often all of them will be gone through.
-  template <class ForEach>
-  told_progress(patience const& whom, int passes, ForEach&& for_each) : whom_(whom) {
-    if (!whom.on_progress) return;
-    for_each([&](std::string const&, parameter_info const&, std::int64_t, auto view) {
-      all_ += passes * static_cast<std::int64_t>(view.bytes());
-    });
+  told_progress(patience const& whom, int passes, std::span<state_piece const> pieces) : whom_(whom) {
+    for (auto const& each : pieces) all_ += passes * static_cast<std::int64_t>(each.bytes());
   }
 
-  template <class F>
-  [[nodiscard]] auto after(F& f) {
-    return [this, &f](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-      f(name, part, first, view);
-      done_ += static_cast<std::int64_t>(view.bytes());
-      if (whom_.on_progress) whom_.on_progress(done_, all_);
-    };
+  void add(state_piece const& piece) {
+    done_ += static_cast<std::int64_t>(piece.bytes());
+    if (whom_.on_progress) whom_.on_progress(done_, all_);
   }
 
  private:

@@ -6,12 +6,12 @@
 #include <cstdio>
 #include <span>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "trireme/comm/counted.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/pack.hpp"
 #include "trireme/optim/adamw.hpp"
 #include "trireme/train/detail/sweep_rates.hpp"
 #include "trireme/train/make.hpp"
@@ -24,7 +24,7 @@ namespace trireme {
 /// @example strategies{parallel::data{}, parallel::mesh{parallel::zero<1>{}, parallel::tensor{.ways = 2}}}
 template <parallel::parallel_policy... Strategies>
 struct strategies {
-  std::tuple<Strategies...> all;
+  pack<Strategies...> all;
   constexpr strategies() = default;
   constexpr explicit strategies(Strategies... each) requires(sizeof...(Strategies) > 0) : all(std::move(each)...) {}
 };
@@ -171,9 +171,7 @@ template <class List, class Model, class Data, class World, class... Policies>
     options.latency = link.latency;
   }
   std::vector<sweep_row> rows;
-  std::apply(
-      [&](auto const&... each) { (rows.push_back(sweep_one(each, model, data, world, options, policies...)), ...); },
-      list.all);
+  list.all.each([&](auto const& each) { rows.push_back(sweep_one(each, model, data, world, options, policies...)); });
   return rows;
 }
 

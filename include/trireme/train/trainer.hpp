@@ -287,11 +287,11 @@ class basic_trainer {
   /// Nothing is written here: parameters are changed by change_parameters().
   template <class F>
   void for_each_state(F&& f, bool replicas = false) {
-    visit_pieces(
-        [&](std::string const& name, parameter_info const& info, std::int64_t first, auto view) {
-          f(name, info, first, tensor_view<typename decltype(view)::value_type const, space>(view));
-        },
-        replicas);
+    visit_state(replicas ? state_scope::kept : state_scope::answered,
+                [&](std::string const& name, state_place const& place, auto view) {
+                  using element = typename decltype(view)::value_type;
+                  f(name_of_piece(name, place), place.info, place.first, tensor_view<element const, space>(view));
+                });
   }
 
   /// Collective. Calls f(name, extents, values) with the whole master value of each parameter, on every rank in the
@@ -356,8 +356,7 @@ class basic_trainer {
   // Collective. Ranks that go on together must be as many as there were if one of them keeps something of its own.
   [[nodiscard]] int ranks_with_own_state() {
     std::int64_t own = 0;
-    visit_state(state_scope::answered,
-                [&](std::string const&, state_place const& place, auto const&) { own += place.of_rank ? 1 : 0; });
+    for (auto const& each : pieces(state_scope::answered)) own += each.of_rank ? 1 : 0;
     world_.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
     return own == 0 ? 0 : world_.size();
   }
@@ -398,16 +397,19 @@ class basic_trainer {
     auto const full = describe(optimizer_);
     return full.substr(0, full.find('{'));
   }
-  // for_each_state(), and what it shows may be written.
-  template <class F>
-  void visit_pieces(F&& f, bool replicas) {
-    visit_state(replicas ? state_scope::kept : state_scope::answered,
-                [&](std::string const& name, state_place const& place, auto view) {
-                  if (!place.of_rank) return f(name, place.info, place.first, view);
-                  auto const slash = name.find('/');
-                  auto const own = text(name.substr(0, slash), ".", world_.rank(), name.substr(slash));
-                  f(own, place.info, place.first, view);
-                });
+  // The name of a piece: of what each rank has of its own it says the rank.
+  [[nodiscard]] std::string name_of_piece(std::string const& name, state_place const& place) const {
+    if (!place.of_rank) return name;
+    auto const slash = name.find('/');
+    return text(name.substr(0, slash), ".", world_.rank(), name.substr(slash));
+  }
+  // All state, to be read or written.
+  [[nodiscard]] std::vector<state_piece> pieces(state_scope scope) {
+    std::vector<state_piece> all;
+    visit_state(scope, [&](std::string const& name, state_place const& place, auto view) {
+      all.emplace_back(name_of_piece(name, place), place.info, place.first, view, place.of_rank);
+    });
+    return all;
   }
   // Of all slots' run states.
   template <class F>
@@ -527,11 +529,11 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::br
     auto const& plan = exchange().plan();
     for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
       auto const [first, count] = exchange().owned_range(bucket);
-      plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+      for (auto const piece : plan.pieces(bucket, first, count)) {
         run_.moments.visit_piece(bucket, piece, [&](std::string const&, state_place const&, auto view) {
           exchange().world().broadcast(view, 0);
         });
-      });
+      }
     }
   }
   run_.model.broadcast();
@@ -542,11 +544,11 @@ template <class Model, class Optimizer, class Comm, class Parallel, class Precis
 std::uint64_t basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::state_hash() {
   expect_equal_copies();
   std::uint64_t sum = 0;
-  for_each_state([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-    for_each_run(part, first, view.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
-      sum += ops::on<space>::hash(view.flat(in_part - first, n), hash_name(name), in_whole);
+  for (auto const& each : pieces(state_scope::answered)) {
+    for_each_run(each.part, each.first, each.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+      sum += each.hash(in_part - each.first, n, hash_name(each.name), in_whole);
     });
-  });
+  }
   world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
   auto const progress = progress_of_run();
   auto const add = [&](std::uint64_t number) { sum = mix(sum ^ mix(number)); };
@@ -565,12 +567,9 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::sa
                                                                                    formats::file_system& files) {
   finish_save();
   expect_equal_copies();  // what a rank has spoiled is not kept
-  auto const pieces = [&](auto&& piece) { visit_pieces(piece, false); };
-  checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
   patient_.within([&] {
-    checkpoint::save(
-        patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(),
-        [&](auto&& piece) { pieces(told.after(piece)); }, files, keep);
+    checkpoint::save(patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(),
+                     pieces(state_scope::answered), files, keep, patience);
   });
 }
 
@@ -582,9 +581,9 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::sa
   expect_equal_copies();
   save_report begun{steps(), 0, {}};
   attempt_save(begun, "copy for a checkpoint", [&] {
-    background_ = std::make_unique<checkpoint::detail::background_save<Comm>>(
+    background_.reset(new checkpoint::detail::background_save<Comm>(
         patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(), patience, keep,
-        files, held_, [&](auto&& piece) { visit_pieces(piece, false); });
+        files, held_, pieces(state_scope::answered)));
   });
   if (background_ == nullptr) tell(begun);
 }
@@ -604,14 +603,11 @@ checkpoint::loaded basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Co
     std::string const& directory, checkpoint::patience const& patience, formats::file_system& files) {
   finish_save();
   std::int64_t elements = 0;
-  for_each_state([&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
-  auto const pieces = [&](auto&& piece) { visit_pieces(piece, true); };
-  checkpoint::detail::told_progress told(patience, 1, pieces);
+  for (auto const& each : pieces(state_scope::answered)) elements += each.size();
   checkpoint::loaded found;
   patient_.within([&] {
-    found = checkpoint::load(
-        patient_.of(world_, patience.deadline), directory, identity_, description(),
-        [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
+    found = checkpoint::load(patient_.of(world_, patience.deadline), directory, identity_, description(),
+                             pieces(state_scope::kept), elements, files, patience);
   });
   auto const& progress = found.at;
   run_.clock = {.seed = progress.seed,
@@ -643,13 +639,13 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::ex
   detail::timed(timeline_, "compare copies", [&] {
     run_.model.share_buffers();
     detail::kept_copies copies;
-    visit_state(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
-      if (!place.of_rank) copies.add(name, place.info, place.first, view);
-    });
+    for (auto const& each : pieces(state_scope::kept)) {
+      if (!each.of_rank) copies.add(each);
+    }
     if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate &&
                   !exchange_type::replicas_differ) {
       for (auto const& entry : exchange().plan().entries())
-        copies.add(entry.info.name, entry.info, 0, exchange().parameter_values(entry));
+        copies.add(state_piece(entry.info.name, entry.info, 0, exchange().parameter_values(entry)));
     }
     copies.expect_equal(world_);
   });

@@ -5,7 +5,7 @@
 // What a program asks of the kernels in comm/cuda_kernels.cu, in plain types: nvcc compiles those, any compiler this.
 namespace trireme::comm::detail {
 
-enum class cuda_element : std::uint8_t { f64, f32, bf16, f16, i64, u64, i32, u32, i8, u8 };
+enum class cuda_element : std::uint8_t { f64, f32, bf16, f16, i64, i32, u64, u32, i8, u8 };  // as dtype
 enum class cuda_reduction : std::uint8_t { sum, max, min, mean };
 
 /// So many terms and outputs fit one launch.

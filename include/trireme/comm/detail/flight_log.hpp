@@ -5,17 +5,22 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "trireme/comm/command.hpp"
 #include "trireme/comm/detail/waiting.hpp"
+#include "trireme/core/error.hpp"
 
 namespace trireme::comm::detail {
 
@@ -171,6 +176,77 @@ class flight_log {
   std::atomic<std::uint64_t> calls_{0}, worlds_{1};
   std::atomic<bool> dumped_{false};
   std::vector<entry> entries_;
+};
+
+/// A log, and the signal that dumps it.
+struct flight_signal_place {
+  std::atomic<flight_log*> log{nullptr};
+  std::atomic<int> number{0};
+};
+
+/// Dumps a log on a signal as long as it lives. A signal has our handler while it has a log; then it has the old one
+/// again.
+class flight_signal {
+ public:
+  flight_signal(int number, flight_log& log) : number_(number), log_(log) {
+    std::lock_guard const lock(mutex);
+    for (auto& place : places) {
+      if (place.log.load() != nullptr) continue;
+      if (logs_of(number) == 0) {
+        struct sigaction action {};
+        action.sa_handler = &dump_all;
+        action.sa_flags = SA_RESTART;
+        sigemptyset(&action.sa_mask);
+        if (number <= 0 || number >= most_signals || ::sigaction(number, &action, &before(number)) != 0)
+          throw config_error(text("trireme::comm::recorded: .signal is ", number,
+                                  ", which cannot be handled; choose one like SIGUSR1"));
+      }
+      place.number.store(number);
+      place.log.store(&log);
+      return;
+    }
+    throw config_error(text("trireme::comm::recorded: more than ", places.size(),
+                            " ranks of one process wait for signals; record fewer worlds at a time"));
+  }
+  flight_signal(flight_signal const&) = delete;
+  flight_signal& operator=(flight_signal const&) = delete;
+  /// When it returns no handler reads the log any more.
+  ~flight_signal() {
+    std::lock_guard const lock(mutex);
+    for (auto& place : places)
+      if (place.log.load() == &log_) place.log.store(nullptr);
+    while (reading.load() > 0) std::this_thread::yield();
+    if (logs_of(number_) == 0) ::sigaction(number_, &before(number_), nullptr);
+  }
+
+ private:
+  static constexpr int most_signals = 65;
+
+  static void dump_all(int number) {
+    auto const error = errno;
+    reading.fetch_add(1);
+    for (auto& each : places)
+      if (auto* const log = each.log.load(); log != nullptr && each.number.load() == number) log->dump();
+    reading.fetch_sub(1);
+    errno = error;
+  }
+  [[nodiscard]] static int logs_of(int number) noexcept {
+    int count = 0;
+    for (auto& each : places) count += each.log.load() != nullptr && each.number.load() == number ? 1 : 0;
+    return count;
+  }
+  [[nodiscard]] static struct sigaction& before(int number) noexcept {
+    return old_actions[static_cast<std::size_t>(number)];
+  }
+
+  // Constant initialisation: a handler may read them at any time.
+  static inline std::array<flight_signal_place, 256> places{};
+  static inline std::atomic<int> reading{0};
+  static inline std::mutex mutex;
+  static inline std::array<struct sigaction, most_signals> old_actions{};
+
+  int number_;
+  flight_log& log_;
 };
 
 }  // namespace trireme::comm::detail

@@ -6,17 +6,230 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "trireme/comm/detail/hierarchy_parts.hpp"
-#include "trireme/comm/detail/relay.hpp"
+#include "trireme/comm/collectives.hpp"
 #include "trireme/comm/detail/waiting.hpp"
 
 namespace trireme::comm::detail {
+
+/// A command inside a node or between nodes, made from one of the whole, with its bytes counted; ragged with `counts`.
+[[nodiscard]] inline command part_of(command const& whole, collective kind, void const* from, void* to,
+                                     std::int64_t count, int rank, int size, int root = -1, int divisor = 0,
+                                     std::span<std::int64_t const> counts = {}) {
+  auto const op = row_of(kind).moves[0].folds ? whole.what.op : reduction_kind::none;
+  command it{.what = {kind, whole.what.type, op, false, root, count, counts.empty() ? 0 : fingerprint(counts)},
+             .from = from,
+             .to = to,
+             .element_bytes = whole.element_bytes,
+             .elements = whole.elements,
+             .counts = counts,
+             .divisor = divisor};
+  count_sent(it, rank, size);
+  return it;
+}
+/// The same of a command that is a list of parts.
+[[nodiscard]] inline command parts_of(command const& whole, collective kind, std::span<part const> parts, int rank) {
+  command it{.what = {kind, whole.what.type},
+             .element_bytes = whole.element_bytes,
+             .elements = whole.elements,
+             .parts = parts};
+  if (kind == collective::all_to_all) it.what.shape = 1;
+  if (kind == collective::exchange) it.what.type = dtype::u8;
+  count_parts(it, rank);
+  return it;
+}
+
+/// Requests of several types.
+class pending_list {
+ public:
+  template <class Request>
+  void add(Request it) {
+    all_.push_back(std::make_unique<holder<Request>>(std::move(it)));
+  }
+  /// Whether all are done.
+  [[nodiscard]] bool done() {
+    std::erase_if(all_, [](auto& each) { return each->test(); });
+    return all_.empty();
+  }
+  void clear() noexcept { all_.clear(); }
+
+ private:
+  struct any {
+    virtual ~any() = default;
+    virtual bool test() = 0;
+  };
+  template <class Request>
+  struct holder final : any {
+    explicit holder(Request it) : request(std::move(it)) {}
+    bool test() override { return request.test(); }
+    Request request;
+  };
+  std::vector<std::unique_ptr<any>> all_;
+};
+
+/// Where a rank stands: rank = node * places + place.
+struct grid_place {
+  int place = 0, places = 1, node = 0, nodes = 1;
+  [[nodiscard]] int rank() const noexcept { return node * places + place; }
+  [[nodiscard]] int size() const noexcept { return nodes * places; }
+};
+
+/// Runs f on one rank of the node after the other. What is collective between the nodes is done so, because two threads
+/// of a process may not be in it at a time.
+template <class Inner, class F>
+void in_turn(Inner& inner, F&& f) {
+  for (int place = 0; place < inner.size(); ++place) {
+    if (place == inner.rank()) f();
+    inner.barrier();
+  }
+}
+
+[[nodiscard]] inline std::byte* at(void* base, std::int64_t bytes) noexcept {
+  return base == nullptr ? nullptr : static_cast<std::byte*>(base) + bytes;
+}
+[[nodiscard]] inline std::byte const* at(void const* base, std::int64_t bytes) noexcept {
+  return base == nullptr ? nullptr : static_cast<std::byte const*>(base) + bytes;
+}
+
+/// What carries the messages of exchanges between nodes.
+template <class Inner, class Outer>
+class relay {
+ public:
+  virtual ~relay() = default;
+  /// `parts` are messages of `whole` with ranks of other nodes.
+  virtual void start(command const& whole, std::span<part const> parts, pending_list& out) = 0;
+  /// Collective. The same kind of relay for a part of the ranks, whose worlds are `inner` and `outer`.
+  [[nodiscard]] virtual std::shared_ptr<relay> remade(Inner& inner, Outer& outer, int group, int key) = 0;
+  /// Collective. The same kind of relay for the same ranks with another deadline, which `outer` has already.
+  [[nodiscard]] virtual std::shared_ptr<relay> duplicate(Inner& inner, Outer& outer, std::chrono::milliseconds) {
+    return remade(inner, outer, 0, inner.rank());  // what its messages travel in are duplicates of `outer`
+  }
+};
+
+/// Carries messages between ranks of one place only.
+template <class Inner, class Outer>
+class column_relay final : public relay<Inner, Outer> {
+ public:
+  column_relay(Outer world, grid_place here) : world_(std::move(world)), here_(here) {}
+  void start(command const& whole, std::span<part const> parts, pending_list& out) override {
+    list_.assign(parts.begin(), parts.end());
+    for (auto& each : list_) {
+      if (each.peer % here_.places != here_.place)
+        throw config_error(
+            text("trireme::comm::hierarchical::exchange: rank ", here_.rank(), " has no way to rank ", each.peer,
+                 ", which is in another node and another place; give hierarchical_world the whole world as its third "
+                 "argument, or make it with launch"));
+      each.peer /= here_.places;
+    }
+    out.add(world_.submit(parts_of(whole, collective::exchange, list_, here_.node)));
+  }
+  std::shared_ptr<relay<Inner, Outer>> remade(Inner& inner, Outer& outer, int /*group*/, int /*key*/) override {
+    return std::make_shared<column_relay>(outer.duplicate(),
+                                          grid_place{inner.rank(), inner.size(), outer.rank(), outer.size()});
+  }
+
+ private:
+  Outer world_;
+  grid_place here_;
+  std::vector<part> list_;
+};
+
+/// Through a world of all ranks, numbered as the hierarchical one.
+template <class Inner, class Outer, class Whole>
+class whole_relay final : public relay<Inner, Outer> {
+ public:
+  explicit whole_relay(Whole world) : world_(std::move(world)) {}
+  void start(command const& whole, std::span<part const> parts, pending_list& out) override {
+    out.add(world_.submit(parts_of(whole, collective::exchange, parts, world_.rank())));
+  }
+  std::shared_ptr<relay<Inner, Outer>> remade(Inner&, Outer&, int group, int key) override {
+    return std::make_shared<whole_relay>(world_.split(group, key));
+  }
+  std::shared_ptr<relay<Inner, Outer>> duplicate(Inner&, Outer&, std::chrono::milliseconds deadline) override {
+    if constexpr (requires { Whole(world_.duplicate(deadline)); }) {
+      return std::make_shared<whole_relay>(world_.duplicate(deadline));
+    } else {
+      return std::make_shared<whole_relay>(world_.duplicate());
+    }
+  }
+
+ private:
+  Whole world_;
+};
+
+/// For nodes whose ranks are threads of one process: one world between the processes for each pair of places. Two
+/// threads of a process share it, under a lock.
+template <class Inner, class Outer>
+class crossing_relay final : public relay<Inner, Outer> {
+ public:
+  /// Collective over all ranks.
+  crossing_relay(Inner& inner, Outer& outer)
+      : here_{inner.rank(), inner.size(), outer.rank(), outer.size()},
+        to_(static_cast<std::size_t>(inner.size())),
+        from_(to_.size()) {
+    in_turn(inner, [&] {
+      for (auto& each : to_) each = std::make_shared<way>(outer.duplicate());
+    });
+    auto const rows = inner.peers(tensor_view<std::uint8_t>(reinterpret_cast<std::uint8_t*>(&to_), shape{1}));
+    for (std::size_t place = 0; place < rows.size(); ++place)
+      from_[place] = (*reinterpret_cast<std::vector<std::shared_ptr<way>> const*>(
+          rows[place].address()))[static_cast<std::size_t>(here_.place)];
+    inner.barrier();
+  }
+  void start(command const& whole, std::span<part const> parts, pending_list& out) override {
+    for (int place = 0; place < here_.places; ++place) {
+      for (bool const sent : {true, false}) {
+        list_.clear();
+        for (auto const& each : parts) {
+          if (each.sent != sent || each.peer % here_.places != place) continue;
+          list_.push_back(each);
+          list_.back().peer /= here_.places;
+        }
+        if (list_.empty()) continue;
+        auto const& through = (sent ? to_ : from_)[static_cast<std::size_t>(place)];
+        std::lock_guard const lock(through->mutex);
+        out.add(locked{through, through->world.submit(parts_of(whole, collective::exchange, list_, here_.node))});
+      }
+    }
+  }
+  std::shared_ptr<relay<Inner, Outer>> remade(Inner& inner, Outer& outer, int /*group*/, int /*key*/) override {
+    return std::make_shared<crossing_relay>(inner, outer);
+  }
+
+ private:
+  struct way {
+    explicit way(Outer it) : world(std::move(it)) {}
+    std::mutex mutex;
+    Outer world;
+  };
+  using below = decltype(std::declval<Outer&>().submit(std::declval<command const&>()));
+  struct locked {
+    std::shared_ptr<way> through;
+    below pending;
+    locked(std::shared_ptr<way> where, below it) : through(std::move(where)), pending(std::move(it)) {}
+    locked(locked&&) = default;
+    locked& operator=(locked&&) = default;
+    ~locked() {
+      if (through == nullptr) return;
+      std::lock_guard const lock(through->mutex);
+      static_cast<void>(below(std::move(pending)));
+    }
+    [[nodiscard]] bool test() {
+      std::lock_guard const lock(through->mutex);
+      return pending.test();
+    }
+  };
+
+  grid_place here_;
+  std::vector<std::shared_ptr<way>> to_, from_;  ///< by place: where this rank sends, where it receives
+  std::vector<part> list_;
+};
 
 /// What can be advanced: one rank's part in a hierarchical world.
 class advancing {
@@ -127,21 +340,15 @@ class hierarchy final : public advancing {
       limit = std::min(limit, op->begun);  // an exchange has no stages, and no later call waits for it
     }
   }
-  void advance_family() noexcept {
+  [[nodiscard]] bool test(staged& op) {
     for (std::size_t i = 0; i < family_->size(); ++i) (*family_)[i]->advance();
+    if (op.finished && op.error != nullptr) std::rethrow_exception(op.error);
+    return op.finished;
   }
   /// Spins, then rests.
-  void wait_for(staged& op) {
+  void wait(staged& op) {
     auto const since = clock::now();
-    for (int round = 0; !op.finished; ++round) {
-      advance_family();
-      if (op.finished) break;
-      if (round < 64)
-        pause_core();
-      else
-        rest(clock::now() - since);
-    }
-    if (op.error != nullptr) std::rethrow_exception(op.error);
+    for (int round = 0; !test(op); ++round) round < 64 ? pause_core() : rest(clock::now() - since);
   }
 
  private:
@@ -194,17 +401,6 @@ class hierarchy final : public advancing {
     }
   }
 
-  void begin_inside(staged& op);
-  void begin_between(staged& op);
-  void end_inside(staged& op);
-  void finish(staged& op);
-  void exchange(staged& op);
-  void tell_counts(staged& op);
-  void inside_each_node(Inner& world, staged& op);
-  void gather_inside(staged& op);
-  void deal_inside(staged& op);
-  void deal_between(staged& op);
-
   void inside(Inner& world, staged& op, collective kind, void const* from, void* to, std::int64_t count,
               int root = -1) {
     op.pending.add(world.submit(part_of(op.it, kind, from, to, count, here_.place, here_.places, root, 1)));
@@ -241,6 +437,276 @@ class hierarchy final : public advancing {
   [[nodiscard]] bool leads(staged const& op) const noexcept { return root_place(op) == here_.place; }
   [[nodiscard]] bool is_root(staged const& op) const noexcept { return op.it.what.root == here_.rank(); }
 
+  // --- what each collective does inside a node and between the nodes
+
+  void begin_inside(staged& op) {
+    using enum collective;
+    auto const& it = op.it;
+    auto const count = it.what.count;
+    switch (it.what.kind) {
+      case barrier:
+        op.pending.add(first_.submit(command{}));
+        return;
+      case all_reduce: {
+        if (is_small(op)) return inside(first_, op, all_reduce, it.from, it.to, count);
+        auto const even = count - count % here_.places;
+        inside(first_, op, reduce_scatter, it.from, it.to, even);
+        if (even < count)
+          inside(first_, op, all_reduce, at(it.from, bytes(op, even)), at(it.to, bytes(op, even)), count - even);
+        return;
+      }
+      case reduce_scatter:
+        return inside_each_node(first_, op);
+      case reduce: {  // only the root's values may change
+        auto* const to = !leads(op) ? it.to : is_root(op) ? it.to : scratch(op, op.a, count);
+        return inside(first_, op, reduce, it.from, to, count, root_place(op));
+      }
+      case gather:
+        return inside(first_, op, gather, it.from, leads(op) ? scratch(op, op.a, count * here_.places) : nullptr, count,
+                      root_place(op));
+      case all_to_all:
+        return deal_inside(op);
+      default:
+        return;
+    }
+  }
+
+  void begin_between(staged& op) {
+    using enum collective;
+    auto const& it = op.it;
+    auto const count = it.what.count;
+    switch (it.what.kind) {
+      case barrier:
+        op.pending.add(between_.submit(command{}));
+        return;
+      case all_reduce: {
+        if (is_small(op)) return between(op, all_reduce, it.to, it.to, count);
+        auto const each = count / here_.places;
+        auto const even = each * here_.places;
+        auto* const own = at(it.to, bytes(op, here_.place * each));
+        between(op, all_reduce, own, own, each);
+        auto* const rest = at(it.to, bytes(op, even));
+        if (even < count) between(op, all_reduce, rest, rest, count - even);
+        return;
+      }
+      case reduce_scatter: {
+        if (is_ragged(op)) {
+          for (int node = 0; node < here_.nodes; ++node) {
+            auto const slice = cuts(op).owned(node * here_.places + here_.place);
+            auto* const values = at(it.to, bytes(op, slice.first));
+            between(op, reduce, values, values, slice.count, node);
+          }
+          return;
+        }
+        // The slices of this place move together, over others that nobody needs any more.
+        auto const each = count / here_.size();
+        for (int node = 0; node < here_.nodes; ++node)
+          copy(op, at(it.to, bytes(op, node * each)), at(it.to, bytes(op, (node * here_.places + here_.place) * each)),
+               each);
+        settle(op);
+        return between(op, reduce_scatter, it.to, it.to, each * here_.nodes);
+      }
+      case reduce: {
+        if (!leads(op)) return;
+        auto* const partial = is_root(op) ? it.to : op.it.elements->touchable ? op.a.data() : nullptr;
+        return between(op, reduce, partial, partial, count, root_node(op));
+      }
+      case all_gather:
+        return gather_inside(op);
+      case broadcast:
+        if (leads(op)) between(op, broadcast, it.from, it.to, count, root_node(op));
+        return;
+      case gather:
+        if (leads(op))
+          between(op, gather, it.elements->touchable ? op.a.data() : nullptr, it.to, count * here_.places,
+                  root_node(op));
+        return;
+      case scatter:
+        if (leads(op))
+          between(op, scatter, it.from, scratch(op, op.a, count * here_.places), count * here_.places, root_node(op));
+        return;
+      case all_to_all:
+        return deal_between(op);
+      default:
+        return;
+    }
+  }
+
+  void end_inside(staged& op) {
+    using enum collective;
+    auto const& it = op.it;
+    auto const count = it.what.count;
+    switch (it.what.kind) {
+      case all_reduce:
+        if (!is_small(op)) inside(last_, op, all_gather, it.to, it.to, count - count % here_.places);
+        return;
+      case all_gather:
+        return inside_each_node(last_, op);
+      case broadcast:
+        return inside(last_, op, broadcast, it.from, it.to, count, root_place(op));
+      case scatter:
+        return inside(last_, op, scatter, leads(op) && it.elements->touchable ? op.a.data() : nullptr, it.to, count,
+                      root_place(op));
+      default:
+        return;
+    }
+  }
+
+  void finish(staged& op) {
+    if (op.it.what.kind != collective::reduce_scatter || is_ragged(op) || here_.nodes == 1 || here_.places == 1) return;
+    auto const each = op.it.what.count / here_.size();
+    copy(op, at(op.it.to, bytes(op, here_.rank() * each)), at(op.it.to, bytes(op, here_.node * each)), each);
+    settle(op);
+  }
+
+  /// The same collective inside, once for each node: the elements of a node's ranks lie together.
+  void inside_each_node(Inner& world, staged& op) {
+    auto const places = here_.places;
+    for (int node = 0; node < here_.nodes; ++node) {
+      auto const first = cuts(op).owned(node * places).first;
+      auto const last = cuts(op).owned(node * places + places - 1);
+      std::span<std::int64_t const> counts = op.counts;
+      if (is_ragged(op))
+        counts = counts.subspan(static_cast<std::size_t>(node * places), static_cast<std::size_t>(places));
+      auto* const values = at(op.it.to, bytes(op, first));  // where it.from is, too
+      op.pending.add(world.submit(part_of(op.it, op.it.what.kind, values, values, last.first + last.count - first,
+                                          here_.place, places, -1, 1, counts)));
+    }
+  }
+
+  /// All_gather between the nodes: a rank's own part to its place in every node.
+  void gather_inside(staged& op) {
+    auto const& it = op.it;
+    auto const part_of_rank = [&](int rank, bool sent, int node) {
+      auto const own = cuts(op).owned(rank);
+      return part{node, sent, it.what.type, own.count, at(it.to, bytes(op, own.first))};
+    };
+    op.list.clear();
+    for (int node = 0; node < here_.nodes; ++node) {
+      if (node == here_.node) continue;
+      op.list.push_back(part_of_rank(here_.rank(), true, node));
+      op.list.push_back(part_of_rank(node * here_.places + here_.place, false, node));
+    }
+    op.pending.add(between_.submit(parts_of(it, collective::exchange, op.list, here_.node)));
+  }
+
+  /// Ragged all_to_all: what each rank of this node sends to this place of every node.
+  void tell_counts(staged& op) {
+    auto const size = static_cast<std::size_t>(here_.size());
+    op.sent.resize(size);
+    op.received.resize(size);
+    for (int place = 0; place < here_.places; ++place)
+      for (int node = 0; node < here_.nodes; ++node)
+        op.sent[static_cast<std::size_t>(place * here_.nodes + node)] =
+            op.parts[static_cast<std::size_t>(node * here_.places + place)].count;
+    command it{.what = {collective::all_to_all, dtype::i64, reduction_kind::none, false, -1, here_.size()},
+               .from = op.sent.data(),
+               .to = op.received.data(),
+               .element_bytes = sizeof(std::int64_t),
+               .elements = &moving_kernels<host>};
+    count_sent(it, here_.place, here_.places);
+    op.pending.add(counts_.submit(it));
+  }
+
+  /// All_to_all inside the node: to each place what is for it, ordered by nodes.
+  void deal_inside(staged& op) {
+    auto const& it = op.it;
+    auto const places = here_.places;
+    auto const nodes = here_.nodes;
+    if (!is_ragged(op)) {
+      auto const each = it.what.count / here_.size();
+      auto* const packed = scratch(op, op.a, it.what.count);
+      auto* const got = scratch(op, op.b, it.what.count);
+      for (int place = 0; place < places; ++place)
+        for (int node = 0; node < nodes; ++node)
+          copy(op, at(packed, bytes(op, (place * nodes + node) * each)),
+               at(it.from, bytes(op, (node * places + place) * each)), each);
+      settle(op);
+      return inside(first_, op, collective::all_to_all, packed, got, it.what.count);
+    }
+    auto const total = [](std::vector<std::int64_t> const& counts) {
+      return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    };
+    auto* const packed = scratch(op, op.a, total(op.sent));
+    auto* const got = scratch(op, op.b, total(op.received));
+    std::int64_t first = 0;
+    for (int place = 0; place < places; ++place)
+      for (int node = 0; node < nodes; ++node) {
+        auto const& mine = op.parts[static_cast<std::size_t>(node * places + place)];
+        copy(op, at(packed, bytes(op, first)), mine.address, mine.count);
+        first += mine.count;
+      }
+    settle(op);
+    op.list.clear();
+    auto const append = [&](bool sent, void* block, std::vector<std::int64_t> const& counts) {
+      std::int64_t begin = 0;
+      for (int place = 0; place < places; ++place) {
+        auto const* const row = counts.data() + place * nodes;
+        auto const count = std::accumulate(row, row + nodes, std::int64_t{0});
+        op.list.push_back({place, sent, it.what.type, count, at(block, bytes(op, begin))});
+        begin += count;
+      }
+    };
+    append(true, packed, op.sent);
+    append(false, got, op.received);
+    op.pending.add(first_.submit(parts_of(it, collective::all_to_all, op.list, here_.place)));
+  }
+
+  /// All_to_all between the nodes: to each node what its rank of this place gets, ordered by places.
+  void deal_between(staged& op) {
+    auto const& it = op.it;
+    auto const places = here_.places;
+    auto const nodes = here_.nodes;
+    bool const touchable = it.elements->touchable;
+    void* const got = touchable ? op.b.data() : nullptr;
+    auto const each = is_ragged(op) ? 0 : it.what.count / here_.size();
+    auto const count_from = [&](int place, int node) {
+      return is_ragged(op) ? op.received[static_cast<std::size_t>(place * nodes + node)] : each;
+    };
+    auto const all =
+        is_ragged(op) ? std::accumulate(op.received.begin(), op.received.end(), std::int64_t{0}) : it.what.count;
+    auto* const packed = scratch(op, op.a, all);
+    op.list.clear();
+    std::int64_t to = 0;
+    for (int node = 0; node < nodes; ++node) {
+      auto const begin = to;
+      std::int64_t from = 0;
+      for (int place = 0; place < places; ++place)
+        for (int other = 0; other < nodes; ++other) {
+          auto const count = count_from(place, other);
+          if (other == node) {
+            copy(op, at(packed, bytes(op, to)), at(got, bytes(op, from)), count);
+            to += count;
+          }
+          from += count;
+        }
+      op.list.push_back({node, true, it.what.type, to - begin, at(packed, bytes(op, begin))});
+    }
+    settle(op);
+    if (!is_ragged(op)) return between(op, collective::all_to_all, packed, it.to, it.what.count);
+    for (int node = 0; node < nodes; ++node) {
+      auto const* const row = op.parts.data() + here_.size() + node * places;
+      std::int64_t count = 0;
+      for (int place = 0; place < places; ++place) count += row[place].count;
+      op.list.push_back({node, false, it.what.type, count, row[0].address});
+    }
+    op.pending.add(between_.submit(parts_of(it, collective::all_to_all, op.list, here_.node)));
+  }
+
+  /// Messages inside the node, and those between.
+  void exchange(staged& op) {
+    std::vector<part> near;
+    op.list.clear();
+    for (auto const& each : op.parts) {
+      auto& list = each.peer / here_.places == here_.node ? near : op.list;
+      list.push_back(each);
+      if (&list == &near) list.back().peer %= here_.places;
+    }
+    // What may be refused first, so that nothing is half sent.
+    if (!op.list.empty()) relay_->start(op.it, op.list, op.pending);
+    if (!near.empty()) op.pending.add(last_.submit(parts_of(op.it, collective::exchange, near, here_.place)));
+  }
+
   grid_place here_;
   Inner first_;
   Outer between_;
@@ -249,284 +715,5 @@ class hierarchy final : public advancing {
   std::shared_ptr<hierarchy_family> family_;
   std::vector<std::unique_ptr<staged>> live_, unused_;
 };
-
-// What each collective does inside a node and between the nodes.
-
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::begin_inside(staged& op) {
-  using enum collective;
-  auto const& it = op.it;
-  auto const count = it.what.count;
-  switch (it.what.kind) {
-    case barrier:
-      op.pending.add(first_.submit(command{}));
-      return;
-    case all_reduce: {
-      if (is_small(op)) return inside(first_, op, all_reduce, it.from, it.to, count);
-      auto const even = count - count % here_.places;
-      inside(first_, op, reduce_scatter, it.from, it.to, even);
-      if (even < count)
-        inside(first_, op, all_reduce, at(it.from, bytes(op, even)), at(it.to, bytes(op, even)), count - even);
-      return;
-    }
-    case reduce_scatter:
-      return inside_each_node(first_, op);
-    case reduce: {  // only the root's values may change
-      auto* const to = !leads(op) ? it.to : is_root(op) ? it.to : scratch(op, op.a, count);
-      return inside(first_, op, reduce, it.from, to, count, root_place(op));
-    }
-    case gather:
-      return inside(first_, op, gather, it.from, leads(op) ? scratch(op, op.a, count * here_.places) : nullptr, count,
-                    root_place(op));
-    case all_to_all:
-      return deal_inside(op);
-    default:
-      return;
-  }
-}
-
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::begin_between(staged& op) {
-  using enum collective;
-  auto const& it = op.it;
-  auto const count = it.what.count;
-  switch (it.what.kind) {
-    case barrier:
-      op.pending.add(between_.submit(command{}));
-      return;
-    case all_reduce: {
-      if (is_small(op)) return between(op, all_reduce, it.to, it.to, count);
-      auto const each = count / here_.places;
-      auto const even = each * here_.places;
-      auto* const own = at(it.to, bytes(op, here_.place * each));
-      between(op, all_reduce, own, own, each);
-      auto* const rest = at(it.to, bytes(op, even));
-      if (even < count) between(op, all_reduce, rest, rest, count - even);
-      return;
-    }
-    case reduce_scatter: {
-      if (is_ragged(op)) {
-        for (int node = 0; node < here_.nodes; ++node) {
-          auto const slice = cuts(op).owned(node * here_.places + here_.place);
-          auto* const values = at(it.to, bytes(op, slice.first));
-          between(op, reduce, values, values, slice.count, node);
-        }
-        return;
-      }
-      // The slices of this place move together, over others that nobody needs any more.
-      auto const each = count / here_.size();
-      for (int node = 0; node < here_.nodes; ++node)
-        copy(op, at(it.to, bytes(op, node * each)), at(it.to, bytes(op, (node * here_.places + here_.place) * each)),
-             each);
-      settle(op);
-      return between(op, reduce_scatter, it.to, it.to, each * here_.nodes);
-    }
-    case reduce: {
-      if (!leads(op)) return;
-      auto* const partial = is_root(op) ? it.to : op.it.elements->touchable ? op.a.data() : nullptr;
-      return between(op, reduce, partial, partial, count, root_node(op));
-    }
-    case all_gather:
-      return gather_inside(op);
-    case broadcast:
-      if (leads(op)) between(op, broadcast, it.from, it.to, count, root_node(op));
-      return;
-    case gather:
-      if (leads(op))
-        between(op, gather, it.elements->touchable ? op.a.data() : nullptr, it.to, count * here_.places, root_node(op));
-      return;
-    case scatter:
-      if (leads(op))
-        between(op, scatter, it.from, scratch(op, op.a, count * here_.places), count * here_.places, root_node(op));
-      return;
-    case all_to_all:
-      return deal_between(op);
-    default:
-      return;
-  }
-}
-
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::end_inside(staged& op) {
-  using enum collective;
-  auto const& it = op.it;
-  auto const count = it.what.count;
-  switch (it.what.kind) {
-    case all_reduce:
-      if (!is_small(op)) inside(last_, op, all_gather, it.to, it.to, count - count % here_.places);
-      return;
-    case all_gather:
-      return inside_each_node(last_, op);
-    case broadcast:
-      return inside(last_, op, broadcast, it.from, it.to, count, root_place(op));
-    case scatter:
-      return inside(last_, op, scatter, leads(op) && it.elements->touchable ? op.a.data() : nullptr, it.to, count,
-                    root_place(op));
-    default:
-      return;
-  }
-}
-
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::finish(staged& op) {
-  if (op.it.what.kind != collective::reduce_scatter || is_ragged(op) || here_.nodes == 1 || here_.places == 1) return;
-  auto const each = op.it.what.count / here_.size();
-  copy(op, at(op.it.to, bytes(op, here_.rank() * each)), at(op.it.to, bytes(op, here_.node * each)), each);
-  settle(op);
-}
-
-/// The same collective inside, once for each node: the elements of a node's ranks lie together.
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::inside_each_node(Inner& world, staged& op) {
-  auto const places = here_.places;
-  for (int node = 0; node < here_.nodes; ++node) {
-    auto const first = cuts(op).owned(node * places).first;
-    auto const last = cuts(op).owned(node * places + places - 1);
-    std::span<std::int64_t const> counts = op.counts;
-    if (is_ragged(op))
-      counts = counts.subspan(static_cast<std::size_t>(node * places), static_cast<std::size_t>(places));
-    auto* const values = at(op.it.to, bytes(op, first));  // where it.from is, too
-    op.pending.add(world.submit(part_of(op.it, op.it.what.kind, values, values, last.first + last.count - first,
-                                        here_.place, places, -1, 1, counts)));
-  }
-}
-
-/// All_gather between the nodes: a rank's own part to its place in every node.
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::gather_inside(staged& op) {
-  auto const& it = op.it;
-  auto const part_of_rank = [&](int rank, bool sent, int node) {
-    auto const own = cuts(op).owned(rank);
-    return part{node, sent, it.what.type, own.count, at(it.to, bytes(op, own.first))};
-  };
-  op.list.clear();
-  for (int node = 0; node < here_.nodes; ++node) {
-    if (node == here_.node) continue;
-    op.list.push_back(part_of_rank(here_.rank(), true, node));
-    op.list.push_back(part_of_rank(node * here_.places + here_.place, false, node));
-  }
-  op.pending.add(between_.submit(parts_of(it, collective::exchange, op.list, here_.node)));
-}
-
-/// Ragged all_to_all: what each rank of this node sends to this place of every node.
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::tell_counts(staged& op) {
-  auto const size = static_cast<std::size_t>(here_.size());
-  op.sent.resize(size);
-  op.received.resize(size);
-  for (int place = 0; place < here_.places; ++place)
-    for (int node = 0; node < here_.nodes; ++node)
-      op.sent[static_cast<std::size_t>(place * here_.nodes + node)] =
-          op.parts[static_cast<std::size_t>(node * here_.places + place)].count;
-  command it{.what = {collective::all_to_all, dtype::i64, reduction_kind::none, false, -1, here_.size()},
-             .from = op.sent.data(),
-             .to = op.received.data(),
-             .element_bytes = sizeof(std::int64_t),
-             .elements = &moving_kernels<host>};
-  count_sent(it, here_.place, here_.places);
-  op.pending.add(counts_.submit(it));
-}
-
-/// All_to_all inside the node: to each place what is for it, ordered by nodes.
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::deal_inside(staged& op) {
-  auto const& it = op.it;
-  auto const places = here_.places;
-  auto const nodes = here_.nodes;
-  if (!is_ragged(op)) {
-    auto const each = it.what.count / here_.size();
-    auto* const packed = scratch(op, op.a, it.what.count);
-    auto* const got = scratch(op, op.b, it.what.count);
-    for (int place = 0; place < places; ++place)
-      for (int node = 0; node < nodes; ++node)
-        copy(op, at(packed, bytes(op, (place * nodes + node) * each)),
-             at(it.from, bytes(op, (node * places + place) * each)), each);
-    settle(op);
-    return inside(first_, op, collective::all_to_all, packed, got, it.what.count);
-  }
-  auto const total = [](std::vector<std::int64_t> const& counts) {
-    return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-  };
-  auto* const packed = scratch(op, op.a, total(op.sent));
-  auto* const got = scratch(op, op.b, total(op.received));
-  std::int64_t first = 0;
-  for (int place = 0; place < places; ++place)
-    for (int node = 0; node < nodes; ++node) {
-      auto const& mine = op.parts[static_cast<std::size_t>(node * places + place)];
-      copy(op, at(packed, bytes(op, first)), mine.address, mine.count);
-      first += mine.count;
-    }
-  settle(op);
-  op.list.clear();
-  auto const append = [&](bool sent, void* block, std::vector<std::int64_t> const& counts) {
-    std::int64_t begin = 0;
-    for (int place = 0; place < places; ++place) {
-      auto const* const row = counts.data() + place * nodes;
-      auto const count = std::accumulate(row, row + nodes, std::int64_t{0});
-      op.list.push_back({place, sent, it.what.type, count, at(block, bytes(op, begin))});
-      begin += count;
-    }
-  };
-  append(true, packed, op.sent);
-  append(false, got, op.received);
-  op.pending.add(first_.submit(parts_of(it, collective::all_to_all, op.list, here_.place)));
-}
-
-/// All_to_all between the nodes: to each node what its rank of this place gets, ordered by places.
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::deal_between(staged& op) {
-  auto const& it = op.it;
-  auto const places = here_.places;
-  auto const nodes = here_.nodes;
-  bool const touchable = it.elements->touchable;
-  void* const got = touchable ? op.b.data() : nullptr;
-  auto const each = is_ragged(op) ? 0 : it.what.count / here_.size();
-  auto const count_from = [&](int place, int node) {
-    return is_ragged(op) ? op.received[static_cast<std::size_t>(place * nodes + node)] : each;
-  };
-  auto const all =
-      is_ragged(op) ? std::accumulate(op.received.begin(), op.received.end(), std::int64_t{0}) : it.what.count;
-  auto* const packed = scratch(op, op.a, all);
-  op.list.clear();
-  std::int64_t to = 0;
-  for (int node = 0; node < nodes; ++node) {
-    auto const begin = to;
-    std::int64_t from = 0;
-    for (int place = 0; place < places; ++place)
-      for (int other = 0; other < nodes; ++other) {
-        auto const count = count_from(place, other);
-        if (other == node) {
-          copy(op, at(packed, bytes(op, to)), at(got, bytes(op, from)), count);
-          to += count;
-        }
-        from += count;
-      }
-    op.list.push_back({node, true, it.what.type, to - begin, at(packed, bytes(op, begin))});
-  }
-  settle(op);
-  if (!is_ragged(op)) return between(op, collective::all_to_all, packed, it.to, it.what.count);
-  for (int node = 0; node < nodes; ++node) {
-    auto const* const row = op.parts.data() + here_.size() + node * places;
-    std::int64_t count = 0;
-    for (int place = 0; place < places; ++place) count += row[place].count;
-    op.list.push_back({node, false, it.what.type, count, row[0].address});
-  }
-  op.pending.add(between_.submit(parts_of(it, collective::all_to_all, op.list, here_.node)));
-}
-
-/// Messages inside the node, and those between.
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::exchange(staged& op) {
-  std::vector<part> near;
-  op.list.clear();
-  for (auto const& each : op.parts) {
-    auto& list = each.peer / here_.places == here_.node ? near : op.list;
-    list.push_back(each);
-    if (&list == &near) list.back().peer %= here_.places;
-  }
-  // What may be refused first, so that nothing is half sent.
-  if (!op.list.empty()) relay_->start(op.it, op.list, op.pending);
-  if (!near.empty()) op.pending.add(last_.submit(parts_of(op.it, collective::exchange, near, here_.place)));
-}
 
 }  // namespace trireme::comm::detail

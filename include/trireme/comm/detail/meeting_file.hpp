@@ -56,12 +56,7 @@ struct meeting_note {
 }
 
 /// Whether the process that wrote a note still serves it: it holds a lock on it, which ends with the process.
-[[nodiscard]] inline bool is_served(descriptor const& file) noexcept {
-  struct ::flock lock {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  return ::fcntl(file.number(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
-}
+[[nodiscard]] inline bool is_served(descriptor const& file) noexcept { return file.is_locked(false); }
 
 /// The note at `path`, if a living rank 0 has put it there; says `why` if not.
 [[nodiscard]] inline std::optional<meeting_note> read_note(std::string const& path, std::string& why) {
@@ -149,10 +144,7 @@ class meeting_file {
       if (own_directory_) make_directory();
       ::unlink(partial.c_str());
       file_ = descriptor(::open(partial.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-      struct ::flock lock {};
-      lock.l_type = F_WRLCK;
-      lock.l_whence = SEEK_SET;
-      if (file_.is_open() && ::fcntl(file_.number(), F_OFD_SETLK, &lock) == 0 &&
+      if (file_.is_open() && file_.lock() &&
           ::write(file_.number(), note_.data(), note_.size()) == static_cast<::ssize_t>(note_.size()) &&
           ::rename(partial.c_str(), path_.c_str()) == 0)
         return;

@@ -1,14 +1,12 @@
 #pragma once
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -19,41 +17,13 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <system_error>
-#include <utility>
 
+#include "trireme/comm/detail/descriptor.hpp"
 #include "trireme/core/error.hpp"
 
 namespace trireme::comm::detail {
 
 using steady_time = std::chrono::steady_clock::time_point;
-
-/// Owns a descriptor.
-class descriptor {
- public:
-  descriptor() = default;
-  explicit descriptor(int number) noexcept : number_(number) {}
-  descriptor(descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  descriptor& operator=(descriptor&& other) noexcept {
-    if (this != &other) {
-      close();
-      number_ = std::exchange(other.number_, -1);
-    }
-    return *this;
-  }
-  ~descriptor() { close(); }
-
-  [[nodiscard]] int number() const noexcept { return number_; }
-  [[nodiscard]] bool is_open() const noexcept { return number_ >= 0; }
-  void close() noexcept {
-    if (number_ >= 0) ::close(std::exchange(number_, -1));
-  }
-
- private:
-  int number_ = -1;
-};
-
-[[nodiscard]] inline std::string system_sentence(int number) { return std::generic_category().message(number); }
 
 /// Milliseconds for poll() until a time; at least 0, and rounded up so that poll does not spin.
 [[nodiscard]] inline int poll_time(steady_time until) noexcept {

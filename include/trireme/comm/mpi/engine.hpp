@@ -39,8 +39,8 @@ template <class AllGather>
 }
 
 /// Carries commands in MPI's point-to-point messages, and forms sums in rank order: small values travel in rounds
-/// (detail/rounds.hpp), large ones are reduced in slices, between each two ranks directly (reduction.hpp) or carried
-/// from machine to machine (carried.hpp). With sum_order::any MPI's own collectives form large sums (native.hpp).
+/// (detail/rounds.hpp), large ones are reduced in slices or carried from machine to machine (reduction.hpp). With
+/// sum_order::any MPI's own collectives form large sums (native.hpp).
 class message_engine final : public process_engine {
  public:
   /// Takes `own`, a communicator of this engine alone, and frees it at the end. `members` are those of its ranks that

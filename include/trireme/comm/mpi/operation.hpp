@@ -17,7 +17,6 @@
 #include "trireme/comm/detail/rounds.hpp"
 #include "trireme/comm/detail/waiting.hpp"
 #include "trireme/comm/late.hpp"
-#include "trireme/comm/mpi/carried.hpp"
 #include "trireme/comm/mpi/messages.hpp"
 #include "trireme/comm/mpi/native.hpp"
 #include "trireme/comm/mpi/reduction.hpp"
@@ -71,14 +70,9 @@ class mpi_operation final : public process_operation {
     wire_.begin(route);
     begin_rounds();
     if (!touched_ || of().count == 0 || (carries() && !has_parts())) return;
-    if (does().folds)
-      large_ = mpi_native::suits(*where, it_)    ? way_of_large::native
-               : mpi_carried::suits(*where, it_) ? way_of_large::carried
-                                                 : way_of_large::reduced;
+    if (does().folds) large_ = mpi_native::suits(*where, it_) ? way_of_large::native : way_of_large::reduced;
     if (large_ == way_of_large::native) {
       native_.begin(route, *where, it_);
-    } else if (large_ == way_of_large::carried) {
-      carried_.begin(route, it_, cuts());
     } else if (large_ == way_of_large::reduced) {
       reduction_.begin(route, it_, cuts());
     } else {
@@ -141,7 +135,6 @@ class mpi_operation final : public process_operation {
   void cancel() noexcept {
     for (auto* each : {&heard_, &first_, &second_}) each->cancel();
     if (large_ == way_of_large::reduced) reduction_.cancel();
-    if (large_ == way_of_large::carried) carried_.cancel();
     if (large_ == way_of_large::native) native_.give_up();
   }
 
@@ -150,9 +143,8 @@ class mpi_operation final : public process_operation {
   /// ends in an error) or gathering (the results of an all_reduce or reduce of middle size).
   enum class stage : std::uint8_t { announcing, telling, gathering, carrying, spreading };
   using way = round_blocks::way;
-  /// How large values go: moved between each two ranks; reduced in slices; as partial sums carried from machine to
-  /// machine; or by MPI's own collective.
-  enum class way_of_large : std::uint8_t { moved, reduced, carried, native };
+  /// How large values go: moved between each two ranks; reduced (reduction.hpp); or by MPI's own collective.
+  enum class way_of_large : std::uint8_t { moved, reduced, native };
   struct message_head {
     std::int64_t count;
     dtype type;
@@ -346,8 +338,7 @@ class mpi_operation final : public process_operation {
 
   [[nodiscard]] bool advance_large() {
     if (large_ == way_of_large::reduced) return reduction_.advance();
-    if (large_ == way_of_large::native) return native_.advance();
-    return large_ == way_of_large::carried ? carried_.advance() : first_.done(route);
+    return large_ == way_of_large::native ? native_.advance() : first_.done(route);
   }
   void move_own() const {
     auto const source = outgoing(rank());
@@ -391,7 +382,6 @@ class mpi_operation final : public process_operation {
       first_.append_late(late, receiving);
       second_.append_late(late, receiving);
       if (large_ == way_of_large::reduced) reduction_.append_late(late, receiving);
-      if (large_ == way_of_large::carried) carried_.append_late(late, receiving);
     }
     return late;
   }
@@ -446,7 +436,6 @@ class mpi_operation final : public process_operation {
   rounds<mpi_wire> rounds_;
   mpi_messages heard_, first_, second_;
   mpi_reduction reduction_;
-  mpi_carried carried_;
   mpi_native native_;
   byte_buffer received_, sent_;
   std::vector<void const*> terms_;

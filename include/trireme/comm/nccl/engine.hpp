@@ -1,16 +1,255 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "trireme/comm/cuda.hpp"
 #include "trireme/comm/gathering.hpp"
-#include "trireme/comm/nccl/calls.hpp"
+#include "trireme/comm/nccl/launch.hpp"
+#include "trireme/comm/traffic.hpp"
 
 namespace trireme::comm::detail {
+
+[[nodiscard]] constexpr ncclDataType_t nccl_type(dtype type) noexcept {
+  constexpr ncclDataType_t types[] = {ncclFloat64, ncclFloat32, ncclBfloat16, ncclFloat16, ncclInt64,
+                                      ncclInt32,   ncclUint64,  ncclUint32,   ncclInt8,    ncclUint8};  // as dtype
+  static_assert(static_cast<std::size_t>(dtype::u8) + 1 == std::size(types));
+  return types[static_cast<std::size_t>(type)];
+}
+
+[[nodiscard]] constexpr ncclRedOp_t nccl_reduction(reduction_kind op) noexcept {
+  if (op == reduction_kind::max) return ncclMax;
+  if (op == reduction_kind::min) return ncclMin;
+  return op == reduction_kind::mean ? ncclAvg : ncclSum;
+}
+
+/// Sends, receives and reductions that proceed together; nothing happens until end(). What a rank sends to itself is
+/// copied.
+class nccl_group {
+ public:
+  explicit nccl_group(nccl_communicator& where) : where_(where) {
+    where_.expect(ncclGroupStart(), "beginning a group");
+  }
+  nccl_group(nccl_group const&) = delete;
+  nccl_group& operator=(nccl_group const&) = delete;
+  ~nccl_group() {
+    if (!ended_) (void)ncclGroupEnd();
+  }
+  void send(int peer, void const* from, std::size_t bytes) {
+    if (bytes > 0) note(ncclSend(from, bytes, ncclUint8, peer, where_.handle(), where_.launch().stream()));
+  }
+  void receive(int peer, void* to, std::size_t bytes) {
+    if (bytes > 0) note(ncclRecv(to, bytes, ncclUint8, peer, where_.handle(), where_.launch().stream()));
+  }
+  /// What all ranks have at `from` is reduced into `to` at the root.
+  void reduce(int root, void const* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op) {
+    if (count > 0) note(ncclReduce(from, to, count, type, op, root, where_.handle(), where_.launch().stream()));
+  }
+  void end() {
+    ended_ = true;
+    note(ncclGroupEnd());
+    where_.expect(first_, "a group of calls");
+  }
+
+ private:
+  void note(ncclResult_t code) noexcept {
+    if (nccl_went_well(first_)) first_ = code;
+  }
+  nccl_communicator& where_;
+  ncclResult_t first_ = ncclSuccess;
+  bool ended_ = false;
+};
+
+/// One command as calls of NCCL, which it begins; they are under way once the communicator has settled.
+class nccl_issue {
+ public:
+  /// `await()` returns when what has been issued before is queued on the stream.
+  template <class Await>
+  nccl_issue(nccl_communicator& where, nccl_operation& op, command const& it, Await&& await)
+      : where_(where),
+        it_(it),
+        rank_(where.rank()),
+        size_(where.size()),
+        cuts_{it.what, it.element_bytes, size_, it.counts},
+        stream_(where.launch().stream()) {
+    bool const reduces = it.what.op != reduction_kind::none;
+    // NCCL's own mean divides by the number of its ranks.
+    bool const composed = it.what.op == reduction_kind::mean && it.divisor != 0 && it.divisor != size_;
+    if (composed && size_ > most_cuda_terms)
+      throw config_error(text(nccl_who, ": a mean over ", it.divisor, " ranks through ", size_, " of NCCL; at most ",
+                              most_cuda_terms, " are reduced by one kernel: sum, and divide afterwards"));
+    if (composed || (reduces && where.launch().ordered && size_ > 1))
+      reduce_in_order(op, await);
+    else if (reduces || it.what.kind == collective::barrier)
+      reduce();
+    else
+      move();
+  }
+
+ private:
+  [[nodiscard]] std::size_t bytes(std::int64_t count) const noexcept {
+    return static_cast<std::size_t>(count) * it_.element_bytes;
+  }
+  [[nodiscard]] std::byte* to(std::int64_t first) const noexcept {
+    return static_cast<std::byte*>(it_.to) + bytes(first);
+  }
+  [[nodiscard]] std::byte const* from(std::int64_t first) const noexcept {
+    return static_cast<std::byte const*>(it_.from) + bytes(first);
+  }
+  void copy(void* target, void const* source, std::size_t length) const {
+    if (length == 0 || target == source) return;
+    trireme::detail::expect_cuda(::cudaMemcpyAsync(target, source, length, cudaMemcpyDeviceToDevice, stream_),
+                                 "trireme::comm::nccl: copying what a rank sends to itself");
+  }
+
+  void reduce() {
+    auto const name = name_of(it_.what.kind);
+    auto const type = nccl_type(it_.what.type);
+    auto const op = nccl_reduction(it_.what.op);
+    auto const count = static_cast<std::size_t>(it_.what.count);
+    auto const comm = where_.handle();
+    using enum collective;
+    if (it_.what.kind == barrier) {
+      auto* const nothing = where_.launch().scratch();
+      where_.expect(ncclAllReduce(nothing, nothing, 1, ncclInt32, ncclSum, comm, stream_), name);
+    } else if (count == 0) {
+      return;
+    } else if (it_.what.kind == all_reduce) {
+      where_.expect(ncclAllReduce(it_.from, it_.to, count, type, op, comm, stream_), name);
+    } else if (it_.what.kind == reduce) {
+      auto* const into = rank_ == it_.what.root ? it_.to : nullptr;
+      where_.expect(ncclReduce(it_.from, into, count, type, op, it_.what.root, comm, stream_), name);
+    } else if (it_.what.shape == 0) {
+      auto const own = cuts_.owned(rank_);
+      where_.expect(
+          ncclReduceScatter(it_.from, to(own.first), static_cast<std::size_t>(own.count), type, op, comm, stream_),
+          name);
+    } else {  // ragged
+      nccl_group group(where_);
+      for (int rank = 0; rank < size_; ++rank) {
+        auto const slice = cuts_.owned(rank);
+        group.reduce(rank, from(slice.first), rank == rank_ ? to(slice.first) : nullptr,
+                     static_cast<std::size_t>(slice.count), type, op);
+      }
+      group.end();
+    }
+  }
+
+  void move() {
+    auto const count = it_.what.count;
+    auto const name = name_of(it_.what.kind);
+    auto const& does = cuts_.of().moves[0];
+    if (!it_.parts.empty()) {
+      trade_parts(it_.parts);
+    } else if (cuts_.of().count == 0 || count == 0) {
+      return;
+    } else if (it_.what.kind == collective::broadcast) {
+      where_.expect(ncclBroadcast(it_.from, it_.to, bytes(count), ncclUint8, it_.what.root, where_.handle(), stream_),
+                    name);
+    } else if (it_.what.kind == collective::all_gather && it_.what.shape == 0) {
+      auto const own = cuts_.owned(rank_);
+      where_.expect(ncclAllGather(from(own.first), it_.to, bytes(own.count), ncclUint8, where_.handle(), stream_),
+                    name);
+    } else {  // what a row says, as messages between each two ranks
+      auto const own = cuts_.given(does, rank_, rank_);
+      copy(to(cuts_.taken(does, rank_, rank_).first), from(own.first), bytes(own.count));
+      nccl_group group(where_);
+      for (int peer = 0; peer < size_; ++peer) {
+        if (peer == rank_) continue;
+        auto const given = cuts_.given(does, rank_, peer);
+        auto const taken = cuts_.taken(does, peer, rank_);
+        group.send(peer, from(given.first), bytes(given.count));
+        group.receive(peer, to(taken.first), bytes(taken.count));
+      }
+      group.end();
+    }
+  }
+
+  /// The k-th transfer from this rank to itself meets the k-th one back, within the command.
+  void trade_parts(std::span<part const> parts) {
+    auto const length = [](part const& it) { return static_cast<std::size_t>(it.count) * size_of(it.type); };
+    auto const next_own = [&](std::size_t at, bool sent) {
+      while (at < parts.size() && (parts[at].peer != rank_ || parts[at].sent != sent)) ++at;
+      return at;
+    };
+    auto send = next_own(0, true);
+    auto receive = next_own(0, false);
+    for (; send < parts.size() && receive < parts.size();
+         send = next_own(send + 1, true), receive = next_own(receive + 1, false)) {
+      if (parts[send].type != parts[receive].type || parts[send].count != parts[receive].count)
+        throw config_error(text(nccl_who, "::", name_of(it_.what.kind), ": rank ", rank_, " sends itself ",
+                                parts[send].count, " elements of ", name_of(parts[send].type), " but receives ",
+                                parts[receive].count, " of ", name_of(parts[receive].type)));
+      copy(parts[receive].address, parts[send].address, length(parts[send]));
+    }
+    if (send < parts.size() || receive < parts.size())
+      throw config_error(text(nccl_who, "::", name_of(it_.what.kind), ": rank ", rank_,
+                              " sends to itself without receiving, or the reverse; put both into one exchange"));
+    nccl_group group(where_);
+    for (auto const& each : parts) {
+      if (each.peer == rank_) continue;
+      each.sent ? group.send(each.peer, each.address, length(each))
+                : group.receive(each.peer, each.address, length(each));
+    }
+    group.end();
+  }
+
+  /// This rank's slice of what all others give comes here and is reduced in rank order; slices then go where the
+  /// collective wants them.
+  template <class Await>
+  void reduce_in_order(nccl_operation& op, Await&& await) {
+    auto const own = cuts_.owned(rank_);
+    auto const room = (bytes(own.count) + 63) / 64 * 64;
+    auto* const others = op.terms(std::max<std::size_t>(64, room * static_cast<std::size_t>(size_)));
+    auto const place_of = [&](int rank) { return others + static_cast<std::size_t>(rank) * room; };
+    {
+      nccl_group group(where_);
+      for (int rank = 0; rank < size_; ++rank) {
+        if (rank == rank_) continue;
+        auto const theirs = cuts_.owned(rank);
+        group.send(rank, from(theirs.first), bytes(theirs.count));
+        group.receive(rank, place_of(rank), bytes(own.count));
+      }
+      group.end();
+    }
+    await();
+    // A rank that is not the root keeps its own values: its result lies where its term would have come.
+    bool const kept = it_.what.kind != collective::reduce || rank_ == it_.what.root;
+    std::vector<void const*> terms;
+    for (int rank = 0; rank < size_; ++rank)
+      terms.push_back(rank == rank_ ? static_cast<void const*>(from(own.first)) : place_of(rank));
+    void* const output = kept ? to(own.first) : place_of(rank_);
+    trireme::detail::expect_cuda(static_cast<::cudaError_t>(cuda_combine(
+                                     cuda_element_of(it_.what.type), cuda_reduction_of(it_.what.op), &output, 1,
+                                     terms.data(), size_, own.count, it_.divisor != 0 ? it_.divisor : size_, stream_)),
+                                 "trireme::comm::nccl: reducing in rank order");
+    if (cuts_.of().into != cut::lines) return;  // each rank keeps its slice
+    nccl_group group(where_);
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank == rank_) continue;
+      bool const wanted_there = it_.what.kind == collective::all_reduce || rank == it_.what.root;
+      auto const theirs = cuts_.owned(rank);
+      if (wanted_there) group.send(rank, output, bytes(own.count));
+      if (kept) group.receive(rank, to(theirs.first), bytes(theirs.count));
+    }
+    group.end();
+  }
+
+  nccl_communicator& where_;
+  command const& it_;
+  int rank_, size_;
+  geometry cuts_;
+  ::cudaStream_t stream_;
+};
 
 [[nodiscard]] inline std::string describe(nccl_operation const& op) {
   return op.what.kind == collective::exchange ? text("exchange, call number ", op.number)
@@ -57,11 +296,13 @@ inline bool advance(nccl_operation& op) {
   return true;
 }
 
-inline void release(nccl_operation& op) noexcept {
-  auto const where = std::move(op.where);  // what it belongs to may end with it
-  auto& launch = where->launch();
-  if (launch.launching == &op) launch.launching = nullptr;
-  launch.unused.push_back(&op);
+inline bool nccl_communicator::test(nccl_operation& op) { return advance(op); }
+inline void nccl_communicator::wait(nccl_operation& op) {
+  trireme::detail::poll_until([&] { return advance(op); });
+}
+inline void nccl_communicator::release(nccl_operation& op) noexcept {
+  if (launch_->launching == &op) launch_->launching = nullptr;
+  launch_->unused.push_back(&op);
 }
 
 /// Begins a command on the device; the operation goes back with release().
@@ -81,7 +322,7 @@ inline void release(nccl_operation& op) noexcept {
   }
   auto& op = *launch.unused.back();
   launch.unused.pop_back();
-  op.where = where;
+  op.where = where.get();
   op.what = it.what;
   op.number = ++where->calls;
   op.at = nccl_operation::stage::launching;
@@ -99,11 +340,11 @@ inline void release(nccl_operation& op) noexcept {
       });
     });
   } catch (config_error const&) {  // nothing has been issued
-    release(op);
+    where->release(op);
     throw;
   } catch (std::exception const& problem) {
     auto const sentence = text(describe(op), ": ", problem.what());
-    release(op);
+    where->release(op);
     launch.throw_if_failed(name_of(it.what.kind));
     where->fail(sentence);
   }

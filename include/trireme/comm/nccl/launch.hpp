@@ -135,6 +135,11 @@ class nccl_communicator {
   [[nodiscard]] int size() const noexcept { return size_; }
   std::uint64_t calls = 0;
 
+  /// What a request asks for: as those of process_engine.
+  [[nodiscard]] bool test(nccl_operation& op);
+  void wait(nccl_operation& op);
+  void release(nccl_operation& op) noexcept;
+
   /// Whether all calls so far have been carried out. Throws if one went wrong, here or (as NCCL notices) elsewhere.
   [[nodiscard]] bool settled(std::string_view doing) {
     if (handle_ == nullptr) return launch_->throw_if_failed(doing), false;
@@ -189,7 +194,7 @@ struct nccl_operation {
   nccl_operation& operator=(nccl_operation const&) = delete;
   ~nccl_operation() { (void)::cudaEventDestroy(done); }
 
-  std::shared_ptr<nccl_communicator> where;
+  nccl_communicator* where = nullptr;  ///< its request keeps it
   call what;
   std::uint64_t number = 0;
   stage at = stage::launching;

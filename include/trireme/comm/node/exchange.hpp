@@ -71,8 +71,9 @@ inline bool receive_step(node_operation& op, node_operation::message& it) {
     it.at = label.direct ? closing : moving;
   }
   bool const direct = it.at == closing;
-  auto const most = direct ? static_cast<std::uint64_t>(most_direct(op)) : std::uint64_t{node_channel::slot_bytes};
-  auto const count = std::min<std::uint64_t>(bytes - it.moved, most);
+  auto const left = bytes - it.moved;
+  auto const count = direct ? static_cast<std::uint64_t>(direct_step(op, static_cast<std::int64_t>(left), 1))
+                            : std::min<std::uint64_t>(left, node_channel::slot_bytes);
   if (count > 0) {
     auto* const from =
         direct ? where.at(it.what.peer, label.place) + it.moved : theirs.channel_slot(where.rank, tail, where.size());

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -12,45 +11,9 @@
 #include <mutex>
 #include <utility>
 
+#include "trireme/comm/detail/descriptor.hpp"
+
 namespace trireme::comm::detail {
-
-/// An open file, closed at the end.
-class node_file {
- public:
-  node_file() = default;
-  explicit node_file(int number) noexcept : number_(number) {}
-  node_file(node_file&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  node_file& operator=(node_file&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~node_file() {
-    if (number_ >= 0) ::close(number_);
-  }
-  [[nodiscard]] int number() const noexcept { return number_; }
-  [[nodiscard]] bool is_open() const noexcept { return number_ >= 0; }
-
-  /// Locks the first byte for as long as this process has the file open, however it ends.
-  [[nodiscard]] bool lock() const noexcept {
-    auto wish = first_byte();
-    return ::fcntl(number_, F_OFD_SETLK, &wish) == 0;
-  }
-  /// Whether somebody else has the first byte locked. (If that cannot be told, yes.)
-  [[nodiscard]] bool is_locked() const noexcept {
-    auto wish = first_byte();
-    return ::fcntl(number_, F_OFD_GETLK, &wish) != 0 || wish.l_type != F_UNLCK;
-  }
-
- private:
-  static struct flock first_byte() noexcept {
-    struct flock wish {};
-    wish.l_type = F_WRLCK;
-    wish.l_whence = SEEK_SET;
-    wish.l_len = 1;
-    return wish;
-  }
-  int number_ = -1;
-};
 
 /// Address space in which the memory files of all ranks lie side by side, so that a peer's address is one addition.
 class node_map {
@@ -82,7 +45,7 @@ class node_map {
     return true;
   }
   /// Maps `bytes` of a rank's file into its place.
-  [[nodiscard]] bool place(int rank, node_file const& file, std::size_t bytes) noexcept {
+  [[nodiscard]] bool place(int rank, descriptor const& file, std::size_t bytes) noexcept {
     auto* const at = this->at(rank);
     if (::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file.number(), 0) ==
         MAP_FAILED)

@@ -79,8 +79,7 @@ inline bool combine_directly(node_operation& op) {
   auto const& move = move_of(op);
   bool const kept = geometry.of().into != cut::lines;  // each rank keeps its slice
   auto const own = geometry.owned(where.rank);
-  auto const most = most_direct(op) / static_cast<std::int64_t>(op.it.element_bytes);
-  auto const count = std::min(own.count - op.moved, most);
+  auto const count = direct_step(op, own.count - op.moved, op.it.element_bytes);
   auto const at = op.bytes(own.first + op.moved);
   node_terms all;
   for (int rank = 0; rank < where.size(); ++rank) {
@@ -102,8 +101,8 @@ inline bool combine_directly(node_operation& op) {
 /// Copies the next elements of what this rank has to copy; true when there are none left.
 inline bool move_directly(node_operation& op) {
   auto const& where = *op.where;
-  auto const most = most_direct(op) / static_cast<std::int64_t>(op.it.element_bytes);
   auto const step = [&](node_segment const& to, std::byte const* from) {
+    auto const most = direct_step(op, to.count - op.moved, op.it.element_bytes);
     op.moved += copied(op, to, from + op.bytes(op.moved), op.moved, most);
     if (op.moved < to.count) return false;
     op.moved = 0;

@@ -122,7 +122,7 @@ inline bool post(node_operation& op) {
       for (auto const& each : std::span(op.parts).first(op.where->members.size()))
         where.portions(where.rank, op.number)[static_cast<std::size_t>(each.peer)] = {each.count,
                                                                                       op.launch().offset(each.address)};
-    op.chunk = staged_chunk(op);
+    if (!op.launch().place->one_process) op.chunk = staged_chunk(op);
     // This rank's memory is out of reach, so the collective is staged; its first piece goes with the announcement.
     if ((flags & node_posting::reachable) == 0 && !has_parts(op) && where.decided + 1 == op.number &&
         where.mine().filled.load(std::memory_order_relaxed) == where.rounds && may_fill(op, where.rounds)) {
@@ -276,7 +276,8 @@ inline node_outcome advance(node_operation& op) {
         if (op.posting(op.cursor).word.load() < node_arrived(op.number)) return node_outcome::stuck;
       return decide(op);
     case sharing:
-      return share(op);
+      if (auto const outcome = share(op); op.now() != closing) return outcome;
+      [[fallthrough]];
     case closing:
       for (; op.cursor < where.size(); ++op.cursor)
         if (op.posting(op.cursor).word.load() < node_shared(op.number)) return node_outcome::stuck;

@@ -63,7 +63,7 @@ struct node_card {
 class process_place final : public node_place {
  public:
   /// @param needs_launcher  waits end with an error once the process that has started this one has ended.
-  process_place(int rank, std::vector<node_file> files, node_map map, std::size_t bytes, bool needs_launcher)
+  process_place(int rank, std::vector<descriptor> files, node_map map, std::size_t bytes, bool needs_launcher)
       : node_place(false, bases_of(map, files.size()), headers_of(map, files.size()), bytes),
         files_(std::move(files)),
         map_(std::move(map)),
@@ -74,7 +74,7 @@ class process_place final : public node_place {
   void deallocate(void* block, std::size_t bytes) noexcept override { heap_.deallocate(block, bytes); }
   void close() noexcept override { heap_.close(); }
   [[nodiscard]] bool is_dead(int of) const noexcept override {
-    return !files_[static_cast<std::size_t>(of)].is_locked();
+    return !files_[static_cast<std::size_t>(of)].is_locked(true);
   }
   /// Whether the launcher has ended: the system has then given this process another parent.
   [[nodiscard]] bool is_orphaned() const noexcept override { return launcher_ > 1 && ::getppid() != launcher_; }
@@ -91,7 +91,7 @@ class process_place final : public node_place {
     return all;
   }
 
-  std::vector<node_file> files_;  // before the heap, which needs them
+  std::vector<descriptor> files_;  // before the heap, which needs them
   node_map map_;
   node_heap heap_;
   pid_t launcher_;
@@ -111,7 +111,7 @@ class node_meeting {
     std::random_device dice;
     for (auto& word : card_.token) word = (std::uint64_t{dice()} << 32) | dice();
     auto& file = files_[static_cast<std::size_t>(rank_)];
-    file = node_file(::memfd_create("trireme", MFD_CLOEXEC));
+    file = descriptor(::memfd_create("trireme", MFD_CLOEXEC));
     if (!file.is_open()) return reason("memfd_create");
     if (!file.lock()) return reason("fcntl(F_OFD_SETLK)");
     card_.file = file.number();
@@ -142,7 +142,7 @@ class node_meeting {
       auto& file = files_[static_cast<std::size_t>(each)];
       auto const& theirs = cards[static_cast<std::size_t>(each)];
       auto const path = text("/proc/", theirs.process, "/fd/", theirs.file);
-      if (each != rank_) file = node_file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+      if (each != rank_) file = descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC));
       if (!file.is_open())
         return reason(text("rank ", rank_, " cannot open the memory of rank ", each, ": open ", path));
       if (!map_.place(each, file, card_.stride)) return reason("mmap");
@@ -179,7 +179,7 @@ class node_meeting {
   }
 
  private:
-  static std::string reason(std::string const& what) { return text(what, ": ", std::strerror(errno)); }
+  static std::string reason(std::string const& what) { return text(what, ": ", system_sentence(errno)); }
   [[nodiscard]] std::size_t smallest() const noexcept {
     auto const need = node_header::bytes + 2 * node_board::bytes(size_, true) + node_map::huge_page;
     return (need / node_map::huge_page + 8) * node_map::huge_page;
@@ -202,7 +202,7 @@ class node_meeting {
   bool core_each_ = false;
   node_card card_;
   node_map map_;
-  std::vector<node_file> files_;
+  std::vector<descriptor> files_;
 };
 
 /// Collective. The engine of ranks that share a machine; null on all ranks alike, with a reason in `why`, if they do

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,7 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/core/error.hpp"
 #include "trireme/core/hash.hpp"
+#include "trireme/core/text.hpp"
 #include "trireme/formats/detail/tokenizer_splits.hpp"
 #include "trireme/formats/detail/tokenizer_unicode.hpp"
 
@@ -58,6 +61,85 @@ class vocabulary {
   token_id end_ = 0;
 };
 
+/// Strings as a tree of their bytes: which of them a text goes on with.
+class byte_tree {
+ public:
+  static constexpr token_id none = no_token;
+
+  /// Of a string that is added twice the last value counts; an empty one is never found.
+  void add(std::string_view word, token_id value) {
+    if (word.empty()) return;
+    std::uint32_t node = 0;
+    for (auto const letter : word) {
+      auto const byte = static_cast<unsigned char>(letter);
+      auto const after = child(node, byte);
+      if (after != 0) {
+        node = after;
+        continue;
+      }
+      auto const made = static_cast<std::uint32_t>(values_.size());
+      values_.push_back(none);
+      if (node == 0) {
+        first_[byte] = made;
+      } else {
+        if (2 * ++held_ > slots_.size()) grow();
+        slots_[place_of(key_of(node, byte))] = {key_of(node, byte), made};
+      }
+      node = made;
+    }
+    values_[node] = value;
+  }
+
+  /// Calls take(value, end) for each string that stands at a byte of a text, the shortest first.
+  template <class Take>
+  void each_at(std::string_view text, std::size_t at, Take const& take) const {
+    std::uint32_t node = 0;
+    while (at < text.size()) {
+      node = child(node, static_cast<unsigned char>(text[at++]));
+      if (node == 0) return;
+      if (values_[node] != none) take(values_[node], at);
+    }
+  }
+  /// Of this string, or none.
+  [[nodiscard]] token_id find(std::string_view word) const {
+    std::uint32_t node = 0;
+    for (auto const letter : word) {
+      node = child(node, static_cast<unsigned char>(letter));
+      if (node == 0) return none;
+    }
+    return values_[node];
+  }
+
+ private:
+  struct slot {
+    std::uint64_t key = 0;
+    std::uint32_t child = 0;  // 0: the slot is free
+  };
+  static std::uint64_t key_of(std::uint32_t node, unsigned char byte) noexcept {
+    return std::uint64_t{node} << 8 | byte;
+  }
+  [[nodiscard]] std::uint32_t child(std::uint32_t node, unsigned char byte) const noexcept {
+    return node == 0 ? first_[byte] : slots_[place_of(key_of(node, byte))].child;
+  }
+  [[nodiscard]] std::size_t place_of(std::uint64_t key) const noexcept {
+    auto const mask = slots_.size() - 1;
+    auto place = static_cast<std::size_t>(mix(key)) & mask;
+    while (slots_[place].child != 0 && slots_[place].key != key) place = (place + 1) & mask;
+    return place;
+  }
+  void grow() {
+    auto const old = std::exchange(slots_, std::vector<slot>(slots_.size() * 2));
+    for (auto const& each : old) {
+      if (each.child != 0) slots_[place_of(each.key)] = each;
+    }
+  }
+
+  std::vector<token_id> values_{none};  // of each node; 0 is the root
+  std::array<std::uint32_t, 256> first_{};
+  std::vector<slot> slots_ = std::vector<slot>(16);  // (node, byte) -> node
+  std::size_t held_ = 0;
+};
+
 /// What pairs of neighbouring tokens become, and in which order. Open addressing: this is where encoding spends its
 /// time.
 class merge_table {
@@ -97,6 +179,12 @@ class merge_table {
   std::vector<slot_type> slots_;
 };
 
+/// What a token is called that stands for a byte: <0x41>.
+[[nodiscard]] inline std::string byte_name(unsigned char byte) {
+  static constexpr std::string_view digits = "0123456789ABCDEF";
+  return {'<', '0', 'x', digits[byte >> 4], digits[byte & 15], '>'};
+}
+
 /// Byte pair encoding: of all neighbours that may become one token those of the lowest rank do, the leftmost first,
 /// until there are none.
 ///
@@ -117,8 +205,7 @@ class byte_pairs {
       std::string name;
       unicode::append(name, byte_characters[byte]);
       of_byte_[byte] = tokens.id_of(name);
-      static constexpr std::string_view digits = "0123456789ABCDEF";
-      fallback_[byte] = tokens.id_of(trireme::text("<0x", digits[byte >> 4], digits[byte & 15], ">"));
+      fallback_[byte] = tokens.id_of(byte_name(static_cast<unsigned char>(byte)));
     }
   }
 
@@ -258,6 +345,95 @@ class word_pieces {
   }
 };
 
+/// The tokens whose scores, logarithms of probabilities, have the largest sum; a character that is no token has a score
+/// worse than all of them. Unknown characters in a row are one token.
+///
+/// Method   [Kudo, "Subword Regularization", 2018], section 3.2; Viterbi's algorithm, O(n) steps of a token's length.
+class unigram {
+ public:
+  bool byte_fallback = false;
+  token_id unknown = no_token;
+
+  /// Of a token of the number that so many have already.
+  void add(std::string_view token, double score) {
+    pieces_.add(token, static_cast<token_id>(scores_.size()));
+    scores_.push_back(score);
+    least_ = std::min(least_, score);
+  }
+
+  /// What a word is worked on in; kept between words.
+  struct workspace {
+    struct path {
+      double score = 0;            ///< of the best tokens of the text before this byte
+      std::uint32_t begin = none;  ///< where the last of them begins
+      token_id id = no_token;
+    };
+    std::vector<path> paths;
+    std::vector<std::uint32_t> ends;
+  };
+
+  void encode(std::string_view word, vocabulary const&, workspace& in, std::vector<token_id>& out) const {
+    auto& paths = in.paths;
+    paths.assign(word.size() + 1, {});
+    for (std::size_t at = 0, next = 0; at < word.size(); at = next) {
+      next = at + unicode::character_at(word, at).bytes;
+      auto const before = paths[at].score;
+      auto const offer = [&](std::size_t end, double score, token_id id) {
+        auto& path = paths[end];
+        if (path.begin == none || before + score > path.score)
+          path = {before + score, static_cast<std::uint32_t>(at), id};
+      };
+      auto is_token = false;
+      pieces_.each_at(word, at, [&](token_id id, std::size_t end) {
+        offer(end, scores_[static_cast<std::size_t>(id)], id);
+        is_token |= end == next;
+      });
+      if (is_token) continue;
+      if (unknown == no_token)
+        throw config_error(trireme::text("trireme::formats::tokenizer: no token stands for \"",
+                                         word.substr(at, next - at), "\", and the file names none for the unknown"));
+      offer(next, least_ - unknown_penalty, unknown);
+    }
+    in.ends.clear();
+    for (auto end = static_cast<std::uint32_t>(word.size()); end > 0; end = paths[end].begin) in.ends.push_back(end);
+    std::size_t unread = 0;  // where a row of unknown characters begins
+    for (auto each = in.ends.rbegin(); each != in.ends.rend(); ++each) {
+      auto const id = paths[*each].id;
+      auto const joins = id == unknown && each + 1 != in.ends.rend() && paths[*(each + 1)].id == unknown;
+      if (joins) continue;
+      id == unknown ? add_unknown(word.substr(unread, *each - unread), out) : out.push_back(id);
+      unread = *each;
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t none = ~std::uint32_t{0};
+  static constexpr double unknown_penalty = 10;
+
+  /// Together they may be a token after all, though one of a bad score.
+  void add_unknown(std::string_view letters, std::vector<token_id>& out) const {
+    if (auto const id = pieces_.find(letters); id != no_token) return out.push_back(id);
+    if (byte_fallback) {
+      auto const before = out.size();
+      for (auto const letter : letters) {
+        auto const byte = static_cast<unsigned char>(letter);
+        auto const id = pieces_.find(byte_name(byte));
+        if (id == no_token) {
+          out.resize(before);
+          return out.push_back(unknown);
+        }
+        out.push_back(id);
+      }
+      return;
+    }
+    out.push_back(unknown);
+  }
+
+  byte_tree pieces_;
+  std::vector<double> scores_;
+  double least_ = std::numeric_limits<double>::infinity();
+};
+
 /// The tokens of words that came before; of bounded size, and for one caller.
 class word_cache {
  public:
@@ -334,15 +510,7 @@ class added_tokens {
   };
 
   void add(entry what) {
-    std::uint32_t node = 0;
-    for (auto const byte : what.content) {
-      auto const next = next_.try_emplace(key_of(node, byte), static_cast<std::uint32_t>(ends_.size()));
-      if (next.second) ends_.push_back(none);
-      node = next.first->second;
-    }
-    if (tokens_.empty()) begins_.fill(false);
-    begins_[static_cast<unsigned char>(what.content[0])] = true;
-    ends_[node] = static_cast<std::uint32_t>(tokens_.size());
+    contents_.add(what.content, static_cast<token_id>(tokens_.size()));
     tokens_.push_back(std::move(what));
   }
 
@@ -352,17 +520,18 @@ class added_tokens {
     std::size_t begin = 0;
     if (tokens_.empty()) return between(text);
     for (std::size_t at = 0; at < text.size();) {
-      auto const match = begins_[static_cast<unsigned char>(text[at])] ? longest_at(text, at) : none;
-      if (match == none) {
+      auto match = byte_tree::none;
+      contents_.each_at(text, at, [&](token_id which, std::size_t) { match = which; });
+      if (match == byte_tree::none) {
         ++at;
         continue;
       }
-      auto const& token = tokens_[match];
+      auto const& token = tokens_[static_cast<std::size_t>(match)];
       auto first = at, last = at + token.content.size();
       at = last;
       if (token.single_word && (ends_in_word(text.substr(0, first)) || begins_word(text.substr(last)))) continue;
-      if (token.left_strip) first = std::max(begin, spaces_before(text, first));
-      if (token.right_strip) last = spaces_behind(text, last);
+      if (token.left_strip) first = std::max(begin, unicode::spaces_before(text, first));
+      if (token.right_strip) last = unicode::spaces_behind(text, last);
       if (begin < first) between(text.substr(begin, first - begin));
       found(token.id);
       begin = last;
@@ -372,20 +541,6 @@ class added_tokens {
   }
 
  private:
-  static constexpr std::uint32_t none = ~std::uint32_t{0};
-  static std::uint64_t key_of(std::uint32_t node, char byte) noexcept {
-    return std::uint64_t{node} << 8 | static_cast<unsigned char>(byte);
-  }
-  [[nodiscard]] std::uint32_t longest_at(std::string_view text, std::size_t at) const {
-    auto out = none;
-    for (std::uint32_t node = 0; at < text.size(); ++at) {
-      auto const next = next_.find(key_of(node, text[at]));
-      if (next == next_.end()) break;
-      node = next->second;
-      if (ends_[node] != none) out = ends_[node];
-    }
-    return out;
-  }
   /// \w
   static bool in_word(std::uint32_t code) {
     auto const what = unicode::category(code);
@@ -394,37 +549,15 @@ class added_tokens {
            (code >= 0x1f130 && code <= 0x1f149) ||  // letters in circles, ...
            (code >= 0x1f150 && code <= 0x1f169) || (code >= 0x1f170 && code <= 0x1f189);
   }
-  static std::size_t last_character(std::string_view text) {
-    auto at = text.size() - 1;
-    while (at > 0 && (text[at] & 0xc0) == 0x80) --at;
-    return at;
-  }
   static bool ends_in_word(std::string_view text) {
-    return !text.empty() && in_word(unicode::character_at(text, last_character(text)).code);
+    return !text.empty() && in_word(unicode::character_at(text, unicode::last_character(text)).code);
   }
   static bool begins_word(std::string_view text) {
     return !text.empty() && in_word(unicode::character_at(text, 0).code);
   }
-  static std::size_t spaces_before(std::string_view text, std::size_t end) {
-    while (end > 0) {
-      auto const last = last_character(text.substr(0, end));
-      if (!unicode::is_space(unicode::character_at(text, last).code)) break;
-      end = last;
-    }
-    return end;
-  }
-  static std::size_t spaces_behind(std::string_view text, std::size_t at) {
-    for (auto next = unicode::character_at(text, at); next.bytes > 0 && unicode::is_space(next.code);
-         next = unicode::character_at(text, at)) {
-      at += next.bytes;
-    }
-    return at;
-  }
 
   std::vector<entry> tokens_;
-  std::vector<std::uint32_t> ends_{none};                  // of each node of a tree of bytes, the token that ends there
-  std::unordered_map<std::uint64_t, std::uint32_t> next_;  // (node, byte) -> node
-  std::array<bool, 256> begins_{};
+  byte_tree contents_;
 };
 
 }  // namespace trireme::formats::detail

@@ -1,12 +1,15 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "trireme/core/error.hpp"
 #include "trireme/formats/detail/tokenizer_unicode.hpp"
 
 // How texts are cut into words before a model sees them. The regular expressions of known tokenizers are written out
@@ -95,33 +98,84 @@ struct seen {
   return line_end == std::string_view::npos ? spaces_end(text, at) : at + line_end + 1;
 }
 
+/// A file may ask many times that something longer takes the place of letters, so a text may not grow without end.
+inline void expect_encodable(std::size_t bytes) {
+  if (bytes > std::size_t{1} << 32)
+    throw config_error("trireme::formats::tokenizer: replacing makes more than 4 GiB of the text; encode it in parts");
+}
+
+/// The text with `to` in the place of each `from`.
+[[nodiscard]] inline std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  for (;;) {
+    auto const found = from.empty() ? std::string_view::npos : text.find(from);
+    out += text.substr(0, found);
+    if (found == std::string_view::npos) return out;
+    out += to;
+    text.remove_prefix(found + from.size());
+    expect_encodable(out.size());
+  }
+}
+
 /// One step of cutting a text into words.
 struct split_step {
-  enum class rule { whole, gpt2, llama3, qwen2, each_digit, digits, bert };
+  enum class rule { whole, gpt2, llama3, qwen2, each_digit, digits, bert, spaces, string, marks, before_marks };
+  enum class put { never, at_start, always };
   rule how = rule::whole;
-  bool space_first = false;  ///< a space is put before what does not begin with one
+  bool space_first = false;                     ///< a space is put before what does not begin with one
+  std::string mark{};                           ///< of string and marks; of marks it takes the place of spaces
+  bool cut_before = false, cut_behind = false;  ///< where a mark ends words
+  put mark_first = put::never;                  ///< of marks: put before what does not begin with one
 };
 
 /// Calls take(word) with the words of a piece, in order; a word may be gone with the next one.
+/// @param at_start  whether the text begins with the piece.
 template <class Take>
-void split(std::span<split_step const> steps, std::string_view piece, Take const& take) {
+void split(std::span<split_step const> steps, std::string_view piece, bool at_start, Take const& take) {
   using rule = split_step::rule;
   if (piece.empty()) return;
   if (steps.empty()) return take(piece);
   auto const& step = steps.front();
   auto const later = steps.subspan(1);
-  std::string with_space;
-  if (step.space_first && piece.front() != ' ') piece = with_space.append(" ").append(piece);
+  std::string changed;
+  if (step.space_first && piece.front() != ' ') piece = changed.append(" ").append(piece);
+  auto const pass_on = [&](std::size_t begin, std::size_t end) {
+    split(later, piece.substr(begin, end - begin), at_start && begin == 0, take);
+  };
   auto const each = [&](auto const& word_end) {
     for (std::size_t at = 0; at < piece.size();) {
       auto const end = word_end(at);
-      split(later, piece.substr(at, end - at), take);
+      pass_on(at, end);
       at = end;
     }
   };
+  // What is left out stands between words, what stands alone is one.
+  auto const between = [&](auto const& left_out, auto const& alone) {
+    std::size_t begin = 0;
+    for (std::size_t at = 0; at < piece.size();) {
+      auto const [code, bytes] = unicode::character_at(piece, at);
+      auto const out = left_out(code), one = !out && alone(code);
+      if (out || one) {
+        pass_on(begin, at);
+        if (one) pass_on(at, at + bytes);
+        begin = at + bytes;
+      }
+      at += bytes;
+    }
+    pass_on(begin, piece.size());
+  };
+  auto const by_marks = [&] {
+    each([&](std::size_t at) {
+      auto const marked = piece.substr(at).starts_with(step.mark);
+      if (marked && step.cut_behind) return at + step.mark.size();
+      auto const found = piece.find(step.mark, marked ? at + step.mark.size() : at);
+      if (found == std::string_view::npos || !(step.cut_before || step.cut_behind)) return piece.size();
+      return step.cut_before ? found : found + step.mark.size();
+    });
+  };
   switch (step.how) {
     case rule::whole:
-      return split(later, piece, take);
+      return pass_on(0, piece.size());
     case rule::gpt2:
       return each([&](std::size_t at) { return gpt2_word_end(piece, at); });
     case rule::llama3:
@@ -141,20 +195,26 @@ void split(std::span<split_step const> steps, std::string_view piece, Take const
         }
         return end;
       });
-    case rule::bert: {  // punctuation stands alone, spaces are left out
-      std::size_t begin = 0;
-      for (std::size_t at = 0; at < piece.size();) {
-        auto const [code, bytes] = unicode::character_at(piece, at);
-        auto const space = unicode::is_space(code), alone = unicode::is_bert_punctuation(code);
-        if (space || alone) {
-          split(later, piece.substr(begin, at - begin), take);
-          if (alone) split(later, piece.substr(at, bytes), take);
-          begin = at + bytes;
-        }
-        at += bytes;
-      }
-      return split(later, piece.substr(begin), take);
+    case rule::bert:
+      return between(unicode::is_space, unicode::is_bert_punctuation);
+    case rule::spaces:
+      return between(unicode::is_space, [](std::uint32_t) { return false; });
+    case rule::string:
+      return by_marks();
+    case rule::marks: {
+      auto const first =
+          step.mark_first == split_step::put::always || (step.mark_first == split_step::put::at_start && at_start);
+      changed = replaced(piece, " ", step.mark);
+      if (first && !changed.starts_with(step.mark)) changed.insert(0, step.mark);
+      piece = changed;
+      return by_marks();
     }
+    // The first of some marks in a row begins a word.
+    case rule::before_marks:
+      return each([&](std::size_t at) {
+        auto const letter = std::min(piece.find_first_not_of(step.mark, at), piece.size());
+        return std::min(piece.find(step.mark, letter), piece.size());
+      });
   }
 }
 

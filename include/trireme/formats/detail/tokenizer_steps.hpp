@@ -5,41 +5,119 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "trireme/core/error.hpp"
 #include "trireme/formats/detail/tokenizer_splits.hpp"
 #include "trireme/formats/detail/tokenizer_unicode.hpp"
 
 // What happens to a text before it is cut into words, and to tokens that become a text again.
 namespace trireme::formats::detail {
 
-/// The text with `to` in the place of each `from`. A file may ask for that many times, so a text may not grow without
-/// end.
-[[nodiscard]] inline std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
-  std::string out;
-  for (;;) {
-    auto const found = from.empty() ? std::string_view::npos : text.find(from);
-    out += text.substr(0, found);
-    if (found == std::string_view::npos) return out;
-    out += to;
-    text.remove_prefix(found + from.size());
-    if (out.size() > std::size_t{1} << 32)
-      throw config_error(
-          "trireme::formats::tokenizer: replacing makes more than 4 GiB of the text; encode it in parts");
+/// The characters that sentencepiece replaces, as its files have them (precompiled_charsmap): a double-array trie,
+/// whose values are places in texts that end with a 0.
+///
+/// Method   the layout of darts-clone; which characters are looked up together is taken from the package tokenizers
+///          (grapheme clusters of at most 5 bytes, by their shortest beginning in the trie), not from sentencepiece.
+class character_map {
+ public:
+  /// @returns nothing if the bytes are no such map.
+  [[nodiscard]] static std::shared_ptr<character_map const> parse(std::string_view bytes) {
+    auto const number = [&](std::size_t at) {
+      std::uint32_t out = 0;
+      for (std::size_t i = 0; i < 4; ++i) out |= std::uint32_t{static_cast<unsigned char>(bytes[at + i])} << 8 * i;
+      return out;
+    };
+    if (bytes.size() < 8) return nullptr;
+    auto const size = number(0);
+    if (size < 4 || size % 4 != 0 || size > bytes.size() - 4) return nullptr;
+    auto out = std::make_shared<character_map>();
+    for (std::size_t at = 4; at < size + std::size_t{4}; at += 4) out->units_.push_back(number(at));
+    out->texts_ = bytes.substr(size + std::size_t{4});
+    if (unicode::first_malformed(out->texts_) != std::string_view::npos) return nullptr;
+    return out;
   }
-}
+
+  [[nodiscard]] std::string operator()(std::string_view text) const {
+    std::string out;
+    out.reserve(text.size());
+    for (std::size_t at = 0; at < text.size();) {
+      auto const cluster = text.substr(at, unicode::cluster_end(text, at) - at);
+      at += cluster.size();
+      if (auto const to = cluster.size() < 6 ? of(cluster) : std::nullopt) {
+        append(out, *to);
+        continue;
+      }
+      for (std::size_t i = 0; i < cluster.size();) {
+        auto const one = cluster.substr(i, unicode::character_at(cluster, i).bytes);
+        append(out, of(one).value_or(one));
+        i += one.size();
+      }
+    }
+    return out;
+  }
+
+ private:
+  static void append(std::string& out, std::string_view what) {
+    out += what;
+    expect_encodable(out.size());
+  }
+  /// What takes the place of the letters, if it is that of the shortest string in the trie that they begin with.
+  [[nodiscard]] std::optional<std::string_view> of(std::string_view letters) const {
+    auto const after = [](std::uint32_t unit) { return unit >> 10 << ((unit & 0x200) >> 6); };
+    auto at = after(units_[0]);
+    for (auto const letter : letters) {
+      std::uint32_t const byte = static_cast<unsigned char>(letter);
+      at ^= byte;
+      if (byte == 0 || at >= units_.size() || (units_[at] & 0x800000ff) != byte) return std::nullopt;
+      auto const ends = (units_[at] & 0x100) != 0;
+      at ^= after(units_[at]);
+      if (!ends) continue;
+      auto const place = at < units_.size() ? units_[at] & 0x7fffffff : ~std::uint32_t{0};
+      if (place > texts_.size() || (place < texts_.size() && (texts_[place] & 0xc0) == 0x80)) return std::nullopt;
+      auto const to = std::string_view(texts_).substr(place);
+      return to.substr(0, to.find('\0'));
+    }
+    return std::nullopt;
+  }
+
+  std::vector<std::uint32_t> units_;
+  std::string texts_;
+};
 
 /// One step of a normalizer.
 struct normal_step {
-  enum class rule { nfc, nfd, nfkc, nfkd, lower_case, strip_accents, bert, put_first, replace };
+  enum class rule {
+    nfc,
+    nfd,
+    nfkc,
+    nfkd,
+    lower_case,
+    strip_accents,
+    bert,
+    nmt,
+    put_first,
+    replace,
+    join_spaces,
+    strip,
+    characters
+  };
   rule how = rule::nfc;
-  std::string from, to;                                           ///< of put_first and replace
+  std::string from, to;                                           ///< of put_first, replace and join_spaces
   bool clean = true, chinese = true, lower = true, strip = true;  ///< of bert
+  bool left = true, right = true;                                 ///< of strip
+  std::shared_ptr<character_map const> map{};                     ///< of characters
+
+  /// Whether the first character may be taken away, so that what begins the text afterwards did not do so before.
+  [[nodiscard]] bool may_drop_the_first() const noexcept {
+    return how == rule::strip_accents || how == rule::bert || how == rule::nmt || (how == rule::strip && left) ||
+           (how == rule::replace && to.empty());
+  }
 
   [[nodiscard]] std::string operator()(std::string text) const {
     switch (how) {
@@ -57,15 +135,55 @@ struct normal_step {
         return unicode::without(text, unicode::is_mark);
       case rule::bert:
         return as_bert(std::move(text));
+      case rule::nmt:
+        return as_nmt(text);
       case rule::put_first:
         return text.empty() ? text : to + text;
       case rule::replace:
         return replaced(text, from, to);
+      case rule::join_spaces:
+        return joined(text);
+      case rule::strip:
+        return std::string(stripped(text));
+      case rule::characters:
+        return (*map)(text);
     }
     return text;
   }
 
  private:
+  [[nodiscard]] static std::string as_nmt(std::string_view text) {
+    std::string out;
+    for (std::size_t at = 0; at < text.size();) {
+      auto const [code, bytes] = unicode::character_at(text, at);
+      if (unicode::is_nmt_space(code)) {
+        out += ' ';
+      } else if (!unicode::is_nmt_control(code)) {
+        out += text.substr(at, bytes);
+      }
+      at += bytes;
+    }
+    return out;
+  }
+  /// Two or more spaces become `to`.
+  [[nodiscard]] std::string joined(std::string_view text) const {
+    std::string out;
+    for (std::size_t at = 0; at < text.size();) {
+      auto const begin = text.find("  ", at);
+      out += text.substr(at, begin - at);
+      if (begin == std::string_view::npos) break;
+      out += to;
+      expect_encodable(out.size());
+      at = std::min(text.find_first_not_of(' ', begin), text.size());
+    }
+    return out;
+  }
+  [[nodiscard]] std::string_view stripped(std::string_view text) const {
+    std::size_t begin = 0, end = text.size();
+    if (left) begin = unicode::spaces_behind(text, 0);
+    if (right) end = std::max(begin, unicode::spaces_before(text, end));
+    return text.substr(begin, end - begin);
+  }
   [[nodiscard]] std::string as_bert(std::string text) const {
     if (clean || chinese) {
       std::string out;
@@ -93,9 +211,10 @@ struct normal_step {
 
 /// One step of a decoder: tokens to tokens. What is left in the end is joined.
 struct decode_step {
-  enum class rule { bytes, word_pieces, byte_fallback, fuse, replace, strip };
+  enum class rule { bytes, word_pieces, byte_fallback, fuse, replace, strip, marks };
   rule how = rule::fuse;
-  std::string from, to;                  ///< of replace; `from` is the mark of word_pieces, and what strip takes away
+  std::string from, to;                  ///< of replace; `from` is also a mark, and what strip takes away
+  bool drop_first = false;               ///< of marks: those of the first token stand for nothing
   bool clean = true;                     ///< of word_pieces: no space before punctuation
   std::size_t at_start = 0, at_end = 0;  ///< of strip: how many at most
 
@@ -138,6 +257,9 @@ struct decode_step {
           for (std::size_t i = 0; i < at_start && token.starts_with(from); ++i) token.erase(0, from.size());
           for (std::size_t i = 0; i < at_end && token.ends_with(from); ++i) token.erase(token.size() - from.size());
         }
+        return;
+      case rule::marks:
+        for (auto& token : tokens) token = replaced(token, from, drop_first && &token == &tokens.front() ? "" : " ");
         return;
     }
   }

@@ -84,6 +84,35 @@ inline void append(std::string& out, std::uint32_t code) {
   return code == 0x85 || code == 0xa0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||
          code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
 }
+/// Where the spaces end that stand at a byte, and where those begin that end before one.
+[[nodiscard]] inline std::size_t spaces_behind(std::string_view text, std::size_t at) noexcept {
+  for (auto next = character_at(text, at); next.bytes > 0 && is_space(next.code); next = character_at(text, at))
+    at += next.bytes;
+  return at;
+}
+[[nodiscard]] inline std::size_t last_character(std::string_view text) noexcept {
+  auto at = text.size() - 1;
+  while (at > 0 && (text[at] & 0xc0) == 0x80) --at;
+  return at;
+}
+[[nodiscard]] inline std::size_t spaces_before(std::string_view text, std::size_t end) noexcept {
+  while (end > 0) {
+    auto const last = last_character(text.substr(0, end));
+    if (!is_space(character_at(text, last).code)) break;
+    end = last;
+  }
+  return end;
+}
+/// What the normalizer Nmt makes spaces of, and what it leaves out.
+[[nodiscard]] constexpr bool is_nmt_space(std::uint32_t code) noexcept {
+  return code == '\t' || code == '\n' || code == '\f' || code == '\r' || code == 0x1680 ||
+         (code >= 0x200b && code <= 0x200f) || code == 0x2028 || code == 0x2029 || code == 0x2581 || code == 0xfeff ||
+         code == 0xfffd;
+}
+[[nodiscard]] constexpr bool is_nmt_control(std::uint32_t code) noexcept {
+  return (code >= 0x01 && code <= 0x08) || code == 0x0b || (code >= 0x0e && code <= 0x1f) || code == 0x7f ||
+         code == 0x8f || code == 0x9f;
+}
 [[nodiscard]] inline bool is_number(std::uint32_t code) noexcept {
   auto const what = category(code);
   return what >= UTF8PROC_CATEGORY_ND && what <= UTF8PROC_CATEGORY_NO;
@@ -138,6 +167,22 @@ inline constexpr auto ascii_kinds = [] {
   auto const what = category(code);
   if (what >= UTF8PROC_CATEGORY_LU && what <= UTF8PROC_CATEGORY_LO) return kind::letter;
   return what >= UTF8PROC_CATEGORY_ND && what <= UTF8PROC_CATEGORY_NO ? kind::number : kind::other;
+}
+
+/// Where the grapheme cluster ends that begins at a byte: what a reader takes for one character.
+[[nodiscard]] inline std::size_t cluster_end(std::string_view text, std::size_t at) noexcept {
+  utf8proc_int32_t state = 0;
+  auto last = character_at(text, at);
+  for (at += last.bytes; at < text.size();) {
+    auto const next = character_at(text, at);
+    if (last.code < 0x80 && next.code < 0x80 && last.code != '\r') break;
+    if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(last.code),
+                                         static_cast<utf8proc_int32_t>(next.code), &state))
+      break;
+    last = next;
+    at += next.bytes;
+  }
+  return at;
 }
 
 enum class form { nfc, nfd, nfkc, nfkd };

@@ -63,7 +63,7 @@ class chosen_transport {
   };
   template <class Compressor>
   static std::unique_ptr<face> made(Compressor const& compressor, bucket_form const& form, Comm& world) {
-    return std::make_unique<holder<transport<Env, Comm, Strategy, Compressor>>>(compressor, form, world);
+    return std::unique_ptr<face>(new holder<transport<Env, Comm, Strategy, Compressor>>(compressor, form, world));
   }
 
   std::unique_ptr<face> chosen_;

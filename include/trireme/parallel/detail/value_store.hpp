@@ -232,11 +232,11 @@ class value_outputs {
     auto const whole = values_.kept(bucket);
     auto const n = plan_.slice_elements(bucket);
     auto const [first, count] = in ? std::pair{world_.rank() * n, n} : std::pair{std::int64_t{0}, whole.size()};
-    plan_.for_each_piece(bucket, first, count, [&](layout::piece const& piece) {
+    for (auto const piece : plan_.pieces(bucket, first, count)) {
       auto const theirs = foreign_.value(plan_.at(piece.entry)).flat(piece.in_entry, piece.count);
       auto const ours = whole.flat(piece.in_bucket, piece.count);
       kernels::copy(in ? ours : theirs, tensor_view<element const, space>(in ? theirs : ours));
-    });
+    }
   }
 
   layout const& plan_;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -40,19 +41,17 @@ class pending_save {
 template <class Comm>
 class background_save final : public pending_save {
  public:
-  /// Collective. Copies the state that for_each shows, and starts to write it.
+  /// Collective. Copies the state that the pieces show, and starts to write it.
   /// @param memory  for the copy; it and the world are this object's until it is destroyed.
-  template <class ForEach>
   background_save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
                   patience patience, keeping const& keep, formats::file_system& files, held_state& memory,
-                  ForEach&& for_each)
+                  std::span<state_piece const> pieces)
       : pending_save(at.step), patience_(std::move(patience)), writing_(world, path, own, run, at, keep, files) {
-    trireme::detail::together(world, [&] { memory.copy(for_each); });
+    trireme::detail::together(world, [&] { memory.copy(pieces); });
     thread_ = std::thread([this, &memory] {
       try {
-        auto const pieces = [&](auto&& piece) { memory.for_each(piece); };
-        told_progress told(patience_, 2, pieces);  // hashed, and then written
-        writing_.write([&](auto&& piece) { pieces(told.after(piece)); });
+        told_progress told(patience_, 2, memory.pieces());
+        writing_.write(memory.pieces(), told);
       } catch (std::exception const&) {
         failure_ = std::current_exception();
       }

@@ -9,11 +9,10 @@
 #include <vector>
 
 #include "trireme/contract/communicator.hpp"
-#include "trireme/contract/parameter.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/hash.hpp"
-#include "trireme/ops/types.hpp"
 #include "trireme/parallel/agreement.hpp"
+#include "trireme/train/state_piece.hpp"
 
 namespace trireme::detail {
 
@@ -21,14 +20,14 @@ namespace trireme::detail {
 /// have the same numbers.
 class kept_copies {
  public:
-  /// Elements [first, first + size) of the part of a tensor that `part` says.
-  template <class View>
-  void add(std::string const& name, parameter_info const& part, std::int64_t first, View const& values) {
-    auto const box = text(name, "@", to_string(part.first), to_string(part.extents), first, "+", values.size());
+  void add(state_piece const& piece) {
+    auto const& part = piece.part;
+    auto const box =
+        text(piece.name, "@", to_string(part.first), to_string(part.extents), piece.first, "+", piece.size());
     at_.emplace(hash_name(box), names_.size());
     keys_.push_back(hash_name(box));
-    hashes_.push_back(ops::on<typename View::space>::hash(values, 0, 0));
-    names_.push_back(name);
+    hashes_.push_back(piece.hash(0, piece.size(), 0, 0));
+    names_.push_back(piece.name);
   }
 
   /// Collective. Throws numeric_error on every rank if two ranks' copies of a tensor differ; the sentence names it, and

@@ -4,12 +4,12 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 
 #include "trireme/contract/axis.hpp"
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/rank_groups.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/pack.hpp"
 #include "trireme/parallel/grid.hpp"
 #include "trireme/parallel/mesh.hpp"
 
@@ -47,7 +47,7 @@ class placed_axes<Env, Comm, parallel::mesh<Axes...>> {
     parallel::detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
       if constexpr (has_axis_instance<Axis>) {
         if (grid.along(kind_of_axis<Axis>) == nullptr) return;
-        auto& state = std::get<placed_axis<Env, Comm, Axis>>(all_).state;
+        auto& state = all_.template get<placed_axis<Env, Comm, Axis>>().state;
         state.emplace(each, grid);
         if constexpr (requires { state->offer(groups_); }) state->offer(groups_);
       }
@@ -66,7 +66,7 @@ class placed_axes<Env, Comm, parallel::mesh<Axes...>> {
     (
         [&] {
           if constexpr (has_axis_instance<Axes>) {
-            auto& state = std::get<placed_axis<Env, Comm, Axes>>(all_).state;
+            auto& state = all_.template get<placed_axis<Env, Comm, Axes>>().state;
             if (state) f(*state);
           }
         }(),
@@ -92,7 +92,7 @@ class placed_axes<Env, Comm, parallel::mesh<Axes...>> {
   }
 
  private:
-  std::tuple<placed_axis<Env, Comm, Axes>...> all_;
+  pack<placed_axis<Env, Comm, Axes>...> all_;
   rank_groups<Env> groups_;
 };
 

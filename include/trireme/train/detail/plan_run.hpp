@@ -56,7 +56,7 @@ class paper_units {
   paper_units(Model const& model, rank_groups<Env> const& groups)
       : groups_(groups), rows_of_sample_(rows_of_sample(model)) {
     auto const add = [&]<class Description>(Description const& description) {
-      units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, groups));
+      units_.push_back(std::unique_ptr<unit<Env>>(new boxed_unit<Env, Description>(description, groups)));
       for (auto* const each : units_.back()->parameters()) {
         each->value = {reinterpret_cast<typename Env::param*>(phantom::alignment), each->info.extents};
       }

@@ -54,7 +54,7 @@ class paper_world : public comm::collectives<paper_world<Like>> {
     ++row.calls;
     row.messages += it.messages;
     row.bytes += it.bytes;
-    counts_->latencies += static_cast<std::uint64_t>(comm::detail::latencies_of(it, size()));
+    counts_->latencies += static_cast<std::uint64_t>(comm::latencies_of(it, size()));
     if (size() > 1 && it.elements != nullptr && it.elements->touchable) answer(it);
   }
   [[nodiscard]] request start(comm::command const& it) const {

@@ -74,7 +74,8 @@ class unit_chunks {
       auto const number = index++;
       if (auto* const home = all.chunk_of(number, at); home != nullptr) {
         all.numbers_.push_back(number);
-        all.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, groups));
+        // Not make_unique, which would make a type of pointer for each type of unit.
+        all.units_.push_back(std::unique_ptr<unit<Env>>(new boxed_unit<Env, Description>(description, groups)));
         home->last = all.units_.size();
       }
     }

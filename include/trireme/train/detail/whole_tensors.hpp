@@ -70,10 +70,10 @@ void for_each_whole_tensor(Exchange const& exchange, F&& f) {
   bool const answers = !Exchange::replicas_differ || exchange.world().rank() == 0;   // else the first replica does
   for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
     auto const [first, count] = exchange.accounted_range(bucket);
-    plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+    for (auto const piece : plan.pieces(bucket, first, count)) {
       auto const& info = plan.at(piece.entry).info;
       if (answers && info.answers) here[info.name].emplace_back(bucket, piece);
-    });
+    }
   }
   for (auto const& tensor : tensors_of_everyone(world, plan)) {
     std::vector<double> sum(static_cast<std::size_t>(tensor.extents.size()));  // zero where others answer

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+namespace trireme {
+
+namespace detail {
+
+template <std::size_t I, class T>
+struct pack_item {
+  T value;
+  friend bool operator==(pack_item const&, pack_item const&) = default;
+};
+
+template <class Indices, class... T>
+struct pack_items;
+template <std::size_t... I, class... T>
+struct pack_items<std::index_sequence<I...>, T...> : pack_item<I, T>... {
+  friend bool operator==(pack_items const&, pack_items const&) = default;
+};
+
+template <class T, std::size_t I>
+[[nodiscard]] constexpr T& item_of(pack_item<I, T>& item) noexcept {
+  return item.value;
+}
+
+}  // namespace detail
+
+/// One value of each type, in this order.
+///
+/// It is used in place of std::tuple where each model, mesh or trainer has a type of its own, because std::tuple costs
+/// the compiler more than what it holds.
+template <class... T>
+class pack {
+ public:
+  constexpr pack() = default;
+  constexpr pack(T... values) requires(sizeof...(T) > 0)
+      : items_{{std::move(values)}...} {}  // NOLINT(google-explicit-constructor)
+  friend bool operator==(pack const&, pack const&) = default;
+
+  /// Calls f(value) for each, in their order.
+  template <class F>
+  constexpr void each(F&& f) const {
+    each_of(items_, f);
+  }
+  /// The value of a type that is there once.
+  template <class One>
+  [[nodiscard]] constexpr One& get() noexcept {
+    return detail::item_of<One>(items_);
+  }
+
+ private:
+  template <std::size_t... I, class F>
+  static constexpr void each_of(detail::pack_items<std::index_sequence<I...>, T...> const& items, F& f) {
+    (f(static_cast<detail::pack_item<I, T> const&>(items).value), ...);
+  }
+
+  detail::pack_items<std::index_sequence_for<T...>, T...> items_;
+};
+
+}  // namespace trireme

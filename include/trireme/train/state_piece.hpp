@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/parameter.hpp"
+#include "trireme/core/dtype.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme {
+
+namespace detail {
+
+/// What is done with state of one element type in one memory.
+struct state_kernels {
+  void (*download)(std::byte* to, void const* from, std::size_t bytes);
+  void (*upload)(void* to, std::byte const* from, std::size_t bytes);
+  std::uint64_t (*hash)(void const* at, std::int64_t count, std::uint64_t name, std::int64_t first);
+};
+
+template <class T, class Space>
+inline constexpr state_kernels state_kernels_of{
+    [](std::byte* to, void const* from, std::size_t bytes) {
+      std::span const numbers(reinterpret_cast<T*>(to), bytes / sizeof(T));
+      ops::on<Space>::download(numbers, tensor_view<T const, Space>(static_cast<T const*>(from),
+                                                                    {static_cast<std::int64_t>(numbers.size())}));
+    },
+    [](void* to, std::byte const* from, std::size_t bytes) {
+      std::span const numbers(reinterpret_cast<T const*>(from), bytes / sizeof(T));
+      ops::on<Space>::upload(tensor_view<T, Space>(static_cast<T*>(to), {static_cast<std::int64_t>(numbers.size())}),
+                             numbers);
+    },
+    [](void const* at, std::int64_t count, std::uint64_t name, std::int64_t first) {
+      return ops::on<Space>::hash(tensor_view<T const, Space>(static_cast<T const*>(at), {count}), name, first);
+    }};
+
+}  // namespace detail
+
+/// A piece of a run's state: elements from `first` on of the part of a tensor that `part` describes. Which element type
+/// it has, and in which memory it lies, is known at run time only, so that what goes through a state (checkpoints,
+/// hashes, comparisons) is compiled once, and not for each trainer. Owns no numbers.
+///
+/// Threads  as what it shows.
+class state_piece {
+ public:
+  std::string name;
+  parameter_info part;
+  std::int64_t first = 0;
+  bool of_rank = false;  ///< each rank has numbers of its own
+
+  template <class T, class Space>
+  state_piece(std::string what, parameter_info where, std::int64_t from, tensor_view<T, Space> values, bool own = false)
+      : name(std::move(what)),
+        part(std::move(where)),
+        first(from),
+        of_rank(own),
+        kernels_(&detail::state_kernels_of<std::remove_const_t<T>, Space>),
+        address_(const_cast<std::remove_const_t<T>*>(values.address())),  // load() alone writes
+        type_(dtype_of<std::remove_const_t<T>>),
+        size_(values.size()),
+        in_host_(std::is_same_v<Space, host>) {}
+  /// The same piece, copied to host memory, of which content() reads.
+  state_piece(state_piece const& of, std::span<std::byte> copy) : state_piece(of) {
+    address_ = copy.data();
+    in_host_ = true;
+  }
+
+  [[nodiscard]] dtype type() const noexcept { return type_; }
+  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return static_cast<std::size_t>(size_) * size_of(type_); }
+
+  /// The numbers' bytes: where they lie, or copied into `scratch` if that is no host memory.
+  [[nodiscard]] std::span<std::byte const> content(std::vector<std::byte>& scratch) const {
+    if (in_host_) return {static_cast<std::byte const*>(address_), bytes()};
+    scratch.resize(bytes());
+    kernels_->download(scratch.data(), address_, bytes());
+    return scratch;
+  }
+  void download(std::span<std::byte> to) const {
+    if (in_host_) {
+      if (!to.empty()) std::memcpy(to.data(), address_, bytes());
+    } else {
+      kernels_->download(to.data(), address_, bytes());
+    }
+  }
+  void upload(std::span<std::byte const> from) const { kernels_->upload(address_, from.data(), bytes()); }
+  /// See core/hash.hpp. Of elements [from, from + count).
+  [[nodiscard]] std::uint64_t hash(std::int64_t from, std::int64_t count, std::uint64_t of, std::int64_t index) const {
+    auto const* const at = static_cast<std::byte const*>(address_) + static_cast<std::size_t>(from) * size_of(type_);
+    return kernels_->hash(at, count, of, index);
+  }
+
+ private:
+  detail::state_kernels const* kernels_;
+  void* address_;
+  dtype type_;
+  std::int64_t size_;
+  bool in_host_;
+};
+
+}  // namespace trireme
