@@ -81,7 +81,7 @@ struct perceptron {
     for (std::int64_t index = 1; index < 4; ++index) {
       nn::mlp_layer<> const inner{layer, index};
       if (checkpointed) {
-        emit(nn::checkpointed{inner});
+        emit(nn::checkpointed_unit{inner});
       } else {
         emit(inner);
       }
@@ -91,7 +91,56 @@ struct perceptron {
   static constexpr initial start{initial::distribution::uniform, 0.3};
 };
 
+/// Layers within a block that save their input only; the block around them does not.
+struct partly {
+  bool checkpointed = false;
+  void units(auto&& emit) const {
+    using namespace nn;
+    nn::gpt_shape const shape{.vocabulary = 37, .context = 32, .layers = 2, .heads = 3, .channels = 24, .dropout = 0.1};
+    emit(gpt_embedding{shape});
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      auto const attention =
+          chain(named("q", linear{.outputs = 72}), attend{3, 0.1}, named("o", linear{.outputs = 24}));
+      auto const mlp = chain(named("norm", layer_norm{}), named("up", linear{.outputs = 96}), gelu(),
+                             named("down", linear{.outputs = 24}), dropout{0.1});
+      auto const whole = [&](auto const& first, auto const& second) {
+        emit(block{text("layers.", i), 24, 1 + 3 * i, chain(residual(layer_norm{}, first), second)});
+      };
+      if (checkpointed) {
+        whole(nn::checkpointed(attention), nn::checkpointed(residual(mlp), nn::tanh()));
+      } else {
+        whole(attention, chain(residual(mlp), nn::tanh()));
+      }
+    }
+    emit(gpt_head{shape});
+  }
+};
+
 }  // namespace
+
+TEST_CASE("checkpointed layers have the gradients of the others bit for bit, and save less", "[nn][checkpointed]") {
+  watchdog const guard("checkpointed layers on three ranks");
+  tokens const text;
+  comm::self_world world;
+  auto const compare = [&](outcome const& once, outcome const& twice) {
+    CHECK(twice.loss == once.loss);
+    CHECK(twice.gradients == once.gradients);
+    CHECK(twice.peak_bytes < once.peak_bytes * 3 / 4);
+  };
+  compare(gradients<precision::fp32>(partly{}, text.batch, world),
+          gradients<precision::fp32>(partly{true}, text.batch, world));
+  compare(gradients<precision::bf16>(partly{}, text.batch, world),
+          gradients<precision::bf16>(partly{true}, text.batch, world));
+  for (bool const cuts_rows : {false, true}) {
+    std::vector<int> same(3);
+    launch(comm::threads{.ranks = 3}, [&](auto& group) {
+      auto const once = gradients<precision::fp32>(partly{}, text.batch, group, cuts_rows);
+      auto const twice = gradients<precision::fp32>(partly{true}, text.batch, group, cuts_rows);
+      same[static_cast<std::size_t>(group.rank())] = once.gradients == twice.gradients && once.loss == twice.loss;
+    });
+    CHECK(same == std::vector<int>{1, 1, 1});
+  }
+}
 
 TEST_CASE("checkpointed blocks have the same gradients bit for bit, and save less", "[nn][checkpointed]") {
   tokens const text;

@@ -26,7 +26,7 @@ template <class Unit>
 constexpr bool in_halves = has_backward_halves<typename Unit::template instance<env>, env>;
 static_assert(in_halves<nn::gpt_embedding> && in_halves<nn::gpt_block>);
 static_assert(in_halves<nn::gpt_head> && in_halves<nn::gpt_expert_block>);
-static_assert(!in_halves<nn::checkpointed<nn::gpt_block>>);
+static_assert(!in_halves<nn::checkpointed_unit<nn::gpt_block>>);
 
 constexpr int micro_batches = 2;
 constexpr std::int64_t samples_each = 2;

@@ -15,6 +15,7 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/batch_norm.hpp"
+#include "trireme/nn/checkpointed.hpp"
 #include "trireme/nn/elementwise.hpp"
 #include "trireme/nn/images.hpp"
 #include "trireme/nn/latent_attention.hpp"
@@ -280,7 +281,7 @@ class generator {
     auto at = from;
     if (below(4) == 0) small(out);
     for (auto n = 1 + below(4); n-- > 0;) {
-      auto const kind = below(depth > 0 ? 15 : 5);
+      auto const kind = below(depth > 0 ? 16 : 5);
       if (kind < 2) {
         small(out);
       } else if (kind == 2) {
@@ -324,6 +325,13 @@ class generator {
         auto b = chain(at, at, depth - 1);
         source += "), ";
         out.push_back(std::make_unique<nn::detail::sum_node<Env>>(std::move(a), std::move(b)));
+      } else if (kind == 15) {
+        source += "checkpointed";
+        auto const after = below(2) == 0 ? at : some_width();
+        auto layers = chain(at, after, depth - 1);
+        out.push_back(std::make_unique<nn::detail::checkpointed_node<Env>>(std::move(layers)));
+        source += ", ";
+        at = after;
       } else if (kind == 12) {
         leaf(out, nn::batch_norm{.epsilon = 0.5}, "batch_norm{.epsilon = 0.5}");
       } else if (kind == 13) {

@@ -22,8 +22,9 @@
 namespace trireme {
 
 /// Why the model is run: `train` keeps what backward needs and drops out; `evaluate` only sums losses; `predict`
-/// returns outputs and reads no targets.
-enum class purpose { train, evaluate, predict };
+/// returns outputs and reads no targets; `input_gradient` computes what `evaluate` does, and keeps what backward needs
+/// for the gradient of the inputs. (Plain models are not told of the last one.)
+enum class purpose { train, evaluate, predict, input_gradient };
 
 /// What one micro-batch's way through the model needs to know, and where its memory comes from.
 template <class Env>
@@ -50,6 +51,10 @@ struct pass {
   std::int64_t known = -1;
 
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
+  /// Whether what backward needs has to be kept. Without training() that is for the gradient of the inputs alone.
+  [[nodiscard]] bool backward_follows() const noexcept {
+    return training() || purpose == trireme::purpose::input_gradient;
+  }
   [[nodiscard]] bool goes_on() const noexcept { return known >= 0; }
   /// The position in its sample of a sample's first row here.
   [[nodiscard]] std::int64_t first_position() const noexcept { return goes_on() ? known : 0; }
@@ -93,6 +98,9 @@ class unit {
   /// that cannot does all of it in the first.
   virtual view backward_input(pass<Env>& pass, view dy) = 0;
   virtual void backward_weight(pass<Env>& pass) = 0;
+  /// dx alone: gradients of parameters stay as they are. The first unit returns the gradient of the batch's inputs, in
+  /// memory of pass.activations.
+  virtual view input_gradient(pass<Env>& pass, view dy) = 0;
   /// What a unit does for a micro-batch of other ranks, along an axis of equal passes, while this rank has none.
   virtual void serve_forward(pass<Env>& pass) = 0;
   virtual void serve_backward(pass<Env>& pass) = 0;
@@ -114,6 +122,17 @@ concept has_backward_halves = requires(U& state, pass<Env>& pass, typename U::sa
   { state.backward_input(pass, saved, dy) } -> std::same_as<tensor_view<typename Env::compute, typename Env::space>>;
   state.backward_weight(pass, saved);
 };
+
+/// A unit that can form its input's gradient alone: input_gradient(pass, saved, dy) -> dx; see unit.
+template <class U, class Env>
+concept has_input_gradient = requires(U& state, pass<Env>& pass, typename U::saved& saved,
+                                      tensor_view<typename Env::compute, typename Env::space> dy) {
+  { state.input_gradient(pass, saved, dy) } -> std::same_as<tensor_view<typename Env::compute, typename Env::space>>;
+};
+
+/// Whether a description is a model's first unit, and reads tokens, which have no gradients. nn says so of expressions.
+template <class Unit>
+inline constexpr bool reads_tokens = false;
 
 /// A unit in whose passes all ranks along an axis take part: serve_forward(pass, saved) and serve_backward(pass, saved)
 /// do for others' rows what forward and backward do, without rows of your own.
@@ -163,6 +182,13 @@ class boxed_unit final : public unit<Env> {
   }
   void backward_weight([[maybe_unused]] pass<Env>& pass) override {
     if constexpr (has_backward_halves<state, Env>) state_.backward_weight(pass, saved_of(pass));
+  }
+  view input_gradient([[maybe_unused]] pass<Env>& pass, [[maybe_unused]] view dy) override {
+    if constexpr (has_input_gradient<state, Env>) {
+      return state_.input_gradient(pass, saved_of(pass), dy);
+    } else {
+      throw config_error("trireme::model: this unit has no input_gradient(pass, saved, dy)");
+    }
   }
   void serve_forward([[maybe_unused]] pass<Env>& pass) override {
     if constexpr (serves_others<state, Env>) state_.serve_forward(pass, saved_of(pass));
@@ -273,6 +299,12 @@ template <class M>
 concept has_model_predict = requires(M& model, samples const& batch) {
   { model.predict(batch) } -> std::same_as<tensor<float>>;
 };
+/// A model that differentiates by its inputs: input_gradient(samples) -> tensor<float> of the inputs' shape, the
+/// gradient of what forward(samples, purpose::evaluate) gives. It leaves the gradients of parameters as they are.
+template <class M>
+concept has_model_input_gradient = requires(M& model, samples const& batch) {
+  { model.input_gradient(batch) } -> std::same_as<tensor<float>>;
+};
 /// A model with buffers: numbers that are state and are not trained (the running means of a batch normalisation).
 /// visit_buffers(visit) calls visit(name, values) for each, in a stable order.
 template <class M>
@@ -313,10 +345,11 @@ concept leaves_parameters_out = requires {
 ///           order, which may be another one on each rank and in each step.
 /// Told      forward is told what the pass is for: `train` (backward follows; drop out, update buffers) or `evaluate`
 ///           (the loss alone). Outputs are asked for by predict(samples), without targets, if there is one.
-/// May have  predict, see has_model_predict; frozen parameters, see has_frozen (their gradient may be an empty view);
-///           parameters that a pass does not use, see leaves_parameters_out; mixed precision, see casts_inside;
-///           buffers, see has_buffers: they are in checkpoints and hashes, and are shared before a trainer evaluates,
-///           saves or hashes, and at the end of fit(), not in every step.
+/// May have  predict, see has_model_predict; input_gradient, see has_model_input_gradient; frozen parameters, see
+///           has_frozen (their gradient may be an empty view); parameters that a pass does not use, see
+///           leaves_parameters_out; mixed precision, see casts_inside; buffers, see has_buffers: they are in
+///           checkpoints and hashes, and are shared before a trainer evaluates, saves or hashes, and at the end of
+///           fit(), not in every step.
 /// Numerics  values and gradients of the trainer's element type (float with precision::fp32) are exchanged and updated
 ///           where they are. Narrower ones (bf16, half; float under fp64), in any mixture, are the model's own mixed
 ///           precision: the trainer keeps a master value of its own type, exchanges gradients in it, and rounds each

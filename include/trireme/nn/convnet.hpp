@@ -28,24 +28,32 @@ namespace trireme::nn {
 /// Errors   config_error from validate() (called when a trainer is made) if a size is not positive, or images are not
 ///          square.
 /// @models  staged_model: one unit for the first convolution, one a block, one for the mean over pixels and the loss.
-struct convnet {
+/// @tparam  Synchronised  whether its norms are over the micro-batches of all data ranks; see nn::batch_norm.
+template <bool Synchronised>
+struct convnet_of {
   using policy_category = slot::model;
   static constexpr bool made_of_layers = true;
+  static constexpr bool synchronises = Synchronised;
 
   nn::image images{28, 28, 1};
   std::int64_t classes = 10;
   std::int64_t blocks = 3;     ///< of each stage
   std::int64_t channels = 16;  ///< of the first stage
   batch_norm norm{};
-  friend bool operator==(convnet const&, convnet const&) = default;
+  friend bool operator==(convnet_of const&, convnet_of const&) = default;
 
  private:
   [[nodiscard]] static conv2d conv(std::int64_t outputs, std::int64_t kernel, std::int64_t stride) {
     return {.outputs = outputs, .kernel = kernel, .stride = stride, .padding = kernel / 2, .bias = false};
   }
   [[nodiscard]] auto two_convolutions(std::int64_t outputs, std::int64_t stride) const {
-    return chain(named("conv1", conv(outputs, 3, stride)), named("bn1", norm), relu(),
-                 named("conv2", conv(outputs, 3, 1)), named("bn2", norm));
+    return chain(named("conv1", conv(outputs, 3, stride)), named("bn1", normal()), relu(),
+                 named("conv2", conv(outputs, 3, 1)), named("bn2", normal()));
+  }
+  [[nodiscard]] batch_norm normal() const {
+    auto out = norm;
+    out.synchronised = Synchronised;
+    return out;
   }
 
  public:
@@ -58,7 +66,7 @@ struct convnet {
   template <class = void>
   [[nodiscard]] auto halving_block(nn::image const& in) const {
     auto const outputs = 2 * in.channels;
-    auto const shortcut = named("downsample", chain(named("0", conv(outputs, 1, 2)), named("1", norm)));
+    auto const shortcut = named("downsample", chain(named("0", conv(outputs, 1, 2)), named("1", normal())));
     return chain(in, sum(two_convolutions(outputs, 2), shortcut), relu());
   }
   template <class Emit>
@@ -66,7 +74,7 @@ struct convnet {
     nn::image at{images.height, images.width, channels};
     emit(nn::block{
         "", 0, 0,
-        chain(features{images.size()}, images, named("conv1", conv(channels, 3, 1)), named("bn1", norm), relu())});
+        chain(features{images.size()}, images, named("conv1", conv(channels, 3, 1)), named("bn1", normal()), relu())});
     for (std::int64_t i = 0; i < 3 * blocks; ++i) {
       auto const name = text("layer", i / blocks + 1, ".", i % blocks);
       if (i == 0 || i % blocks != 0) {
@@ -94,10 +102,14 @@ struct convnet {
   }
 };
 
-[[nodiscard]] inline std::string to_string(convnet const& m) {
-  return text("nn::convnet{.images = {", m.images.height, ", ", m.images.width, ", ", m.images.channels,
-              "}, .classes = ", m.classes, ", .blocks = ", m.blocks, ", .channels = ", m.channels, ", .norm = {",
-              m.norm.epsilon, ", ", m.norm.momentum, "}}");
+using convnet = convnet_of<false>;
+using synchronised_convnet = convnet_of<true>;
+
+template <bool Synchronised>
+[[nodiscard]] std::string to_string(convnet_of<Synchronised> const& m) {
+  return text("nn::", Synchronised ? "synchronised_" : "", "convnet{.images = {", m.images.height, ", ", m.images.width,
+              ", ", m.images.channels, "}, .classes = ", m.classes, ", .blocks = ", m.blocks,
+              ", .channels = ", m.channels, ", .norm = {", m.norm.epsilon, ", ", m.norm.momentum, "}}");
 }
 
 }  // namespace trireme::nn

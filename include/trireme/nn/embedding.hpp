@@ -41,6 +41,7 @@ struct embedding {
 /// Errors   config_error for samples of another size.
 struct features {
   static constexpr layer_says says{.does = flow::source};
+  static constexpr bool reads_numbers = true;  // which have gradients
   std::int64_t outputs = 0;
   friend bool operator==(features const&, features const&) = default;
 };
@@ -170,6 +171,11 @@ class features_node final : public node<Env> {
     auto const y = to.template take<typename Env::compute>({count, what_.outputs});
     ops::on<space>::copy(y.flat(), inputs.flat());
     return {y, true};
+  }
+  view input_gradient(pass<Env>& pass, view dy) override {
+    auto const dx = pass.take(dy.extents());
+    ops::on<space>::copy(dx, dy);
+    return dx;
   }
 
  private:

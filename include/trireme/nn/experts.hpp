@@ -167,7 +167,7 @@ class experts::instance {
     run_experts_backward(pass, kept, ddispatched, dresults);
     kernels::combine(dx, ddispatched, kept.places, sums{});
     sums slopes;
-    if (what_.balance != 0) {
+    if (pass.training() && what_.balance != 0) {
       slopes = pass.scratch.template take<accumulate>(kept.probabilities.extents());
       kernels::imbalance(slopes, kept.probabilities, kept.chosen, context, what_.balance * pass.weight);
     }

@@ -380,7 +380,7 @@ class branching_node : public node<Env> {
     for (auto& each : branches_) each.serve_forward(pass);
   }
   void serve_backward(pass<Env>& pass) final {
-    for (auto i = branches_.size(); i-- > 0;) branches_[i].serve_backward(pass);
+    for (auto& each : branches_) each.serve_backward(pass);  // in the order in which backward goes through them
   }
 
  protected:
@@ -595,6 +595,21 @@ concept unit_of_layers = requires(D const& unit) {
   unit.layers();
 };
 
+namespace detail {
+
+template <class L>
+concept reads_numbers = requires {
+  requires L::reads_numbers;
+};
+/// Whether an expression begins with a source whose inputs are no numbers.
+template <class List>
+inline constexpr bool begins_with_tokens = false;
+template <class First, class... L>
+inline constexpr bool begins_with_tokens<layer_list<First, L...>> =
+    says_of<First>::value.does == flow::source && !reads_numbers<First>;
+
+}  // namespace detail
+
 /// The run state of every unit that is an expression. Its backward has two halves, whatever layers are in it.
 template <class Env>
 class expression {
@@ -630,6 +645,7 @@ class expression {
   view backward(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::at_once); }
   view backward_input(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::later); }
   void backward_weight(pass<Env>& pass, saved& kept) { layers_.backward_weight(pass, {kept.x}); }
+  view input_gradient(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::never); }
   void serve_forward(pass<Env>& pass, saved&) { layers_.serve_forward(pass); }
   void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
 
@@ -685,3 +701,11 @@ template <class Layers>
 block(std::string, std::int64_t, std::uint32_t, Layers) -> block<Layers>;
 
 }  // namespace trireme::nn
+
+namespace trireme {
+
+template <nn::unit_of_layers Unit>
+inline constexpr bool reads_tokens<Unit> = nn::detail::begins_with_tokens<
+    typename nn::detail::layers_in<std::remove_cvref_t<decltype(std::declval<Unit const&>().layers())>>::type>;
+
+}  // namespace trireme

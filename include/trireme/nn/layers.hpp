@@ -134,14 +134,16 @@ class linear_node final : public node<Env> {
     auto const y = to.template take<value>({x.v.extent(0), outputs_});
     bool const activates = act_ != ops::activation::none;
     auto& before = before_[pass];
-    before = activates && pass.training() ? pass.take(y.extents()) : view{};
+    before = activates && pass.backward_follows() ? pass.take(y.extents()) : view{};
     auto const mark = pass.scratch.mark();
     auto const input = operand(pass, product_operand::role::input, x.v);
     auto const bias = adds_bias_ ? bias_.value : decltype(bias_.value){};
     if (!change_) {
       kernels::linear(y, input, packed(pass), {bias, act_, before, residual});
     } else {  // the activation has to wait for the change
-      auto const sum = !activates ? y : pass.training() ? before : pass.scratch.template take<value>(y.extents());
+      auto const sum = !activates                ? y
+                       : pass.backward_follows() ? before
+                                                 : pass.scratch.template take<value>(y.extents());
       kernels::linear(sum, input, packed(pass), {.bias = bias, .residual = residual});
       change_->forward(pass, sum, x.v);
       if (activates) kernels::activate(y, sum, act_);

@@ -58,7 +58,7 @@ class linear::instance {
   view forward(pass<Env>& pass, saved& kept, view x, view residual = {}) {
     auto const y = pass.take({x.extent(0), what_.outputs});
     kept.x = x;
-    bool const keep = what_.act != ops::activation::none && pass.training();
+    bool const keep = what_.act != ops::activation::none && pass.backward_follows();
     kept.before_activation = keep ? pass.take(y.extents()) : view{};
     auto const here = pass.scratch.mark();
     kernels::linear(y, operand(pass, role::input, x), packed(pass),

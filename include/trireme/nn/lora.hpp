@@ -54,8 +54,8 @@ struct emits_changed {
     if constexpr (unit_of_layers<Unit>) emit(changed_unit<Unit>{unit, changes});
   }
   template <class Unit>
-  void operator()(checkpointed<Unit> const& it) const {
-    emit(checkpointed<changed_unit<Unit>>{{it.unit, changes}});
+  void operator()(checkpointed_unit<Unit> const& it) const {
+    emit(checkpointed_unit<changed_unit<Unit>>{{it.unit, changes}});
   }
 };
 

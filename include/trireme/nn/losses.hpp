@@ -160,8 +160,8 @@ class loss_node : public node<Env> {
 
   /// Throws config_error unless the batch has targets for so many rows of so many outputs.
   virtual void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t outputs) const = 0;
-  /// The loss of the rows y, which are those from `first` on. In training y is overwritten by `weight` times its
-  /// gradient.
+  /// The loss of the rows y, which are those from `first` on. Where backward follows y is overwritten by `weight` times
+  /// its gradient.
   /// @param part  which of the outputs lie here; part.whole = 0: all.
   [[nodiscard]] virtual loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight,
                                     ops::table_part part) = 0;
@@ -196,7 +196,7 @@ class loss_node : public node<Env> {
     expect(pass, x.v.extent(0), x.v.extent(1));
     auto& y = gradient_[pass];
     y = x.v;
-    if (pass.training() && !x.ours) {
+    if (pass.backward_follows() && !x.ours) {
       y = to.template take<typename Env::compute>(x.v.extents());
       ops::on<space>::copy(y, x.v);
     }
@@ -243,7 +243,7 @@ class cross_entropy_node : public loss_node<Env> {
     if (!of_first_) return of_rows(pass, logits, first, n, weight, part);
     // Rows are weighed as one of all of their sample's; only the first of each has a loss, so it has all of the weight.
     auto const each = positions_of(pass);
-    if (pass.training()) {
+    if (pass.backward_follows()) {
       for (std::int64_t row = 0; row < n; ++row)
         if ((first + row) % each != 0) kernels::fill(logits.rows(row, 1), 0.0);
     }
@@ -264,7 +264,7 @@ class cross_entropy_node : public loss_node<Env> {
                    ops::table_part part) {
     auto const targets = targets_of(pass, first, n);
     if (pass.group.size() == 1 || part.whole == 0)
-      return kernels::cross_entropy(logits, targets, weight, pass.training(), terms_);
+      return kernels::cross_entropy(logits, targets, weight, pass.backward_follows(), terms_);
     // The maximum and the sum of exponentials are over the group; the target's logit comes from the rank that has it.
     auto const here = pass.scratch.mark();
     auto const peaks = pass.scratch.template take<typename Env::accumulate>({n});
@@ -275,8 +275,8 @@ class cross_entropy_node : public loss_node<Env> {
     pass.group.max(peaks);
     kernels::row_masses(logits, targets, part, peaks, masses, chosen, terms_);
     pass.group.sum(both);
-    auto const loss =
-        kernels::cross_entropy_part(logits, targets, part, peaks, masses, chosen, weight, pass.training(), terms_);
+    auto const loss = kernels::cross_entropy_part(logits, targets, part, peaks, masses, chosen, weight,
+                                                  pass.backward_follows(), terms_);
     pass.scratch.rewind(here);
     return loss;
   }
@@ -305,7 +305,7 @@ class regression_node final : public loss_node<Env> {
   loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight, ops::table_part) override {
     auto const outputs = y.extent(1);
     auto const targets = pass.batch.targets.template as<float>().flat().flat(first * outputs, y.size());
-    auto const dy = pass.training() ? y : view{};
+    auto const dy = pass.backward_follows() ? y : view{};
     if constexpr (requires { what_.value(0.0, 0.0); }) {
       loss_sum sum{0, y.extent(0)};
       kernels::with_values(
@@ -354,7 +354,7 @@ class unembedding_node final : public node<Env> {
     loss_->expect(pass, rows, what_.words);
     double const weight = loss_node<Env>::weight_of_row(pass, rows);
     view dx;
-    if (pass.training()) dx = pass.take(x.v.extents());
+    if (pass.backward_follows()) dx = pass.take(x.v.extents());
     auto const here = pass.scratch.mark();
     auto const logits = pass.scratch.template take<value>({std::min(chunk(), rows), words_here()});
     for (std::int64_t first = 0; first < rows; first += chunk()) {
@@ -362,13 +362,14 @@ class unembedding_node final : public node<Env> {
       auto const part = logits.rows(0, n);
       kernels::linear(part, x.v.rows(first, n), packed_, {bias_.value});
       pass.loss += loss_->of(pass, part, first, weight, part_);
-      if (!pass.training()) continue;
+      if (!pass.backward_follows()) continue;
       kernels::linear_backward_input(dx.rows(first, n), part, packed_, {});
+      if (!pass.training()) continue;
       kernels::linear_backward_weight(table_.gradient, bias_.gradient, x.v.rows(first, n), part,
                                       ops::orientation::out_in);
     }
     pass.scratch.rewind(here);
-    if (pass.training()) gradient_[pass] = pass.group.reduce(partial_sum<view>(dx));
+    if (pass.backward_follows()) gradient_[pass] = pass.group.reduce(partial_sum<view>(dx));
     return {};
   }
 

@@ -144,8 +144,9 @@ struct fused_activation {
   view_of<Env> before{};
 };
 
-/// When backward forms the gradients of parameters: with that of the input, or in the second half.
-enum class half { at_once, later };
+/// When backward forms the gradients of parameters: with that of the input, in the second half, or not at all, because
+/// only that of the model's inputs is asked for.
+enum class half { at_once, later, never };
 
 /// What a node can do, and what it needs; the chain does the rest.
 struct node_facts {
@@ -230,6 +231,12 @@ class node {
   /// Of a model's last layer: the gradient that backward begins with, in the rows that lie here.
   [[nodiscard]] virtual view starts(pass<Env> const&) { return {}; }
   [[nodiscard]] virtual loss_node<Env>* as_loss() { return nullptr; }
+  /// Of a model's first layer: the gradient of the batch's inputs, (samples, numbers of each) in pass.activations.
+  virtual view input_gradient(pass<Env>&, view /*dy*/) {
+    throw config_error(
+        "trireme::nn: the inputs of this model are tokens, which have no gradients; input_gradient is for models whose "
+        "first layer reads numbers, such as nn::features");
+  }
   // Of experts: their collectives on a rank that has no rows of its own (contract/expert_group.hpp).
   virtual void serve_forward(pass<Env>&) {}
   virtual void serve_backward(pass<Env>&) {}

@@ -66,6 +66,12 @@ class grid {
     return sum;
   }
 
+  /// Collective. The ranks of replicas() once more, in a communicator of their own.
+  [[nodiscard]] Comm& replicas_apart() {
+    auto& all = replicas();
+    joined_.push_back(std::make_unique<Comm>(group_of(all, {all.rank(), all.size()}, 0)));
+    return *joined_.back();
+  }
   /// Collective. Some of the ranks along an axis, in their order, by their places. All ranks along it call this; null
   /// where this rank is none of them.
   [[nodiscard]] Comm* join(std::string_view kind, std::vector<int> const& places) {

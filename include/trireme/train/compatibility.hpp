@@ -10,6 +10,7 @@
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/environment.hpp"
 #include "trireme/contract/model.hpp"
+#include "trireme/contract/replica_group.hpp"
 #include "trireme/contract/rule.hpp"
 #include "trireme/contract/strategy.hpp"
 #include "trireme/ops/kernels.hpp"
@@ -76,6 +77,8 @@ struct combination {
   /// Whether ranks that see different samples, or parts of them, depend on each other within a step.
   static constexpr bool meets = parallel::any_axis<Parallel>(
       [](axis_facts const& is) { return is.samples == axis_samples::shared || is.sums_the_rest(); });
+  /// Whether layers sum over the micro-batches of all data ranks.
+  static constexpr bool synchronised = synchronises<Model>;
   static constexpr bool sharded = data_axis::optimizer_state == distribution::shard;
   static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
   static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
@@ -88,6 +91,7 @@ struct combination {
       has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, double> && has_all_gather<Comm, std::uint64_t>;
   static constexpr bool gathers = has_all_gather<Comm, std::uint8_t, space>;
   static constexpr bool reduces = has_all_reduce<Comm, wire, reduction::sum, space>;
+  static constexpr bool sums = has_all_reduce<Comm, typename env::accumulate, reduction::sum, space>;
   static constexpr bool scatters = has_reduce_scatter<Comm, wire, reduction::sum, space>;
   static constexpr bool publishes = has_all_gather<Comm, typename env::param, space>;
   static constexpr bool trades = has_all_to_all<Comm, std::uint8_t, space>;
@@ -131,6 +135,15 @@ TRIREME_RULE(
     "where ranks take steps alone, as in parallel::diloco, no axis may share out samples or experts among them",
     "use parallel::data or zero beside such an axis", !C::local_steps || !C::meets);
 TRIREME_RULE(
+    synchronised_needs_common_passes, "synchronised-needs-common-passes",
+    "the model normalises over the micro-batches that all data ranks run at the same time, but here ranks take steps "
+    "alone, as in parallel::diloco, or an axis shares out samples or experts among them",
+    "use parallel::data or zero, or normalise each micro-batch by itself",
+    !C::synchronised || (!C::local_steps && !C::meets));
+TRIREME_RULE(synchronised_needs_all_reduce, "synchronised-needs-all-reduce",
+             "the model normalises over all data ranks, which takes an all_reduce of sums that this communicator lacks",
+             "use another communicator", !C::synchronised || C::sums);
+TRIREME_RULE(
     collective_compressor_needs_one_exchange, "collective-compressor-needs-one-exchange",
     "this compressor takes whole gradients once a step, but parallel::zero<2> and zero<3> send every micro-batch",
     "use parallel::zero<1>", !C::collective || !C::shards_gradients);
@@ -162,7 +175,8 @@ TRIREME_RULE(gathered_zero_needs_all_to_all, "gathered-zero-needs-all-to-all",
 using before_axes = rule_list<plain_model_precision, mesh_axis_once, plain_model_whole, space_lacks_exchange_kernels,
                               space_lacks_layer_kernels>;
 using after_axes = rule_list<zero_3_needs_units, error_feedback_needs_one_exchange, local_steps_send_no_gradients,
-                             local_steps_need_whole_samples, collective_compressor_needs_one_exchange,
+                             local_steps_need_whole_samples, synchronised_needs_common_passes,
+                             synchronised_needs_all_reduce, collective_compressor_needs_one_exchange,
                              collective_compressor_needs_whole_tensors, trainer_needs_votes, data_needs_all_reduce,
                              zero_needs_reduce_scatter, gathered_needs_all_gather, gathered_zero_needs_all_to_all>;
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -9,6 +10,7 @@
 
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/model.hpp"
+#include "trireme/contract/replica_group.hpp"
 #include "trireme/contract/state.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
@@ -17,6 +19,7 @@
 #include "trireme/parallel/exchange.hpp"
 #include "trireme/parallel/grid.hpp"
 #include "trireme/parallel/mesh.hpp"
+#include "trireme/parallel/replicas.hpp"
 #include "trireme/train/detail/placed_axes.hpp"
 #include "trireme/train/plain_engine.hpp"
 #include "trireme/train/staged_engine.hpp"
@@ -65,6 +68,7 @@ class placed_model {
       : world_(world),
         grid_(parallel, world),
         axes_(parallel, grid_),
+        replicas_(meet_replicas(parallel)),
         buffers_of_(with_unit_buffers(model)),
         engine_(make_engine(std::forward<GivenModel>(model))),
         exchange_(make_exchange(parallel, compression, wishes)) {
@@ -166,7 +170,7 @@ class placed_model {
   /// @returns the losses that this rank tells the others; the same samples are told by one rank.
   loss_sum train(step_input const& input, double scale, random_key key) {
     auto const own = static_cast<std::int64_t>(input.micro_batches.size());
-    auto const most = serves() ? most_of(world_, own) : own;
+    auto const most = serves() || (meets_replicas && replicas_ != nullptr) ? most_of(world_, own) : own;
     exchange_.begin({.micro_batches = input.range.count,
                      .places = input.places,
                      .first = input.range.first,
@@ -221,6 +225,33 @@ class placed_model {
     return everywhere(engine_.predict_more(batch, exchange_));
   }
 
+  /// The gradient of these samples' mean loss by their inputs, in host memory, on each rank that has called it.
+  [[nodiscard]] tensor<float> input_gradient(samples const& batch) {
+    if (batch.inputs.type != dtype::f32) {
+      throw config_error(text("trireme::trainer::input_gradient: the inputs are ", name_of(batch.inputs.type),
+                              ", which have no gradients; it is for models of numbers"));
+    }
+    if (batch.count() == 0) throw config_error("trireme::trainer::input_gradient: no samples; give it at least one");
+    if constexpr (!staged) {
+      return engine_.input_gradient(batch);
+    } else {
+      loss_sum loss;
+      auto const out = everywhere(engine_.input_gradient(batch, loss, exchange_));
+      std::int64_t rows[2] = {loss.count, loss.left_out};
+      if constexpr (has_stages) {
+        if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr)
+          stages->all_reduce(tensor_view<std::int64_t>(rows, shape{2}), reduction::sum{});
+      }
+      // Backward has weighed each sample as 1, whatever rows of it have no loss: the mean is over those that have one.
+      double const all = static_cast<double>(rows[0] + rows[1]), counted = static_cast<double>(rows[0]);
+      double const factor = rows[0] == 0 ? 0 : all / counted / static_cast<double>(batch.count());
+      tensor<float> as_inputs(batch.inputs.extents);
+      for (std::int64_t i = 0; i < out.size(); ++i)
+        as_inputs[i] = static_cast<float>(factor * static_cast<double>(out[i]));
+      return as_inputs;
+    }
+  }
+
   /// Collective. Calls f(outputs, targets) for each batch of a dataset, on one of the ranks that have its outputs.
   template <dataset Data, class F>
   void for_each_prediction(Data const& data, std::int64_t batch, F&& f) {
@@ -247,6 +278,7 @@ class placed_model {
   static constexpr bool gathers = data_axis::parameters == distribution::shard;
   using axes_type = detail::placed_axes<Env, Comm, parallel::mesh_of_t<Parallel>>;
   static constexpr bool has_stages = !axes_type::stages.empty();
+  static constexpr bool meets_replicas = staged && synchronises<Model>;
 
   struct no_buffers {};
   using with_buffers = std::conditional_t<has_unit_buffers<Model>, std::remove_cvref_t<Model>, no_buffers>;
@@ -299,6 +331,29 @@ class placed_model {
     ranks.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::max{});
     return own;
   }
+  // Collective. Units see their replicas, if there are any; only a model that synchronises meets them.
+  std::unique_ptr<replica_group<Env>> meet_replicas([[maybe_unused]] Parallel const& parallel) {
+    if constexpr (!staged) {
+      return nullptr;
+    } else {
+      auto& ranks = grid_.replicas();
+      std::unique_ptr<replica_group<Env>> out;
+      if constexpr (meets_replicas) {
+        auto const strategy = parallel::data_axis_of(parallel);
+        if (sums_in_a_tree(strategy)) {
+          throw config_error(text("trireme::parallel::", strategy.name,
+                                  ": .reproducible has the same bits on any number of ranks, but the model normalises "
+                                  "over the micro-batches of all of them; leave one of them out"));
+        }
+        if (ranks.size() > 1)
+          out = std::make_unique<parallel::communicator_replicas<Env, Comm>>(grid_.replicas_apart());
+      } else if (ranks.size() > 1) {
+        out = std::make_unique<detail::apart_replicas<Env>>(share{ranks.rank(), ranks.size()});
+      }
+      if (out != nullptr) axes_.offer(*out);
+      return out;
+    }
+  }
   template <class GivenModel>
   engine_type make_engine(GivenModel&& model) {
     if constexpr (!staged) {
@@ -350,7 +405,7 @@ class placed_model {
   template <class View>
   tensor<float> everywhere(View const& out) {
     if constexpr (has_stages) {
-      if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_last_stage(out, *stages);
+      if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_one_stage(out, *stages);
     }
     return on_host(out);
   }
@@ -366,9 +421,9 @@ class placed_model {
     }
     return result;
   }
-  // The stage that has the last unit gives the others its outputs.
+  // The stage that has the last unit gives the others its outputs, or that with the first one gradients of inputs.
   template <class View>
-  static tensor<float> from_last_stage(View const& out, Comm& stages) {
+  static tensor<float> from_one_stage(View const& out, Comm& stages) {
     std::int64_t what[3] = {-1, 0, 0};  // who has them, and their extents
     if (!out.empty()) {
       what[0] = stages.rank();
@@ -385,6 +440,7 @@ class placed_model {
   Comm& world_;
   parallel::grid<Comm> grid_;
   axes_type axes_;
+  std::unique_ptr<replica_group<Env>> replicas_;  // null: there are none
   [[no_unique_address]] with_buffers buffers_of_;
   engine_type engine_;
   exchange_type exchange_;

@@ -107,6 +107,10 @@ class plain_engine {
     tell_numbers();
     return model_->predict(batch);
   }
+  [[nodiscard]] tensor<float> input_gradient(samples const& batch) requires has_model_input_gradient<Model> {
+    tell_numbers();
+    return model_->input_gradient(batch);
+  }
   /// Calls f(name, values) for each buffer.
   template <class F>
   void visit_buffers(F&& f) {

@@ -165,6 +165,30 @@ class staged_engine {
     known_ = before + tokens.extents[1];
     return out;
   }
+  /// The gradient of the sum of these samples' mean losses by their inputs, on the stage that has the first unit; empty
+  /// on the others. As evaluate(), without dropout; gradients of parameters stay as they are. Valid until the next
+  /// call. Where ranks share positions each works on all of them.
+  /// @param[out] loss  of these samples, on the stage that has the last unit.
+  template <class Hooks = resident_parameters>
+  [[nodiscard]] view input_gradient(samples const& batch, loss_sum& loss, Hooks&& hooks = {}) {
+    auto const& list = programs_.for_training(1);
+    start(list, {&batch, 1}, {{}, 1, purpose::input_gradient});
+    auto const nothing_is_ready = [](int, bool) {};
+    view dx;
+    for (int i = 0; i < list.count(); ++i) {
+      auto const& step = list.steps()[i];
+      if (step.kind == schedule::work::forward) {
+        static_cast<void>(forward(step, false, hooks));
+      } else if (step.kind != schedule::work::backward_weight) {
+        auto const made = backward(step, nothing_is_ready, hooks);
+        if (step.output < 0) dx = made;
+      }
+    }
+    if (mail_ != nullptr) mail_->end();
+    loss = now_.loss;
+    return dx;
+  }
+
   /// The next predict_more() begins other samples.
   void forget() noexcept { known_ = 0; }
   /// Positions that predict_more() has had of each sample.
@@ -272,21 +296,22 @@ class staged_engine {
   }
 
   template <class Ready, class Hooks>
-  void backward(schedule::step const& step, Ready& ready, Hooks& hooks) {
+  view backward(schedule::step const& step, Ready& ready, Hooks& hooks) {
     auto& here = units_.chunk(step.chunk);
     auto const index = slots_.of(step.chunk, step.micro_batch);
     auto& own = slots_[index];
     auto pass = make_pass(index);
     bool const serves = is_served(step);
     bool const weights_only = step.kind == schedule::work::backward_weight;
-    bool const input_only = step.kind == schedule::work::backward_input;
+    bool const inputs = pass.purpose == purpose::input_gradient;
+    bool const input_only = step.kind == schedule::work::backward_input && !inputs;
     bool const last_time = here.left == 1;
     view dy = own.returned;
     if (step.from != schedule::nobody) dy = mail_->receive(step.from, step.input, own.activations);
     if (watch_) watch_(step, true);
     for (auto u = here.last; u-- > here.first;) {
       hooks.gather(units_.first_use(u), units_.last_use(u));
-      hooks.open(units_.first_use(u), units_.last_use(u));
+      if (!inputs) hooks.open(units_.first_use(u), units_.last_use(u));
       if (u > here.first) hooks.prefetch(units_.first_use(u - 1), units_.last_use(u - 1));
       dy = run(pass, u, "backward", [&] {
         auto& unit = units_[u];
@@ -294,6 +319,7 @@ class staged_engine {
           if (!weights_only) unit.serve_backward(pass);
           return view(nullptr, nothing);
         }
+        if (inputs) return unit.input_gradient(pass, dy);
         if (input_only) return unit.backward_input(pass, dy);
         if (!weights_only) return unit.backward(pass, dy);
         unit.backward_weight(pass);
@@ -301,7 +327,8 @@ class staged_engine {
       });
       if (!weights_only && (u > here.first || step.output >= 0))
         edges_.check(pass, dy, "gradient", [&] { return units_.name_of(u); });
-      for (int use = units_.first_use(u); use < units_.last_use(u) && !input_only; ++use) ready(use, last_time);
+      bool const final = !input_only && !inputs;
+      for (int use = units_.first_use(u); use < units_.last_use(u) && final; ++use) ready(use, last_time);
       hooks.release(units_.first_use(u), units_.last_use(u));
     }
     now_.loss += pass.loss;
@@ -315,8 +342,9 @@ class staged_engine {
     }
     if (!input_only) {
       --here.left;
-      slots_.give_back(index);
+      if (!inputs) slots_.give_back(index);  // the result may lie there
     }
+    return dy;
   }
 
   // Whether only other ranks have the micro-batch.
@@ -332,7 +360,8 @@ class staged_engine {
 
   pass<Env> make_pass(std::size_t index) {
     auto& own = slots_[index];
-    auto& groups = now_.purpose == purpose::predict ? whole_samples_ : groups_;
+    bool const whole = now_.purpose == purpose::predict || now_.purpose == purpose::input_gradient;
+    auto& groups = whole ? whole_samples_ : groups_;
     pass<Env> it{own.activations, scratch_, own.batch, now_.key, version_,       now_.weight,
                  now_.purpose,    {},       groups,    index,    rows_of_sample_};
     it.precision = precision_;
@@ -364,7 +393,7 @@ class staged_engine {
   }
 
   rank_groups<Env> groups_;
-  rank_groups<Env> whole_samples_ = groups_.with_whole_samples();  // to predict
+  rank_groups<Env> whole_samples_ = groups_.with_whole_samples();  // to predict, and for gradients of inputs
   detail::stage_programs programs_;
   std::int64_t rows_of_sample_ = 0;  // of the model
   detail::unit_chunks<Env> units_;

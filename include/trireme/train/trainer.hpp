@@ -175,6 +175,26 @@ class basic_trainer {
   }
   void forget() noexcept requires staged { engine().forget(); }
 
+  /// The gradient of the loss by the inputs of some samples, of the inputs' shape: for attribution, or to train what
+  /// made these inputs. The loss is what evaluate() gives: the mean over the rows of these samples, without dropout,
+  /// with the running statistics of nn::batch_norm. Nothing that training sees is changed. Who calls it, and with which
+  /// samples, is as for predict().
+  ///
+  /// Numerics computed for the sum over the samples and divided in the end: numbers are not smaller in precision::fp16
+  ///          where there are many samples.
+  /// Errors   config_error for no samples. Inputs that are tokens, units written by hand without input_gradient(), and
+  ///          plain models without it are refused by the compiler.
+  template <class Samples>
+  requires std::is_same_v<Samples, samples>
+  [[nodiscard]] tensor<float> input_gradient(Samples const& batch) {
+    detail::expect_input_gradient<env, Model>();
+    return run_.model.input_gradient(batch);
+  }
+  template <class Features, class Targets>
+  [[nodiscard]] tensor<float> input_gradient(Features const& features, Targets const& targets) {
+    return input_gradient(make_samples(tensor_view(features), tensor_view(targets)));
+  }
+
   /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model, and one that
   /// has brought its parameters' start, keeps them). Without this call the seed is 0.
   void initialise(std::uint64_t seed);

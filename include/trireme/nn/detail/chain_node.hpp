@@ -67,10 +67,13 @@ class chain_node {
       if (at.lora != nullptr) nodes_[i]->visit([](auto& each) { freeze_all_but_changes(each.info); });
     }
     parameters_.resize(nodes_.size());
+    added_in_passing_.resize(nodes_.size());
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       auto const& step = steps_[i];
       bool const some = step.takes == lie::rows || (step.as == role::here && step.takes == lie::columns);
       if (step.absorbed || nodes_[i]->facts().inside) continue;
+      if (!nodes_[i]->facts().weights)
+        nodes_[i]->visit([&](parameter<Env>& each) { added_in_passing_[i].push_back(&each); });
       auto const add = [&](parameter<Env>& each) {
         if (!each.info.frozen && (!some || !each.info.is_part())) parameters_[i].push_back(&each);
       };
@@ -132,7 +135,7 @@ class chain_node {
         nodes_[i]->backward_weight(pass, x, {});
       } else {
         auto const dy = steps_[i].partial ? gathered(pass, kept.dy[i]) : kept.dy[i];
-        auto const sum = begin_sum_of_rows(pass, i);
+        auto const sum = begin_sum_of_rows(pass, i, half::later);
         nodes_[i]->backward_weight(pass, x, dy);
         end_sum_of_rows(pass, i, sum);
       }
@@ -249,7 +252,7 @@ class chain_node {
         bool const stays = later && !facts.inside && is_kept_behind(pass, i);
         dy = {copy_of(stays ? pass.activations : pass.scratch, dy.v), true, stays ? memory::kept : memory::scratch};
       }
-      auto const sum = begin_sum_of_rows(pass, i);
+      auto const sum = begin_sum_of_rows(pass, i, when);
       one.backward_in_place(pass, x, dy, when);
       end_sum_of_rows(pass, i, sum);
       dy.through = false;
@@ -265,11 +268,18 @@ class chain_node {
       dy.ours = false;
     }
 
-    if (facts.source || (facts.weights && p != nodes_.size() && wants_nothing(p))) {
+    if (facts.source && when == half::never) {
+      done = true;
       auto const mark = pass.scratch.mark();
-      if (facts.weights && !later) {
+      auto const dx = one.input_gradient(pass, gathered(pass, dy.v));
+      pass.scratch.rewind(mark);
+      return {dx, true, memory::kept};
+    }
+    if (facts.source || (facts.weights && when != half::never && p != nodes_.size() && wants_nothing(p))) {
+      auto const mark = pass.scratch.mark();
+      if (facts.weights && when == half::at_once) {
         auto const d = step.partial ? gathered(pass, dy.v) : dy.v;
-        auto const sum = begin_sum_of_rows(pass, i);
+        auto const sum = begin_sum_of_rows(pass, i, when);
         one.backward_weight(pass, x, d);
         end_sum_of_rows(pass, i, sum);
       }
@@ -300,8 +310,8 @@ class chain_node {
     }
     auto const mark = pass.scratch.mark();
     auto const d = step.partial || (step.takes == lie::all && step.gives == lie::rows) ? gathered(pass, dy.v) : dy.v;
-    auto const sum = begin_sum_of_rows(pass, i);
-    if (facts.weights && !later) one.backward_weight(pass, x, d);
+    auto const sum = begin_sum_of_rows(pass, i, when);
+    if (facts.weights && when == half::at_once) one.backward_weight(pass, x, d);
     one.backward_input(pass, x, kept.x[i + 1].v, d, to, when);
     end_sum_of_rows(pass, i, sum);
     pass.scratch.rewind(mark);
@@ -326,35 +336,37 @@ class chain_node {
   }
 
   // Where every rank has all of a layer's parameters but only some of its rows or columns, gradients are summed over
-  // the group. Between begin and end the parameters' gradients are terms in scratch memory.
+  // the group. Between begin and end the parameters' gradients are terms in scratch memory. There they also are, and
+  // end, if nobody wants them (half::never): they may have no memory of their own then.
   struct sum_of_rows {
     typename arena<space>::position mark;
     tensor_view<typename Env::accumulate, space> terms;
+    bool wanted = true;
   };
-  [[nodiscard]] sum_of_rows begin_sum_of_rows(pass<Env>& pass, std::size_t i) {
-    sum_of_rows sum{pass.scratch.mark(), {}};
-    auto const& own = parameters_[i];
+  [[nodiscard]] sum_of_rows begin_sum_of_rows(pass<Env>& pass, std::size_t i, half when) {
+    sum_of_rows sum{pass.scratch.mark(), {}, when != half::never};
+    auto const& own = sum.wanted ? parameters_[i] : added_in_passing_[i];
     bool const cut = steps_[i].takes == lie::rows ? pass.group.cuts_rows() : pass.group.size() > 1;
-    if (own.empty() || !cut) return sum;
+    if (own.empty() || (sum.wanted && !cut)) return sum;
     std::int64_t size = 0;
-    for (auto const* each : own) size += each->gradient.size();
+    for (auto const* each : own) size += each->info.extents.size();
     sum.terms = pass.scratch.template take<typename Env::accumulate>({size});
     kernels::fill(sum.terms, 0.0);
     whole_.clear();
     std::int64_t at = 0;
     for (auto* each : own) {
       whole_.push_back(each->gradient);
-      each->gradient = sum.terms.flat(at, each->gradient.size()).reshaped(each->gradient.extents());
+      each->gradient = sum.terms.flat(at, each->info.extents.size()).reshaped(each->info.extents);
       at += each->gradient.size();
     }
     return sum;
   }
   void end_sum_of_rows(pass<Env>& pass, std::size_t i, sum_of_rows const& sum) {
     if (sum.terms.empty()) return;
-    pass.group.sum(sum.terms);
-    auto const& own = parameters_[i];
+    if (sum.wanted) pass.group.sum(sum.terms);
+    auto const& own = sum.wanted ? parameters_[i] : added_in_passing_[i];
     for (std::size_t k = 0; k < own.size(); ++k) {
-      kernels::add(whole_[k], own[k]->gradient);
+      if (sum.wanted) kernels::add(whole_[k], own[k]->gradient);
       own[k]->gradient = whole_[k];
     }
     pass.scratch.rewind(sum.mark);
@@ -363,6 +375,7 @@ class chain_node {
   std::vector<node_pointer<Env>> nodes_;
   std::vector<layer_step> steps_;
   std::vector<std::vector<parameter<Env>*>> parameters_;           // that lie whole where rows or columns may be cut
+  std::vector<std::vector<parameter<Env>*>> added_in_passing_;     // to whose gradients backward_input adds
   std::vector<tensor_view<typename Env::gradient, space>> whole_;  // their own gradients, between begin and end
   per_slot<saved> kept_;
 };

@@ -74,7 +74,7 @@ class low_rank_change {
 
   void forward(pass<Env>& pass, view y, view x) {
     auto& inner = inner_[pass];
-    auto& memory = pass.training() ? pass.activations : pass.scratch;
+    auto& memory = pass.backward_follows() ? pass.activations : pass.scratch;
     inner = memory.template take<value>({x.extent(0), rank_});
     kernels::linear(inner, x, packed(pass, packed_a_, a_, a_.info.extents[0], rank_));
     scale(inner);

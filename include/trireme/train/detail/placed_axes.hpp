@@ -55,6 +55,11 @@ class placed_axes<Env, Comm, parallel::mesh<Axes...>> {
   }
 
   [[nodiscard]] rank_groups<Env> const& groups() const noexcept { return groups_; }
+  /// Offers the units a group that is of no axis.
+  template <class Group>
+  void offer(Group& group) {
+    groups_.offer(group);
+  }
   /// Calls f(run state) for those that there are.
   template <class F>
   void each(F&& f) {

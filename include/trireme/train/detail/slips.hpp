@@ -106,6 +106,47 @@ struct refused_exchange {
   void publish() {}
 };
 
+/// What trainer.input_gradient() finds in a model.
+enum class inputs_slip : std::uint8_t { none, plain, tokens, unit };
+
+template <inputs_slip Slip, class Culprit>
+struct check_inputs {
+  static_assert(Slip != inputs_slip::plain,
+                "trireme::trainer: input_gradient() asks a plain model for input_gradient(samples) -> tensor<float>, "
+                "which this one lacks");
+  static_assert(
+      Slip != inputs_slip::tokens,
+      "trireme::trainer: the inputs of this model are tokens, which have no gradients; input_gradient() is for "
+      "models whose first layer reads numbers, such as nn::features");
+  static_assert(Slip != inputs_slip::unit,
+                "trireme::trainer: a unit of this model is written by hand and has no input_gradient(pass, saved, dy), "
+                "the gradient of its input alone");
+};
+template <class Env>
+struct checks_units {
+  template <class Unit>
+  void operator()(Unit const&) const {
+    constexpr auto slip = reads_tokens<Unit>                                                ? inputs_slip::tokens
+                          : !has_input_gradient<typename Unit::template instance<Env>, Env> ? inputs_slip::unit
+                                                                                            : inputs_slip::none;
+    static_cast<void>(sizeof(check_inputs<slip, Unit>));
+  }
+};
+/// Refuses models whose inputs have no gradient.
+template <class Env, class Model>
+constexpr void expect_input_gradient() {
+  if constexpr (staged_model<Model>) {
+    // Compiled, and never called: the compiler looks at each unit.
+    [[maybe_unused]] auto const look = [](Model const& model) {
+      checks_units<Env> each;
+      model.units(each);
+    };
+  } else {
+    constexpr auto slip = has_model_input_gradient<Model> ? inputs_slip::none : inputs_slip::plain;
+    static_cast<void>(sizeof(check_inputs<slip, Model>));
+  }
+}
+
 /// What fit() and evaluate() are given.
 enum class data_slip : std::uint8_t { none, closed, no_dataset };
 

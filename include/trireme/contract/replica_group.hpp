@@ -1,0 +1,75 @@
+#pragma once
+
+#include "trireme/contract/parameter.hpp"
+#include "trireme/contract/rank_groups.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/tensor.hpp"
+
+namespace trireme {
+
+/// A model some of whose layers compute something over the micro-batches that all data ranks run at the same time
+/// (nn::batch_norm{.synchronised = true}): it says so by a static `synchronises = true`.
+///
+/// Every rank then runs as many micro-batches: one that has fewer takes part in the others' sums, by its units'
+/// serve_forward() and serve_backward().
+template <class M>
+concept synchronises = requires {
+  requires M::synchronises;
+};
+
+/// The ranks that run the same layers at the same time on other samples, as layers see them: who they are, and sums
+/// over them. A group of one does nothing.
+///
+/// Ranks    collective: all members call the same in the same order. Each rank of a tensor group has replicas of
+///          its own, and so has each stage of a pipeline.
+/// Numerics sums in rank order, with the same bits on all members.
+template <class Env>
+class replica_group : public rank_group<replica_group<Env>> {
+ public:
+  using sums = tensor_view<typename Env::accumulate, typename Env::space>;
+
+  /// The group of a rank without replicas.
+  [[nodiscard]] static replica_group& one();
+
+  /// Whether sum() may be called: the model has said that it synchronises.
+  [[nodiscard]] bool meets() const noexcept { return meets_; }
+  /// Sums over the members, in place.
+  void sum(sums values) {
+    if (this->size() > 1) do_sum(values);
+  }
+
+ protected:
+  replica_group(trireme::share own, bool meets) noexcept : rank_group<replica_group<Env>>(own), meets_(meets) {}
+
+ private:
+  virtual void do_sum(sums values) = 0;
+  bool meets_;
+};
+
+namespace detail {
+
+/// The replicas of a model that does not synchronise: who they are, and no sums.
+template <class Env>
+class apart_replicas final : public replica_group<Env> {
+  using typename replica_group<Env>::sums;
+
+ public:
+  explicit apart_replicas(trireme::share own) noexcept : replica_group<Env>(own, own.size == 1) {}
+
+ private:
+  void do_sum(sums) override {
+    throw config_error(
+        "trireme::replica_group: a layer sums over data ranks, but the model does not say so; give it a static "
+        "synchronises = true");
+  }
+};
+
+}  // namespace detail
+
+template <class Env>
+replica_group<Env>& replica_group<Env>::one() {
+  static detail::apart_replicas<Env> group({});
+  return group;
+}
+
+}  // namespace trireme

@@ -1,0 +1,20 @@
+// test-compilers: g++ clang++
+#include "trireme/trireme.hpp"
+
+using namespace trireme;
+
+struct plain {
+  using policy_category = slot::model;
+  void visit_parameters(auto&& visit) {
+    visit("a", tensor_view<float>(&a, shape{1}), tensor_view<float>(&a, shape{1}));
+  }
+  double forward(samples const&) { return 0; }
+  void backward(auto&& ready) { ready("a"); }
+  tensor<float> input_gradient(samples const& batch) const { return tensor<float>(batch.inputs.extents); }
+  float a = 1;
+};
+
+tensor<float> slopes(comm::self_world& world, samples const& some) {
+  auto trainer = make_trainer(plain{}, optim::adamw{}, world);
+  return trainer.input_gradient(some);
+}
