@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 7292d0057b4e31b6c1c4d1291cc9fe07e8655be898943dafa94ec5cc79445d0d
+// SHA-256 of the sources: 0c8f801632750e4eba999b1280b9ac233444ea09b23fda7383d7318d2dccbe9c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -4886,6 +4886,8 @@ inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
   return it.of().into != cut::parts && static_cast<std::size_t>(it.largest()) * it.element_bytes <= dealt_bytes;
 }
 
+}  // namespace detail
+
 /// How many latencies of a network a rank waits in a command, one after the other, as comm::mpi carries it between
 /// machines: its rounds, and as many again to gather the results of an all_reduce or reduce of middle size. Large
 /// values travel beside the rounds, one message for each move; carried sums and MPI's own collectives are counted so,
@@ -4895,9 +4897,11 @@ inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
   if (it.what.kind == collective::exchange) return it.messages > 0 ? 1 : 0;
   auto const rounds = rounds_among(size);
   geometry const where{it.what, it.element_bytes, size, it.counts};
-  if (!where.of().moves[0].folds || where.of().into != cut::lines || gathers_terms(where)) return rounds;
-  return deals_blocks(where) ? 2 * rounds : std::max(rounds, 2);
+  if (!where.of().moves[0].folds || where.of().into != cut::lines || detail::gathers_terms(where)) return rounds;
+  return detail::deals_blocks(where) ? 2 * rounds : std::max(rounds, 2);
 }
+
+namespace detail {
 
 [[nodiscard]] inline std::uint32_t messages_of(command const& it, int size) noexcept {
   if (it.bytes == 0) return 0;
@@ -5533,20 +5537,22 @@ inline void wake_all([[maybe_unused]] std::atomic<std::uint32_t>& word, [[maybe_
 // ---- trireme/comm/process_world.hpp (goes on)
 namespace trireme::comm {
 
-/// A pending collective of ranks that are processes, or threads. Of a process it proceeds by itself, and `test()` and
-/// `wait()` help. Of a thread it proceeds only in these two, and in any blocking collective of the same rank.
+/// A pending collective, which an engine carries out: it proceeds as the world that started it says, and in `test()`
+/// and `wait()`.
 ///
 /// Threads  the rank that started it.
 /// Errors   comm_error as the world that started it. The destructor waits and swallows it. While an exception unwinds
-///          the stack it waits at most a tenth of the deadline, and then fails the launch.
-class process_request {
+///          the stack it waits at most a tenth of the deadline, and then fails the launch, if the engine can.
+///
+/// @tparam Engine  test(op), wait(op), and release(op) once the operation has finished or failed.
+template <class Engine, class Operation>
+class engine_request {
  public:
-  process_request() = default;
-  process_request(std::shared_ptr<detail::process_engine> engine, detail::process_operation& op) noexcept
-      : engine_(std::move(engine)), op_(&op) {}
-  process_request(process_request&& other) noexcept
+  engine_request() = default;
+  engine_request(std::shared_ptr<Engine> engine, Operation& op) noexcept : engine_(std::move(engine)), op_(&op) {}
+  engine_request(engine_request&& other) noexcept
       : engine_(std::move(other.engine_)), op_(std::exchange(other.op_, nullptr)) {}
-  process_request& operator=(process_request&& other) noexcept {
+  engine_request& operator=(engine_request&& other) noexcept {
     if (this != &other) {
       finish();
       engine_ = std::move(other.engine_);
@@ -5554,7 +5560,7 @@ class process_request {
     }
     return *this;
   }
-  ~process_request() { finish(); }
+  ~engine_request() { finish(); }
 
   [[nodiscard]] bool test() {
     if (op_ == nullptr) return true;
@@ -5585,7 +5591,8 @@ class process_request {
   }
   void finish() noexcept {
     try {
-      if (op_ != nullptr && std::uncaught_exceptions() > 0) expect_soon();
+      if constexpr (requires { engine_->abandon(std::string()); })
+        if (op_ != nullptr && std::uncaught_exceptions() > 0) expect_soon();
       wait();
     } catch (...) {  // every later call throws it again
     }
@@ -5603,8 +5610,46 @@ class process_request {
     }
   }
 
+  std::shared_ptr<Engine> engine_;
+  Operation* op_ = nullptr;
+};
+
+using process_request = engine_request<detail::process_engine, detail::process_operation>;
+
+/// What worlds of threads and of processes have in common: their engine.
+template <class Derived>
+class engine_world : public collectives<Derived> {
+ public:
+  using request = process_request;
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return engine_->deadline(); }
+
+  void run(command const& it) { engine_->run(it); }
+  [[nodiscard]] request start(command const& it) { return {engine_, engine_->start(it)}; }
+
+  /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
+  [[nodiscard]] Derived split(int color, int key) {
+    detail::expect_color(engine_world::who, color);
+    return Derived(engine_->split(color, key));
+  }
+  /// The same ranks again, whose calls are counted and ordered apart from this one's.
+  [[nodiscard]] Derived duplicate() { return duplicate(deadline()); }
+  [[nodiscard]] Derived duplicate(std::chrono::milliseconds deadline) { return Derived(engine_->duplicate(deadline)); }
+
+  /// Tells the other ranks that this one ends with an error, which ends their waits.
+  void abandon(std::string const& sentence) noexcept { engine_->abandon(sentence); }
+
+ protected:
+  explicit engine_world(std::shared_ptr<detail::process_engine> engine) noexcept
+      : engine_(std::move(engine)), rank_(engine_->rank()), size_(engine_->size()) {}
+
   std::shared_ptr<detail::process_engine> engine_;
-  detail::process_operation* op_ = nullptr;
+
+ private:
+  int rank_;
+  int size_;
 };
 
 /// One rank that is a process: of comm::mpi or comm::processes, as Description says.
@@ -5622,34 +5667,17 @@ class process_request {
 /// Errors   comm_error if a rank is late past the deadline, has died, or announces its failure; it names the rank and
 ///          the operation. After an error every communicator of the launch only throws.
 template <class Description>
-class process_world : public collectives<process_world<Description>> {
+class process_world : public engine_world<process_world<Description>> {
  public:
-  using request = process_request;
   static constexpr std::string_view name = Description::name;
   static constexpr bool progresses = true;  // a request travels while its rank computes
 
-  explicit process_world(std::shared_ptr<detail::process_engine> engine) noexcept : engine_(std::move(engine)) {}
-
-  [[nodiscard]] int rank() const noexcept { return engine_->rank(); }
-  [[nodiscard]] int size() const noexcept { return engine_->size(); }
-  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return engine_->deadline(); }
+  explicit process_world(std::shared_ptr<detail::process_engine> engine) noexcept
+      : engine_world<process_world>(std::move(engine)) {}
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
     return std::same_as<Space, host> || std::same_as<Space, phantom>;
-  }
-  void run(command const& it) { engine_->run(it); }
-  [[nodiscard]] request start(command const& it) { return {engine_, engine_->start(it)}; }
-
-  /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
-  [[nodiscard]] process_world split(int color, int key) {
-    detail::expect_color(process_world::who, color);
-    return process_world(engine_->split(color, key));
-  }
-  /// The same ranks again, whose calls are counted and ordered apart from this one's.
-  [[nodiscard]] process_world duplicate() { return duplicate(deadline()); }
-  [[nodiscard]] process_world duplicate(std::chrono::milliseconds deadline) {
-    return process_world(engine_->duplicate(deadline));
   }
 
   /// Uninitialised memory for messages: the other ranks of this machine reach it directly. Local; may outlive the
@@ -5657,20 +5685,14 @@ class process_world : public collectives<process_world<Description>> {
   template <element T>
   [[nodiscard]] tensor<T> allocate(shape extents) {
     auto const bytes = static_cast<std::size_t>(extents.size()) * sizeof(T);
-    void* const block = bytes == 0 ? nullptr : engine_->allocate(bytes);
+    void* const block = bytes == 0 ? nullptr : this->engine_->allocate(bytes);
     if (block == nullptr) return tensor<T>(extents);
-    std::shared_ptr<void> owner(block, [engine = engine_, bytes](void* it) { engine->deallocate(it, bytes); });
+    std::shared_ptr<void> owner(block, [engine = this->engine_, bytes](void* it) { engine->deallocate(it, bytes); });
     return tensor<T>(tensor_view<T>(static_cast<T*>(block), extents), std::move(owner));
   }
 
   /// Before threads of this process start that have duplicates of this world, one each.
-  void expect_several_callers() { engine_->expect_several_callers(); }
-
-  /// Tells the other ranks that this one ends with an error, which ends their waits.
-  void abandon(std::string const& sentence) noexcept { engine_->abandon(sentence); }
-
- private:
-  std::shared_ptr<detail::process_engine> engine_;
+  void expect_several_callers() { this->engine_->expect_several_callers(); }
 };
 
 }  // namespace trireme::comm
@@ -5715,26 +5737,18 @@ struct threads {
 /// Errors   comm_error if a rank fails, is late past the deadline, or has returned; it names that rank by its rank in
 ///          the launch. After an error every communicator of the launch only throws. config_error for sizes that cannot
 ///          be cut.
-class threads_world : public collectives<threads_world> {
+class threads_world : public engine_world<threads_world> {
  public:
-  using request = process_request;
   static constexpr std::string_view name = "threads";
 
   explicit threads_world(std::shared_ptr<detail::process_engine> engine) noexcept
-      : engine_(std::move(engine)), rank_(engine_->rank()), size_(engine_->size()) {}
-
-  [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return engine_->deadline(); }
+      : engine_world<threads_world>(std::move(engine)) {}
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind op) noexcept {
     return requires { &space_kernels<Space>::copy; }
     &&detail::can_combine<Space>(op);
   }
-
-  void run(command const& it) { engine_->run(it); }
-  [[nodiscard]] request start(command const& it) { return {engine_, engine_->start(it)}; }
 
   /// The views that all ranks passed, in rank order. They may differ in shape. Allocates the vector.
   template <class T, class Space>
@@ -5753,25 +5767,6 @@ class threads_world : public collectives<threads_world> {
   [[nodiscard]] tensor<T> allocate(shape extents) const {
     return tensor<T>(extents);
   }
-
-  /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
-  [[nodiscard]] threads_world split(int color, int key) {
-    detail::expect_color(who, color);
-    return threads_world(engine_->split(color, key));
-  }
-  /// The same ranks again, whose calls are counted and ordered apart from this one's.
-  [[nodiscard]] threads_world duplicate() { return duplicate(deadline()); }
-  [[nodiscard]] threads_world duplicate(std::chrono::milliseconds deadline) {
-    return threads_world(engine_->duplicate(deadline));
-  }
-
-  /// Tells the other ranks that this one ends with an error, which ends their waits.
-  void abandon(std::string const& sentence) noexcept { engine_->abandon(sentence); }
-
- private:
-  std::shared_ptr<detail::process_engine> engine_;
-  int rank_;
-  int size_;
 };
 
 namespace detail {
@@ -5852,40 +5847,10 @@ struct color_and_key {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/node/copy.hpp
+// ---- trireme/comm/node/operation.hpp
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
-
-namespace trireme::comm::detail {
-
-/// From this size on what is copied does not stay in the caches anyway.
-inline constexpr std::uint64_t streamed_bytes = 8 << 20;
-
-/// Whether messages of so many bytes are copied past the caches.
-[[nodiscard]] inline bool is_streamed(element_kernels const* elements, std::uint64_t bytes) noexcept {
-  return bytes >= streamed_bytes && elements != nullptr && elements->copy == &space_kernels<host>::copy;
-}
-
-/// Copies past the caches, so that the old contents of `to` need not be read: a third less memory traffic.
-inline void stream_copy(std::byte* to, std::byte const* from, std::size_t bytes) noexcept {
-  if (to == from) return;
-#if defined(__SSE2__)
-  auto const skip = std::min<std::size_t>(bytes, (64 - reinterpret_cast<std::uintptr_t>(to) % 64) % 64);
-  std::memmove(to, from, skip);
-  std::size_t at = skip;
-  for (; at + 64 <= bytes; at += 64)
-    for (std::size_t part = at; part < at + 64; part += 16)
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to + part),
-                       _mm_loadu_si128(reinterpret_cast<__m128i const*>(from + part)));
-  std::memmove(to + at, from + at, bytes - at);
-  _mm_sfence();
-#else
-  std::memmove(to, from, bytes);
-#endif
-}
-
-}  // namespace trireme::comm::detail
 
 // ---- trireme/comm/node/layout.hpp
 namespace trireme::comm::detail {
@@ -6274,6 +6239,32 @@ class node_launch {
 // ---- trireme/comm/node/operation.hpp (goes on)
 namespace trireme::comm::detail {
 
+/// From this size on what is copied does not stay in the caches anyway.
+inline constexpr std::uint64_t streamed_bytes = 8 << 20;
+
+/// Whether messages of so many bytes are copied past the caches.
+[[nodiscard]] inline bool is_streamed(element_kernels const* elements, std::uint64_t bytes) noexcept {
+  return bytes >= streamed_bytes && elements != nullptr && elements->copy == &space_kernels<host>::copy;
+}
+
+/// Copies past the caches, so that the old contents of `to` need not be read: a third less memory traffic.
+inline void stream_copy(std::byte* to, std::byte const* from, std::size_t bytes) noexcept {
+  if (to == from) return;
+#if defined(__SSE2__)
+  auto const skip = std::min<std::size_t>(bytes, (64 - reinterpret_cast<std::uintptr_t>(to) % 64) % 64);
+  std::memmove(to, from, skip);
+  std::size_t at = skip;
+  for (; at + 64 <= bytes; at += 64)
+    for (std::size_t part = at; part < at + 64; part += 16)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + part),
+                       _mm_loadu_si128(reinterpret_cast<__m128i const*>(from + part)));
+  std::memmove(to + at, from + at, bytes - at);
+  _mm_sfence();
+#else
+  std::memmove(to, from, bytes);
+#endif
+}
+
 /// The ranks of one communicator, as one of them sees it.
 struct node_group {
   /// Messages to and from one rank: how many have been started, which gives each its number, and how many are done.
@@ -6453,10 +6444,12 @@ struct node_touched {
   return op.bytes(given == piece::of_giver ? where.largest() : where.all());
 }
 
-/// Bytes of direct work in one step. In a process several threads take turns between steps (node_driver), so steps are
-/// short; a rank that is a thread has no others.
-[[nodiscard]] inline std::int64_t most_direct(node_operation const& op) noexcept {
-  return op.launch().place->one_process ? std::numeric_limits<std::int64_t>::max() : std::int64_t{1} << 20;
+/// How many of `count` elements are worked on directly in one step. In a process several threads take turns between
+/// steps (node_driver), so steps are short: 1 MiB. A rank that is a thread has no others.
+[[nodiscard]] inline std::int64_t direct_step(node_operation const& op, std::int64_t count,
+                                              std::size_t element_bytes) noexcept {
+  if (op.launch().place->one_process) return count;
+  return std::min(count, static_cast<std::int64_t>((std::size_t{1} << 20) / element_bytes));
 }
 
 /// "all_reduce(F32, 4 elements, sum) number 12"
@@ -6610,8 +6603,9 @@ inline bool receive_step(node_operation& op, node_operation::message& it) {
     it.at = label.direct ? closing : moving;
   }
   bool const direct = it.at == closing;
-  auto const most = direct ? static_cast<std::uint64_t>(most_direct(op)) : std::uint64_t{node_channel::slot_bytes};
-  auto const count = std::min<std::uint64_t>(bytes - it.moved, most);
+  auto const left = bytes - it.moved;
+  auto const count = direct ? static_cast<std::uint64_t>(direct_step(op, static_cast<std::int64_t>(left), 1))
+                            : std::min<std::uint64_t>(left, node_channel::slot_bytes);
   if (count > 0) {
     auto* const from =
         direct ? where.at(it.what.peer, label.place) + it.moved : theirs.channel_slot(where.rank, tail, where.size());
@@ -6752,8 +6746,7 @@ inline bool combine_directly(node_operation& op) {
   auto const& move = move_of(op);
   bool const kept = geometry.of().into != cut::lines;  // each rank keeps its slice
   auto const own = geometry.owned(where.rank);
-  auto const most = most_direct(op) / static_cast<std::int64_t>(op.it.element_bytes);
-  auto const count = std::min(own.count - op.moved, most);
+  auto const count = direct_step(op, own.count - op.moved, op.it.element_bytes);
   auto const at = op.bytes(own.first + op.moved);
   node_terms all;
   for (int rank = 0; rank < where.size(); ++rank) {
@@ -6775,8 +6768,8 @@ inline bool combine_directly(node_operation& op) {
 /// Copies the next elements of what this rank has to copy; true when there are none left.
 inline bool move_directly(node_operation& op) {
   auto const& where = *op.where;
-  auto const most = most_direct(op) / static_cast<std::int64_t>(op.it.element_bytes);
   auto const step = [&](node_segment const& to, std::byte const* from) {
+    auto const most = direct_step(op, to.count - op.moved, op.it.element_bytes);
     op.moved += copied(op, to, from + op.bytes(op.moved), op.moved, most);
     if (op.moved < to.count) return false;
     op.moved = 0;
@@ -7012,7 +7005,7 @@ inline bool post(node_operation& op) {
       for (auto const& each : std::span(op.parts).first(op.where->members.size()))
         where.portions(where.rank, op.number)[static_cast<std::size_t>(each.peer)] = {each.count,
                                                                                       op.launch().offset(each.address)};
-    op.chunk = staged_chunk(op);
+    if (!op.launch().place->one_process) op.chunk = staged_chunk(op);
     // This rank's memory is out of reach, so the collective is staged; its first piece goes with the announcement.
     if ((flags & node_posting::reachable) == 0 && !has_parts(op) && where.decided + 1 == op.number &&
         where.mine().filled.load(std::memory_order_relaxed) == where.rounds && may_fill(op, where.rounds)) {
@@ -7166,7 +7159,8 @@ inline node_outcome advance(node_operation& op) {
         if (op.posting(op.cursor).word.load() < node_arrived(op.number)) return node_outcome::stuck;
       return decide(op);
     case sharing:
-      return share(op);
+      if (auto const outcome = share(op); op.now() != closing) return outcome;
+      [[fallthrough]];
     case closing:
       for (; op.cursor < where.size(); ++op.cursor)
         if (op.posting(op.cursor).word.load() < node_shared(op.number)) return node_outcome::stuck;
@@ -7902,36 +7896,28 @@ inline void check(recovery const& how, int ranks) {
 
 }  // namespace detail
 
-/// How trireme::launch recovers with comm::self.
-template <class Body>
-auto recover_ranks(self const& description, recovery const& how, Body& body) {
-  detail::check(how, 1);
-  for (int attempt = 0;; ++attempt) {
-    auto once = [&](self_world& world) { return std::invoke(body, world, attempt); };
-    try {
-      return launch_ranks(description, once);
-    } catch (...) {
-      auto const failure = std::current_exception();
-      if (attempt == how.attempts || !detail::may_recover(failure)) throw;
-      if (how.on_failure) how.on_failure({attempt + 1, 0, 1, detail::sentence_of(failure)});
-    }
+/// How trireme::launch recovers in this process, with comm::self and comm::threads: an exception on one rank ends the
+/// attempt on all of them.
+template <class Description, class Body>
+requires std::same_as<Description, self> || std::same_as<Description, threads>
+auto recover_ranks(Description description, recovery const& how, Body& body) {
+  constexpr bool has_ranks = std::same_as<Description, threads>;
+  int ranks = 1;
+  if constexpr (has_ranks) {
+    detail::check(description);
+    ranks = description.ranks;
   }
-}
-
-/// How trireme::launch recovers with comm::threads: an exception on one rank ends the attempt on all of them.
-template <class Body>
-auto recover_ranks(threads description, recovery const& how, Body& body) {
-  detail::check(description);
-  detail::check(how, description.ranks);
+  detail::check(how, ranks);
   for (int attempt = 0;; ++attempt) {
-    auto once = [&](threads_world& world) { return std::invoke(body, world, attempt); };
+    auto once = [&](auto& world) { return std::invoke(body, world, attempt); };
     try {
       return launch_ranks(description, once);
     } catch (...) {
       auto const failure = std::current_exception();
       if (attempt == how.attempts || !detail::may_recover(failure)) throw;
-      if (how.min_ranks > 0) description.ranks = std::max(how.min_ranks, description.ranks - 1);
-      if (how.on_failure) how.on_failure({attempt + 1, 0, description.ranks, detail::sentence_of(failure)});
+      if constexpr (has_ranks)
+        if (how.min_ranks > 0) description.ranks = ranks = std::max(how.min_ranks, ranks - 1);
+      if (how.on_failure) how.on_failure({attempt + 1, 0, ranks, detail::sentence_of(failure)});
     }
   }
 }
@@ -10052,8 +10038,9 @@ tensor_group<Env>& tensor_group<Env>::one() {
 namespace trireme {
 
 /// Why the model is run: `train` keeps what backward needs and drops out; `evaluate` only sums losses; `predict`
-/// returns outputs and reads no targets.
-enum class purpose { train, evaluate, predict };
+/// returns outputs and reads no targets; `input_gradient` computes what `evaluate` does, and keeps what backward needs
+/// for the gradient of the inputs. (Plain models are not told of the last one.)
+enum class purpose { train, evaluate, predict, input_gradient };
 
 /// What one micro-batch's way through the model needs to know, and where its memory comes from.
 template <class Env>
@@ -10068,7 +10055,8 @@ struct pass {
   std::uint64_t version = 0;       ///< changes whenever parameter values do
   double weight = 1;               ///< of one sample's mean loss in the loss that backward differentiates
   trireme::purpose purpose = trireme::purpose::train;
-  loss_sum loss{};  ///< out: the sum of losses of this micro-batch; the same on all ranks of the group
+  loss_sum loss{};  ///< out: the sum of losses of this micro-batch, of forward or backward; the same on all ranks of
+                    ///< the group
   rank_groups<Env> const& groups = rank_groups<Env>::none();  ///< who shares this unit's work: some_group::of(pass)
   std::size_t slot = 0;             ///< of what units save: micro-batches in flight have different ones
   std::int64_t rows_of_sample = 0;  ///< what the model says of it, see trireme::rows_of_sample()
@@ -10079,6 +10067,10 @@ struct pass {
   std::int64_t known = -1;
 
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
+  /// Whether what backward needs has to be kept. Without training() that is for the gradient of the inputs alone.
+  [[nodiscard]] bool backward_follows() const noexcept {
+    return training() || purpose == trireme::purpose::input_gradient;
+  }
   [[nodiscard]] bool goes_on() const noexcept { return known >= 0; }
   /// The position in its sample of a sample's first row here.
   [[nodiscard]] std::int64_t first_position() const noexcept { return goes_on() ? known : 0; }
@@ -10122,6 +10114,9 @@ class unit {
   /// that cannot does all of it in the first.
   virtual view backward_input(pass<Env>& pass, view dy) = 0;
   virtual void backward_weight(pass<Env>& pass) = 0;
+  /// dx alone: gradients of parameters stay as they are. The first unit returns the gradient of the batch's inputs, in
+  /// memory of pass.activations.
+  virtual view input_gradient(pass<Env>& pass, view dy) = 0;
   /// What a unit does for a micro-batch of other ranks, along an axis of equal passes, while this rank has none.
   virtual void serve_forward(pass<Env>& pass) = 0;
   virtual void serve_backward(pass<Env>& pass) = 0;
@@ -10143,6 +10138,17 @@ concept has_backward_halves = requires(U& state, pass<Env>& pass, typename U::sa
   { state.backward_input(pass, saved, dy) } -> std::same_as<tensor_view<typename Env::compute, typename Env::space>>;
   state.backward_weight(pass, saved);
 };
+
+/// A unit that can form its input's gradient alone: input_gradient(pass, saved, dy) -> dx; see unit.
+template <class U, class Env>
+concept has_input_gradient = requires(U& state, pass<Env>& pass, typename U::saved& saved,
+                                      tensor_view<typename Env::compute, typename Env::space> dy) {
+  { state.input_gradient(pass, saved, dy) } -> std::same_as<tensor_view<typename Env::compute, typename Env::space>>;
+};
+
+/// Whether a description is a model's first unit, and reads tokens, which have no gradients. nn says so of expressions.
+template <class Unit>
+inline constexpr bool reads_tokens = false;
 
 /// A unit in whose passes all ranks along an axis take part: serve_forward(pass, saved) and serve_backward(pass, saved)
 /// do for others' rows what forward and backward do, without rows of your own.
@@ -10192,6 +10198,13 @@ class boxed_unit final : public unit<Env> {
   }
   void backward_weight([[maybe_unused]] pass<Env>& pass) override {
     if constexpr (has_backward_halves<state, Env>) state_.backward_weight(pass, saved_of(pass));
+  }
+  view input_gradient([[maybe_unused]] pass<Env>& pass, [[maybe_unused]] view dy) override {
+    if constexpr (has_input_gradient<state, Env>) {
+      return state_.input_gradient(pass, saved_of(pass), dy);
+    } else {
+      throw config_error("trireme::model: this unit has no input_gradient(pass, saved, dy)");
+    }
   }
   void serve_forward([[maybe_unused]] pass<Env>& pass) override {
     if constexpr (serves_others<state, Env>) state_.serve_forward(pass, saved_of(pass));
@@ -10302,6 +10315,12 @@ template <class M>
 concept has_model_predict = requires(M& model, samples const& batch) {
   { model.predict(batch) } -> std::same_as<tensor<float>>;
 };
+/// A model that differentiates by its inputs: input_gradient(samples) -> tensor<float> of the inputs' shape, the
+/// gradient of what forward(samples, purpose::evaluate) gives. It leaves the gradients of parameters as they are.
+template <class M>
+concept has_model_input_gradient = requires(M& model, samples const& batch) {
+  { model.input_gradient(batch) } -> std::same_as<tensor<float>>;
+};
 /// A model with buffers: numbers that are state and are not trained (the running means of a batch normalisation).
 /// visit_buffers(visit) calls visit(name, values) for each, in a stable order.
 template <class M>
@@ -10342,10 +10361,11 @@ concept leaves_parameters_out = requires {
 ///           order, which may be another one on each rank and in each step.
 /// Told      forward is told what the pass is for: `train` (backward follows; drop out, update buffers) or `evaluate`
 ///           (the loss alone). Outputs are asked for by predict(samples), without targets, if there is one.
-/// May have  predict, see has_model_predict; frozen parameters, see has_frozen (their gradient may be an empty view);
-///           parameters that a pass does not use, see leaves_parameters_out; mixed precision, see casts_inside;
-///           buffers, see has_buffers: they are in checkpoints and hashes, and are shared before a trainer evaluates,
-///           saves or hashes, and at the end of fit(), not in every step.
+/// May have  predict, see has_model_predict; input_gradient, see has_model_input_gradient; frozen parameters, see
+///           has_frozen (their gradient may be an empty view); parameters that a pass does not use, see
+///           leaves_parameters_out; mixed precision, see casts_inside; buffers, see has_buffers: they are in
+///           checkpoints and hashes, and are shared before a trainer evaluates, saves or hashes, and at the end of
+///           fit(), not in every step.
 /// Numerics  values and gradients of the trainer's element type (float with precision::fp32) are exchanged and updated
 ///           where they are. Narrower ones (bf16, half; float under fp64), in any mixture, are the model's own mixed
 ///           precision: the trainer keeps a master value of its own type, exchanges gradients in it, and rounds each
@@ -10355,108 +10375,64 @@ concept plain_model = has_visit_parameters<M> && has_model_forward<M> && has_mod
 
 }  // namespace trireme
 
-// ---- trireme/nn/checkpointed.hpp (goes on)
-namespace trireme::nn {
-
-/// A unit that saves nothing but its input: the backward pass runs forward again. A model then keeps one input for each
-/// unit, and all activations of only one unit at a time, for about a third more arithmetic. Its backward has no halves,
-/// because what the second one needs would have to be kept.
-///
-/// Not for a model's first and last units: they read the batch, add to the loss, and may form gradients in forward.
-/// Numerics the second forward pass has the bits of the first: what is dropped depends on sample and position alone.
-/// Method   [Chen et al., "Training deep nets with sublinear memory cost", 2016].
-template <class Unit>
-struct checkpointed {
-  Unit unit;
-  friend bool operator==(checkpointed const&, checkpointed const&) = default;
-
-  template <class Env>
-  class instance {
-    using inner = typename Unit::template instance<Env>;
-    using space = typename Env::space;
-    using kernels = ops::on<space>;
-
-   public:
-    using view = tensor_view<typename Env::compute, space>;
-    struct saved {
-      view x;
-    };
-
-    explicit instance(checkpointed const& description) requires std::constructible_from<inner, Unit const&>
-        : unit_(description.unit) {}
-    instance(checkpointed const& description, share own) requires std::constructible_from<inner, Unit const&, share>
-        : unit_(description.unit, own) {}
-    instance(checkpointed const& description, rank_groups<Env> const& groups) requires std::constructible_from < inner,
-        Unit const&, rank_groups<Env>
-    const& > : unit_(description.unit, groups) {}
-
-    void visit(auto&& each) { unit_.visit(each); }
-
-    view forward(pass<Env>& pass, saved& kept, view x) {
-      kept.x = x;
-      if (!pass.training()) return unit_.forward(pass, within_, x);
-      auto const here = pass.activations.mark();
-      return keep_only(pass, here, unit_.forward(pass, within_, x));
-    }
-    view backward(pass<Env>& pass, saved const& kept, view dy) {
-      auto const here = pass.activations.mark();
-      auto const scratch = pass.scratch.mark();
-      static_cast<void>(unit_.forward(pass, within_, kept.x));
-      pass.scratch.rewind(scratch);
-      auto const dx = unit_.backward(pass, within_, dy);
-      if (dx.address() != dy.address()) return keep_only(pass, here, dx);
-      pass.activations.rewind(here);
-      return dx;
-    }
-
-    void serve_forward(pass<Env>& pass, saved&) requires serves_others<inner, Env> {
-      auto const here = pass.activations.mark();
-      unit_.serve_forward(pass, within_);
-      pass.activations.rewind(here);
-    }
-    void serve_backward(pass<Env>& pass, saved&) requires serves_others<inner, Env> {
-      auto const here = pass.activations.mark();
-      unit_.serve_forward(pass, within_);
-      unit_.serve_backward(pass, within_);
-      pass.activations.rewind(here);
-    }
-
-   private:
-    // Gives back all activations since `here` but the result.
-    static view keep_only(pass<Env>& pass, typename arena<space>::position here, view result) {
-      auto const copy = pass.scratch.template take<typename Env::compute>(result.extents());
-      kernels::copy(copy, result);
-      pass.activations.rewind(here);
-      auto const out = pass.take(result.extents());
-      kernels::copy(out, copy);
-      return out;
-    }
-
-    inner unit_;
-    typename inner::saved within_{};  // of the micro-batch that it works on now
-  };
-};
-template <class Unit>
-checkpointed(Unit) -> checkpointed<Unit>;
+// ---- trireme/core/pack.hpp
+namespace trireme {
 
 namespace detail {
 
-/// Emits a block of a model, as it is or checkpointed.
-template <class Emit, class Block>
-void emit_block(Emit& emit, Block const& block, bool saves_its_input_only) {
-  if (saves_its_input_only) {
-    emit(nn::checkpointed<Block>{block});  // nvcc does not deduce it
-  } else {
-    emit(block);
-  }
+template <std::size_t I, class T>
+struct pack_item {
+  T value;
+  friend bool operator==(pack_item const&, pack_item const&) = default;
+};
+
+template <class Indices, class... T>
+struct pack_items;
+template <std::size_t... I, class... T>
+struct pack_items<std::index_sequence<I...>, T...> : pack_item<I, T>... {
+  friend bool operator==(pack_items const&, pack_items const&) = default;
+};
+
+template <class T, std::size_t I>
+[[nodiscard]] constexpr T& item_of(pack_item<I, T>& item) noexcept {
+  return item.value;
 }
 
 }  // namespace detail
 
-}  // namespace trireme::nn
+/// One value of each type, in this order.
+///
+/// It is used in place of std::tuple where each model, mesh or trainer has a type of its own, because std::tuple costs
+/// the compiler more than what it holds.
+template <class... T>
+class pack {
+ public:
+  constexpr pack() = default;
+  constexpr pack(T... values) requires(sizeof...(T) > 0)
+      : items_{{std::move(values)}...} {}  // NOLINT(google-explicit-constructor)
+  friend bool operator==(pack const&, pack const&) = default;
 
-// ---- trireme/nn/expression.hpp
-#include <tuple>
+  /// Calls f(value) for each, in their order.
+  template <class F>
+  constexpr void each(F&& f) const {
+    each_of(items_, f);
+  }
+  /// The value of a type that is there once.
+  template <class One>
+  [[nodiscard]] constexpr One& get() noexcept {
+    return detail::item_of<One>(items_);
+  }
+
+ private:
+  template <std::size_t... I, class F>
+  static constexpr void each_of(detail::pack_items<std::index_sequence<I...>, T...> const& items, F& f) {
+    (f(static_cast<detail::pack_item<I, T> const&>(items).value), ...);
+  }
+
+  detail::pack_items<std::index_sequence_for<T...>, T...> items_;
+};
+
+}  // namespace trireme
 
 // ---- trireme/core/pattern.hpp
 namespace trireme {
@@ -10838,8 +10814,9 @@ struct fused_activation {
   view_of<Env> before{};
 };
 
-/// When backward forms the gradients of parameters: with that of the input, or in the second half.
-enum class half { at_once, later };
+/// When backward forms the gradients of parameters: with that of the input, in the second half, or not at all, because
+/// only that of the model's inputs is asked for.
+enum class half { at_once, later, never };
 
 /// What a node can do, and what it needs; the chain does the rest.
 struct node_facts {
@@ -10924,6 +10901,12 @@ class node {
   /// Of a model's last layer: the gradient that backward begins with, in the rows that lie here.
   [[nodiscard]] virtual view starts(pass<Env> const&) { return {}; }
   [[nodiscard]] virtual loss_node<Env>* as_loss() { return nullptr; }
+  /// Of a model's first layer: the gradient of the batch's inputs, (samples, numbers of each) in pass.activations.
+  virtual view input_gradient(pass<Env>&, view /*dy*/) {
+    throw config_error(
+        "trireme::nn: the inputs of this model are tokens, which have no gradients; input_gradient is for models whose "
+        "first layer reads numbers, such as nn::features");
+  }
   // Of experts: their collectives on a rank that has no rows of its own (contract/expert_group.hpp).
   virtual void serve_forward(pass<Env>&) {}
   virtual void serve_backward(pass<Env>&) {}
@@ -11006,7 +10989,7 @@ class low_rank_change {
 
   void forward(pass<Env>& pass, view y, view x) {
     auto& inner = inner_[pass];
-    auto& memory = pass.training() ? pass.activations : pass.scratch;
+    auto& memory = pass.backward_follows() ? pass.activations : pass.scratch;
     inner = memory.template take<value>({x.extent(0), rank_});
     kernels::linear(inner, x, packed(pass, packed_a_, a_, a_.info.extents[0], rank_));
     scale(inner);
@@ -11268,14 +11251,17 @@ class chain_node {
       if (at.lora != nullptr) nodes_[i]->visit([](auto& each) { freeze_all_but_changes(each.info); });
     }
     parameters_.resize(nodes_.size());
+    added_in_passing_.resize(nodes_.size());
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       auto const& step = steps_[i];
-      bool const some_columns = step.as == role::here && step.takes == lie::columns;
+      bool const some = step.takes == lie::rows || (step.as == role::here && step.takes == lie::columns);
       if (step.absorbed || nodes_[i]->facts().inside) continue;
+      if (!nodes_[i]->facts().weights)
+        nodes_[i]->visit([&](parameter<Env>& each) { added_in_passing_[i].push_back(&each); });
       auto const add = [&](parameter<Env>& each) {
-        if (!each.info.frozen && (!some_columns || !each.info.is_part())) parameters_[i].push_back(&each);
+        if (!each.info.frozen && (!some || !each.info.is_part())) parameters_[i].push_back(&each);
       };
-      if (step.takes == lie::rows || some_columns) nodes_[i]->visit(add);
+      if (some) nodes_[i]->visit(add);
       if (step.as == role::spread || step.as == role::collect) nodes_[i]->visit_terms(add);
     }
   }
@@ -11333,7 +11319,7 @@ class chain_node {
         nodes_[i]->backward_weight(pass, x, {});
       } else {
         auto const dy = steps_[i].partial ? gathered(pass, kept.dy[i]) : kept.dy[i];
-        auto const sum = begin_sum_of_rows(pass, i);
+        auto const sum = begin_sum_of_rows(pass, i, half::later);
         nodes_[i]->backward_weight(pass, x, dy);
         end_sum_of_rows(pass, i, sum);
       }
@@ -11343,12 +11329,12 @@ class chain_node {
 
   void serve_forward(pass<Env>& pass) {
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      if (!steps_[i].absorbed) nodes_[i]->serve_forward(pass);
+      if (!skips(pass, i)) nodes_[i]->serve_forward(pass);
     }
   }
   void serve_backward(pass<Env>& pass) {
     for (auto i = nodes_.size(); i-- > 0;) {
-      if (!steps_[i].absorbed) nodes_[i]->serve_backward(pass);
+      if (!skips(pass, i)) nodes_[i]->serve_backward(pass);
     }
   }
 
@@ -11450,7 +11436,7 @@ class chain_node {
         bool const stays = later && !facts.inside && is_kept_behind(pass, i);
         dy = {copy_of(stays ? pass.activations : pass.scratch, dy.v), true, stays ? memory::kept : memory::scratch};
       }
-      auto const sum = begin_sum_of_rows(pass, i);
+      auto const sum = begin_sum_of_rows(pass, i, when);
       one.backward_in_place(pass, x, dy, when);
       end_sum_of_rows(pass, i, sum);
       dy.through = false;
@@ -11466,11 +11452,18 @@ class chain_node {
       dy.ours = false;
     }
 
-    if (facts.source || (facts.weights && p != nodes_.size() && wants_nothing(p))) {
+    if (facts.source && when == half::never) {
+      done = true;
       auto const mark = pass.scratch.mark();
-      if (facts.weights && !later) {
+      auto const dx = one.input_gradient(pass, gathered(pass, dy.v));
+      pass.scratch.rewind(mark);
+      return {dx, true, memory::kept};
+    }
+    if (facts.source || (facts.weights && when != half::never && p != nodes_.size() && wants_nothing(p))) {
+      auto const mark = pass.scratch.mark();
+      if (facts.weights && when == half::at_once) {
         auto const d = step.partial ? gathered(pass, dy.v) : dy.v;
-        auto const sum = begin_sum_of_rows(pass, i);
+        auto const sum = begin_sum_of_rows(pass, i, when);
         one.backward_weight(pass, x, d);
         end_sum_of_rows(pass, i, sum);
       }
@@ -11501,8 +11494,8 @@ class chain_node {
     }
     auto const mark = pass.scratch.mark();
     auto const d = step.partial || (step.takes == lie::all && step.gives == lie::rows) ? gathered(pass, dy.v) : dy.v;
-    auto const sum = begin_sum_of_rows(pass, i);
-    if (facts.weights && !later) one.backward_weight(pass, x, d);
+    auto const sum = begin_sum_of_rows(pass, i, when);
+    if (facts.weights && when == half::at_once) one.backward_weight(pass, x, d);
     one.backward_input(pass, x, kept.x[i + 1].v, d, to, when);
     end_sum_of_rows(pass, i, sum);
     pass.scratch.rewind(mark);
@@ -11527,35 +11520,37 @@ class chain_node {
   }
 
   // Where every rank has all of a layer's parameters but only some of its rows or columns, gradients are summed over
-  // the group. Between begin and end the parameters' gradients are terms in scratch memory.
+  // the group. Between begin and end the parameters' gradients are terms in scratch memory. There they also are, and
+  // end, if nobody wants them (half::never): they may have no memory of their own then.
   struct sum_of_rows {
     typename arena<space>::position mark;
     tensor_view<typename Env::accumulate, space> terms;
+    bool wanted = true;
   };
-  [[nodiscard]] sum_of_rows begin_sum_of_rows(pass<Env>& pass, std::size_t i) {
-    sum_of_rows sum{pass.scratch.mark(), {}};
-    auto const& own = parameters_[i];
+  [[nodiscard]] sum_of_rows begin_sum_of_rows(pass<Env>& pass, std::size_t i, half when) {
+    sum_of_rows sum{pass.scratch.mark(), {}, when != half::never};
+    auto const& own = sum.wanted ? parameters_[i] : added_in_passing_[i];
     bool const cut = steps_[i].takes == lie::rows ? pass.group.cuts_rows() : pass.group.size() > 1;
-    if (own.empty() || !cut) return sum;
+    if (own.empty() || (sum.wanted && !cut)) return sum;
     std::int64_t size = 0;
-    for (auto const* each : own) size += each->gradient.size();
+    for (auto const* each : own) size += each->info.extents.size();
     sum.terms = pass.scratch.template take<typename Env::accumulate>({size});
     kernels::fill(sum.terms, 0.0);
     whole_.clear();
     std::int64_t at = 0;
     for (auto* each : own) {
       whole_.push_back(each->gradient);
-      each->gradient = sum.terms.flat(at, each->gradient.size()).reshaped(each->gradient.extents());
+      each->gradient = sum.terms.flat(at, each->info.extents.size()).reshaped(each->info.extents);
       at += each->gradient.size();
     }
     return sum;
   }
   void end_sum_of_rows(pass<Env>& pass, std::size_t i, sum_of_rows const& sum) {
     if (sum.terms.empty()) return;
-    pass.group.sum(sum.terms);
-    auto const& own = parameters_[i];
+    if (sum.wanted) pass.group.sum(sum.terms);
+    auto const& own = sum.wanted ? parameters_[i] : added_in_passing_[i];
     for (std::size_t k = 0; k < own.size(); ++k) {
-      kernels::add(whole_[k], own[k]->gradient);
+      if (sum.wanted) kernels::add(whole_[k], own[k]->gradient);
       own[k]->gradient = whole_[k];
     }
     pass.scratch.rewind(sum.mark);
@@ -11564,6 +11559,7 @@ class chain_node {
   std::vector<node_pointer<Env>> nodes_;
   std::vector<layer_step> steps_;
   std::vector<std::vector<parameter<Env>*>> parameters_;           // that lie whole where rows or columns may be cut
+  std::vector<std::vector<parameter<Env>*>> added_in_passing_;     // to whose gradients backward_input adds
   std::vector<tensor_view<typename Env::gradient, space>> whole_;  // their own gradients, between begin and end
   per_slot<saved> kept_;
 };
@@ -11577,7 +11573,7 @@ namespace trireme::nn {
 /// Layers one after the other.
 template <class... L>
 struct chain_of {
-  std::tuple<L...> layers;
+  pack<L...> layers;
   friend bool operator==(chain_of const&, chain_of const&) = default;
 };
 /// A layer with a name, which its parameters' names begin with.
@@ -11883,7 +11879,8 @@ struct node_of {
 /// Appends the nodes of a description: of a chain one for each layer, else a single one.
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
-  out.push_back(std::make_unique<typename node_of<Env, L>::type>(layer));
+  // Not make_unique: a type of pointer for each type of node would take the compiler longer than the node.
+  out.push_back(node_pointer<Env>(new typename node_of<Env, L>::type(layer)));
 }
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer);
@@ -11891,7 +11888,7 @@ template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, repeat_of<L> const& layers);
 template <class Env, class... L>
 void append_nodes(std::vector<node_pointer<Env>>& out, chain_of<L...> const& chain) {
-  std::apply([&](auto const&... each) { (append_nodes<Env>(out, each), ...); }, chain.layers);
+  chain.layers.each([&](auto const& each) { append_nodes<Env>(out, each); });
 }
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, repeat_of<L> const& layers) {
@@ -11931,7 +11928,7 @@ class branching_node : public node<Env> {
     for (auto& each : branches_) each.serve_forward(pass);
   }
   void serve_backward(pass<Env>& pass) final {
-    for (auto i = branches_.size(); i-- > 0;) branches_[i].serve_backward(pass);
+    for (auto& each : branches_) each.serve_backward(pass);  // in the order in which backward goes through them
   }
 
  protected:
@@ -12063,7 +12060,7 @@ class beside_node final : public branching_node<Env> {
 
   template <class... L>
   explicit beside_node(beside_of<L...> const& what) : beside_node() {
-    std::apply([&](auto const&... each) { (branches_.emplace_back(nodes_of<Env>(each)), ...); }, what.branches.layers);
+    what.branches.layers.each([&](auto const& each) { branches_.emplace_back(nodes_of<Env>(each)); });
   }
   explicit beside_node(std::vector<std::vector<node_pointer<Env>>> branches) : beside_node() {
     for (auto& each : branches) branches_.emplace_back(std::move(each));
@@ -12145,6 +12142,21 @@ concept unit_of_layers = requires(D const& unit) {
   unit.layers();
 };
 
+namespace detail {
+
+template <class L>
+concept reads_numbers = requires {
+  requires L::reads_numbers;
+};
+/// Whether an expression begins with a source whose inputs are no numbers.
+template <class List>
+inline constexpr bool begins_with_tokens = false;
+template <class First, class... L>
+inline constexpr bool begins_with_tokens<layer_list<First, L...>> =
+    says_of<First>::value.does == flow::source && !reads_numbers<First>;
+
+}  // namespace detail
+
 /// The run state of every unit that is an expression. Its backward has two halves, whatever layers are in it.
 template <class Env>
 class expression {
@@ -12180,6 +12192,7 @@ class expression {
   view backward(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::at_once); }
   view backward_input(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::later); }
   void backward_weight(pass<Env>& pass, saved& kept) { layers_.backward_weight(pass, {kept.x}); }
+  view input_gradient(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::never); }
   void serve_forward(pass<Env>& pass, saved&) { layers_.serve_forward(pass); }
   void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
 
@@ -12236,7 +12249,222 @@ block(std::string, std::int64_t, std::uint32_t, Layers) -> block<Layers>;
 
 }  // namespace trireme::nn
 
-// ---- trireme/nn/elementwise.hpp (goes on)
+namespace trireme {
+
+template <nn::unit_of_layers Unit>
+inline constexpr bool reads_tokens<Unit> = nn::detail::begins_with_tokens<
+    typename nn::detail::layers_in<std::remove_cvref_t<decltype(std::declval<Unit const&>().layers())>>::type>;
+
+}  // namespace trireme
+
+// ---- trireme/nn/checkpointed.hpp (goes on)
+namespace trireme::nn {
+
+/// A unit that saves nothing but its input: the backward pass runs forward again. A model then keeps one input for each
+/// unit, and all activations of only one unit at a time, for about a third more arithmetic. Its backward has no halves,
+/// because what the second one needs would have to be kept.
+///
+/// nn::checkpointed does the same for some layers of a unit; this is for units written by hand, and for whole blocks.
+/// Not for a model's first and last units: they read the batch, add to the loss, and may form gradients in forward.
+/// Numerics the second forward pass has the bits of the first: what is dropped depends on sample and position alone.
+/// Method   [Chen et al., "Training deep nets with sublinear memory cost", 2016].
+template <class Unit>
+struct checkpointed_unit {
+  Unit unit;
+  friend bool operator==(checkpointed_unit const&, checkpointed_unit const&) = default;
+
+  template <class Env>
+  class instance {
+    using inner = typename Unit::template instance<Env>;
+    using space = typename Env::space;
+    using kernels = ops::on<space>;
+
+   public:
+    using view = tensor_view<typename Env::compute, space>;
+    struct saved {
+      view x;
+    };
+
+    explicit instance(checkpointed_unit const& description) requires std::constructible_from<inner, Unit const&>
+        : unit_(description.unit) {}
+    instance(checkpointed_unit const& description,
+             share own) requires std::constructible_from<inner, Unit const&, share> : unit_(description.unit, own) {}
+    instance(checkpointed_unit const& description,
+             rank_groups<Env> const& groups) requires std::constructible_from < inner,
+        Unit const&, rank_groups<Env>
+    const& > : unit_(description.unit, groups) {}
+
+    void visit(auto&& each) { unit_.visit(each); }
+
+    view forward(pass<Env>& pass, saved& kept, view x) {
+      kept.x = x;
+      if (!pass.backward_follows()) return unit_.forward(pass, within_, x);
+      auto const here = pass.activations.mark();
+      return keep_only(pass, here, unit_.forward(pass, within_, x));
+    }
+    view backward(pass<Env>& pass, saved const& kept, view dy) {
+      return again(pass, kept, dy, [&] { return unit_.backward(pass, within_, dy); });
+    }
+    view input_gradient(pass<Env>& pass, saved const& kept, view dy) requires has_input_gradient<inner, Env> {
+      return again(pass, kept, dy, [&] { return unit_.input_gradient(pass, within_, dy); });
+    }
+
+    void serve_forward(pass<Env>& pass, saved&) requires serves_others<inner, Env> {
+      auto const here = pass.activations.mark();
+      unit_.serve_forward(pass, within_);
+      pass.activations.rewind(here);
+    }
+    void serve_backward(pass<Env>& pass, saved&) requires serves_others<inner, Env> {
+      auto const here = pass.activations.mark();
+      unit_.serve_forward(pass, within_);
+      unit_.serve_backward(pass, within_);
+      pass.activations.rewind(here);
+    }
+
+   private:
+    template <class Backward>
+    view again(pass<Env>& pass, saved const& kept, view dy, Backward&& backward) {
+      auto const here = pass.activations.mark();
+      auto const scratch = pass.scratch.mark();
+      auto const told = pass.loss;
+      static_cast<void>(unit_.forward(pass, within_, kept.x));
+      pass.loss = told;  // losses of forward have been told the first time
+      pass.scratch.rewind(scratch);
+      auto const dx = backward();
+      if (dx.address() != dy.address()) return keep_only(pass, here, dx);
+      pass.activations.rewind(here);
+      return dx;
+    }
+    // Gives back all activations since `here` but the result.
+    static view keep_only(pass<Env>& pass, typename arena<space>::position here, view result) {
+      auto const copy = pass.scratch.template take<typename Env::compute>(result.extents());
+      kernels::copy(copy, result);
+      pass.activations.rewind(here);
+      auto const out = pass.take(result.extents());
+      kernels::copy(out, copy);
+      return out;
+    }
+
+    inner unit_;
+    typename inner::saved within_{};  // of the micro-batch that it works on now
+  };
+};
+template <class Unit>
+checkpointed_unit(Unit) -> checkpointed_unit<Unit>;
+
+/// Layers of an expression that save nothing but their input; made by nn::checkpointed.
+template <class Chain>
+struct checkpointed_of {
+  Chain layers;
+  friend bool operator==(checkpointed_of const&, checkpointed_of const&) = default;
+};
+
+/// These layers, one after the other, save nothing but their input: the backward pass runs them forward again.
+/// Gradients have the bits of the layers without it, because what is dropped depends on sample and position alone.
+///
+/// They take and give whole rows. An activation behind them is not fused into their last product: put it inside.
+/// Bytes    in place of all that they save: the input, and the result where the next layer saves its input. In backward
+///          all of it for one micro-batch at a time.
+/// Ranks    under tensor, sequence, context and expert the second pass forward sends what the first one has sent.
+/// Numerics all gradients of their parameters are formed in the first half of backward, where a schedule has halves.
+/// @example checkpointed(residual(named("norm", layer_norm{}), named("up", linear{.outputs = 4 * c}), gelu(),
+///                                named("down", linear{.outputs = c})))
+/// Method   [Chen et al., "Training deep nets with sublinear memory cost", 2016].
+template <class... L>
+[[nodiscard]] checkpointed_of<chain_of<L...>> checkpointed(L... layers) {
+  return {nn::chain(std::move(layers)...)};
+}
+
+template <class Chain>
+struct says_of<checkpointed_of<Chain>> {
+  static constexpr layer_says value{.does = flow::rows};
+};
+
+namespace detail {
+
+template <class Chain>
+struct inside<checkpointed_of<Chain>> : inside<residual_of<Chain>> {};
+
+template <class Env>
+class checkpointed_node final : public node<Env> {
+  using value = typename Env::compute;
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  template <class Chain>
+  explicit checkpointed_node(checkpointed_of<Chain> const& what) : checkpointed_node(nodes_of<Env>(what.layers)) {}
+  explicit checkpointed_node(std::vector<node_pointer<Env>> layers) : layers_(std::move(layers)) {
+    this->facts_ = {.inside = true, .adds_residual = true, .accumulates = true};
+  }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return layers_.width(from); }
+  void visit(parameter_visitor<Env> const& each) override { layers_.visit(each); }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view residual) override {
+    auto const here = pass.activations.mark();
+    auto const y = layers_.forward(pass, x.v, residual);
+    if (!pass.backward_follows()) return {y.v, y.ours, x.entry && y.entry};
+    auto const mark = pass.scratch.mark();
+    auto const copy = pass.scratch.template take<value>(y.v.extents());
+    kernels::copy(copy, y.v);
+    pass.activations.rewind(here);
+    auto const result = to.template take<value>(copy.extents());
+    kernels::copy(result, copy);
+    pass.scratch.rewind(mark);
+    return {result, true};
+  }
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half when) override {
+    auto const here = pass.activations.mark();
+    auto const mark = pass.scratch.mark();
+    auto const told = pass.loss;
+    static_cast<void>(layers_.forward(pass, x.here));
+    pass.loss = told;  // losses of forward have been told the first time
+    pass.scratch.rewind(mark);
+    layers_.backward(pass, x, {dy, false, memory::passing}, {to.into, to.accumulate},
+                     when == half::never ? half::never : half::at_once);
+    pass.scratch.rewind(mark);
+    pass.activations.rewind(here);
+  }
+  void serve_forward(pass<Env>& pass) override {
+    auto const here = pass.activations.mark();
+    layers_.serve_forward(pass);
+    pass.activations.rewind(here);
+  }
+  void serve_backward(pass<Env>& pass) override {
+    auto const here = pass.activations.mark();
+    layers_.serve_forward(pass);
+    layers_.serve_backward(pass);
+    pass.activations.rewind(here);
+  }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override { layers_.place(at, lie::rows, lie::rows); }
+
+  chain_node<Env> layers_;
+};
+
+/// Emits a block of a model, as it is or checkpointed.
+template <class Emit, class Block>
+void emit_block(Emit& emit, Block const& block, bool saves_its_input_only) {
+  if (saves_its_input_only) {
+    emit(checkpointed_unit<Block>{block});  // nvcc does not deduce it
+  } else {
+    emit(block);
+  }
+}
+
+}  // namespace detail
+
+template <class Env, class Chain>
+struct node_of<Env, checkpointed_of<Chain>> {
+  using type = detail::checkpointed_node<Env>;
+};
+
+}  // namespace trireme::nn
+
+// ---- trireme/nn/elementwise.hpp
 namespace trireme::nn {
 
 /// An activation of your own: y = f(x), number by number, with the derivative df(x), or df(x, y) where that is
@@ -12341,6 +12569,7 @@ struct embedding {
 /// Errors   config_error for samples of another size.
 struct features {
   static constexpr layer_says says{.does = flow::source};
+  static constexpr bool reads_numbers = true;  // which have gradients
   std::int64_t outputs = 0;
   friend bool operator==(features const&, features const&) = default;
 };
@@ -12470,6 +12699,11 @@ class features_node final : public node<Env> {
     auto const y = to.template take<typename Env::compute>({count, what_.outputs});
     ops::on<space>::copy(y.flat(), inputs.flat());
     return {y, true};
+  }
+  view input_gradient(pass<Env>& pass, view dy) override {
+    auto const dx = pass.take(dy.extents());
+    ops::on<space>::copy(dx, dy);
+    return dx;
   }
 
  private:
@@ -12709,7 +12943,7 @@ class experts::instance {
     run_experts_backward(pass, kept, ddispatched, dresults);
     kernels::combine(dx, ddispatched, kept.places, sums{});
     sums slopes;
-    if (what_.balance != 0) {
+    if (pass.training() && what_.balance != 0) {
       slopes = pass.scratch.template take<accumulate>(kept.probabilities.extents());
       kernels::imbalance(slopes, kept.probabilities, kept.chosen, context, what_.balance * pass.weight);
     }
@@ -13399,7 +13633,7 @@ class linear::instance {
   view forward(pass<Env>& pass, saved& kept, view x, view residual = {}) {
     auto const y = pass.take({x.extent(0), what_.outputs});
     kept.x = x;
-    bool const keep = what_.act != ops::activation::none && pass.training();
+    bool const keep = what_.act != ops::activation::none && pass.backward_follows();
     kept.before_activation = keep ? pass.take(y.extents()) : view{};
     auto const here = pass.scratch.mark();
     kernels::linear(y, operand(pass, role::input, x), packed(pass),
@@ -13554,14 +13788,16 @@ class linear_node final : public node<Env> {
     auto const y = to.template take<value>({x.v.extent(0), outputs_});
     bool const activates = act_ != ops::activation::none;
     auto& before = before_[pass];
-    before = activates && pass.training() ? pass.take(y.extents()) : view{};
+    before = activates && pass.backward_follows() ? pass.take(y.extents()) : view{};
     auto const mark = pass.scratch.mark();
     auto const input = operand(pass, product_operand::role::input, x.v);
     auto const bias = adds_bias_ ? bias_.value : decltype(bias_.value){};
     if (!change_) {
       kernels::linear(y, input, packed(pass), {bias, act_, before, residual});
     } else {  // the activation has to wait for the change
-      auto const sum = !activates ? y : pass.training() ? before : pass.scratch.template take<value>(y.extents());
+      auto const sum = !activates                ? y
+                       : pass.backward_follows() ? before
+                                                 : pass.scratch.template take<value>(y.extents());
       kernels::linear(sum, input, packed(pass), {.bias = bias, .residual = residual});
       change_->forward(pass, sum, x.v);
       if (activates) kernels::activate(y, sum, act_);
@@ -14129,8 +14365,8 @@ class loss_node : public node<Env> {
 
   /// Throws config_error unless the batch has targets for so many rows of so many outputs.
   virtual void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t outputs) const = 0;
-  /// The loss of the rows y, which are those from `first` on. In training y is overwritten by `weight` times its
-  /// gradient.
+  /// The loss of the rows y, which are those from `first` on. Where backward follows y is overwritten by `weight` times
+  /// its gradient.
   /// @param part  which of the outputs lie here; part.whole = 0: all.
   [[nodiscard]] virtual loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight,
                                     ops::table_part part) = 0;
@@ -14165,7 +14401,7 @@ class loss_node : public node<Env> {
     expect(pass, x.v.extent(0), x.v.extent(1));
     auto& y = gradient_[pass];
     y = x.v;
-    if (pass.training() && !x.ours) {
+    if (pass.backward_follows() && !x.ours) {
       y = to.template take<typename Env::compute>(x.v.extents());
       ops::on<space>::copy(y, x.v);
     }
@@ -14183,11 +14419,12 @@ class loss_node : public node<Env> {
 namespace detail {
 
 template <class Env>
-class cross_entropy_node final : public loss_node<Env> {
+class cross_entropy_node : public loss_node<Env> {
   using kernels = ops::on<typename Env::space>;
 
  public:
   using typename node<Env>::view;
+  using numbers = tensor_view<std::int32_t const, typename Env::space>;
 
   explicit cross_entropy_node(loss::cross_entropy const& what)
       : terms_{what.ignored, what.smoothing, what.z}, of_first_(what.of_first) {
@@ -14211,7 +14448,7 @@ class cross_entropy_node final : public loss_node<Env> {
     if (!of_first_) return of_rows(pass, logits, first, n, weight, part);
     // Rows are weighed as one of all of their sample's; only the first of each has a loss, so it has all of the weight.
     auto const each = positions_of(pass);
-    if (pass.training()) {
+    if (pass.backward_follows()) {
       for (std::int64_t row = 0; row < n; ++row)
         if ((first + row) % each != 0) kernels::fill(logits.rows(row, 1), 0.0);
     }
@@ -14221,12 +14458,18 @@ class cross_entropy_node final : public loss_node<Env> {
     return sum;
   }
 
+ protected:
+  /// The targets of n rows, from `first` on.
+  [[nodiscard]] virtual numbers targets_of(pass<Env>& pass, std::int64_t first, std::int64_t n) {
+    return pass.batch.targets.template as<std::int32_t>().flat().flat(first, n);
+  }
+
  private:
   loss_sum of_rows(pass<Env>& pass, view logits, std::int64_t first, std::int64_t n, double weight,
                    ops::table_part part) {
-    auto const targets = pass.batch.targets.template as<std::int32_t>().flat().flat(first, n);
+    auto const targets = targets_of(pass, first, n);
     if (pass.group.size() == 1 || part.whole == 0)
-      return kernels::cross_entropy(logits, targets, weight, pass.training(), terms_);
+      return kernels::cross_entropy(logits, targets, weight, pass.backward_follows(), terms_);
     // The maximum and the sum of exponentials are over the group; the target's logit comes from the rank that has it.
     auto const here = pass.scratch.mark();
     auto const peaks = pass.scratch.template take<typename Env::accumulate>({n});
@@ -14237,8 +14480,8 @@ class cross_entropy_node final : public loss_node<Env> {
     pass.group.max(peaks);
     kernels::row_masses(logits, targets, part, peaks, masses, chosen, terms_);
     pass.group.sum(both);
-    auto const loss =
-        kernels::cross_entropy_part(logits, targets, part, peaks, masses, chosen, weight, pass.training(), terms_);
+    auto const loss = kernels::cross_entropy_part(logits, targets, part, peaks, masses, chosen, weight,
+                                                  pass.backward_follows(), terms_);
     pass.scratch.rewind(here);
     return loss;
   }
@@ -14267,7 +14510,7 @@ class regression_node final : public loss_node<Env> {
   loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight, ops::table_part) override {
     auto const outputs = y.extent(1);
     auto const targets = pass.batch.targets.template as<float>().flat().flat(first * outputs, y.size());
-    auto const dy = pass.training() ? y : view{};
+    auto const dy = pass.backward_follows() ? y : view{};
     if constexpr (requires { what_.value(0.0, 0.0); }) {
       loss_sum sum{0, y.extent(0)};
       kernels::with_values(
@@ -14316,7 +14559,7 @@ class unembedding_node final : public node<Env> {
     loss_->expect(pass, rows, what_.words);
     double const weight = loss_node<Env>::weight_of_row(pass, rows);
     view dx;
-    if (pass.training()) dx = pass.take(x.v.extents());
+    if (pass.backward_follows()) dx = pass.take(x.v.extents());
     auto const here = pass.scratch.mark();
     auto const logits = pass.scratch.template take<value>({std::min(chunk(), rows), words_here()});
     for (std::int64_t first = 0; first < rows; first += chunk()) {
@@ -14324,13 +14567,14 @@ class unembedding_node final : public node<Env> {
       auto const part = logits.rows(0, n);
       kernels::linear(part, x.v.rows(first, n), packed_, {bias_.value});
       pass.loss += loss_->of(pass, part, first, weight, part_);
-      if (!pass.training()) continue;
+      if (!pass.backward_follows()) continue;
       kernels::linear_backward_input(dx.rows(first, n), part, packed_, {});
+      if (!pass.training()) continue;
       kernels::linear_backward_weight(table_.gradient, bias_.gradient, x.v.rows(first, n), part,
                                       ops::orientation::out_in);
     }
     pass.scratch.rewind(here);
-    if (pass.training()) gradient_[pass] = pass.group.reduce(partial_sum<view>(dx));
+    if (pass.backward_follows()) gradient_[pass] = pass.group.reduce(partial_sum<view>(dx));
     return {};
   }
 
@@ -21786,6 +22030,8 @@ void sgd_elements(M* value, M* velocity, std::int64_t n, gradient_terms<G, host>
 }  // namespace trireme::ops::detail
 
 // ---- trireme/ops/host/values.hpp
+#include <tuple>
+
 namespace trireme::ops {
 
 /// The elements themselves, for loops of your own where there is no kernel.
@@ -23502,7 +23748,7 @@ template <mesh_axis... Axes>
 struct mesh {
   using policy_category = slot::parallel;
 
-  std::tuple<Axes...> axes;
+  pack<Axes...> axes;
   std::array<std::string_view, sizeof...(Axes)> order{kind_of_axis<Axes>...};  ///< outermost first
   constexpr explicit mesh(Axes... all) : axes(std::move(all)...) {}
   friend bool operator==(mesh const&, mesh const&) = default;
@@ -23517,7 +23763,7 @@ template <mesh_axis... Axes>
     auto const add = [&]<class Axis>(Axis const& each) {
       if (kind_of_axis<Axis> == kind) all += text(all.empty() ? "" : ", ", to_string(each));
     };
-    std::apply([&](auto const&... each) { (add(each), ...); }, m.axes);
+    m.axes.each(add);
   }
   return text("parallel::mesh{", all, "}");
 }
@@ -23604,7 +23850,7 @@ namespace detail {
 template <class P, class F>
 void for_each_axis(P const& policy, F&& f) {
   if constexpr (is_mesh<P>) {
-    std::apply([&](auto const&... each) { (f(each), ...); }, policy.axes);
+    policy.axes.each(f);
   } else {
     f(policy);
   }
@@ -23800,6 +24046,12 @@ class grid {
     return sum;
   }
 
+  /// Collective. The ranks of replicas() once more, in a communicator of their own.
+  [[nodiscard]] Comm& replicas_apart() {
+    auto& all = replicas();
+    joined_.push_back(std::make_unique<Comm>(group_of(all, {all.rank(), all.size()}, 0)));
+    return *joined_.back();
+  }
   /// Collective. Some of the ranks along an axis, in their order, by their places. All ranks along it call this; null
   /// where this rank is none of them.
   [[nodiscard]] Comm* join(std::string_view kind, std::vector<int> const& places) {
@@ -24887,13 +25139,14 @@ namespace detail {
 struct tied_tensor {
   std::string name;
   std::vector<int> stages;  ///< ascending
+  int uses = 0;             ///< by units of the model
 };
 
 /// The tensors that several stages use: a token table at both ends, and, where each part of the model lies on two
 /// stages, all of them. In the order in which the model lists them.
 template <class Env, staged_model Model>
 [[nodiscard]] std::vector<tied_tensor> tied_tensors(Model const& model, stage_seat const& seat) {
-  std::map<std::string, std::vector<int>> users;
+  std::map<std::string, tied_tensor> users;
   std::vector<std::string> order;
   std::int64_t unit = 0;
   auto where = seat.where;
@@ -24904,8 +25157,8 @@ template <class Env, staged_model Model>
     ++unit;
     boxed_unit<Env, Description> box(description);
     for (auto const* const use : box.parameters()) {
-      auto& stages = users[use->info.name];
-      if (stages.empty()) order.push_back(use->info.name);
+      auto& [name, stages, uses] = users[use->info.name];
+      if (uses++ == 0) order.push_back(name = use->info.name);
       for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
         int const stage = where.stage_of(part, micro_batch);
         auto const at = std::lower_bound(stages.begin(), stages.end(), stage);
@@ -24916,8 +25169,7 @@ template <class Env, staged_model Model>
   model.units(note);
   std::vector<tied_tensor> tied;
   for (auto const& name : order) {
-    auto& stages = users[name];
-    if (stages.size() > 1) tied.push_back({name, stages});
+    if (users[name].stages.size() > 1) tied.push_back(users[name]);
   }
   return tied;
 }
@@ -24938,6 +25190,12 @@ class pipeline_stages {
   }
   [[nodiscard]] stage_link<typename Env::space>& link() noexcept { return link_; }
   [[nodiscard]] std::string refuses_tree() const {
+    for (auto const& each : tied_) {
+      if (each.uses > 2 && adds_in_order(seat_)) {
+        return text("adds the gradients of the ", each.uses, " uses of \"", each.name,
+                    "\" in their order, but a pipeline those of each stage first; leave one of them out");
+      }
+    }
     if (adds_in_order(seat_)) return {};
     return text("adds the gradients of one micro-batch after the other, which ", to_string(what_),
                 " does not; use the schedule 1f1b or interleaved");
@@ -25965,14 +26223,52 @@ class layout {
   [[nodiscard]] std::int64_t slice_elements(int index) const noexcept {
     return buckets_[static_cast<std::size_t>(index)].elements / ranks_;
   }
-  /// Calls f(piece) for every part of a tensor within elements [first, first + count) of a bucket.
-  template <class F>
-  void for_each_piece(int index, std::int64_t first, std::int64_t count, F&& f) const {
-    for (int const e : buckets_[static_cast<std::size_t>(index)].entries) {
-      auto const begin = std::max(first, at(e).offset);
-      auto const end = std::min(first + count, at(e).offset + at(e).size());
-      if (begin < end) f(piece{e, begin, begin - at(e).offset, end - begin});
+  /// The parts of tensors that lie within elements [first, first + count) of a bucket, in the order of their offsets:
+  /// `for (auto const piece : plan.pieces(bucket, first, count))`.
+  class piece_range {
+   public:
+    struct end_of_pieces {};
+    class iterator {
+     public:
+      explicit iterator(piece_range const& of) : of_(of) { skip_empty(); }
+      [[nodiscard]] piece operator*() const noexcept { return of_.part(entry_); }
+      iterator& operator++() {
+        ++entry_;
+        skip_empty();
+        return *this;
+      }
+      [[nodiscard]] bool operator!=(end_of_pieces) const noexcept { return entry_ < of_.entries_.size(); }
+
+     private:
+      void skip_empty() {
+        while (entry_ < of_.entries_.size() && of_.part(entry_).count <= 0) ++entry_;
+      }
+      piece_range const& of_;
+      std::size_t entry_ = 0;
+    };
+
+    piece_range(layout const& plan, int index, std::int64_t first, std::int64_t count) noexcept
+        : plan_(plan),
+          entries_(plan.buckets_[static_cast<std::size_t>(index)].entries),
+          first_(first),
+          end_(first + count) {}
+    [[nodiscard]] iterator begin() const { return iterator(*this); }
+    [[nodiscard]] end_of_pieces end() const noexcept { return {}; }
+
+   private:
+    [[nodiscard]] piece part(std::size_t which) const noexcept {
+      auto const& tensor = plan_.at(entries_[which]);
+      auto const begin = std::max(first_, tensor.offset);
+      auto const end = std::min(end_, tensor.offset + tensor.size());
+      return {entries_[which], begin, begin - tensor.offset, end - begin};
     }
+    layout const& plan_;
+    std::vector<int> const& entries_;
+    std::int64_t first_;
+    std::int64_t end_;
+  };
+  [[nodiscard]] piece_range pieces(int index, std::int64_t first, std::int64_t count) const noexcept {
+    return {*this, index, first, count};
   }
 
  private:
@@ -26867,7 +27163,7 @@ class chosen_transport {
   };
   template <class Compressor>
   static std::unique_ptr<face> made(Compressor const& compressor, bucket_form const& form, Comm& world) {
-    return std::make_unique<holder<transport<Env, Comm, Strategy, Compressor>>>(compressor, form, world);
+    return std::unique_ptr<face>(new holder<transport<Env, Comm, Strategy, Compressor>>(compressor, form, world));
   }
 
   std::unique_ptr<face> chosen_;
@@ -27669,11 +27965,11 @@ class value_outputs {
     auto const whole = values_.kept(bucket);
     auto const n = plan_.slice_elements(bucket);
     auto const [first, count] = in ? std::pair{world_.rank() * n, n} : std::pair{std::int64_t{0}, whole.size()};
-    plan_.for_each_piece(bucket, first, count, [&](layout::piece const& piece) {
+    for (auto const piece : plan_.pieces(bucket, first, count)) {
       auto const theirs = foreign_.value(plan_.at(piece.entry)).flat(piece.in_entry, piece.count);
       auto const ours = whole.flat(piece.in_bucket, piece.count);
       kernels::copy(in ? ours : theirs, tensor_view<element const, space>(in ? theirs : ours));
-    });
+    }
   }
 
   layout const& plan_;
@@ -27777,7 +28073,7 @@ struct exchange_step {
   std::int64_t runs = 0;  ///< how many it runs where that is more: some for others, without samples of its own
   double scale = 1;       ///< the factor that the step's gradients carry (a loss scale)
   /// With parameters in the caller's memory: every use will be reported, and none comes by accumulate(). So nothing is
-  /// made zero first, and what lies in gradient_memory() counts.
+  /// made zero first, and what lies in gradient_memory() counts. On one rank nothing is copied either.
   bool all_reported = false;
 };
 
@@ -27932,6 +28228,7 @@ class basic_exchange {
     auto const& [micro_batches, places, first, runs, scale, all_reported] = step;
     protocol_.may_begin();
     all_reported_ = all_reported;
+    in_place_ = same_elements && all_reported && world_.size() == 1 && !foreign_.empty() && !shows_buckets_;
     if constexpr (shards_parameters) values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
     rounds_left_ = own;
@@ -27961,7 +28258,8 @@ class basic_exchange {
   /// long as the exchange lives; from ready() to the end of finish() it is the exchange's. Empty where an exchange
   /// gives this rank less than the whole sum, compresses, or has other elements.
   [[nodiscard]] tensor_view<param_element, space> gradient_memory(int use) {
-    if constexpr (keeps_buckets && std::is_same_v<param_element, gradient_element>) {
+    if constexpr (same_elements) {
+      shows_buckets_ = true;
       return gradients_.open_use(use);
     } else {
       return {};
@@ -28109,7 +28407,7 @@ class basic_exchange {
     protocol_.update();
     for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = owned_range(b);
-      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+      for (auto const piece : layout_.pieces(b, first, count)) {
         update_segment<Env> segment;
         segment.value = master_of(b, piece);
         segment.gradient = {gradient_terms_of(b, piece), 1.0};
@@ -28117,7 +28415,7 @@ class basic_exchange {
         segment.info = &layout_.at(piece.entry).info;
         segment.decays = segment.info->decays;
         f(b, piece, segment);
-      });
+      }
     }
   }
 
@@ -28131,10 +28429,10 @@ class basic_exchange {
   void refresh_parameters() {
     for (int b = 0; b < bucket_count(); ++b) {  // gradients may have no memory now
       auto const [first, count] = owned_range(b);
-      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+      for (auto const piece : layout_.pieces(b, first, count)) {
         for (auto const& output : outputs_.of(b, piece))
           kernels::copy(output, tensor_view<master_element const, space>(master_of(b, piece)));
-      });
+      }
     }
     publish_first(bucket_count());
   }
@@ -28207,10 +28505,10 @@ class basic_exchange {
     for (int b = 0; b < bucket_count(); ++b) {
       trireme::tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
       auto const [first, count] = accounted_range(b);
-      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+      for (auto const piece : layout_.pieces(b, first, count)) {
         kernels::copy(whole.view().flat(piece.in_bucket, piece.count),
                       tensor_view<master_element const, space>(master_of(b, piece)));
-      });
+      }
       world_.all_gather(whole.view());
       for (int const e : layout_.buckets()[static_cast<std::size_t>(b)].entries) {
         auto const& entry = layout_.at(e);
@@ -28231,9 +28529,9 @@ class basic_exchange {
     if constexpr (shards_parameters) {
       for (int b = 0; b < bucket_count(); ++b) {
         auto const [first, count] = accounted_range(b);
-        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        for (auto const piece : layout_.pieces(b, first, count)) {
           add(layout_.at(piece.entry), piece.in_entry, values_.kept(b, piece));
-        });
+        }
       }
       world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
     } else {
@@ -28246,11 +28544,10 @@ class basic_exchange {
     if (entry.frozen) return true;
     auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : interval{entry.offset, entry.size()};
     bool finite = true;
-    layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
-      if (&layout_.at(piece.entry) != &entry) return;
-      finite = finite && kernels::finite(tensor_view<gradient_element const, space>(
-                             gradients_.reduced(entry.bucket, piece.in_bucket, piece.count)));
-    });
+    for (auto const piece : layout_.pieces(entry.bucket, first, count)) {
+      if (&layout_.at(piece.entry) != &entry) continue;
+      finite = finite && kernels::finite(tensor_view<gradient_element const, space>(reduced(entry.bucket, piece)));
+    }
     return finite;
   }
   /// What has been allocated for this rank so far.
@@ -28312,9 +28609,9 @@ class basic_exchange {
   void for_each_state_piece(state_scope scope, int bucket, F&& f, bool of_rank = false) const {
     bool const kept = scope == state_scope::kept;
     auto const [first, count] = kept ? owned_range(bucket) : accounted_range(bucket);
-    layout_.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+    for (auto const piece : layout_.pieces(bucket, first, count)) {
       if (kept || of_rank || layout_.at(piece.entry).info.answers) f(piece);
-    });
+    }
   }
   /// Compressors forget what they keep: as before the first step.
   void forget_compression() { gradients_.forget_state(); }
@@ -28362,6 +28659,8 @@ class basic_exchange {
   // Whether what lies in a bucket when a step begins may count. The padding has to be zero then: it is not where a
   // slice is unspecified after a step, or a compressor has coded it.
   static constexpr bool keeps_buckets = !sharded && lossless_identity<Compressor> && scales;
+  // Whether the caller's gradients may stand for those of a bucket.
+  static constexpr bool same_elements = keeps_buckets && std::is_same_v<param_element, gradient_element>;
 
   static std::span<int const> no_units() { return {}; }
   // Where every rank updates everything, all tensors are whole there however slices cut them.
@@ -28401,12 +28700,12 @@ class basic_exchange {
     if constexpr (!shards_parameters) kernels::copy(parameter_values(entry), whole);
     if constexpr (!keeps_master && !shards_parameters) return;
     auto const [first, count] = owned_range(entry.bucket);
-    layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
-      if (&layout_.at(piece.entry) != &entry) return;
+    for (auto const piece : layout_.pieces(entry.bucket, first, count)) {
+      if (&layout_.at(piece.entry) != &entry) continue;
       auto const part = whole.flat(piece.in_entry, piece.count);
       if constexpr (keeps_master) kernels::copy(master_of(entry.bucket, piece), part);
       if constexpr (shards_parameters) kernels::copy(values_.kept(entry.bucket, piece), part);
-    });
+    }
   }
 
   void publish_first(int buckets) {
@@ -28433,6 +28732,12 @@ class basic_exchange {
     auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
     auto const ours = gradients_.open_use(use);
     auto const read = tensor_view<param_element const, space>(theirs);
+    if constexpr (same_elements) {
+      if (in_place_) {
+        if (weight_ != 1) kernels::scale(theirs, weight_);
+        return;
+      }
+    }
     if constexpr (keeps_buckets) {
       if (all_reported_) {
         if (!is_memory_of(theirs, ours)) kernels::copy(ours, read);
@@ -28461,10 +28766,15 @@ class basic_exchange {
   void add_squares(exact_sum& squares) {
     for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = accounted_range(b);
-      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-        account(piece, gradients_.reduced(b, piece.in_bucket, piece.count), squares);
-      });
+      for (auto const piece : layout_.pieces(b, first, count)) account(piece, reduced(b, piece), squares);
     }
+  }
+  // After finish(): the sum of the gradients of a piece.
+  [[nodiscard]] tensor_view<gradient_element, space> reduced(int bucket, parallel::layout::piece const& piece) const {
+    if constexpr (same_elements) {
+      if (in_place_) return foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
+    }
+    return gradients_.reduced(bucket, piece.in_bucket, piece.count);
   }
   // Where ranks read each other's gradients. Without a norm no rank sees sums before the update: each checks all of its
   // own gradients, and the vote is the barrier.
@@ -28478,23 +28788,24 @@ class basic_exchange {
           continue;
         }
         auto const [first, count] = accounted_range(b);
-        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        for (auto const piece : layout_.pieces(b, first, count)) {
           auto const own = gradients_.reduced(b, piece.in_bucket, piece.count);
           direct_sums_.reduce(b, piece.in_bucket, own, [&](auto sums) { account(piece, sums, squares); });
-        });
+        }
         gradients_.record_bucket(b);
       }
     }
   }
 
   void give_back_gradients() {
+    if (in_place_) return;
     for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = owned_range(b);
-      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+      for (auto const piece : layout_.pieces(b, first, count)) {
         auto const theirs = foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
         auto const sum = gradients_.reduced(b, piece.in_bucket, piece.count);
         if (!is_memory_of(theirs, sum)) kernels::copy(theirs, tensor_view<gradient_element const, space>(sum));
-      });
+      }
     }
   }
 
@@ -28503,7 +28814,7 @@ class basic_exchange {
     if constexpr (can_be_direct) {
       if (fused_) return direct_sums_.terms_of(bucket, piece.in_bucket, piece.count);
     }
-    reduced_ = gradients_.reduced(bucket, piece.in_bucket, piece.count);
+    reduced_ = reduced(bucket, piece);
     return {&reduced_, 1};
   }
 
@@ -28528,6 +28839,8 @@ class basic_exchange {
   int reports_left_ = 0;
   double weight_ = 1;
   bool all_reported_ = false;
+  bool shows_buckets_ = false;  // the caller has asked for gradient_memory()
+  bool in_place_ = false;       // one rank, whose gradients are the sums where they lie: none is copied
   bool fused_ = false;
 };
 
@@ -28613,7 +28926,7 @@ class local_exchange : detail::rank_alone<Comm>, public basic_exchange<Env, Comm
   void for_each_tensor(F&& f) const {
     for (int b = 0; b < this->plan().trained_buckets(); ++b) {
       auto const [first, count] = this->owned_range(b);
-      this->plan().for_each_piece(b, first, count, [&](layout::piece const& piece) { f(b, piece); });
+      for (auto const piece : this->plan().pieces(b, first, count)) f(b, piece);
     }
   }
 
@@ -31811,66 +32124,6 @@ inline void publish(formats::directory const& home, formats::directory const& te
 
 }  // namespace trireme::checkpoint::detail
 
-// ---- trireme/train/detail/held_state.hpp
-namespace trireme::checkpoint::detail {
-
-/// A piece of state that was copied: what a view is to a piece that was not.
-struct held_piece {
-  dtype type{};
-  std::int64_t count = 0;
-  std::span<std::byte const> content;
-
-  [[nodiscard]] std::int64_t size() const noexcept { return count; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return content.size(); }
-};
-
-/// A rank's state as it was at one step. Its memory is used again by the next copy.
-///
-/// Threads  who copies first ends; for_each() may then be another thread's.
-class held_state {
- public:
-  /// @param for_each  calls its argument with (name, info, first, view) for each piece; called twice, in one order.
-  template <class ForEach>
-  void copy(ForEach&& for_each) {
-    pieces_.clear();
-    std::size_t bytes = 0;
-    for_each(
-        [&](std::string const&, parameter_info const&, std::int64_t, auto view) { bytes += padded(view.bytes()); });
-    if (bytes > memory_.size()) memory_ = std::vector<std::byte>(bytes);
-    std::size_t at = 0;
-    for_each([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-      using element = typename decltype(view)::value_type;
-      using space = typename decltype(view)::space;
-      std::span const to(memory_.data() + at, view.bytes());
-      ops::on<space>::download(
-          std::span<element>(reinterpret_cast<element*>(to.data()), static_cast<std::size_t>(view.size())), view);
-      pieces_.push_back({name, part, first, {dtype_of<element>, view.size(), to}});
-      at += padded(view.bytes());
-    });
-  }
-
-  /// Calls f(name, info, first, held_piece) for each piece.
-  template <class F>
-  void for_each(F&& f) const {
-    for (auto const& each : pieces_) f(each.name, each.part, each.first, each.values);
-  }
-
- private:
-  struct piece {
-    std::string name;
-    parameter_info part;
-    std::int64_t first;
-    held_piece values;
-  };
-
-  static std::size_t padded(std::size_t bytes) noexcept { return (bytes + 63) / 64 * 64; }
-
-  std::vector<std::byte> memory_;
-  std::vector<piece> pieces_;
-};
-
-}  // namespace trireme::checkpoint::detail
-
 // ---- trireme/train/detail/together.hpp
 namespace trireme::detail {
 
@@ -31914,6 +32167,179 @@ void together(Comm& world, F&& f) {
 }
 
 }  // namespace trireme::detail
+
+// ---- trireme/train/state_piece.hpp
+namespace trireme {
+
+namespace detail {
+
+/// What is done with state of one element type in one memory.
+struct state_kernels {
+  void (*download)(std::byte* to, void const* from, std::size_t bytes);
+  void (*upload)(void* to, std::byte const* from, std::size_t bytes);
+  std::uint64_t (*hash)(void const* at, std::int64_t count, std::uint64_t name, std::int64_t first);
+};
+
+template <class T, class Space>
+inline constexpr state_kernels state_kernels_of{
+    [](std::byte* to, void const* from, std::size_t bytes) {
+      std::span const numbers(reinterpret_cast<T*>(to), bytes / sizeof(T));
+      ops::on<Space>::download(numbers, tensor_view<T const, Space>(static_cast<T const*>(from),
+                                                                    {static_cast<std::int64_t>(numbers.size())}));
+    },
+    [](void* to, std::byte const* from, std::size_t bytes) {
+      std::span const numbers(reinterpret_cast<T const*>(from), bytes / sizeof(T));
+      ops::on<Space>::upload(tensor_view<T, Space>(static_cast<T*>(to), {static_cast<std::int64_t>(numbers.size())}),
+                             numbers);
+    },
+    [](void const* at, std::int64_t count, std::uint64_t name, std::int64_t first) {
+      return ops::on<Space>::hash(tensor_view<T const, Space>(static_cast<T const*>(at), {count}), name, first);
+    }};
+
+}  // namespace detail
+
+/// A piece of a run's state: elements from `first` on of the part of a tensor that `part` describes. Which element type
+/// it has, and in which memory it lies, is known at run time only, so that what goes through a state (checkpoints,
+/// hashes, comparisons) is compiled once, and not for each trainer. Owns no numbers.
+///
+/// Threads  as what it shows.
+class state_piece {
+ public:
+  std::string name;
+  parameter_info part;
+  std::int64_t first = 0;
+  bool of_rank = false;  ///< each rank has numbers of its own
+
+  template <class T, class Space>
+  state_piece(std::string what, parameter_info where, std::int64_t from, tensor_view<T, Space> values, bool own = false)
+      : name(std::move(what)),
+        part(std::move(where)),
+        first(from),
+        of_rank(own),
+        kernels_(&detail::state_kernels_of<std::remove_const_t<T>, Space>),
+        address_(const_cast<std::remove_const_t<T>*>(values.address())),  // load() alone writes
+        type_(dtype_of<std::remove_const_t<T>>),
+        size_(values.size()),
+        in_host_(std::is_same_v<Space, host>) {}
+  /// The same piece, copied to host memory, of which content() reads.
+  state_piece(state_piece const& of, std::span<std::byte> copy) : state_piece(of) {
+    address_ = copy.data();
+    in_host_ = true;
+  }
+
+  [[nodiscard]] dtype type() const noexcept { return type_; }
+  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return static_cast<std::size_t>(size_) * size_of(type_); }
+
+  /// The numbers' bytes: where they lie, or copied into `scratch` if that is no host memory.
+  [[nodiscard]] std::span<std::byte const> content(std::vector<std::byte>& scratch) const {
+    if (in_host_) return {static_cast<std::byte const*>(address_), bytes()};
+    scratch.resize(bytes());
+    kernels_->download(scratch.data(), address_, bytes());
+    return scratch;
+  }
+  void download(std::span<std::byte> to) const {
+    if (in_host_) {
+      if (!to.empty()) std::memcpy(to.data(), address_, bytes());
+    } else {
+      kernels_->download(to.data(), address_, bytes());
+    }
+  }
+  void upload(std::span<std::byte const> from) const { kernels_->upload(address_, from.data(), bytes()); }
+  /// See core/hash.hpp. Of elements [from, from + count).
+  [[nodiscard]] std::uint64_t hash(std::int64_t from, std::int64_t count, std::uint64_t of, std::int64_t index) const {
+    auto const* const at = static_cast<std::byte const*>(address_) + static_cast<std::size_t>(from) * size_of(type_);
+    return kernels_->hash(at, count, of, index);
+  }
+
+ private:
+  detail::state_kernels const* kernels_;
+  void* address_;
+  dtype type_;
+  std::int64_t size_;
+  bool in_host_;
+};
+
+}  // namespace trireme
+
+// ---- trireme/train/patience.hpp (goes on)
+namespace trireme::checkpoint {
+
+/// How long ranks wait for each other's disks while a checkpoint is written or read, and who hears how far this one is.
+///
+/// A disk may need minutes for what a step's collectives must not: they have the communicator's deadline, which is
+/// short, so that a rank that is gone is soon known. A rank that dies while others wait here is an error at once where
+/// the communicator notices that by itself; one that stands still is an error when the deadline has passed.
+///
+/// Ranks    the deadline is the same on all of them.
+struct patience {
+  std::chrono::milliseconds deadline = std::chrono::minutes(30);
+  /// After each piece: the bytes of this rank that are done, and all of them. In the thread that saves or loads.
+  std::function<void(std::int64_t done, std::int64_t all)> on_progress{};
+};
+
+namespace detail {
+
+/// The ranks of a world once more, with a deadline of their own for their calls.
+template <class Comm>
+class patient_world {
+ public:
+  /// Collective when the deadline is another one than before. Of a communicator that cannot be given another deadline
+  /// the world itself.
+  Comm& of(Comm& world, std::chrono::milliseconds deadline) {
+    if constexpr (has_own_deadline) {
+      if (own_ == nullptr || deadline != deadline_) own_.reset(new Comm(world.duplicate(deadline)));
+      deadline_ = deadline;
+      return *own_;
+    } else {
+      return world;
+    }
+  }
+  /// Calls f. Where it ends because a rank is late, the sentence names this deadline, not the communicator's.
+  template <class F>
+  static void within(F&& f) {
+    try {
+      f();
+    } catch (comm_error const& problem) {
+      std::string_view const said = problem.what(), offered = ", or raise ";
+      auto const at = said.rfind(offered);
+      if (!has_own_deadline || at == said.npos || !said.ends_with("{.deadline}")) throw;
+      auto const first = problem.rank() < 0 ? std::size_t{0} : text("rank ", problem.rank(), ": ").size();
+      throw comm_error(text(said.substr(first, at + offered.size() - first), "checkpoint::patience{.deadline}"),
+                       {problem.rank(), problem.operation()});
+    }
+  }
+
+ private:
+  static constexpr bool has_own_deadline = requires(Comm & world, std::chrono::milliseconds deadline) {
+    Comm(world.duplicate(deadline));
+  };
+  std::unique_ptr<Comm> own_;
+  std::chrono::milliseconds deadline_{};
+};
+
+/// Says after each piece of a rank how many bytes are done.
+class told_progress {
+ public:
+  /// @param passes  how often all of them will be gone through.
+  told_progress(patience const& whom, int passes, std::span<state_piece const> pieces) : whom_(whom) {
+    for (auto const& each : pieces) all_ += passes * static_cast<std::int64_t>(each.bytes());
+  }
+
+  void add(state_piece const& piece) {
+    done_ += static_cast<std::int64_t>(piece.bytes());
+    if (whom_.on_progress) whom_.on_progress(done_, all_);
+  }
+
+ private:
+  patience const& whom_;
+  std::int64_t all_ = 0;
+  std::int64_t done_ = 0;
+};
+
+}  // namespace detail
+
+}  // namespace trireme::checkpoint
 
 // ---- trireme/train/checkpoint.hpp (goes on)
 /// Checkpoints: all state of a run in one directory, whole or not at all.
@@ -32039,43 +32465,33 @@ inline void expect_same_run(std::string const& path, formats::json::value const&
   }
 }
 
-template <class T, class Space>
-std::vector<std::byte> bytes_of(tensor_view<T, Space> view) {
-  std::vector<std::byte> bytes(view.bytes());
-  ops::on<Space>::download(std::span<T>(reinterpret_cast<T*>(bytes.data()), static_cast<std::size_t>(view.size())),
-                           view);
-  return bytes;
-}
-[[nodiscard]] inline std::span<std::byte const> bytes_of(held_piece const& piece) noexcept { return piece.content; }
-template <class T, class Space>
-[[nodiscard]] constexpr dtype type_of(tensor_view<T, Space> const&) noexcept {
-  return dtype_of<std::remove_const_t<T>>;
-}
-[[nodiscard]] inline dtype type_of(held_piece const& piece) noexcept { return piece.type; }
-
 /// Writes this rank's pieces. @returns the SHA-256 of the file's header, and its size.
-template <class ForEach>
-file_record write_pieces(formats::directory const& in, std::string const& file, ForEach&& for_each) {
+inline file_record write_pieces(formats::directory const& in, std::string const& file,
+                                std::span<state_piece const> pieces, told_progress& told) {
   std::vector<formats::safetensors::entry> entries;
   formats::safetensors::metadata notes;
   std::set<std::string> boxes;
-  for_each([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-    auto const piece = text(name, "@", first);
-    entries.push_back(formats::safetensors::entry{piece, type_of(view), shape{view.size()}});
-    auto const bytes = bytes_of(view);
-    notes.emplace_back("sha256:" + piece, sha256_text(bytes));
-    if (boxes.insert(name).second) notes.emplace_back("box:" + name, box_text(part));
-  });
+  std::vector<std::byte> scratch;
+  for (auto const& each : pieces) {
+    auto const piece = text(each.name, "@", each.first);
+    entries.push_back(formats::safetensors::entry{piece, each.type(), shape{each.size()}});
+    notes.emplace_back("sha256:" + piece, sha256_text(each.content(scratch)));
+    if (boxes.insert(each.name).second) notes.emplace_back("box:" + each.name, box_text(each.part));
+    told.add(each);
+  }
   formats::safetensors::writer writer(in, file, std::move(entries), std::move(notes));
-  for_each([&](std::string const&, parameter_info const&, std::int64_t, auto view) { writer.write(bytes_of(view)); });
+  for (auto const& each : pieces) {
+    writer.write(each.content(scratch));
+    told.add(each);
+  }
   writer.finish();
   return record_of(in, file);
 }
 
-/// Reads one checkpoint into the views that for_each hands out. @returns its manifest.
-template <class ForEach>
-formats::json::value read_checkpoint(formats::directory const& in, std::int64_t step, run_description const& run,
-                                     ForEach&& for_each, std::int64_t elements) {
+/// Reads one checkpoint into the memory that the pieces show. @returns its manifest.
+inline formats::json::value read_checkpoint(formats::directory const& in, std::int64_t step, run_description const& run,
+                                            std::span<state_piece const> pieces, std::int64_t elements,
+                                            told_progress& told) {
   auto manifest = read_manifest(in);
   expect_same_run(in.path(), manifest.at("run"), run);
   static_cast<void>(identity_in(manifest));
@@ -32086,13 +32502,10 @@ formats::json::value read_checkpoint(formats::directory const& in, std::int64_t 
     throw format_error(in.path_of("manifest.json"), 0,
                        text("the checkpoint holds ", index.elements(), " numbers, but this run takes ", elements));
   }
-  for_each([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-    using element = typename decltype(view)::value_type;
-    using space = typename decltype(view)::space;
-    auto const bytes = index.read(name, dtype_of<element>, part, first, view.size());
-    ops::on<space>::upload(view, std::span<element const>(reinterpret_cast<element const*>(bytes.data()),
-                                                          static_cast<std::size_t>(view.size())));
-  });
+  for (auto const& each : pieces) {
+    each.upload(index.read(each.name, each.type(), each.part, each.first, each.size()));
+    told.add(each);
+  }
   return manifest;
 }
 
@@ -32143,10 +32556,9 @@ class writing {
   }
 
   /// Writes this rank's file.
-  template <class ForEach>
-  void write(ForEach&& for_each) {
+  void write(std::span<state_piece const> pieces, told_progress& told) {
     if (!place_.temporary) place_.temporary = open_home(path_, files_).below(temporary_name);
-    record_ = write_pieces(*place_.temporary, rank_file(static_cast<std::size_t>(world_.rank())), for_each);
+    record_ = write_pieces(*place_.temporary, rank_file(static_cast<std::size_t>(world_.rank())), pieces, told);
   }
 
   /// Collective. Makes the checkpoint the newest one if all ranks have written their files.
@@ -32203,41 +32615,44 @@ class writing {
 ///
 /// @param keep      which checkpoints of the run stay beside it.
 /// @param own       the run's identity; drawn here if it has none yet.
-/// @param for_each  calls its argument with (name, info, first, view) for each piece of this rank: elements from
-///                  `first` on of the part of a tensor that the parameter_info says; called twice, in the same order.
+/// @param pieces    those of this rank. They are gone through twice: hashed, and then written.
+/// @param patience  who hears how far this is.
 /// Errors   on every rank, with the failing rank's sentence; then the checkpoints that were there still are, and no
 ///          temporary file is left. config_error if the directory belongs to another run, or holds later steps of this
 ///          one; then nothing in it has been touched.
-template <class Comm, class ForEach>
+template <class Comm>
 void save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
-          ForEach&& for_each, formats::file_system& files = formats::real_files(), keeping const& keep = {}) {
+          std::span<state_piece const> pieces, formats::file_system& files = formats::real_files(),
+          keeping const& keep = {}, patience const& patience = {}) {
   detail::writing<Comm> writing(world, path, own, run, at, keep, files);
   std::exception_ptr failure;
   try {
-    writing.write(for_each);
+    detail::told_progress told(patience, 2, pieces);
+    writing.write(pieces, told);
   } catch (std::exception const&) {
     failure = std::current_exception();
   }
   writing.publish(failure);
 }
 
-/// Collective. Reads the newest whole checkpoint of a directory into the views that for_each hands out; if `path` is
-/// that of one checkpoint ("DIRECTORY/step-0000000500"), that one.
+/// Collective. Reads the newest whole checkpoint of a directory into the memory that the pieces show; if `path` is that
+/// of one checkpoint ("DIRECTORY/step-0000000500"), that one.
 ///
 /// One that is damaged (a file of it is missing, cut or changed) is passed over for the one before it; once a whole one
 /// is found, those passed over are kept as "damaged-step-N". All ranks take the same one: a rank that finds damage in
 /// what it reads speaks for all.
 ///
 /// @param own       becomes the identity of the run that is read.
-/// @param for_each  as for save(), but with every piece that this rank needs: ranks may take the same one.
+/// @param pieces    as for save(), but every piece that this rank needs: ranks may take the same one.
 /// @param elements  how many numbers this rank would write to a checkpoint; over all ranks it must hold as many.
 /// Ranks    any number, whatever number wrote it.
 /// Errors   io_error if there is none, none that is whole, or if one cannot be read for other reasons than damage;
 ///          config_error that names both if it was made by a run of another description. Then nothing on the device is
-///          changed, and the views' contents are unspecified.
-template <class Comm, class ForEach>
-loaded load(Comm& world, std::string const& path, identity& own, run_description const& run, ForEach&& for_each,
-            std::int64_t elements, formats::file_system& files = formats::real_files()) {
+///          changed, and what the pieces show is unspecified.
+template <class Comm>
+loaded load(Comm& world, std::string const& path, identity& own, run_description const& run,
+            std::span<state_piece const> pieces, std::int64_t elements,
+            formats::file_system& files = formats::real_files(), patience const& patience = {}) {
   using trireme::detail::together;
   std::optional<formats::directory> home;
   std::vector<std::int64_t> steps;  // that have not been tried; on rank 0
@@ -32251,6 +32666,7 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
   });
   world.all_reduce(tensor_view<std::int64_t>(&elements, shape{1}), reduction::sum{});
   loaded result;
+  detail::told_progress told(patience, 1, pieces);
   for (;;) {
     std::int64_t step = steps.empty() ? -1 : steps.back();
     world.broadcast(tensor_view<std::int64_t>(&step, shape{1}), 0);
@@ -32266,7 +32682,7 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
     std::string damage;
     together(world, [&] {
       damage = detail::damage_in([&] {
-        manifest = detail::read_checkpoint(home->below(detail::step_name(step)), step, run, for_each, elements);
+        manifest = detail::read_checkpoint(home->below(detail::step_name(step)), step, run, pieces, elements, told);
       });
     });
     if (auto const found = trireme::detail::first_to_tell(world, damage)) {
@@ -32309,92 +32725,37 @@ inline void remove_unfinished(std::string const& path, formats::file_system& fil
 
 }  // namespace trireme::checkpoint
 
-// ---- trireme/train/patience.hpp
-namespace trireme::checkpoint {
+// ---- trireme/train/detail/held_state.hpp
+namespace trireme::checkpoint::detail {
 
-/// How long ranks wait for each other's disks while a checkpoint is written or read, and who hears how far this one is.
+/// A rank's state as it was at one step. Its memory is used again by the next copy.
 ///
-/// A disk may need minutes for what a step's collectives must not: they have the communicator's deadline, which is
-/// short, so that a rank that is gone is soon known. A rank that dies while others wait here is an error at once where
-/// the communicator notices that by itself; one that stands still is an error when the deadline has passed.
-///
-/// Ranks    the deadline is the same on all of them.
-struct patience {
-  std::chrono::milliseconds deadline = std::chrono::minutes(30);
-  /// After each piece: the bytes of this rank that are done, and all of them. In the thread that saves or loads.
-  std::function<void(std::int64_t done, std::int64_t all)> on_progress{};
-};
-
-namespace detail {
-
-/// The ranks of a world once more, with a deadline of their own for their calls.
-template <class Comm>
-class patient_world {
+/// Threads  who copies first ends; pieces() may then be another thread's.
+class held_state {
  public:
-  /// Collective when the deadline is another one than before. Of a communicator that cannot be given another deadline
-  /// the world itself.
-  Comm& of(Comm& world, std::chrono::milliseconds deadline) {
-    if constexpr (has_own_deadline) {
-      if (own_ == nullptr || deadline != deadline_) own_.reset(new Comm(world.duplicate(deadline)));
-      deadline_ = deadline;
-      return *own_;
-    } else {
-      return world;
+  void copy(std::span<state_piece const> pieces) {
+    pieces_.clear();
+    std::size_t bytes = 0;
+    for (auto const& each : pieces) bytes += padded(each.bytes());
+    if (bytes > memory_.size()) memory_ = std::vector<std::byte>(bytes);
+    std::size_t at = 0;
+    for (auto const& each : pieces) {
+      std::span const to(memory_.data() + at, each.bytes());
+      each.download(to);
+      pieces_.emplace_back(each, to);
+      at += padded(each.bytes());
     }
   }
-  /// Calls f. Where it ends because a rank is late, the sentence names this deadline, not the communicator's.
-  template <class F>
-  static void within(F&& f) {
-    try {
-      f();
-    } catch (comm_error const& problem) {
-      std::string_view const said = problem.what(), offered = ", or raise ";
-      auto const at = said.rfind(offered);
-      if (!has_own_deadline || at == said.npos || !said.ends_with("{.deadline}")) throw;
-      auto const first = problem.rank() < 0 ? std::size_t{0} : text("rank ", problem.rank(), ": ").size();
-      throw comm_error(text(said.substr(first, at + offered.size() - first), "checkpoint::patience{.deadline}"),
-                       {problem.rank(), problem.operation()});
-    }
-  }
+  [[nodiscard]] std::span<state_piece const> pieces() const noexcept { return pieces_; }
 
  private:
-  static constexpr bool has_own_deadline = requires(Comm & world, std::chrono::milliseconds deadline) {
-    Comm(world.duplicate(deadline));
-  };
-  std::unique_ptr<Comm> own_;
-  std::chrono::milliseconds deadline_{};
+  static std::size_t padded(std::size_t bytes) noexcept { return (bytes + 63) / 64 * 64; }
+
+  std::vector<std::byte> memory_;
+  std::vector<state_piece> pieces_;
 };
 
-/// Says after each piece of a rank how many bytes are done.
-class told_progress {
- public:
-  /// @param passes  how often all of them will be gone through.
-  template <class ForEach>
-  told_progress(patience const& whom, int passes, ForEach&& for_each) : whom_(whom) {
-    if (!whom.on_progress) return;
-    for_each([&](std::string const&, parameter_info const&, std::int64_t, auto view) {
-      all_ += passes * static_cast<std::int64_t>(view.bytes());
-    });
-  }
-
-  template <class F>
-  [[nodiscard]] auto after(F& f) {
-    return [this, &f](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-      f(name, part, first, view);
-      done_ += static_cast<std::int64_t>(view.bytes());
-      if (whom_.on_progress) whom_.on_progress(done_, all_);
-    };
-  }
-
- private:
-  patience const& whom_;
-  std::int64_t all_ = 0;
-  std::int64_t done_ = 0;
-};
-
-}  // namespace detail
-
-}  // namespace trireme::checkpoint
+}  // namespace trireme::checkpoint::detail
 
 // ---- trireme/train/detail/background_save.hpp (goes on)
 namespace trireme::checkpoint::detail {
@@ -32425,19 +32786,17 @@ class pending_save {
 template <class Comm>
 class background_save final : public pending_save {
  public:
-  /// Collective. Copies the state that for_each shows, and starts to write it.
+  /// Collective. Copies the state that the pieces show, and starts to write it.
   /// @param memory  for the copy; it and the world are this object's until it is destroyed.
-  template <class ForEach>
   background_save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
                   patience patience, keeping const& keep, formats::file_system& files, held_state& memory,
-                  ForEach&& for_each)
+                  std::span<state_piece const> pieces)
       : pending_save(at.step), patience_(std::move(patience)), writing_(world, path, own, run, at, keep, files) {
-    trireme::detail::together(world, [&] { memory.copy(for_each); });
+    trireme::detail::together(world, [&] { memory.copy(pieces); });
     thread_ = std::thread([this, &memory] {
       try {
-        auto const pieces = [&](auto&& piece) { memory.for_each(piece); };
-        told_progress told(patience_, 2, pieces);  // hashed, and then written
-        writing_.write([&](auto&& piece) { pieces(told.after(piece)); });
+        told_progress told(patience_, 2, memory.pieces());
+        writing_.write(memory.pieces(), told);
       } catch (std::exception const&) {
         failure_ = std::current_exception();
       }
@@ -32471,14 +32830,14 @@ namespace trireme::detail {
 /// have the same numbers.
 class kept_copies {
  public:
-  /// Elements [first, first + size) of the part of a tensor that `part` says.
-  template <class View>
-  void add(std::string const& name, parameter_info const& part, std::int64_t first, View const& values) {
-    auto const box = text(name, "@", to_string(part.first), to_string(part.extents), first, "+", values.size());
+  void add(state_piece const& piece) {
+    auto const& part = piece.part;
+    auto const box =
+        text(piece.name, "@", to_string(part.first), to_string(part.extents), piece.first, "+", piece.size());
     at_.emplace(hash_name(box), names_.size());
     keys_.push_back(hash_name(box));
-    hashes_.push_back(ops::on<typename View::space>::hash(values, 0, 0));
-    names_.push_back(name);
+    hashes_.push_back(piece.hash(0, piece.size(), 0, 0));
+    names_.push_back(piece.name);
   }
 
   /// Collective. Throws numeric_error on every rank if two ranks' copies of a tensor differ; the sentence names it, and
@@ -32598,6 +32957,76 @@ void expect_steps(Options const& options, std::int64_t last, std::int64_t taken,
 }
 
 }  // namespace trireme::detail
+
+// ---- trireme/contract/replica_group.hpp
+namespace trireme {
+
+/// A model some of whose layers compute something over the micro-batches that all data ranks run at the same time
+/// (nn::batch_norm{.synchronised = true}): it says so by a static `synchronises = true`.
+///
+/// Every rank then runs as many micro-batches: one that has fewer takes part in the others' sums, by its units'
+/// serve_forward() and serve_backward().
+template <class M>
+concept synchronises = requires {
+  requires M::synchronises;
+};
+
+/// The ranks that run the same layers at the same time on other samples, as layers see them: who they are, and sums
+/// over them. A group of one does nothing.
+///
+/// Ranks    collective: all members call the same in the same order. Each rank of a tensor group has replicas of
+///          its own, and so has each stage of a pipeline.
+/// Numerics sums in rank order, with the same bits on all members.
+template <class Env>
+class replica_group : public rank_group<replica_group<Env>> {
+ public:
+  using sums = tensor_view<typename Env::accumulate, typename Env::space>;
+
+  /// The group of a rank without replicas.
+  [[nodiscard]] static replica_group& one();
+
+  /// Whether sum() may be called: the model has said that it synchronises.
+  [[nodiscard]] bool meets() const noexcept { return meets_; }
+  /// Sums over the members, in place.
+  void sum(sums values) {
+    if (this->size() > 1) do_sum(values);
+  }
+
+ protected:
+  replica_group(trireme::share own, bool meets) noexcept : rank_group<replica_group<Env>>(own), meets_(meets) {}
+
+ private:
+  virtual void do_sum(sums values) = 0;
+  bool meets_;
+};
+
+namespace detail {
+
+/// The replicas of a model that does not synchronise: who they are, and no sums.
+template <class Env>
+class apart_replicas final : public replica_group<Env> {
+  using typename replica_group<Env>::sums;
+
+ public:
+  explicit apart_replicas(trireme::share own) noexcept : replica_group<Env>(own, own.size == 1) {}
+
+ private:
+  void do_sum(sums) override {
+    throw config_error(
+        "trireme::replica_group: a layer sums over data ranks, but the model does not say so; give it a static "
+        "synchronises = true");
+  }
+};
+
+}  // namespace detail
+
+template <class Env>
+replica_group<Env>& replica_group<Env>::one() {
+  static detail::apart_replicas<Env> group({});
+  return group;
+}
+
+}  // namespace trireme
 
 // ---- trireme/ops/kernels.hpp
 namespace trireme::ops {
@@ -32764,6 +33193,8 @@ struct combination {
   /// Whether ranks that see different samples, or parts of them, depend on each other within a step.
   static constexpr bool meets = parallel::any_axis<Parallel>(
       [](axis_facts const& is) { return is.samples == axis_samples::shared || is.sums_the_rest(); });
+  /// Whether layers sum over the micro-batches of all data ranks.
+  static constexpr bool synchronised = synchronises<Model>;
   static constexpr bool sharded = data_axis::optimizer_state == distribution::shard;
   static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
   static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
@@ -32776,6 +33207,7 @@ struct combination {
       has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, double> && has_all_gather<Comm, std::uint64_t>;
   static constexpr bool gathers = has_all_gather<Comm, std::uint8_t, space>;
   static constexpr bool reduces = has_all_reduce<Comm, wire, reduction::sum, space>;
+  static constexpr bool sums = has_all_reduce<Comm, typename env::accumulate, reduction::sum, space>;
   static constexpr bool scatters = has_reduce_scatter<Comm, wire, reduction::sum, space>;
   static constexpr bool publishes = has_all_gather<Comm, typename env::param, space>;
   static constexpr bool trades = has_all_to_all<Comm, std::uint8_t, space>;
@@ -32819,6 +33251,15 @@ TRIREME_RULE(
     "where ranks take steps alone, as in parallel::diloco, no axis may share out samples or experts among them",
     "use parallel::data or zero beside such an axis", !C::local_steps || !C::meets);
 TRIREME_RULE(
+    synchronised_needs_common_passes, "synchronised-needs-common-passes",
+    "the model normalises over the micro-batches that all data ranks run at the same time, but here ranks take steps "
+    "alone, as in parallel::diloco, or an axis shares out samples or experts among them",
+    "use parallel::data or zero, or normalise each micro-batch by itself",
+    !C::synchronised || (!C::local_steps && !C::meets));
+TRIREME_RULE(synchronised_needs_all_reduce, "synchronised-needs-all-reduce",
+             "the model normalises over all data ranks, which takes an all_reduce of sums that this communicator lacks",
+             "use another communicator", !C::synchronised || C::sums);
+TRIREME_RULE(
     collective_compressor_needs_one_exchange, "collective-compressor-needs-one-exchange",
     "this compressor takes whole gradients once a step, but parallel::zero<2> and zero<3> send every micro-batch",
     "use parallel::zero<1>", !C::collective || !C::shards_gradients);
@@ -32850,7 +33291,8 @@ TRIREME_RULE(gathered_zero_needs_all_to_all, "gathered-zero-needs-all-to-all",
 using before_axes = rule_list<plain_model_precision, mesh_axis_once, plain_model_whole, space_lacks_exchange_kernels,
                               space_lacks_layer_kernels>;
 using after_axes = rule_list<zero_3_needs_units, error_feedback_needs_one_exchange, local_steps_send_no_gradients,
-                             local_steps_need_whole_samples, collective_compressor_needs_one_exchange,
+                             local_steps_need_whole_samples, synchronised_needs_common_passes,
+                             synchronised_needs_all_reduce, collective_compressor_needs_one_exchange,
                              collective_compressor_needs_whole_tensors, trainer_needs_votes, data_needs_all_reduce,
                              zero_needs_reduce_scatter, gathered_needs_all_gather, gathered_zero_needs_all_to_all>;
 
@@ -33233,6 +33675,47 @@ struct refused_exchange {
   void publish() {}
 };
 
+/// What trainer.input_gradient() finds in a model.
+enum class inputs_slip : std::uint8_t { none, plain, tokens, unit };
+
+template <inputs_slip Slip, class Culprit>
+struct check_inputs {
+  static_assert(Slip != inputs_slip::plain,
+                "trireme::trainer: input_gradient() asks a plain model for input_gradient(samples) -> tensor<float>, "
+                "which this one lacks");
+  static_assert(
+      Slip != inputs_slip::tokens,
+      "trireme::trainer: the inputs of this model are tokens, which have no gradients; input_gradient() is for "
+      "models whose first layer reads numbers, such as nn::features");
+  static_assert(Slip != inputs_slip::unit,
+                "trireme::trainer: a unit of this model is written by hand and has no input_gradient(pass, saved, dy), "
+                "the gradient of its input alone");
+};
+template <class Env>
+struct checks_units {
+  template <class Unit>
+  void operator()(Unit const&) const {
+    constexpr auto slip = reads_tokens<Unit>                                                ? inputs_slip::tokens
+                          : !has_input_gradient<typename Unit::template instance<Env>, Env> ? inputs_slip::unit
+                                                                                            : inputs_slip::none;
+    static_cast<void>(sizeof(check_inputs<slip, Unit>));
+  }
+};
+/// Refuses models whose inputs have no gradient.
+template <class Env, class Model>
+constexpr void expect_input_gradient() {
+  if constexpr (staged_model<Model>) {
+    // Compiled, and never called: the compiler looks at each unit.
+    [[maybe_unused]] auto const look = [](Model const& model) {
+      checks_units<Env> each;
+      model.units(each);
+    };
+  } else {
+    constexpr auto slip = has_model_input_gradient<Model> ? inputs_slip::none : inputs_slip::plain;
+    static_cast<void>(sizeof(check_inputs<slip, Model>));
+  }
+}
+
 /// What fit() and evaluate() are given.
 enum class data_slip : std::uint8_t { none, closed, no_dataset };
 
@@ -33308,10 +33791,10 @@ void for_each_whole_tensor(Exchange const& exchange, F&& f) {
   bool const answers = !Exchange::replicas_differ || exchange.world().rank() == 0;   // else the first replica does
   for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
     auto const [first, count] = exchange.accounted_range(bucket);
-    plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+    for (auto const piece : plan.pieces(bucket, first, count)) {
       auto const& info = plan.at(piece.entry).info;
       if (answers && info.answers) here[info.name].emplace_back(bucket, piece);
-    });
+    }
   }
   for (auto const& tensor : tensors_of_everyone(world, plan)) {
     std::vector<double> sum(static_cast<std::size_t>(tensor.extents.size()));  // zero where others answer
@@ -33516,7 +33999,7 @@ class optimizer_state {
       accounted_.push_back(exchange.accounted_range(b));
       auto const [first, count] = owned_.back();
       if (whole_) {
-        plan_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) { add(piece, optimizer); });
+        for (auto const piece : plan_.pieces(b, first, count)) add(piece, optimizer);
       } else {
         for (std::size_t m = 0; m < names_.size(); ++m) moments_.push_back({{}, tensor<master, space>(shape{count})});
       }
@@ -33580,9 +34063,9 @@ class optimizer_state {
     for (int b = 0; b < plan_.trained_buckets(); ++b) {
       bool const kept = scope == state_scope::kept;
       auto const [first, count] = (kept ? owned_ : accounted_)[static_cast<std::size_t>(b)];
-      plan_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+      for (auto const piece : plan_.pieces(b, first, count)) {
         if (kept || of_rank_ || plan_.at(piece.entry).info.answers) visit_piece(b, piece, f);
-      });
+      }
     }
   }
 
@@ -33684,6 +34167,29 @@ class optimizer_state {
 
 }  // namespace trireme
 
+// ---- trireme/parallel/replicas.hpp
+namespace trireme::parallel {
+
+/// The replicas of a synchronising model on a communicator of their own: what layers sum must not wait for gradients
+/// that are on their way.
+///
+/// Ranks    collective, as the calls of replica_group are.
+/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+template <class Env, class Comm>
+class communicator_replicas final : public replica_group<Env> {
+  using typename replica_group<Env>::sums;
+
+ public:
+  explicit communicator_replicas(Comm& ranks) : replica_group<Env>({ranks.rank(), ranks.size()}, true), ranks_(ranks) {}
+
+ private:
+  void do_sum(sums values) override { ranks_.all_reduce(values, reduction::sum{}); }
+
+  Comm& ranks_;
+};
+
+}  // namespace trireme::parallel
+
 // ---- trireme/train/detail/placed_axes.hpp
 namespace trireme::detail {
 
@@ -33719,7 +34225,7 @@ class placed_axes<Env, Comm, parallel::mesh<Axes...>> {
     parallel::detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
       if constexpr (has_axis_instance<Axis>) {
         if (grid.along(kind_of_axis<Axis>) == nullptr) return;
-        auto& state = std::get<placed_axis<Env, Comm, Axis>>(all_).state;
+        auto& state = all_.template get<placed_axis<Env, Comm, Axis>>().state;
         state.emplace(each, grid);
         if constexpr (requires { state->offer(groups_); }) state->offer(groups_);
       }
@@ -33727,13 +34233,18 @@ class placed_axes<Env, Comm, parallel::mesh<Axes...>> {
   }
 
   [[nodiscard]] rank_groups<Env> const& groups() const noexcept { return groups_; }
+  /// Offers the units a group that is of no axis.
+  template <class Group>
+  void offer(Group& group) {
+    groups_.offer(group);
+  }
   /// Calls f(run state) for those that there are.
   template <class F>
   void each(F&& f) {
     (
         [&] {
           if constexpr (has_axis_instance<Axes>) {
-            auto& state = std::get<placed_axis<Env, Comm, Axes>>(all_).state;
+            auto& state = all_.template get<placed_axis<Env, Comm, Axes>>().state;
             if (state) f(*state);
           }
         }(),
@@ -33759,7 +34270,7 @@ class placed_axes<Env, Comm, parallel::mesh<Axes...>> {
   }
 
  private:
-  std::tuple<placed_axis<Env, Comm, Axes>...> all_;
+  pack<placed_axis<Env, Comm, Axes>...> all_;
   rank_groups<Env> groups_;
 };
 
@@ -33855,6 +34366,10 @@ class plain_engine {
   [[nodiscard]] tensor<float> predict(samples const& batch) requires has_model_predict<Model> {
     tell_numbers();
     return model_->predict(batch);
+  }
+  [[nodiscard]] tensor<float> input_gradient(samples const& batch) requires has_model_input_gradient<Model> {
+    tell_numbers();
+    return model_->input_gradient(batch);
   }
   /// Calls f(name, values) for each buffer.
   template <class F>
@@ -34425,7 +34940,8 @@ class unit_chunks {
       auto const number = index++;
       if (auto* const home = all.chunk_of(number, at); home != nullptr) {
         all.numbers_.push_back(number);
-        all.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, groups));
+        // Not make_unique, which would make a type of pointer for each type of unit.
+        all.units_.push_back(std::unique_ptr<unit<Env>>(new boxed_unit<Env, Description>(description, groups)));
         home->last = all.units_.size();
       }
     }
@@ -34624,7 +35140,7 @@ class staged_engine {
   /// @param weight  of one sample's mean loss in the loss that is differentiated: 1 / samples in the step.
   /// @param hooks   called at the boundaries of units; see resident_parameters.
   /// @param served  so many micro-batches more, which only other ranks have, but in whose passes all take part.
-  /// @returns the losses, on the stage that has the last unit; nothing on the others.
+  /// @returns the losses of the units here: most of a model's are its last unit's.
   template <class Ready, class Hooks = resident_parameters>
   loss_sum train_step(std::span<samples const> micro_batches, double weight, random_key key, Ready&& ready,
                       Hooks&& hooks = {}, std::int64_t served = 0) {
@@ -34693,6 +35209,30 @@ class staged_engine {
     known_ = before + tokens.extents[1];
     return out;
   }
+  /// The gradient of the sum of these samples' mean losses by their inputs, on the stage that has the first unit; empty
+  /// on the others. As evaluate(), without dropout; gradients of parameters stay as they are. Valid until the next
+  /// call. Where ranks share positions each works on all of them.
+  /// @param[out] loss  of these samples, on the stage that has the last unit.
+  template <class Hooks = resident_parameters>
+  [[nodiscard]] view input_gradient(samples const& batch, loss_sum& loss, Hooks&& hooks = {}) {
+    auto const& list = programs_.for_training(1);
+    start(list, {&batch, 1}, {{}, 1, purpose::input_gradient});
+    auto const nothing_is_ready = [](int, bool) {};
+    view dx;
+    for (int i = 0; i < list.count(); ++i) {
+      auto const& step = list.steps()[i];
+      if (step.kind == schedule::work::forward) {
+        static_cast<void>(forward(step, false, hooks));
+      } else if (step.kind != schedule::work::backward_weight) {
+        auto const made = backward(step, nothing_is_ready, hooks);
+        if (step.output < 0) dx = made;
+      }
+    }
+    if (mail_ != nullptr) mail_->end();
+    loss = now_.loss;
+    return dx;
+  }
+
   /// The next predict_more() begins other samples.
   void forget() noexcept { known_ = 0; }
   /// Positions that predict_more() has had of each sample.
@@ -34800,21 +35340,22 @@ class staged_engine {
   }
 
   template <class Ready, class Hooks>
-  void backward(schedule::step const& step, Ready& ready, Hooks& hooks) {
+  view backward(schedule::step const& step, Ready& ready, Hooks& hooks) {
     auto& here = units_.chunk(step.chunk);
     auto const index = slots_.of(step.chunk, step.micro_batch);
     auto& own = slots_[index];
     auto pass = make_pass(index);
     bool const serves = is_served(step);
     bool const weights_only = step.kind == schedule::work::backward_weight;
-    bool const input_only = step.kind == schedule::work::backward_input;
+    bool const inputs = pass.purpose == purpose::input_gradient;
+    bool const input_only = step.kind == schedule::work::backward_input && !inputs;
     bool const last_time = here.left == 1;
     view dy = own.returned;
     if (step.from != schedule::nobody) dy = mail_->receive(step.from, step.input, own.activations);
     if (watch_) watch_(step, true);
     for (auto u = here.last; u-- > here.first;) {
       hooks.gather(units_.first_use(u), units_.last_use(u));
-      hooks.open(units_.first_use(u), units_.last_use(u));
+      if (!inputs) hooks.open(units_.first_use(u), units_.last_use(u));
       if (u > here.first) hooks.prefetch(units_.first_use(u - 1), units_.last_use(u - 1));
       dy = run(pass, u, "backward", [&] {
         auto& unit = units_[u];
@@ -34822,6 +35363,7 @@ class staged_engine {
           if (!weights_only) unit.serve_backward(pass);
           return view(nullptr, nothing);
         }
+        if (inputs) return unit.input_gradient(pass, dy);
         if (input_only) return unit.backward_input(pass, dy);
         if (!weights_only) return unit.backward(pass, dy);
         unit.backward_weight(pass);
@@ -34829,9 +35371,11 @@ class staged_engine {
       });
       if (!weights_only && (u > here.first || step.output >= 0))
         edges_.check(pass, dy, "gradient", [&] { return units_.name_of(u); });
-      for (int use = units_.first_use(u); use < units_.last_use(u) && !input_only; ++use) ready(use, last_time);
+      bool const final = !input_only && !inputs;
+      for (int use = units_.first_use(u); use < units_.last_use(u) && final; ++use) ready(use, last_time);
       hooks.release(units_.first_use(u), units_.last_use(u));
     }
+    now_.loss += pass.loss;
     if (watch_) watch_(step, false);
     if (step.to != schedule::nobody) {
       mail_->send(step.to, step.output, dy);
@@ -34842,8 +35386,9 @@ class staged_engine {
     }
     if (!input_only) {
       --here.left;
-      slots_.give_back(index);
+      if (!inputs) slots_.give_back(index);  // the result may lie there
     }
+    return dy;
   }
 
   // Whether only other ranks have the micro-batch.
@@ -34859,7 +35404,8 @@ class staged_engine {
 
   pass<Env> make_pass(std::size_t index) {
     auto& own = slots_[index];
-    auto& groups = now_.purpose == purpose::predict ? whole_samples_ : groups_;
+    bool const whole = now_.purpose == purpose::predict || now_.purpose == purpose::input_gradient;
+    auto& groups = whole ? whole_samples_ : groups_;
     pass<Env> it{own.activations, scratch_, own.batch, now_.key, version_,       now_.weight,
                  now_.purpose,    {},       groups,    index,    rows_of_sample_};
     it.precision = precision_;
@@ -34891,7 +35437,7 @@ class staged_engine {
   }
 
   rank_groups<Env> groups_;
-  rank_groups<Env> whole_samples_ = groups_.with_whole_samples();  // to predict
+  rank_groups<Env> whole_samples_ = groups_.with_whole_samples();  // to predict, and for gradients of inputs
   detail::stage_programs programs_;
   std::int64_t rows_of_sample_ = 0;  // of the model
   detail::unit_chunks<Env> units_;
@@ -34958,6 +35504,7 @@ class placed_model {
       : world_(world),
         grid_(parallel, world),
         axes_(parallel, grid_),
+        replicas_(meet_replicas(parallel)),
         buffers_of_(with_unit_buffers(model)),
         engine_(make_engine(std::forward<GivenModel>(model))),
         exchange_(make_exchange(parallel, compression, wishes)) {
@@ -35059,7 +35606,7 @@ class placed_model {
   /// @returns the losses that this rank tells the others; the same samples are told by one rank.
   loss_sum train(step_input const& input, double scale, random_key key) {
     auto const own = static_cast<std::int64_t>(input.micro_batches.size());
-    auto const most = serves() ? most_of(world_, own) : own;
+    auto const most = serves() || (meets_replicas && replicas_ != nullptr) ? most_of(world_, own) : own;
     exchange_.begin({.micro_batches = input.range.count,
                      .places = input.places,
                      .first = input.range.first,
@@ -35114,6 +35661,33 @@ class placed_model {
     return everywhere(engine_.predict_more(batch, exchange_));
   }
 
+  /// The gradient of these samples' mean loss by their inputs, in host memory, on each rank that has called it.
+  [[nodiscard]] tensor<float> input_gradient(samples const& batch) {
+    if (batch.inputs.type != dtype::f32) {
+      throw config_error(text("trireme::trainer::input_gradient: the inputs are ", name_of(batch.inputs.type),
+                              ", which have no gradients; it is for models of numbers"));
+    }
+    if (batch.count() == 0) throw config_error("trireme::trainer::input_gradient: no samples; give it at least one");
+    if constexpr (!staged) {
+      return engine_.input_gradient(batch);
+    } else {
+      loss_sum loss;
+      auto const out = everywhere(engine_.input_gradient(batch, loss, exchange_));
+      std::int64_t rows[2] = {loss.count, loss.left_out};
+      if constexpr (has_stages) {
+        if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr)
+          stages->all_reduce(tensor_view<std::int64_t>(rows, shape{2}), reduction::sum{});
+      }
+      // Backward has weighed each sample as 1, whatever rows of it have no loss: the mean is over those that have one.
+      double const all = static_cast<double>(rows[0] + rows[1]), counted = static_cast<double>(rows[0]);
+      double const factor = rows[0] == 0 ? 0 : all / counted / static_cast<double>(batch.count());
+      tensor<float> as_inputs(batch.inputs.extents);
+      for (std::int64_t i = 0; i < out.size(); ++i)
+        as_inputs[i] = static_cast<float>(factor * static_cast<double>(out[i]));
+      return as_inputs;
+    }
+  }
+
   /// Collective. Calls f(outputs, targets) for each batch of a dataset, on one of the ranks that have its outputs.
   template <dataset Data, class F>
   void for_each_prediction(Data const& data, std::int64_t batch, F&& f) {
@@ -35140,6 +35714,7 @@ class placed_model {
   static constexpr bool gathers = data_axis::parameters == distribution::shard;
   using axes_type = detail::placed_axes<Env, Comm, parallel::mesh_of_t<Parallel>>;
   static constexpr bool has_stages = !axes_type::stages.empty();
+  static constexpr bool meets_replicas = staged && synchronises<Model>;
 
   struct no_buffers {};
   using with_buffers = std::conditional_t<has_unit_buffers<Model>, std::remove_cvref_t<Model>, no_buffers>;
@@ -35192,6 +35767,29 @@ class placed_model {
     ranks.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::max{});
     return own;
   }
+  // Collective. Units see their replicas, if there are any; only a model that synchronises meets them.
+  std::unique_ptr<replica_group<Env>> meet_replicas([[maybe_unused]] Parallel const& parallel) {
+    if constexpr (!staged) {
+      return nullptr;
+    } else {
+      auto& ranks = grid_.replicas();
+      std::unique_ptr<replica_group<Env>> out;
+      if constexpr (meets_replicas) {
+        auto const strategy = parallel::data_axis_of(parallel);
+        if (sums_in_a_tree(strategy)) {
+          throw config_error(text("trireme::parallel::", strategy.name,
+                                  ": .reproducible has the same bits on any number of ranks, but the model normalises "
+                                  "over the micro-batches of all of them; leave one of them out"));
+        }
+        if (ranks.size() > 1)
+          out = std::make_unique<parallel::communicator_replicas<Env, Comm>>(grid_.replicas_apart());
+      } else if (ranks.size() > 1) {
+        out = std::make_unique<detail::apart_replicas<Env>>(share{ranks.rank(), ranks.size()});
+      }
+      if (out != nullptr) axes_.offer(*out);
+      return out;
+    }
+  }
   template <class GivenModel>
   engine_type make_engine(GivenModel&& model) {
     if constexpr (!staged) {
@@ -35243,7 +35841,7 @@ class placed_model {
   template <class View>
   tensor<float> everywhere(View const& out) {
     if constexpr (has_stages) {
-      if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_last_stage(out, *stages);
+      if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_one_stage(out, *stages);
     }
     return on_host(out);
   }
@@ -35259,9 +35857,9 @@ class placed_model {
     }
     return result;
   }
-  // The stage that has the last unit gives the others its outputs.
+  // The stage that has the last unit gives the others its outputs, or that with the first one gradients of inputs.
   template <class View>
-  static tensor<float> from_last_stage(View const& out, Comm& stages) {
+  static tensor<float> from_one_stage(View const& out, Comm& stages) {
     std::int64_t what[3] = {-1, 0, 0};  // who has them, and their extents
     if (!out.empty()) {
       what[0] = stages.rank();
@@ -35278,6 +35876,7 @@ class placed_model {
   Comm& world_;
   parallel::grid<Comm> grid_;
   axes_type axes_;
+  std::unique_ptr<replica_group<Env>> replicas_;  // null: there are none
   [[no_unique_address]] with_buffers buffers_of_;
   engine_type engine_;
   exchange_type exchange_;
@@ -35593,6 +36192,26 @@ class basic_trainer {
   }
   void forget() noexcept requires staged { engine().forget(); }
 
+  /// The gradient of the loss by the inputs of some samples, of the inputs' shape: for attribution, or to train what
+  /// made these inputs. The loss is what evaluate() gives: the mean over the rows of these samples, without dropout,
+  /// with the running statistics of nn::batch_norm. Nothing that training sees is changed. Who calls it, and with which
+  /// samples, is as for predict().
+  ///
+  /// Numerics computed for the sum over the samples and divided in the end: numbers are not smaller in precision::fp16
+  ///          where there are many samples.
+  /// Errors   config_error for no samples. Inputs that are tokens, units written by hand without input_gradient(), and
+  ///          plain models without it are refused by the compiler.
+  template <class Samples>
+  requires std::is_same_v<Samples, samples>
+  [[nodiscard]] tensor<float> input_gradient(Samples const& batch) {
+    detail::expect_input_gradient<env, Model>();
+    return run_.model.input_gradient(batch);
+  }
+  template <class Features, class Targets>
+  [[nodiscard]] tensor<float> input_gradient(Features const& features, Targets const& targets) {
+    return input_gradient(make_samples(tensor_view(features), tensor_view(targets)));
+  }
+
   /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model, and one that
   /// has brought its parameters' start, keeps them). Without this call the seed is 0.
   void initialise(std::uint64_t seed);
@@ -35685,11 +36304,11 @@ class basic_trainer {
   /// Nothing is written here: parameters are changed by change_parameters().
   template <class F>
   void for_each_state(F&& f, bool replicas = false) {
-    visit_pieces(
-        [&](std::string const& name, parameter_info const& info, std::int64_t first, auto view) {
-          f(name, info, first, tensor_view<typename decltype(view)::value_type const, space>(view));
-        },
-        replicas);
+    visit_state(replicas ? state_scope::kept : state_scope::answered,
+                [&](std::string const& name, state_place const& place, auto view) {
+                  using element = typename decltype(view)::value_type;
+                  f(name_of_piece(name, place), place.info, place.first, tensor_view<element const, space>(view));
+                });
   }
 
   /// Collective. Calls f(name, extents, values) with the whole master value of each parameter, on every rank in the
@@ -35754,8 +36373,7 @@ class basic_trainer {
   // Collective. Ranks that go on together must be as many as there were if one of them keeps something of its own.
   [[nodiscard]] int ranks_with_own_state() {
     std::int64_t own = 0;
-    visit_state(state_scope::answered,
-                [&](std::string const&, state_place const& place, auto const&) { own += place.of_rank ? 1 : 0; });
+    for (auto const& each : pieces(state_scope::answered)) own += each.of_rank ? 1 : 0;
     world_.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
     return own == 0 ? 0 : world_.size();
   }
@@ -35796,16 +36414,19 @@ class basic_trainer {
     auto const full = describe(optimizer_);
     return full.substr(0, full.find('{'));
   }
-  // for_each_state(), and what it shows may be written.
-  template <class F>
-  void visit_pieces(F&& f, bool replicas) {
-    visit_state(replicas ? state_scope::kept : state_scope::answered,
-                [&](std::string const& name, state_place const& place, auto view) {
-                  if (!place.of_rank) return f(name, place.info, place.first, view);
-                  auto const slash = name.find('/');
-                  auto const own = text(name.substr(0, slash), ".", world_.rank(), name.substr(slash));
-                  f(own, place.info, place.first, view);
-                });
+  // The name of a piece: of what each rank has of its own it says the rank.
+  [[nodiscard]] std::string name_of_piece(std::string const& name, state_place const& place) const {
+    if (!place.of_rank) return name;
+    auto const slash = name.find('/');
+    return text(name.substr(0, slash), ".", world_.rank(), name.substr(slash));
+  }
+  // All state, to be read or written.
+  [[nodiscard]] std::vector<state_piece> pieces(state_scope scope) {
+    std::vector<state_piece> all;
+    visit_state(scope, [&](std::string const& name, state_place const& place, auto view) {
+      all.emplace_back(name_of_piece(name, place), place.info, place.first, view, place.of_rank);
+    });
+    return all;
   }
   // Of all slots' run states.
   template <class F>
@@ -35925,11 +36546,11 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::br
     auto const& plan = exchange().plan();
     for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
       auto const [first, count] = exchange().owned_range(bucket);
-      plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+      for (auto const piece : plan.pieces(bucket, first, count)) {
         run_.moments.visit_piece(bucket, piece, [&](std::string const&, state_place const&, auto view) {
           exchange().world().broadcast(view, 0);
         });
-      });
+      }
     }
   }
   run_.model.broadcast();
@@ -35940,11 +36561,11 @@ template <class Model, class Optimizer, class Comm, class Parallel, class Precis
 std::uint64_t basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::state_hash() {
   expect_equal_copies();
   std::uint64_t sum = 0;
-  for_each_state([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-    for_each_run(part, first, view.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
-      sum += ops::on<space>::hash(view.flat(in_part - first, n), hash_name(name), in_whole);
+  for (auto const& each : pieces(state_scope::answered)) {
+    for_each_run(each.part, each.first, each.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+      sum += each.hash(in_part - each.first, n, hash_name(each.name), in_whole);
     });
-  });
+  }
   world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
   auto const progress = progress_of_run();
   auto const add = [&](std::uint64_t number) { sum = mix(sum ^ mix(number)); };
@@ -35963,12 +36584,9 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::sa
                                                                                    formats::file_system& files) {
   finish_save();
   expect_equal_copies();  // what a rank has spoiled is not kept
-  auto const pieces = [&](auto&& piece) { visit_pieces(piece, false); };
-  checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
   patient_.within([&] {
-    checkpoint::save(
-        patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(),
-        [&](auto&& piece) { pieces(told.after(piece)); }, files, keep);
+    checkpoint::save(patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(),
+                     pieces(state_scope::answered), files, keep, patience);
   });
 }
 
@@ -35980,9 +36598,9 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::sa
   expect_equal_copies();
   save_report begun{steps(), 0, {}};
   attempt_save(begun, "copy for a checkpoint", [&] {
-    background_ = std::make_unique<checkpoint::detail::background_save<Comm>>(
+    background_.reset(new checkpoint::detail::background_save<Comm>(
         patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(), patience, keep,
-        files, held_, [&](auto&& piece) { visit_pieces(piece, false); });
+        files, held_, pieces(state_scope::answered)));
   });
   if (background_ == nullptr) tell(begun);
 }
@@ -36002,14 +36620,11 @@ checkpoint::loaded basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Co
     std::string const& directory, checkpoint::patience const& patience, formats::file_system& files) {
   finish_save();
   std::int64_t elements = 0;
-  for_each_state([&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
-  auto const pieces = [&](auto&& piece) { visit_pieces(piece, true); };
-  checkpoint::detail::told_progress told(patience, 1, pieces);
+  for (auto const& each : pieces(state_scope::answered)) elements += each.size();
   checkpoint::loaded found;
   patient_.within([&] {
-    found = checkpoint::load(
-        patient_.of(world_, patience.deadline), directory, identity_, description(),
-        [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
+    found = checkpoint::load(patient_.of(world_, patience.deadline), directory, identity_, description(),
+                             pieces(state_scope::kept), elements, files, patience);
   });
   auto const& progress = found.at;
   run_.clock = {.seed = progress.seed,
@@ -36041,13 +36656,13 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::ex
   detail::timed(timeline_, "compare copies", [&] {
     run_.model.share_buffers();
     detail::kept_copies copies;
-    visit_state(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
-      if (!place.of_rank) copies.add(name, place.info, place.first, view);
-    });
+    for (auto const& each : pieces(state_scope::kept)) {
+      if (!each.of_rank) copies.add(each);
+    }
     if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate &&
                   !exchange_type::replicas_differ) {
       for (auto const& entry : exchange().plan().entries())
-        copies.add(entry.info.name, entry.info, 0, exchange().parameter_values(entry));
+        copies.add(state_piece(entry.info.name, entry.info, 0, exchange().parameter_values(entry)));
     }
     copies.expect_equal(world_);
   });

@@ -1,27 +1,24 @@
 // Trireme 0.1.0: trireme/comm/decorate.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 7b291baa975d10dce9d9f63a1321d72e7f7e3bfa8ab4d9d903794eb281acbda9
+// SHA-256 of the sources: 1097bf3fa3bad5e16f289f7380efb07758dd0486bec7f8cdfaa83fd7f55268c6
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
 
 // ---- trireme/comm/decorate.hpp
+#include <chrono>
 #include <concepts>
+#include <cstdint>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <type_traits>
 #include <utility>
-
-#ifndef TRIREME_COMM_DETAIL_DECORATOR_INCLUDED
-#define TRIREME_COMM_DETAIL_DECORATOR_INCLUDED
-
-// ---- trireme/comm/detail/decorator.hpp
-#include <chrono>
-#include <cstdint>
-#include <numeric>
 #include <vector>
 
-namespace trireme::comm::detail {
+namespace trireme::comm {
+
+namespace detail {
 
 template <class World>
 concept is_decorator = requires {
@@ -131,12 +128,7 @@ class decorator : public collectives<Derived> {
   std::vector<std::int32_t> names_;
 };
 
-}  // namespace trireme::comm::detail
-
-#endif  // TRIREME_COMM_DETAIL_DECORATOR_INCLUDED
-
-// ---- trireme/comm/decorate.hpp (goes on)
-namespace trireme::comm {
+}  // namespace detail
 
 /// Something that wraps a world: a description with a type `world<Inner>` that is made from (Inner, description).
 /// comm::checked, comm::recorded, comm::throttled and comm::counted are decorators.

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/gathering.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d9b278293e8a98cda4082081efe0364753c25ae800ac1b30bf04902a2dcc6e60
+// SHA-256 of the sources: 1b6cf19b31d3771a46d017b3900b567bc446e1ad0b1084796bd3319f65d315e9
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -125,18 +125,17 @@ class file_gather {
 
   /// The record of a rank, empty if there is no whole one yet.
   [[nodiscard]] record read(int rank) const {
-    int const file = ::open(name(rank).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (file < 0) return {};
+    descriptor const file(::open(name(rank).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    if (!file.is_open()) return {};
     auto const head = (static_cast<std::size_t>(size_) + 1) * sizeof(std::uint64_t);
     std::string bytes(head + most_bytes + 1, '\0');
     std::size_t got = 0;
     while (got < bytes.size()) {
-      auto const more = ::read(file, bytes.data() + got, bytes.size() - got);
+      auto const more = ::read(file.number(), bytes.data() + got, bytes.size() - got);
       if (more < 0 && errno == EINTR) continue;
       if (more <= 0) break;
       got += static_cast<std::size_t>(more);
     }
-    ::close(file);
     if (got < head || got == bytes.size()) return {};  // of a run with more ranks, or nothing of ours
     record out;
     out.seen.resize(static_cast<std::size_t>(size_));
@@ -151,27 +150,20 @@ class file_gather {
     std::string bytes(reinterpret_cast<char const*>(&it.nonce), sizeof it.nonce);
     bytes.append(reinterpret_cast<char const*>(it.seen.data()), it.seen.size() * sizeof(std::uint64_t));
     bytes += it.blob;
-    int const file = ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    bool good = file >= 0;
-    std::size_t done = 0;
-    while (good && done < bytes.size()) {
-      auto const more = ::write(file, bytes.data() + done, bytes.size() - done);
+    descriptor file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    bool const made = file.is_open();
+    bool good = made;
+    for (std::size_t done = 0; good && done < bytes.size();) {
+      auto const more = ::write(file.number(), bytes.data() + done, bytes.size() - done);
       if (more < 0 && errno == EINTR) continue;
       good = more > 0;
       if (good) done += static_cast<std::size_t>(more);
     }
-    auto problem = errno;
-    if (file >= 0 && ::close(file) != 0 && good) {
-      good = false;
-      problem = errno;
-    }
-    if (good && ::rename(draft.c_str(), name(rank_).c_str()) != 0) {
-      good = false;
-      problem = errno;
-    }
+    good = file.close() && good && ::rename(draft.c_str(), name(rank_).c_str()) == 0;
     if (!good) {
-      if (file >= 0) ::unlink(draft.c_str());
-      throw config_error(text(who_, ": the file ", draft, " cannot be written: ", std::strerror(problem),
+      auto const problem = errno;
+      if (made) ::unlink(draft.c_str());
+      throw config_error(text(who_, ": the file ", draft, " cannot be written: ", system_sentence(problem),
                               "; give .file a path in a folder that all ranks may write"));
     }
     written_ = true;

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/hierarchical.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: a1474d5b17fac0e8c4076124ce92b87be79bfb8ea39d1546f6dc5571327cc1c6
+// SHA-256 of the sources: 2a8f84417aa3d3928520e43903119dbdd4626ad272ac32ce973227f44683b77e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,13 +26,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <mutex>
 #include <numeric>
 #include <span>
 
-#ifndef TRIREME_COMM_DETAIL_HIERARCHY_PARTS_INCLUDED
-#define TRIREME_COMM_DETAIL_HIERARCHY_PARTS_INCLUDED
-
-// ---- trireme/comm/detail/hierarchy_parts.hpp
 namespace trireme::comm::detail {
 
 /// A command inside a node or between nodes, made from one of the whole, with its bytes counted; ragged with `counts`.
@@ -113,19 +110,6 @@ void in_turn(Inner& inner, F&& f) {
 [[nodiscard]] inline std::byte const* at(void const* base, std::int64_t bytes) noexcept {
   return base == nullptr ? nullptr : static_cast<std::byte const*>(base) + bytes;
 }
-
-}  // namespace trireme::comm::detail
-
-#endif  // TRIREME_COMM_DETAIL_HIERARCHY_PARTS_INCLUDED
-
-// ---- trireme/comm/detail/hierarchy.hpp (goes on)
-#ifndef TRIREME_COMM_DETAIL_RELAY_INCLUDED
-#define TRIREME_COMM_DETAIL_RELAY_INCLUDED
-
-// ---- trireme/comm/detail/relay.hpp
-#include <mutex>
-
-namespace trireme::comm::detail {
 
 /// What carries the messages of exchanges between nodes.
 template <class Inner, class Outer>
@@ -261,13 +245,6 @@ class crossing_relay final : public relay<Inner, Outer> {
   std::vector<part> list_;
 };
 
-}  // namespace trireme::comm::detail
-
-#endif  // TRIREME_COMM_DETAIL_RELAY_INCLUDED
-
-// ---- trireme/comm/detail/hierarchy.hpp (goes on)
-namespace trireme::comm::detail {
-
 /// What can be advanced: one rank's part in a hierarchical world.
 class advancing {
  public:
@@ -377,21 +354,15 @@ class hierarchy final : public advancing {
       limit = std::min(limit, op->begun);  // an exchange has no stages, and no later call waits for it
     }
   }
-  void advance_family() noexcept {
+  [[nodiscard]] bool test(staged& op) {
     for (std::size_t i = 0; i < family_->size(); ++i) (*family_)[i]->advance();
+    if (op.finished && op.error != nullptr) std::rethrow_exception(op.error);
+    return op.finished;
   }
   /// Spins, then rests.
-  void wait_for(staged& op) {
+  void wait(staged& op) {
     auto const since = clock::now();
-    for (int round = 0; !op.finished; ++round) {
-      advance_family();
-      if (op.finished) break;
-      if (round < 64)
-        pause_core();
-      else
-        rest(clock::now() - since);
-    }
-    if (op.error != nullptr) std::rethrow_exception(op.error);
+    for (int round = 0; !test(op); ++round) round < 64 ? pause_core() : rest(clock::now() - since);
   }
 
  private:
@@ -444,17 +415,6 @@ class hierarchy final : public advancing {
     }
   }
 
-  void begin_inside(staged& op);
-  void begin_between(staged& op);
-  void end_inside(staged& op);
-  void finish(staged& op);
-  void exchange(staged& op);
-  void tell_counts(staged& op);
-  void inside_each_node(Inner& world, staged& op);
-  void gather_inside(staged& op);
-  void deal_inside(staged& op);
-  void deal_between(staged& op);
-
   void inside(Inner& world, staged& op, collective kind, void const* from, void* to, std::int64_t count,
               int root = -1) {
     op.pending.add(world.submit(part_of(op.it, kind, from, to, count, here_.place, here_.places, root, 1)));
@@ -491,6 +451,276 @@ class hierarchy final : public advancing {
   [[nodiscard]] bool leads(staged const& op) const noexcept { return root_place(op) == here_.place; }
   [[nodiscard]] bool is_root(staged const& op) const noexcept { return op.it.what.root == here_.rank(); }
 
+  // --- what each collective does inside a node and between the nodes
+
+  void begin_inside(staged& op) {
+    using enum collective;
+    auto const& it = op.it;
+    auto const count = it.what.count;
+    switch (it.what.kind) {
+      case barrier:
+        op.pending.add(first_.submit(command{}));
+        return;
+      case all_reduce: {
+        if (is_small(op)) return inside(first_, op, all_reduce, it.from, it.to, count);
+        auto const even = count - count % here_.places;
+        inside(first_, op, reduce_scatter, it.from, it.to, even);
+        if (even < count)
+          inside(first_, op, all_reduce, at(it.from, bytes(op, even)), at(it.to, bytes(op, even)), count - even);
+        return;
+      }
+      case reduce_scatter:
+        return inside_each_node(first_, op);
+      case reduce: {  // only the root's values may change
+        auto* const to = !leads(op) ? it.to : is_root(op) ? it.to : scratch(op, op.a, count);
+        return inside(first_, op, reduce, it.from, to, count, root_place(op));
+      }
+      case gather:
+        return inside(first_, op, gather, it.from, leads(op) ? scratch(op, op.a, count * here_.places) : nullptr, count,
+                      root_place(op));
+      case all_to_all:
+        return deal_inside(op);
+      default:
+        return;
+    }
+  }
+
+  void begin_between(staged& op) {
+    using enum collective;
+    auto const& it = op.it;
+    auto const count = it.what.count;
+    switch (it.what.kind) {
+      case barrier:
+        op.pending.add(between_.submit(command{}));
+        return;
+      case all_reduce: {
+        if (is_small(op)) return between(op, all_reduce, it.to, it.to, count);
+        auto const each = count / here_.places;
+        auto const even = each * here_.places;
+        auto* const own = at(it.to, bytes(op, here_.place * each));
+        between(op, all_reduce, own, own, each);
+        auto* const rest = at(it.to, bytes(op, even));
+        if (even < count) between(op, all_reduce, rest, rest, count - even);
+        return;
+      }
+      case reduce_scatter: {
+        if (is_ragged(op)) {
+          for (int node = 0; node < here_.nodes; ++node) {
+            auto const slice = cuts(op).owned(node * here_.places + here_.place);
+            auto* const values = at(it.to, bytes(op, slice.first));
+            between(op, reduce, values, values, slice.count, node);
+          }
+          return;
+        }
+        // The slices of this place move together, over others that nobody needs any more.
+        auto const each = count / here_.size();
+        for (int node = 0; node < here_.nodes; ++node)
+          copy(op, at(it.to, bytes(op, node * each)), at(it.to, bytes(op, (node * here_.places + here_.place) * each)),
+               each);
+        settle(op);
+        return between(op, reduce_scatter, it.to, it.to, each * here_.nodes);
+      }
+      case reduce: {
+        if (!leads(op)) return;
+        auto* const partial = is_root(op) ? it.to : op.it.elements->touchable ? op.a.data() : nullptr;
+        return between(op, reduce, partial, partial, count, root_node(op));
+      }
+      case all_gather:
+        return gather_inside(op);
+      case broadcast:
+        if (leads(op)) between(op, broadcast, it.from, it.to, count, root_node(op));
+        return;
+      case gather:
+        if (leads(op))
+          between(op, gather, it.elements->touchable ? op.a.data() : nullptr, it.to, count * here_.places,
+                  root_node(op));
+        return;
+      case scatter:
+        if (leads(op))
+          between(op, scatter, it.from, scratch(op, op.a, count * here_.places), count * here_.places, root_node(op));
+        return;
+      case all_to_all:
+        return deal_between(op);
+      default:
+        return;
+    }
+  }
+
+  void end_inside(staged& op) {
+    using enum collective;
+    auto const& it = op.it;
+    auto const count = it.what.count;
+    switch (it.what.kind) {
+      case all_reduce:
+        if (!is_small(op)) inside(last_, op, all_gather, it.to, it.to, count - count % here_.places);
+        return;
+      case all_gather:
+        return inside_each_node(last_, op);
+      case broadcast:
+        return inside(last_, op, broadcast, it.from, it.to, count, root_place(op));
+      case scatter:
+        return inside(last_, op, scatter, leads(op) && it.elements->touchable ? op.a.data() : nullptr, it.to, count,
+                      root_place(op));
+      default:
+        return;
+    }
+  }
+
+  void finish(staged& op) {
+    if (op.it.what.kind != collective::reduce_scatter || is_ragged(op) || here_.nodes == 1 || here_.places == 1) return;
+    auto const each = op.it.what.count / here_.size();
+    copy(op, at(op.it.to, bytes(op, here_.rank() * each)), at(op.it.to, bytes(op, here_.node * each)), each);
+    settle(op);
+  }
+
+  /// The same collective inside, once for each node: the elements of a node's ranks lie together.
+  void inside_each_node(Inner& world, staged& op) {
+    auto const places = here_.places;
+    for (int node = 0; node < here_.nodes; ++node) {
+      auto const first = cuts(op).owned(node * places).first;
+      auto const last = cuts(op).owned(node * places + places - 1);
+      std::span<std::int64_t const> counts = op.counts;
+      if (is_ragged(op))
+        counts = counts.subspan(static_cast<std::size_t>(node * places), static_cast<std::size_t>(places));
+      auto* const values = at(op.it.to, bytes(op, first));  // where it.from is, too
+      op.pending.add(world.submit(part_of(op.it, op.it.what.kind, values, values, last.first + last.count - first,
+                                          here_.place, places, -1, 1, counts)));
+    }
+  }
+
+  /// All_gather between the nodes: a rank's own part to its place in every node.
+  void gather_inside(staged& op) {
+    auto const& it = op.it;
+    auto const part_of_rank = [&](int rank, bool sent, int node) {
+      auto const own = cuts(op).owned(rank);
+      return part{node, sent, it.what.type, own.count, at(it.to, bytes(op, own.first))};
+    };
+    op.list.clear();
+    for (int node = 0; node < here_.nodes; ++node) {
+      if (node == here_.node) continue;
+      op.list.push_back(part_of_rank(here_.rank(), true, node));
+      op.list.push_back(part_of_rank(node * here_.places + here_.place, false, node));
+    }
+    op.pending.add(between_.submit(parts_of(it, collective::exchange, op.list, here_.node)));
+  }
+
+  /// Ragged all_to_all: what each rank of this node sends to this place of every node.
+  void tell_counts(staged& op) {
+    auto const size = static_cast<std::size_t>(here_.size());
+    op.sent.resize(size);
+    op.received.resize(size);
+    for (int place = 0; place < here_.places; ++place)
+      for (int node = 0; node < here_.nodes; ++node)
+        op.sent[static_cast<std::size_t>(place * here_.nodes + node)] =
+            op.parts[static_cast<std::size_t>(node * here_.places + place)].count;
+    command it{.what = {collective::all_to_all, dtype::i64, reduction_kind::none, false, -1, here_.size()},
+               .from = op.sent.data(),
+               .to = op.received.data(),
+               .element_bytes = sizeof(std::int64_t),
+               .elements = &moving_kernels<host>};
+    count_sent(it, here_.place, here_.places);
+    op.pending.add(counts_.submit(it));
+  }
+
+  /// All_to_all inside the node: to each place what is for it, ordered by nodes.
+  void deal_inside(staged& op) {
+    auto const& it = op.it;
+    auto const places = here_.places;
+    auto const nodes = here_.nodes;
+    if (!is_ragged(op)) {
+      auto const each = it.what.count / here_.size();
+      auto* const packed = scratch(op, op.a, it.what.count);
+      auto* const got = scratch(op, op.b, it.what.count);
+      for (int place = 0; place < places; ++place)
+        for (int node = 0; node < nodes; ++node)
+          copy(op, at(packed, bytes(op, (place * nodes + node) * each)),
+               at(it.from, bytes(op, (node * places + place) * each)), each);
+      settle(op);
+      return inside(first_, op, collective::all_to_all, packed, got, it.what.count);
+    }
+    auto const total = [](std::vector<std::int64_t> const& counts) {
+      return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    };
+    auto* const packed = scratch(op, op.a, total(op.sent));
+    auto* const got = scratch(op, op.b, total(op.received));
+    std::int64_t first = 0;
+    for (int place = 0; place < places; ++place)
+      for (int node = 0; node < nodes; ++node) {
+        auto const& mine = op.parts[static_cast<std::size_t>(node * places + place)];
+        copy(op, at(packed, bytes(op, first)), mine.address, mine.count);
+        first += mine.count;
+      }
+    settle(op);
+    op.list.clear();
+    auto const append = [&](bool sent, void* block, std::vector<std::int64_t> const& counts) {
+      std::int64_t begin = 0;
+      for (int place = 0; place < places; ++place) {
+        auto const* const row = counts.data() + place * nodes;
+        auto const count = std::accumulate(row, row + nodes, std::int64_t{0});
+        op.list.push_back({place, sent, it.what.type, count, at(block, bytes(op, begin))});
+        begin += count;
+      }
+    };
+    append(true, packed, op.sent);
+    append(false, got, op.received);
+    op.pending.add(first_.submit(parts_of(it, collective::all_to_all, op.list, here_.place)));
+  }
+
+  /// All_to_all between the nodes: to each node what its rank of this place gets, ordered by places.
+  void deal_between(staged& op) {
+    auto const& it = op.it;
+    auto const places = here_.places;
+    auto const nodes = here_.nodes;
+    bool const touchable = it.elements->touchable;
+    void* const got = touchable ? op.b.data() : nullptr;
+    auto const each = is_ragged(op) ? 0 : it.what.count / here_.size();
+    auto const count_from = [&](int place, int node) {
+      return is_ragged(op) ? op.received[static_cast<std::size_t>(place * nodes + node)] : each;
+    };
+    auto const all =
+        is_ragged(op) ? std::accumulate(op.received.begin(), op.received.end(), std::int64_t{0}) : it.what.count;
+    auto* const packed = scratch(op, op.a, all);
+    op.list.clear();
+    std::int64_t to = 0;
+    for (int node = 0; node < nodes; ++node) {
+      auto const begin = to;
+      std::int64_t from = 0;
+      for (int place = 0; place < places; ++place)
+        for (int other = 0; other < nodes; ++other) {
+          auto const count = count_from(place, other);
+          if (other == node) {
+            copy(op, at(packed, bytes(op, to)), at(got, bytes(op, from)), count);
+            to += count;
+          }
+          from += count;
+        }
+      op.list.push_back({node, true, it.what.type, to - begin, at(packed, bytes(op, begin))});
+    }
+    settle(op);
+    if (!is_ragged(op)) return between(op, collective::all_to_all, packed, it.to, it.what.count);
+    for (int node = 0; node < nodes; ++node) {
+      auto const* const row = op.parts.data() + here_.size() + node * places;
+      std::int64_t count = 0;
+      for (int place = 0; place < places; ++place) count += row[place].count;
+      op.list.push_back({node, false, it.what.type, count, row[0].address});
+    }
+    op.pending.add(between_.submit(parts_of(it, collective::all_to_all, op.list, here_.node)));
+  }
+
+  /// Messages inside the node, and those between.
+  void exchange(staged& op) {
+    std::vector<part> near;
+    op.list.clear();
+    for (auto const& each : op.parts) {
+      auto& list = each.peer / here_.places == here_.node ? near : op.list;
+      list.push_back(each);
+      if (&list == &near) list.back().peer %= here_.places;
+    }
+    // What may be refused first, so that nothing is half sent.
+    if (!op.list.empty()) relay_->start(op.it, op.list, op.pending);
+    if (!near.empty()) op.pending.add(last_.submit(parts_of(op.it, collective::exchange, near, here_.place)));
+  }
+
   grid_place here_;
   Inner first_;
   Outer between_;
@@ -499,285 +729,6 @@ class hierarchy final : public advancing {
   std::shared_ptr<hierarchy_family> family_;
   std::vector<std::unique_ptr<staged>> live_, unused_;
 };
-
-// What each collective does inside a node and between the nodes.
-
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::begin_inside(staged& op) {
-  using enum collective;
-  auto const& it = op.it;
-  auto const count = it.what.count;
-  switch (it.what.kind) {
-    case barrier:
-      op.pending.add(first_.submit(command{}));
-      return;
-    case all_reduce: {
-      if (is_small(op)) return inside(first_, op, all_reduce, it.from, it.to, count);
-      auto const even = count - count % here_.places;
-      inside(first_, op, reduce_scatter, it.from, it.to, even);
-      if (even < count)
-        inside(first_, op, all_reduce, at(it.from, bytes(op, even)), at(it.to, bytes(op, even)), count - even);
-      return;
-    }
-    case reduce_scatter:
-      return inside_each_node(first_, op);
-    case reduce: {  // only the root's values may change
-      auto* const to = !leads(op) ? it.to : is_root(op) ? it.to : scratch(op, op.a, count);
-      return inside(first_, op, reduce, it.from, to, count, root_place(op));
-    }
-    case gather:
-      return inside(first_, op, gather, it.from, leads(op) ? scratch(op, op.a, count * here_.places) : nullptr, count,
-                    root_place(op));
-    case all_to_all:
-      return deal_inside(op);
-    default:
-      return;
-  }
-}
-
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::begin_between(staged& op) {
-  using enum collective;
-  auto const& it = op.it;
-  auto const count = it.what.count;
-  switch (it.what.kind) {
-    case barrier:
-      op.pending.add(between_.submit(command{}));
-      return;
-    case all_reduce: {
-      if (is_small(op)) return between(op, all_reduce, it.to, it.to, count);
-      auto const each = count / here_.places;
-      auto const even = each * here_.places;
-      auto* const own = at(it.to, bytes(op, here_.place * each));
-      between(op, all_reduce, own, own, each);
-      auto* const rest = at(it.to, bytes(op, even));
-      if (even < count) between(op, all_reduce, rest, rest, count - even);
-      return;
-    }
-    case reduce_scatter: {
-      if (is_ragged(op)) {
-        for (int node = 0; node < here_.nodes; ++node) {
-          auto const slice = cuts(op).owned(node * here_.places + here_.place);
-          auto* const values = at(it.to, bytes(op, slice.first));
-          between(op, reduce, values, values, slice.count, node);
-        }
-        return;
-      }
-      // The slices of this place move together, over others that nobody needs any more.
-      auto const each = count / here_.size();
-      for (int node = 0; node < here_.nodes; ++node)
-        copy(op, at(it.to, bytes(op, node * each)), at(it.to, bytes(op, (node * here_.places + here_.place) * each)),
-             each);
-      settle(op);
-      return between(op, reduce_scatter, it.to, it.to, each * here_.nodes);
-    }
-    case reduce: {
-      if (!leads(op)) return;
-      auto* const partial = is_root(op) ? it.to : op.it.elements->touchable ? op.a.data() : nullptr;
-      return between(op, reduce, partial, partial, count, root_node(op));
-    }
-    case all_gather:
-      return gather_inside(op);
-    case broadcast:
-      if (leads(op)) between(op, broadcast, it.from, it.to, count, root_node(op));
-      return;
-    case gather:
-      if (leads(op))
-        between(op, gather, it.elements->touchable ? op.a.data() : nullptr, it.to, count * here_.places, root_node(op));
-      return;
-    case scatter:
-      if (leads(op))
-        between(op, scatter, it.from, scratch(op, op.a, count * here_.places), count * here_.places, root_node(op));
-      return;
-    case all_to_all:
-      return deal_between(op);
-    default:
-      return;
-  }
-}
-
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::end_inside(staged& op) {
-  using enum collective;
-  auto const& it = op.it;
-  auto const count = it.what.count;
-  switch (it.what.kind) {
-    case all_reduce:
-      if (!is_small(op)) inside(last_, op, all_gather, it.to, it.to, count - count % here_.places);
-      return;
-    case all_gather:
-      return inside_each_node(last_, op);
-    case broadcast:
-      return inside(last_, op, broadcast, it.from, it.to, count, root_place(op));
-    case scatter:
-      return inside(last_, op, scatter, leads(op) && it.elements->touchable ? op.a.data() : nullptr, it.to, count,
-                    root_place(op));
-    default:
-      return;
-  }
-}
-
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::finish(staged& op) {
-  if (op.it.what.kind != collective::reduce_scatter || is_ragged(op) || here_.nodes == 1 || here_.places == 1) return;
-  auto const each = op.it.what.count / here_.size();
-  copy(op, at(op.it.to, bytes(op, here_.rank() * each)), at(op.it.to, bytes(op, here_.node * each)), each);
-  settle(op);
-}
-
-/// The same collective inside, once for each node: the elements of a node's ranks lie together.
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::inside_each_node(Inner& world, staged& op) {
-  auto const places = here_.places;
-  for (int node = 0; node < here_.nodes; ++node) {
-    auto const first = cuts(op).owned(node * places).first;
-    auto const last = cuts(op).owned(node * places + places - 1);
-    std::span<std::int64_t const> counts = op.counts;
-    if (is_ragged(op))
-      counts = counts.subspan(static_cast<std::size_t>(node * places), static_cast<std::size_t>(places));
-    auto* const values = at(op.it.to, bytes(op, first));  // where it.from is, too
-    op.pending.add(world.submit(part_of(op.it, op.it.what.kind, values, values, last.first + last.count - first,
-                                        here_.place, places, -1, 1, counts)));
-  }
-}
-
-/// All_gather between the nodes: a rank's own part to its place in every node.
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::gather_inside(staged& op) {
-  auto const& it = op.it;
-  auto const part_of_rank = [&](int rank, bool sent, int node) {
-    auto const own = cuts(op).owned(rank);
-    return part{node, sent, it.what.type, own.count, at(it.to, bytes(op, own.first))};
-  };
-  op.list.clear();
-  for (int node = 0; node < here_.nodes; ++node) {
-    if (node == here_.node) continue;
-    op.list.push_back(part_of_rank(here_.rank(), true, node));
-    op.list.push_back(part_of_rank(node * here_.places + here_.place, false, node));
-  }
-  op.pending.add(between_.submit(parts_of(it, collective::exchange, op.list, here_.node)));
-}
-
-/// Ragged all_to_all: what each rank of this node sends to this place of every node.
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::tell_counts(staged& op) {
-  auto const size = static_cast<std::size_t>(here_.size());
-  op.sent.resize(size);
-  op.received.resize(size);
-  for (int place = 0; place < here_.places; ++place)
-    for (int node = 0; node < here_.nodes; ++node)
-      op.sent[static_cast<std::size_t>(place * here_.nodes + node)] =
-          op.parts[static_cast<std::size_t>(node * here_.places + place)].count;
-  command it{.what = {collective::all_to_all, dtype::i64, reduction_kind::none, false, -1, here_.size()},
-             .from = op.sent.data(),
-             .to = op.received.data(),
-             .element_bytes = sizeof(std::int64_t),
-             .elements = &moving_kernels<host>};
-  count_sent(it, here_.place, here_.places);
-  op.pending.add(counts_.submit(it));
-}
-
-/// All_to_all inside the node: to each place what is for it, ordered by nodes.
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::deal_inside(staged& op) {
-  auto const& it = op.it;
-  auto const places = here_.places;
-  auto const nodes = here_.nodes;
-  if (!is_ragged(op)) {
-    auto const each = it.what.count / here_.size();
-    auto* const packed = scratch(op, op.a, it.what.count);
-    auto* const got = scratch(op, op.b, it.what.count);
-    for (int place = 0; place < places; ++place)
-      for (int node = 0; node < nodes; ++node)
-        copy(op, at(packed, bytes(op, (place * nodes + node) * each)),
-             at(it.from, bytes(op, (node * places + place) * each)), each);
-    settle(op);
-    return inside(first_, op, collective::all_to_all, packed, got, it.what.count);
-  }
-  auto const total = [](std::vector<std::int64_t> const& counts) {
-    return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-  };
-  auto* const packed = scratch(op, op.a, total(op.sent));
-  auto* const got = scratch(op, op.b, total(op.received));
-  std::int64_t first = 0;
-  for (int place = 0; place < places; ++place)
-    for (int node = 0; node < nodes; ++node) {
-      auto const& mine = op.parts[static_cast<std::size_t>(node * places + place)];
-      copy(op, at(packed, bytes(op, first)), mine.address, mine.count);
-      first += mine.count;
-    }
-  settle(op);
-  op.list.clear();
-  auto const append = [&](bool sent, void* block, std::vector<std::int64_t> const& counts) {
-    std::int64_t begin = 0;
-    for (int place = 0; place < places; ++place) {
-      auto const* const row = counts.data() + place * nodes;
-      auto const count = std::accumulate(row, row + nodes, std::int64_t{0});
-      op.list.push_back({place, sent, it.what.type, count, at(block, bytes(op, begin))});
-      begin += count;
-    }
-  };
-  append(true, packed, op.sent);
-  append(false, got, op.received);
-  op.pending.add(first_.submit(parts_of(it, collective::all_to_all, op.list, here_.place)));
-}
-
-/// All_to_all between the nodes: to each node what its rank of this place gets, ordered by places.
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::deal_between(staged& op) {
-  auto const& it = op.it;
-  auto const places = here_.places;
-  auto const nodes = here_.nodes;
-  bool const touchable = it.elements->touchable;
-  void* const got = touchable ? op.b.data() : nullptr;
-  auto const each = is_ragged(op) ? 0 : it.what.count / here_.size();
-  auto const count_from = [&](int place, int node) {
-    return is_ragged(op) ? op.received[static_cast<std::size_t>(place * nodes + node)] : each;
-  };
-  auto const all =
-      is_ragged(op) ? std::accumulate(op.received.begin(), op.received.end(), std::int64_t{0}) : it.what.count;
-  auto* const packed = scratch(op, op.a, all);
-  op.list.clear();
-  std::int64_t to = 0;
-  for (int node = 0; node < nodes; ++node) {
-    auto const begin = to;
-    std::int64_t from = 0;
-    for (int place = 0; place < places; ++place)
-      for (int other = 0; other < nodes; ++other) {
-        auto const count = count_from(place, other);
-        if (other == node) {
-          copy(op, at(packed, bytes(op, to)), at(got, bytes(op, from)), count);
-          to += count;
-        }
-        from += count;
-      }
-    op.list.push_back({node, true, it.what.type, to - begin, at(packed, bytes(op, begin))});
-  }
-  settle(op);
-  if (!is_ragged(op)) return between(op, collective::all_to_all, packed, it.to, it.what.count);
-  for (int node = 0; node < nodes; ++node) {
-    auto const* const row = op.parts.data() + here_.size() + node * places;
-    std::int64_t count = 0;
-    for (int place = 0; place < places; ++place) count += row[place].count;
-    op.list.push_back({node, false, it.what.type, count, row[0].address});
-  }
-  op.pending.add(between_.submit(parts_of(it, collective::all_to_all, op.list, here_.node)));
-}
-
-/// Messages inside the node, and those between.
-template <class Inner, class Outer>
-void hierarchy<Inner, Outer>::exchange(staged& op) {
-  std::vector<part> near;
-  op.list.clear();
-  for (auto const& each : op.parts) {
-    auto& list = each.peer / here_.places == here_.node ? near : op.list;
-    list.push_back(each);
-    if (&list == &near) list.back().peer %= here_.places;
-  }
-  // What may be refused first, so that nothing is half sent.
-  if (!op.list.empty()) relay_->start(op.it, op.list, op.pending);
-  if (!near.empty()) op.pending.add(last_.submit(parts_of(op.it, collective::exchange, near, here_.place)));
-}
 
 }  // namespace trireme::comm::detail
 
@@ -808,62 +759,6 @@ template <class Inner, class Outer>
   return text("comm::hierarchical{", to_string(it.inner), ", ", to_string(it.outer), "}");
 }
 
-/// A pending collective of a hierarchical world.
-///
-/// Threads  the rank that started it. It proceeds when this rank tests or waits for any request of the world, or of one
-///          that was split or duplicated from it.
-/// Errors   as the worlds below; the destructor waits and swallows them.
-template <class Hierarchy>
-class hierarchical_request {
- public:
-  hierarchical_request() = default;
-  hierarchical_request(std::shared_ptr<Hierarchy> where, typename Hierarchy::operation& op) noexcept
-      : where_(std::move(where)), op_(&op) {}
-  hierarchical_request(hierarchical_request&& other) noexcept
-      : where_(std::move(other.where_)), op_(std::exchange(other.op_, nullptr)) {}
-  hierarchical_request& operator=(hierarchical_request&& other) noexcept {
-    if (this != &other) {
-      finish();
-      where_ = std::move(other.where_);
-      op_ = std::exchange(other.op_, nullptr);
-    }
-    return *this;
-  }
-  ~hierarchical_request() { finish(); }
-
-  [[nodiscard]] bool test() {
-    if (op_ == nullptr) return true;
-    releaser const guard{*this};
-    where_->advance_family();
-    return op_->finished;
-  }
-  void wait() {
-    if (op_ == nullptr) return;
-    releaser const guard{*this};
-    where_->wait_for(*op_);
-  }
-
- private:
-  /// Gives the operation back if it is finished, whether it succeeded or not.
-  struct releaser {
-    hierarchical_request& request;
-    ~releaser() {
-      if (!request.op_->finished) return;
-      request.where_->release(*std::exchange(request.op_, nullptr));
-      request.where_.reset();
-    }
-  };
-  void finish() noexcept {
-    try {
-      wait();
-    } catch (...) {  // every later call throws it again
-    }
-  }
-
-  std::shared_ptr<Hierarchy> where_;
-  typename Hierarchy::operation* op_ = nullptr;
-};
-
 /// A world of nodes x places, made of a world inside each node and a world between the nodes for each place: rank =
 /// outer.rank() * inner.size() + inner.rank().
 ///
@@ -890,7 +785,9 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
   using hierarchy = detail::hierarchy<Inner, Outer>;
 
  public:
-  using request = hierarchical_request<hierarchy>;
+  /// Proceeds when this rank tests or waits for any request of this world, or of one that was split or duplicated from
+  /// it.
+  using request = engine_request<hierarchy, typename hierarchy::operation>;
   using space = typename space_of<Inner>::type;
   static constexpr std::string_view name = "hierarchical";
   static constexpr bool ordered = false;  // node by node

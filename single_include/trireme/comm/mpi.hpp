@@ -1,12 +1,10 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 4b5e68e66d5da80c6b68f57e0dccece93e5ce1c6e13b380d4d2e96095ab264c9
+// SHA-256 of the sources: d2e2df0a9d9bf90044ea4da083e73bf482b8eeb6b2e6aa66c2cb6c6f756680c5
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
 #include "trireme/comm/processes.hpp"
-#include "trireme/comm/rendezvous.hpp"
-#include "trireme/comm/report.hpp"
 #include "trireme/comm/sum_order.hpp"
 
 // ---- trireme/comm/mpi.hpp
@@ -758,284 +756,6 @@ class mpi_notices {
 #define TRIREME_COMM_MPI_OPERATION_INCLUDED
 
 // ---- trireme/comm/mpi/operation.hpp
-#ifndef TRIREME_COMM_MPI_CARRIED_INCLUDED
-#define TRIREME_COMM_MPI_CARRIED_INCLUDED
-
-// ---- trireme/comm/mpi/carried.hpp
-namespace trireme::comm::detail {
-
-/// A large all_reduce or reduce_scatter of ranks on several machines, in rank order: partial sums are carried from
-/// machine to machine. With `places` ranks on each machine, place j of every machine works on share j of the values,
-/// piece by piece: it receives the terms of the other ranks of its machine, adds all of them to the partial sum that
-/// comes from place j of the machine before, and sends that on. The last machine has the result. The result of an
-/// all_reduce goes round: last machine, 0, 1, ...; that of a reduce_scatter goes to the machine of its owner.
-///
-/// Bytes    sent by a machine to others, of n bytes of values: all_reduce 2 n at most, reduce_scatter n (the last
-///          machine: only results, less than n). mpi_reduction would send about `places` times as much. Partial sums
-///          of 16-bit floats travel as float: 3 n and 2 n.
-/// Kept     by each call in flight: 2 * machines + 2 pieces (4 to 64), each of `places` terms and two partial sums, of
-///          at most 480 KiB (partial sums of 16-bit floats: 960 KiB). 17 MiB on 2 machines of 4 ranks, 51 MiB on 8.
-/// Numerics the bits of mpi_reduction: the same additions in the same order. (The sum in rank order cannot be formed
-///          from one sum of each machine, but a machine can continue the partial sum of the one before.)
-class mpi_carried {
- public:
-  /// The least size of a piece. Smaller ones cost more in messages than they save in waiting.
-  static constexpr std::size_t least_bytes = std::size_t{16} << 10;
-
-  /// Whether it sends fewer bytes between machines than mpi_reduction, and has enough pieces to keep all machines
-  /// busy.
-  [[nodiscard]] static bool suits(mpi_group const& group, command const& it) noexcept {
-    auto const kind = it.what.kind;
-    if (group.places < 2 || group.size <= group.places || it.what.op == reduction_kind::pairwise) return false;
-    if (kind != collective::all_reduce && kind != collective::reduce_scatter) return false;
-    auto const machines = static_cast<std::size_t>(group.size / group.places);
-    if (kind == collective::reduce_scatter && widens(it) &&
-        static_cast<std::size_t>(group.places) * (machines - 1) <= 2 * machines)
-      return false;
-    auto const share =
-        static_cast<std::size_t>(it.what.count) * it.element_bytes / static_cast<std::size_t>(group.places);
-    return share >= 2 * machines * least_bytes;
-  }
-
-  void begin(mpi_route const& route, command const& it, geometry const& cuts) {
-    route_ = &route;
-    it_ = it;
-    places_ = route.group->places;
-    place_ = route.group->rank % places_;
-    machine_ = route.group->rank / places_;
-    machines_ = route.group->size / places_;
-    widened_ = widens(it);
-    partial_bytes_ = widened_ ? sizeof(float) : it.element_bytes;
-    parts_ = is_scattered() ? machines_ : 1;
-    slices_.clear();
-    for (int rank = 0; is_scattered() && rank < route.group->size; ++rank) slices_.push_back(cuts.owned(rank));
-    auto const part = is_scattered() ? cuts.largest() : share_of_place(0).count;
-    auto const line = line_of(it.element_bytes);
-    auto const wanted =
-        std::clamp(bytes(part) * static_cast<std::size_t>(parts_) / static_cast<std::size_t>(8 * machines_),
-                   least_bytes, largest_bytes) /
-        64;
-    piece_ = static_cast<std::int64_t>(wanted) * line;
-    pieces_of_part_ = (part + piece_ - 1) / piece_;
-    pieces_ = pieces_of_part_ * parts_;
-    flights_.resize(static_cast<std::size_t>(std::clamp(2 * machines_ + 2, 4, 64)));
-    area_ =
-        static_cast<std::size_t>(piece_) * (it.element_bytes * static_cast<std::size_t>(places_) + 2 * partial_bytes_);
-    static_cast<void>(slots_.at_least(flights_.size() * area_));
-    if (widened_) static_cast<void>(wide_.at_least(sizeof(float) * static_cast<std::size_t>(piece_ * (places_ + 1))));
-    finished_ = folded_ = passed_ = next_ = 0;
-    collect_next();
-  }
-
-  /// Makes the progress that is possible now; true if all is done.
-  bool advance() {
-    for (auto piece = finished_; piece < next_; ++piece) {
-      auto& it = flight(piece);
-      // Messages between two ranks are in the order of the pieces, so each stage is, too.
-      if (it.at == stage::collecting && piece == folded_ && it.terms.done(*route_)) {
-        fold(piece);
-        ++folded_;
-      }
-      if (it.at == stage::carrying && piece == passed_ && it.result.done(*route_)) {
-        pass_on(piece);
-        ++passed_;
-      }
-      if (it.at == stage::spreading && it.terms.done(*route_) && it.result.done(*route_)) it.at = stage::done;
-    }
-    while (finished_ < next_ && flight(finished_).at == stage::done) ++finished_;
-    collect_next();
-    return finished_ == pieces_;
-  }
-  void append_late(std::vector<int>& peers, bool receiving) const {
-    for (auto piece = finished_; piece < next_; ++piece)
-      for (auto const* each : {&flight(piece).terms, &flight(piece).result}) each->append_late(peers, receiving);
-  }
-  void cancel() noexcept {
-    for (auto& each : flights_) {
-      each.terms.cancel();
-      each.result.cancel();
-    }
-  }
-
- private:
-  // 8 messages of MPI, or 16 for a float partial sum of 16-bit values: as many as mpi_messages has in flight at once.
-  static constexpr std::size_t largest_bytes = 8 * mpi_group::unasked;
-  enum class stage : std::uint8_t { collecting, carrying, spreading, done };
-  struct flight_of_a_piece {
-    mpi_messages terms;   ///< receives terms and the partial sum; then sends what this rank has formed
-    mpi_messages result;  ///< receives the result from another machine; then spreads it on this one
-    stage at = stage::done;
-  };
-
-  /// Whether partial sums are wider than values.
-  [[nodiscard]] static bool widens(command const& it) noexcept {
-    bool const sums = it.what.op == reduction_kind::sum || it.what.op == reduction_kind::mean;
-    return sums && (it.what.type == dtype::bf16 || it.what.type == dtype::f16);
-  }
-  [[nodiscard]] bool is_scattered() const noexcept { return it_.what.kind == collective::reduce_scatter; }
-  [[nodiscard]] bool is_last() const noexcept { return machine_ + 1 == machines_; }
-  [[nodiscard]] std::size_t bytes(std::int64_t count) const noexcept {
-    return static_cast<std::size_t>(count) * it_.element_bytes;
-  }
-  [[nodiscard]] int rank_of(int machine, int place) const noexcept { return machine * places_ + place; }
-  [[nodiscard]] flight_of_a_piece& flight(std::int64_t piece) noexcept {
-    return flights_[static_cast<std::size_t>(piece) % flights_.size()];
-  }
-  [[nodiscard]] flight_of_a_piece const& flight(std::int64_t piece) const noexcept {
-    return flights_[static_cast<std::size_t>(piece) % flights_.size()];
-  }
-  [[nodiscard]] interval share_of_place(int place) const noexcept {
-    return slice_of(it_.what.count, it_.element_bytes, place, places_);
-  }
-  /// The machine whose rank of this place gets a piece of a reduce_scatter.
-  [[nodiscard]] int owner_of(std::int64_t piece) const noexcept { return static_cast<int>(piece / pieces_of_part_); }
-  [[nodiscard]] interval piece_of(int place, std::int64_t piece) const noexcept {
-    auto const all =
-        is_scattered() ? slices_[static_cast<std::size_t>(rank_of(owner_of(piece), place))] : share_of_place(place);
-    auto const begin = std::min(all.count, piece % pieces_of_part_ * piece_);
-    return {all.first + begin, std::min(piece_, all.count - begin)};
-  }
-  // What a flight keeps: a term of each place, and two partial sums. The slot of the own term is free for a result that
-  // belongs to another machine.
-  [[nodiscard]] std::byte* term_slot(std::int64_t piece, int place) const noexcept {
-    return slots_.data() + static_cast<std::size_t>(piece) % flights_.size() * area_ +
-           static_cast<std::size_t>(place) * bytes(piece_);
-  }
-  [[nodiscard]] std::byte* partial_slot(std::int64_t piece, bool comes) const noexcept {
-    return term_slot(piece, places_) + (comes ? 0 : static_cast<std::size_t>(piece_) * partial_bytes_);
-  }
-  [[nodiscard]] std::byte* to(std::int64_t first) const noexcept {
-    return static_cast<std::byte*>(it_.to) + bytes(first);
-  }
-  [[nodiscard]] std::byte const* from(std::int64_t first) const noexcept {
-    return static_cast<std::byte const*>(it_.from) + bytes(first);
-  }
-  /// Whether a piece's result belongs to this machine.
-  [[nodiscard]] bool is_mine(std::int64_t piece) const noexcept {
-    return !is_scattered() || owner_of(piece) == machine_;
-  }
-
-  void collect_next() {
-    while (next_ < pieces_ && next_ < finished_ + static_cast<std::int64_t>(flights_.size())) collect(next_++);
-  }
-  void collect(std::int64_t piece) {
-    auto& it = flight(piece);
-    it.at = stage::collecting;
-    auto const mine = piece_of(place_, piece);
-    for_each_other(place_, places_, [&](int source, int target) {
-      if (mine.count > 0)
-        it.terms.receive(*route_, term_slot(piece, source), bytes(mine.count), rank_of(machine_, source),
-                         route_->tag + 1);
-      if (auto const theirs = piece_of(target, piece); theirs.count > 0)
-        it.terms.send(*route_, from(theirs.first), bytes(theirs.count), rank_of(machine_, target), route_->tag + 1);
-    });
-    if (machine_ > 0 && mine.count > 0)
-      it.terms.receive(*route_, partial_slot(piece, true), static_cast<std::size_t>(mine.count) * partial_bytes_,
-                       rank_of(machine_ - 1, place_), route_->tag + 1);
-  }
-
-  void fold(std::int64_t piece) {
-    auto& it = flight(piece);
-    it.at = stage::carrying;
-    auto const mine = piece_of(place_, piece);
-    if (mine.count > 0) {
-      auto* const result = !is_last()       ? partial_slot(piece, false)
-                           : is_mine(piece) ? to(mine.first)
-                                            : term_slot(piece, place_);
-      combine(piece, mine, result);
-      if (!is_last())
-        it.terms.send(*route_, result, static_cast<std::size_t>(mine.count) * partial_bytes_,
-                      rank_of(machine_ + 1, place_), route_->tag + 1);
-      else if (!is_mine(piece))
-        it.terms.send(*route_, result, bytes(mine.count), rank_of(owner_of(piece), place_), route_->tag + 2);
-      else if (!is_scattered())
-        it.terms.send(*route_, result, bytes(mine.count), rank_of(0, place_), route_->tag + 2);
-      if (!is_last() && is_mine(piece))
-        it.result.receive(*route_, to(mine.first), bytes(mine.count),
-                          rank_of(is_scattered() || machine_ == 0 ? machines_ - 1 : machine_ - 1, place_),
-                          route_->tag + 2);
-    }
-  }
-  void combine(std::int64_t piece, interval mine, std::byte* result) {
-    terms_.clear();
-    if (machine_ > 0) terms_.push_back(partial_slot(piece, true));
-    auto* wide = reinterpret_cast<float*>(wide_.data());
-    for (int place = 0; place < places_; ++place) {
-      std::byte const* term = place == place_ ? from(mine.first) : term_slot(piece, place);
-      if (widened_) {
-        widen(wide, term, mine.count);
-        term = reinterpret_cast<std::byte const*>(wide);
-        wide += piece_;
-      }
-      terms_.push_back(term);
-    }
-    auto const divisor = !is_last() ? 1 : it_.divisor != 0 ? it_.divisor : route_->group->size;
-    void* out = widened_ && is_last() ? static_cast<void*>(wide) : result;
-    if (!widened_)
-      it_.elements->combine({&out, 1}, terms_, mine.count, divisor);
-    else if (it_.what.op == reduction_kind::mean)
-      reducing_kernels<float, host, reduction::mean>.combine({&out, 1}, terms_, mine.count, divisor);
-    else
-      reducing_kernels<float, host, reduction::sum>.combine({&out, 1}, terms_, mine.count, divisor);
-    if (widened_ && is_last()) narrow(result, wide, mine.count);
-  }
-  /// Calls convert(T{}) for the type of the values.
-  template <class Convert>
-  void with_type(Convert convert) const {
-    it_.what.type == dtype::bf16 ? convert(bfloat16{}) : convert(float16{});
-  }
-  void widen(float* to, std::byte const* from, std::int64_t count) const {
-    with_type([&]<class T>(T) {
-      auto const* const values = reinterpret_cast<T const*>(from);
-      std::transform(values, values + count, to, [](T each) { return static_cast<float>(each); });
-    });
-  }
-  void narrow(std::byte* to, float const* from, std::int64_t count) const {
-    with_type([&]<class T>(T) {
-      std::transform(from, from + count, reinterpret_cast<T*>(to), [](float each) { return static_cast<T>(each); });
-    });
-  }
-
-  /// The result of this rank's piece has come, or belongs to another machine.
-  void pass_on(std::int64_t piece) {
-    auto& it = flight(piece);
-    it.at = stage::spreading;
-    if (is_scattered()) return;
-    auto const mine = piece_of(place_, piece);
-    if (machine_ + 2 < machines_ && mine.count > 0)
-      it.result.send(*route_, to(mine.first), bytes(mine.count), rank_of(machine_ + 1, place_), route_->tag + 2);
-    for_each_other(place_, places_, [&](int source, int target) {
-      if (auto const theirs = piece_of(source, piece); theirs.count > 0)
-        it.result.receive(*route_, to(theirs.first), bytes(theirs.count), rank_of(machine_, source), route_->tag + 2);
-      if (mine.count > 0)
-        it.result.send(*route_, to(mine.first), bytes(mine.count), rank_of(machine_, target), route_->tag + 2);
-    });
-  }
-
-  mpi_route const* route_ = nullptr;
-  command it_;
-  int place_ = 0, places_ = 1, machine_ = 0, machines_ = 1, parts_ = 1;
-  bool widened_ = false;  ///< partial sums are float
-  std::size_t partial_bytes_ = 1;
-  std::size_t area_ = 0;    ///< bytes that a flight keeps
-  std::int64_t piece_ = 1;  ///< elements
-  std::int64_t pieces_of_part_ = 0;
-  std::int64_t pieces_ = 0;
-  std::int64_t next_ = 0;         ///< the next piece to begin
-  std::int64_t folded_ = 0;       ///< the next one to add up
-  std::int64_t passed_ = 0;       ///< the next one whose result comes
-  std::int64_t finished_ = 0;     ///< all pieces below are finished
-  std::vector<interval> slices_;  ///< of a reduce_scatter: of each rank
-  std::vector<flight_of_a_piece> flights_;
-  byte_buffer slots_, wide_;
-  std::vector<void const*> terms_;
-};
-
-}  // namespace trireme::comm::detail
-
-#endif  // TRIREME_COMM_MPI_CARRIED_INCLUDED
-
-// ---- trireme/comm/mpi/operation.hpp (goes on)
 #ifndef TRIREME_COMM_MPI_NATIVE_INCLUDED
 #define TRIREME_COMM_MPI_NATIVE_INCLUDED
 
@@ -1176,131 +896,282 @@ class mpi_native {
 // ---- trireme/comm/mpi/reduction.hpp
 namespace trireme::comm::detail {
 
-/// A large all_reduce, reduce_scatter or reduce: every rank reduces one slice, piece by piece. A piece is gathered from
-/// all ranks, combined in rank order, and sent to all (or the root), while the next pieces are under way.
+/// A large all_reduce, reduce_scatter or reduce, in rank order, piece by piece while the next pieces are under way.
+///
+/// On one machine (and wherever partial sums would not pay) each rank works on its own slice of the values: it receives
+/// the terms of all others, adds them up, and sends the result to those that want it.
+///
+/// On several machines partial sums are carried from machine to machine. With `places` ranks on each machine, place j
+/// of every machine works on share j of the values: it receives the terms of the other ranks of its machine, adds all
+/// of them to the partial sum that comes from place j of the machine before, and sends that on. The last machine has
+/// the result. The result of an all_reduce goes round: last machine, 0, 1, ...; that of a reduce_scatter goes to the
+/// machine of its owner. One machine is the case in which nothing is carried.
+///
+/// Bytes    sent by a machine to others, of n bytes of values, if carried: all_reduce 2 n at most, reduce_scatter n
+///          (the last machine: only results, less than n); about `places` times as much if not. Partial sums of 16-bit
+///          floats travel as float: 3 n and 2 n.
+/// Kept     by each call in flight: 3 pieces, each of a term of each rank (64 KiB to 512 KiB). If carried: 4 to 64
+///          pieces (two a machine, and two more), each of `places` terms and two partial sums, of at most 480 KiB
+///          (partial sums of 16-bit floats: 960 KiB): 17 MiB on 2 machines of 4 ranks, 51 MiB on 8.
+/// Numerics the same bits either way: the same additions in the same order. (One sum of each machine would not do, but
+///          a machine can continue the partial sum of the one before.)
 class mpi_reduction {
  public:
+  /// The least size of a carried piece. Smaller ones cost more in messages than they save in waiting.
+  static constexpr std::size_t least_bytes = std::size_t{16} << 10;
+
+  /// Whether carrying sends fewer bytes between machines, and there are enough pieces to keep all machines busy.
+  [[nodiscard]] static bool is_carried(mpi_group const& group, command const& it) noexcept {
+    auto const kind = it.what.kind;
+    if (group.places < 2 || group.size <= group.places || it.what.op == reduction_kind::pairwise) return false;
+    if (kind != collective::all_reduce && kind != collective::reduce_scatter) return false;
+    auto const machines = static_cast<std::size_t>(group.size / group.places);
+    if (kind == collective::reduce_scatter && widens(it) &&
+        static_cast<std::size_t>(group.places) * (machines - 1) <= 2 * machines)
+      return false;
+    auto const share =
+        static_cast<std::size_t>(it.what.count) * it.element_bytes / static_cast<std::size_t>(group.places);
+    return share >= 2 * machines * least_bytes;
+  }
+
   void begin(mpi_route const& route, command const& it, geometry const& cuts) {
     route_ = &route;
-    from_ = static_cast<std::byte const*>(it.from);
-    to_ = static_cast<std::byte*>(it.to);
-    element_bytes_ = it.element_bytes;
-    combine_ = it.elements->combine;
-    divisor_ = it.divisor != 0 ? it.divisor : size();
-    auto const line = line_of(element_bytes_);
-    auto const wanted = std::clamp(most_bytes / static_cast<std::size_t>(size()), least_bytes, largest_piece_bytes);
-    piece_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(wanted / 64)) * line;
-    std::int64_t longest = 0;
+    it_ = it;
+    bool const carried = is_carried(*route.group, it);
+    places_ = carried ? route.group->places : route.group->size;
+    place_ = route.group->rank % places_;
+    machine_ = route.group->rank / places_;
+    machines_ = route.group->size / places_;
+    widened_ = carried && widens(it);
+    partial_bytes_ = !carried ? 0 : widened_ ? sizeof(float) : it.element_bytes;
+    parts_ = is_scattered() ? machines_ : 1;
     slices_.clear();
-    for (int rank = 0; rank < size(); ++rank) longest = std::max(longest, slices_.emplace_back(cuts.owned(rank)).count);
-    pieces_ = (longest + piece_ - 1) / piece_;
-    finished_ = combined_ = next_ = 0;
-    static_cast<void>(slots_.at_least(in_flight * static_cast<std::size_t>(size()) * bytes(piece_)));
-    while (next_ < pieces_ && next_ < static_cast<std::int64_t>(in_flight)) gather(next_++);
+    for (int rank = 0; is_scattered() && rank < route.group->size; ++rank) slices_.push_back(cuts.owned(rank));
+    auto const part = is_scattered() ? cuts.largest() : share_of_place(0).count;
+    auto const wanted =
+        carried ? std::clamp(bytes(part) * static_cast<std::size_t>(parts_) / static_cast<std::size_t>(8 * machines_),
+                             least_bytes, largest_bytes)
+                : std::clamp((std::size_t{2} << 20) / static_cast<std::size_t>(places_), std::size_t{64} << 10,
+                             std::size_t{512} << 10);
+    piece_ = static_cast<std::int64_t>(wanted / 64) * line_of(it.element_bytes);
+    pieces_of_part_ = (part + piece_ - 1) / piece_;
+    pieces_ = pieces_of_part_ * parts_;
+    flights_.resize(carried ? static_cast<std::size_t>(std::clamp(2 * machines_ + 2, 4, 64)) : 3);
+    area_ =
+        static_cast<std::size_t>(piece_) * (it.element_bytes * static_cast<std::size_t>(places_) + 2 * partial_bytes_);
+    static_cast<void>(slots_.at_least(flights_.size() * area_));
+    if (widened_) static_cast<void>(wide_.at_least(sizeof(float) * static_cast<std::size_t>(piece_ * (places_ + 1))));
+    finished_ = folded_ = passed_ = next_ = 0;
+    collect_next();
   }
 
   /// Makes the progress that is possible now; true if all is done.
   bool advance() {
     for (auto piece = finished_; piece < next_; ++piece) {
       auto& it = flight(piece);
-      if (it.at == stage::gathering && piece == combined_ && it.messages.done(*route_)) {
-        combine(piece);  // in order, and so are the messages of the result
-        ++combined_;
+      // Messages between two ranks are in the order of the pieces, so each stage is, too.
+      if (it.at == stage::collecting && piece == folded_ && it.terms.done(*route_)) {
+        fold(piece);
+        ++folded_;
       }
-      if (it.at == stage::spreading && it.messages.done(*route_)) it.at = stage::done;
+      if (it.at == stage::carrying && piece == passed_ && it.result.done(*route_)) {
+        pass_on(piece);
+        ++passed_;
+      }
+      if (it.at == stage::spreading && it.terms.done(*route_) && it.result.done(*route_)) it.at = stage::done;
     }
-    while (finished_ < next_ && flight(finished_).at == stage::done) {
-      ++finished_;
-      if (next_ < pieces_) gather(next_++);
-    }
+    while (finished_ < next_ && flight(finished_).at == stage::done) ++finished_;
+    collect_next();
     return finished_ == pieces_;
   }
   void append_late(std::vector<int>& peers, bool receiving) const {
     for (auto piece = finished_; piece < next_; ++piece)
-      flights_[static_cast<std::size_t>(piece) % in_flight].messages.append_late(peers, receiving);
+      for (auto const* each : {&flight(piece).terms, &flight(piece).result}) each->append_late(peers, receiving);
   }
   void cancel() noexcept {
-    for (auto& each : flights_) each.messages.cancel();
+    for (auto& each : flights_) {
+      each.terms.cancel();
+      each.result.cancel();
+    }
   }
 
  private:
-  static constexpr std::size_t in_flight = 3;
-  static constexpr std::size_t most_bytes = std::size_t{2} << 20;  // of one piece of all ranks
-  static constexpr std::size_t largest_piece_bytes = std::size_t{512} << 10;
-  static constexpr std::size_t least_bytes = std::size_t{64} << 10;
-  enum class stage : std::uint8_t { gathering, spreading, done };
+  // 8 messages of MPI, or 16 for a float partial sum of 16-bit values: as many as mpi_messages has in flight at once.
+  static constexpr std::size_t largest_bytes = 8 * mpi_group::unasked;
+  enum class stage : std::uint8_t { collecting, carrying, spreading, done };
   struct flight_of_a_piece {
-    mpi_messages messages;
+    mpi_messages terms;   ///< receives terms and the partial sum; then sends what this rank has formed
+    mpi_messages result;  ///< receives the result from another machine; then spreads it on this one
     stage at = stage::done;
   };
 
-  [[nodiscard]] int rank() const noexcept { return route_->group->rank; }
-  [[nodiscard]] int size() const noexcept { return route_->group->size; }
+  /// Whether partial sums are wider than values.
+  [[nodiscard]] static bool widens(command const& it) noexcept {
+    bool const sums = it.what.op == reduction_kind::sum || it.what.op == reduction_kind::mean;
+    return sums && (it.what.type == dtype::bf16 || it.what.type == dtype::f16);
+  }
+  [[nodiscard]] bool is_scattered() const noexcept { return it_.what.kind == collective::reduce_scatter; }
+  [[nodiscard]] bool is_last() const noexcept { return machine_ + 1 == machines_; }
   [[nodiscard]] std::size_t bytes(std::int64_t count) const noexcept {
-    return static_cast<std::size_t>(count) * element_bytes_;
+    return static_cast<std::size_t>(count) * it_.element_bytes;
   }
+  [[nodiscard]] int rank_of(int machine, int place) const noexcept { return machine * places_ + place; }
   [[nodiscard]] flight_of_a_piece& flight(std::int64_t piece) noexcept {
-    return flights_[static_cast<std::size_t>(piece) % in_flight];
+    return flights_[static_cast<std::size_t>(piece) % flights_.size()];
   }
-  [[nodiscard]] interval piece_of(int rank, std::int64_t piece) const noexcept {
-    auto const& all = slices_[static_cast<std::size_t>(rank)];
-    auto const begin = std::min(all.count, piece * piece_);
+  [[nodiscard]] flight_of_a_piece const& flight(std::int64_t piece) const noexcept {
+    return flights_[static_cast<std::size_t>(piece) % flights_.size()];
+  }
+  [[nodiscard]] interval share_of_place(int place) const noexcept {
+    return slice_of(it_.what.count, it_.element_bytes, place, places_);
+  }
+  /// The machine whose rank of this place gets a piece of a reduce_scatter.
+  [[nodiscard]] int owner_of(std::int64_t piece) const noexcept { return static_cast<int>(piece / pieces_of_part_); }
+  [[nodiscard]] interval piece_of(int place, std::int64_t piece) const noexcept {
+    auto const all =
+        is_scattered() ? slices_[static_cast<std::size_t>(rank_of(owner_of(piece), place))] : share_of_place(place);
+    auto const begin = std::min(all.count, piece % pieces_of_part_ * piece_);
     return {all.first + begin, std::min(piece_, all.count - begin)};
   }
-  /// Where `rank`'s terms of a piece arrive. The own slot is free for a result that does not belong into `to`.
-  [[nodiscard]] std::byte* slot(std::int64_t piece, int rank) const noexcept {
-    auto const place = static_cast<std::size_t>(piece) % in_flight * static_cast<std::size_t>(size());
-    return slots_.data() + (place + static_cast<std::size_t>(rank)) * bytes(piece_);
+  // What a flight keeps: a term of each place, and two partial sums. The slot of the own term is free for a result that
+  // does not belong into the own values.
+  [[nodiscard]] std::byte* term_slot(std::int64_t piece, int place) const noexcept {
+    return slots_.data() + static_cast<std::size_t>(piece) % flights_.size() * area_ +
+           static_cast<std::size_t>(place) * bytes(piece_);
+  }
+  [[nodiscard]] std::byte* partial_slot(std::int64_t piece, bool comes) const noexcept {
+    return term_slot(piece, places_) + (comes ? 0 : static_cast<std::size_t>(piece_) * partial_bytes_);
+  }
+  [[nodiscard]] std::byte* to(std::int64_t first) const noexcept {
+    return static_cast<std::byte*>(it_.to) + bytes(first);
+  }
+  [[nodiscard]] std::byte const* from(std::int64_t first) const noexcept {
+    return static_cast<std::byte const*>(it_.from) + bytes(first);
+  }
+  /// Whether a piece's result belongs to this machine.
+  [[nodiscard]] bool is_mine(std::int64_t piece) const noexcept {
+    return !is_scattered() || owner_of(piece) == machine_;
+  }
+  /// Whether the rank of a place on this machine gets the results of all: in a reduce, which is not carried, the root.
+  [[nodiscard]] bool takes_all(int place) const noexcept {
+    return it_.what.kind != collective::reduce || place == it_.what.root;
+  }
+  /// Where the sum of a piece is formed on the last machine.
+  [[nodiscard]] std::byte* result_of(std::int64_t piece, interval mine) const noexcept {
+    return is_mine(piece) && takes_all(place_) ? to(mine.first) : term_slot(piece, place_);
   }
 
-  void gather(std::int64_t piece) {
+  void collect_next() {
+    while (next_ < pieces_ && next_ < finished_ + static_cast<std::int64_t>(flights_.size())) collect(next_++);
+  }
+  void collect(std::int64_t piece) {
     auto& it = flight(piece);
-    it.at = stage::gathering;
-    auto const mine = piece_of(rank(), piece);
-    for_each_other(rank(), size(), [&](int source, int target) {
-      if (mine.count > 0) it.messages.receive(*route_, slot(piece, source), bytes(mine.count), source, route_->tag + 1);
-      if (auto const part = piece_of(target, piece); part.count > 0)
-        it.messages.send(*route_, from_ + bytes(part.first), bytes(part.count), target, route_->tag + 1);
+    it.at = stage::collecting;
+    auto const mine = piece_of(place_, piece);
+    for_each_other(place_, places_, [&](int source, int target) {
+      if (mine.count > 0)
+        it.terms.receive(*route_, term_slot(piece, source), bytes(mine.count), rank_of(machine_, source),
+                         route_->tag + 1);
+      if (auto const theirs = piece_of(target, piece); theirs.count > 0)
+        it.terms.send(*route_, from(theirs.first), bytes(theirs.count), rank_of(machine_, target), route_->tag + 1);
+    });
+    if (machine_ > 0 && mine.count > 0)
+      it.terms.receive(*route_, partial_slot(piece, true), static_cast<std::size_t>(mine.count) * partial_bytes_,
+                       rank_of(machine_ - 1, place_), route_->tag + 1);
+  }
+
+  void fold(std::int64_t piece) {
+    auto& it = flight(piece);
+    it.at = stage::carrying;
+    auto const mine = piece_of(place_, piece);
+    if (mine.count > 0) {
+      auto* const result = is_last() ? result_of(piece, mine) : partial_slot(piece, false);
+      combine(piece, mine, result);
+      if (!is_last())
+        it.terms.send(*route_, result, static_cast<std::size_t>(mine.count) * partial_bytes_,
+                      rank_of(machine_ + 1, place_), route_->tag + 1);
+      else if (!is_mine(piece))
+        it.terms.send(*route_, result, bytes(mine.count), rank_of(owner_of(piece), place_), route_->tag + 2);
+      else if (!is_scattered() && machines_ > 1)
+        it.terms.send(*route_, result, bytes(mine.count), rank_of(0, place_), route_->tag + 2);
+      if (!is_last() && is_mine(piece))
+        it.result.receive(*route_, to(mine.first), bytes(mine.count),
+                          rank_of(is_scattered() || machine_ == 0 ? machines_ - 1 : machine_ - 1, place_),
+                          route_->tag + 2);
+    }
+  }
+  void combine(std::int64_t piece, interval mine, std::byte* result) {
+    terms_.clear();
+    if (machine_ > 0) terms_.push_back(partial_slot(piece, true));
+    auto* wide = reinterpret_cast<float*>(wide_.data());
+    for (int place = 0; place < places_; ++place) {
+      std::byte const* term = place == place_ ? from(mine.first) : term_slot(piece, place);
+      if (widened_) {
+        widen(wide, term, mine.count);
+        term = reinterpret_cast<std::byte const*>(wide);
+        wide += piece_;
+      }
+      terms_.push_back(term);
+    }
+    auto const divisor = !is_last() ? 1 : it_.divisor != 0 ? it_.divisor : route_->group->size;
+    void* out = widened_ && is_last() ? static_cast<void*>(wide) : result;
+    if (!widened_)
+      it_.elements->combine({&out, 1}, terms_, mine.count, divisor);
+    else if (it_.what.op == reduction_kind::mean)
+      reducing_kernels<float, host, reduction::mean>.combine({&out, 1}, terms_, mine.count, divisor);
+    else
+      reducing_kernels<float, host, reduction::sum>.combine({&out, 1}, terms_, mine.count, divisor);
+    if (widened_ && is_last()) narrow(result, wide, mine.count);
+  }
+  /// Calls convert(T{}) for the type of the values.
+  template <class Convert>
+  void with_type(Convert convert) const {
+    it_.what.type == dtype::bf16 ? convert(bfloat16{}) : convert(float16{});
+  }
+  void widen(float* to, std::byte const* from, std::int64_t count) const {
+    with_type([&]<class T>(T) {
+      auto const* const values = reinterpret_cast<T const*>(from);
+      std::transform(values, values + count, to, [](T each) { return static_cast<float>(each); });
+    });
+  }
+  void narrow(std::byte* to, float const* from, std::int64_t count) const {
+    with_type([&]<class T>(T) {
+      std::transform(from, from + count, reinterpret_cast<T*>(to), [](float each) { return static_cast<T>(each); });
     });
   }
 
-  void combine(std::int64_t piece) {
+  /// The result of this rank's piece has come, or belongs to another machine.
+  void pass_on(std::int64_t piece) {
     auto& it = flight(piece);
     it.at = stage::spreading;
-    auto const kind = route_->what.kind;
-    bool const to_root = kind == collective::reduce;
-    auto const mine = piece_of(rank(), piece);
-    void* const result = to_root && rank() != route_->what.root ? slot(piece, rank()) : to_ + bytes(mine.first);
-    if (mine.count > 0) {
-      terms_.clear();
-      for (int from = 0; from < size(); ++from)
-        terms_.push_back(from == rank() ? from_ + bytes(mine.first) : slot(piece, from));
-      combine_({&result, 1}, terms_, mine.count, divisor_);
-    }
-    if (kind == collective::reduce_scatter) return;
-    for_each_other(rank(), size(), [&](int source, int target) {
-      if (!to_root || rank() == route_->what.root)
-        if (auto const part = piece_of(source, piece); part.count > 0)
-          it.messages.receive(*route_, to_ + bytes(part.first), bytes(part.count), source, route_->tag + 2);
-      if ((!to_root || target == route_->what.root) && mine.count > 0)
-        it.messages.send(*route_, result, bytes(mine.count), target, route_->tag + 2);
+    if (is_scattered()) return;
+    auto const mine = piece_of(place_, piece);
+    if (machine_ + 2 < machines_ && mine.count > 0)
+      it.result.send(*route_, to(mine.first), bytes(mine.count), rank_of(machine_ + 1, place_), route_->tag + 2);
+    for_each_other(place_, places_, [&](int source, int target) {
+      if (auto const theirs = piece_of(source, piece); theirs.count > 0 && takes_all(place_))
+        it.result.receive(*route_, to(theirs.first), bytes(theirs.count), rank_of(machine_, source), route_->tag + 2);
+      if (mine.count > 0 && takes_all(target))
+        it.result.send(*route_, result_of(piece, mine), bytes(mine.count), rank_of(machine_, target), route_->tag + 2);
     });
   }
 
   mpi_route const* route_ = nullptr;
-  std::byte const* from_ = nullptr;
-  std::byte* to_ = nullptr;
-  std::size_t element_bytes_ = 1;
-  void (*combine_)(std::span<void* const>, std::span<void const* const>, std::int64_t, int) = nullptr;
-  int divisor_ = 1;
-  std::int64_t piece_ = 1;  // elements
+  command it_;
+  int place_ = 0, places_ = 1, machine_ = 0, machines_ = 1, parts_ = 1;
+  bool widened_ = false;  ///< partial sums are float
+  std::size_t partial_bytes_ = 1;
+  std::size_t area_ = 0;    ///< bytes that a flight keeps
+  std::int64_t piece_ = 1;  ///< elements
+  std::int64_t pieces_of_part_ = 0;
   std::int64_t pieces_ = 0;
-  std::int64_t next_ = 0;         // the next piece to begin
-  std::int64_t combined_ = 0;     // the next one to combine
-  std::int64_t finished_ = 0;     // all pieces below are finished
-  std::vector<interval> slices_;  // of each rank
-  std::array<flight_of_a_piece, in_flight> flights_;
-  byte_buffer slots_;
+  std::int64_t next_ = 0;         ///< the next piece to begin
+  std::int64_t folded_ = 0;       ///< the next one to add up
+  std::int64_t passed_ = 0;       ///< the next one whose result comes
+  std::int64_t finished_ = 0;     ///< all pieces below are finished
+  std::vector<interval> slices_;  ///< of a reduce_scatter: of each rank
+  std::vector<flight_of_a_piece> flights_;
+  byte_buffer slots_, wide_;
   std::vector<void const*> terms_;
 };
 
@@ -1358,14 +1229,9 @@ class mpi_operation final : public process_operation {
     wire_.begin(route);
     begin_rounds();
     if (!touched_ || of().count == 0 || (carries() && !has_parts())) return;
-    if (does().folds)
-      large_ = mpi_native::suits(*where, it_)    ? way_of_large::native
-               : mpi_carried::suits(*where, it_) ? way_of_large::carried
-                                                 : way_of_large::reduced;
+    if (does().folds) large_ = mpi_native::suits(*where, it_) ? way_of_large::native : way_of_large::reduced;
     if (large_ == way_of_large::native) {
       native_.begin(route, *where, it_);
-    } else if (large_ == way_of_large::carried) {
-      carried_.begin(route, it_, cuts());
     } else if (large_ == way_of_large::reduced) {
       reduction_.begin(route, it_, cuts());
     } else {
@@ -1428,7 +1294,6 @@ class mpi_operation final : public process_operation {
   void cancel() noexcept {
     for (auto* each : {&heard_, &first_, &second_}) each->cancel();
     if (large_ == way_of_large::reduced) reduction_.cancel();
-    if (large_ == way_of_large::carried) carried_.cancel();
     if (large_ == way_of_large::native) native_.give_up();
   }
 
@@ -1437,9 +1302,8 @@ class mpi_operation final : public process_operation {
   /// ends in an error) or gathering (the results of an all_reduce or reduce of middle size).
   enum class stage : std::uint8_t { announcing, telling, gathering, carrying, spreading };
   using way = round_blocks::way;
-  /// How large values go: moved between each two ranks; reduced in slices; as partial sums carried from machine to
-  /// machine; or by MPI's own collective.
-  enum class way_of_large : std::uint8_t { moved, reduced, carried, native };
+  /// How large values go: moved between each two ranks; reduced (reduction.hpp); or by MPI's own collective.
+  enum class way_of_large : std::uint8_t { moved, reduced, native };
   struct message_head {
     std::int64_t count;
     dtype type;
@@ -1633,8 +1497,7 @@ class mpi_operation final : public process_operation {
 
   [[nodiscard]] bool advance_large() {
     if (large_ == way_of_large::reduced) return reduction_.advance();
-    if (large_ == way_of_large::native) return native_.advance();
-    return large_ == way_of_large::carried ? carried_.advance() : first_.done(route);
+    return large_ == way_of_large::native ? native_.advance() : first_.done(route);
   }
   void move_own() const {
     auto const source = outgoing(rank());
@@ -1678,7 +1541,6 @@ class mpi_operation final : public process_operation {
       first_.append_late(late, receiving);
       second_.append_late(late, receiving);
       if (large_ == way_of_large::reduced) reduction_.append_late(late, receiving);
-      if (large_ == way_of_large::carried) carried_.append_late(late, receiving);
     }
     return late;
   }
@@ -1733,7 +1595,6 @@ class mpi_operation final : public process_operation {
   rounds<mpi_wire> rounds_;
   mpi_messages heard_, first_, second_;
   mpi_reduction reduction_;
-  mpi_carried carried_;
   mpi_native native_;
   byte_buffer received_, sent_;
   std::vector<void const*> terms_;
@@ -2151,8 +2012,8 @@ template <class AllGather>
 }
 
 /// Carries commands in MPI's point-to-point messages, and forms sums in rank order: small values travel in rounds
-/// (detail/rounds.hpp), large ones are reduced in slices, between each two ranks directly (reduction.hpp) or carried
-/// from machine to machine (carried.hpp). With sum_order::any MPI's own collectives form large sums (native.hpp).
+/// (detail/rounds.hpp), large ones are reduced in slices or carried from machine to machine (reduction.hpp). With
+/// sum_order::any MPI's own collectives form large sums (native.hpp).
 class message_engine final : public process_engine {
  public:
   /// Takes `own`, a communicator of this engine alone, and frees it at the end. `members` are those of its ranks that
@@ -2461,13 +2322,7 @@ auto launch_ranks(mpi const& description, Body& body) {
       if (engine->failed()) detail::mpi_session::instance().abandon();
     }
   } const guard{detail::engine_of(description)};
-  mpi_world world(guard.engine);
-  try {
-    return std::invoke(body, world);
-  } catch (...) {
-    detail::end_with_error(*guard.engine, std::current_exception());
-    throw;
-  }
+  return detail::run_process<mpi_world>(guard.engine, body);
 }
 
 /// How trireme::launch recovers with comm::mpi: as comm::processes if mpirun has not started the ranks; else not.

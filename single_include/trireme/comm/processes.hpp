@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 7658d8173d2a5a0b27121155aed7edbc024f3052c812263c6b74abd7d75e3a04
+// SHA-256 of the sources: 587f521ba40214ed509d07607ba986637a56c80e75bdd04aaf2182018f9316f7
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,6 +8,7 @@
 #include "trireme/comm/report.hpp"
 
 // ---- trireme/comm/processes.hpp
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <functional>
@@ -15,12 +16,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-
-#ifndef TRIREME_COMM_DETAIL_PROCESS_START_INCLUDED
-#define TRIREME_COMM_DETAIL_PROCESS_START_INCLUDED
-
-// ---- trireme/comm/detail/process_start.hpp
-#include <algorithm>
 #include <vector>
 
 #ifndef TRIREME_COMM_NODE_SETUP_INCLUDED
@@ -44,7 +39,6 @@
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -52,44 +46,6 @@
 #include <mutex>
 
 namespace trireme::comm::detail {
-
-/// An open file, closed at the end.
-class node_file {
- public:
-  node_file() = default;
-  explicit node_file(int number) noexcept : number_(number) {}
-  node_file(node_file&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  node_file& operator=(node_file&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~node_file() {
-    if (number_ >= 0) ::close(number_);
-  }
-  [[nodiscard]] int number() const noexcept { return number_; }
-  [[nodiscard]] bool is_open() const noexcept { return number_ >= 0; }
-
-  /// Locks the first byte for as long as this process has the file open, however it ends.
-  [[nodiscard]] bool lock() const noexcept {
-    auto wish = first_byte();
-    return ::fcntl(number_, F_OFD_SETLK, &wish) == 0;
-  }
-  /// Whether somebody else has the first byte locked. (If that cannot be told, yes.)
-  [[nodiscard]] bool is_locked() const noexcept {
-    auto wish = first_byte();
-    return ::fcntl(number_, F_OFD_GETLK, &wish) != 0 || wish.l_type != F_UNLCK;
-  }
-
- private:
-  static struct flock first_byte() noexcept {
-    struct flock wish {};
-    wish.l_type = F_WRLCK;
-    wish.l_whence = SEEK_SET;
-    wish.l_len = 1;
-    return wish;
-  }
-  int number_ = -1;
-};
 
 /// Address space in which the memory files of all ranks lie side by side, so that a peer's address is one addition.
 class node_map {
@@ -121,7 +77,7 @@ class node_map {
     return true;
   }
   /// Maps `bytes` of a rank's file into its place.
-  [[nodiscard]] bool place(int rank, node_file const& file, std::size_t bytes) noexcept {
+  [[nodiscard]] bool place(int rank, descriptor const& file, std::size_t bytes) noexcept {
     auto* const at = this->at(rank);
     if (::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file.number(), 0) ==
         MAP_FAILED)
@@ -260,7 +216,7 @@ struct node_card {
 class process_place final : public node_place {
  public:
   /// @param needs_launcher  waits end with an error once the process that has started this one has ended.
-  process_place(int rank, std::vector<node_file> files, node_map map, std::size_t bytes, bool needs_launcher)
+  process_place(int rank, std::vector<descriptor> files, node_map map, std::size_t bytes, bool needs_launcher)
       : node_place(false, bases_of(map, files.size()), headers_of(map, files.size()), bytes),
         files_(std::move(files)),
         map_(std::move(map)),
@@ -271,7 +227,7 @@ class process_place final : public node_place {
   void deallocate(void* block, std::size_t bytes) noexcept override { heap_.deallocate(block, bytes); }
   void close() noexcept override { heap_.close(); }
   [[nodiscard]] bool is_dead(int of) const noexcept override {
-    return !files_[static_cast<std::size_t>(of)].is_locked();
+    return !files_[static_cast<std::size_t>(of)].is_locked(true);
   }
   /// Whether the launcher has ended: the system has then given this process another parent.
   [[nodiscard]] bool is_orphaned() const noexcept override { return launcher_ > 1 && ::getppid() != launcher_; }
@@ -288,7 +244,7 @@ class process_place final : public node_place {
     return all;
   }
 
-  std::vector<node_file> files_;  // before the heap, which needs them
+  std::vector<descriptor> files_;  // before the heap, which needs them
   node_map map_;
   node_heap heap_;
   pid_t launcher_;
@@ -308,7 +264,7 @@ class node_meeting {
     std::random_device dice;
     for (auto& word : card_.token) word = (std::uint64_t{dice()} << 32) | dice();
     auto& file = files_[static_cast<std::size_t>(rank_)];
-    file = node_file(::memfd_create("trireme", MFD_CLOEXEC));
+    file = descriptor(::memfd_create("trireme", MFD_CLOEXEC));
     if (!file.is_open()) return reason("memfd_create");
     if (!file.lock()) return reason("fcntl(F_OFD_SETLK)");
     card_.file = file.number();
@@ -339,7 +295,7 @@ class node_meeting {
       auto& file = files_[static_cast<std::size_t>(each)];
       auto const& theirs = cards[static_cast<std::size_t>(each)];
       auto const path = text("/proc/", theirs.process, "/fd/", theirs.file);
-      if (each != rank_) file = node_file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+      if (each != rank_) file = descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC));
       if (!file.is_open())
         return reason(text("rank ", rank_, " cannot open the memory of rank ", each, ": open ", path));
       if (!map_.place(each, file, card_.stride)) return reason("mmap");
@@ -376,7 +332,7 @@ class node_meeting {
   }
 
  private:
-  static std::string reason(std::string const& what) { return text(what, ": ", std::strerror(errno)); }
+  static std::string reason(std::string const& what) { return text(what, ": ", system_sentence(errno)); }
   [[nodiscard]] std::size_t smallest() const noexcept {
     auto const need = node_header::bytes + 2 * node_board::bytes(size_, true) + node_map::huge_page;
     return (need / node_map::huge_page + 8) * node_map::huge_page;
@@ -399,7 +355,7 @@ class node_meeting {
   bool core_each_ = false;
   node_card card_;
   node_map map_;
-  std::vector<node_file> files_;
+  std::vector<descriptor> files_;
 };
 
 /// Collective. The engine of ranks that share a machine; null on all ranks alike, with a reason in `why`, if they do
@@ -444,8 +400,10 @@ class node_meeting {
 
 #endif  // TRIREME_COMM_NODE_SETUP_INCLUDED
 
-// ---- trireme/comm/detail/process_start.hpp (goes on)
-namespace trireme::comm::detail {
+// ---- trireme/comm/processes.hpp (goes on)
+namespace trireme::comm {
+
+namespace detail {
 
 /// The engine of this process's rank, by a rendezvous with the others of its machine. `who` begins every message.
 [[nodiscard]] inline std::shared_ptr<process_engine> engine_by_rendezvous(std::string_view who,
@@ -513,12 +471,19 @@ auto recover_processes(std::string_view who, bootstrap::place here, std::chrono:
   }
 }
 
-}  // namespace trireme::comm::detail
+/// Runs the body as the rank that this process is.
+template <class World, class Body>
+auto run_process(std::shared_ptr<process_engine> const& engine, Body& body) {
+  World world(engine);
+  try {
+    return std::invoke(body, world);
+  } catch (...) {
+    end_with_error(*engine, std::current_exception());
+    throw;
+  }
+}
 
-#endif  // TRIREME_COMM_DETAIL_PROCESS_START_INCLUDED
-
-// ---- trireme/comm/processes.hpp (goes on)
-namespace trireme::comm {
+}  // namespace detail
 
 /// Ranks are processes of one machine that some launcher has started: torchrun, mpirun, srun, or a script that sets
 /// TRIREME_RANK and TRIREME_SIZE (comm/bootstrap.hpp). They meet by a rendezvous and work in shared memory; no MPI.
@@ -547,14 +512,8 @@ auto launch_ranks(processes const& description, Body& body) {
   auto const here = bootstrap::detect();
   bootstrap::log(here);
   detail::last_report() = detail::report::unsettled;
-  auto const engine = detail::engine_by_rendezvous("trireme::comm::processes", here, description.deadline);
-  processes_world world(engine);
-  try {
-    return std::invoke(body, world);
-  } catch (...) {
-    detail::end_with_error(*engine, std::current_exception());
-    throw;
-  }
+  return detail::run_process<processes_world>(
+      detail::engine_by_rendezvous("trireme::comm::processes", here, description.deadline), body);
 }
 
 /// How trireme::launch recovers with comm::processes: the processes that are left go on.

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/recorded.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 6065bf1f0d526a8ee565ee0c43a89c96fb57d411dd2368427be87374542d87c4
+// SHA-256 of the sources: 296678a56daef80ed7a1b57ad6070063c7668a044a120b92df7b1b7d61a1c08d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,9 +24,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <mutex>
+#include <thread>
 #include <vector>
 
 namespace trireme::comm::detail {
@@ -185,35 +189,19 @@ class flight_log {
   std::vector<entry> entries_;
 };
 
-}  // namespace trireme::comm::detail
-
-#endif  // TRIREME_COMM_DETAIL_FLIGHT_LOG_INCLUDED
-
-// ---- trireme/comm/recorded.hpp (goes on)
-#ifndef TRIREME_COMM_DETAIL_FLIGHT_SIGNALS_INCLUDED
-#define TRIREME_COMM_DETAIL_FLIGHT_SIGNALS_INCLUDED
-
-// ---- trireme/comm/detail/flight_signals.hpp
-#include <array>
-#include <cerrno>
-#include <mutex>
-#include <thread>
-
-namespace trireme::comm::detail {
-
 /// A log, and the signal that dumps it.
 struct flight_signal_place {
   std::atomic<flight_log*> log{nullptr};
   std::atomic<int> number{0};
 };
 
-/// The logs that a signal dumps. A signal has our handler while it has a log; then it has the old one again.
-class flight_signals {
+/// Dumps a log on a signal as long as it lives. A signal has our handler while it has a log; then it has the old one
+/// again.
+class flight_signal {
  public:
-  static void add(int number, flight_log& log) {
-    std::lock_guard const lock(mutex());
-    auto& all = places();
-    for (auto& place : all) {
+  flight_signal(int number, flight_log& log) : number_(number), log_(log) {
+    std::lock_guard const lock(mutex);
+    for (auto& place : places) {
       if (place.log.load() != nullptr) continue;
       if (logs_of(number) == 0) {
         struct sigaction action {};
@@ -228,16 +216,18 @@ class flight_signals {
       place.log.store(&log);
       return;
     }
-    throw config_error(text("trireme::comm::recorded: more than ", all.size(),
+    throw config_error(text("trireme::comm::recorded: more than ", places.size(),
                             " ranks of one process wait for signals; record fewer worlds at a time"));
   }
+  flight_signal(flight_signal const&) = delete;
+  flight_signal& operator=(flight_signal const&) = delete;
   /// When it returns no handler reads the log any more.
-  static void remove(int number, flight_log& log) noexcept {
-    std::lock_guard const lock(mutex());
-    for (auto& place : places())
-      if (place.log.load() == &log) place.log.store(nullptr);
-    while (reading().load() > 0) std::this_thread::yield();
-    if (logs_of(number) == 0) ::sigaction(number, &before(number), nullptr);
+  ~flight_signal() {
+    std::lock_guard const lock(mutex);
+    for (auto& place : places)
+      if (place.log.load() == &log_) place.log.store(nullptr);
+    while (reading.load() > 0) std::this_thread::yield();
+    if (logs_of(number_) == 0) ::sigaction(number_, &before(number_), nullptr);
   }
 
  private:
@@ -245,45 +235,34 @@ class flight_signals {
 
   static void dump_all(int number) {
     auto const error = errno;
-    reading().fetch_add(1);
-    for (auto& each : places())
+    reading.fetch_add(1);
+    for (auto& each : places)
       if (auto* const log = each.log.load(); log != nullptr && each.number.load() == number) log->dump();
-    reading().fetch_sub(1);
+    reading.fetch_sub(1);
     errno = error;
   }
   [[nodiscard]] static int logs_of(int number) noexcept {
     int count = 0;
-    for (auto& each : places()) count += each.log.load() != nullptr && each.number.load() == number ? 1 : 0;
+    for (auto& each : places) count += each.log.load() != nullptr && each.number.load() == number ? 1 : 0;
     return count;
+  }
+  [[nodiscard]] static struct sigaction& before(int number) noexcept {
+    return old_actions[static_cast<std::size_t>(number)];
   }
 
   // Constant initialisation: a handler may read them at any time.
-  static std::array<flight_signal_place, 256>& places() noexcept { return places_; }
-  static std::atomic<int>& reading() noexcept { return reading_; }
-  static std::mutex& mutex() noexcept { return mutex_; }
-  static struct sigaction& before(int number) noexcept { return before_[static_cast<std::size_t>(number)]; }
-  static inline std::array<flight_signal_place, 256> places_{};
-  static inline std::atomic<int> reading_{0};
-  static inline std::mutex mutex_;
-  static inline std::array<struct sigaction, most_signals> before_{};
-};
+  static inline std::array<flight_signal_place, 256> places{};
+  static inline std::atomic<int> reading{0};
+  static inline std::mutex mutex;
+  static inline std::array<struct sigaction, most_signals> old_actions{};
 
-/// Dumps a log on a signal as long as it lives.
-class flight_signal {
- public:
-  flight_signal(int number, flight_log& log) : number_(number), log_(log) { flight_signals::add(number_, log_); }
-  flight_signal(flight_signal const&) = delete;
-  flight_signal& operator=(flight_signal const&) = delete;
-  ~flight_signal() { flight_signals::remove(number_, log_); }
-
- private:
   int number_;
   flight_log& log_;
 };
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_FLIGHT_SIGNALS_INCLUDED
+#endif  // TRIREME_COMM_DETAIL_FLIGHT_LOG_INCLUDED
 
 // ---- trireme/comm/recorded.hpp (goes on)
 namespace trireme::comm {

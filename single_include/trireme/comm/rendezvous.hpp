@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/rendezvous.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 28e3d09ae3c12637eef0f6ce48bf35cbff816c86d9be32dc95031f7d59d8e048
+// SHA-256 of the sources: d20c38cb9b92b185aa4aadbe9519753ad1c80631c2e94a9707559b8187987868
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -253,13 +253,15 @@ class frame_channel {
 #include <sys/random.h>
 #include <sys/socket.h>
 
+#ifndef TRIREME_COMM_DETAIL_DESCRIPTOR_INCLUDED
+#define TRIREME_COMM_DETAIL_DESCRIPTOR_INCLUDED
+
+// ---- trireme/comm/detail/descriptor.hpp
 #include <system_error>
 
 namespace trireme::comm::detail {
 
-using steady_time = std::chrono::steady_clock::time_point;
-
-/// Owns a descriptor.
+/// Owns a descriptor of the system.
 class descriptor {
  public:
   descriptor() = default;
@@ -276,15 +278,41 @@ class descriptor {
 
   [[nodiscard]] int number() const noexcept { return number_; }
   [[nodiscard]] bool is_open() const noexcept { return number_ >= 0; }
-  void close() noexcept {
-    if (number_ >= 0) ::close(std::exchange(number_, -1));
+  /// False if the system says only now that something was not written.
+  bool close() noexcept { return number_ < 0 || ::close(std::exchange(number_, -1)) == 0; }
+
+  /// Locks the first byte of a file for as long as this process has the file open, however it ends.
+  [[nodiscard]] bool lock() const noexcept {
+    auto wish = first_byte();
+    return ::fcntl(number_, F_OFD_SETLK, &wish) == 0;
+  }
+  /// Whether somebody else has the first byte locked; `unknown` if that cannot be told.
+  [[nodiscard]] bool is_locked(bool unknown) const noexcept {
+    auto wish = first_byte();
+    return ::fcntl(number_, F_OFD_GETLK, &wish) != 0 ? unknown : wish.l_type != F_UNLCK;
   }
 
  private:
+  [[nodiscard]] static struct ::flock first_byte() noexcept {
+    struct ::flock wish {};
+    wish.l_type = F_WRLCK;
+    wish.l_whence = SEEK_SET;
+    wish.l_len = 1;
+    return wish;
+  }
   int number_ = -1;
 };
 
 [[nodiscard]] inline std::string system_sentence(int number) { return std::generic_category().message(number); }
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_DESCRIPTOR_INCLUDED
+
+// ---- trireme/comm/detail/socket.hpp (goes on)
+namespace trireme::comm::detail {
+
+using steady_time = std::chrono::steady_clock::time_point;
 
 /// Milliseconds for poll() until a time; at least 0, and rounded up so that poll does not spin.
 [[nodiscard]] inline int poll_time(steady_time until) noexcept {
@@ -461,12 +489,7 @@ struct meeting_note {
 }
 
 /// Whether the process that wrote a note still serves it: it holds a lock on it, which ends with the process.
-[[nodiscard]] inline bool is_served(descriptor const& file) noexcept {
-  struct ::flock lock {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  return ::fcntl(file.number(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
-}
+[[nodiscard]] inline bool is_served(descriptor const& file) noexcept { return file.is_locked(false); }
 
 /// The note at `path`, if a living rank 0 has put it there; says `why` if not.
 [[nodiscard]] inline std::optional<meeting_note> read_note(std::string const& path, std::string& why) {
@@ -554,10 +577,7 @@ class meeting_file {
       if (own_directory_) make_directory();
       ::unlink(partial.c_str());
       file_ = descriptor(::open(partial.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-      struct ::flock lock {};
-      lock.l_type = F_WRLCK;
-      lock.l_whence = SEEK_SET;
-      if (file_.is_open() && ::fcntl(file_.number(), F_OFD_SETLK, &lock) == 0 &&
+      if (file_.is_open() && file_.lock() &&
           ::write(file_.number(), note_.data(), note_.size()) == static_cast<::ssize_t>(note_.size()) &&
           ::rename(partial.c_str(), path_.c_str()) == 0)
         return;
@@ -773,77 +793,6 @@ struct rendezvous {
                                        bootstrap::lookup const& variable = bootstrap::environment_variable);
 };
 
-/// The source that makes it, but for the secret.
-[[nodiscard]] inline std::string to_string(rendezvous const& it) {
-  std::string out = "comm::rendezvous{";
-  if (!it.file.empty()) {
-    out += text(".file = \"", it.file, "\"");
-  } else {
-    out += text(".address = \"", it.address, "\", .port = ", it.port, ", .secret = ...");
-    if (it.remote) out += ", .remote = true";
-  }
-  if (!it.job.empty()) out += text(", .job = \"", it.job, "\"");
-  return out + text(", .deadline = ", to_string(it.deadline), "}");
-}
-
-/// Ranks that have met over TCP, rank 0 in the middle: for set-up, where a few bytes must reach every rank.
-///
-/// Nothing listens any more once it is made. Each side proves to the other that it knows the secret (HMAC-SHA256 over
-/// both nonces, job, size, rank and protocol version) before anything else is read; strangers, garbage and half-open
-/// connections are dropped after 5 s and change nothing. Contents are authenticated, not encrypted.
-///
-/// Ranks    collective: made, and called, by all `size` ranks; one rank makes a meeting without a socket.
-/// Threads  one caller a rank.
-/// Errors   config_error for an impossible description, an address beyond this machine without `.remote`, or a rank
-///          that rank 0 refuses; comm_error after the deadline, with the ranks that did not come, or if one has gone.
-class meeting {
- public:
-  static constexpr int most_ranks = 1 << 16;  ///< as many as one machine has ports
-
-  meeting(rendezvous const& where, int rank, int size, std::string_view who = "trireme::comm::rendezvous");
-  meeting(meeting&&) = default;
-  meeting& operator=(meeting&&) = default;
-
-  [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return size_; }
-
-  /// What every rank passed, in rank order. At most 64 KiB a rank.
-  [[nodiscard]] std::vector<std::string> all_gather(std::string const& own);
-
- private:
-  using kind = detail::frame_kind;
-  struct obstacle;
-
-  void check(rendezvous const& where) const;
-  void host(rendezvous const& where);
-  void join(rendezvous const& where);
-  [[nodiscard]] std::unique_ptr<detail::meeting_line> knock(rendezvous const& where, detail::steady_time until,
-                                                            obstacle& found) const;
-  [[nodiscard]] std::optional<detail::endpoint> endpoint_of(rendezvous const& where) const;
-  /// Tells all ranks, and throws.
-  [[noreturn]] void fail(std::string const& sentence);
-  [[nodiscard]] std::vector<std::string> collect(std::string const& own, detail::steady_time until);
-  [[nodiscard]] std::string expect(kind wanted, detail::steady_time until);
-
-  [[nodiscard]] std::string names(std::vector<int> const& ranks) const {
-    std::string out = ranks.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < ranks.size(); ++i) out += text(i == 0 ? "" : ", ", ranks[i]);
-    return out + text(" of ", size_);
-  }
-
-  int rank_, size_;
-  std::string who_;
-  std::chrono::milliseconds deadline_;
-  std::vector<std::unique_ptr<detail::meeting_line>> lines_;  ///< rank 0: of all; others: to rank 0
-};
-
-}  // namespace trireme::comm
-
-// ---- trireme/comm/detail/meeting.inl
-// The definitions of comm/rendezvous.hpp.
-
-namespace trireme::comm {
-
 inline rendezvous rendezvous::from(bootstrap::place const& here, bootstrap::lookup const& variable) {
   auto const word = [&](char const* name) { return variable(name).value_or(""); };
   rendezvous out;
@@ -874,226 +823,273 @@ inline rendezvous rendezvous::from(bootstrap::place const& here, bootstrap::look
   return out;
 }
 
-inline meeting::meeting(rendezvous const& where, int rank, int size, std::string_view who)
-    : rank_(rank), size_(size), who_(who), deadline_(where.deadline) {
-  check(where);
-  if (size == 1) return;
-  if (rank == 0)
-    host(where);
-  else
-    join(where);
-}
-
-inline void meeting::check(rendezvous const& where) const {
-  if (size_ < 1 || rank_ < 0 || rank_ >= size_)
-    throw config_error(text(who_, ": rank ", rank_, " of ", size_, " is not possible; ranks are numbered from 0"));
-  if (size_ > most_ranks)  // before memory is taken for each of them
-    throw config_error(text(who_, ": ", size_, " ranks are more than the ", most_ranks, " that can meet"));
-  if (where.deadline.count() < 1)
-    throw config_error(text(who_, ": .deadline is ", to_string(where.deadline), "; give the ranks at least 1ms"));
-  if (size_ == 1 || !where.file.empty()) return;
-  if (where.port < 1 || where.port > 65535)
-    throw config_error(text(who_, ": .port is ", where.port, "; choose 1 to 65535, or meet by a file"));
-  if (where.secret.size() < 32)
-    throw config_error(text(who_,
-                            ": meeting at a port needs a secret of at least 32 characters; put the output of "
-                            "`openssl rand -hex 32` into a file of mode 0600 and set TRIREME_SECRET_FILE to its path"));
-}
-
-inline std::optional<detail::endpoint> meeting::endpoint_of(rendezvous const& where) const {
-  auto out = detail::resolve(where.address, where.port);
-  if (out && !out->is_loopback() && !where.remote)
-    throw config_error(text(who_, ": ", where.address,
-                            " is reached by other machines; set TRIREME_RENDEZVOUS_REMOTE=1 "
-                            "(.remote) if that is meant: contents are authenticated, but not encrypted"));
-  return out;
-}
-
-inline void meeting::host(rendezvous const& where) {
-  auto const until = std::chrono::steady_clock::now() + where.deadline;
-  auto local = where;
-  if (!where.file.empty()) {
-    local.address = "127.0.0.1";
-    local.port = 0;
-    local.secret.resize(32);
-    detail::fill_random(std::as_writable_bytes(std::span(local.secret)));
+/// The source that makes it, but for the secret.
+[[nodiscard]] inline std::string to_string(rendezvous const& it) {
+  std::string out = "comm::rendezvous{";
+  if (!it.file.empty()) {
+    out += text(".file = \"", it.file, "\"");
+  } else {
+    out += text(".address = \"", it.address, "\", .port = ", it.port, ", .secret = ...");
+    if (it.remote) out += ", .remote = true";
   }
-  auto const at = endpoint_of(local);
-  int failed = EADDRNOTAVAIL;
-  auto listener = at ? detail::listen_at(*at, failed) : detail::descriptor();
-  if (!listener.is_open())
-    throw config_error(text(who_, ": rank 0 cannot listen at ", local.address, ":", local.port, ": ",
-                            detail::system_sentence(failed)));
-  std::optional<detail::meeting_file> file;
-  if (!where.file.empty()) file.emplace(where.file, detail::meeting_note{detail::port_of(listener), local.secret});
-  std::vector<int> missing;
-  std::string refused;
-  {
-    detail::meeting_host door(std::move(listener), local.secret, local.job, size_);
-    for (missing = door.missing(); !missing.empty() && std::chrono::steady_clock::now() < until;
-         missing = door.missing()) {
-      door.serve(std::min(until, std::chrono::steady_clock::now() + std::chrono::milliseconds(200)));
-      if (file) file->keep();
+  if (!it.job.empty()) out += text(", .job = \"", it.job, "\"");
+  return out + text(", .deadline = ", to_string(it.deadline), "}");
+}
+
+/// Ranks that have met over TCP, rank 0 in the middle: for set-up, where a few bytes must reach every rank.
+///
+/// Nothing listens any more once it is made. Each side proves to the other that it knows the secret (HMAC-SHA256 over
+/// both nonces, job, size, rank and protocol version) before anything else is read; strangers, garbage and half-open
+/// connections are dropped after 5 s and change nothing. Contents are authenticated, not encrypted.
+///
+/// Ranks    collective: made, and called, by all `size` ranks; one rank makes a meeting without a socket.
+/// Threads  one caller a rank.
+/// Errors   config_error for an impossible description, an address beyond this machine without `.remote`, or a rank
+///          that rank 0 refuses; comm_error after the deadline, with the ranks that did not come, or if one has gone.
+class meeting {
+ public:
+  static constexpr int most_ranks = 1 << 16;  ///< as many as one machine has ports
+
+  meeting(rendezvous const& where, int rank, int size, std::string_view who = "trireme::comm::rendezvous")
+      : rank_(rank), size_(size), who_(who), deadline_(where.deadline) {
+    check(where);
+    if (size == 1) return;
+    if (rank == 0)
+      host(where);
+    else
+      join(where);
+  }
+  meeting(meeting&&) = default;
+  meeting& operator=(meeting&&) = default;
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+
+  /// What every rank passed, in rank order. At most 64 KiB a rank.
+  [[nodiscard]] std::vector<std::string> all_gather(std::string const& own) {
+    if (own.size() > detail::meeting_line::most_content)
+      throw config_error(text(who_, ": a meeting gathers at most ", detail::meeting_line::most_content,
+                              " bytes a rank, not ", own.size()));
+    if (size_ == 1) return {own};
+    auto const until = std::chrono::steady_clock::now() + deadline_;
+    if (rank_ == 0) {
+      auto all = collect(own, until);
+      auto const packed = detail::pack_all(all);
+      for (int rank = 1; rank < size_; ++rank)
+        if (!lines_[static_cast<std::size_t>(rank)]->send(kind::content, packed, until))
+          fail(text(who_, ": rank ", rank, " of ", size_, " has left the meeting"));
+      return all;
     }
-    lines_ = std::move(door.lines());
-    refused = door.note();
-  }
-  file.reset();  // before the first rank goes on: it may soon look for a next meeting in the same place
-  if (!missing.empty())
-    fail(text(who_, ": ", names(missing), " did not come to ",
-              where.file.empty() ? text(where.address, ":", where.port) : where.file, " within ",
-              to_string(where.deadline), refused.empty() ? std::string("; is every rank started?") : "; " + refused));
-  for (auto const& line : lines_)
-    if (line != nullptr) static_cast<void>(line->send(kind::go, {}, until));  // who has gone is named by the first call
-}
-
-/// What keeps a rank from meeting rank 0: of all its attempts the one that got furthest, the newest of several. The
-/// last attempt alone may find that rank 0 has left meanwhile, or have no time to finish.
-struct meeting::obstacle {
-  enum stage { nobody_there, no_answer, no_proof };
-
-  void met(stage at, std::string what) {
-    if (at < furthest) return;
-    furthest = at;
-    sentence = std::move(what);
+    if (!lines_.empty()) static_cast<void>(lines_[0]->send(kind::content, own, until));  // a failure shows below
+    auto const packed = expect(kind::content, until + std::chrono::seconds(1));
+    auto all = detail::unpack_all(packed, static_cast<std::size_t>(size_));
+    if (!all) throw comm_error(text(who_, ": rank 0 sent what is not one content a rank"));
+    return std::move(*all);
   }
 
-  stage furthest = nobody_there;
-  std::string sentence = "nothing listens there";
-};
+ private:
+  using kind = detail::frame_kind;
 
-inline void meeting::join(rendezvous const& where) {
-  auto const until = std::chrono::steady_clock::now() + where.deadline;
-  obstacle found;
-  lines_.resize(1);
-  for (auto pause = std::chrono::milliseconds(5);; pause = std::min(pause * 2, std::chrono::milliseconds(100))) {
-    lines_[0] = knock(where, until, found);
-    if (lines_[0] != nullptr) break;
-    if (std::chrono::steady_clock::now() + pause >= until)
-      throw comm_error(text(who_, ": rank ", rank_, " did not find rank 0 of ", size_, " at ",
-                            where.file.empty() ? text(where.address, ":", where.port) : where.file, " within ",
-                            to_string(where.deadline), ": ", found.sentence));
-    std::this_thread::sleep_for(pause);
+  void check(rendezvous const& where) const {
+    if (size_ < 1 || rank_ < 0 || rank_ >= size_)
+      throw config_error(text(who_, ": rank ", rank_, " of ", size_, " is not possible; ranks are numbered from 0"));
+    if (size_ > most_ranks)  // before memory is taken for each of them
+      throw config_error(text(who_, ": ", size_, " ranks are more than the ", most_ranks, " that can meet"));
+    if (where.deadline.count() < 1)
+      throw config_error(text(who_, ": .deadline is ", to_string(where.deadline), "; give the ranks at least 1ms"));
+    if (size_ == 1 || !where.file.empty()) return;
+    if (where.port < 1 || where.port > 65535)
+      throw config_error(text(who_, ": .port is ", where.port, "; choose 1 to 65535, or meet by a file"));
+    if (where.secret.size() < 32)
+      throw config_error(
+          text(who_,
+               ": meeting at a port needs a secret of at least 32 characters; put the output of "
+               "`openssl rand -hex 32` into a file of mode 0600 and set TRIREME_SECRET_FILE to its path"));
   }
-  // Rank 0 may have begun later than this rank, and speaks first if somebody is missing.
-  static_cast<void>(expect(kind::go, std::chrono::steady_clock::now() + where.deadline + std::chrono::seconds(1)));
-}
+  [[nodiscard]] std::optional<detail::endpoint> endpoint_of(rendezvous const& where) const {
+    auto out = detail::resolve(where.address, where.port);
+    if (out && !out->is_loopback() && !where.remote)
+      throw config_error(text(who_, ": ", where.address,
+                              " is reached by other machines; set TRIREME_RENDEZVOUS_REMOTE=1 "
+                              "(.remote) if that is meant: contents are authenticated, but not encrypted"));
+    return out;
+  }
 
-inline std::unique_ptr<detail::meeting_line> meeting::knock(rendezvous const& where, detail::steady_time until,
+  void host(rendezvous const& where) {
+    auto const until = std::chrono::steady_clock::now() + where.deadline;
+    auto local = where;
+    if (!where.file.empty()) {
+      local.address = "127.0.0.1";
+      local.port = 0;
+      local.secret.resize(32);
+      detail::fill_random(std::as_writable_bytes(std::span(local.secret)));
+    }
+    auto const at = endpoint_of(local);
+    int failed = EADDRNOTAVAIL;
+    auto listener = at ? detail::listen_at(*at, failed) : detail::descriptor();
+    if (!listener.is_open())
+      throw config_error(text(who_, ": rank 0 cannot listen at ", local.address, ":", local.port, ": ",
+                              detail::system_sentence(failed)));
+    std::optional<detail::meeting_file> file;
+    if (!where.file.empty()) file.emplace(where.file, detail::meeting_note{detail::port_of(listener), local.secret});
+    std::vector<int> missing;
+    std::string refused;
+    {
+      detail::meeting_host door(std::move(listener), local.secret, local.job, size_);
+      for (missing = door.missing(); !missing.empty() && std::chrono::steady_clock::now() < until;
+           missing = door.missing()) {
+        door.serve(std::min(until, std::chrono::steady_clock::now() + std::chrono::milliseconds(200)));
+        if (file) file->keep();
+      }
+      lines_ = std::move(door.lines());
+      refused = door.note();
+    }
+    file.reset();  // before the first rank goes on: it may soon look for a next meeting in the same place
+    if (!missing.empty())
+      fail(text(who_, ": ", names(missing), " did not come to ",
+                where.file.empty() ? text(where.address, ":", where.port) : where.file, " within ",
+                to_string(where.deadline), refused.empty() ? std::string("; is every rank started?") : "; " + refused));
+    for (auto const& line : lines_)
+      if (line != nullptr)
+        static_cast<void>(line->send(kind::go, {}, until));  // who has gone is named by the first call
+  }
+
+  /// What keeps a rank from meeting rank 0: of all its attempts the one that got furthest, the newest of several. The
+  /// last attempt alone may find that rank 0 has left meanwhile, or have no time to finish.
+  struct obstacle {
+    enum stage { nobody_there, no_answer, no_proof };
+
+    void met(stage at, std::string what) {
+      if (at < furthest) return;
+      furthest = at;
+      sentence = std::move(what);
+    }
+
+    stage furthest = nobody_there;
+    std::string sentence = "nothing listens there";
+  };
+
+  void join(rendezvous const& where) {
+    auto const until = std::chrono::steady_clock::now() + where.deadline;
+    obstacle found;
+    lines_.resize(1);
+    for (auto pause = std::chrono::milliseconds(5);; pause = std::min(pause * 2, std::chrono::milliseconds(100))) {
+      lines_[0] = knock(where, until, found);
+      if (lines_[0] != nullptr) break;
+      if (std::chrono::steady_clock::now() + pause >= until)
+        throw comm_error(text(who_, ": rank ", rank_, " did not find rank 0 of ", size_, " at ",
+                              where.file.empty() ? text(where.address, ":", where.port) : where.file, " within ",
+                              to_string(where.deadline), ": ", found.sentence));
+      std::this_thread::sleep_for(pause);
+    }
+    // Rank 0 may have begun later than this rank, and speaks first if somebody is missing.
+    static_cast<void>(expect(kind::go, std::chrono::steady_clock::now() + where.deadline + std::chrono::seconds(1)));
+  }
+  [[nodiscard]] std::unique_ptr<detail::meeting_line> knock(rendezvous const& where, detail::steady_time until,
                                                             obstacle& found) const {
-  auto local = where;
-  if (!where.file.empty()) {
-    std::string why;
-    auto const note = detail::read_note(where.file, why);
-    if (!note) {
-      found.met(obstacle::nobody_there, why);
+    auto local = where;
+    if (!where.file.empty()) {
+      std::string why;
+      auto const note = detail::read_note(where.file, why);
+      if (!note) {
+        found.met(obstacle::nobody_there, why);
+        return nullptr;
+      }
+      local.address = "127.0.0.1";
+      local.port = note->port;
+      local.secret = note->secret;
+    }
+    auto const at = endpoint_of(local);
+    if (!at) {
+      found.met(obstacle::nobody_there, text("the name ", local.address, " is not known"));
       return nullptr;
     }
-    local.address = "127.0.0.1";
-    local.port = note->port;
-    local.secret = note->secret;
+    auto const soon = std::min(until, std::chrono::steady_clock::now() + detail::meeting_line::handshake_time);
+    int failed = 0;
+    auto socket = detail::connect_to(*at, soon, failed);
+    if (!socket.is_open()) {
+      found.met(obstacle::nobody_there, detail::system_sentence(failed));
+      return nullptr;
+    }
+    found.met(obstacle::no_answer, "what listens there does not answer as a rank 0 of this version");
+    detail::hello claim{static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(size_), {}};
+    detail::fill_random(claim.random);
+    std::array<std::byte, detail::challenge::bytes> bytes{};
+    if (!detail::send_all(socket.number(), claim.packed(), soon) || !detail::receive_all(socket.number(), bytes, soon))
+      return nullptr;
+    auto const asked = detail::challenge::parse(bytes);
+    if (!asked) return nullptr;
+    detail::proofs const proof(local.secret, local.job, claim, asked->random);
+    if (!equal_in_constant_time(asked->proof, proof.of_rank_0)) {
+      found.met(obstacle::no_proof, "what listens there does not know the secret, or is of another job");
+      return nullptr;
+    }
+    if (!detail::send_all(socket.number(), proof.of_rank, soon)) return nullptr;
+    auto line = std::make_unique<detail::meeting_line>(std::move(socket), proof.key, false, size_);
+    auto const answer = line->receive(soon);
+    if (answer && answer->kind == kind::refused)
+      throw config_error(text(who_, ": rank 0 refuses this process: ", answer->content));
+    return answer && answer->kind == kind::welcome ? std::move(line) : nullptr;
   }
-  auto const at = endpoint_of(local);
-  if (!at) {
-    found.met(obstacle::nobody_there, text("the name ", local.address, " is not known"));
-    return nullptr;
-  }
-  auto const soon = std::min(until, std::chrono::steady_clock::now() + detail::meeting_line::handshake_time);
-  int failed = 0;
-  auto socket = detail::connect_to(*at, soon, failed);
-  if (!socket.is_open()) {
-    found.met(obstacle::nobody_there, detail::system_sentence(failed));
-    return nullptr;
-  }
-  found.met(obstacle::no_answer, "what listens there does not answer as a rank 0 of this version");
-  detail::hello claim{static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(size_), {}};
-  detail::fill_random(claim.random);
-  std::array<std::byte, detail::challenge::bytes> bytes{};
-  if (!detail::send_all(socket.number(), claim.packed(), soon) || !detail::receive_all(socket.number(), bytes, soon))
-    return nullptr;
-  auto const asked = detail::challenge::parse(bytes);
-  if (!asked) return nullptr;
-  detail::proofs const proof(local.secret, local.job, claim, asked->random);
-  if (!equal_in_constant_time(asked->proof, proof.of_rank_0)) {
-    found.met(obstacle::no_proof, "what listens there does not know the secret, or is of another job");
-    return nullptr;
-  }
-  if (!detail::send_all(socket.number(), proof.of_rank, soon)) return nullptr;
-  auto line = std::make_unique<detail::meeting_line>(std::move(socket), proof.key, false, size_);
-  auto const answer = line->receive(soon);
-  if (answer && answer->kind == kind::refused)
-    throw config_error(text(who_, ": rank 0 refuses this process: ", answer->content));
-  return answer && answer->kind == kind::welcome ? std::move(line) : nullptr;
-}
 
-inline void meeting::fail(std::string const& sentence) {
-  auto const soon = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  for (auto const& line : lines_)
-    if (line != nullptr) static_cast<void>(line->send(kind::failed, sentence, soon));
-  lines_.clear();
-  throw comm_error(sentence);
-}
-
-inline std::string meeting::expect(kind wanted, detail::steady_time until) {
-  if (lines_.empty()) throw comm_error(text(who_, ": the meeting has failed before"));
-  auto got = lines_[0]->receive(until);
-  if (got && got->kind == wanted) return std::move(got->content);
-  lines_.clear();
-  if (got && got->kind == kind::failed) throw comm_error(got->content);
-  throw comm_error(text(who_, ": rank 0 of ", size_,
-                        std::chrono::steady_clock::now() < until
-                            ? " has left the meeting"
-                            : text(" did not answer within ", to_string(deadline_)).c_str()));
-}
-
-inline std::vector<std::string> meeting::all_gather(std::string const& own) {
-  if (own.size() > detail::meeting_line::most_content)
-    throw config_error(text(who_, ": a meeting gathers at most ", detail::meeting_line::most_content,
-                            " bytes a rank, not ", own.size()));
-  if (size_ == 1) return {own};
-  auto const until = std::chrono::steady_clock::now() + deadline_;
-  if (rank_ == 0) {
-    auto all = collect(own, until);
-    auto const packed = detail::pack_all(all);
-    for (int rank = 1; rank < size_; ++rank)
-      if (!lines_[static_cast<std::size_t>(rank)]->send(kind::content, packed, until))
-        fail(text(who_, ": rank ", rank, " of ", size_, " has left the meeting"));
+  /// Tells all ranks, and throws.
+  [[noreturn]] void fail(std::string const& sentence) {
+    auto const soon = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    for (auto const& line : lines_)
+      if (line != nullptr) static_cast<void>(line->send(kind::failed, sentence, soon));
+    lines_.clear();
+    throw comm_error(sentence);
+  }
+  [[nodiscard]] std::string expect(kind wanted, detail::steady_time until) {
+    if (lines_.empty()) throw comm_error(text(who_, ": the meeting has failed before"));
+    auto got = lines_[0]->receive(until);
+    if (got && got->kind == wanted) return std::move(got->content);
+    lines_.clear();
+    if (got && got->kind == kind::failed) throw comm_error(got->content);
+    throw comm_error(text(who_, ": rank 0 of ", size_,
+                          std::chrono::steady_clock::now() < until
+                              ? " has left the meeting"
+                              : text(" did not answer within ", to_string(deadline_)).c_str()));
+  }
+  [[nodiscard]] std::vector<std::string> collect(std::string const& own, detail::steady_time until) {
+    if (lines_.empty()) throw comm_error(text(who_, ": the meeting has failed before"));
+    std::vector<std::string> all(static_cast<std::size_t>(size_));
+    all[0] = own;
+    std::vector<int> waited(static_cast<std::size_t>(size_ - 1));
+    for (int rank = 1; rank < size_; ++rank) waited[static_cast<std::size_t>(rank - 1)] = rank;
+    while (!waited.empty()) {
+      std::vector<::pollfd> polled;
+      for (auto const rank : waited) polled.push_back({lines_[static_cast<std::size_t>(rank)]->number(), POLLIN, 0});
+      auto const ready = ::poll(polled.data(), polled.size(), detail::poll_time(until));
+      if (ready < 0 && errno == EINTR) continue;
+      if (ready <= 0)
+        fail(text(who_, ": ", names(waited), " did not speak in the meeting within ", to_string(deadline_)));
+      std::vector<int> still;
+      for (std::size_t i = 0; i < waited.size(); ++i) {
+        if (polled[i].revents == 0) {
+          still.push_back(waited[i]);
+          continue;
+        }
+        auto got = lines_[static_cast<std::size_t>(waited[i])]->receive(until);
+        if (!got || got->kind != kind::content)
+          fail(text(who_, ": rank ", waited[i], " of ", size_, " has left the meeting"));
+        all[static_cast<std::size_t>(waited[i])] = std::move(got->content);
+      }
+      waited = std::move(still);
+    }
     return all;
   }
-  if (!lines_.empty()) static_cast<void>(lines_[0]->send(kind::content, own, until));  // a failure shows below
-  auto const packed = expect(kind::content, until + std::chrono::seconds(1));
-  auto all = detail::unpack_all(packed, static_cast<std::size_t>(size_));
-  if (!all) throw comm_error(text(who_, ": rank 0 sent what is not one content a rank"));
-  return std::move(*all);
-}
 
-inline std::vector<std::string> meeting::collect(std::string const& own, detail::steady_time until) {
-  if (lines_.empty()) throw comm_error(text(who_, ": the meeting has failed before"));
-  std::vector<std::string> all(static_cast<std::size_t>(size_));
-  all[0] = own;
-  std::vector<int> waited(static_cast<std::size_t>(size_ - 1));
-  for (int rank = 1; rank < size_; ++rank) waited[static_cast<std::size_t>(rank - 1)] = rank;
-  while (!waited.empty()) {
-    std::vector<::pollfd> polled;
-    for (auto const rank : waited) polled.push_back({lines_[static_cast<std::size_t>(rank)]->number(), POLLIN, 0});
-    auto const ready = ::poll(polled.data(), polled.size(), detail::poll_time(until));
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0)
-      fail(text(who_, ": ", names(waited), " did not speak in the meeting within ", to_string(deadline_)));
-    std::vector<int> still;
-    for (std::size_t i = 0; i < waited.size(); ++i) {
-      if (polled[i].revents == 0) {
-        still.push_back(waited[i]);
-        continue;
-      }
-      auto got = lines_[static_cast<std::size_t>(waited[i])]->receive(until);
-      if (!got || got->kind != kind::content)
-        fail(text(who_, ": rank ", waited[i], " of ", size_, " has left the meeting"));
-      all[static_cast<std::size_t>(waited[i])] = std::move(got->content);
-    }
-    waited = std::move(still);
+  [[nodiscard]] std::string names(std::vector<int> const& ranks) const {
+    std::string out = ranks.size() == 1 ? "rank " : "ranks ";
+    for (std::size_t i = 0; i < ranks.size(); ++i) out += text(i == 0 ? "" : ", ", ranks[i]);
+    return out + text(" of ", size_);
   }
-  return all;
-}
+
+  int rank_, size_;
+  std::string who_;
+  std::chrono::milliseconds deadline_;
+  std::vector<std::unique_ptr<detail::meeting_line>> lines_;  ///< rank 0: of all; others: to rank 0
+};
 
 }  // namespace trireme::comm

@@ -1,9 +1,10 @@
 // Trireme 0.1.0: trireme/formats/tokenizer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3ffa463a8360309c27e438ae0669d3dcdb168f5918b7acd9f0ff2696c2e9c314
+// SHA-256 of the sources: aa0b8e382bbdfe039dcd3d087ef9a5e83b2d8218c89ba85539616a8a33013867
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
+#include "trireme/formats/token_stream.hpp"
 
 // ---- trireme/formats/tokenizer.hpp
 #include <algorithm>
@@ -25,6 +26,7 @@
 #include <bit>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <unordered_map>
 
 #ifndef TRIREME_FORMATS_DETAIL_TOKENIZER_SPLITS_INCLUDED
@@ -111,6 +113,35 @@ inline void append(std::string& out, std::uint32_t code) {
   return code == 0x85 || code == 0xa0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||
          code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
 }
+/// Where the spaces end that stand at a byte, and where those begin that end before one.
+[[nodiscard]] inline std::size_t spaces_behind(std::string_view text, std::size_t at) noexcept {
+  for (auto next = character_at(text, at); next.bytes > 0 && is_space(next.code); next = character_at(text, at))
+    at += next.bytes;
+  return at;
+}
+[[nodiscard]] inline std::size_t last_character(std::string_view text) noexcept {
+  auto at = text.size() - 1;
+  while (at > 0 && (text[at] & 0xc0) == 0x80) --at;
+  return at;
+}
+[[nodiscard]] inline std::size_t spaces_before(std::string_view text, std::size_t end) noexcept {
+  while (end > 0) {
+    auto const last = last_character(text.substr(0, end));
+    if (!is_space(character_at(text, last).code)) break;
+    end = last;
+  }
+  return end;
+}
+/// What the normalizer Nmt makes spaces of, and what it leaves out.
+[[nodiscard]] constexpr bool is_nmt_space(std::uint32_t code) noexcept {
+  return code == '\t' || code == '\n' || code == '\f' || code == '\r' || code == 0x1680 ||
+         (code >= 0x200b && code <= 0x200f) || code == 0x2028 || code == 0x2029 || code == 0x2581 || code == 0xfeff ||
+         code == 0xfffd;
+}
+[[nodiscard]] constexpr bool is_nmt_control(std::uint32_t code) noexcept {
+  return (code >= 0x01 && code <= 0x08) || code == 0x0b || (code >= 0x0e && code <= 0x1f) || code == 0x7f ||
+         code == 0x8f || code == 0x9f;
+}
 [[nodiscard]] inline bool is_number(std::uint32_t code) noexcept {
   auto const what = category(code);
   return what >= UTF8PROC_CATEGORY_ND && what <= UTF8PROC_CATEGORY_NO;
@@ -165,6 +196,22 @@ inline constexpr auto ascii_kinds = [] {
   auto const what = category(code);
   if (what >= UTF8PROC_CATEGORY_LU && what <= UTF8PROC_CATEGORY_LO) return kind::letter;
   return what >= UTF8PROC_CATEGORY_ND && what <= UTF8PROC_CATEGORY_NO ? kind::number : kind::other;
+}
+
+/// Where the grapheme cluster ends that begins at a byte: what a reader takes for one character.
+[[nodiscard]] inline std::size_t cluster_end(std::string_view text, std::size_t at) noexcept {
+  utf8proc_int32_t state = 0;
+  auto last = character_at(text, at);
+  for (at += last.bytes; at < text.size();) {
+    auto const next = character_at(text, at);
+    if (last.code < 0x80 && next.code < 0x80 && last.code != '\r') break;
+    if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(last.code),
+                                         static_cast<utf8proc_int32_t>(next.code), &state))
+      break;
+    last = next;
+    at += next.bytes;
+  }
+  return at;
 }
 
 enum class form { nfc, nfd, nfkc, nfkd };
@@ -336,33 +383,84 @@ struct seen {
   return line_end == std::string_view::npos ? spaces_end(text, at) : at + line_end + 1;
 }
 
+/// A file may ask many times that something longer takes the place of letters, so a text may not grow without end.
+inline void expect_encodable(std::size_t bytes) {
+  if (bytes > std::size_t{1} << 32)
+    throw config_error("trireme::formats::tokenizer: replacing makes more than 4 GiB of the text; encode it in parts");
+}
+
+/// The text with `to` in the place of each `from`.
+[[nodiscard]] inline std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  for (;;) {
+    auto const found = from.empty() ? std::string_view::npos : text.find(from);
+    out += text.substr(0, found);
+    if (found == std::string_view::npos) return out;
+    out += to;
+    text.remove_prefix(found + from.size());
+    expect_encodable(out.size());
+  }
+}
+
 /// One step of cutting a text into words.
 struct split_step {
-  enum class rule { whole, gpt2, llama3, qwen2, each_digit, digits, bert };
+  enum class rule { whole, gpt2, llama3, qwen2, each_digit, digits, bert, spaces, string, marks, before_marks };
+  enum class put { never, at_start, always };
   rule how = rule::whole;
-  bool space_first = false;  ///< a space is put before what does not begin with one
+  bool space_first = false;                     ///< a space is put before what does not begin with one
+  std::string mark{};                           ///< of string and marks; of marks it takes the place of spaces
+  bool cut_before = false, cut_behind = false;  ///< where a mark ends words
+  put mark_first = put::never;                  ///< of marks: put before what does not begin with one
 };
 
 /// Calls take(word) with the words of a piece, in order; a word may be gone with the next one.
+/// @param at_start  whether the text begins with the piece.
 template <class Take>
-void split(std::span<split_step const> steps, std::string_view piece, Take const& take) {
+void split(std::span<split_step const> steps, std::string_view piece, bool at_start, Take const& take) {
   using rule = split_step::rule;
   if (piece.empty()) return;
   if (steps.empty()) return take(piece);
   auto const& step = steps.front();
   auto const later = steps.subspan(1);
-  std::string with_space;
-  if (step.space_first && piece.front() != ' ') piece = with_space.append(" ").append(piece);
+  std::string changed;
+  if (step.space_first && piece.front() != ' ') piece = changed.append(" ").append(piece);
+  auto const pass_on = [&](std::size_t begin, std::size_t end) {
+    split(later, piece.substr(begin, end - begin), at_start && begin == 0, take);
+  };
   auto const each = [&](auto const& word_end) {
     for (std::size_t at = 0; at < piece.size();) {
       auto const end = word_end(at);
-      split(later, piece.substr(at, end - at), take);
+      pass_on(at, end);
       at = end;
     }
   };
+  // What is left out stands between words, what stands alone is one.
+  auto const between = [&](auto const& left_out, auto const& alone) {
+    std::size_t begin = 0;
+    for (std::size_t at = 0; at < piece.size();) {
+      auto const [code, bytes] = unicode::character_at(piece, at);
+      auto const out = left_out(code), one = !out && alone(code);
+      if (out || one) {
+        pass_on(begin, at);
+        if (one) pass_on(at, at + bytes);
+        begin = at + bytes;
+      }
+      at += bytes;
+    }
+    pass_on(begin, piece.size());
+  };
+  auto const by_marks = [&] {
+    each([&](std::size_t at) {
+      auto const marked = piece.substr(at).starts_with(step.mark);
+      if (marked && step.cut_behind) return at + step.mark.size();
+      auto const found = piece.find(step.mark, marked ? at + step.mark.size() : at);
+      if (found == std::string_view::npos || !(step.cut_before || step.cut_behind)) return piece.size();
+      return step.cut_before ? found : found + step.mark.size();
+    });
+  };
   switch (step.how) {
     case rule::whole:
-      return split(later, piece, take);
+      return pass_on(0, piece.size());
     case rule::gpt2:
       return each([&](std::size_t at) { return gpt2_word_end(piece, at); });
     case rule::llama3:
@@ -382,20 +480,26 @@ void split(std::span<split_step const> steps, std::string_view piece, Take const
         }
         return end;
       });
-    case rule::bert: {  // punctuation stands alone, spaces are left out
-      std::size_t begin = 0;
-      for (std::size_t at = 0; at < piece.size();) {
-        auto const [code, bytes] = unicode::character_at(piece, at);
-        auto const space = unicode::is_space(code), alone = unicode::is_bert_punctuation(code);
-        if (space || alone) {
-          split(later, piece.substr(begin, at - begin), take);
-          if (alone) split(later, piece.substr(at, bytes), take);
-          begin = at + bytes;
-        }
-        at += bytes;
-      }
-      return split(later, piece.substr(begin), take);
+    case rule::bert:
+      return between(unicode::is_space, unicode::is_bert_punctuation);
+    case rule::spaces:
+      return between(unicode::is_space, [](std::uint32_t) { return false; });
+    case rule::string:
+      return by_marks();
+    case rule::marks: {
+      auto const first =
+          step.mark_first == split_step::put::always || (step.mark_first == split_step::put::at_start && at_start);
+      changed = replaced(piece, " ", step.mark);
+      if (first && !changed.starts_with(step.mark)) changed.insert(0, step.mark);
+      piece = changed;
+      return by_marks();
     }
+    // The first of some marks in a row begins a word.
+    case rule::before_marks:
+      return each([&](std::size_t at) {
+        auto const letter = std::min(piece.find_first_not_of(step.mark, at), piece.size());
+        return std::min(piece.find(step.mark, letter), piece.size());
+      });
   }
 }
 
@@ -475,6 +579,85 @@ class vocabulary {
   token_id end_ = 0;
 };
 
+/// Strings as a tree of their bytes: which of them a text goes on with.
+class byte_tree {
+ public:
+  static constexpr token_id none = no_token;
+
+  /// Of a string that is added twice the last value counts; an empty one is never found.
+  void add(std::string_view word, token_id value) {
+    if (word.empty()) return;
+    std::uint32_t node = 0;
+    for (auto const letter : word) {
+      auto const byte = static_cast<unsigned char>(letter);
+      auto const after = child(node, byte);
+      if (after != 0) {
+        node = after;
+        continue;
+      }
+      auto const made = static_cast<std::uint32_t>(values_.size());
+      values_.push_back(none);
+      if (node == 0) {
+        first_[byte] = made;
+      } else {
+        if (2 * ++held_ > slots_.size()) grow();
+        slots_[place_of(key_of(node, byte))] = {key_of(node, byte), made};
+      }
+      node = made;
+    }
+    values_[node] = value;
+  }
+
+  /// Calls take(value, end) for each string that stands at a byte of a text, the shortest first.
+  template <class Take>
+  void each_at(std::string_view text, std::size_t at, Take const& take) const {
+    std::uint32_t node = 0;
+    while (at < text.size()) {
+      node = child(node, static_cast<unsigned char>(text[at++]));
+      if (node == 0) return;
+      if (values_[node] != none) take(values_[node], at);
+    }
+  }
+  /// Of this string, or none.
+  [[nodiscard]] token_id find(std::string_view word) const {
+    std::uint32_t node = 0;
+    for (auto const letter : word) {
+      node = child(node, static_cast<unsigned char>(letter));
+      if (node == 0) return none;
+    }
+    return values_[node];
+  }
+
+ private:
+  struct slot {
+    std::uint64_t key = 0;
+    std::uint32_t child = 0;  // 0: the slot is free
+  };
+  static std::uint64_t key_of(std::uint32_t node, unsigned char byte) noexcept {
+    return std::uint64_t{node} << 8 | byte;
+  }
+  [[nodiscard]] std::uint32_t child(std::uint32_t node, unsigned char byte) const noexcept {
+    return node == 0 ? first_[byte] : slots_[place_of(key_of(node, byte))].child;
+  }
+  [[nodiscard]] std::size_t place_of(std::uint64_t key) const noexcept {
+    auto const mask = slots_.size() - 1;
+    auto place = static_cast<std::size_t>(mix(key)) & mask;
+    while (slots_[place].child != 0 && slots_[place].key != key) place = (place + 1) & mask;
+    return place;
+  }
+  void grow() {
+    auto const old = std::exchange(slots_, std::vector<slot>(slots_.size() * 2));
+    for (auto const& each : old) {
+      if (each.child != 0) slots_[place_of(each.key)] = each;
+    }
+  }
+
+  std::vector<token_id> values_{none};  // of each node; 0 is the root
+  std::array<std::uint32_t, 256> first_{};
+  std::vector<slot> slots_ = std::vector<slot>(16);  // (node, byte) -> node
+  std::size_t held_ = 0;
+};
+
 /// What pairs of neighbouring tokens become, and in which order. Open addressing: this is where encoding spends its
 /// time.
 class merge_table {
@@ -514,6 +697,12 @@ class merge_table {
   std::vector<slot_type> slots_;
 };
 
+/// What a token is called that stands for a byte: <0x41>.
+[[nodiscard]] inline std::string byte_name(unsigned char byte) {
+  static constexpr std::string_view digits = "0123456789ABCDEF";
+  return {'<', '0', 'x', digits[byte >> 4], digits[byte & 15], '>'};
+}
+
 /// Byte pair encoding: of all neighbours that may become one token those of the lowest rank do, the leftmost first,
 /// until there are none.
 ///
@@ -534,8 +723,7 @@ class byte_pairs {
       std::string name;
       unicode::append(name, byte_characters[byte]);
       of_byte_[byte] = tokens.id_of(name);
-      static constexpr std::string_view digits = "0123456789ABCDEF";
-      fallback_[byte] = tokens.id_of(trireme::text("<0x", digits[byte >> 4], digits[byte & 15], ">"));
+      fallback_[byte] = tokens.id_of(byte_name(static_cast<unsigned char>(byte)));
     }
   }
 
@@ -675,6 +863,95 @@ class word_pieces {
   }
 };
 
+/// The tokens whose scores, logarithms of probabilities, have the largest sum; a character that is no token has a score
+/// worse than all of them. Unknown characters in a row are one token.
+///
+/// Method   [Kudo, "Subword Regularization", 2018], section 3.2; Viterbi's algorithm, O(n) steps of a token's length.
+class unigram {
+ public:
+  bool byte_fallback = false;
+  token_id unknown = no_token;
+
+  /// Of a token of the number that so many have already.
+  void add(std::string_view token, double score) {
+    pieces_.add(token, static_cast<token_id>(scores_.size()));
+    scores_.push_back(score);
+    least_ = std::min(least_, score);
+  }
+
+  /// What a word is worked on in; kept between words.
+  struct workspace {
+    struct path {
+      double score = 0;            ///< of the best tokens of the text before this byte
+      std::uint32_t begin = none;  ///< where the last of them begins
+      token_id id = no_token;
+    };
+    std::vector<path> paths;
+    std::vector<std::uint32_t> ends;
+  };
+
+  void encode(std::string_view word, vocabulary const&, workspace& in, std::vector<token_id>& out) const {
+    auto& paths = in.paths;
+    paths.assign(word.size() + 1, {});
+    for (std::size_t at = 0, next = 0; at < word.size(); at = next) {
+      next = at + unicode::character_at(word, at).bytes;
+      auto const before = paths[at].score;
+      auto const offer = [&](std::size_t end, double score, token_id id) {
+        auto& path = paths[end];
+        if (path.begin == none || before + score > path.score)
+          path = {before + score, static_cast<std::uint32_t>(at), id};
+      };
+      auto is_token = false;
+      pieces_.each_at(word, at, [&](token_id id, std::size_t end) {
+        offer(end, scores_[static_cast<std::size_t>(id)], id);
+        is_token |= end == next;
+      });
+      if (is_token) continue;
+      if (unknown == no_token)
+        throw config_error(trireme::text("trireme::formats::tokenizer: no token stands for \"",
+                                         word.substr(at, next - at), "\", and the file names none for the unknown"));
+      offer(next, least_ - unknown_penalty, unknown);
+    }
+    in.ends.clear();
+    for (auto end = static_cast<std::uint32_t>(word.size()); end > 0; end = paths[end].begin) in.ends.push_back(end);
+    std::size_t unread = 0;  // where a row of unknown characters begins
+    for (auto each = in.ends.rbegin(); each != in.ends.rend(); ++each) {
+      auto const id = paths[*each].id;
+      auto const joins = id == unknown && each + 1 != in.ends.rend() && paths[*(each + 1)].id == unknown;
+      if (joins) continue;
+      id == unknown ? add_unknown(word.substr(unread, *each - unread), out) : out.push_back(id);
+      unread = *each;
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t none = ~std::uint32_t{0};
+  static constexpr double unknown_penalty = 10;
+
+  /// Together they may be a token after all, though one of a bad score.
+  void add_unknown(std::string_view letters, std::vector<token_id>& out) const {
+    if (auto const id = pieces_.find(letters); id != no_token) return out.push_back(id);
+    if (byte_fallback) {
+      auto const before = out.size();
+      for (auto const letter : letters) {
+        auto const byte = static_cast<unsigned char>(letter);
+        auto const id = pieces_.find(byte_name(byte));
+        if (id == no_token) {
+          out.resize(before);
+          return out.push_back(unknown);
+        }
+        out.push_back(id);
+      }
+      return;
+    }
+    out.push_back(unknown);
+  }
+
+  byte_tree pieces_;
+  std::vector<double> scores_;
+  double least_ = std::numeric_limits<double>::infinity();
+};
+
 /// The tokens of words that came before; of bounded size, and for one caller.
 class word_cache {
  public:
@@ -751,15 +1028,7 @@ class added_tokens {
   };
 
   void add(entry what) {
-    std::uint32_t node = 0;
-    for (auto const byte : what.content) {
-      auto const next = next_.try_emplace(key_of(node, byte), static_cast<std::uint32_t>(ends_.size()));
-      if (next.second) ends_.push_back(none);
-      node = next.first->second;
-    }
-    if (tokens_.empty()) begins_.fill(false);
-    begins_[static_cast<unsigned char>(what.content[0])] = true;
-    ends_[node] = static_cast<std::uint32_t>(tokens_.size());
+    contents_.add(what.content, static_cast<token_id>(tokens_.size()));
     tokens_.push_back(std::move(what));
   }
 
@@ -769,17 +1038,18 @@ class added_tokens {
     std::size_t begin = 0;
     if (tokens_.empty()) return between(text);
     for (std::size_t at = 0; at < text.size();) {
-      auto const match = begins_[static_cast<unsigned char>(text[at])] ? longest_at(text, at) : none;
-      if (match == none) {
+      auto match = byte_tree::none;
+      contents_.each_at(text, at, [&](token_id which, std::size_t) { match = which; });
+      if (match == byte_tree::none) {
         ++at;
         continue;
       }
-      auto const& token = tokens_[match];
+      auto const& token = tokens_[static_cast<std::size_t>(match)];
       auto first = at, last = at + token.content.size();
       at = last;
       if (token.single_word && (ends_in_word(text.substr(0, first)) || begins_word(text.substr(last)))) continue;
-      if (token.left_strip) first = std::max(begin, spaces_before(text, first));
-      if (token.right_strip) last = spaces_behind(text, last);
+      if (token.left_strip) first = std::max(begin, unicode::spaces_before(text, first));
+      if (token.right_strip) last = unicode::spaces_behind(text, last);
       if (begin < first) between(text.substr(begin, first - begin));
       found(token.id);
       begin = last;
@@ -789,20 +1059,6 @@ class added_tokens {
   }
 
  private:
-  static constexpr std::uint32_t none = ~std::uint32_t{0};
-  static std::uint64_t key_of(std::uint32_t node, char byte) noexcept {
-    return std::uint64_t{node} << 8 | static_cast<unsigned char>(byte);
-  }
-  [[nodiscard]] std::uint32_t longest_at(std::string_view text, std::size_t at) const {
-    auto out = none;
-    for (std::uint32_t node = 0; at < text.size(); ++at) {
-      auto const next = next_.find(key_of(node, text[at]));
-      if (next == next_.end()) break;
-      node = next->second;
-      if (ends_[node] != none) out = ends_[node];
-    }
-    return out;
-  }
   /// \w
   static bool in_word(std::uint32_t code) {
     auto const what = unicode::category(code);
@@ -811,37 +1067,15 @@ class added_tokens {
            (code >= 0x1f130 && code <= 0x1f149) ||  // letters in circles, ...
            (code >= 0x1f150 && code <= 0x1f169) || (code >= 0x1f170 && code <= 0x1f189);
   }
-  static std::size_t last_character(std::string_view text) {
-    auto at = text.size() - 1;
-    while (at > 0 && (text[at] & 0xc0) == 0x80) --at;
-    return at;
-  }
   static bool ends_in_word(std::string_view text) {
-    return !text.empty() && in_word(unicode::character_at(text, last_character(text)).code);
+    return !text.empty() && in_word(unicode::character_at(text, unicode::last_character(text)).code);
   }
   static bool begins_word(std::string_view text) {
     return !text.empty() && in_word(unicode::character_at(text, 0).code);
   }
-  static std::size_t spaces_before(std::string_view text, std::size_t end) {
-    while (end > 0) {
-      auto const last = last_character(text.substr(0, end));
-      if (!unicode::is_space(unicode::character_at(text, last).code)) break;
-      end = last;
-    }
-    return end;
-  }
-  static std::size_t spaces_behind(std::string_view text, std::size_t at) {
-    for (auto next = unicode::character_at(text, at); next.bytes > 0 && unicode::is_space(next.code);
-         next = unicode::character_at(text, at)) {
-      at += next.bytes;
-    }
-    return at;
-  }
 
   std::vector<entry> tokens_;
-  std::vector<std::uint32_t> ends_{none};                  // of each node of a tree of bytes, the token that ends there
-  std::unordered_map<std::uint64_t, std::uint32_t> next_;  // (node, byte) -> node
-  std::array<bool, 256> begins_{};
+  byte_tree contents_;
 };
 
 }  // namespace trireme::formats::detail
@@ -858,28 +1092,105 @@ class added_tokens {
 // What happens to a text before it is cut into words, and to tokens that become a text again.
 namespace trireme::formats::detail {
 
-/// The text with `to` in the place of each `from`. A file may ask for that many times, so a text may not grow without
-/// end.
-[[nodiscard]] inline std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
-  std::string out;
-  for (;;) {
-    auto const found = from.empty() ? std::string_view::npos : text.find(from);
-    out += text.substr(0, found);
-    if (found == std::string_view::npos) return out;
-    out += to;
-    text.remove_prefix(found + from.size());
-    if (out.size() > std::size_t{1} << 32)
-      throw config_error(
-          "trireme::formats::tokenizer: replacing makes more than 4 GiB of the text; encode it in parts");
+/// The characters that sentencepiece replaces, as its files have them (precompiled_charsmap): a double-array trie,
+/// whose values are places in texts that end with a 0.
+///
+/// Method   the layout of darts-clone; which characters are looked up together is taken from the package tokenizers
+///          (grapheme clusters of at most 5 bytes, by their shortest beginning in the trie), not from sentencepiece.
+class character_map {
+ public:
+  /// @returns nothing if the bytes are no such map.
+  [[nodiscard]] static std::shared_ptr<character_map const> parse(std::string_view bytes) {
+    auto const number = [&](std::size_t at) {
+      std::uint32_t out = 0;
+      for (std::size_t i = 0; i < 4; ++i) out |= std::uint32_t{static_cast<unsigned char>(bytes[at + i])} << 8 * i;
+      return out;
+    };
+    if (bytes.size() < 8) return nullptr;
+    auto const size = number(0);
+    if (size < 4 || size % 4 != 0 || size > bytes.size() - 4) return nullptr;
+    auto out = std::make_shared<character_map>();
+    for (std::size_t at = 4; at < size + std::size_t{4}; at += 4) out->units_.push_back(number(at));
+    out->texts_ = bytes.substr(size + std::size_t{4});
+    if (unicode::first_malformed(out->texts_) != std::string_view::npos) return nullptr;
+    return out;
   }
-}
+
+  [[nodiscard]] std::string operator()(std::string_view text) const {
+    std::string out;
+    out.reserve(text.size());
+    for (std::size_t at = 0; at < text.size();) {
+      auto const cluster = text.substr(at, unicode::cluster_end(text, at) - at);
+      at += cluster.size();
+      if (auto const to = cluster.size() < 6 ? of(cluster) : std::nullopt) {
+        append(out, *to);
+        continue;
+      }
+      for (std::size_t i = 0; i < cluster.size();) {
+        auto const one = cluster.substr(i, unicode::character_at(cluster, i).bytes);
+        append(out, of(one).value_or(one));
+        i += one.size();
+      }
+    }
+    return out;
+  }
+
+ private:
+  static void append(std::string& out, std::string_view what) {
+    out += what;
+    expect_encodable(out.size());
+  }
+  /// What takes the place of the letters, if it is that of the shortest string in the trie that they begin with.
+  [[nodiscard]] std::optional<std::string_view> of(std::string_view letters) const {
+    auto const after = [](std::uint32_t unit) { return unit >> 10 << ((unit & 0x200) >> 6); };
+    auto at = after(units_[0]);
+    for (auto const letter : letters) {
+      std::uint32_t const byte = static_cast<unsigned char>(letter);
+      at ^= byte;
+      if (byte == 0 || at >= units_.size() || (units_[at] & 0x800000ff) != byte) return std::nullopt;
+      auto const ends = (units_[at] & 0x100) != 0;
+      at ^= after(units_[at]);
+      if (!ends) continue;
+      auto const place = at < units_.size() ? units_[at] & 0x7fffffff : ~std::uint32_t{0};
+      if (place > texts_.size() || (place < texts_.size() && (texts_[place] & 0xc0) == 0x80)) return std::nullopt;
+      auto const to = std::string_view(texts_).substr(place);
+      return to.substr(0, to.find('\0'));
+    }
+    return std::nullopt;
+  }
+
+  std::vector<std::uint32_t> units_;
+  std::string texts_;
+};
 
 /// One step of a normalizer.
 struct normal_step {
-  enum class rule { nfc, nfd, nfkc, nfkd, lower_case, strip_accents, bert, put_first, replace };
+  enum class rule {
+    nfc,
+    nfd,
+    nfkc,
+    nfkd,
+    lower_case,
+    strip_accents,
+    bert,
+    nmt,
+    put_first,
+    replace,
+    join_spaces,
+    strip,
+    characters
+  };
   rule how = rule::nfc;
-  std::string from, to;                                           ///< of put_first and replace
+  std::string from, to;                                           ///< of put_first, replace and join_spaces
   bool clean = true, chinese = true, lower = true, strip = true;  ///< of bert
+  bool left = true, right = true;                                 ///< of strip
+  std::shared_ptr<character_map const> map{};                     ///< of characters
+
+  /// Whether the first character may be taken away, so that what begins the text afterwards did not do so before.
+  [[nodiscard]] bool may_drop_the_first() const noexcept {
+    return how == rule::strip_accents || how == rule::bert || how == rule::nmt || (how == rule::strip && left) ||
+           (how == rule::replace && to.empty());
+  }
 
   [[nodiscard]] std::string operator()(std::string text) const {
     switch (how) {
@@ -897,15 +1208,55 @@ struct normal_step {
         return unicode::without(text, unicode::is_mark);
       case rule::bert:
         return as_bert(std::move(text));
+      case rule::nmt:
+        return as_nmt(text);
       case rule::put_first:
         return text.empty() ? text : to + text;
       case rule::replace:
         return replaced(text, from, to);
+      case rule::join_spaces:
+        return joined(text);
+      case rule::strip:
+        return std::string(stripped(text));
+      case rule::characters:
+        return (*map)(text);
     }
     return text;
   }
 
  private:
+  [[nodiscard]] static std::string as_nmt(std::string_view text) {
+    std::string out;
+    for (std::size_t at = 0; at < text.size();) {
+      auto const [code, bytes] = unicode::character_at(text, at);
+      if (unicode::is_nmt_space(code)) {
+        out += ' ';
+      } else if (!unicode::is_nmt_control(code)) {
+        out += text.substr(at, bytes);
+      }
+      at += bytes;
+    }
+    return out;
+  }
+  /// Two or more spaces become `to`.
+  [[nodiscard]] std::string joined(std::string_view text) const {
+    std::string out;
+    for (std::size_t at = 0; at < text.size();) {
+      auto const begin = text.find("  ", at);
+      out += text.substr(at, begin - at);
+      if (begin == std::string_view::npos) break;
+      out += to;
+      expect_encodable(out.size());
+      at = std::min(text.find_first_not_of(' ', begin), text.size());
+    }
+    return out;
+  }
+  [[nodiscard]] std::string_view stripped(std::string_view text) const {
+    std::size_t begin = 0, end = text.size();
+    if (left) begin = unicode::spaces_behind(text, 0);
+    if (right) end = std::max(begin, unicode::spaces_before(text, end));
+    return text.substr(begin, end - begin);
+  }
   [[nodiscard]] std::string as_bert(std::string text) const {
     if (clean || chinese) {
       std::string out;
@@ -933,9 +1284,10 @@ struct normal_step {
 
 /// One step of a decoder: tokens to tokens. What is left in the end is joined.
 struct decode_step {
-  enum class rule { bytes, word_pieces, byte_fallback, fuse, replace, strip };
+  enum class rule { bytes, word_pieces, byte_fallback, fuse, replace, strip, marks };
   rule how = rule::fuse;
-  std::string from, to;                  ///< of replace; `from` is the mark of word_pieces, and what strip takes away
+  std::string from, to;                  ///< of replace; `from` is also a mark, and what strip takes away
+  bool drop_first = false;               ///< of marks: those of the first token stand for nothing
   bool clean = true;                     ///< of word_pieces: no space before punctuation
   std::size_t at_start = 0, at_end = 0;  ///< of strip: how many at most
 
@@ -978,6 +1330,9 @@ struct decode_step {
           for (std::size_t i = 0; i < at_start && token.starts_with(from); ++i) token.erase(0, from.size());
           for (std::size_t i = 0; i < at_end && token.ends_with(from); ++i) token.erase(token.size() - from.size());
         }
+        return;
+      case rule::marks:
+        for (auto& token : tokens) token = replaced(token, from, drop_first && &token == &tokens.front() ? "" : " ");
         return;
     }
   }
@@ -1065,13 +1420,15 @@ using word_memory = detail::word_cache;
 /// A tokenizer in Hugging Face's file tokenizer.json: texts to the numbers of tokens, and back.
 ///
 /// Known are byte pair encoding (of bytes, as in GPT-2, Llama 3, Qwen 2 and SmolLM2, or of characters with bytes to
-/// fall back on) and BERT's word pieces, each with what belongs to it:
+/// fall back on, as in Llama 2 and Mistral), BERT's word pieces and sentencepiece's unigrams (T5, ALBERT, XLM-R), each
+/// with what belongs to it:
 ///
-///     normalizers      NFC NFD NFKC NFKD Lowercase StripAccents BertNormalizer Prepend Replace (of a string) Sequence
-///     pre-tokenizers   ByteLevel, Split by the expressions of GPT-2, Llama 3 and Qwen 2, Digits, BertPreTokenizer,
-///                      Sequence
+///     normalizers      NFC NFD NFKC NFKD Lowercase StripAccents BertNormalizer Nmt Precompiled Prepend Strip
+///                      Replace (of a string, or of spaces in a row) Sequence
+///     pre-tokenizers   ByteLevel, Split by a string or the expressions of GPT-2, Llama 3 and Qwen 2, Digits,
+///                      BertPreTokenizer, WhitespaceSplit, Metaspace, Sequence
 ///     post-processors  TemplateProcessing ByteLevel BertProcessing RobertaProcessing Sequence
-///     decoders         ByteLevel WordPiece ByteFallback Fuse Replace (of a string) Strip Sequence
+///     decoders         ByteLevel WordPiece ByteFallback Fuse Metaspace Replace (of a string) Strip Sequence
 ///
 /// and added tokens. A file that asks for anything else is refused with a sentence that names it: no text is ever
 /// encoded in a way that is nearly right. What the file says of truncation and padding is left to the caller.
@@ -1080,11 +1437,12 @@ using word_memory = detail::word_cache;
 /// thousand,
 ///          named since 2002) may be split otherwise than there.
 /// Numerics the same numbers as the package tokenizers; a test compares them.
+///          Where two ways to cut a word have the same score, a Unigram may give its tokens in another order.
 /// Bytes    about 200 for each token of the vocabulary, and 24 to 48 a merge; encode() keeps the words that it has
 ///          seen while it runs (word_memory). A file may have 256 MiB.
 /// Threads  const; any number of callers.
 /// Errors   read() throws io_error, parse() format_error (path, byte, reason); encode() throws format_error if a text
-///          is not UTF-8.
+///          is not UTF-8, config_error if it has what no token stands for and the file names none for the unknown.
 class tokenizer {
  public:
   [[nodiscard]] static tokenizer read(std::string const& path, file_system& files = real_files()) {
@@ -1160,41 +1518,34 @@ class tokenizer {
   detail::added_tokens before_normalizer_, behind_normalizer_;
   std::vector<detail::normal_step> normalizer_;
   std::vector<detail::split_step> splits_;
-  std::variant<detail::byte_pairs, detail::word_pieces> model_;
+  std::variant<detail::byte_pairs, detail::word_pieces, detail::unigram> model_;
   std::vector<detail::template_part> single_ = first_only(), pair_ = both();
   std::vector<detail::decode_step> decoder_;
 };
 
-/// The text of tokens that arrive one by one, as somebody who writes has them: a character whose bytes are spread over
-/// several tokens appears with the last of them.
-///
-/// Bytes    the tokens since the last two pieces that were complete.
-/// Threads  one caller; the tokenizer must outlive it.
-class token_stream {
- public:
-  explicit token_stream(tokenizer const& from) : from_(&from) {}
-
-  /// What is new in the text, maybe nothing.
-  [[nodiscard]] std::string add(std::int32_t id) {
-    ids_.push_back(id);
-    auto whole = from_->decode(ids_);
-    // Tokens that were complete are decoded again, because what comes first in a text may look otherwise.
-    if (whole.size() <= shown_.size() || whole.ends_with("\xef\xbf\xbd")) return {};
-    auto fresh = whole.substr(shown_.size());
-    ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(complete_));
-    complete_ = ids_.size();
-    shown_ = from_->decode(ids_);
-    return fresh;
-  }
-
- private:
-  tokenizer const* from_;
-  std::vector<std::int32_t> ids_;  // [0, complete_) were shown before
-  std::size_t complete_ = 0;
-  std::string shown_;  // the text of those
-};
-
 namespace detail {
+
+/// The bytes that a text in base64 stands for, or nothing if it is none.
+[[nodiscard]] inline std::optional<std::string> of_base64(std::string_view text) {
+  static constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  if (text.size() % 4 != 0) return std::nullopt;
+  auto const filled = text.find('=');
+  if (filled != std::string_view::npos &&
+      (text.size() - filled > 2 || text.find_first_not_of('=', filled) != text.npos))
+    return std::nullopt;
+  std::string out;
+  std::uint32_t bits = 0, count = 0;
+  for (auto const letter : text.substr(0, filled)) {
+    auto const value = digits.find(letter);
+    if (value == std::string_view::npos) return std::nullopt;
+    bits = bits << 6 | static_cast<std::uint32_t>(value);
+    count += 6;
+    if (count < 8) continue;
+    count -= 8;
+    out += static_cast<char>(static_cast<unsigned char>(bits >> count & 0xff));
+  }
+  return out;
+}
 
 /// Makes a tokenizer of a file's content.
 class tokenizer_reader {
@@ -1214,6 +1565,7 @@ class tokenizer_reader {
 
  private:
   static constexpr std::size_t most_steps = 16;
+  static constexpr std::string_view space_mark = "\xe2\x96\x81";  // U+2581
   static constexpr std::int64_t end_of_ids = std::int64_t{1} << 24;
 
   /// The member, unless it is missing or null.
@@ -1259,9 +1611,30 @@ class tokenizer_reader {
 
   void read_model(json::value const& model) {
     auto const& kind = kind_of(model);
+    if (kind == "Unigram") return read_unigram(model);
     if (kind != "BPE" && kind != "WordPiece") refuse(model, "a model of type");
     read_vocabulary(model.at("vocab"));
     kind == "BPE" ? read_byte_pairs(model) : read_word_pieces(model);
+  }
+  void read_unigram(json::value const& model) {
+    unigram pieces;
+    std::int32_t id = 0;
+    for (auto const& entry : model.at("vocab").as_array()) {
+      auto const& both = entry.as_array();
+      if (both.size() != 2) entry.fail("expected a token and its score");
+      auto const& token = both[0].as_string();
+      if (!out_.tokens_.add(token, id++)) entry.fail(text("the token \"", token, "\" is there twice"));
+      pieces.add(token, both[1].as_double());
+    }
+    pieces.byte_fallback = flag(model, "byte_fallback");
+    for (auto const* const key : {"alpha", "nbest_size"}) {
+      if (auto const* const drawn = given(model, key)) drawn->fail("a Unigram that draws tokens at random is not read");
+    }
+    if (auto const* const unknown = given(model, "unk_id")) {
+      pieces.unknown = id_in(*unknown);
+      if (pieces.unknown >= id) unknown->fail(text("the vocabulary has only ", id, " tokens"));
+    }
+    out_.model_ = std::move(pieces);
   }
   void read_byte_pairs(json::value const& model) {
     byte_pairs pairs;
@@ -1299,6 +1672,10 @@ class tokenizer_reader {
     if (one == no_token || two == no_token || made == no_token)
       merge.fail(text("the vocabulary has not got all of \"", left, "\", \"", right, "\" and \"", left + right, "\""));
     into.add(one, two, {rank, made});
+    auto const whole = left + right;
+    for (auto at = whole.find(space_mark, 1); at != whole.npos; at = whole.find(space_mark, at + 1)) {
+      if (!whole.substr(0, at).ends_with(space_mark)) merges_words_ = true;
+    }
   }
   void read_word_pieces(json::value const& model) {
     word_pieces pieces;
@@ -1352,10 +1729,26 @@ class tokenizer_reader {
       } else if (kind == "Prepend") {
         add.how = rule::put_first;
         add.to = step.at("prepend").as_string();
+      } else if (kind == "Nmt") {
+        add.how = rule::nmt;
+      } else if (kind == "Strip") {
+        add.how = rule::strip;
+        add.left = flag(step, "strip_left", true);
+        add.right = flag(step, "strip_right", true);
       } else if (kind == "Replace") {
         add.how = rule::replace;
-        add.from = string_pattern(step);
+        auto const* const expression = step.at("pattern").find("Regex");
+        if (expression != nullptr && expression->as_string() == " {2,}") {
+          add.how = rule::join_spaces;
+        } else {
+          add.from = string_pattern(step);
+        }
         add.to = step.at("content").as_string();
+      } else if (kind == "Precompiled") {
+        add.how = rule::characters;
+        auto const& map = step.at("precompiled_charsmap");
+        if (auto const bytes = of_base64(map.as_string())) add.map = character_map::parse(*bytes);
+        if (add.map == nullptr) map.fail("this is not a map of characters as sentencepiece writes it, in base64");
       } else {
         refuse(step, "a normalizer of type");
       }
@@ -1381,16 +1774,56 @@ class tokenizer_reader {
         add.how = flag(step, "use_regex", true) ? rule::gpt2 : rule::whole;
         add.space_first = flag(step, "add_prefix_space", true);
       } else if (kind == "Split") {
-        add.how = known_expression(step);
+        if (auto const* const string = step.at("pattern").find("String")) {
+          by_string(step, *string, add);
+        } else {
+          add.how = known_expression(step);
+        }
       } else if (kind == "Digits") {
         add.how = flag(step, "individual_digits") ? rule::each_digit : rule::digits;
       } else if (kind == "BertPreTokenizer") {
         add.how = rule::bert;
+      } else if (kind == "WhitespaceSplit") {
+        add.how = rule::spaces;
+      } else if (kind == "Metaspace") {
+        add.how = rule::marks;
+        add.mark = mark_of(step);
+        add.mark_first = mark_first(step);
+        add.cut_before = flag(step, "split", true);
       } else {
         refuse(step, "a pre-tokenizer of type");
       }
       out_.splits_.push_back(add);
     });
+  }
+  static void by_string(json::value const& step, json::value const& string, split_step& add) {
+    auto const& behaviour = step.at("behavior").as_string();
+    add.how = split_step::rule::string;
+    add.mark = string.as_string();
+    add.cut_before = behaviour == "Isolated" || behaviour == "MergedWithNext";
+    add.cut_behind = behaviour == "Isolated" || behaviour == "MergedWithPrevious";
+    if (add.mark.empty()) string.fail("a Split by nothing");
+    if (!(add.cut_before || add.cut_behind) || flag(step, "invert"))
+      step.fail("of a Split by a string the behaviors Isolated, MergedWithPrevious and MergedWithNext are read");
+  }
+  /// Of a Metaspace.
+  static std::string const& mark_of(json::value const& step) {
+    auto const& mark = step.at("replacement");
+    if (unicode::character_at(mark.as_string(), 0).bytes != mark.as_string().size() || mark.as_string().empty())
+      mark.fail("a replacement is one character");
+    return mark.as_string();
+  }
+  static split_step::put mark_first(json::value const& step) {
+    using put = split_step::put;
+    auto const* const scheme = given(step, "prepend_scheme");
+    if (!flag(step, "add_prefix_space", true)) {  // as files had it before 2024
+      if (scheme != nullptr && scheme->as_string() != "never") scheme->fail("add_prefix_space says otherwise");
+      return put::never;
+    }
+    if (scheme == nullptr || scheme->as_string() == "always") return put::always;
+    if (scheme->as_string() == "first") return put::at_start;
+    if (scheme->as_string() != "never") scheme->fail("a prepend_scheme is always, first or never");
+    return put::never;
   }
   static split_step::rule known_expression(json::value const& step) {
     using rule = split_step::rule;
@@ -1405,7 +1838,7 @@ class tokenizer_reader {
     }};
     auto const& pattern = step.at("pattern");
     auto const* const expression = pattern.find("Regex");
-    if (expression == nullptr) pattern.fail("a Split by a string is not read");
+    if (expression == nullptr) pattern.fail("a pattern is a String or a Regex");
     auto const* const found =
         std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.first == expression->as_string(); });
     if (found == all.end()) {
@@ -1495,6 +1928,10 @@ class tokenizer_reader {
         add.how = rule::byte_fallback;
       } else if (kind == "Fuse") {
         add.how = rule::fuse;
+      } else if (kind == "Metaspace") {
+        add.how = rule::marks;
+        add.from = mark_of(step);
+        add.drop_first = mark_first(step) != split_step::put::never;
       } else if (kind == "Replace") {
         add.how = rule::replace;
         add.from = string_pattern(step);
@@ -1516,9 +1953,19 @@ class tokenizer_reader {
     if (auto* const pairs = std::get_if<byte_pairs>(&out_.model_)) {
       pairs->byte_level = byte_level_;
       pairs->prepare(out_.tokens_);
+      // Where no merge reaches from a letter to the mark of a space behind it, words are encoded one by one: each may
+      // be one that was seen before. The numbers are the same.
+      if (!byte_level_ && !merges_words_ && !pairs->whole_words_first && out_.tokens_.id_of(space_mark) != no_token) {
+        out_.splits_.push_back({.how = split_step::rule::before_marks, .mark = std::string(space_mark)});
+      }
     } else if (byte_level_) {
       file_.at("pre_tokenizer").fail("ByteLevel goes with a BPE");
     }
+    auto const at_start = [](auto const& step) { return step.mark_first == split_step::put::at_start; };
+    auto const drops = [](auto const& step) { return step.may_drop_the_first(); };
+    if (std::any_of(out_.splits_.begin(), out_.splits_.end(), at_start) &&
+        std::any_of(out_.normalizer_.begin(), out_.normalizer_.end(), drops))
+      file_.at("normalizer").fail("with prepend_scheme first, no normalizer is read that may drop a text's beginning");
     // Those that are looked for behind the normalizer are changed by it first.
     for (std::size_t i = 0; i < added_.size(); ++i) {
       auto& token = added_[i];
@@ -1535,7 +1982,7 @@ class tokenizer_reader {
   tokenizer out_;
   std::vector<added_tokens::entry> added_;
   std::vector<bool> normalised_;
-  bool byte_level_ = false;
+  bool byte_level_ = false, merges_words_ = false;
 };
 
 }  // namespace detail
@@ -1564,12 +2011,18 @@ inline std::vector<std::int32_t> tokenizer::words_of(std::string_view text, word
           known.add(letters, std::span(out).subspan(before));
         };
         auto const id = [&](std::int32_t added) { out.push_back(added); };
-        auto const piece = [&](std::string_view letters) { detail::split(splits_, letters, word); };
         auto const unchanged = [&](std::string_view letters) {
-          if (normalizer_.empty()) return behind_normalizer_.split(letters, piece, id);
-          std::string changed(letters);
-          for (auto const& step : normalizer_) changed = step(std::move(changed));
-          behind_normalizer_.split(changed, piece, id);
+          auto const begins = letters.data() == text.data();
+          std::string changed;
+          if (!normalizer_.empty()) {
+            changed = letters;
+            for (auto const& step : normalizer_) changed = step(std::move(changed));
+            letters = changed;
+          }
+          auto const piece = [&](std::string_view part) {
+            detail::split(splits_, part, begins && part.data() == letters.data(), word);
+          };
+          behind_normalizer_.split(letters, piece, id);
         };
         before_normalizer_.split(text, unchanged, id);
       },

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_data_parallel.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 356d9cc25d3fe3bd37aee463a394e1909adbdaa0d3572a7bda3856791a0c1f6a
+// SHA-256 of the sources: 9a7c8c5f643110f554c52e599c348600054bcdb0c9808ec09b0efb7e30c6dd52
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -168,7 +168,8 @@ void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
 [[nodiscard]] inline torch::Tensor tensor_of(any_view<> const& view) {
   auto const type = torch_type(view.type);
   if (type == at::ScalarType::Undefined) {
-    throw config_error(text("trireme::interop: samples of ", name_of(view.type), " have no type in torch"));
+    throw config_error(text("trireme::interop: samples of ", name_of(view.type),
+                            " have no type in torch; give them one that it has, such as i64"));
   }
   std::vector<std::int64_t> const sizes(view.extents.extents().begin(), view.extents.extents().end());
   return torch::from_blob(const_cast<void*>(view.address), sizes, at::TensorOptions().dtype(type));

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_model.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d2021cd5c991e23e367bd3820ec62ebfb3fc7202368d0a688a8dabae027e64d7
+// SHA-256 of the sources: e17116e20bcb7dcbb591f097fa99a70a57dc76caae4fe56a0359b452b843c27f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -169,7 +169,8 @@ void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
 [[nodiscard]] inline torch::Tensor tensor_of(any_view<> const& view) {
   auto const type = torch_type(view.type);
   if (type == at::ScalarType::Undefined) {
-    throw config_error(text("trireme::interop: samples of ", name_of(view.type), " have no type in torch"));
+    throw config_error(text("trireme::interop: samples of ", name_of(view.type),
+                            " have no type in torch; give them one that it has, such as i64"));
   }
   std::vector<std::int64_t> const sizes(view.extents.extents().begin(), view.extents.extents().end());
   return torch::from_blob(const_cast<void*>(view.address), sizes, at::TensorOptions().dtype(type));

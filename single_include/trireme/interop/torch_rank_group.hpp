@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_rank_group.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9f393f162e6bbf54a795949a551cce854f9976977cedd4062369576b1d0ec1e4
+// SHA-256 of the sources: b40699f804070e241aa2b40d366e5ae5bebd14d73e73aa0150ecc539f04ef92a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -166,7 +166,8 @@ void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
 [[nodiscard]] inline torch::Tensor tensor_of(any_view<> const& view) {
   auto const type = torch_type(view.type);
   if (type == at::ScalarType::Undefined) {
-    throw config_error(text("trireme::interop: samples of ", name_of(view.type), " have no type in torch"));
+    throw config_error(text("trireme::interop: samples of ", name_of(view.type),
+                            " have no type in torch; give them one that it has, such as i64"));
   }
   std::vector<std::int64_t> const sizes(view.extents.extents().begin(), view.extents.extents().end());
   return torch::from_blob(const_cast<void*>(view.address), sizes, at::TensorOptions().dtype(type));
@@ -368,8 +369,9 @@ class rank_group {
     if (size() == 1) return;
     auto const type = numbers.scalar_type();
     if (!numbers.is_contiguous() || !numbers.device().is_cpu() || !numbers.is_floating_point()) {
-      throw config_error(text("trireme::interop::rank_group: a tensor of ", c10::toString(type), " with ",
-                              numbers.dim(), " dimensions is not a dense one of floating-point numbers of the CPU"));
+      throw config_error(text(
+          "trireme::interop::rank_group: a tensor of ", c10::toString(type), " with ", numbers.dim(),
+          " dimensions is not a dense one of floating-point numbers of the CPU; contiguous() and to() make it one"));
     }
     if (type == at::kDouble) return inner_->add_up(detail::view_of<double>(numbers).flat());
     if (type == at::kFloat) return inner_->add_up(detail::view_of<float>(numbers).flat());

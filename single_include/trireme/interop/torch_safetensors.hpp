@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_safetensors.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 84a3693db66286760c4953546bd589cad9a3d160203645393c75730b23bcc452
+// SHA-256 of the sources: 59f63dbc8e2851ab927deecf66f03a9ad916ab5b6a76db4d7246a36e6ae8da7d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -168,7 +168,8 @@ void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
 [[nodiscard]] inline torch::Tensor tensor_of(any_view<> const& view) {
   auto const type = torch_type(view.type);
   if (type == at::ScalarType::Undefined) {
-    throw config_error(text("trireme::interop: samples of ", name_of(view.type), " have no type in torch"));
+    throw config_error(text("trireme::interop: samples of ", name_of(view.type),
+                            " have no type in torch; give them one that it has, such as i64"));
   }
   std::vector<std::int64_t> const sizes(view.extents.extents().begin(), view.extents.extents().end());
   return torch::from_blob(const_cast<void*>(view.address), sizes, at::TensorOptions().dtype(type));

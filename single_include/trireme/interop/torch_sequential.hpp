@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_sequential.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5db9a246a2450f6d09b0bf3cf3d91e86b68c246b89f9d0f1a6d321cb41b5e9fa
+// SHA-256 of the sources: 3ada48b9941cb19dc7df5a6a1d863aea8786ccd5b151db412aa389b38289bd90
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -170,7 +170,8 @@ void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
 [[nodiscard]] inline torch::Tensor tensor_of(any_view<> const& view) {
   auto const type = torch_type(view.type);
   if (type == at::ScalarType::Undefined) {
-    throw config_error(text("trireme::interop: samples of ", name_of(view.type), " have no type in torch"));
+    throw config_error(text("trireme::interop: samples of ", name_of(view.type),
+                            " have no type in torch; give them one that it has, such as i64"));
   }
   std::vector<std::int64_t> const sizes(view.extents.extents().begin(), view.extents.extents().end());
   return torch::from_blob(const_cast<void*>(view.address), sizes, at::TensorOptions().dtype(type));

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_space.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 8472882ae0d19ca2532a205781ae7a36ad56e3cbc4247478a7ba3660d477ce27
+// SHA-256 of the sources: 3c01a1ab242725e39459e6178cc0e14759309f826e32bdd4c5e40ed35b2ae15b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -167,7 +167,8 @@ void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
 [[nodiscard]] inline torch::Tensor tensor_of(any_view<> const& view) {
   auto const type = torch_type(view.type);
   if (type == at::ScalarType::Undefined) {
-    throw config_error(text("trireme::interop: samples of ", name_of(view.type), " have no type in torch"));
+    throw config_error(text("trireme::interop: samples of ", name_of(view.type),
+                            " have no type in torch; give them one that it has, such as i64"));
   }
   std::vector<std::int64_t> const sizes(view.extents.extents().begin(), view.extents.extents().end());
   return torch::from_blob(const_cast<void*>(view.address), sizes, at::TensorOptions().dtype(type));

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_sync_batch_norm.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 4f70c94a80f70b4860726cff0e565009072cfab6d41db394dff6b224574a7ca2
+// SHA-256 of the sources: 43e719bdda76fb3fac7633a6b73c29f9d90be755e1ccfef6a332e7d0a30e0c71
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -107,7 +107,8 @@ struct normalise_over_ranks : torch::autograd::Function<normalise_over_ranks> {
 /// Numerics statistics are combined in double, in rank order; running statistics are the same on all ranks. Computed in
 ///          the parameters' type where x has another one.
 /// Threads  one owner. Copies made by clone() have no ranks.
-/// Errors   config_error for a shape that does not fit; comm_error from the world.
+/// Errors   config_error for a shape that does not fit, or, on all ranks, for less than two values a channel in
+///          training; comm_error from the world.
 class sync_batch_norm_impl : public torch::nn::NormImplBase<1, sync_batch_norm_impl, torch::nn::BatchNormOptions> {
   using base = torch::nn::NormImplBase<1, sync_batch_norm_impl, torch::nn::BatchNormOptions>;
 
@@ -127,7 +128,10 @@ class sync_batch_norm_impl : public torch::nn::NormImplBase<1, sync_batch_norm_i
     {
       torch::NoGradGuard const guard;
       found = detail::statistics_over(ranks, x);
-      if (is_training()) track(found);
+      if (is_training()) {
+        expect_variance(found);
+        track(found);
+      }
     }
     auto const scale = weight.defined() ? weight : torch::ones({x.size(1)}, x.options());
     auto const shift = bias.defined() ? bias : torch::zeros({x.size(1)}, x.options());
@@ -150,6 +154,11 @@ class sync_batch_norm_impl : public torch::nn::NormImplBase<1, sync_batch_norm_i
   }
 
  private:
+  static void expect_variance(detail::batch_statistics const& found) {
+    if (found.count > 1) return;
+    throw config_error(text("trireme::interop::sync_batch_norm: all ranks together have ", found.count,
+                            " values a channel, which have no variance; train on larger batches"));
+  }
   void track(detail::batch_statistics const& found) {
     if (!running_mean.defined()) return;
     num_batches_tracked += 1;

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_tensor_parallel.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b9a4528a3d080df6b182bbcb825f7eb6e3c911e183f259c1e70d42bae14edf7d
+// SHA-256 of the sources: 2b6f5c063b821d2c06717933b7a7117b9c403e9ecc8867ddf9d7178d7b3c2f67
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -50,7 +50,7 @@ struct part_of_ranks {
       : count(all / ranks.size()), first(count * ranks.rank()) {
     if (all > 0 && count * ranks.size() == all) return;
     throw config_error(text("trireme::interop::", layer, ": ", all, " ", what, " cannot be split evenly over ",
-                            ranks.size(), " ranks"));
+                            ranks.size(), " ranks; make them a multiple of ", ranks.size()));
   }
   [[nodiscard]] torch::Tensor of(torch::Tensor const& whole, std::int64_t dimension) const {
     return whole.detach().slice(dimension, first, first + count);

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/batch_norm.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 24becad04408c99535c5d7b0a8049e024b381676dc2694e569f5e5ee05be4215
+// SHA-256 of the sources: ccc3eb129eefaf9f08d0fa72197b7f3c4ea73f40547d171f94bef3c6a1989c06
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,8 +8,10 @@
 
 // ---- trireme/nn/batch_norm.hpp
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace trireme::nn {
@@ -17,23 +19,31 @@ namespace trireme::nn {
 /// y = (x - mean) / sqrt(variance + epsilon) * gain + bias, channel by channel: of images over rows and pixels, of
 /// other rows over rows.
 ///
-/// In training, mean and variance are those of a micro-batch; else they are running ones. These are parameters that
-/// nobody trains (parameter_info::running): in each step running = (1 - momentum) * running + momentum * the mean of
-/// what all micro-batches of all ranks have measured, weighed by samples; the variance as PyTorch's, divided by n - 1.
+/// In training, mean and variance are those of a micro-batch, or with `synchronised` those of the micro-batches that
+/// all data ranks run at the same time, as if they were one (PyTorch's SyncBatchNorm). Else they are running ones.
+/// These are parameters that nobody trains (parameter_info::running): in each step running = (1 - momentum) * running +
+/// momentum * the mean of what all micro-batches of all ranks have measured, weighed by samples; the variance as
+/// PyTorch's, divided by n - 1.
 ///
 /// Shapes   x, y (rows, width); weight, bias, running_mean and running_var (channels); where a row is no image each of
 ///          its numbers is a channel.
 /// Bytes    keeps x; and mean, variance and 1 / standard deviation of each channel.
 /// Ranks    data, zero and pipelines: the same micro-batches give the same numbers, on however many ranks. Each is
 ///          normalised by itself. Where a sequence cuts rows, all of them are normalised over: two sums over the group
-///          in either pass.
+///          in the forward pass, one in backward.
+///          synchronised: m micro-batches on each of p ranks are m micro-batches of p times the samples on one. Sums
+///          over the data ranks are of 2 channels + 2 numbers in the forward pass, in two steps, and of 2 channels in
+///          backward; ranks with fewer micro-batches take part. The model says `static constexpr bool synchronises =
+///          true`. Not under parallel::diloco, context and expert, nor with .reproducible.
 /// Numerics sums over rows in double, but each rank's are rounded to the accumulate type.
 /// Method   [Ioffe, Szegedy, "Batch normalization", 2015].
-/// Errors   config_error for an epsilon or a momentum out of range, and where parallel::context cuts samples.
+/// Errors   config_error for an epsilon or a momentum out of range, where parallel::context cuts samples, and for
+///          `synchronised` on several data ranks in a model that does not say so.
 struct batch_norm {
   static constexpr nn::flow flow = nn::flow::rows;
   double epsilon = 1e-5;
   double momentum = 0.1;
+  bool synchronised = false;  ///< over all data ranks
   friend bool operator==(batch_norm const&, batch_norm const&) = default;
 };
 
@@ -60,15 +70,18 @@ class batch_norm_node final : public node<Env> {
     auto const y = to.template take<typename Env::compute>(x.v.extents());
     auto const rows = by_channel(x.v);
     auto& kept = kept_[pass];
-    auto& memory = pass.training() ? pass.activations : pass.scratch;
-    kept = {take(memory), take(memory), take(memory)};
+    auto& memory = pass.backward_follows() ? pass.activations : pass.scratch;
+    kept = {take(memory), take(memory), take(memory), 1};
     if (pass.training()) {
-      auto const n = static_cast<double>(count(pass, rows));
       norms::column_sums(kept.mean, rows);
       sum(pass, kept.mean);
+      kept.n = count(pass, rows);
+      if (joins(pass)) kept.n = join(pass, kept.mean, kept.n);
+      auto const n = static_cast<double>(kept.n);
       kernels::scale(kept.mean, 1 / n);
       norms::column_squares(kept.variance, rows, kept.mean);
       sum(pass, kept.variance);
+      if (joins(pass)) replica_group<Env>::of(pass).sum(kept.variance);
       kernels::scale(kept.variance, 1 / n);
     } else {
       kernels::copy(kept.mean, running_mean_.value);
@@ -83,17 +96,39 @@ class batch_norm_node final : public node<Env> {
     auto const& kept = kept_[pass];
     auto const rows = by_channel(x.here), d = by_channel(dy);
     auto const mark = pass.scratch.mark();
-    auto const of_dy = take(pass.scratch), of_both = take(pass.scratch);
-    norms::column_gradients(of_dy, of_both, d, rows, kept.mean, kept.rstd);
-    kernels::accumulate(bias_.gradient, of_dy, 1.0);
-    kernels::accumulate(gain_.gradient, of_both, 1.0);
-    sum(pass, of_dy);
-    sum(pass, of_both);
-    auto const n = count(pass, rows);
-    norms::normalise_backward(by_channel(to.into), d, rows, kept.mean, kept.rstd, gain_.value, of_dy, of_both, n,
+    auto const both = pass.scratch.template take<number>({2 * channels_});
+    auto const of_dy = both.flat(0, channels_), of_both = both.flat(channels_, channels_);
+    if (pass.training()) {
+      norms::column_gradients(of_dy, of_both, d, rows, kept.mean, kept.rstd);
+      kernels::accumulate(bias_.gradient, of_dy, 1.0);
+      kernels::accumulate(gain_.gradient, of_both, 1.0);
+      sum(pass, both);
+      if (joins(pass)) replica_group<Env>::of(pass).sum(both);
+    } else {  // running statistics do not depend on x
+      kernels::fill(both, 0.0);
+    }
+    norms::normalise_backward(by_channel(to.into), d, rows, kept.mean, kept.rstd, gain_.value, of_dy, of_both, kept.n,
                               to.accumulate);
     pass.scratch.rewind(mark);
-    measure(pass, n);
+    if (pass.training()) measure(pass, kept.n);
+  }
+  void serve_forward(pass<Env>& pass) override {
+    if (!joins(pass)) return;
+    auto const mark = pass.scratch.mark();
+    auto const zeros = take(pass.scratch);
+    kernels::fill(zeros, 0.0);
+    static_cast<void>(join(pass, zeros, 0));
+    kernels::fill(zeros, 0.0);
+    replica_group<Env>::of(pass).sum(zeros);
+    pass.scratch.rewind(mark);
+  }
+  void serve_backward(pass<Env>& pass) override {
+    if (!joins(pass)) return;
+    auto const mark = pass.scratch.mark();
+    auto const zeros = pass.scratch.template take<number>({2 * channels_});
+    kernels::fill(zeros, 0.0);
+    replica_group<Env>::of(pass).sum(zeros);
+    pass.scratch.rewind(mark);
   }
 
  private:
@@ -101,6 +136,7 @@ class batch_norm_node final : public node<Env> {
   using sums = tensor_view<number, space>;
   struct saved {
     sums mean, variance, rstd;  // (channels)
+    std::int64_t n = 1;         // numbers of a channel that they are of
   };
   void do_place(placing<Env>& at, layer_step const&) override {
     if (!(what_.epsilon > 0) || !(what_.momentum > 0 && what_.momentum <= 1)) {
@@ -111,6 +147,12 @@ class batch_norm_node final : public node<Env> {
       throw config_error(text("trireme::nn::batch_norm ", at.name,
                               ": it normalises over whole micro-batches, of which parallel::context gives each rank "
                               "other positions; take nn::layer_norm, or leave that axis out"));
+    }
+    if (what_.synchronised && !replica_group<Env>::of(at.groups).meets()) {
+      throw config_error(
+          text("trireme::nn::batch_norm ", at.name,
+               ": .synchronised normalises over all data ranks, but the model does not say so; give it a "
+               "static constexpr bool synchronises = true"));
     }
     width_ = at.width;
     channels_ = at.image.size() == at.width ? at.image.channels : at.width;
@@ -136,6 +178,23 @@ class batch_norm_node final : public node<Env> {
   [[nodiscard]] std::int64_t count(pass<Env> const& pass, view rows) const {
     if (!pass.group.cuts_rows()) return rows.extent(0);
     return rows_of(pass) * (width_ / channels_);
+  }
+  [[nodiscard]] bool joins(pass<Env> const& pass) const {
+    return what_.synchronised && pass.training() && replica_group<Env>::of(pass).size() > 1;
+  }
+  // Sums over the replicas, and n of all of them, which travels along in two numbers that are exact as floats.
+  [[nodiscard]] std::int64_t join(pass<Env>& pass, sums values, std::int64_t n) const {
+    constexpr std::int64_t high = 4096;
+    std::array<number, 2> counts{static_cast<number>(n / high), static_cast<number>(n % high)};
+    auto const mark = pass.scratch.mark();
+    auto const all = pass.scratch.template take<number>({channels_ + 2});
+    kernels::copy(all.flat(0, channels_), values);
+    kernels::upload(all.flat(channels_, 2), std::span<number const>(counts));
+    replica_group<Env>::of(pass).sum(all);
+    kernels::copy(values, all.flat(0, channels_));
+    kernels::download(std::span<number>(counts), all.flat(channels_, 2));
+    pass.scratch.rewind(mark);
+    return static_cast<std::int64_t>(counts[0]) * high + static_cast<std::int64_t>(counts[1]);
   }
   static void sum(pass<Env>& pass, sums values) {
     if (pass.group.cuts_rows()) pass.group.sum(values);

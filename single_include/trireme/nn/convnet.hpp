@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/convnet.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 6a5b21617fa263b5bd6b15cba57a9e7e2961d98634080d37254a88bdf5f22c5c
+// SHA-256 of the sources: 78ef442fb13e66fa484a40be71848e7f2132a1b10b23fb41c46197b0efd2b13a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,24 +26,32 @@ namespace trireme::nn {
 /// Errors   config_error from validate() (called when a trainer is made) if a size is not positive, or images are not
 ///          square.
 /// @models  staged_model: one unit for the first convolution, one a block, one for the mean over pixels and the loss.
-struct convnet {
+/// @tparam  Synchronised  whether its norms are over the micro-batches of all data ranks; see nn::batch_norm.
+template <bool Synchronised>
+struct convnet_of {
   using policy_category = slot::model;
   static constexpr bool made_of_layers = true;
+  static constexpr bool synchronises = Synchronised;
 
   nn::image images{28, 28, 1};
   std::int64_t classes = 10;
   std::int64_t blocks = 3;     ///< of each stage
   std::int64_t channels = 16;  ///< of the first stage
   batch_norm norm{};
-  friend bool operator==(convnet const&, convnet const&) = default;
+  friend bool operator==(convnet_of const&, convnet_of const&) = default;
 
  private:
   [[nodiscard]] static conv2d conv(std::int64_t outputs, std::int64_t kernel, std::int64_t stride) {
     return {.outputs = outputs, .kernel = kernel, .stride = stride, .padding = kernel / 2, .bias = false};
   }
   [[nodiscard]] auto two_convolutions(std::int64_t outputs, std::int64_t stride) const {
-    return chain(named("conv1", conv(outputs, 3, stride)), named("bn1", norm), relu(),
-                 named("conv2", conv(outputs, 3, 1)), named("bn2", norm));
+    return chain(named("conv1", conv(outputs, 3, stride)), named("bn1", normal()), relu(),
+                 named("conv2", conv(outputs, 3, 1)), named("bn2", normal()));
+  }
+  [[nodiscard]] batch_norm normal() const {
+    auto out = norm;
+    out.synchronised = Synchronised;
+    return out;
   }
 
  public:
@@ -56,7 +64,7 @@ struct convnet {
   template <class = void>
   [[nodiscard]] auto halving_block(nn::image const& in) const {
     auto const outputs = 2 * in.channels;
-    auto const shortcut = named("downsample", chain(named("0", conv(outputs, 1, 2)), named("1", norm)));
+    auto const shortcut = named("downsample", chain(named("0", conv(outputs, 1, 2)), named("1", normal())));
     return chain(in, sum(two_convolutions(outputs, 2), shortcut), relu());
   }
   template <class Emit>
@@ -64,7 +72,7 @@ struct convnet {
     nn::image at{images.height, images.width, channels};
     emit(nn::block{
         "", 0, 0,
-        chain(features{images.size()}, images, named("conv1", conv(channels, 3, 1)), named("bn1", norm), relu())});
+        chain(features{images.size()}, images, named("conv1", conv(channels, 3, 1)), named("bn1", normal()), relu())});
     for (std::int64_t i = 0; i < 3 * blocks; ++i) {
       auto const name = text("layer", i / blocks + 1, ".", i % blocks);
       if (i == 0 || i % blocks != 0) {
@@ -92,10 +100,14 @@ struct convnet {
   }
 };
 
-[[nodiscard]] inline std::string to_string(convnet const& m) {
-  return text("nn::convnet{.images = {", m.images.height, ", ", m.images.width, ", ", m.images.channels,
-              "}, .classes = ", m.classes, ", .blocks = ", m.blocks, ", .channels = ", m.channels, ", .norm = {",
-              m.norm.epsilon, ", ", m.norm.momentum, "}}");
+using convnet = convnet_of<false>;
+using synchronised_convnet = convnet_of<true>;
+
+template <bool Synchronised>
+[[nodiscard]] std::string to_string(convnet_of<Synchronised> const& m) {
+  return text("nn::", Synchronised ? "synchronised_" : "", "convnet{.images = {", m.images.height, ", ", m.images.width,
+              ", ", m.images.channels, "}, .classes = ", m.classes, ", .blocks = ", m.blocks,
+              ", .channels = ", m.channels, ", .norm = {", m.norm.epsilon, ", ", m.norm.momentum, "}}");
 }
 
 }  // namespace trireme::nn

@@ -1,10 +1,11 @@
 // Trireme 0.1.0: trireme/nn/deepseek.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 427d2fcdafa0a86ac1d8ef31cfbbb343888cd41d2978ccc7ee4ae6a3674753ce
+// SHA-256 of the sources: ba54664ca9fc09328935742c815ba230900d50ca9aa43216967d5bab9ef9d1e1
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
 #include "trireme/nn/latent_attention.hpp"
+#include "trireme/nn/multi_token.hpp"
 #include "trireme/nn/sum.hpp"
 
 // ---- trireme/nn/deepseek.hpp
@@ -22,11 +23,23 @@ namespace trireme::nn {
 /// Shapes   inputs and targets (B, T) int32. Parameters have Hugging Face's names but for those of experts
 ///          (nn/experts.hpp), which lie in one tensor each; products' weights are (inputs, outputs).
 /// Ranks    every axis; `parallel::expert` deals the experts out.
-/// Method   [DeepSeek-AI, "DeepSeek-V3", 2024], without multi-token prediction, the balance loss of samples, and
-///          angles of longer samples (YaRN).
+///
+/// With `ahead` n it also learns to predict words further on (multi-token prediction): module k = 1..n makes of the
+/// rows h of the one before it (of the model itself, for k = 1) and the words k positions further on
+///     h' = norm(block(eh_proj [enorm(embedding(words)), hnorm(h)])),
+/// from which the model's head predicts the target k rows further on. Embedding and head are the model's own. Their
+/// losses, sums over the rows that have such a target, are added to that of a step, divided by as many rows as it is
+/// and times ahead_weight / n. Modules work in training only: the loss of evaluate() is the model's own, and so are
+/// outputs.
+///
+/// Method   [DeepSeek-AI, "DeepSeek-V3", 2024], without the balance loss of samples and YaRN's angles. What a module
+///          takes is behind the norm of the one before it, as programs that draft words with DeepSeek's weights have
+///          it.
 /// Errors   config_error from validate() (called when a trainer is made) if a size is not positive, there are more
-///          dense blocks than blocks, or a token chooses more experts than its groups have.
-/// @models  staged_model: one unit for the embedding, one a block, one for norm, head and loss.
+///          dense blocks than blocks, or a token chooses more experts than its groups have; with `ahead` where
+///          parallel::context cuts samples, whose further words lie elsewhere.
+/// @models  staged_model: one unit for the embedding, one a block, one for norm, head and loss. With modules it ends in
+///          one for the norm, and then one a head and one a module in turn.
 struct deepseek {
   using policy_category = slot::model;
   static constexpr bool cuts_context = true;
@@ -55,6 +68,8 @@ struct deepseek {
   double rotary = 10000;             ///< base of the angles
   double epsilon = 1e-6;             ///< of the norms; those within attention have 1e-6
   bool checkpointed = false;         ///< blocks save their input only; the backward pass runs their forward again
+  std::int64_t ahead = 0;            ///< modules that predict words further on, in training
+  double ahead_weight = 0.3;         ///< of their losses together
   friend bool operator==(deepseek const&, deepseek const&) = default;
 
   /// down(silu(gate(x)) * up(x)).
@@ -66,13 +81,7 @@ struct deepseek {
   /// A block with an mlp, or with experts.
   template <class Mlp>
   [[nodiscard]] auto layer(Mlp what) const {
-    latent_attention const attention{.heads = heads,
-                                     .query_rank = query_rank,
-                                     .rank = rank,
-                                     .plain = plain,
-                                     .rotary_width = rotary_width,
-                                     .values = values,
-                                     .rotary = rotary};
+    latent_attention const attention{heads, query_rank, rank, plain, rotary_width, values, rotary};
     return chain(
         residual(named("input_layernorm", rms_norm{epsilon}),
                  named("self_attn", chain(attention, named("o_proj", linear{.outputs = channels, .bias = false})))),
@@ -89,20 +98,36 @@ struct deepseek {
                            .speed = speed},
                named("shared_experts", mlp(shared * expert_hidden)));
   }
+  /// The head and its loss: of the model itself, or of a module.
+  template <class = void>
+  [[nodiscard]] auto head(std::int64_t module) const {
+    return chain(unembedding{vocabulary, "lm_head.weight"},
+                 loss::cross_entropy_ahead{module, module == 0 ? 1 : ahead_weight / static_cast<double>(ahead)});
+  }
+  template <class = void>
+  [[nodiscard]] auto module(std::int64_t k) const {
+    embedding_ahead const words{vocabulary, channels, k, "model.embed_tokens.weight"};
+    return in_training(beside(named("enorm", chain(words, rms_norm{epsilon})), named("hnorm", rms_norm{epsilon})),
+                       named("eh_proj", linear{.outputs = channels, .bias = false}), layer(mixture()),
+                       named("shared_head.norm", rms_norm{epsilon}));
+  }
   template <class Emit>
   void units(Emit&& emit) const {
     emit(nn::block{"model.embed_tokens", channels, 0, embedding{vocabulary, channels}});
-    for (std::int64_t i = 0; i < layers; ++i) {
-      auto const name = text("model.layers.", i);
+    auto const block = [&](std::int64_t i, auto const& what) {
       auto const site = static_cast<std::uint32_t>(1 + i);
-      if (i < dense)
-        detail::emit_block(emit, nn::block{name, channels, site, layer(mlp<Emit>(hidden))}, checkpointed);
-      else
-        detail::emit_block(emit, nn::block{name, channels, site, layer(mixture<Emit>())}, checkpointed);
+      detail::emit_block(emit, nn::block{text("model.layers.", i), channels, site, what}, checkpointed);
+    };
+    for (std::int64_t i = 0; i < dense; ++i) block(i, layer(mlp<Emit>(hidden)));
+    for (std::int64_t i = dense; i < layers; ++i) block(i, layer(mixture<Emit>()));
+    auto const norm = named("model.norm", rms_norm{epsilon});
+    if (ahead == 0) return emit(nn::block{"", channels, 0, chain(norm, head<Emit>(0))});
+    emit(nn::block{"", channels, 0, norm});
+    for (std::int64_t k = 1; k <= ahead; ++k) {
+      emit(nn::block{"", channels, 0, aside(head<Emit>(k - 1))});
+      block(layers + k - 1, module<Emit>(k));
     }
-    emit(nn::block{"", channels, 0,
-                   chain(named("model.norm", rms_norm{epsilon}), named("lm_head", unembedding{vocabulary}),
-                         loss::cross_entropy{})});
+    emit(nn::block{"", channels, 0, head<Emit>(ahead)});
   }
 
   void validate() const {
@@ -131,13 +156,18 @@ struct deepseek {
       throw config_error(text("trireme::nn::deepseek: ", top_k, " of ", experts, " experts, of ", chosen_groups, " of ",
                               groups, " groups; groups are of equal sizes and have enough experts"));
     }
+    if (ahead < 0 || !(ahead_weight >= 0)) {
+      throw config_error(text("trireme::nn::deepseek: ", ahead, " modules that predict words ahead, of weight ",
+                              ahead_weight, "; neither is negative"));
+    }
     if (!(rotary > 0) || !(epsilon > 0) || !(scale > 0) || !(speed >= 0)) {
       throw config_error(text("trireme::nn::deepseek: rotary ", rotary, ", epsilon ", epsilon, ", scale ", scale,
                               ", speed ", speed, "; all but speed are above 0, and it is not below"));
     }
   }
 
-  /// Hugging Face's files of DeepseekV3ForCausalLM.
+  /// Hugging Face's files of DeepseekV3ForCausalLM; modules that predict words ahead are blocks behind the last one
+  /// there, whose copies of embedding and head are not needed, and not written.
   [[nodiscard]] file_layout in_files() const {
     file_layout out{"model.", {"*.rotary_emb.inv_freq"}};
     auto const c = channels;
@@ -147,9 +177,17 @@ struct deepseek {
       out.add_transposed(name + "down_proj.weight", width, c);
     };
     out.add("model.embed_tokens.weight", {vocabulary, c});
-    for (std::int64_t i = 0; i < layers; ++i) {
+    for (std::int64_t i = 0; i < layers + ahead; ++i) {
       auto const name = text("model.layers.", i, "."), attention = name + "self_attn.", mlp = name + "mlp.";
       auto const queries = heads * (plain + rotary_width);
+      if (i >= layers) {
+        out.add(name + "enorm.weight", {c});
+        out.add(name + "hnorm.weight", {c});
+        out.add_transposed(name + "eh_proj.weight", 2 * c, c);
+        out.add(name + "shared_head.norm.weight", {c});
+        for (auto const* const copy : {"embed_tokens.weight", "shared_head.head.weight"})
+          out.ignored.push_back(name + copy);
+      }
       out.add(name + "input_layernorm.weight", {c});
       if (query_rank == 0) {
         out.add_transposed(attention + "q_proj.weight", c, queries);
@@ -176,6 +214,7 @@ struct deepseek {
     }
     out.add("model.norm.weight", {c});
     out.add("lm_head.weight", {vocabulary, c});
+    out.ignored.push_back(text("model.layers.", layers + ahead, ".*"));  // a module that this model does not have
     return out;
   }
 
@@ -192,11 +231,16 @@ struct deepseek {
       auto const products = attention + mlp;
       return 3 * products + 7 * attended + (checkpointed ? products + 2 * attended : 0);
     };
-    std::vector<double> costs(static_cast<std::size_t>(layers + 2),
-                              costs_of(6 * c * real(expert_hidden) * real(top_k + shared) + 2 * c * real(experts)));
-    for (std::int64_t i = 0; i < dense; ++i) costs[static_cast<std::size_t>(1 + i)] = costs_of(6 * c * real(hidden));
-    costs.front() = 0;
-    costs.back() = 6 * c * real(vocabulary);
+    auto const mixed = costs_of(6 * c * real(expert_hidden) * real(top_k + shared) + 2 * c * real(experts));
+    auto const head_costs = 6 * c * real(vocabulary);
+    std::vector<double> costs{0};
+    for (std::int64_t i = 0; i < layers; ++i) costs.push_back(i < dense ? costs_of(6 * c * real(hidden)) : mixed);
+    if (ahead > 0) costs.push_back(0);
+    for (std::int64_t k = 0; k < ahead; ++k) {
+      costs.push_back(head_costs);
+      costs.push_back(mixed + (checkpointed ? 4 : 3) * 4 * c * c);
+    }
+    costs.push_back(head_costs);
     return costs;
   }
 };
@@ -209,7 +253,8 @@ struct deepseek {
               ", .experts = ", m.experts, ", .top_k = ", m.top_k, ", .shared = ", m.shared,
               ", .expert_hidden = ", m.expert_hidden, ", .groups = ", m.groups, ", .chosen_groups = ", m.chosen_groups,
               ", .scale = ", m.scale, ", .speed = ", m.speed, ", .rotary = ", m.rotary, ", .epsilon = ", m.epsilon,
-              m.checkpointed ? ", .checkpointed = true" : "", "}");
+              m.checkpointed ? ", .checkpointed = true" : "",
+              m.ahead == 0 ? std::string() : text(", .ahead = ", m.ahead, ", .ahead_weight = ", m.ahead_weight), "}");
 }
 
 }  // namespace trireme::nn

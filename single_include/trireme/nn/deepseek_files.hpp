@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/deepseek_files.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 6c47a7a163891e7008bf97baff12799a723c8a9f5d002883c99408a955f2628c
+// SHA-256 of the sources: f337f3ae03041fafed7a7e4e9d75ed789cdf73fb178083b84564fe985f787fb3
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,7 +10,8 @@
 // ---- trireme/nn/deepseek_files.hpp
 namespace trireme::nn {
 
-/// Sets a description to what a config.json of a DeepseekV3ForCausalLM says; `speed` is not in it, and stays.
+/// Sets a description to what a config.json of a DeepseekV3ForCausalLM says; `speed`, `ahead` and `ahead_weight` stay
+/// as they are. ("num_nextn_predict_layers" is 1 in what transformers writes, which has no such module.)
 ///
 /// Errors   format_error that points at the member, for what the model cannot be (scaled rotary positions, another rule
 ///          of choosing experts, ...), for sizes that are missing, and for those above 2^24.
@@ -103,7 +104,7 @@ TRIREME_BODY formats::json::value config_of(deepseek const& model) {
        {"moe_layer_freq", 1},
        {"scoring_func", "sigmoid"},
        {"topk_method", "noaux_tc"},
-       {"num_nextn_predict_layers", 0},
+       {"num_nextn_predict_layers", model.ahead},
        {"hidden_act", "silu"},
        {"attention_bias", false},
        {"rms_norm_eps", model.epsilon},

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/lora.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: eb52588870ac90f9439f5f85a342cf1e556f63f2d8e311a6a98e21d1d5a288cc
+// SHA-256 of the sources: be2a753a756f42ca8738ad6fc0ca746acebc5d510f36355b83cb33555f875df1
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -49,8 +49,8 @@ struct emits_changed {
     if constexpr (unit_of_layers<Unit>) emit(changed_unit<Unit>{unit, changes});
   }
   template <class Unit>
-  void operator()(checkpointed<Unit> const& it) const {
-    emit(checkpointed<changed_unit<Unit>>{{it.unit, changes}});
+  void operator()(checkpointed_unit<Unit> const& it) const {
+    emit(checkpointed_unit<changed_unit<Unit>>{{it.unit, changes}});
   }
 };
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/patches.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: af724ff56f2976ce2eeba12844232ea47965f478337c83799eea71c8cf3313ba
+// SHA-256 of the sources: 6597c09f807d524764abb62cf284a066066610ae91ab3f4179ea8ae872852741
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,6 +21,7 @@ namespace trireme::nn {
 /// Errors   config_error for images that are not cut into whole squares, and for samples of another size.
 struct patches {
   static constexpr layer_says says{.does = flow::source};
+  static constexpr bool reads_numbers = true;  // which have gradients
   nn::image images{};
   std::int64_t side = 0;
   bool first = false;  ///< with the row of zeros
@@ -75,17 +76,29 @@ class patches_node final : public node<Env> {
     auto const y = to.template take<value>({count * rows, what_.width()});
     auto const mark = pass.scratch.mark();
     auto const image = pass.scratch.template take<value>({1, what_.images.size()});
-    ops::window const window{what_.images.height, what_.images.width, what_.images.channels, what_.side, what_.side, 0};
     for (std::int64_t b = 0; b < count; ++b) {
       kernels::copy(image.flat(), inputs.flat().flat(b * image.size(), image.size()));
       if (what_.first) kernels::fill(y.rows(b * rows, 1), 0.0);
-      ops::images_on<space>::patches(y.rows((b + 1) * rows - what_.count(), what_.count()), image, window);
+      ops::images_on<space>::patches(y.rows((b + 1) * rows - what_.count(), what_.count()), image, window());
     }
     pass.scratch.rewind(mark);
     return {y, true};
   }
+  view input_gradient(pass<Env>& pass, view dy) override {
+    auto const count = pass.batch.count(), rows = what_.rows_of_sample();
+    auto const dx = pass.take({count, what_.images.size()});
+    kernels::fill(dx, 0.0);
+    for (std::int64_t b = 0; b < count; ++b) {
+      ops::images_on<space>::patches_backward(dx.rows(b, 1), dy.rows((b + 1) * rows - what_.count(), what_.count()),
+                                              window());
+    }
+    return dx;
+  }
 
  private:
+  [[nodiscard]] ops::window window() const {
+    return {what_.images.height, what_.images.width, what_.images.channels, what_.side, what_.side, 0};
+  }
   void do_place(placing<Env>& at, layer_step const&) override {
     name_ = at.name;
     at.width = what_.width();

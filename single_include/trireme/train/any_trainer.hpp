@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/any_trainer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9c038538810b999eb52ccb63ffe587b54151d72b4e8cb2c3c1657944015edaf4
+// SHA-256 of the sources: 866051b2acad3f9fa56229e24081d0dd6f46c4ec7f1003cbb872e148deb1fdb9
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -119,7 +119,7 @@ class typed_trainer final : public any_trainer {
 template <class... Policies>
 [[nodiscard]] std::unique_ptr<any_trainer> make_any_trainer(Policies&&... policies) {
   using trainer = decltype(make_trainer(std::forward<Policies>(policies)...));
-  return std::make_unique<detail::typed_trainer<trainer>>(std::forward<Policies>(policies)...);
+  return std::unique_ptr<any_trainer>(new detail::typed_trainer<trainer>(std::forward<Policies>(policies)...));
 }
 
 }  // namespace trireme

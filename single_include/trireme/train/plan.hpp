@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/plan.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5ccdc25d5c66cb1353a0d982ae21c690d8847bb9b505ff042b7c2e9ebb46b6d2
+// SHA-256 of the sources: abfb2676a4aad187dcd533e0a7b0140201c06a84484dd5a2e6828a0f8c020617
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -68,7 +68,7 @@ class paper_world : public comm::collectives<paper_world<Like>> {
     ++row.calls;
     row.messages += it.messages;
     row.bytes += it.bytes;
-    counts_->latencies += static_cast<std::uint64_t>(comm::detail::latencies_of(it, size()));
+    counts_->latencies += static_cast<std::uint64_t>(comm::latencies_of(it, size()));
     if (size() > 1 && it.elements != nullptr && it.elements->touchable) answer(it);
   }
   [[nodiscard]] request start(comm::command const& it) const {
@@ -149,7 +149,7 @@ class paper_units {
   paper_units(Model const& model, rank_groups<Env> const& groups)
       : groups_(groups), rows_of_sample_(rows_of_sample(model)) {
     auto const add = [&]<class Description>(Description const& description) {
-      units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, groups));
+      units_.push_back(std::unique_ptr<unit<Env>>(new boxed_unit<Env, Description>(description, groups)));
       for (auto* const each : units_.back()->parameters()) {
         each->value = {reinterpret_cast<typename Env::param*>(phantom::alignment), each->info.extents};
       }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 55dc5d327b2cac8ebb729c2adc0e83b394be3dc93df330ce674c2bbe3ba93ea1
+// SHA-256 of the sources: 14f4b2920ec889aa40e18974b40510485b0011ed5c682475e9bfba031f43a409
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -31,6 +31,7 @@ void expect_same_model(Model model, std::string const& directory, bool other_hea
     if constexpr (requires { model.dropout; }) model.dropout = described.dropout;
     if constexpr (requires { model.balance; }) model.balance = described.balance;
     if constexpr (requires { model.speed; }) model.speed = described.speed;
+    if constexpr (requires { model.ahead; }) model.ahead = described.ahead;
     if constexpr (requires { model.rotary; }) model.context = described.context;  // there is no table of positions
     if constexpr (requires { model.separator; }) model.separator = described.separator;  // the tokenizer's
     if constexpr (requires { model.classes; }) {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/sweep.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 714fb7c109dade65a2ee112a13c25523ac9852fcab21c6cfaa45caca5c6442f3
+// SHA-256 of the sources: bf63e83a76e10e399ccbf31f817047e9f8aba6a0d7522becfcaae8949c18e190
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <span>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -98,7 +97,7 @@ namespace trireme {
 /// @example strategies{parallel::data{}, parallel::mesh{parallel::zero<1>{}, parallel::tensor{.ways = 2}}}
 template <parallel::parallel_policy... Strategies>
 struct strategies {
-  std::tuple<Strategies...> all;
+  pack<Strategies...> all;
   constexpr strategies() = default;
   constexpr explicit strategies(Strategies... each) requires(sizeof...(Strategies) > 0) : all(std::move(each)...) {}
 };
@@ -245,9 +244,7 @@ template <class List, class Model, class Data, class World, class... Policies>
     options.latency = link.latency;
   }
   std::vector<sweep_row> rows;
-  std::apply(
-      [&](auto const&... each) { (rows.push_back(sweep_one(each, model, data, world, options, policies...)), ...); },
-      list.all);
+  list.all.each([&](auto const& each) { rows.push_back(sweep_one(each, model, data, world, options, policies...)); });
   return rows;
 }
 
