@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/tokenizer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: aa0b8e382bbdfe039dcd3d087ef9a5e83b2d8218c89ba85539616a8a33013867
+// SHA-256 of the sources: 05de2f9f7d50807cd5bc41980bf8b850c5f7b76c934ca5af11c7790345fc22cd
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,12 +9,15 @@
 // ---- trireme/formats/tokenizer.hpp
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -1087,8 +1090,6 @@ class added_tokens {
 #define TRIREME_FORMATS_DETAIL_TOKENIZER_STEPS_INCLUDED
 
 // ---- trireme/formats/detail/tokenizer_steps.hpp
-#include <charconv>
-
 // What happens to a text before it is cut into words, and to tokens that become a text again.
 namespace trireme::formats::detail {
 
@@ -1616,6 +1617,34 @@ class tokenizer_reader {
     read_vocabulary(model.at("vocab"));
     kind == "BPE" ? read_byte_pairs(model) : read_word_pieces(model);
   }
+  // The package divides or multiplies a number's digits by a power of ten, which rounds once more where there are many:
+  // where two ways to cut a word have nearly the same sum of scores, that last bit decides.
+  static double as_the_package_reads(double score) {
+    char digits[32];
+    auto const [end, problem] =
+        std::to_chars(digits, digits + sizeof digits, std::abs(score), std::chars_format::scientific);
+    char const* const mark = std::find(digits, end, 'e');
+    if (problem != std::errc{} || mark == end) return score;  // not a finite number
+    std::string whole(static_cast<char const*>(digits), mark);
+    int exponent = 0;
+    std::from_chars(mark + (mark[1] == '+' ? 2 : 1), end, exponent);
+    if (auto const point = whole.find('.'); point != whole.npos) {
+      exponent -= static_cast<int>(whole.size() - point - 1);
+      whole.erase(point, 1);
+    }
+    std::uint64_t number = 0;
+    std::from_chars(whole.data(), whole.data() + whole.size(), number);
+    auto const power = [](int of) {
+      double out = 0;
+      auto const name = text("1e", of);
+      std::from_chars(name.data(), name.data() + name.size(), out);
+      return out;
+    };
+    auto read = static_cast<double>(number);
+    for (; exponent < -308; exponent += 308) read /= power(308);
+    read = exponent < 0 ? read / power(-exponent) : read * power(exponent);
+    return std::copysign(read, score);
+  }
   void read_unigram(json::value const& model) {
     unigram pieces;
     std::int32_t id = 0;
@@ -1624,7 +1653,7 @@ class tokenizer_reader {
       if (both.size() != 2) entry.fail("expected a token and its score");
       auto const& token = both[0].as_string();
       if (!out_.tokens_.add(token, id++)) entry.fail(text("the token \"", token, "\" is there twice"));
-      pieces.add(token, both[1].as_double());
+      pieces.add(token, as_the_package_reads(both[1].as_double()));
     }
     pieces.byte_fallback = flag(model, "byte_fallback");
     for (auto const* const key : {"alpha", "nbest_size"}) {
