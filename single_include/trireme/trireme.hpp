@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 0c8f801632750e4eba999b1280b9ac233444ea09b23fda7383d7318d2dccbe9c
+// SHA-256 of the sources: b1db776f395b60e0c4e66df1050b23682097896e526d1a43e6b3a44d8e288596
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -34367,9 +34367,10 @@ class plain_engine {
     tell_numbers();
     return model_->predict(batch);
   }
-  [[nodiscard]] tensor<float> input_gradient(samples const& batch) requires has_model_input_gradient<Model> {
+  [[nodiscard]] tensor<float> input_gradient(samples const& batch) {
     tell_numbers();
-    return model_->input_gradient(batch);
+    if constexpr (has_model_input_gradient<Model>) return model_->input_gradient(batch);
+    return {};  // the trainer has refused it
   }
   /// Calls f(name, values) for each buffer.
   template <class F>

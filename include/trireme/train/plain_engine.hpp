@@ -107,9 +107,10 @@ class plain_engine {
     tell_numbers();
     return model_->predict(batch);
   }
-  [[nodiscard]] tensor<float> input_gradient(samples const& batch) requires has_model_input_gradient<Model> {
+  [[nodiscard]] tensor<float> input_gradient(samples const& batch) {
     tell_numbers();
-    return model_->input_gradient(batch);
+    if constexpr (has_model_input_gradient<Model>) return model_->input_gradient(batch);
+    return {};  // the trainer has refused it
   }
   /// Calls f(name, values) for each buffer.
   template <class F>
