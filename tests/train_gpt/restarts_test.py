@@ -1,4 +1,4 @@
-# test-timeout: 600
+# test-timeout: 900
 """A run that is broken off goes on by itself: --resume=auto begins or goes on, scripts/supervise starts again, and the
 state at the end is that of a run that was left alone. What was wrong from the start is not tried again."""
 
@@ -40,7 +40,7 @@ def wait_for_step(name, step, process):
     wait_for(lambda: heartbeat(name)["step"] >= step and heartbeat(name)["phase"] == "training", process)
 
 
-def ended(process, code=0, timeout=120):
+def ended(process, code=0, timeout=300):
     out, err = process.communicate(timeout=timeout)
     expect(process.returncode == code, "exit code %d, not %d: %s" % (process.returncode, code, err.decode()))
     return err.decode()
