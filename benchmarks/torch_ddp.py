@@ -5,8 +5,8 @@ Two comparisons, for a perceptron of 654,000 parameters and a small CNN with bat
   hooks  on one rank: data_parallel (gradients copied, or in buckets) beside the bare loop of LibTorch
   ddp    on two ranks: data_parallel (threads) beside PyTorch's DistributedDataParallel (Gloo, processes)
 One thread a rank. All programs of a comparison are started at once, and make --steps steps a turn; who does not have
-the turn sleeps. The second says something only where both have one LibTorch ("same_libtorch": true): build/benchmark
-is to be configured with -DTRIREME_TORCH_ROOT of the interpreter's torch package. Prints one JSON object for each
+the turn sleeps. The second says something only where both have one LibTorch ("same_libtorch": true): in the environment
+TRIREME_TORCH_ROOT is the folder of the interpreter's package torch. Prints one JSON object for each
 program, then those of the rounds' ratios (ours / other: median, lowest, highest), of the median step of a turn and of
 its best step, which nothing else on the machine has interrupted. Options: --rounds N (30),
 --steps N (20), --warmup N (20), --only hooks|ddp, --model mlp|cnn.

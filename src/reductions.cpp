@@ -38,8 +38,8 @@ TRIREME_INTEGER(std::uint32_t)
 TRIREME_INTEGER(std::int8_t)
 TRIREME_INTEGER(std::uint8_t)
 
-template double block_of_squares(float const*, std::int64_t);
-template double block_of_squares(double const*, std::int64_t);
+template void squares_of_blocks(float const*, std::int64_t, std::int64_t, double*);
+template void squares_of_blocks(double const*, std::int64_t, std::int64_t, double*);
 template bool all_finite(std::uint16_t const*, std::int64_t, std::uint16_t);
 template bool all_finite(std::uint32_t const*, std::int64_t, std::uint32_t);
 template bool all_finite(std::uint64_t const*, std::int64_t, std::uint64_t);

@@ -279,8 +279,7 @@ class cross_entropy_ahead_node final : public cross_entropy_node<Env> {
     if (context_group<Env>::of(pass).size() > 1) {
       throw config_error(
           "trireme::nn::loss::cross_entropy_ahead: parallel::context cuts samples, and targets ahead may lie on "
-          "another "
-          "rank; leave one of them out");
+          "another rank; leave one of them out");
     }
     auto const all = pass.batch.targets.template as<std::int32_t>();
     return further_on(pass, all.flat(), what_.by, {first, n}, loss::cross_entropy{}.ignored);

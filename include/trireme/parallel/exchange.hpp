@@ -90,6 +90,15 @@ class basic_exchange {
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
   static constexpr bool shards_parameters = Strategy::parameters == distribution::shard;
   static constexpr bool keeps_master = outputs::keeps_master;
+  // A memory space of one's own need not be able to.
+  static constexpr bool scales = requires(tensor_view<gradient_element, space> gradient) {
+    kernels::scale(gradient, 1.0);
+  };
+  // Whether what lies in a bucket when a step begins may count. The padding has to be zero then: it is not where a
+  // slice is unspecified after a step, or a compressor has coded it.
+  static constexpr bool keeps_buckets = !sharded && lossless_identity<Compressor> && scales;
+  /// Whether gradients of the caller may lie in their buckets: see gradient_memory().
+  static constexpr bool has_gradient_memory = keeps_buckets && std::is_same_v<param_element, gradient_element>;
   /// Ranks of one address space sum gradients by reading each other's.
   static constexpr bool can_be_direct =
       outputs::can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
@@ -207,7 +216,7 @@ class basic_exchange {
     auto const& [micro_batches, places, first, runs, scale, all_reported] = step;
     protocol_.may_begin();
     all_reported_ = all_reported;
-    in_place_ = same_elements && all_reported && world_.size() == 1 && !foreign_.empty() && !shows_buckets_;
+    in_place_ = has_gradient_memory && all_reported && world_.size() == 1 && !foreign_.empty() && !shows_buckets_;
     if constexpr (shards_parameters) values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
     rounds_left_ = own;
@@ -237,7 +246,7 @@ class basic_exchange {
   /// long as the exchange lives; from ready() to the end of finish() it is the exchange's. Empty where an exchange
   /// gives this rank less than the whole sum, compresses, or has other elements.
   [[nodiscard]] tensor_view<param_element, space> gradient_memory(int use) {
-    if constexpr (same_elements) {
+    if constexpr (has_gradient_memory) {
       shows_buckets_ = true;
       return gradients_.open_use(use);
     } else {
@@ -631,16 +640,6 @@ class basic_exchange {
       "trireme::exchange: this compressor is given each gradient once a step, but from stage 2 on parallel::zero "
       "sends every micro-batch; use parallel::zero<1>");
 
-  // A memory space of one's own need not be able to.
-  static constexpr bool scales = requires(tensor_view<gradient_element, space> gradient) {
-    kernels::scale(gradient, 1.0);
-  };
-  // Whether what lies in a bucket when a step begins may count. The padding has to be zero then: it is not where a
-  // slice is unspecified after a step, or a compressor has coded it.
-  static constexpr bool keeps_buckets = !sharded && lossless_identity<Compressor> && scales;
-  // Whether the caller's gradients may stand for those of a bucket.
-  static constexpr bool same_elements = keeps_buckets && std::is_same_v<param_element, gradient_element>;
-
   static std::span<int const> no_units() { return {}; }
   // Where every rank updates everything, all tensors are whole there however slices cut them.
   static layout_wishes of_strategy(layout_wishes wishes) {
@@ -711,7 +710,7 @@ class basic_exchange {
     auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
     auto const ours = gradients_.open_use(use);
     auto const read = tensor_view<param_element const, space>(theirs);
-    if constexpr (same_elements) {
+    if constexpr (has_gradient_memory) {
       if (in_place_) {
         if (weight_ != 1) kernels::scale(theirs, weight_);
         return;
@@ -750,7 +749,7 @@ class basic_exchange {
   }
   // After finish(): the sum of the gradients of a piece.
   [[nodiscard]] tensor_view<gradient_element, space> reduced(int bucket, parallel::layout::piece const& piece) const {
-    if constexpr (same_elements) {
+    if constexpr (has_gradient_memory) {
       if (in_place_) return foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
     }
     return gradients_.reduced(bucket, piece.in_bucket, piece.count);

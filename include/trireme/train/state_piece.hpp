@@ -80,7 +80,7 @@ class state_piece {
   [[nodiscard]] std::span<std::byte const> content(std::vector<std::byte>& scratch) const {
     if (in_host_) return {static_cast<std::byte const*>(address_), bytes()};
     scratch.resize(bytes());
-    kernels_->download(scratch.data(), address_, bytes());
+    download(scratch);
     return scratch;
   }
   void download(std::span<std::byte> to) const {

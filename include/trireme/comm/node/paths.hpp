@@ -18,8 +18,9 @@ struct node_terms {
   void combine(node_operation const& op, std::int64_t count) const {
     if (count == 0 || output_count == 0) return;
     auto const size = static_cast<std::size_t>(op.where->size());
-    op.it.elements->combine({outputs, output_count}, {terms, size}, count,
-                            op.it.divisor != 0 ? op.it.divisor : op.where->size());
+    auto const divisor = op.it.divisor != 0 ? op.it.divisor : op.where->size();
+    if (size == 1 && divisor == 1 && output_count == 1 && outputs[0] == terms[0]) return;  // one rank, in place
+    op.it.elements->combine({outputs, output_count}, {terms, size}, count, divisor);
   }
 };
 

@@ -28,7 +28,7 @@ namespace detail {
 template <class Op, class T>
 void reduce_elements(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor);
 template <class G>
-double block_of_squares(G const* x, std::int64_t n);
+void squares_of_blocks(G const* x, std::int64_t n, std::int64_t block, double* sums);
 template <class Bits>
 bool all_finite(Bits const* x, std::int64_t n, Bits exponent);
 template <class Bits>
@@ -78,9 +78,13 @@ struct host_reductions {
   template <class G>
   static void sum_of_squares(view<G> x, exact_sum& total) {
     constexpr std::int64_t block = 1024;
-    for (std::int64_t at = 0; at < x.size(); at += block) {
+    constexpr std::int64_t several = 16;
+    double sums[several];
+    for (std::int64_t at = 0; at < x.size(); at += several * block) {
       std::remove_const_t<G> const* const part = raw(x) + at;
-      total.add(detail::block_of_squares(part, std::min(block, x.size() - at)));
+      auto const count = std::min(several * block, x.size() - at);
+      detail::squares_of_blocks(part, count, block, sums);
+      for (std::int64_t b = 0; b * block < count; ++b) total.add(sums[b]);
     }
   }
 

@@ -71,8 +71,8 @@ void reduce_elements(std::span<void* const> outputs, std::span<void const* const
   }
 }
 template <class G>
-double block_of_squares(G const* x, std::int64_t n) {
-  TRIREME_DISPATCH(fits_float<G>, block_of_squares(x, n));
+void squares_of_blocks(G const* x, std::int64_t n, std::int64_t block, double* sums) {
+  TRIREME_DISPATCH(fits_float<G>, squares_of_blocks(x, n, block, sums));
 }
 template <class Bits>
 bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {

@@ -129,32 +129,51 @@ inline void reduce(std::span<void* const> outputs, std::span<void const* const> 
   })
 }
 
-// The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
 template <class G>
-inline double block_of_squares(G const* x, std::int64_t n) {
-  eight<double> low = {};
-  eight<double> high = {};
+TRIREME_INLINE void load_eight(eight<double>& to, G const* x) {
+  eight<G> v;
+  std::memcpy(&v, x, sizeof v);
+  if constexpr (lanes_for<float>::width == 16 && std::is_same_v<G, float>) {
+    to = _mm512_cvtps_pd(v);  // g++ makes two conversions and an insertion of the other
+  } else {
+    to = __builtin_convertvector(v, eight<double>);
+  }
+}
+// The squares of floats are exact in double, so only the order of the sums matters: element i of a block goes to sum
+// i % 16. Several blocks of n elements at a time, so that additions need not wait for those before them.
+template <std::size_t Blocks, class G>
+TRIREME_INLINE void add_squares(G const* x, std::int64_t n, double* sums) {
+  eight<double> low[Blocks] = {};
+  eight<double> high[Blocks] = {};
   std::int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
-    eight<G> a;
-    eight<G> b;
-    std::memcpy(&a, x + i, sizeof a);
-    std::memcpy(&b, x + i + 8, sizeof b);
-    eight<double> const c = __builtin_convertvector(a, eight<double>);
-    eight<double> const d = __builtin_convertvector(b, eight<double>);
-    low += c * c;
-    high += d * d;
-  }
-  for (int k = 0; i < n; ++i, ++k) {
-    double const square = static_cast<double>(x[i]) * static_cast<double>(x[i]);
-    if (k < 8) {
-      low[k] += square;
-    } else {
-      high[k - 8] += square;
+    TRIREME_UNROLL
+    for (std::size_t b = 0; b < Blocks; ++b) {
+      G const* const from = x + static_cast<std::int64_t>(b) * n + i;
+      eight<double> c;
+      eight<double> d;
+      load_eight(c, from);
+      load_eight(d, from + 8);
+      low[b] += c * c;
+      high[b] += d * d;
     }
   }
-  low += high;
-  return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
+  for (std::size_t b = 0; b < Blocks; ++b) {
+    G const* const from = x + static_cast<std::int64_t>(b) * n;
+    for (std::int64_t k = 0; i + k < n; ++k) {
+      double const square = static_cast<double>(from[i + k]) * static_cast<double>(from[i + k]);
+      auto& eight_sums = k < 8 ? low[b] : high[b];
+      eight_sums[k % 8] += square;
+    }
+    low[b] += high[b];
+    eight<double> const& all = low[b];
+    sums[b] = ((all[0] + all[4]) + (all[2] + all[6])) + ((all[1] + all[5]) + (all[3] + all[7]));
+  }
+}
+template <class G>
+inline void squares_of_blocks(G const* x, std::int64_t n, std::int64_t block, double* sums) {
+  for (; n >= 2 * block; n -= 2 * block, x += 2 * block, sums += 2) add_squares<2>(x, block, sums);
+  for (; n > 0; n -= block, x += block, ++sums) add_squares<1>(x, std::min(n, block), sums);
 }
 
 template <class Bits>
