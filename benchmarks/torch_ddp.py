@@ -8,8 +8,12 @@ One thread a rank. All programs of a comparison are started at once, and make --
 the turn sleeps. The second says something only where both have one LibTorch ("same_libtorch": true): in the environment
 TRIREME_TORCH_ROOT is the folder of the interpreter's package torch. Prints one JSON object for each
 program, then those of the rounds' ratios (ours / other: median, lowest, highest), of the median step of a turn and of
-its best step, which nothing else on the machine has interrupted. Options: --rounds N (30),
---steps N (20), --warmup N (20), --only hooks|ddp, --model mlp|cnn.
+its best step, which nothing else on the machine has interrupted.
+Where the memory of a process lies changes the CNN's steps by several per cent for as long as it lives, so all programs
+are ended and started again --starts times; and glibc is told to keep the memory of large tensors, which it gives back
+and maps again in some processes and not in others (MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_, if not set).
+Options: --rounds N (30, over all starts), --starts N (6), --steps N (50), --warmup N (50), --only hooks|ddp,
+--model mlp|cnn.
 """
 
 # targets: benchmark_torch_step
@@ -64,7 +68,6 @@ class Program:
     def __init__(self, commands, environment):
         self.ranks = [subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                        text=True) for command in commands]
-        self.turns = []
 
     def turn(self, steps):
         for rank in self.ranks:
@@ -73,16 +76,12 @@ class Program:
         line = self.ranks[0].stdout.readline()
         if not line:
             sys.exit(f"torch_ddp: {' '.join(map(str, self.ranks[0].args))} has ended")
-        self.turns.append(json.loads(line))
-        return self.turns[-1]
+        return json.loads(line)
 
     def end(self):
         for rank in self.ranks:
             rank.stdin.close()
             rank.wait()
-        middle = statistics.median(turn["step_ms_median"] for turn in self.turns)
-        return {**self.turns[0], "step_ms_median": round(middle, 4),
-                "step_ms_best": round(min(turn["step_ms_best"] for turn in self.turns), 4)}
 
 
 def pytorch(model):
@@ -103,25 +102,29 @@ def trireme(model, mode, ranks):
 def compare(kind, model, options):
     """All of them in turns; who goes first changes from round to round."""
     ranks = 1 if kind == "hooks" else 2
-    programs = {mode: trireme(model, mode, ranks) for mode in ("copied", "buckets")}
-    programs["other"] = trireme(model, "bare", 1) if kind == "hooks" else pytorch(model)
-    for each in programs.values():
-        each.turn(options.warmup)
-        each.turns.clear()
-    ratios = {(mode, of): [] for mode in ("copied", "buckets") for of in ("median", "best")}
-    order = list(programs)
-    for _ in range(options.rounds):
-        found = {mode: programs[mode].turn(options.steps) for mode in order}
-        order = order[1:] + order[:1]
-        for (mode, of), all_ in ratios.items():
-            all_.append(found[mode][f"step_ms_{of}"] / found["other"][f"step_ms_{of}"])
-    ended = {mode: each.end() for mode, each in programs.items()}
-    for each in ended.values():
-        print(json.dumps(each))
-    for (mode, of), all_ in ratios.items():
+    order = ["copied", "buckets", "other"]
+    turns = {mode: [] for mode in order}
+    for start in range(options.starts):
+        programs = {mode: trireme(model, mode, ranks) for mode in ("copied", "buckets")}
+        programs["other"] = trireme(model, "bare", 1) if kind == "hooks" else pytorch(model)
+        for each in programs.values():
+            each.turn(options.warmup)
+        for _ in range(start, options.rounds, options.starts):
+            for mode in order:
+                turns[mode].append(programs[mode].turn(options.steps))
+            order = order[1:] + order[:1]
+        for each in programs.values():
+            each.end()
+    for all_ in turns.values():
+        middle = statistics.median(turn["step_ms_median"] for turn in all_)
+        print(json.dumps({**all_[0], "step_ms_median": round(middle, 4),
+                          "step_ms_best": round(min(turn["step_ms_best"] for turn in all_), 4)}))
+    version = turns["other"][0]["version"].split("+")[0]
+    for mode, of in ((mode, of) for mode in ("copied", "buckets") for of in ("median", "best")):
+        all_ = [ours[f"step_ms_{of}"] / theirs[f"step_ms_{of}"] for ours, theirs in zip(turns[mode], turns["other"])]
         print(json.dumps({"row": "summary", "comparison": kind, "model": model, "mode": mode, "step": of,
-                          "rounds": options.rounds,
-                          "same_libtorch": ended[mode]["version"] == ended["other"]["version"].split("+")[0],
+                          "rounds": options.rounds, "starts": options.starts,
+                          "same_libtorch": turns[mode][0]["version"] == version,
                           "ratio_median": round(statistics.median(all_), 3), "ratio_lowest": round(min(all_), 3),
                           "ratio_highest": round(max(all_), 3)}), flush=True)
 
@@ -129,13 +132,16 @@ def compare(kind, model, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--warmup", type=int, default=20)
+    parser.add_argument("--starts", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--warmup", type=int, default=50)
     parser.add_argument("--only", choices=("hooks", "ddp"))
     parser.add_argument("--model", choices=("mlp", "cnn"))
     options = parser.parse_args()
-    if min(options.rounds, options.steps, options.warmup) < 1:
-        parser.error("--rounds, --steps and --warmup must be at least 1")
+    if min(options.rounds, options.starts, options.steps, options.warmup) < 1 or options.starts > options.rounds:
+        parser.error("--rounds, --starts, --steps and --warmup must be at least 1, and --starts at most --rounds")
+    for limit in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"):
+        os.environ.setdefault(limit, str(1 << 30))
     for model in [options.model] if options.model else ("mlp", "cnn"):
         for kind in [options.only] if options.only else ("hooks", "ddp"):
             compare(kind, model, options)
