@@ -2,15 +2,16 @@
 """Training steps of LibTorch modules under interop::data_parallel, in turns with what they are compared with.
 
 Two comparisons, for a perceptron of 654,000 parameters and a small CNN with batch normalisation:
-  hooks  on one rank: data_parallel (gradients copied, or in buckets) beside the bare loop of LibTorch
-  ddp    on two ranks: data_parallel (threads) beside PyTorch's DistributedDataParallel (Gloo, processes)
-One thread a rank. All programs of a comparison are started at once, and make --steps steps a turn; who does not have
-the turn sleeps. The second says something only where both have one LibTorch ("same_libtorch": true): in the environment
-TRIREME_TORCH_ROOT is the folder of the interpreter's package torch. Prints one JSON object for each
-program, then those of the rounds' ratios (ours / other: median, lowest, highest), of the median step of a turn and of
-its best step, which nothing else on the machine has interrupted.
-Where the memory of a process lies changes the CNN's steps by several per cent for as long as it lives, so all programs
-are ended and started again --starts times; and glibc is told to keep the memory of large tensors, which it gives back
+  hooks  on one rank: data_parallel (gradients copied, or in buckets) beside the bare loop of LibTorch, in turns of one
+         module in one process
+  ddp    on two ranks: data_parallel (threads) beside PyTorch's DistributedDataParallel (Gloo, processes); the two
+         programs are started at once, and who does not have the turn sleeps
+One thread a rank, --steps steps a turn. The second says something only where both have one LibTorch
+("same_libtorch": true): in the environment TRIREME_TORCH_ROOT is the folder of the interpreter's package torch.
+Prints one JSON object for each, then those of the rounds' ratios (ours / other: median, lowest, highest), of the median
+step of a turn and of its best step, which nothing else on the machine has interrupted.
+Where the memory of a process lies changes the CNN's steps by up to 10 % for as long as it lives, so the programs are
+ended and started again --starts times; and glibc is told to keep the memory of large tensors, which it gives back
 and maps again in some processes and not in others (MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_, if not set).
 Options: --rounds N (30, over all starts), --starts N (6), --steps N (50), --warmup N (50), --only hooks|ddp,
 --model mlp|cnn.
@@ -63,9 +64,10 @@ def peer(model, rank):
 
 
 class Program:
-    """The processes of one program, which wait for their turn."""
+    """The processes of one program, which wait for their turn, and tell of it in a line for each mode."""
 
-    def __init__(self, commands, environment):
+    def __init__(self, modes, commands, environment):
+        self.modes = modes
         self.ranks = [subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                        text=True) for command in commands]
 
@@ -73,10 +75,10 @@ class Program:
         for rank in self.ranks:
             rank.stdin.write(f"{steps}\n")
             rank.stdin.flush()
-        line = self.ranks[0].stdout.readline()
-        if not line:
+        lines = [self.ranks[0].stdout.readline() for _ in range(self.modes)]
+        if not lines[-1]:
             sys.exit(f"torch_ddp: {' '.join(map(str, self.ranks[0].args))} has ended")
-        return json.loads(line)
+        return {row["mode"]: row for row in map(json.loads, lines)}
 
     def end(self):
         for rank in self.ranks:
@@ -89,39 +91,39 @@ def pytorch(model):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    return Program([[sys.executable, __file__, "--peer", model, str(rank)] for rank in range(2)], environment)
+    return Program(1, [[sys.executable, __file__, "--peer", model, str(rank)] for rank in range(2)], environment)
 
 
-def trireme(model, mode, ranks):
+def trireme(model, modes, ranks):
     program = pathlib.Path(os.environ["TRIREME_BINARY_DIR"]) / "benchmarks" / "torch_step"
     if not program.exists():
         sys.exit("torch_ddp: there is no LibTorch here, so benchmarks/torch_step was not built")
-    return Program([[program, model, mode, str(ranks)]], os.environ)
+    return Program(len(modes), [[program, model, ",".join(modes), str(ranks)]], os.environ)
 
 
 def compare(kind, model, options):
     """All of them in turns; who goes first changes from round to round."""
-    ranks = 1 if kind == "hooks" else 2
-    order = ["copied", "buckets", "other"]
-    turns = {mode: [] for mode in order}
+    ours = ("copied", "buckets")
+    other = "bare" if kind == "hooks" else "ddp"
+    turns = {mode: [] for mode in (*ours, other)}
     for start in range(options.starts):
-        programs = {mode: trireme(model, mode, ranks) for mode in ("copied", "buckets")}
-        programs["other"] = trireme(model, "bare", 1) if kind == "hooks" else pytorch(model)
-        for each in programs.values():
+        programs = [trireme(model, (*ours, other), 1)] if kind == "hooks" else [trireme(model, ours, 2), pytorch(model)]
+        for each in programs:
             each.turn(options.warmup)
         for _ in range(start, options.rounds, options.starts):
-            for mode in order:
-                turns[mode].append(programs[mode].turn(options.steps))
-            order = order[1:] + order[:1]
-        for each in programs.values():
+            for each in programs:
+                for mode, row in each.turn(options.steps).items():
+                    turns[mode].append(row)
+            programs.reverse()
+        for each in programs:
             each.end()
     for all_ in turns.values():
         middle = statistics.median(turn["step_ms_median"] for turn in all_)
         print(json.dumps({**all_[0], "step_ms_median": round(middle, 4),
                           "step_ms_best": round(min(turn["step_ms_best"] for turn in all_), 4)}))
-    version = turns["other"][0]["version"].split("+")[0]
-    for mode, of in ((mode, of) for mode in ("copied", "buckets") for of in ("median", "best")):
-        all_ = [ours[f"step_ms_{of}"] / theirs[f"step_ms_{of}"] for ours, theirs in zip(turns[mode], turns["other"])]
+    version = turns[other][0]["version"].split("+")[0]
+    for mode, of in ((mode, of) for mode in ours for of in ("median", "best")):
+        all_ = [one[f"step_ms_{of}"] / another[f"step_ms_{of}"] for one, another in zip(turns[mode], turns[other])]
         print(json.dumps({"row": "summary", "comparison": kind, "model": model, "mode": mode, "step": of,
                           "rounds": options.rounds, "starts": options.starts,
                           "same_libtorch": turns[mode][0]["version"] == version,

@@ -1,11 +1,11 @@
 // Training steps of a LibTorch module, one thread a rank:
-//   torch_step mlp|cnn bare|copied|buckets RANKS [TRACE]
+//   torch_step mlp|cnn MODE[,MODE...] RANKS [TRACE]
 //     bare     LibTorch's own loop, on one rank
 //     copied   interop::data_parallel; gradients are copied into buckets and back
 //     buckets  the same with .gradients_in_buckets
-// For each number on standard input it makes so many steps, and tells of them in one JSON object; so torch_ddp.py lets
-// it and others take turns. With TRACE buckets have 512 KiB, and what each rank did when is written to that file for
-// ui.perfetto.dev (or chrome://tracing).
+// For each number on standard input it makes so many steps in each mode, in one module, and tells of them in a JSON
+// object a mode; so torch_ddp.py lets it and others take turns. With TRACE buckets have 512 KiB, and what each rank did
+// when is written to that file for ui.perfetto.dev (or chrome://tracing).
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 #include <exception>
 #include <iostream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,8 @@ modules::Sequential made(std::string const& model) {
 }
 
 struct options {
-  std::string model, mode;
+  std::string model;
+  std::vector<std::string> modes;
   int ranks = 1;
   std::string trace{};
 };
@@ -50,54 +52,62 @@ template <class World>
 class rank_at_work {
  public:
   rank_at_work(options const& wanted, World& world, observe::timeline& timeline)
-      : wanted_(wanted), world_(world), timeline_(timeline), net_(made(wanted.model)) {
+      : wanted_(wanted),
+        world_(world),
+        timeline_(timeline),
+        net_(made(wanted.model)),
+        x_(wanted.model == "mlp" ? torch::randn({64, 784}) : torch::randn({32, 1, 28, 28})),
+        y_(torch::randint(10, {x_.size(0)}, at::kLong)),
+        optimizer_(net_->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9)) {
     torch::set_num_threads(1);
   }
 
   void run() {
-    if (wanted_.mode == "bare") return turns([](torch::Tensor const& loss) { loss.backward(); }, [] {});
-    interop::data_parallel_options const how{.gradients_in_buckets = wanted_.mode == "buckets"};
-    parallel::data const strategy{.bucket_bytes = wanted_.trace.empty() ? parallel::data{}.bucket_bytes : 512 << 10};
-    auto ddp = interop::data_parallel(net_, world_, how, strategy);
-    ddp.exchange().record(timeline_);
-    turns([](torch::Tensor const& loss) { loss.backward(); }, [&] { ddp.finish(); });
+    auto modes = wanted_.modes;
+    for (std::int64_t steps = next_turn(); steps > 0; steps = next_turn()) {
+      for (auto const& mode : modes) turn(mode, steps);
+      std::rotate(modes.begin(), modes.begin() + 1, modes.end());  // somebody else is the first
+    }
   }
 
  private:
   using span = observe::timeline::span;
 
-  template <class Backward, class Finish>
-  void turns(Backward const& backward, Finish const& finish) {
-    auto const x = wanted_.model == "mlp" ? torch::randn({64, 784}) : torch::randn({32, 1, 28, 28});
-    auto const y = torch::randint(10, {x.size(0)}, at::kLong);
-    torch::optim::SGD optimizer(net_->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
-    for (std::int64_t steps = next_turn(); steps > 0; steps = next_turn()) {
-      std::vector<double> milliseconds;
-      for (std::int64_t step = 0; step < steps; ++step) {
-        auto const start = std::chrono::steady_clock::now();
-        optimizer.zero_grad();
-        torch::Tensor loss;
-        {
-          span const now(timeline_, "forward");
-          loss = torch::nll_loss(torch::log_softmax(net_->forward(x), 1), y);
-        }
-        {
-          span const now(timeline_, "backward");
-          backward(loss);
-        }
-        {
-          span const now(timeline_, "finish");
-          finish();
-        }
-        {
-          span const now(timeline_, "optimizer");
-          optimizer.step();
-        }
-        milliseconds.push_back(
-            std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+  void turn(std::string const& mode, std::int64_t count) {
+    if (mode == "bare") return steps(mode, count, [] {});
+    interop::data_parallel_options const how{.gradients_in_buckets = mode == "buckets"};
+    parallel::data const strategy{.bucket_bytes = wanted_.trace.empty() ? parallel::data{}.bucket_bytes : 512 << 10};
+    auto ddp = interop::data_parallel(net_, world_, how, strategy);
+    ddp.exchange().record(timeline_);
+    steps(mode, count, [&] { ddp.finish(); });
+  }
+  template <class Finish>
+  void steps(std::string const& mode, std::int64_t count, Finish const& finish) {
+    std::vector<double> milliseconds;
+    for (std::int64_t step = -untimed; step < count; ++step) {
+      auto const start = std::chrono::steady_clock::now();
+      optimizer_.zero_grad();
+      torch::Tensor loss;
+      {
+        span const now(timeline_, "forward");
+        loss = torch::nll_loss(torch::log_softmax(net_->forward(x_), 1), y_);
       }
-      if (world_.rank() == 0) tell(std::move(milliseconds));
+      {
+        span const now(timeline_, "backward");
+        loss.backward();
+      }
+      {
+        span const now(timeline_, "finish");
+        finish();
+      }
+      {
+        span const now(timeline_, "optimizer");
+        optimizer_.step();
+      }
+      auto const end = std::chrono::steady_clock::now();
+      if (step >= 0) milliseconds.push_back(std::chrono::duration<double, std::milli>(end - start).count());
     }
+    if (world_.rank() == 0) tell(mode, std::move(milliseconds));
   }
   /// Rank 0 reads it, and the others wait.
   std::int64_t next_turn() {
@@ -106,29 +116,36 @@ class rank_at_work {
     world_.broadcast(tensor_view<std::int64_t>(&steps, shape{1}), 0);
     return steps;
   }
-  void tell(std::vector<double> all) const {
+  void tell(std::string const& mode, std::vector<double> all) const {
     std::sort(all.begin(), all.end());
     std::printf(
         "{\"system\": \"trireme\", \"version\": \"%s\", \"model\": \"%s\", \"mode\": \"%s\", \"ranks\": %d, "
         "\"step_ms_median\": %.4f, \"step_ms_best\": %.4f}\n",
-        TORCH_VERSION, wanted_.model.c_str(), wanted_.mode.c_str(), wanted_.ranks, all[all.size() / 2], all[0]);
+        TORCH_VERSION, wanted_.model.c_str(), mode.c_str(), wanted_.ranks, all[all.size() / 2], all[0]);
     std::fflush(stdout);
   }
+
+  static constexpr std::int64_t untimed = 3;  // of a turn: caches are another program's, buckets are new
 
   options const& wanted_;
   World& world_;
   observe::timeline& timeline_;
   modules::Sequential net_;
+  torch::Tensor x_;
+  torch::Tensor y_;
+  torch::optim::SGD optimizer_;
 };
 
 }  // namespace
 
 int main(int count, char** arguments) try {
   if (count != 4 && count != 5) {
-    std::fputs("torch_step mlp|cnn bare|copied|buckets RANKS [TRACE]\n", stderr);
+    std::fputs("torch_step mlp|cnn MODE[,MODE...] RANKS [TRACE], each MODE bare, copied, or buckets\n", stderr);
     return 2;
   }
-  options const wanted{arguments[1], arguments[2], std::atoi(arguments[3]), count == 5 ? arguments[4] : ""};
+  options wanted{arguments[1], {}, std::atoi(arguments[3]), count == 5 ? arguments[4] : ""};
+  std::istringstream modes(arguments[2]);
+  for (std::string mode; std::getline(modes, mode, ',');) wanted.modes.push_back(mode);
   std::vector<std::unique_ptr<observe::timeline>> timelines;
   for (int rank = 0; rank < wanted.ranks; ++rank)
     timelines.push_back(std::make_unique<observe::timeline>(rank, wanted.trace.empty() ? 0 : 1 << 16));
