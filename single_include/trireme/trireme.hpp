@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b1db776f395b60e0c4e66df1050b23682097896e526d1a43e6b3a44d8e288596
+// SHA-256 of the sources: fcea15cece3bb9a66a04f3cba389022e0ce01fd2b20305610f4ab52c8873d233
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -3722,7 +3722,7 @@ namespace detail {
 template <class Op, class T>
 void reduce_elements(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor);
 template <class G>
-double block_of_squares(G const* x, std::int64_t n);
+void squares_of_blocks(G const* x, std::int64_t n, std::int64_t block, double* sums);
 template <class Bits>
 bool all_finite(Bits const* x, std::int64_t n, Bits exponent);
 template <class Bits>
@@ -3772,9 +3772,13 @@ struct host_reductions {
   template <class G>
   static void sum_of_squares(view<G> x, exact_sum& total) {
     constexpr std::int64_t block = 1024;
-    for (std::int64_t at = 0; at < x.size(); at += block) {
+    constexpr std::int64_t several = 16;
+    double sums[several];
+    for (std::int64_t at = 0; at < x.size(); at += several * block) {
       std::remove_const_t<G> const* const part = raw(x) + at;
-      total.add(detail::block_of_squares(part, std::min(block, x.size() - at)));
+      auto const count = std::min(several * block, x.size() - at);
+      detail::squares_of_blocks(part, count, block, sums);
+      for (std::int64_t b = 0; b * block < count; ++b) total.add(sums[b]);
     }
   }
 
@@ -4041,32 +4045,52 @@ inline void reduce(std::span<void* const> outputs, std::span<void const* const> 
   })
 }
 
-// The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
 template <class G>
-inline double block_of_squares(G const* x, std::int64_t n) {
-  eight<double> low = {};
-  eight<double> high = {};
+TRIREME_INLINE void load_eight(eight<double>& to, G const* x) {
+  eight<G> v;
+  std::memcpy(&v, x, sizeof v);
+  if constexpr (lanes_for<float>::width == 16 && std::is_same_v<G, float>) {
+    to = _mm512_cvtps_pd(v);  // g++ makes two conversions and an insertion of the other
+  } else {
+    to = __builtin_convertvector(v, eight<double>);
+  }
+}
+// The squares of floats are exact in double, so only the order of the sums matters: element i of a block goes to sum
+// i % 16. Several blocks of n elements at a time, so that additions need not wait for those before them.
+template <std::size_t Blocks, class G>
+TRIREME_INLINE void add_squares(G const* x, std::int64_t n, double* sums) {
+  eight<double> low[Blocks] = {};
+  eight<double> high[Blocks] = {};
   std::int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
-    eight<G> a;
-    eight<G> b;
-    std::memcpy(&a, x + i, sizeof a);
-    std::memcpy(&b, x + i + 8, sizeof b);
-    eight<double> const c = __builtin_convertvector(a, eight<double>);
-    eight<double> const d = __builtin_convertvector(b, eight<double>);
-    low += c * c;
-    high += d * d;
-  }
-  for (int k = 0; i < n; ++i, ++k) {
-    double const square = static_cast<double>(x[i]) * static_cast<double>(x[i]);
-    if (k < 8) {
-      low[k] += square;
-    } else {
-      high[k - 8] += square;
+    TRIREME_UNROLL
+    for (std::size_t b = 0; b < Blocks; ++b) {
+      G const* const from = x + static_cast<std::int64_t>(b) * n + i;
+      eight<double> c;
+      eight<double> d;
+      __builtin_prefetch(from + 4 * n);  // a block is a page, at whose end the processor's own prefetching ends
+      load_eight(c, from);
+      load_eight(d, from + 8);
+      low[b] += c * c;
+      high[b] += d * d;
     }
   }
-  low += high;
-  return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
+  for (std::size_t b = 0; b < Blocks; ++b) {
+    G const* const from = x + static_cast<std::int64_t>(b) * n;
+    for (std::int64_t k = 0; i + k < n; ++k) {
+      double const square = static_cast<double>(from[i + k]) * static_cast<double>(from[i + k]);
+      auto& eight_sums = k < 8 ? low[b] : high[b];
+      eight_sums[k % 8] += square;
+    }
+    low[b] += high[b];
+    eight<double> const& all = low[b];
+    sums[b] = ((all[0] + all[4]) + (all[2] + all[6])) + ((all[1] + all[5]) + (all[3] + all[7]));
+  }
+}
+template <class G>
+inline void squares_of_blocks(G const* x, std::int64_t n, std::int64_t block, double* sums) {
+  for (; n >= 2 * block; n -= 2 * block, x += 2 * block, sums += 2) add_squares<2>(x, block, sums);
+  for (; n > 0; n -= block, x += block, ++sums) add_squares<1>(x, std::min(n, block), sums);
 }
 
 template <class Bits>
@@ -4270,32 +4294,52 @@ inline void reduce(std::span<void* const> outputs, std::span<void const* const> 
   })
 }
 
-// The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
 template <class G>
-inline double block_of_squares(G const* x, std::int64_t n) {
-  eight<double> low = {};
-  eight<double> high = {};
+TRIREME_INLINE void load_eight(eight<double>& to, G const* x) {
+  eight<G> v;
+  std::memcpy(&v, x, sizeof v);
+  if constexpr (lanes_for<float>::width == 16 && std::is_same_v<G, float>) {
+    to = _mm512_cvtps_pd(v);  // g++ makes two conversions and an insertion of the other
+  } else {
+    to = __builtin_convertvector(v, eight<double>);
+  }
+}
+// The squares of floats are exact in double, so only the order of the sums matters: element i of a block goes to sum
+// i % 16. Several blocks of n elements at a time, so that additions need not wait for those before them.
+template <std::size_t Blocks, class G>
+TRIREME_INLINE void add_squares(G const* x, std::int64_t n, double* sums) {
+  eight<double> low[Blocks] = {};
+  eight<double> high[Blocks] = {};
   std::int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
-    eight<G> a;
-    eight<G> b;
-    std::memcpy(&a, x + i, sizeof a);
-    std::memcpy(&b, x + i + 8, sizeof b);
-    eight<double> const c = __builtin_convertvector(a, eight<double>);
-    eight<double> const d = __builtin_convertvector(b, eight<double>);
-    low += c * c;
-    high += d * d;
-  }
-  for (int k = 0; i < n; ++i, ++k) {
-    double const square = static_cast<double>(x[i]) * static_cast<double>(x[i]);
-    if (k < 8) {
-      low[k] += square;
-    } else {
-      high[k - 8] += square;
+    TRIREME_UNROLL
+    for (std::size_t b = 0; b < Blocks; ++b) {
+      G const* const from = x + static_cast<std::int64_t>(b) * n + i;
+      eight<double> c;
+      eight<double> d;
+      __builtin_prefetch(from + 4 * n);  // a block is a page, at whose end the processor's own prefetching ends
+      load_eight(c, from);
+      load_eight(d, from + 8);
+      low[b] += c * c;
+      high[b] += d * d;
     }
   }
-  low += high;
-  return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
+  for (std::size_t b = 0; b < Blocks; ++b) {
+    G const* const from = x + static_cast<std::int64_t>(b) * n;
+    for (std::int64_t k = 0; i + k < n; ++k) {
+      double const square = static_cast<double>(from[i + k]) * static_cast<double>(from[i + k]);
+      auto& eight_sums = k < 8 ? low[b] : high[b];
+      eight_sums[k % 8] += square;
+    }
+    low[b] += high[b];
+    eight<double> const& all = low[b];
+    sums[b] = ((all[0] + all[4]) + (all[2] + all[6])) + ((all[1] + all[5]) + (all[3] + all[7]));
+  }
+}
+template <class G>
+inline void squares_of_blocks(G const* x, std::int64_t n, std::int64_t block, double* sums) {
+  for (; n >= 2 * block; n -= 2 * block, x += 2 * block, sums += 2) add_squares<2>(x, block, sums);
+  for (; n > 0; n -= block, x += block, ++sums) add_squares<1>(x, std::min(n, block), sums);
 }
 
 template <class Bits>
@@ -4500,32 +4544,52 @@ inline void reduce(std::span<void* const> outputs, std::span<void const* const> 
   })
 }
 
-// The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
 template <class G>
-inline double block_of_squares(G const* x, std::int64_t n) {
-  eight<double> low = {};
-  eight<double> high = {};
+TRIREME_INLINE void load_eight(eight<double>& to, G const* x) {
+  eight<G> v;
+  std::memcpy(&v, x, sizeof v);
+  if constexpr (lanes_for<float>::width == 16 && std::is_same_v<G, float>) {
+    to = _mm512_cvtps_pd(v);  // g++ makes two conversions and an insertion of the other
+  } else {
+    to = __builtin_convertvector(v, eight<double>);
+  }
+}
+// The squares of floats are exact in double, so only the order of the sums matters: element i of a block goes to sum
+// i % 16. Several blocks of n elements at a time, so that additions need not wait for those before them.
+template <std::size_t Blocks, class G>
+TRIREME_INLINE void add_squares(G const* x, std::int64_t n, double* sums) {
+  eight<double> low[Blocks] = {};
+  eight<double> high[Blocks] = {};
   std::int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
-    eight<G> a;
-    eight<G> b;
-    std::memcpy(&a, x + i, sizeof a);
-    std::memcpy(&b, x + i + 8, sizeof b);
-    eight<double> const c = __builtin_convertvector(a, eight<double>);
-    eight<double> const d = __builtin_convertvector(b, eight<double>);
-    low += c * c;
-    high += d * d;
-  }
-  for (int k = 0; i < n; ++i, ++k) {
-    double const square = static_cast<double>(x[i]) * static_cast<double>(x[i]);
-    if (k < 8) {
-      low[k] += square;
-    } else {
-      high[k - 8] += square;
+    TRIREME_UNROLL
+    for (std::size_t b = 0; b < Blocks; ++b) {
+      G const* const from = x + static_cast<std::int64_t>(b) * n + i;
+      eight<double> c;
+      eight<double> d;
+      __builtin_prefetch(from + 4 * n);  // a block is a page, at whose end the processor's own prefetching ends
+      load_eight(c, from);
+      load_eight(d, from + 8);
+      low[b] += c * c;
+      high[b] += d * d;
     }
   }
-  low += high;
-  return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
+  for (std::size_t b = 0; b < Blocks; ++b) {
+    G const* const from = x + static_cast<std::int64_t>(b) * n;
+    for (std::int64_t k = 0; i + k < n; ++k) {
+      double const square = static_cast<double>(from[i + k]) * static_cast<double>(from[i + k]);
+      auto& eight_sums = k < 8 ? low[b] : high[b];
+      eight_sums[k % 8] += square;
+    }
+    low[b] += high[b];
+    eight<double> const& all = low[b];
+    sums[b] = ((all[0] + all[4]) + (all[2] + all[6])) + ((all[1] + all[5]) + (all[3] + all[7]));
+  }
+}
+template <class G>
+inline void squares_of_blocks(G const* x, std::int64_t n, std::int64_t block, double* sums) {
+  for (; n >= 2 * block; n -= 2 * block, x += 2 * block, sums += 2) add_squares<2>(x, block, sums);
+  for (; n > 0; n -= block, x += block, ++sums) add_squares<1>(x, std::min(n, block), sums);
 }
 
 template <class Bits>
@@ -4649,8 +4713,8 @@ void reduce_elements(std::span<void* const> outputs, std::span<void const* const
   }
 }
 template <class G>
-double block_of_squares(G const* x, std::int64_t n) {
-  TRIREME_DISPATCH(fits_float<G>, block_of_squares(x, n));
+void squares_of_blocks(G const* x, std::int64_t n, std::int64_t block, double* sums) {
+  TRIREME_DISPATCH(fits_float<G>, squares_of_blocks(x, n, block, sums));
 }
 template <class Bits>
 bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
@@ -6685,8 +6749,9 @@ struct node_terms {
   void combine(node_operation const& op, std::int64_t count) const {
     if (count == 0 || output_count == 0) return;
     auto const size = static_cast<std::size_t>(op.where->size());
-    op.it.elements->combine({outputs, output_count}, {terms, size}, count,
-                            op.it.divisor != 0 ? op.it.divisor : op.where->size());
+    auto const divisor = op.it.divisor != 0 ? op.it.divisor : op.where->size();
+    if (size == 1 && divisor == 1 && output_count == 1 && outputs[0] == terms[0]) return;  // one rank, in place
+    op.it.elements->combine({outputs, output_count}, {terms, size}, count, divisor);
   }
 };
 
@@ -28111,6 +28176,15 @@ class basic_exchange {
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
   static constexpr bool shards_parameters = Strategy::parameters == distribution::shard;
   static constexpr bool keeps_master = outputs::keeps_master;
+  // A memory space of one's own need not be able to.
+  static constexpr bool scales = requires(tensor_view<gradient_element, space> gradient) {
+    kernels::scale(gradient, 1.0);
+  };
+  // Whether what lies in a bucket when a step begins may count. The padding has to be zero then: it is not where a
+  // slice is unspecified after a step, or a compressor has coded it.
+  static constexpr bool keeps_buckets = !sharded && lossless_identity<Compressor> && scales;
+  /// Whether gradients of the caller may lie in their buckets: see gradient_memory().
+  static constexpr bool has_gradient_memory = keeps_buckets && std::is_same_v<param_element, gradient_element>;
   /// Ranks of one address space sum gradients by reading each other's.
   static constexpr bool can_be_direct =
       outputs::can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
@@ -28228,7 +28302,7 @@ class basic_exchange {
     auto const& [micro_batches, places, first, runs, scale, all_reported] = step;
     protocol_.may_begin();
     all_reported_ = all_reported;
-    in_place_ = same_elements && all_reported && world_.size() == 1 && !foreign_.empty() && !shows_buckets_;
+    in_place_ = has_gradient_memory && all_reported && world_.size() == 1 && !foreign_.empty() && !shows_buckets_;
     if constexpr (shards_parameters) values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
     rounds_left_ = own;
@@ -28258,7 +28332,7 @@ class basic_exchange {
   /// long as the exchange lives; from ready() to the end of finish() it is the exchange's. Empty where an exchange
   /// gives this rank less than the whole sum, compresses, or has other elements.
   [[nodiscard]] tensor_view<param_element, space> gradient_memory(int use) {
-    if constexpr (same_elements) {
+    if constexpr (has_gradient_memory) {
       shows_buckets_ = true;
       return gradients_.open_use(use);
     } else {
@@ -28652,16 +28726,6 @@ class basic_exchange {
       "trireme::exchange: this compressor is given each gradient once a step, but from stage 2 on parallel::zero "
       "sends every micro-batch; use parallel::zero<1>");
 
-  // A memory space of one's own need not be able to.
-  static constexpr bool scales = requires(tensor_view<gradient_element, space> gradient) {
-    kernels::scale(gradient, 1.0);
-  };
-  // Whether what lies in a bucket when a step begins may count. The padding has to be zero then: it is not where a
-  // slice is unspecified after a step, or a compressor has coded it.
-  static constexpr bool keeps_buckets = !sharded && lossless_identity<Compressor> && scales;
-  // Whether the caller's gradients may stand for those of a bucket.
-  static constexpr bool same_elements = keeps_buckets && std::is_same_v<param_element, gradient_element>;
-
   static std::span<int const> no_units() { return {}; }
   // Where every rank updates everything, all tensors are whole there however slices cut them.
   static layout_wishes of_strategy(layout_wishes wishes) {
@@ -28732,7 +28796,7 @@ class basic_exchange {
     auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
     auto const ours = gradients_.open_use(use);
     auto const read = tensor_view<param_element const, space>(theirs);
-    if constexpr (same_elements) {
+    if constexpr (has_gradient_memory) {
       if (in_place_) {
         if (weight_ != 1) kernels::scale(theirs, weight_);
         return;
@@ -28771,7 +28835,7 @@ class basic_exchange {
   }
   // After finish(): the sum of the gradients of a piece.
   [[nodiscard]] tensor_view<gradient_element, space> reduced(int bucket, parallel::layout::piece const& piece) const {
-    if constexpr (same_elements) {
+    if constexpr (has_gradient_memory) {
       if (in_place_) return foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
     }
     return gradients_.reduced(bucket, piece.in_bucket, piece.count);
@@ -32235,7 +32299,7 @@ class state_piece {
   [[nodiscard]] std::span<std::byte const> content(std::vector<std::byte>& scratch) const {
     if (in_host_) return {static_cast<std::byte const*>(address_), bytes()};
     scratch.resize(bytes());
-    kernels_->download(scratch.data(), address_, bytes());
+    download(scratch);
     return scratch;
   }
   void download(std::span<std::byte> to) const {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_data_parallel.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9a7c8c5f643110f554c52e599c348600054bcdb0c9808ec09b0efb7e30c6dd52
+// SHA-256 of the sources: d7a50c7a50c1f80e0fd3ef1dd7594059b2707485b330d7737eac1dbb3464cf2d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -365,7 +365,7 @@ struct data_parallel_options {
   /// .grad() of each parameter lies in the exchange's memory, so nothing is copied back, and where the loop clears
   /// gradients without releasing their memory, nothing is copied at all. While data_parallel lives, .grad() is then to
   /// be read through the parameter: another tensor that shares its memory is invalid afterwards. With parallel::data,
-  /// without a compressor.
+  /// without a compressor. On one rank, where nothing is copied anyway, .grad() stays where torch has put it.
   bool gradients_in_buckets = false;
   /// If set: backward is begun by backward(loss), with the loss times a scale that follows the steps (for autocast with
   /// float16; bfloat16 needs none). finish() divides by it, and the caller skips the update where it is not finite.
@@ -636,15 +636,16 @@ class data_parallel_module {
     }
   }
   void use_buckets() {
+    if constexpr (!Exchange::has_gradient_memory) {
+      throw config_error(
+          "trireme::interop::data_parallel: .gradients_in_buckets needs the whole mean of all gradients on each rank; "
+          "use parallel::data and no compressor, or leave it out");
+    }
+    if (world_.size() == 1) return;
     for (std::size_t place = 0; place < trained_.size(); ++place) {
       auto& it = trained_[place];
       auto const memory = exchange_.gradient_memory(static_cast<int>(place));
-      if (memory.empty() && it.parameter.numel() > 0) {
-        throw config_error(
-            "trireme::interop::data_parallel: .gradients_in_buckets needs the whole mean of all gradients on each "
-            "rank; use parallel::data and no compressor, or leave it out");
-      }
-      if (memory.empty()) continue;
+      if (memory.empty()) continue;  // a tensor without elements
       it.bucket = torch::from_blob(memory.address(), it.parameter.sizes(), it.parameter.options().requires_grad(false));
     }
   }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/multi_token.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 919c460c9a079a8b3e75379315bc2a98e11269d66a8d8916fd4f6f35cead12a5
+// SHA-256 of the sources: f60aaed91d81ac090a51e0a836ed7734ff38e95ba72b603705f15894e696e981
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -276,8 +276,7 @@ class cross_entropy_ahead_node final : public cross_entropy_node<Env> {
     if (context_group<Env>::of(pass).size() > 1) {
       throw config_error(
           "trireme::nn::loss::cross_entropy_ahead: parallel::context cuts samples, and targets ahead may lie on "
-          "another "
-          "rank; leave one of them out");
+          "another rank; leave one of them out");
     }
     auto const all = pass.batch.targets.template as<std::int32_t>();
     return further_on(pass, all.flat(), what_.by, {first, n}, loss::cross_entropy{}.ignored);
