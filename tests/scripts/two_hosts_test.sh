@@ -41,6 +41,7 @@ done
 
 ladder=$TRIREME_BINARY_DIR/tests/ladder.mpi
 if command -v mpirun >/dev/null && [[ -x $ladder ]]; then
+  expect 'where mpirun puts two processes' $'host-0\nhost-1' "$(timeout 60 "$run" mpirun -n 2 hostname 2>&1 | sort)"
   rung='every rung holds on the processes of mpirun in shared memory'  # which two hosts do not have: messages
   said=$(timeout 150 "$run" mpirun -n 2 "$ladder" "$rung" 2>&1)
   expect 'exit code of the ladder' 0 $?
