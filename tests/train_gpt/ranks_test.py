@@ -146,7 +146,7 @@ for how, number in (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP)):
     token = random.SystemRandom().randrange(10**9)
     launched = command(name, ranks=3, mpi=True, deadline=2, **ENDLESS)
     launcher = subprocess.Popen(launched, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                env=quiet() | {"TRIREME_TEST_TOKEN": str(token)}, start_new_session=True)
+                                env=quiet() | {"TRIREME_TEST_TOKEN": str(token)}, preexec_fn=os.setpgrp)
     expect(wait_for(lambda: trains(name), launcher), name + " does not train")
     rank_0 = rank_0_of(token)
     if not expect(rank_0 is not None, name + ": rank 0 was not found"):

@@ -20,7 +20,7 @@ def supervised(name, *flags, ranks=2, mpi=False, **options):
     else:
         line += ["--", THREADS, "--ranks", str(ranks)]
     return subprocess.Popen(line + ["--name", name] + as_arguments(TINY | options), stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, env=environment(), start_new_session=True)
+                            stderr=subprocess.PIPE, env=environment(), preexec_fn=os.setpgrp)
 
 
 def program_of(process):

@@ -98,8 +98,10 @@ def sentences(err):
 
 
 def start(*arguments, **options):
+    """Starts a run in a process group of its own, so that no signal meant for it reaches the test. Not in a session of
+    its own: where Linux schedules by session, one that trains can keep the others waiting for seconds."""
     return subprocess.Popen(command(*arguments, **options), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            env=environment(), start_new_session=True)
+                            env=environment(), preexec_fn=os.setpgrp)
 
 
 def attempt(*arguments, **options):

@@ -159,12 +159,13 @@ class node_driver {
       pause_core();
     }
     auto const since = clock::now();
-    auto quiet = since;  // since when nothing has moved
+    auto quiet = since;   // since when nothing has moved
+    auto looked = since;  // when the others' state was last asked for
     auto const step = [&] {
       auto const outcome = advance(op);
       return outcome == node_outcome::finished || advance_pending() || outcome == node_outcome::moved;
     };
-    for (std::uint32_t round = 1; !op.finished(); ++round, mine.pass()) {
+    for (; !op.finished(); mine.pass()) {
       bool const moved = step();
       if (op.finished()) return;
       if (launch_->failed()) throw_failure(op);
@@ -172,12 +173,14 @@ class node_driver {
         quiet = {};
         continue;
       }
-      if (round % 16 != 0) {
+      // By time and not by the number of yields: where other programs have the cores, one yield takes milliseconds.
+      auto const now = clock::now();
+      if (quiet == clock::time_point{}) quiet = now;
+      if (now - looked <= launch_->patience) {
         std::this_thread::yield();
         continue;
       }
-      auto const now = clock::now();
-      if (quiet == clock::time_point{}) quiet = now;
+      looked = now;
       if (now - quiet > launch_->patience) {
         auto const left = op.where->deadline - (now - since);
         auto const longest = std::chrono::milliseconds(20);
@@ -189,7 +192,6 @@ class node_driver {
           return ready;
         });
         mine.take();
-        round = 15;
       }
       if (op.where->decided + 1 < op.number)  // earlier calls hold it up
         for (auto* each = pending_; each != nullptr; each = each->next)
