@@ -30,6 +30,7 @@ std::int64_t sent(comm::call const& what, std::size_t element_bytes, int rank, i
     case collective::all_to_all:
       return what.count / size * (size - 1);
     case collective::broadcast:
+      return (rank + 1) % size == what.root ? 0 : what.count;
     case collective::scatter:
       return rank == what.root ? what.count * (size - 1) : 0;
     case collective::reduce:
@@ -68,6 +69,10 @@ comm::detail::peer_share share(int peer, comm::command const& it, int rank, int 
       out.sent = out.received = bytes(it.what.count / size);
       break;
     case collective::broadcast:
+      if ((rank + 1) % size == peer && peer != root) out.sent = bytes(it.what.count);
+      if ((peer + 1) % size == rank && rank != root) out.received = bytes(it.what.count);
+      out.messages = out.sent == 0 ? 0 : 1;
+      return out;
     case collective::scatter:
       if (rank == root) out.sent = bytes(it.what.count);
       if (peer == root) out.received = bytes(it.what.count);
@@ -88,7 +93,7 @@ comm::detail::peer_share share(int peer, comm::command const& it, int rank, int 
 std::uint32_t messages(comm::command const& it, int size) {
   if (it.bytes == 0) return 0;
   bool const to_root = it.what.kind == collective::gather || it.what.kind == collective::reduce;
-  return to_root ? 1U : static_cast<std::uint32_t>(size - 1);
+  return to_root || it.what.kind == collective::broadcast ? 1U : static_cast<std::uint32_t>(size - 1);
 }
 
 }  // namespace by_hand

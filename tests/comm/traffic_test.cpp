@@ -26,6 +26,7 @@ TEST_CASE("all ranks together send the optimal volume", "[comm]") {
     CHECK(sent == 2U * 1001 * 4 * static_cast<unsigned>(size - 1));
     CHECK(comm::bytes_sent::reduce_scatter(24 * size, 2, size) == 48U * static_cast<unsigned>(size - 1));
   }
-  CHECK(comm::bytes_sent::broadcast(10, 8, 1, 1, 4) == 240);
-  CHECK(comm::bytes_sent::broadcast(10, 8, 0, 1, 4) == 0);
+  for (int const rank : {1, 2, 3}) CHECK(comm::bytes_sent::broadcast(10, 8, rank, 1, 4) == 80);
+  CHECK(comm::bytes_sent::broadcast(10, 8, 0, 1, 4) == 0);  // the one before the root
+  CHECK(comm::bytes_sent::broadcast(10, 8, 0, 0, 1) == 0);
 }

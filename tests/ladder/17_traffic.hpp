@@ -26,7 +26,8 @@ void traffic(World& world) {
   counts("barrier", 0, 0, [&] { world.barrier(); });
   counts("reduce_scatter", 40 * others, others, [&] { world.reduce_scatter(mine.view()); });
   counts("all_gather", 40 * others, others, [&] { world.all_gather(mine.view()); });
-  counts("broadcast", me == 0 ? 40 * static_cast<std::uint64_t>(p) * others : 0, me == 0 ? others : 0,
+  bool const last = me == p - 1;
+  counts("broadcast", last ? 0 : 40 * static_cast<std::uint64_t>(p), last ? 0 : 1,
          [&] { world.broadcast(mine.view(), 0); });
   if constexpr (trireme::has_all_to_all<World, float, space>)
     counts("all_to_all", 40 * others, others, [&] { world.all_to_all(mine.input(), more.view()); });

@@ -1,11 +1,14 @@
 // What the mean of a loss is over, whatever the mesh; and losses of one's own as descriptions.
 #include "trireme/nn/losses.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "../support/plan_differences.hpp"
@@ -15,6 +18,7 @@
 #include "trireme/data/in_memory.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/mlp.hpp"
+#include "trireme/nn/multi_token.hpp"
 #include "trireme/parallel/context.hpp"
 #include "trireme/parallel/mesh.hpp"
 #include "trireme/parallel/pipeline.hpp"
@@ -57,6 +61,22 @@ struct uneven {
             tensor_view<std::int32_t const>(next.data(), {24, 8})};
   }
 };
+
+/// Its rows are also told the word after the next one, in training.
+struct two_losses {
+  using policy_category = slot::model;
+  nn::loss::cross_entropy_ahead second{.by = 1};
+  std::int64_t width = 8;
+
+  void units(auto&& emit) const {
+    using namespace nn;
+    emit(block{"", 8, 0, chain(named("embed", embedding{.words = 23, .outputs = 8}))});
+    emit(block{"mid", 8, 0, chain(in_training(named("in", linear{.outputs = width}), gelu()))});
+    emit(block{"", 8, 0, aside(named("second", unembedding{.words = 23}), second)});
+    emit(block{"", 8, 0, chain(named("head", unembedding{.words = 23}), loss::cross_entropy{})});
+  }
+};
+std::string to_string(two_losses const& m) { return text("two_losses{", to_string(m.second), "}"); }
 
 nn::loss::cross_entropy const all_terms{.ignored = 5, .smoothing = 0.1, .z = 1e-2};
 
@@ -139,6 +159,50 @@ TEST_CASE("the first step's norm is that of the mean over counted rows", "[nn][l
     return first;
   };
   CHECK(norm(24, all, targets) == Approx(norm(1, all.rows(0, 1), targets.rows(0, 1))).epsilon(1e-12));
+}
+
+TEST_CASE("a second loss adds its weight times its gradient, and is there in training only", "[nn][losses]") {
+  using values = std::map<std::string, std::vector<double>>;
+  // What a step of plain descent changes, which is the gradient; and the loss before it.
+  auto const step = [](double weight, auto const& policy, int ranks) {
+    std::pair<values, double> out;
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      auto trainer = make_trainer(two_losses{{.by = 1, .weight = weight}}, optim::sgd{.learning_rate = 1}, world,
+                                  precision::fp64{}, policy);
+      trainer.initialise(3);
+      values change;
+      auto const add = [&](double sign) {
+        trainer.for_each_state([&](std::string const& name, auto const&, std::int64_t, auto part) {
+          auto& all = change[name];
+          all.resize(part.span().size());
+          for (std::size_t i = 0; i < all.size(); ++i) all[i] += sign * static_cast<double>(part.span()[i]);
+        });
+      };
+      auto const before = trainer.evaluate(uneven{}.dataset());
+      add(-1);
+      trainer.fit(uneven{}.dataset(), {.steps = 1, .batch = 24});
+      add(1);
+      if (world.rank() == 0) out = {change, before};
+    });
+    return out;
+  };
+  auto const [none, loss] = step(0, parallel::data{}, 1);
+  auto const [one, loss_of_one] = step(1, parallel::data{}, 1);
+  auto const [two, loss_of_two] = step(2, parallel::data{}, 2);
+  CHECK(loss_of_one == loss);
+  CHECK(loss_of_two == Approx(loss).epsilon(1e-12));
+  for (auto const& [name, change] : none) {
+    INFO(name);
+    double most = 0, wrong = 0;
+    for (std::size_t i = 0; i < change.size(); ++i) {
+      double const second = one.at(name)[i] - change[i];
+      most = std::max(most, std::abs(second));
+      wrong = std::max(wrong, std::abs(two.at(name)[i] - change[i] - 2 * second));
+    }
+    CHECK((most > 1e-4) == (name != "value/head.weight"));
+    CHECK(wrong < 1e-12);
+    if (name == "value/second.weight") CHECK(change == std::vector<double>(change.size()));
+  }
 }
 
 TEST_CASE("a step of which no row is counted changes nothing", "[nn][losses]") {
@@ -245,6 +309,17 @@ TEST_CASE("losses are described, compared and checked", "[nn][losses]") {
           comm::self_world self;
           static_cast<void>(make_trainer(small_model{{.smoothing = 2}}, optim::sgd{}, self));
         }) == "trireme::nn::loss::cross_entropy: smoothing 2, z 0; smoothing lies in [0, 1], and z is not negative");
+  auto const wrong = [](two_losses const& model) {
+    return sentence_of<config_error>([&] {
+      comm::self_world self;
+      static_cast<void>(make_trainer(model, optim::sgd{}, self));
+    });
+  };
+  CHECK(wrong({.second = {.by = -1}}) ==
+        "trireme::nn::loss::cross_entropy_ahead: -1 rows ahead, weight 1; neither is negative");
+  CHECK(wrong({.width = 6}) ==
+        "trireme::nn::in_training: the layers of mid make rows of 6 numbers from rows of 8; without them the latter go "
+        "on, so both must be as wide");
   auto few = training_of_few_words();
   CHECK(sentence_of<config_error>([&] { static_cast<void>(few.on(3, optim::sgd{}, parallel::tensor{.ways = 3})); }) ==
         "trireme::nn::unembedding: the 2 words of head.weight cannot be cut into 3 ways; a tensor group has at most as "

@@ -20,6 +20,7 @@
 #include "trireme/nn/images.hpp"
 #include "trireme/nn/latent_attention.hpp"
 #include "trireme/nn/layers.hpp"
+#include "trireme/nn/multi_token.hpp"
 #include "trireme/nn/sum.hpp"
 #include "trireme/ops/ops.hpp"
 #include "trireme/precision/precision.hpp"
@@ -281,7 +282,7 @@ class generator {
     auto at = from;
     if (below(4) == 0) small(out);
     for (auto n = 1 + below(4); n-- > 0;) {
-      auto const kind = below(depth > 0 ? 16 : 5);
+      auto const kind = below(depth > 0 ? 17 : 5);
       if (kind < 2) {
         small(out);
       } else if (kind == 2) {
@@ -332,6 +333,11 @@ class generator {
         out.push_back(std::make_unique<nn::detail::checkpointed_node<Env>>(std::move(layers)));
         source += ", ";
         at = after;
+      } else if (kind == 16) {
+        source += "in_training";
+        auto layers = chain(at, at, depth - 1);
+        out.push_back(std::make_unique<nn::detail::in_training_node<Env>>(std::move(layers)));
+        source += ", ";
       } else if (kind == 12) {
         leaf(out, nn::batch_norm{.epsilon = 0.5}, "batch_norm{.epsilon = 0.5}");
       } else if (kind == 13) {

@@ -71,14 +71,20 @@ struct geometry {
   [[nodiscard]] constexpr interval taken(move const& it, int giver, int taker) const noexcept {
     return gives(it, giver) && takes(it, taker) ? choose(it.taken, giver, taker) : interval{};
   }
-  /// Elements that `rank` gives to the others in all moves.
+  /// Elements that `giver` sends to `taker`, as traffic is counted.
+  [[nodiscard]] constexpr std::int64_t counted(move const& it, int giver, int taker) const noexcept {
+    if (!it.passed_on) return given(it, giver, taker).count;
+    return taker == next(giver) && taker != what.root ? what.count : 0;
+  }
+  /// Elements that `rank` sends to the others in all moves, as traffic is counted.
   [[nodiscard]] constexpr std::int64_t sent(int rank) const noexcept {
     auto const& moves = of();
     std::int64_t sum = 0;
     std::int64_t own = -1;  // divides, so once, and where it is needed
     for (std::size_t i = 0; i < moves.count; ++i) {
       auto const& it = moves.moves[i];
-      if (!gives(it, rank)) continue;
+      if (it.passed_on) sum += counted(it, rank, next(rank));
+      if (it.passed_on || !gives(it, rank)) continue;
       auto const others = it.takers == side::all ? size - 1 : rank == what.root ? 0 : 1;
       if (it.given == piece::whole) {
         sum += what.count * others;
@@ -91,6 +97,7 @@ struct geometry {
   }
 
  private:
+  [[nodiscard]] constexpr int next(int rank) const noexcept { return rank + 1 == size ? 0 : rank + 1; }
   [[nodiscard]] constexpr interval choose(piece which, int giver, int taker) const noexcept {
     return which == piece::whole ? interval{0, what.count} : owned(which == piece::of_giver ? giver : taker);
   }

@@ -38,6 +38,7 @@ struct move {
   piece given = piece::whole;  ///< of the giver's `from`
   piece taken = piece::whole;  ///< of the taker's `to`
   bool folds = false;          ///< what all givers give is combined, in rank order
+  bool passed_on = false;      ///< counted as if each rank sent all of it to the next one, the root first
 };
 
 /// A collective: its name, and what it moves, in this order. Nothing where only calls meet, or where parts say it
@@ -56,7 +57,7 @@ inline constexpr move gathers{side::all, side::all, piece::of_giver, piece::of_g
 inline constexpr move reduces{side::all, side::root, piece::whole, piece::whole, true};
 inline constexpr move collects{side::all, side::root, piece::whole, piece::of_giver};
 inline constexpr move deals{side::root, side::all, piece::of_taker, piece::whole};
-inline constexpr move tells{side::root, side::all, piece::whole, piece::whole};
+inline constexpr move tells{side::root, side::all, piece::whole, piece::whole, false, true};
 inline constexpr move trades{side::all, side::all, piece::of_taker, piece::of_giver};
 }  // namespace moves
 

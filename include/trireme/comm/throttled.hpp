@@ -81,7 +81,8 @@ class throttled_request {
 ///
 /// With sent(q) and received(q) the bytes between this rank and rank q in a command, which comm::bytes_sent and
 /// traffic() add up (all_reduce: its slice and q's, each way; reduce_scatter, all_gather, all_to_all: a slice each way;
-/// broadcast, scatter: from the root; reduce, gather: to the root; exchange: what it says), a command
+/// broadcast: from each rank to the next; scatter: from the root; reduce, gather: to the root; exchange: what it says),
+/// a command
 ///   occupies the rank's link for  max(sum of sent(q) / bandwidth(to q), sum of received(q) / bandwidth(from q)),
 ///                                 after what already occupies it, as ranks send and receive at the same time;
 ///   then ends after               steps * the largest latency to or from a q that takes part;

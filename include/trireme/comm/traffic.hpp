@@ -12,9 +12,10 @@ namespace trireme::comm {
 /// What a rank sends to other ranks in one collective, in bytes: what `traffic()` counts on every communicator, and
 /// what a plan adds up before anything runs. `count` is the number of elements of the whole view.
 ///
-/// Bytes  the bandwidth-optimal volume, as the moves of comm/rows.hpp say. What really travels may differ, but
-///        every communicator counts these bytes: comm::mpi sends more where latency decides (small values go whole),
-///        and in shared memory ranks read instead of sending.
+/// Bytes  the bandwidth-optimal volume, as the moves of comm/rows.hpp say; of a broadcast each rank passes all on to
+///        the next one, the root first and the one before it last. What really travels may differ, but every
+///        communicator counts these bytes: comm::mpi sends more where latency decides (small values go whole), and in
+///        shared memory ranks read instead of sending.
 namespace bytes_sent {
 
 /// Of any collective without parts of its own. `counts` are those of a ragged call: the elements of each rank.
@@ -107,7 +108,8 @@ namespace detail {
 
 [[nodiscard]] inline std::uint32_t messages_of(command const& it, int size) noexcept {
   if (it.bytes == 0) return 0;
-  return row_of(it.what.kind).moves[0].takers == side::root ? 1U : static_cast<std::uint32_t>(size - 1);
+  auto const& first = row_of(it.what.kind).moves[0];
+  return first.takers == side::root || first.passed_on ? 1U : static_cast<std::uint32_t>(size - 1);
 }
 
 /// Sets what a command of parts counts.
@@ -150,9 +152,10 @@ struct peer_share {
   bool heard = false;
   for (std::size_t i = 0; i < where.of().count; ++i) {
     auto const& each = where.of().moves[i];
-    out.sent += static_cast<std::uint64_t>(where.given(each, rank, peer).count) * it.element_bytes;
-    out.received += static_cast<std::uint64_t>(where.given(each, peer, rank).count) * it.element_bytes;
-    heard = heard || where.takes(each, peer);
+    auto const sent = where.counted(each, rank, peer);
+    out.sent += static_cast<std::uint64_t>(sent) * it.element_bytes;
+    out.received += static_cast<std::uint64_t>(where.counted(each, peer, rank)) * it.element_bytes;
+    heard = heard || (each.passed_on ? sent > 0 : where.takes(each, peer));
   }
   out.messages = it.messages != 0 && heard ? 1 : 0;
   return out;

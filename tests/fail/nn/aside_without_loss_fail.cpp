@@ -1,0 +1,10 @@
+// test-compilers: g++ clang++
+// expected-error: trireme::nn::aside: the last of its layers is no loss; end with one of nn::loss
+#include "trireme/nn/multi_token.hpp"
+
+#include "trireme/nn/layers.hpp"
+
+using namespace trireme;
+using namespace trireme::nn;
+
+bool const fit = fits(chain(layer_norm{}, aside(linear{.outputs = 4}), loss::squared_error{}));
