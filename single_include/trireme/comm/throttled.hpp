@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/throttled.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9a3dec8f6a52e89e7cfc64a76c2fbac0388ac6f5839928cea46921dc849cae89
+// SHA-256 of the sources: f3d8cef41f4067a0fee9bc1856afcba868836a7b121804bf159771bfb3fd505f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -85,7 +85,8 @@ class throttled_request {
 ///
 /// With sent(q) and received(q) the bytes between this rank and rank q in a command, which comm::bytes_sent and
 /// traffic() add up (all_reduce: its slice and q's, each way; reduce_scatter, all_gather, all_to_all: a slice each way;
-/// broadcast, scatter: from the root; reduce, gather: to the root; exchange: what it says), a command
+/// broadcast: from each rank to the next; scatter: from the root; reduce, gather: to the root; exchange: what it says),
+/// a command
 ///   occupies the rank's link for  max(sum of sent(q) / bandwidth(to q), sum of received(q) / bandwidth(from q)),
 ///                                 after what already occupies it, as ranks send and receive at the same time;
 ///   then ends after               steps * the largest latency to or from a q that takes part;
