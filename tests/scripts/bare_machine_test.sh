@@ -45,8 +45,9 @@ a machine" "$said"
 expect 'the cache of compilers' cached "$(ls "$work/ccache")"
 expect 'what is left' '' "$(left)"
 
-"$run" --keep one touch /root/kept 2>/dev/null
+"$run" --keep one touch /root/kept /tmp/left 2>/dev/null
 expect 'in a kept machine' /root/kept "$("$run" --keep one ls /root/kept 2>/dev/null)"
+expect 'temporary files in a kept machine' '' "$("$run" --keep one ls /tmp 2>/dev/null)"
 "$run" --keep one sleep 60 2>/dev/null &
 machine=$!
 sleep 2
