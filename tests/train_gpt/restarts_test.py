@@ -9,8 +9,8 @@ from runs import *
 
 folder = work_folder()
 SUPERVISE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "supervise")
-STEPS = 4000
-LONG = {"steps": STEPS, "save_every": 200, "layers": 2}
+STEPS = 8000  # seconds, also on a quick machine: a heartbeat is written once a second
+LONG = {"steps": STEPS, "save_every": 400, "layers": 2}
 
 
 def supervised(name, *flags, ranks=2, mpi=False, **options):
@@ -23,21 +23,14 @@ def supervised(name, *flags, ranks=2, mpi=False, **options):
                             stderr=subprocess.PIPE, env=environment(), preexec_fn=os.setpgrp)
 
 
-def program_of(process):
-    """The process that supervise waits for: the program, or mpirun."""
-    for child in children(process.pid):
-        try:
-            with open("/proc/%d/comm" % child, encoding="ascii") as file:
-                if file.read().strip() in ("train_gpt", "mpirun", "mpiexec.hydra"):
-                    return child
-        except FileNotFoundError:
-            pass
-    return None
+def wait_for_step(name, step, process, killed=()):
+    """Until the run has a heartbeat of a step from `step` on, of no process in `killed`: the process that wrote it."""
+    def there():
+        last = heartbeat(name)
+        return last["step"] >= step and last["phase"] == "training" and last["process"] not in killed
 
-
-def wait_for_step(name, step, process):
-    """Until the run has a heartbeat of a step from `step` on, and not of the attempt before."""
-    wait_for(lambda: heartbeat(name)["step"] >= step and heartbeat(name)["phase"] == "training", process)
+    wait_for(there, process)
+    return heartbeat(name)["process"]
 
 
 def ended(process, code=0, timeout=300):
@@ -69,16 +62,16 @@ expect(code == 1 and "--resume=auto" in err, "--resume=maybe: " + err)
 
 # A program that is killed is started again, twice; with fewer ranks if that is allowed.
 process = supervised("killed", "--restarts", "2", reproducible=True, **LONG)
+killed = []
 for step in (150, 1500):
-    wait_for_step("killed", step, process)
-    os.kill(program_of(process), signal.SIGKILL)
+    killed.append(wait_for_step("killed", step, process, killed))
+    os.kill(killed[-1], signal.SIGKILL)
 err = ended(process)
 found = summary("killed")
 expect(found["state_hash"] == whole["state_hash"], "restarted, it has another state")
 expect(found["restarts"] == 2 and "restart 2 of 2" in err, "%r: %s" % (found, err))
 process = supervised("fewer", "--restarts", "3", "--min-ranks", "1", reproducible=True, **LONG)
-wait_for_step("fewer", 150, process)
-os.kill(program_of(process), signal.SIGKILL)
+os.kill(wait_for_step("fewer", 150, process), signal.SIGKILL)
 err = ended(process)
 found = summary("fewer")
 expect(found["ranks"] == 1 and found["state_hash"] == whole["state_hash"] and "with 1 ranks" in err,
@@ -87,8 +80,7 @@ expect(found["ranks"] == 1 and found["state_hash"] == whole["state_hash"] and "w
 # A rank under mpirun.
 if HAS_MPI:
     process = supervised("mpi", "--restarts", "1", mpi=True, reproducible=True, **LONG)
-    wait_for_step("mpi", 150, process)
-    os.kill(heartbeat("mpi")["process"], signal.SIGKILL)
+    os.kill(wait_for_step("mpi", 150, process), signal.SIGKILL)
     err = ended(process)
     found = summary("mpi")
     expect(found["restarts"] == 1 and found["state_hash"] == whole["state_hash"], "mpirun: %r %s" % (found, err))
@@ -107,12 +99,10 @@ process.send_signal(signal.SIGTERM)
 err = ended(process)
 expect("restart" not in err and heartbeat("left")["phase"] == "ended", "asked to leave: " + err)
 process = supervised("often", "--restarts", "1", steps=100000)
-victims = []
+killed = []
 for _ in range(2):
-    wait_for(lambda: heartbeat("often")["phase"] == "training" and heartbeat("often")["process"] not in victims,
-             process)
-    victims.append(heartbeat("often")["process"])
-    os.kill(victims[-1], signal.SIGKILL)
+    killed.append(wait_for_step("often", 0, process, killed))
+    os.kill(killed[-1], signal.SIGKILL)
 ended(process, code=137)
 
 # Saves that fail are warnings, until there are too many of them in a row. No file of the run may be longer for a while
