@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 2aca4690739ec3df6b29b13388cc169b1af93b0a1156136ef147730331623570
+// SHA-256 of the sources: 74d6d1410ba290c138f61ce4010ce329cc4cc9089f28c166065613b263bfb74e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7412,7 +7412,7 @@ class node_driver {
     if (std::unique_lock lock(mutex_, std::defer_lock); !helper_.joinable() || lock.try_lock()) {
       advance(op);
       if (op.polls % 4 == 0) advance_pending();  // not each time: a test takes only a few nanoseconds
-      if (++op.polls % 256 == 0) {
+      if (++op.polls % 16 == 0) {  // a caller that yields between tests may wait for milliseconds each time
         if (op.since == clock::time_point{}) op.since = clock::now();
         check_patience(op, op.since);
       }
