@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 74d6d1410ba290c138f61ce4010ce329cc4cc9089f28c166065613b263bfb74e
+// SHA-256 of the sources: dfd58efa3cc5e4aefdbb2c5ae4faf89455b3e1bda2ea9d6977104f3b31d7de4a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1418,8 +1418,11 @@ struct geometry {
     std::int64_t own = -1;  // divides, so once, and where it is needed
     for (std::size_t i = 0; i < moves.count; ++i) {
       auto const& it = moves.moves[i];
-      if (it.passed_on) sum += counted(it, rank, next(rank));
-      if (it.passed_on || !gives(it, rank)) continue;
+      if (it.passed_on) {
+        sum += counted(it, rank, next(rank));
+        continue;
+      }
+      if (!gives(it, rank)) continue;
       auto const others = it.takers == side::all ? size - 1 : rank == what.root ? 0 : 1;
       if (it.given == piece::whole) {
         sum += what.count * others;

@@ -164,11 +164,11 @@ TEST_CASE("the first step's norm is that of the mean over counted rows", "[nn][l
 TEST_CASE("a second loss adds its weight times its gradient, and is there in training only", "[nn][losses]") {
   using values = std::map<std::string, std::vector<double>>;
   // What a step of plain descent changes, which is the gradient; and the loss before it.
-  auto const step = [](double weight, auto const& policy, int ranks) {
+  auto const step = [](double weight, int ranks) {
     std::pair<values, double> out;
     launch(comm::threads{.ranks = ranks}, [&](auto& world) {
       auto trainer = make_trainer(two_losses{{.by = 1, .weight = weight}}, optim::sgd{.learning_rate = 1}, world,
-                                  precision::fp64{}, policy);
+                                  precision::fp64{}, parallel::data{});
       trainer.initialise(3);
       values change;
       auto const add = [&](double sign) {
@@ -186,9 +186,9 @@ TEST_CASE("a second loss adds its weight times its gradient, and is there in tra
     });
     return out;
   };
-  auto const [none, loss] = step(0, parallel::data{}, 1);
-  auto const [one, loss_of_one] = step(1, parallel::data{}, 1);
-  auto const [two, loss_of_two] = step(2, parallel::data{}, 2);
+  auto const [none, loss] = step(0, 1);
+  auto const [one, loss_of_one] = step(1, 1);
+  auto const [two, loss_of_two] = step(2, 2);
   CHECK(loss_of_one == loss);
   CHECK(loss_of_two == Approx(loss).epsilon(1e-12));
   for (auto const& [name, change] : none) {

@@ -25,12 +25,15 @@ def supervised(name, *flags, ranks=2, mpi=False, **options):
 
 def wait_for_step(name, step, process, killed=()):
     """Until the run has a heartbeat of a step from `step` on, of no process in `killed`: the process that wrote it."""
+    last = {}
+
     def there():
-        last = heartbeat(name)
+        last.update(heartbeat(name))
         return last["step"] >= step and last["phase"] == "training" and last["process"] not in killed
 
-    wait_for(there, process)
-    return heartbeat(name)["process"]
+    if not wait_for(there, process):  # and no process, 0, may be killed: that is the test's own group
+        sys.exit("%s: no heartbeat of step %d of another process than %r: %r" % (name, step, killed, last))
+    return last["process"]
 
 
 def ended(process, code=0, timeout=300):

@@ -83,8 +83,11 @@ struct geometry {
     std::int64_t own = -1;  // divides, so once, and where it is needed
     for (std::size_t i = 0; i < moves.count; ++i) {
       auto const& it = moves.moves[i];
-      if (it.passed_on) sum += counted(it, rank, next(rank));
-      if (it.passed_on || !gives(it, rank)) continue;
+      if (it.passed_on) {
+        sum += counted(it, rank, next(rank));
+        continue;
+      }
+      if (!gives(it, rank)) continue;
       auto const others = it.takers == side::all ? size - 1 : rank == what.root ? 0 : 1;
       if (it.given == piece::whole) {
         sum += what.count * others;
