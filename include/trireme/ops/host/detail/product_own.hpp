@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -11,8 +13,17 @@
 // The loops around the own kernels. Word is what a kernel reads: float, or a pair of bfloat16 in a std::uint32_t.
 namespace trireme::ops::detail {
 
-/// Half of a core's L2: what a block that is used again and again may fill.
-inline constexpr std::int64_t cache_bytes = std::int64_t{512} << 10;
+/// Half of a core's L2, which a block that is used again and again may fill; 512 KiB where the system does not say.
+[[nodiscard]] inline std::int64_t cache_bytes() noexcept {
+  static std::int64_t const bytes = [] {
+    std::int64_t half = 0;
+#ifdef _SC_LEVEL2_CACHE_SIZE
+    half = sysconf(_SC_LEVEL2_CACHE_SIZE) / 2;
+#endif
+    return half > 0 ? std::clamp<std::int64_t>(half, 128 << 10, 1 << 20) : std::int64_t{512} << 10;
+  }();
+  return bytes;
+}
 
 template <class Word>
 inline constexpr std::int64_t elements_of = std::is_same_v<Word, float> ? 1 : 2;
@@ -104,7 +115,7 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
   auto const parts = divide_up(steps, copy_all ? 512 : 1152);
   std::int64_t const whole = std::max(8, kernels.depth);
   auto const part = divide_up(divide_up(steps, parts), whole) * whole;
-  auto const block = std::max<std::int64_t>(1, cache_bytes / (part * width * 4)) * width;
+  auto const block = std::max<std::int64_t>(1, cache_bytes() / (part * width * 4)) * width;
   auto const partial_ld = block;
   auto const rows_at_once = parts == 1 ? m : std::min<std::int64_t>(m, kernels.rows * 36);
   float* const partial = parts == 1 ? nullptr : partial_buffer.take<float>((rows_at_once + kernels.rows) * partial_ld);
@@ -190,9 +201,9 @@ void own_multiply_transposed(product_kernels const& kernels, float* c, T const* 
 
   int const width = kernels.columns;
   auto const all_steps = divide_up(m, per_word);
-  auto const parts = divide_up(all_steps, 320);
+  auto const parts = divide_up(all_steps, 256);
   auto const part = divide_up(divide_up(all_steps, parts), 8) * 8;
-  auto const most_tiles = std::max<std::int64_t>(1, cache_bytes / (part * kernels.panel * 4));
+  auto const most_tiles = std::max<std::int64_t>(1, cache_bytes() / (part * kernels.panel * 4));
   auto const all_tiles = divide_up(r, kernels.rows);
   auto const tiles = divide_up(all_tiles, divide_up(all_tiles, most_tiles));
   Word* const left = left_buffer.take<Word>(tiles * part * kernels.panel);

@@ -42,7 +42,7 @@ inline void tiles_multiply_transposed(product_kernels const& kernels, float* c, 
   auto const part = divide_up(divide_up(all_steps, parts), kernels.depth) * kernels.depth;
   // Not a multiple of 4096 bytes, at which the rows of a tile would share a set of the L1 cache.
   auto const left_row = 2 * part + 32;
-  auto const most_groups = std::max<std::int64_t>(1, 2 * cache_bytes / (left_row * 2 * kernels.rows));
+  auto const most_groups = std::max<std::int64_t>(1, cache_bytes() / (left_row * 2 * kernels.rows));
   auto const all_groups = divide_up(r, kernels.rows);
   auto const groups = divide_up(all_groups, divide_up(all_groups, most_groups));
   auto* const left = left_buffer.take<bfloat16>(groups * kernels.rows * left_row);
