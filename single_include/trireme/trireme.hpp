@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9f02094950036564046562af12d8d13e645abb56cb782caab1ed46547b6b26d7
+// SHA-256 of the sources: 3c7c8846d1efd2968a493627e40139bb1c34699c74199ff38dd0d5fa293e067c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20889,7 +20889,7 @@ namespace trireme::ops::detail::avx512 {
 /// The intrinsic, but always in the form that overwrites the sum: of the three forms g++ 12 also takes those that
 /// overwrite a factor, and then has no registers left for all sums (on an Intel Xeon products take 5 % longer).
 TRIREME_INLINE __m512 multiply_add(__m512 sum, __m512i a, __m512i b) {
-  asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  asm("{vfmadd231ps\t%2, %1, %0|vfmadd231ps\t%0, %1, %2}" : "+v"(sum) : "v"(a), "v"(b));
   return sum;
 }
 template <int Rows>

@@ -159,7 +159,7 @@ namespace trireme::ops::detail::avx512 {
 /// The intrinsic, but always in the form that overwrites the sum: of the three forms g++ 12 also takes those that
 /// overwrite a factor, and then has no registers left for all sums (on an Intel Xeon products take 5 % longer).
 TRIREME_INLINE __m512 multiply_add(__m512 sum, __m512i a, __m512i b) {
-  asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  asm("{vfmadd231ps\t%2, %1, %0|vfmadd231ps\t%0, %1, %2}" : "+v"(sum) : "v"(a), "v"(b));
   return sum;
 }
 template <int Rows>
