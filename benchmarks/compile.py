@@ -47,7 +47,7 @@ def torch_flags():
     for include in [*folders, pathlib.Path("/usr/include")]:
         api = include / "torch/csrc/api/include"
         if (api / "torch/torch.h").exists():
-            # Not /usr/include itself: where the compiler looks anyway must not be named, or its own headers come too late.
+            # Not /usr/include itself: named here, it would come before the headers that go with the compiler.
             own = [] if include == pathlib.Path("/usr/include") else ["-isystem", str(include)]
             return [*own, "-isystem", str(api)]
     return None
