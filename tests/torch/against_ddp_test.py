@@ -2,6 +2,9 @@
 # test-timeout: 240
 """Two ranks of interop::data_parallel end at the weights of PyTorch's DistributedDataParallel (Gloo), within 1e-5.
 
+Running variances, which are larger than 1, agree within 1e-5 of the largest of them: the two sides may be of different
+versions of LibTorch, whose convolutions round differently.
+
 A small CNN with batch normalisation on Fashion-MNIST, and a small transformer on tokens: 50 steps of SGD with momentum,
 from the same start and on the same batches, which a folder hands over.
 """
@@ -132,10 +135,19 @@ def main():
             found = numpy.frombuffer((folder / "found").read_bytes(), numpy.float32)
             start = numpy.frombuffer((folder / "start").read_bytes(), numpy.float32)
             assert expected.shape == found.shape, (expected.shape, found.shape)
-            error = float(numpy.abs(expected - found).max())
-            moved = float(numpy.abs(expected - start).max())
-            print(f"{name}: largest difference {error:.2e} after {STEPS} steps (weights moved by up to {moved:.2e})")
-            assert error <= 1e-5, name
+            net = globals()[name]()[0]
+            weights = sum(each.numel() for each in net.parameters())
+            ends = numpy.cumsum([each.numel() for each in state_of(net)])[:-1]
+            sizes = [numpy.abs(each).max() for each in numpy.split(expected, ends)]
+            errors = [float(numpy.abs(a - b).max())
+                      for a, b in zip(numpy.split(expected, ends), numpy.split(found, ends))]
+            trained = len(list(net.parameters()))
+            moved = float(numpy.abs(expected - start)[:weights].max())
+            print(f"{name}: weights differ by up to {max(errors[:trained]):.2e} after {STEPS} steps (they moved by up to "
+                  f"{moved:.2e}), buffers by {max(errors[trained:], default=0):.2e}")
+            assert max(errors[:trained]) <= 1e-5, name
+            for error, size in zip(errors[trained:], sizes[trained:]):
+                assert error <= 1e-5 * max(1, size), name
             assert moved > 1e-2, name
 
 
