@@ -141,8 +141,8 @@ def main():
             moved = float(numpy.abs(expected - start)[:ends[trained - 1]].max())
             sizes = [float(numpy.abs(each).max()) for each in numpy.split(expected, ends[:-1])]
             errors = [float(numpy.abs(each).max()) for each in numpy.split(expected - found, ends[:-1])]
-            print(f"{name}: after {STEPS} steps weights differ by up to {max(errors[:trained]):.2e} (they moved by up to "
-                  f"{moved:.2e}), buffers by {max(errors[trained:], default=0):.2e}")
+            print(f"{name}: after {STEPS} steps weights differ by up to {max(errors[:trained]):.2e} (they moved by up "
+                  f"to {moved:.2e}), buffers by {max(errors[trained:], default=0):.2e}")
             assert max(errors[:trained]) <= 1e-5, name
             assert all(error <= 1e-5 * max(1, size) for error, size in zip(errors[trained:], sizes[trained:])), name
             assert moved > 1e-2, name
