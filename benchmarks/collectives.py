@@ -77,7 +77,7 @@ class Player:
         self.turns = [os.open(f"{self.folder}/{rank}", os.O_RDWR) for rank in range(ranks)]
         self.out = os.open(f"{self.folder}/out", os.O_RDWR | os.O_NONBLOCK)
         self.rest = b""
-        self.errors = open(f"{self.folder}/errors", "w+")
+        self.errors = open(f"{self.folder}/errors", "w+", encoding="utf-8")
         self.processes = [
             subprocess.Popen([part.replace("FOLDER", self.folder) for part in command], stdin=subprocess.DEVNULL,
                              stdout=self.errors, stderr=self.errors, start_new_session=True,
@@ -204,7 +204,7 @@ class Machine:
         cache = {}
         for path in (self.programs.parent / "CMakeCache.txt",):
             if path.exists():
-                for line in path.read_text().splitlines():
+                for line in path.read_text(encoding="utf-8").splitlines():
                     key, _, value = line.partition("=")
                     cache[key.partition(":")[0]] = value
         flags = " ".join(f"{cache.get('CMAKE_CXX_FLAGS', '')} {cache.get('CMAKE_CXX_FLAGS_RELEASE', '')}".split())
@@ -382,7 +382,7 @@ def main():
                  ["two-hosts", sys.executable, os.path.abspath(__file__), *sys.argv[1:]])
     machine = Machine(programs, options.two_hosts)
     table = sys.stderr if options.json == "-" else sys.stdout
-    file = sys.stdout if options.json == "-" else open(options.json, "w") if options.json else None
+    file = sys.stdout if options.json == "-" else open(options.json, "w", encoding="utf-8") if options.json else None
     for line in machine.describe():
         print("# " + line, file=table)
     sizes = []

@@ -94,7 +94,7 @@ def main():
         units = []
         for header in headers:
             unit = pathlib.Path(work) / (header.replace("/", "_") + ".cpp")
-            unit.write_text(f'#include "{header}"\n')
+            unit.write_text(f'#include "{header}"\n', encoding="utf-8")
             units.append((header, unit))
         if not options.headers:
             extracted = subprocess.run([root / "scripts/extract-examples", f"{work}/readme", root / "README.md"],
@@ -103,7 +103,7 @@ def main():
                       for name in extracted.stdout.split()]
         for name, unit in units:
             command = base + [str(unit)]
-            if "comm/mpi.hpp" in name or "comm/mpi.hpp" in unit.read_text():
+            if "comm/mpi.hpp" in name or "comm/mpi.hpp" in unit.read_text(encoding="utf-8"):
                 if mpi.returncode != 0:
                     continue
                 command += mpi.stdout.split()
@@ -112,7 +112,7 @@ def main():
         if not options.headers:
             for name, line, flags in peers():
                 unit = pathlib.Path(work) / "peer.cpp"
-                unit.write_text(line)
+                unit.write_text(line, encoding="utf-8")
                 row(name, "peer", base + flags + [str(unit)])
     return failed > 0
 

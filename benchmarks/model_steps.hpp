@@ -84,14 +84,13 @@ void measure(std::map<std::string, std::string> const& options, setting<Model> c
 template <class Model>
 int run(int argc, char** argv, char const* model, setting<Model> const& a, setting<Model> const& b) {
   using namespace trireme;
-  std::map<std::string, std::string> options{
-      {"model", model},
-      {"shape", "a"},
-      {"precision", "fp32"},
-      {"parallel", "zero1"},
-      {"steps", "8"},
-      {"warmup", "2"},
-      {"ranks", std::to_string(std::max(1U, std::thread::hardware_concurrency()))}};
+  std::map<std::string, std::string> options{{"model", model},
+                                             {"shape", "a"},
+                                             {"precision", "fp32"},
+                                             {"parallel", "zero1"},
+                                             {"steps", "8"},
+                                             {"warmup", "2"},
+                                             {"ranks", std::to_string(usable_cores())}};
   for (int i = 1; i + 1 < argc; i += 2) options[std::string(argv[i]).substr(2)] = argv[i + 1];
   auto const& what = options.at("shape") == "b" ? b : a;
   auto const with = [&](auto parallel) {

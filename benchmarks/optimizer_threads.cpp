@@ -40,7 +40,7 @@ void time(World& world, std::vector<double>& seconds, Step&& step) {
 }  // namespace
 
 int main() {
-  int const ranks = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  int const ranks = usable_cores();
   std::int64_t const n = (parameters + ranks - 1) / ranks * ranks;
   std::int64_t const slice = n / ranks;
   double const p = ranks;

@@ -27,17 +27,37 @@ install(FILES ${CMAKE_CURRENT_LIST_DIR}/cuda.cmake ${CMAKE_CURRENT_LIST_DIR}/tor
         DESTINATION ${TRIREME_CMAKE_DIR})
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/triremeConfig.cmake.in
-  ${PROJECT_BINARY_DIR}/triremeConfig.cmake INSTALL_DESTINATION ${TRIREME_CMAKE_DIR})
+  ${PROJECT_BINARY_DIR}/triremeConfig.cmake INSTALL_DESTINATION ${TRIREME_CMAKE_DIR}
+  PATH_VARS CMAKE_INSTALL_INCLUDEDIR)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/triremeConfigVersion.cmake
   COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES ${PROJECT_BINARY_DIR}/triremeConfig.cmake ${PROJECT_BINARY_DIR}/triremeConfigVersion.cmake
   DESTINATION ${TRIREME_CMAKE_DIR})
 
+# trireme_pc_folders(folder): where a file of pkg-config in `folder` finds the prefix, and what lies below it. A relative
+# way keeps the package movable; folders that are given as absolute ones (Nix has a prefix for each) stay as they are.
+function(trireme_pc_folders folder)
+  if(IS_ABSOLUTE "${folder}")
+    set(TRIREME_PC_PREFIX "${CMAKE_INSTALL_PREFIX}" PARENT_SCOPE)
+  else()
+    file(RELATIVE_PATH up /${folder} /)  # folder may be lib/x86_64-linux-gnu/pkgconfig
+    string(REGEX REPLACE "/$" "" up "${up}")
+    set(TRIREME_PC_PREFIX "\${pcfiledir}/${up}" PARENT_SCOPE)
+  endif()
+  foreach(kind IN ITEMS INCLUDEDIR LIBDIR)
+    if(IS_ABSOLUTE "${CMAKE_INSTALL_${kind}}")
+      set(TRIREME_PC_${kind} "${CMAKE_INSTALL_${kind}}" PARENT_SCOPE)
+    else()
+      set(TRIREME_PC_${kind} "\${prefix}/${CMAKE_INSTALL_${kind}}" PARENT_SCOPE)
+    endif()
+  endforeach()
+endfunction()
+
+trireme_pc_folders(${CMAKE_INSTALL_DATADIR}/pkgconfig)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/trireme.pc.in ${PROJECT_BINARY_DIR}/trireme.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/trireme.pc DESTINATION ${CMAKE_INSTALL_DATADIR}/pkgconfig)
 if(TRIREME_COMPILED)
-  # The way from the library's folder, which may be lib/x86_64-linux-gnu, to the prefix.
-  file(RELATIVE_PATH TRIREME_PC_UP /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+  trireme_pc_folders(${CMAKE_INSTALL_LIBDIR}/pkgconfig)
   configure_file(${CMAKE_CURRENT_LIST_DIR}/trireme-compiled.pc.in ${PROJECT_BINARY_DIR}/trireme-compiled.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/trireme-compiled.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endif()

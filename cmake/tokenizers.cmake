@@ -1,9 +1,12 @@
 # The libraries that tokenizers ask for, each as a target that is made only if a program compiles and links here and now:
 #   trireme_find_utf8proc()        trireme::libutf8proc (Debian's libutf8proc-dev)
+#   trireme_find_pcre2()           trireme::libpcre2 (Debian's libpcre2-dev), for expressions that are not written out
 #   trireme_find_sentencepiece()   trireme::libsentencepiece (Debian's libsentencepiece-dev)
 
-# trireme_find_small(name header program): a library of one header.
+# trireme_find_small(name header program [file]): a library of one header; file is how the library's is called.
 function(trireme_find_small name header program)
+  set(file ${name} ${ARGN})
+  list(GET file -1 file)
   if(TARGET trireme::lib${name})
     return()
   endif()
@@ -14,14 +17,14 @@ function(trireme_find_small name header program)
     unset(${variable}_WORKS CACHE)
   endif()
   find_path(${variable}_INCLUDE ${header})
-  find_library(${variable}_LIBRARY ${name})
+  find_library(${variable}_LIBRARY ${file})
   mark_as_advanced(${variable}_INCLUDE ${variable}_LIBRARY)
   if(NOT ${variable}_INCLUDE OR NOT ${variable}_LIBRARY)
     message(STATUS "trireme: ${name} is not here, so trireme::${name} and what needs it are left out")
     return()
   endif()
   if(NOT DEFINED CACHE{${variable}_WORKS})
-    try_compile(works SOURCE_FROM_CONTENT ${name}.cpp "#include <${header}>\n${program}\n" NO_CACHE
+    try_compile(works SOURCE_FROM_CONTENT ${name}.cpp "#define PCRE2_CODE_UNIT_WIDTH 0\n#include <${header}>\n${program}\n" NO_CACHE
                 CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${${variable}_INCLUDE}"
                 LINK_LIBRARIES ${${variable}_LIBRARY} CXX_STANDARD 20 CXX_STANDARD_REQUIRED TRUE)
     if(works)
@@ -42,6 +45,13 @@ endfunction()
 
 function(trireme_find_utf8proc)
   trireme_find_small(utf8proc utf8proc.h "int main() { return utf8proc_category('a') != UTF8PROC_CATEGORY_LL; }")
+endfunction()
+
+function(trireme_find_pcre2)
+  trireme_find_small(pcre2 pcre2.h "int main() { return pcre2_config_8(PCRE2_CONFIG_JIT, nullptr) < 0; }" pcre2-8)
+  if(TARGET trireme::libpcre2)
+    set_property(TARGET trireme::libpcre2 APPEND PROPERTY INTERFACE_COMPILE_DEFINITIONS TRIREME_PCRE2)
+  endif()
 endfunction()
 
 function(trireme_find_sentencepiece)

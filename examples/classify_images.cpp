@@ -101,7 +101,7 @@ int train(std::string folder, int epochs, int ranks) {
   data::in_memory const data(known.images.view(), known.classes.view()),
       test(unseen.images.view(), unseen.classes.view());
   double last = 0;
-  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+  trireme::launch(comm::threads{.ranks = ranks}, [&](auto& world) {
     auto trainer =
         make_trainer(model,
                      optim::sgd{.schedule = optim::cosine{.peak = 0.1, .warmup = each / 4, .total = epochs * each},

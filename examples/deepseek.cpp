@@ -65,7 +65,7 @@ int train(std::int64_t steps) {
   sequences const all;
   data::in_memory const data(tensor_view<std::int32_t const>(all.x.data(), {samples, context}),
                              tensor_view<std::int32_t const>(all.y.data(), {samples, context}));
-  launch(comm::threads{.ranks = 8}, [&](auto& world) {
+  trireme::launch(comm::threads{.ranks = 8}, [&](auto& world) {
     auto trainer =
         make_trainer(model, optim::adamw{.learning_rate = 5e-3, .clip = 1}, world,
                      parallel::mesh{parallel::data{.ways = 2}, parallel::pipeline<schedule::dual_pipe>{.stages = 2},

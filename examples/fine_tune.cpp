@@ -6,8 +6,8 @@
 // FILE (verse_pairs.tsv, which scripts/prepare-verse-pairs writes) has the format of MRPC: below a line of titles,
 // lines of a label, two numbers and two sentences, separated by tabs. Its first N pairs are taken (--most; 0: all), cut
 // to N tokens each (--length; 64), and every fifth of them is held out: after each epoch the program prints how the
-// model does on those. The learning rate rises to R (5e-5) and falls to 0. Model and tokenizer are then written to the
-// DIR of --to.
+// model does on those. The learning rate rises to R (5e-5) and falls to 0. The model, its tokenizer and what else
+// belongs to it are then written to the DIR of --to.
 //
 // If the DIR of --from is -, the program makes a tiny model and pairs of its own in the working directory.
 //
@@ -17,10 +17,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <map>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,15 +69,21 @@ void read(std::string const& path, std::int64_t most, formats::tokenizer const& 
           pairs& train, pairs& held_out) {
   auto const begin = special(words, "[CLS]");
   formats::word_memory known;
-  std::istringstream lines(formats::read_text(path));
-  std::string line;
-  std::getline(lines, line);  // titles
-  for (std::int64_t n = 0; (most == 0 || n < most) && std::getline(lines, line); ++n) {
-    std::istringstream columns(line);
-    std::string label, of_first, of_second, first, second;
-    for (auto* column : {&label, &of_first, &of_second, &first, &second}) std::getline(columns, *column, '\t');
-    if (second.ends_with('\r')) second.pop_back();
-    if ((label != "0" && label != "1") || second.empty() || !columns.eof())
+  auto const file = formats::read_text(path);
+  std::string_view lines = file;
+  auto const cut = [](std::string_view& from, char end) {
+    auto const out = from.substr(0, from.find(end));
+    from.remove_prefix(std::min(out.size() + 1, from.size()));
+    return out;
+  };
+  cut(lines, '\n');  // titles
+  for (std::int64_t n = 0; (most == 0 || n < most) && !lines.empty(); ++n) {
+    auto line = cut(lines, '\n');
+    bool const has_five = std::ranges::count(line, '\t') == 4;
+    std::string_view label, of_first, of_second, first, second;
+    for (auto* column : {&label, &of_first, &of_second, &first, &second}) *column = cut(line, '\t');
+    if (second.ends_with('\r')) second.remove_suffix(1);
+    if ((label != "0" && label != "1") || second.empty() || !has_five)
       throw config_error(text(path, ": pair ", n + 1, " is no label, two numbers and two sentences"));
     auto& to = n % 5 == 4 ? held_out : train;
     auto a = words.encode(first, known, formats::special_tokens::without);
@@ -144,7 +148,7 @@ int run(options given) {
              fresh ? "starts anew" : "goes on");
   optim::linear const rate{.peak = number<double>(given, "--rate"), .warmup = steps / 10, .total = steps};
   double last = 0;
-  launch(comm::threads{.ranks = number<int>(given, "--ranks")}, [&](auto& world) {
+  trireme::launch(comm::threads{.ranks = number<int>(given, "--ranks")}, [&](auto& world) {
     auto trainer = make_trainer(model, optim::adamw{.schedule = rate, .clip = 1}, world);
     load_pretrained(trainer, from, {.fresh = fresh ? "classifier.*" : ""});
     for (std::int64_t epoch = 1; epoch <= epochs; ++epoch) {
@@ -156,10 +160,15 @@ int run(options given) {
                  100 * seen.f1(1), done.seconds);
       std::fflush(stdout);
     }
-    if (!to.empty()) save_pretrained(trainer, to);
+    if (to.empty()) return;
+    auto const written = save_pretrained(trainer, to);
+    if (world.rank() != 0) return;
+    fmt::print("{} has the model", to);
+    for (auto const& name : written.copied) fmt::print(", {}", name);
+    fmt::print("\n");
+    if (!written.left_out.empty())
+      fmt::print("of {} it has not: {} and what else belongs to other heads\n", from, written.left_out.front());
   });
-  if (!to.empty() && to != from)
-    std::filesystem::copy_file(tokenizer, to + "/tokenizer.json", std::filesystem::copy_options::overwrite_existing);
   return !own || last > 0.9 ? 0 : 1;
 }
 

@@ -86,7 +86,7 @@ trace run() {
   float const input = 0;
   auto const batch = make_samples(tensor_view<float const>(&input, {1, 1}), tensor_view<float const>{});
   std::vector<samples> const batches(micro_batches, batch);
-  launch(comm::threads{.ranks = stages}, [&](auto& world) {
+  trireme::launch(comm::threads{.ranks = stages}, [&](auto& world) {
     auto channel = world.duplicate();
     parallel::communicator_link link(channel);
     auto const seat = parallel::seat_of(parallel::pipeline<Schedule>{}, sleepers{}, world.rank(), stages);

@@ -104,7 +104,7 @@ int main(int count, char** arguments) try {
                         p::mesh{p::zero<1>{}, p::pipeline<>{.stages = 2}}};
 
   std::vector<sweep_row> rows;
-  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+  trireme::launch(comm::threads{.ranks = ranks}, [&](auto& world) {
     auto found = sweep(list, model, counting{}, world, {.steps = steps, .batch = 16, .micro_batches = 8},
                        optim::adamw{.learning_rate = 1e-3});
     if (world.rank() == 0) rows = std::move(found);

@@ -57,10 +57,39 @@ need_mpich() {
   need mpicxx.mpich libmpich-dev
 }
 
+# usable_cores: those that this shell may use (taskset, a cpuset), and no more than the time that control groups grant,
+# as trireme::usable_cores() counts them. OMP_NUM_THREADS, which nproc minds, is about threads, not about the machine.
+usable_cores() {
+  local n id controllers path folder quota period
+  n=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
+  while IFS=: read -r id controllers path; do
+    case ,$controllers, in
+      ,,) folder=/sys/fs/cgroup ;;
+      *,cpu,*) folder=/sys/fs/cgroup/cpu ;;
+      *) continue ;;
+    esac
+    while :; do
+      quota='' period=''
+      if [[ -r $folder$path/cpu.max ]]; then
+        read -r quota period < "$folder$path/cpu.max" || true
+      elif [[ -r $folder$path/cpu.cfs_quota_us && -r $folder$path/cpu.cfs_period_us ]]; then
+        quota=$(< "$folder$path/cpu.cfs_quota_us") period=$(< "$folder$path/cpu.cfs_period_us")
+      fi
+      if [[ $quota =~ ^[1-9][0-9]*$ && $period =~ ^[1-9][0-9]*$ ]]; then
+        quota=$((quota / period))
+        n=$((quota < 1 ? 1 : quota < n ? quota : n))
+      fi
+      [[ $path == */* && -n $path ]] || break
+      path=${path%/*}
+    done
+  done < <(cat /proc/self/cgroup 2> /dev/null)
+  echo "$n"
+}
+
 # cores: how many builds to run at once; a compiler process of this library may take 3 GB.
 cores() {
   local fit n
   fit=$(awk '/MemAvailable/ { print int($2 / 3000000) }' /proc/meminfo)
-  n=$(nproc)
+  n=$(usable_cores)
   echo $((fit < 1 ? 1 : fit < n ? fit : n))
 }

@@ -62,3 +62,7 @@ TRIREME_ATTENTION(bfloat16)
 TRIREME_ATTENTION(float16)
 
 }  // namespace trireme::ops::detail
+
+#undef TRIREME_PAIR
+#undef TRIREME_TYPE
+#undef TRIREME_ATTENTION

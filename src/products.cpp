@@ -16,3 +16,5 @@ TRIREME_TYPE(bfloat16)
 TRIREME_TYPE(float16)
 
 }  // namespace trireme::ops
+
+#undef TRIREME_TYPE

@@ -38,6 +38,7 @@ TRIREME_INTEGER(std::uint32_t)
 TRIREME_INTEGER(std::int8_t)
 TRIREME_INTEGER(std::uint8_t)
 
+template double squared_error_row(double*, double const*, double const*, std::int64_t, double);
 template void squares_of_blocks(float const*, std::int64_t, std::int64_t, double*);
 template void squares_of_blocks(double const*, std::int64_t, std::int64_t, double*);
 template bool all_finite(std::uint16_t const*, std::int64_t, std::uint16_t);
@@ -51,3 +52,8 @@ template void select_largest(float const*, std::int64_t, std::int32_t*, std::int
 template void select_largest(double const*, std::int64_t, std::int32_t*, std::int64_t);
 
 }  // namespace trireme::ops::detail
+
+#undef TRIREME_REDUCTION
+#undef TRIREME_ELEMENT
+#undef TRIREME_INTEGER
+#undef TRIREME_REAL

@@ -27,3 +27,7 @@ TRIREME_MASTER(bfloat16)
 TRIREME_MASTER(float16)
 
 }  // namespace trireme::ops::detail
+
+#undef TRIREME_UPDATE
+#undef TRIREME_GRADIENT
+#undef TRIREME_MASTER

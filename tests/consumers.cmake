@@ -14,6 +14,9 @@ function(trireme_consumer_test name)
 endfunction()
 
 trireme_consumer_test(add_subdirectory ARGUMENTS -DTRIREME_SOURCE=${PROJECT_SOURCE_DIR})
+get_target_property(eigen_folder Eigen3::Eigen INTERFACE_INCLUDE_DIRECTORIES)
+trireme_consumer_test(own_targets SOURCE add_subdirectory
+  ARGUMENTS -DTRIREME_SOURCE=${PROJECT_SOURCE_DIR} -DTRIREME_OWN_TARGETS=ON -DTRIREME_OWN_EIGEN=${eigen_folder})
 
 # One program with both folders that have trireme/trireme.hpp.
 set(folder ${CMAKE_CURRENT_BINARY_DIR}/single_include)

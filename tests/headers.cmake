@@ -46,7 +46,9 @@ endif()
 
 # No warning in a header, whatever a program that includes it asks for: one unit that holds everything, and the units of
 # tests/warnings with what programs usually instantiate. (Neither compiler warns of more when it also makes code.)
-set(every_warning -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror)
+set(every_warning -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wfloat-equal -Wold-style-cast
+    -Wcast-align -Werror)
+set(warnings_of_gcc -Wcast-align=strict -Wuseless-cast)
 set(all_headers ${TRIREME_HEADERS})
 set(foreign_flags -isystem ${CMAKE_CURRENT_SOURCE_DIR}/ladder)
 if(TARGET trireme::mpi)
@@ -93,10 +95,41 @@ foreach(unit IN LISTS units ITEMS ${CMAKE_CURRENT_BINARY_DIR}/everything.cpp)
   endif()
   foreach(compiler IN LISTS compilers)
     cmake_path(GET compiler FILENAME program)
+    set(more_warnings ${warnings_of_gcc})
+    if(compiler STREQUAL "${TRIREME_CLANG}" OR CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+      set(more_warnings "")
+    endif()
     trireme_add_test(headers.warnings.${name}.${program} TIMEOUT 300 LABELS headers
-      COMMAND ${compiler} -std=c++20 -fsyntax-only ${every_warning} -DFMT_HEADER_ONLY=1 ${include_flags}
-              ${foreign_flags} ${torch_flags} ${unit})
+      COMMAND ${compiler} -std=c++20 -fsyntax-only ${every_warning} ${more_warnings} -DFMT_HEADER_ONLY=1
+              ${include_flags} ${foreign_flags} ${torch_flags} ${unit})
   endforeach()
+endforeach()
+
+# Between macros and names that others leave behind, and in the next standard, the headers compile; flags under which
+# they would not mean what they say, and macros that they cannot stand, are refused by one sentence.
+set(strangers ${CMAKE_CURRENT_SOURCE_DIR}/support/among_strangers.cpp)
+file(CONFIGURE OUTPUT among_min.cpp @ONLY CONTENT
+     "#include <vector>\n#define min(a, b) ((a) < (b) ? (a) : (b))\n#include <trireme/trireme.hpp>\n")
+set(refused_flags -std=c++17 -fno-exceptions -Ofast -ffast-math -ffinite-math-only "-Dcheck(x)=(x)" -Dnear= -DSuccess=0)
+set(compilers ${CMAKE_CXX_COMPILER} ${TRIREME_CLANG})
+list(REMOVE_DUPLICATES compilers)
+foreach(compiler IN LISTS compilers)
+  cmake_path(GET compiler FILENAME program)
+  foreach(standard IN ITEMS 20 2b)
+    trireme_add_test(headers.among_strangers.${standard}.${program} TIMEOUT 300 LABELS headers
+      COMMAND ${compiler} -std=c++${standard} -fvisibility=hidden -fsyntax-only -Wall -Wextra -Werror
+              -DFMT_HEADER_ONLY=1 ${include_flags} ${strangers})
+  endforeach()
+  foreach(flag IN LISTS refused_flags)
+    string(REGEX REPLACE "^(-D[A-Za-z]+).*" "\\1" short ${flag})
+    trireme_add_test(headers.refused${short}.${program} LABELS headers
+      PROPERTIES PASS_REGULAR_EXPRESSION "[.]hpp:[0-9:]+ error: .*trireme (needs|reports|includes)"
+      COMMAND ${compiler} -std=c++20 ${flag} -fsyntax-only ${include_flags} -x c++
+              ${PROJECT_SOURCE_DIR}/include/trireme/trireme.hpp)
+  endforeach()
+  trireme_add_test(headers.refused-min.${program} LABELS headers
+    PROPERTIES PASS_REGULAR_EXPRESSION "dialect.hpp:[0-9:]+ error: .*trireme needs min"
+    COMMAND ${compiler} -std=c++20 -fsyntax-only ${include_flags} ${CMAKE_CURRENT_BINARY_DIR}/among_min.cpp)
 endforeach()
 
 if(TRIREME_NVCC)

@@ -40,7 +40,7 @@ def main():
     model = AutoModelForCausalLM.from_pretrained(options.directory, dtype=torch.float32).eval()
     with torch.no_grad():
         if options.summary:
-            with open(options.summary) as file:
+            with open(options.summary, encoding="utf-8") as file:
                 summary = json.load(file)
             loss = held_out_loss(model, words, summary)
             print(json.dumps({"transformers": loss, "trireme": summary["held_out_last"],

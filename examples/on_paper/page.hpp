@@ -169,9 +169,9 @@ ceil(log2 p), as `comm::mpi` carries them (docs/plan.md); what a rank's processo
 in it.
 
 {}
-* `zbv` has none if F = B - W = W and m >= 2p - 1, which the rows of 16384 ranks do not have. The halves of a GPT's
-  backward are not alike: attention's is all in the first, and it idles a little. With equal ones it idles as published:
-  see the next table.
+* `zbv` is published with none, if F = B - W = W and m >= 2p - 1 (which the rows of 16384 ranks do not have), between
+  the first and the last step of a stage. A plan also counts what a stage waits before and after these, since steps of
+  training do not overlap here; and the halves of a GPT's backward are not alike: attention's is all in the first.
 * Bubbles take stages for equal. They are not: of 8, seven have 11 layers, 1 % more than an eighth. A step is taken for
   as long as if all were like the slowest, which errs upwards.
 * `zero3` sends values twice and gradients once for every micro-batch, and one sample is too little work for that on
@@ -198,6 +198,8 @@ activations of a stage, at m = 8p, in micro-batches of a p-th of the model. Publ
 
 {}
 All are equal. F&B, a forward and a backward that overlap, is taken for F + B; `dualpipe` keeps the parameters twice.
+The engine takes the two of a pair one after the other, each as soon as it can: then the dual pipes wait half as long,
+(p/2 - 1)(F + B - 2 W) and (p - 1)(F + B - 2 W), and so do plans.
 As a share of the whole step a bubble of (p - 1)/m is (p - 1)/(m + p - 1), as it is also written.
 
 ## ZeRO

@@ -26,7 +26,7 @@ template <class Schedule>
 [[nodiscard]] bubble_row bubble_of(int chunks, int p, double idle, double in_flight) {
   auto const run_of = [&](int m) {
     return schedule::simulate(schedule::make_lists<Schedule>({p, m, chunks}),
-                              {.forward = 1, .backward_input = 1, .backward_weight = 1});
+                              {.forward = 1, .backward_input = 1, .backward_weight = 1, .overlapped = 3});
   };
   auto const share = [&](schedule::timing const& run, int m) {
     return compared{static_cast<double>(run.bubble()) / static_cast<double>(run.stage(0).busy), idle / (3 * m)};

@@ -36,6 +36,7 @@
 #include "tokens.hpp"
 #include "trireme/comm/bootstrap.hpp"
 #include "trireme/comm/report.hpp"
+#include "trireme/core/cores.hpp"
 #include "trireme/formats/chrome_trace.hpp"
 #include "trireme/formats/tensorboard.hpp"
 #include "trireme/observe/progress.hpp"
@@ -50,8 +51,6 @@ namespace {
 
 using steady = std::chrono::steady_clock;
 double seconds_since(steady::time_point start) { return std::chrono::duration<double>(steady::now() - start).count(); }
-
-int cores() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
 
 optimizer_choice::method method_of(options const& given) {
   return static_cast<optimizer_choice::method>(given.choice("optimizer", optimizer_choice::names()));
@@ -177,7 +176,7 @@ class float_evaluation {
           std::copy(values.begin(), values.end(), exchange_.parameter_values(entry).span().begin());
       }
     });
-    engine_.invalidate();
+    exchange_.refresh_parameters();
     loss_sum sum;
     data::evaluation_batches parts(windows, 8, world.rank(), world.size());
     auto const most = (windows.size() + 8LL * world.size() - 1) / (8LL * world.size());  // of any rank
@@ -185,7 +184,7 @@ class float_evaluation {
     for (std::int64_t turn = 0; turn < most; ++turn) {
       if (asked_anywhere(world, asked())) return std::numeric_limits<double>::quiet_NaN();
       if (part == parts.end()) continue;
-      sum += engine_.evaluate(*part);
+      sum += engine_.evaluate(*part, exchange_);
       ++part;
     }
     double both[2] = {sum.sum, static_cast<double>(sum.count)};
@@ -413,8 +412,11 @@ class run {
       trireme::detail::together(saving_,
                                 [&] { write_model(plan_.files.directory, plan_.model, words_, *trainer_, writes()); });
       write_timeline();
-      sample = generate(*trainer_, words_, "In the beginning", plan_.context, words_.bytes() ? 240 : 80, plan_.seed,
-                        [&] { return asked_anywhere(world_, no_time()); });
+      try {
+        sample = generate(*trainer_, words_, "In the beginning", plan_.context, words_.bytes() ? 240 : 80, plan_.seed,
+                          [&] { return asked_anywhere(world_, no_time()); });
+      } catch (numeric_error const&) {  // a run that was lost has no text; its summary says how it ended
+      }
     }
     bool const lost = history_.skipped_last > 0 || (std::isnan(held_out) && !hurried);
     if (!writes()) return lost ? 1 : 0;
@@ -642,7 +644,7 @@ int train(options& given) {
     given.take_rest_from(files.at("options.json"));
     if (files.exists("text.json")) text_before = text_record::read(files.at("text.json"));
   }
-  if (given.text("ranks").empty() && !given.was_given("ranks")) given.decide("ranks", std::to_string(cores()));
+  if (given.text("ranks").empty() && !given.was_given("ranks")) given.decide("ranks", std::to_string(usable_cores()));
   if (given.text("rate").empty() && !given.was_given("rate"))
     given.decide("rate", optimizer_choice::usual_rate(method_of(given)));
   auto const ranks = static_cast<int>(std::min<std::int64_t>(given.number("ranks", 1), 1 << 20));

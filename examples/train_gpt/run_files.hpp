@@ -5,8 +5,10 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
@@ -69,6 +71,11 @@ struct run_files {
       }
       struct ::stat there {};
       if (::lstat(directory.c_str(), &there) == 0) {
+        bool const leads = ::stat(directory.c_str(), &there) == 0;  // a link to a directory is as good as one
+        if (!leads) {
+          throw trireme::io_error(directory,
+                                  "this is a link to what is not there; remove it, or choose another --name");
+        }
         if (!S_ISDIR(there.st_mode))
           throw trireme::io_error(directory, "this is a file, but a run needs a directory; choose another --name");
         std::error_code problem;
@@ -132,18 +139,35 @@ inline bool run_files::can_be_resumed() const {
       checkpoints(), "this run has trained, but its checkpoints are gone; bring them back, or give another --name");
 }
 
-/// Collective; rank 0 writes. The model in Hugging Face's files, in RUN/model, and its tokenizer if it has one.
+/// Collective; rank 0 writes. The model in Hugging Face's files, in RUN/model, with its tokenizer if it has one, and
+/// with what came with the model of --from.
 inline void write_model(std::string const& run_directory, language_model const& model, token_choice const& tokens,
                         trireme::any_trainer& trainer, bool writes) {
-  trireme::nn::pretrained_writer out(model.in_files());
+  namespace formats = trireme::formats;
+  auto origin = trainer.model_files();
+  if (!tokens.bytes() && writes) {
+    auto const* const theirs = formats::find(origin, tokens.file_name());
+    if (theirs != nullptr && theirs->content != tokens.content()) {  // another --tokenizer has no use for the rest
+      auto const dropped = std::erase_if(
+          origin, [](auto const& each) { return trireme::matches_any(formats::tokenizer_file_names, each.name); });
+      std::fprintf(stderr, "train_gpt: --tokenizer is another one than that of --from, whose %zu files are left out\n",
+                   dropped);
+    }
+    std::erase_if(origin, [&](auto const& each) { return each.name == tokens.file_name(); });
+    origin.push_back({tokens.file_name(), tokens.content()});
+  }
+  trireme::nn::pretrained_writer out(model.in_files(), std::nullopt, origin);
   auto merged = model.merged([&](std::string const& name, std::span<float const> values) { out.add(name, values); });
   trainer.for_each_parameter([&](std::string const& name, trireme::shape const&, std::span<float const> values) {
     if (writes) merged(name, values);
   });
   if (!writes) return;
-  auto const directory = trireme::formats::directory(run_directory).make("model");
-  out.write(directory, config_of(model));
-  if (!tokens.bytes()) trireme::formats::atomic_write(directory, tokens.file_name(), tokens.content());
+  static_cast<void>(trireme::formats::directory(run_directory).make("model"));
+  auto const done = trireme::write_pretrained(model, out, origin, run_directory + "/model");
+  if (!done.left_out.empty()) {
+    std::fprintf(stderr, "train_gpt: %zu tensors of --from are none of this model's and are left out: %s%s\n",
+                 done.left_out.size(), done.left_out.front().c_str(), done.left_out.size() > 1 ? ", ..." : "");
+  }
 }
 
 /// Who reads the model of a run, as it is told to the user; nothing if that is this program alone.

@@ -5,6 +5,8 @@
 // formats/tensorboard.hpp, formats/chrome_trace.hpp, observe/progress.hpp, nn/one_of.hpp (a model chosen at run time),
 // nn/pretrained.hpp and train/pretrained.hpp (models in Hugging Face's files).
 
+#include "trireme/core/dialect.hpp"  // first: it says what would make riddles of what follows
+
 #include "trireme/comm/comm.hpp"
 #include "trireme/compression/compression.hpp"
 #include "trireme/data/data.hpp"

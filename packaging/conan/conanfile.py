@@ -18,9 +18,10 @@ class TriremeConan(ConanFile):
     settings = "os", "arch", "compiler", "build_type"
     options = {
         "compiled": [True, False],  # whether the package has trireme::compiled
+        "pcre2": [True, False],  # whether PCRE2 and utf8proc are required, for tokenizers with any Split expression
         "torch": [True, False],  # whether LibTorch must be there, for trireme::torch; the package is the same
     }
-    default_options = {"compiled": False, "torch": False}
+    default_options = {"compiled": False, "pcre2": False, "torch": False}
     no_copy_source = True
 
     @property
@@ -41,6 +42,11 @@ class TriremeConan(ConanFile):
 
     def layout(self):
         cmake_layout(self)
+
+    def requirements(self):
+        if self.options.pcre2:
+            for library in ("pcre2/[>=10.40 <11]", "utf8proc/[>=2.7 <3]"):
+                self.requires(library, transitive_headers=True, transitive_libs=True)
 
     def validate(self):
         check_min_cppstd(self, 20)
@@ -67,6 +73,7 @@ class TriremeConan(ConanFile):
             self.info.clear()
         else:
             del self.info.options.torch
+            del self.info.options.pcre2
 
     def package_info(self):
         self.cpp_info.bindirs = []

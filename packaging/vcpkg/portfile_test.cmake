@@ -80,7 +80,13 @@ file(READ ${PORT_DIRECTORY}/vcpkg.json manifest)
 string(JSON version GET "${manifest}" version-semver)
 file(STRINGS ${SOURCE_PATH}/include/trireme/version.hpp line REGEX "define TRIREME_VERSION \"")
 expect("vcpkg.json says ${version}, version.hpp: ${line}" line MATCHES "${version}")
-string(JSON mpi GET "${manifest}" features mpi description)
+foreach(feature IN ITEMS mpi compiled torch utf8proc pcre2)
+  string(JSON described GET "${manifest}" features ${feature} description)
+endforeach()
+foreach(library IN ITEMS utf8proc pcre2)  # a feature brings the library that it is named for
+  string(JSON brought GET "${manifest}" features ${library} dependencies 0)
+  expect("the feature ${library} brings ${brought}" brought STREQUAL library)
+endforeach()
 expect("VCPKG_BUILD_TYPE is not release" VCPKG_BUILD_TYPE STREQUAL release)
 
 # The tree, by vcpkg's rules for ports: no empty folders, nothing outside include/ and share/.

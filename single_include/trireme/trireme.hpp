@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3c7c8846d1efd2968a493627e40139bb1c34699c74199ff38dd0d5fa293e067c
+// SHA-256 of the sources: 1351afa06debe6e21d23d88d40ce466e30a7eb0fe68121229873ff920ad304ab
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,6 +8,39 @@
 // comm/processes.hpp, comm/hierarchical.hpp and comm/nccl.hpp, the decorators (comm/checked.hpp, ...),
 // formats/tensorboard.hpp, formats/chrome_trace.hpp, observe/progress.hpp, nn/one_of.hpp (a model chosen at run time),
 // nn/pretrained.hpp and train/pretrained.hpp (models in Hugging Face's files).
+
+// ---- trireme/core/dialect.hpp
+// What a compiler must be told for these headers to mean what they say; asked before anything else is read. The names
+// of files that are not there end the compilation, so that no errors follow the one that counts.
+#if defined(_MSVC_LANG) ? _MSVC_LANG < 202002L : __cplusplus < 202002L
+#error "trireme needs C++20: compile with -std=c++20 (CMake: target_compile_features(yours PRIVATE cxx_std_20))"
+#include <trireme_stopped_because_this_is_not_cxx20>
+#endif
+#if !defined(__cpp_exceptions) && !defined(__CUDACC__)
+#error "trireme reports errors by exceptions: compile the files that include it without -fno-exceptions"
+#include <trireme_stopped_because_exceptions_are_off>
+#endif
+// Checks for NaN and infinity are folded away under the first; under the others results have other bits from one
+// compiler, CPU and place in a loop to the next. (clang says the two first ones only.)
+#if (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ != 0) || defined(__FAST_MATH__) || \
+    defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__)
+#error \
+    "trireme needs NaN, infinity, signed zeros and the order of operations, which -ffast-math, -Ofast, \
+-ffinite-math-only, -funsafe-math-optimizations and parts of it give up: compile the files that include it with \
+-fno-fast-math after these"
+#include <trireme_stopped_because_of_fast_math>
+#endif
+
+// Names of functions and members here, of which others make macros. The library's headers take the two first ones back
+// where they are read after them.
+#include <version>
+#if defined(min) || defined(max) || defined(check) || defined(expect) || defined(fail) || defined(error) || \
+    defined(text) || defined(near) || defined(far) || defined(small)
+#error \
+    "trireme needs min, max, check, expect, fail, error, text, near, far and small as names, and one of them is a \
+macro here: #undef it before the include, or include trireme before what defines it"
+#include <trireme_stopped_because_of_a_macro>
+#endif
 
 // ---- trireme/comm/comm.hpp
 // The communicators within this process: self and threads. Separate are comm/processes.hpp, comm/hierarchical.hpp,
@@ -32,6 +65,34 @@
 #include <bit>
 #include <cstddef>
 
+// ---- trireme/core/exact.hpp
+#include <functional>
+
+// Around a comparison that is defaulted: clang warns of the members that it compares there.
+#if defined(__clang__)
+#define TRIREME_EXACT_BEGIN _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wfloat-equal\"")
+#define TRIREME_EXACT_END _Pragma("clang diagnostic pop")
+#else
+#define TRIREME_EXACT_BEGIN
+#define TRIREME_EXACT_END
+#endif
+
+namespace trireme {
+
+/// Whether two numbers are equal to the last bit of their values: `a == b`, where that is what is meant.
+///
+/// Compilers warn of == between floating-point numbers (-Wfloat-equal), because results of arithmetic are rarely
+/// equal. Here such numbers are settings (0 means off) or copies that must be the same.
+///
+/// Numerics as == says: -0 equals 0, NaN equals nothing.
+template <class A, class B>
+[[nodiscard]] constexpr bool exactly_equal(A const& a, B const& b) noexcept {
+  return std::equal_to<>{}(a, b);
+}
+
+}  // namespace trireme
+
+// ---- trireme/core/dtype.hpp (goes on)
 namespace trireme {
 
 /// A bfloat16 number: the upper half of a float. Storage only; arithmetic happens in float.
@@ -51,7 +112,7 @@ struct bfloat16 {
   }
   constexpr explicit operator double() const noexcept { return static_cast<float>(*this); }
   friend constexpr bool operator==(bfloat16 a, bfloat16 b) noexcept {
-    return static_cast<float>(a) == static_cast<float>(b);
+    return exactly_equal(static_cast<float>(a), static_cast<float>(b));
   }
 };
 
@@ -94,7 +155,7 @@ struct float16 {
   }
   constexpr explicit operator double() const noexcept { return static_cast<float>(*this); }
   friend constexpr bool operator==(float16 a, float16 b) noexcept {
-    return static_cast<float>(a) == static_cast<float>(b);
+    return exactly_equal(static_cast<float>(a), static_cast<float>(b));
   }
 };
 
@@ -229,6 +290,7 @@ concept arithmetic_element = element<T> && !std::is_same_v<T, std::byte>;
 
 // ---- trireme/core/text.hpp
 #include <charconv>
+#include <cmath>
 
 namespace trireme {
 
@@ -291,12 +353,19 @@ class text_part {
   return out;
 }
 
+/// A number with so many digits behind the point ("nan" and "inf" as words). printf would ask the program's locale.
+[[nodiscard]] inline std::string fixed(double value, int digits) {
+  if (!(std::abs(value) < 1e15)) return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+  char out[48];
+  return {out, std::to_chars(out, out + sizeof out, value, std::chars_format::fixed, digits).ptr};
+}
+
 }  // namespace detail
 
 /// Joins its arguments into one string: `text("rank ", 3, " is late")`.
 ///
 /// Error messages are made with this, so that core needs no formatting library and a number always
-/// prints in its shortest exact form.
+/// prints in its shortest exact form, whatever locale the program has set.
 template <class... Parts>
 [[nodiscard]] std::string text(Parts const&... parts) {
   return detail::join({detail::text_part(parts)...});
@@ -894,12 +963,13 @@ template <class Space, communicator Comm>
 }  // namespace trireme::comm
 
 // ---- trireme/comm/late.hpp
-#include <functional>
 #include <mutex>
 
-// ---- trireme/comm/rows.hpp
+// ---- trireme/comm/command.hpp
+#include <cstring>
 #include <iterator>
 
+// ---- trireme/comm/rows.hpp
 namespace trireme::comm {
 
 enum class collective : std::uint8_t {
@@ -1047,14 +1117,42 @@ void expects(assertion_level level, bool condition, Message&& message) {
 
 }  // namespace trireme
 
+// ---- trireme/core/plural.hpp
+namespace trireme {
+
+// Numbers in sentences.
+
+/// What agrees with a number: `agreeing(ranks.size(), "has", "have")`.
+[[nodiscard]] constexpr std::string_view agreeing(std::uint64_t count, std::string_view one,
+                                                  std::string_view several) noexcept {
+  return count == 1 ? one : several;
+}
+
+/// "1 element", "0 elements", "12 elements"
+template <class Number>
+[[nodiscard]] std::string how_many(Number count, std::string_view one) {
+  return text(count, " ", one, count == Number{1} ? "" : "s");
+}
+
+/// "rank 1", "ranks 1, 3"; empty if there are none.
+template <class Numbers>
+[[nodiscard]] std::string list_of(std::string_view one, Numbers const& numbers) {
+  std::string out;
+  for (auto const each : numbers) out += text(out.empty() ? "" : ", ", each);
+  return out.empty() ? out : text(one, agreeing(numbers.size(), "", "s"), " ", out);
+}
+
+}  // namespace trireme
+
 // ---- trireme/comm/command.hpp (goes on)
 namespace trireme::comm {
 
 enum class reduction_kind : std::uint8_t { none, sum, max, min, mean, pairwise, own };
 
+inline constexpr std::string_view reduction_names[] = {"none", "sum", "max", "min", "mean", "pairwise", "own"};
+
 [[nodiscard]] constexpr std::string_view name_of(reduction_kind kind) noexcept {
-  constexpr std::string_view names[] = {"none", "sum", "max", "min", "mean", "pairwise", "own"};
-  return names[static_cast<std::size_t>(kind)];
+  return reduction_names[static_cast<std::size_t>(kind)];
 }
 
 template <class Op>
@@ -1086,6 +1184,25 @@ struct call {
   friend bool operator==(call const&, call const&) = default;
 };
 
+static_assert(sizeof(call) == 24 && std::is_trivially_copyable_v<call>, "calls travel as bytes, without gaps");
+
+/// Reads the call of another rank, of which nothing is believed: false, and `it` stays as it was, if no call has these
+/// bytes. Everything that prints a call or looks it up in a table relies on this.
+[[nodiscard]] inline bool read_call(call& it, void const* bytes) noexcept {
+  auto const byte_at = [&](std::size_t offset) {
+    return std::to_integer<std::size_t>(static_cast<std::byte const*>(bytes)[offset]);
+  };
+  bool const known = byte_at(offsetof(call, kind)) < std::size(detail::collective_rows) &&
+                     trireme::name_of(static_cast<dtype>(byte_at(offsetof(call, type)))) != "?" &&
+                     byte_at(offsetof(call, op)) < std::size(reduction_names) && byte_at(offsetof(call, by_value)) <= 1;
+  if (!known) return false;
+  call read;
+  std::memcpy(&read, bytes, sizeof read);
+  if (read.root < -1 || read.count < 0) return false;
+  it = read;
+  return true;
+}
+
 /// "all_reduce(F32, 1024 elements, sum)"
 [[nodiscard]] inline std::string to_string(call const& what) {
   std::string out{name_of(what.kind)};
@@ -1093,8 +1210,7 @@ struct call {
   if (what.kind == barrier || what.kind == split || what.kind == duplicate || what.kind == exchange) return out;
   out += text("(", trireme::name_of(what.type));
   if (what.shape != 0) out += ", ragged";
-  if (what.kind != peers && (what.shape == 0 || what.count > 0))
-    out += text(", ", what.count, what.count == 1 ? " element" : " elements");
+  if (what.kind != peers && (what.shape == 0 || what.count > 0)) out += text(", ", how_many(what.count, "element"));
   if (what.op != reduction_kind::none) out += text(", ", name_of(what.op));
   if (what.root >= 0) out += text(", root ", what.root);
   return out + ")";
@@ -1489,7 +1605,7 @@ namespace trireme::comm::detail {
 
 /// "8 elements of F32"
 [[nodiscard]] inline std::string describe(part const& it) {
-  return text(it.count, it.count == 1 ? " element of " : " elements of ", trireme::name_of(it.type));
+  return text(how_many(it.count, "element"), " of ", trireme::name_of(it.type));
 }
 [[nodiscard]] inline std::string differing_transfers(std::string_view who, int from, part const& sent, int to,
                                                      part const& received) {
@@ -1503,7 +1619,8 @@ inline void expect_right(std::string_view who, call const& what, int size) {
   auto const& of = row_of(what.kind);
   bool const sliced = of.into == cut::equal && what.shape == 0;
   if (sliced && what.count % size != 0)
-    throw config_error(text(who, "::", name_of(what.kind), ": ", what.count, " elements do not divide into ", size,
+    throw config_error(text(who, "::", name_of(what.kind), ": ", how_many(what.count, "element"),
+                            agreeing(static_cast<std::uint64_t>(what.count), " does", " do"), " not divide into ", size,
                             " equal slices; pad the view to a multiple of the number of ranks"));
   bool const rooted = of.moves[0].givers == side::root || of.moves[0].takers == side::root;
   if (rooted && (what.root < 0 || what.root >= size))
@@ -1530,16 +1647,16 @@ inline void expect_counts(std::string_view who, collective kind, std::span<std::
                           std::int64_t elements, int size) {
   if (!asserts(assertion_level::light)) return;
   if (counts.size() != static_cast<std::size_t>(size))
-    throw config_error(
-        text(who, "::", name_of(kind), ": ", counts.size(), " counts for ", size, " ranks; give one count a rank"));
+    throw config_error(text(who, "::", name_of(kind), ": ", how_many(counts.size(), "count"), " for ",
+                            how_many(size, "rank"), "; give one count a rank"));
   std::int64_t sum = 0;
   for (auto const each : counts) {
     if (each < 0) throw config_error(text(who, "::", name_of(kind), ": a count is ", each, "; counts begin at 0"));
     sum += each;
   }
   if (sum != elements)
-    throw config_error(text(who, "::", name_of(kind), ": the counts add up to ", sum, " but the view has ", elements,
-                            " elements; make them equal"));
+    throw config_error(text(who, "::", name_of(kind), ": the counts add up to ", sum, " but the view has ",
+                            how_many(elements, "element"), "; make them equal"));
 }
 
 inline void expect_peer(std::string_view who, int peer, int size) {
@@ -1582,9 +1699,6 @@ void append_parts(std::vector<part>& parts, bool sent, tensor_view<T, Space> val
 }
 
 }  // namespace trireme::comm::detail
-
-// ---- trireme/comm/space_kernels.hpp
-#include <cstring>
 
 // ---- trireme/core/extremes.hpp
 #include <limits>
@@ -1637,9 +1751,6 @@ template <bool Largest, class T>
 }
 
 }  // namespace trireme
-
-// ---- trireme/ops/host/reductions.hpp
-#include <cmath>
 
 // ---- trireme/core/exact_sum.hpp
 namespace trireme {
@@ -1825,6 +1936,12 @@ struct parameter_info {
   /// exact, make the same of any order of ranks.
   bool by_sign = false;
   bool frozen = false;  ///< nobody trains it: it has values alone, see optim::groups
+  /// Several tensors that lie side by side in one, for a single product: their widths along the last axis, again and
+  /// again until it is full. {c, c, c} are queries, keys and values; {2 * w, w, w} are two heads of queries with their
+  /// key and value, then the next two. Empty: it is one tensor. Optimizers of whole tensors take them one by one.
+  shape fused{};
+  bool stacked =
+      false;  ///< each place along the first axis is a tensor of its own (experts), for these optimizers, too
 
   [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
   [[nodiscard]] shape const& whole_extents() const noexcept { return is_part() ? whole : extents; }
@@ -1844,6 +1961,67 @@ struct parameter_info {
   info.first = first;
   return info;
 }
+
+/// How a parameter comes apart into the tensors that it says (`stacked`, `fused`).
+///
+/// Errors   the constructor throws config_error if they do not fit the extents.
+class tensors_within {
+ public:
+  explicit tensors_within(parameter_info const& of)
+      : stacked_(of.stacked && of.extents.rank() > 0), count_(stacked_ ? of.extents[0] : 1), one_(of) {
+    one_.extents = one_.whole = one_.first = one_.fused = {};
+    one_.stacked = false;
+    for (int axis = stacked_ ? 1 : 0; axis < of.extents.rank(); ++axis) one_.extents.push_back(of.extents[axis]);
+    for (auto const width : of.fused.extents()) {
+      bands_.push_back({period_, width});
+      period_ += width;
+    }
+    auto const rank = one_.extents.rank();
+    auto const last = rank > 0 ? one_.extents[rank - 1] : 1;
+    if (bands_.empty()) {
+      bands_.push_back({0, last});
+      period_ = last;
+    }
+    if (of.stacked != stacked_ || last != (period_ == 0 ? 0 : last / period_ * period_)) {
+      throw config_error(text("trireme::parameter \"", of.name, "\": ", to_string(of.extents),
+                              " does not come apart into tensors that are ", to_string(of.fused), " wide",
+                              of.stacked ? ", of each place along its first axis" : "",
+                              "; the widths fill the last axis once or several times"));
+    }
+  }
+  [[nodiscard]] bool stacked() const noexcept { return stacked_; }
+  /// Tensors along the first axis: 1 unless it is stacked.
+  [[nodiscard]] std::int64_t count() const noexcept { return count_; }
+  /// Tensors side by side in each of these.
+  [[nodiscard]] std::size_t bands() const noexcept { return bands_.size(); }
+  /// Whether it is one tensor.
+  [[nodiscard]] bool whole() const noexcept { return bands_.size() == 1; }
+  /// What is known of one of the tensors: the parameter's name, and its own extents.
+  [[nodiscard]] parameter_info info(std::size_t band) const {
+    auto out = one_;
+    auto const rank = one_.extents.rank();
+    if (whole()) return out;
+    out.extents = {};
+    for (int axis = 0; axis + 1 < rank; ++axis) out.extents.push_back(one_.extents[axis]);
+    out.extents.push_back(one_.extents[rank - 1] / period_ * bands_[band].count);
+    return out;
+  }
+  /// Calls f(in_parameter, in_tensor, n) for the stretches of the parameter that tensor (place, band) is.
+  template <class F>
+  void for_each_run(std::int64_t place, std::size_t band, F&& f) const {
+    auto const size = one_.extents.size();
+    if (whole()) return f(place * size, std::int64_t{0}, size);
+    auto const [first, width] = bands_[band];
+    for (std::int64_t at = 0, to = 0; at < size; at += period_, to += width) f(place * size + at + first, to, width);
+  }
+
+ private:
+  bool stacked_;
+  std::int64_t count_;
+  parameter_info one_;  // of those side by side, as one
+  std::int64_t period_ = 0;
+  std::vector<interval> bands_;  // within a period of the last axis
+};
 
 /// Calls f(in_whole, in_part, n) for the stretches of the whole tensor (row-major) that elements [first, first + count)
 /// of a part are: one stretch, in constant time, unless something else lies between.
@@ -1889,6 +2067,9 @@ struct foreign_parameter {
   std::string name;
   tensor_view<T, Space> value;
   tensor_view<T, Space> gradient;
+  std::function<void()> follow{};  ///< called whenever the values have been written, for a copy in another type
+  shape fused{};                   ///< as in parameter_info
+  bool stacked = false;            ///< as in parameter_info
 };
 
 }  // namespace trireme
@@ -1972,12 +2153,26 @@ struct loss_sum {
   std::int64_t count = 0;
   std::int64_t left_out = 0;  ///< rows that have no loss, but a share of the weight that backward gave to all rows
   [[nodiscard]] double mean() const noexcept { return count == 0 ? 0.0 : sum / static_cast<double>(count); }
+  /// The share of that weight which counted rows have; 1 if none is counted.
+  [[nodiscard]] double counted_share() const noexcept {
+    return count == 0 ? 1.0 : static_cast<double>(count) / static_cast<double>(count + left_out);
+  }
   loss_sum& operator+=(loss_sum const& other) noexcept {
     sum += other.sum;
     count += other.count;
     left_out += other.left_out;
     return *this;
   }
+};
+
+/// A loss that counts its own targets: what forward() of a plain model may return in place of a mean.
+///
+/// The loss of a step is the sum of `sum` over all micro-batches and ranks, divided by the sum of `count`: so it does
+/// not depend on how samples are dealt out, whatever targets are left out. A micro-batch that counts nothing adds
+/// nothing.
+struct counted_loss {
+  double sum = 0;    ///< over the targets that are counted
+  double count = 0;  ///< how many these are, or the sum of their weights; 0: `sum` is not looked at
 };
 
 /// Which positions of its sample a query sees.
@@ -2125,7 +2320,9 @@ struct rotary_scaling {
                               ///< positions; none that turn more than `high` times; and in between partly
   double low = 1;
   double high = 4;
+  TRIREME_EXACT_BEGIN
   friend bool operator==(rotary_scaling const&, rotary_scaling const&) = default;
+  TRIREME_EXACT_END
 };
 
 /// What a cross entropy is besides -log softmax(x)[target].
@@ -2237,7 +2434,7 @@ struct host_elementwise {
   static void fill(view<T> y, double value) {
     if constexpr (storage_float<T>) {
       std::fill_n(raw(y), y.size(), T(static_cast<float>(value)));
-    } else if (value == 0 && !std::signbit(value)) {
+    } else if (exactly_equal(value, 0) && !std::signbit(value)) {
       if (!y.empty()) std::memset(static_cast<void*>(raw(y)), 0, y.bytes());
     } else {
       std::fill_n(raw(y), y.size(), static_cast<T>(value));
@@ -2363,6 +2560,7 @@ struct host_elementwise {
 // ---- trireme/ops/host/target.hpp
 // Intrinsics (simd.hpp) and standard headers are included before a region begins: what a region declares is compiled
 // for its CPU.
+
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define TRIREME_X86 1
 #else
@@ -2397,11 +2595,17 @@ struct host_elementwise {
 #endif
 #define TRIREME_PRAGMA_(text) _Pragma(#text)
 
+// clang 18 to 21 have registers of 512 bits as a feature of its own, which a command line may have taken away.
+#if defined(__clang__) && !defined(__apple_build_version__) && __clang_major__ >= 18 && __clang_major__ <= 21
+#define TRIREME_WIDE_ "evex512,"
+#else
+#define TRIREME_WIDE_ ""
+#endif
 #define TRIREME_TARGET_AVX2_BEGIN TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2")
 #define TRIREME_TARGET_AVX512_BEGIN \
-  TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd")
+  TRIREME_TARGET_BEGIN_(TRIREME_WIDE_ "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd")
 #define TRIREME_TARGET_AVX512_BF16_BEGIN \
-  TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512bf16")
+  TRIREME_TARGET_BEGIN_(TRIREME_WIDE_ "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512bf16")
 
 namespace trireme::ops {
 
@@ -2543,6 +2747,16 @@ inline void detected(cpu_level level) noexcept {
 #define TRIREME_LEVEL_END
 #endif
 
+#if TRIREME_X86
+namespace trireme::ops::detail {
+// Where numbers lie, as what loads and stores of any alignment ask for.
+TRIREME_INLINE __m128i* m128i_at(void* address) { return static_cast<__m128i*>(address); }
+TRIREME_INLINE __m128i const* m128i_at(void const* address) { return static_cast<__m128i const*>(address); }
+TRIREME_INLINE __m256i* m256i_at(void* address) { return static_cast<__m256i*>(address); }
+TRIREME_INLINE __m256i const* m256i_at(void const* address) { return static_cast<__m256i const*>(address); }
+}  // namespace trireme::ops::detail
+#endif
+
 /// Unrolls the next loop, whose bounds are constants, so that arrays of lanes live in registers at -O2 too.
 #if defined(__clang__)
 #define TRIREME_UNROLL _Pragma("clang loop unroll(full)")
@@ -2677,7 +2891,7 @@ struct lanes {
   static TRIREME_INLINE lanes load(float const* p) { return {_mm256_loadu_ps(p)}; }
   template <storage_float T>
   static TRIREME_INLINE lanes load(T const* p) {
-    return {widen<T>(_mm_loadu_si128(reinterpret_cast<__m128i const*>(p)))};
+    return {widen<T>(_mm_loadu_si128(m128i_at(p)))};
   }
   static TRIREME_INLINE lanes load(float const* p, int count) {
     return count == width ? load(p) : lanes{_mm256_maskload_ps(p, mask(count))};
@@ -2692,7 +2906,7 @@ struct lanes {
   TRIREME_INLINE void store(float* p) const { _mm256_storeu_ps(p, v); }
   template <storage_float T>
   TRIREME_INLINE void store(T* p) const {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow<T>(v));
+    _mm_storeu_si128(m128i_at(p), narrow<T>(v));
   }
   TRIREME_INLINE void store(float* p, int count) const {
     count == width ? store(p) : _mm256_maskstore_ps(p, mask(count), v);
@@ -2776,7 +2990,7 @@ struct lanes {
   static TRIREME_INLINE lanes load(float const* p) { return {_mm512_loadu_ps(p)}; }
   template <storage_float T>
   static TRIREME_INLINE lanes load(T const* p) {
-    return {widen<T>(_mm256_loadu_si256(reinterpret_cast<__m256i const*>(p)))};
+    return {widen<T>(_mm256_loadu_si256(m256i_at(p)))};
   }
   static TRIREME_INLINE lanes load(float const* p, int count) {
     return count == width ? load(p) : lanes{_mm512_maskz_loadu_ps(mask(count), p)};
@@ -2788,7 +3002,7 @@ struct lanes {
   TRIREME_INLINE void store(float* p) const { _mm512_storeu_ps(p, v); }
   template <storage_float T>
   TRIREME_INLINE void store(T* p) const {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow<T>(v));
+    _mm256_storeu_si256(m256i_at(p), narrow<T>(v));
   }
   TRIREME_INLINE void store(float* p, int count) const {
     count == width ? store(p) : _mm512_mask_storeu_ps(p, mask(count), v);
@@ -4957,6 +5171,14 @@ inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
   auto const all = static_cast<std::size_t>(it.what.count) * it.element_bytes * static_cast<std::size_t>(it.size);
   return (it.of().moves[0].given == piece::whole || it.of().count == 2) && all <= gathered_bytes;
 }
+/// Whether an exchange has a message to or from another rank. What a rank sends to itself it also receives.
+[[nodiscard]] constexpr bool meets_others(command const& it) noexcept {
+  std::int64_t received = 0, to_itself = -static_cast<std::int64_t>(it.messages);
+  for (auto const& each : it.parts) {
+    if (each.count > 0) ++(each.sent ? to_itself : received);
+  }
+  return it.messages > 0 || received > to_itself;
+}
 /// Whether rounds deal what each rank owns to it.
 [[nodiscard]] constexpr bool deals_blocks(geometry const& it) noexcept {
   return it.of().into != cut::parts && static_cast<std::size_t>(it.largest()) * it.element_bytes <= dealt_bytes;
@@ -4967,10 +5189,10 @@ inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
 /// How many latencies of a network a rank waits in a command, one after the other, as comm::mpi carries it between
 /// machines: its rounds, and as many again to gather the results of an all_reduce or reduce of middle size. Large
 /// values travel beside the rounds, one message for each move; carried sums and MPI's own collectives are counted so,
-/// too. An exchange is one.
+/// too. An exchange is one, if it has a message to or from another rank. Plans and comm::throttled count by this.
 [[nodiscard]] constexpr int latencies_of(command const& it, int size) noexcept {
   if (size == 1) return 0;
-  if (it.what.kind == collective::exchange) return it.messages > 0 ? 1 : 0;
+  if (it.what.kind == collective::exchange) return detail::meets_others(it) ? 1 : 0;
   auto const rounds = rounds_among(size);
   geometry const where{it.what, it.element_bytes, size, it.counts};
   if (!where.of().moves[0].folds || where.of().into != cut::lines || detail::gathers_terms(where)) return rounds;
@@ -5494,7 +5716,30 @@ class self_world : public collectives<self_world> {
 #include <exception>
 #include <thread>
 
-// ---- trireme/comm/detail/process_engine.hpp
+// ---- trireme/comm/detail/world_count.hpp
+namespace trireme::comm::detail {
+
+/// How many worlds a rank has of one launch or one borrow(). If the last of them ends while an exception unwinds the
+/// stack, this rank takes part in nothing any more, and the others must hear of it. Within a launch they hear it from
+/// the launch, which knows the exception; a destructor does not.
+class world_count {
+ public:
+  static constexpr std::string_view sentence =
+      "it left its world while an exception unwound; its own output says which, as abandon(what) does";
+
+  void add() noexcept { ++worlds_; }
+  /// One world less; whether the others must hear of an exception from this rank.
+  [[nodiscard]] bool remove(bool unwinds) noexcept { return --worlds_ == 0 && unwinds && !in_launch_; }
+  void leave_it_to_the_launch() noexcept { in_launch_ = true; }
+
+ private:
+  std::atomic<int> worlds_{0};
+  std::atomic<bool> in_launch_{false};
+};
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/detail/process_engine.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// A collective in flight, of whichever engine.
@@ -5507,13 +5752,17 @@ class process_operation {
 };
 
 /// What carries the commands of a group of processes, or of threads. One caller a rank, though a thread of the engine's
-/// own may help. After a failure every call throws the comm_error that said so first.
+/// own may help. After a failure every call of this engine, and of those that come from the same launch or borrow(),
+/// throws the comm_error that said so first. Other engines go on.
 class process_engine {
  public:
   process_engine() = default;
   process_engine(process_engine const&) = delete;
   process_engine& operator=(process_engine const&) = delete;
   virtual ~process_engine() = default;
+
+  /// Of this engine and those that come from it by split() and duplicate().
+  std::shared_ptr<world_count> worlds = std::make_shared<world_count>();
 
   [[nodiscard]] virtual int rank() const noexcept = 0;
   [[nodiscard]] virtual int size() const noexcept = 0;
@@ -5526,6 +5775,8 @@ class process_engine {
   [[nodiscard]] virtual bool test(process_operation& op) = 0;
   virtual void wait(process_operation& op) = 0;
   virtual void release(process_operation& op) noexcept = 0;
+  /// Makes the progress that is possible now with what has been started.
+  virtual void poll() = 0;
 
   /// Collective. The ranks of one color, in the order of (key, rank).
   [[nodiscard]] virtual std::shared_ptr<process_engine> split(int color, int key) = 0;
@@ -5618,7 +5869,7 @@ namespace trireme::comm {
 /// A pending collective, which an engine carries out: it proceeds as the world that started it says, and in `test()`
 /// and `wait()`.
 ///
-/// Threads  the rank that started it.
+/// Threads  the rank that started it. One that MPI does not let call gets a config_error, and the request goes on.
 /// Errors   comm_error as the world that started it. The destructor waits and swallows it. While an exception unwinds
 ///          the stack it waits at most a tenth of the deadline, and then fails the launch, if the engine can.
 ///
@@ -5644,6 +5895,8 @@ class engine_request {
     if (op_ == nullptr) return true;
     try {
       if (!engine_->test(*op_)) return false;
+    } catch (config_error const&) {  // not for this thread to ask
+      throw;
     } catch (...) {
       release();
       throw;
@@ -5655,6 +5908,8 @@ class engine_request {
     if (op_ == nullptr) return;
     try {
       engine_->wait(*op_);
+    } catch (config_error const&) {
+      throw;
     } catch (...) {
       release();
       throw;
@@ -5674,6 +5929,7 @@ class engine_request {
       wait();
     } catch (...) {  // every later call throws it again
     }
+    if (op_ != nullptr) release();
   }
   /// An exception leaves the body of this rank; the others learn of it only when it has left the launch. Until then
   /// they may wait for this rank elsewhere, and never take part in what is pending here. So this wait is short.
@@ -5710,22 +5966,55 @@ class engine_world : public collectives<Derived> {
   /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
   [[nodiscard]] Derived split(int color, int key) {
     detail::expect_color(engine_world::who, color);
-    return Derived(engine_->split(color, key));
+    return Derived(of_same_worlds(engine_->split(color, key)));
   }
   /// The same ranks again, whose calls are counted and ordered apart from this one's.
   [[nodiscard]] Derived duplicate() { return duplicate(deadline()); }
-  [[nodiscard]] Derived duplicate(std::chrono::milliseconds deadline) { return Derived(engine_->duplicate(deadline)); }
+  [[nodiscard]] Derived duplicate(std::chrono::milliseconds deadline) {
+    return Derived(of_same_worlds(engine_->duplicate(deadline)));
+  }
 
-  /// Tells the other ranks that this one ends with an error, which ends their waits.
+  /// Lets requests proceed that wait for this rank, in a long computation between start and wait: needed by messages of
+  /// comm::mpi where MPI gives the library no thread (docs/communicators.md), otherwise of no use and harmless.
+  /// Throws as every call does when the world has failed.
+  void poll() { engine_->poll(); }
+
+  /// Tells the other ranks that this one ends with an error, which ends their waits. A borrowed world that ends while
+  /// an exception unwinds does so itself, but does not know what the exception says.
   void abandon(std::string const& sentence) noexcept { engine_->abandon(sentence); }
 
  protected:
   explicit engine_world(std::shared_ptr<detail::process_engine> engine) noexcept
-      : engine_(std::move(engine)), rank_(engine_->rank()), size_(engine_->size()) {}
+      : engine_(std::move(engine)), rank_(engine_->rank()), size_(engine_->size()) {
+    engine_->worlds->add();
+  }
+  engine_world(engine_world&& other) noexcept = default;
+  engine_world& operator=(engine_world&& other) noexcept {
+    if (this == &other) return *this;
+    leave();
+    collectives<Derived>::operator=(std::move(other));
+    engine_ = std::move(other.engine_);
+    rank_ = other.rank_;
+    size_ = other.size_;
+    return *this;
+  }
+  ~engine_world() { leave(); }
 
   std::shared_ptr<detail::process_engine> engine_;
 
  private:
+  [[nodiscard]] std::shared_ptr<detail::process_engine> of_same_worlds(std::shared_ptr<detail::process_engine> made) {
+    made->worlds = engine_->worlds;
+    return made;
+  }
+  void leave() noexcept {
+    if (engine_ == nullptr) return;  // moved from
+    if (engine_->worlds->remove(std::uncaught_exceptions() > exceptions_) && !engine_->failed())
+      engine_->abandon(std::string(detail::world_count::sentence));
+    engine_.reset();
+  }
+
+  int exceptions_ = std::uncaught_exceptions();  ///< when it was made, so that those of others do not count
   int rank_;
   int size_;
 };
@@ -5743,7 +6032,8 @@ class engine_world : public collectives<Derived> {
 ///          With sum_order::any large sums of comm::mpi are in MPI's order.
 /// Threads  one caller a rank. A view must outlive its request.
 /// Errors   comm_error if a rank is late past the deadline, has died, or announces its failure; it names the rank and
-///          the operation. After an error every communicator of the launch only throws.
+///          the operation. After an error every communicator of the same launch, or of the same borrow(), only throws.
+///          Others go on, and one may borrow again.
 template <class Description>
 class process_world : public engine_world<process_world<Description>> {
  public:
@@ -5780,22 +6070,24 @@ namespace trireme::comm {
 
 /// Ranks are threads of this process, which work directly in each other's memory.
 ///
-/// Ranks    `ranks` of them, at most 256; with `pin`, and if there are no more ranks than cores, each runs on a core of
-///          its own among those that the process may use.
+/// Ranks    `ranks` of them, at most 256. The system's scheduler places them, and what they start, on the cores that
+///          the process may use: other programs, launches inside a rank and threads of loaders, OpenMP or LibTorch may
+///          want the same ones. With `pin` each rank stays on a core of its own, if ranks fill all of those cores; what
+///          a rank starts then inherits that core.
 /// Errors   launch throws config_error if there is no rank or no time.
 struct threads {
   using policy_category = slot::communicator;
 
   int ranks = 2;
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
-  bool pin = true;
+  bool pin = false;
 
   friend bool operator==(threads const&, threads const&) = default;
 };
 
 [[nodiscard]] inline std::string to_string(threads const& it) {
   return text("comm::threads{.ranks = ", it.ranks, ", .deadline = ", to_string(it.deadline),
-              it.pin ? "}" : ", .pin = false}");
+              it.pin ? ", .pin = true}" : "}");
 }
 
 /// One rank of comm::threads.
@@ -5930,7 +6222,25 @@ struct color_and_key {
 #include <emmintrin.h>
 #endif
 
-// ---- trireme/comm/node/layout.hpp
+// ---- trireme/core/address.hpp
+namespace trireme {
+
+/// The elements whose bytes begin at an address.
+///
+/// A cast for memory that was made and aligned for such elements; of a cast from bytes compilers warn
+/// (-Wcast-align=strict), because they do not know that.
+template <class T>
+[[nodiscard]] inline T* elements_at(void* address) noexcept {
+  return static_cast<T*>(address);
+}
+template <class T>
+[[nodiscard]] inline T const* elements_at(void const* address) noexcept {
+  return static_cast<T const*>(address);
+}
+
+}  // namespace trireme
+
+// ---- trireme/comm/node/layout.hpp (goes on)
 namespace trireme::comm::detail {
 
 // What each rank shows to the others: one header for the launch, and one board for each group. Those of threads lie on
@@ -6003,7 +6313,7 @@ struct node_portion {
 /// memory that the receiver does not reach is copied through slots, piece by piece, with one label for each piece.
 struct alignas(64) node_channel {
   static constexpr std::uint64_t ring = 64;
-  static constexpr std::uint64_t slots = 4;
+  static constexpr std::uint64_t slot_count = 4;
   static constexpr std::size_t slot_bytes = 1 << 18;
 
   struct label {
@@ -6023,7 +6333,7 @@ struct alignas(64) node_board {
   static constexpr std::size_t value_bytes = 1024;  ///< values up to this size travel with the announcement
   static constexpr std::uint64_t letters = 16;      ///< copies of small broadcasts: their root waits for no reader
   static constexpr std::size_t letter_bytes = 1 << 14;
-  static constexpr std::uint64_t slots = 4;
+  static constexpr std::uint64_t slot_count = 4;
   /// The slots together are larger than a second-level cache, on purpose: a line that is still dirty in the cache of
   /// one core is slow to read from another.
   static constexpr std::size_t slot_bytes = 1 << 18;
@@ -6048,25 +6358,25 @@ struct alignas(64) node_board {
     return bytes <= sizeof(node_posting::first) ? at(number).first : more(number, size);
   }
   [[nodiscard]] node_channel& channel(int to, int size) noexcept {
-    return reinterpret_cast<node_channel*>(behind(channels_at(size)))[to];
+    return elements_at<node_channel>(behind(channels_at(size)))[to];
   }
   [[nodiscard]] node_channel::label& label(int to, std::uint64_t turn, int size) noexcept {
     auto const which = static_cast<std::size_t>(to) * node_channel::ring + turn % node_channel::ring;
-    return reinterpret_cast<node_channel::label*>(behind(labels_at(size)))[which];
+    return elements_at<node_channel::label>(behind(labels_at(size)))[which];
   }
   [[nodiscard]] std::byte* letter(std::uint64_t which, int size) noexcept {
     return behind(letters_at(size)) + which % letters * letter_bytes;
   }
   [[nodiscard]] std::byte* slot(std::uint64_t round, int size) noexcept {
-    return behind(staging_at(size)) + round % slots * slot_bytes;
+    return behind(staging_at(size)) + round % slot_count * slot_bytes;
   }
   [[nodiscard]] std::byte* channel_slot(int to, std::uint64_t turn, int size) noexcept {
-    auto const which = static_cast<std::size_t>(to) * node_channel::slots + turn % node_channel::slots;
+    auto const which = static_cast<std::size_t>(to) * node_channel::slot_count + turn % node_channel::slot_count;
     return behind(channel_slots_at(size)) + which * node_channel::slot_bytes;
   }
 
   [[nodiscard]] static constexpr std::size_t bytes(int size, bool with_slots) noexcept {
-    return with_slots ? channel_slots_at(size) + times(size, node_channel::slots * node_channel::slot_bytes)
+    return with_slots ? channel_slots_at(size) + times(size, node_channel::slot_count * node_channel::slot_bytes)
                       : letters_at(size) + letters * letter_bytes;
   }
   /// Makes a board of a group of `size` in a block of bytes(size, ...).
@@ -6094,7 +6404,9 @@ struct alignas(64) node_board {
     return labels_at(size) + times(size, node_channel::ring * sizeof(node_channel::label));
   }
   static constexpr std::size_t staging_at(int size) noexcept { return whole_pages(bytes(size, false)); }
-  static constexpr std::size_t channel_slots_at(int size) noexcept { return staging_at(size) + slots * slot_bytes; }
+  static constexpr std::size_t channel_slots_at(int size) noexcept {
+    return staging_at(size) + slot_count * slot_bytes;
+  }
 };
 
 [[nodiscard]] constexpr std::uint64_t node_arrived(std::uint64_t number) noexcept { return number * 4 + 1; }
@@ -6180,7 +6492,10 @@ class node_launch {
   }
   [[nodiscard]] std::string sentence() const {
     auto const speaker = static_cast<int>(header(0).failure.load()) - 1;
-    return speaker < 0 || speaker >= size() ? std::string() : std::string(header(speaker).sentence);
+    return speaker < 0 || speaker >= size()
+               ? std::string()
+               : std::string(header(speaker).sentence,
+                             ::strnlen(header(speaker).sentence, node_header::sentence_bytes));
   }
   /// After a failure: waits until no other rank works in this rank's memory any more. For a process at most a second,
   /// because it may have been stopped while it worked there.
@@ -6334,8 +6649,8 @@ inline void stream_copy(std::byte* to, std::byte const* from, std::size_t bytes)
   std::size_t at = skip;
   for (; at + 64 <= bytes; at += 64)
     for (std::size_t part = at; part < at + 64; part += 16)
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to + part),
-                       _mm_loadu_si128(reinterpret_cast<__m128i const*>(from + part)));
+      _mm_stream_si128(static_cast<__m128i*>(static_cast<void*>(to + part)),
+                       _mm_loadu_si128(static_cast<__m128i const*>(static_cast<void const*>(from + part))));
   std::memmove(to + at, from + at, bytes - at);
   _mm_sfence();
 #else
@@ -6383,7 +6698,7 @@ struct node_group {
   }
   /// What rank `of` gives to each rank in a ragged all_to_all.
   [[nodiscard]] std::span<node_portion> portions(int of, std::uint64_t number) const noexcept {
-    return {reinterpret_cast<node_portion*>(board(of).more(number, size())), members.size()};
+    return {elements_at<node_portion>(board(of).more(number, size())), members.size()};
   }
 
   /// Wakes the other ranks if they sleep. Called after every change that they may wait for.
@@ -6640,7 +6955,7 @@ inline bool send_step(node_operation& op, node_operation::message& it) {
   if (untaken >= node_channel::ring) return false;
   auto const bytes = bytes_of(op, it.what);
   bool const direct = bytes == 0 || it.what.peer == where.rank || where.launch->is_reached(it.what.address, bytes);
-  if (!direct && untaken >= node_channel::slots) return false;
+  if (!direct && untaken >= node_channel::slot_count) return false;
   if (it.at == waiting) {
     where.mine().label(it.what.peer, head, where.size()) = {where.launch->offset(it.what.address), it.what.count,
                                                             it.what.type, direct};
@@ -6730,7 +7045,7 @@ inline bool exchange_step(node_operation& op) {
   }
   auto const& channel = where.mine().channel(it.what.peer, where.size());
   if (it.at == closing) return channel.tail.load() < it.target;
-  return channel.head.load() - channel.tail.load() >= node_channel::slots;
+  return channel.head.load() - channel.tail.load() >= node_channel::slot_count;
 }
 
 /// Whether all ranks send this one what it expects, in a ragged all_to_all; if not, the launch fails.
@@ -6740,9 +7055,9 @@ inline bool exchange_step(node_operation& op) {
     auto const sent = where.portions(rank, op.number)[static_cast<std::size_t>(where.rank)].count;
     auto const wanted = op.parts[static_cast<std::size_t>(where.size() + rank)].count;
     if (sent == wanted) continue;
-    op.launch().fail(text(op.launch().who, ": ", describe(op), ": rank ", where.world_rank(rank), " sends ", sent,
-                          " elements to rank ", where.world_rank(where.rank), ", which expects ", wanted,
-                          "; exchange the counts first"));
+    op.launch().fail(text(op.launch().who, ": ", describe(op), ": rank ", where.world_rank(rank), " sends ",
+                          how_many(sent, "element"), " to rank ", where.world_rank(where.rank), ", which expects ",
+                          wanted, "; exchange the counts first"));
     return false;
   }
   return true;
@@ -6997,7 +7312,7 @@ enum class node_outcome : std::uint8_t { stuck, moved, finished };
 [[nodiscard]] inline bool may_fill(node_operation const& op, std::uint64_t round) noexcept {
   if (!combines(op) && op.where->mine().combined.load(std::memory_order_relaxed) != round) return false;
   for (int rank = 0; rank < op.where->size(); ++rank)
-    if (op.where->board(rank).drained.load() + node_board::slots <= round) return false;
+    if (op.where->board(rank).drained.load() + node_board::slot_count <= round) return false;
   return true;
 }
 inline void fill_round(node_operation const& op, std::uint64_t round) {
@@ -7009,11 +7324,17 @@ inline void fill_round(node_operation const& op, std::uint64_t round) {
 
 /// Whether `rank` called `mine` as collective `number`; if not, the launch fails.
 [[nodiscard]] inline bool agrees(node_group const& where, std::uint64_t number, call const& mine, int rank) {
-  auto const& theirs = where.board(rank).at(number).what;
-  if (theirs == mine || !asserts(assertion_level::normal)) return true;
+  auto const& posted = where.board(rank).at(number).what;
+  if (std::memcmp(&posted, &mine, sizeof mine) == 0 || !asserts(assertion_level::normal)) return true;
   auto const other = where.world_rank(rank);
   auto const self = where.world_rank(where.rank);
   auto& launch = *where.launch;
+  call theirs;
+  if (!read_call(theirs, &posted)) {
+    launch.fail(text(launch.who, ": call number ", number, ": what rank ", other,
+                     " wrote into shared memory is no call; look for what overwrites memory there"));
+    return false;
+  }
   launch.fail(other < self ? differing_calls(launch.who, number, other, theirs, self, mine)
                            : differing_calls(launch.who, number, self, mine, other, theirs));
   return false;
@@ -7274,7 +7595,7 @@ inline node_outcome advance(node_operation& op) {
     case staging: {
       auto const& mine = op.where->mine();
       return board.filled.load() <= mine.combined.load() || board.combined.load() <= mine.drained.load() ||
-             board.drained.load() + node_board::slots <= mine.filled.load();
+             board.drained.load() + node_board::slot_count <= mine.filled.load();
     }
     case exchanging:
       return std::ranges::any_of(op.messages,
@@ -7284,17 +7605,16 @@ inline node_outcome advance(node_operation& op) {
   }
 }
 
-/// "rank 1" or "ranks 1, 3": those that `op` waits for and for which such(rank) holds, by their ranks in the launch.
+/// Those that `op` waits for and for which such(rank) holds, by their ranks in the launch.
 template <class Such>
-[[nodiscard]] std::string awaited_ranks(node_operation const& op, Such&& such) {
-  std::string out;
-  int count = 0;
+[[nodiscard]] std::vector<int> awaited_ranks(node_operation const& op, Such&& such) {
+  std::vector<int> out;
   for (int rank = 0; rank < op.where->size(); ++rank) {
     // Such first: a rank that has left or died has announced everything it ever will.
     if (rank == op.where->rank || !such(rank) || !awaits(op, rank)) continue;
-    out += text(count++ == 0 ? "" : ", ", op.where->world_rank(rank));
+    out.push_back(op.where->world_rank(rank));
   }
-  return count == 0 ? out : text(count == 1 ? "rank " : "ranks ", out);
+  return out;
 }
 
 /// Fails the launch if `op` can never finish, or has been waited for too long (if `since` is given).
@@ -7316,19 +7636,23 @@ inline void check_patience(node_operation& op, clock::time_point since) {
       return (together ? launch.header(op.where->world_rank(rank)).left : here).load() != 0;
     });
     if (!left.empty())
-      return launch.fail(text(begin(), " cannot finish, because ", together ? "the body of " : "", left, " has ",
+      return launch.fail(text(begin(), " cannot finish, because ",
+                              !together          ? ""
+                              : left.size() == 1 ? "the body of "
+                                                 : "the bodies of ",
+                              list_of("rank", left), agreeing(left.size(), " has ", " have "),
                               together ? "returned" : "left",
                               " without calling it; make every rank call the same collectives"));
     auto const dead = awaited_ranks(op, [&](int rank) { return launch.is_dead(op.where->world_rank(rank)); });
     if (!dead.empty())
-      return launch.fail(
-          text(launch.who, ": ", dead, " has died; ", describe(op), " cannot finish; look at what ended it"));
+      return launch.fail(text(launch.who, ": ", list_of("rank", dead), agreeing(dead.size(), " has", " have"),
+                              " died; ", describe(op), " cannot finish; look at what ended it"));
   }
   if (since == clock::time_point{}) return;
   if (now - since <= op.where->deadline) {
     return tell_if_late(op.told_late, now - since, op.where->deadline, [&] {
       return late_call{launch.rank, describe(op), static_cast<std::uint64_t>(op.bytes(op.what().count)),
-                       awaited_ranks(op, [](int) { return true; })};
+                       list_of("rank", awaited_ranks(op, [](int) { return true; }))};
     });
   }
   auto const missing = awaited_ranks(op, [](int) { return true; });
@@ -7337,7 +7661,7 @@ inline void check_patience(node_operation& op, clock::time_point since) {
   auto const offence = stage == node_operation::stage::arriving     ? ", which did not call it"
                        : stage == node_operation::stage::exchanging ? ", which did not take its part"
                                                                     : ", which did not finish its share";
-  launch.fail(text(begin(), " waited ", to_string(op.where->deadline), " for ", missing, offence,
+  launch.fail(text(begin(), " waited ", to_string(op.where->deadline), " for ", list_of("rank", missing), offence,
                    "; look at what is keeping it, or raise ", launch.who.substr(launch.who.find("comm::")),
                    "{.deadline}"));
 }
@@ -7423,6 +7747,10 @@ class node_driver {
     if (op.finished()) return true;
     if (launch_->failed()) throw_failure(op);
     return false;
+  }
+  void poll() {
+    if (std::unique_lock lock(mutex_, std::defer_lock); !helper_.joinable() || lock.try_lock()) advance_pending();
+    if (launch_->failed()) detail::throw_failure(*launch_, collective::barrier);
   }
   void wait(node_operation& op) {
     if (op.finished()) return;
@@ -7622,6 +7950,7 @@ class node_engine final : public process_engine {
   [[nodiscard]] process_operation& start(command const& it) override { return driver_->start(group_, it); }
   [[nodiscard]] bool test(process_operation& op) override { return driver_->test(static_cast<node_operation&>(op)); }
   void wait(process_operation& op) override { driver_->wait(static_cast<node_operation&>(op)); }
+  void poll() override { driver_->poll(); }
   void release(process_operation& op) noexcept override { driver_->release(static_cast<node_operation&>(op)); }
 
   [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
@@ -7680,8 +8009,7 @@ class node_engine final : public process_engine {
     std::vector<node_board*> boards;
     for (int const each : chosen) {
       members.push_back(group_.world_rank(each));
-      boards.push_back(
-          std::launder(reinterpret_cast<node_board*>(group_.at(each, places[static_cast<std::size_t>(each)]))));
+      boards.push_back(std::launder(elements_at<node_board>(group_.at(each, places[static_cast<std::size_t>(each)]))));
     }
     auto const place = static_cast<int>(std::ranges::find(chosen, group_.rank) - chosen.begin());
     return std::make_shared<node_engine>(driver_, std::move(members), place, deadline, std::move(boards));
@@ -7693,6 +8021,128 @@ class node_engine final : public process_engine {
 };
 
 }  // namespace trireme::comm::detail
+
+// ---- trireme/core/cores.hpp
+namespace trireme {
+
+/// How many cores this process can keep busy, at least one: what programs take for one rank or one thread a core.
+///
+/// Those that the calling thread may run on, as taskset, numactl, a cpuset, mpirun's or srun's binding leave them, but
+/// not more than the processor time that control groups grant (cpu.max; cpu.cfs_quota_us of version 1), rounded down:
+/// whoever uses more is stopped for a part of each tenth of a second.
+///
+/// Threads  any.
+[[nodiscard]] int usable_cores();
+
+namespace detail {
+
+/// The numbers of the cores that the calling thread may run on; never empty.
+[[nodiscard]] std::vector<int> allowed_cores();
+/// How many cores' time the control groups of this process grant, their own and all above; 0 if they set no limit.
+/// @param root  where /proc and /sys are; a test has its own.
+[[nodiscard]] int granted_cores(std::string const& root = {});
+
+}  // namespace detail
+
+}  // namespace trireme
+
+// ---- trireme/core/cores.ipp
+#include <cstdio>
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+// Bodies of cores.hpp (see core/compiled.hpp).
+
+namespace trireme::detail {
+
+TRIREME_BODY std::vector<int> allowed_cores() {
+  std::vector<int> cores;
+#if defined(__linux__)
+  // The kernel refuses sets that are smaller than its own, and some machines have more than the usual 1024 bits.
+  for (int most = CPU_SETSIZE; cores.empty() && most <= 1 << 20; most *= 2) {
+    auto const free = [](cpu_set_t* set) { CPU_FREE(set); };
+    std::unique_ptr<cpu_set_t, decltype(free)> const set(CPU_ALLOC(static_cast<std::size_t>(most)), free);
+    auto const bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(most));
+    if (set == nullptr || ::sched_getaffinity(0, bytes, set.get()) != 0) continue;
+    for (int core = 0; core < most; ++core)
+      if (CPU_ISSET_S(static_cast<std::size_t>(core), bytes, set.get())) cores.push_back(core);
+  }
+#endif
+  if (cores.empty()) {
+    cores.resize(std::max(1U, std::thread::hardware_concurrency()));
+    std::iota(cores.begin(), cores.end(), 0);
+  }
+  return cores;
+}
+
+/// What is in a small file of the system; nothing if it is not there.
+[[nodiscard]] inline std::string system_file(std::string const& path) {
+  auto const close = [](std::FILE* file) { static_cast<void>(std::fclose(file)); };
+  std::unique_ptr<std::FILE, decltype(close)> const file(std::fopen(path.c_str(), "re"), close);
+  std::string out(file == nullptr ? 0 : 1 << 14, '\0');
+  if (file != nullptr) out.resize(std::fread(out.data(), 1, out.size(), file.get()));
+  return out;
+}
+
+/// The least number of cores' time among limits that it is shown; 0 where there is none.
+struct least_grant {
+  int cores = 0;
+
+  /// In "150000 100000" of every 100 ms 150 may be used; "max" and -1 are no limit.
+  void take(std::string_view quota, std::string_view period) {
+    std::int64_t time = 0, of = 0;
+    std::from_chars(quota.data(), quota.data() + quota.size(), time);
+    std::from_chars(period.data(), period.data() + period.size(), of);
+    if (time < 1 || of < 1) return;
+    auto const here = static_cast<int>(std::clamp<std::int64_t>(time / of, 1, 1 << 20));
+    cores = cores == 0 ? here : std::min(cores, here);
+  }
+  void take_group(std::string const& folder, bool second) {
+    if (second) {
+      auto const both = system_file(folder + "/cpu.max");
+      auto const gap = std::min(both.find(' '), both.size());
+      take(std::string_view(both).substr(0, gap), std::string_view(both).substr(std::min(gap + 1, both.size())));
+    } else {
+      take(system_file(folder + "/cpu.cfs_quota_us"), system_file(folder + "/cpu.cfs_period_us"));
+    }
+  }
+};
+
+TRIREME_BODY int granted_cores(std::string const& root) {
+  least_grant least;
+  auto const mounted = root + "/sys/fs/cgroup";
+  least.take_group(mounted, true);  // of a container, which sees only its own group
+  least.take_group(mounted + "/cpu", false);
+  // Lines are NUMBER:CONTROLLERS:PATH, without controllers for version 2.
+  auto const groups = system_file(root + "/proc/self/cgroup");
+  for (std::string_view rest = groups; !rest.empty();) {
+    auto const line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    auto const first = line.find(':');
+    auto const last = first == line.npos ? first : line.find(':', first + 1);
+    if (last == line.npos) continue;
+    auto const controllers = "," + std::string(line.substr(first + 1, last - first - 1)) + ",";
+    bool const second = controllers == ",,";
+    if (!second && controllers.find(",cpu,") == std::string::npos) continue;
+    for (auto path = std::string(line.substr(last + 1)); path.size() > 1; path.resize(path.rfind('/')))
+      least.take_group(mounted + (second ? "" : "/cpu") + path, second);
+  }
+  return least.cores;
+}
+
+}  // namespace trireme::detail
+
+namespace trireme {
+
+TRIREME_BODY int usable_cores() {
+  auto const allowed = static_cast<int>(detail::allowed_cores().size());
+  auto const granted = detail::granted_cores();
+  return granted == 0 ? allowed : std::min(allowed, granted);
+}
+
+}  // namespace trireme
 
 // ---- trireme/comm/threads.ipp (goes on)
 // Bodies of threads.hpp (see core/compiled.hpp).
@@ -7739,23 +8189,6 @@ class thread_place final : public node_place {
   std::vector<void*> blocks_;  ///< the boards of groups that some rank has not left
 };
 
-/// The cores that this thread may use.
-[[nodiscard]] inline std::vector<int> usable_cores() {
-  std::vector<int> cores;
-#if defined(__linux__)
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) == 0)
-    for (int core = 0; core < CPU_SETSIZE; ++core)
-      if (CPU_ISSET(static_cast<std::size_t>(core), &set)) cores.push_back(core);
-#endif
-  if (cores.empty()) {
-    cores.resize(std::max(1U, std::thread::hardware_concurrency()));
-    std::iota(cores.begin(), cores.end(), 0);
-  }
-  return cores;
-}
-
 /// Keeps the calling thread on one core. Without effect where that is not allowed: it is an optimisation.
 inline void stay_on([[maybe_unused]] int core) noexcept {
 #if defined(__linux__)
@@ -7778,8 +8211,9 @@ TRIREME_BODY void check(threads const& description) {
 TRIREME_BODY void run_ranks(threads const& description, std::function<void(int, threads_world&)> const& body) {
   check(description);
   auto const ranks = static_cast<std::size_t>(description.ranks);
-  auto const cores = usable_cores();
-  bool const core_each = ranks <= cores.size();
+  bool const core_each = description.ranks <= usable_cores();
+  auto const cores = trireme::detail::allowed_cores();
+  bool const pins = description.pin && core_each && ranks == cores.size();
   auto const place = std::make_shared<thread_place>(description.ranks);
   std::vector<std::shared_ptr<node_launch>> launches;
   std::vector<node_board*> boards;
@@ -7802,9 +8236,11 @@ TRIREME_BODY void run_ranks(threads const& description, std::function<void(int, 
       for (auto* const each : place->headers) launch->ring(*each);
     };
     try {
-      if (core_each && description.pin) stay_on(cores[rank]);
-      threads_world world(std::make_shared<node_engine>(std::make_shared<node_driver>(launch), everyone,
-                                                        static_cast<int>(rank), description.deadline, boards));
+      if (pins) stay_on(cores[rank]);
+      auto const engine = std::make_shared<node_engine>(std::make_shared<node_driver>(launch), everyone,
+                                                        static_cast<int>(rank), description.deadline, boards);
+      engine->worlds->leave_it_to_the_launch();
+      threads_world world(engine);
       try {
         body(static_cast<int>(rank), world);
       } catch (...) {
@@ -8306,7 +8742,58 @@ template <element Wire>
 
 }  // namespace trireme::compression
 
-// ---- trireme/compression/error_feedback.hpp
+// ---- trireme/core/expect.hpp
+namespace trireme {
+
+/// Which numbers a member of a description may have. NaN is never among them.
+struct allowed {
+  double low = 0;
+  double high = std::numeric_limits<double>::max();
+  bool above = false;  ///< `low` itself is not allowed
+  bool below = false;  ///< `high` itself is not allowed
+
+  [[nodiscard]] constexpr bool holds(double value) const noexcept {
+    return (above ? value > low : value >= low) && (below ? value < high : value <= high);
+  }
+};
+
+inline constexpr allowed not_negative{};
+inline constexpr allowed positive{.above = true};
+inline constexpr allowed at_least_one{.low = 1};
+inline constexpr allowed below_one{.high = 1, .below = true};                             ///< from 0 on
+inline constexpr allowed limit_or_none{.high = std::numeric_limits<double>::infinity()};  ///< 0 and infinity: none
+
+/// "above 0", "at least 1", "in [0, 1)"
+[[nodiscard]] inline std::string to_string(allowed const& range) {
+  if (range.low <= std::numeric_limits<double>::lowest()) return text("at most ", range.high, ", and finite");
+  if (range.high >= std::numeric_limits<double>::max())
+    return text(range.above ? "above " : "at least ", range.low, std::isinf(range.high) ? "" : ", and finite");
+  return text("in ", range.above ? "(" : "[", range.low, ", ", range.high, range.below ? ")" : "]");
+}
+
+/// Throws config_error unless a number of a description is one that it may be.
+/// @param description  its public name: "optim::adamw".
+/// @param member       ".beta2".
+template <class Number>
+requires std::integral<Number> || std::floating_point<Number>
+void expect_number(std::string_view description, std::string_view member, Number value, allowed const& range) {
+  if (range.holds(static_cast<double>(value))) return;
+  auto bounds = range;
+  if (std::integral<Number> && exactly_equal(range.high, std::numeric_limits<double>::max()))
+    bounds.high = std::numeric_limits<double>::infinity();  // whole numbers are finite
+  throw config_error(text("trireme::", description, ": ", member, " is ", value, "; it must be ", to_string(bounds)));
+}
+
+/// Calls description.validate(), if it has it: that throws config_error for what cannot be meant. Trainers do so with
+/// each of their descriptions, exchanges with theirs.
+template <class Description>
+void expect_valid(Description const& description) {
+  if constexpr (requires { description.validate(); }) description.validate();
+}
+
+}  // namespace trireme
+
+// ---- trireme/compression/error_feedback.hpp (goes on)
 namespace trireme::compression {
 
 namespace detail {
@@ -8333,6 +8820,8 @@ struct error_feedback {
   using policy_category = slot::compression;
   Inner inner{};
   friend bool operator==(error_feedback const&, error_feedback const&) = default;
+
+  void validate() const { expect_valid(inner); }
 
   template <class Env>
   class instance : public detail::same_wire<typename Inner::template instance<Env>> {
@@ -8370,7 +8859,7 @@ struct error_feedback {
     void encode(tensor_view<gradient, space> piece, Payload payload, std::int64_t first) {
       auto const left = residual_.view().flat(first, piece.size());
       auto const next = next_.view().flat(first, piece.size());
-      if (scale_ == 1) {
+      if (exactly_equal(scale_, 1)) {
         ops::on<space>::add(piece, left);
       } else {
         ops::on<space>::accumulate(piece, tensor_view<gradient const, space>(left), scale_);
@@ -8383,7 +8872,7 @@ struct error_feedback {
       }
       ops::on<space>::scale(next, -1.0);
       ops::on<space>::add(next, piece);  // what was not told
-      if (scale_ != 1) ops::on<space>::scale(next, 1 / scale_);
+      if (!exactly_equal(scale_, 1)) ops::on<space>::scale(next, 1 / scale_);
     }
     /// The step was taken: what it left out is the residual now. Without this call the step never was.
     void commit() {
@@ -8461,6 +8950,10 @@ struct one_of {
   using policy_category = slot::compression;
   std::variant<Compressors...> chosen{};
   friend bool operator==(one_of const&, one_of const&) = default;
+
+  void validate() const {
+    std::visit([](auto const& one) { expect_valid(one); }, chosen);
+  }
 };
 
 /// That of the chosen one: checkpoints of a run with it, and with one_of, are the same.
@@ -8500,6 +8993,10 @@ struct power_sgd {
   int rank = 4;
   friend bool operator==(power_sgd const&, power_sgd const&) = default;
 
+  void validate() const {
+    if (rank < 1) throw config_error(text("trireme::compression::power_sgd: rank ", rank, " is not at least 1"));
+  }
+
   template <class Env, class Comm>
   class instance {
     using space = typename Env::space;
@@ -8512,7 +9009,7 @@ struct power_sgd {
    public:
     instance(power_sgd const& description, bucket_form const& form, Comm& world) : world_(world) {
       std::int64_t const r = description.rank;
-      if (r < 1) throw config_error(text("trireme::compression::power_sgd: rank ", r, " is not at least 1"));
+      description.validate();
       std::int64_t p_size = 0, q_size = 0, all = 0;
       for (auto const& [info, offset] : form.tensors) {
         auto const n = info->extents.rank() > 1 ? info->extents[0] : 1;
@@ -8648,17 +9145,18 @@ struct top_k {
   float ratio = 0.01F;
   friend bool operator==(top_k const&, top_k const&) = default;
 
+  void validate() const {
+    if (!(ratio > 0 && ratio <= 1))
+      throw config_error(text("trireme::compression::top_k: ratio ", ratio, " is not in (0, 1]"));
+  }
+
   template <class Env>
   class instance {
    public:
     using space = typename Env::space;
     using gradient = typename Env::gradient;
 
-    instance(top_k const& description, std::int64_t) : ratio_(description.ratio) {
-      if (!(ratio_ > 0 && ratio_ <= 1)) {
-        throw config_error(text("trireme::compression::top_k: ratio ", ratio_, " is not in (0, 1]"));
-      }
-    }
+    instance(top_k const& description, std::int64_t) : ratio_(description.ratio) { description.validate(); }
     [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const {
       auto const k = kept(n);
       return round_up(values_offset(k) + k * static_cast<std::int64_t>(sizeof(gradient)));
@@ -8682,10 +9180,10 @@ struct top_k {
     static std::int64_t round_up(std::int64_t bytes) { return (bytes + 7) / 8 * 8; }
     static std::int64_t values_offset(std::int64_t k) { return round_up(k * 4); }
     static tensor_view<std::int32_t, space> indices(tensor_view<std::byte, space> payload, std::int64_t k) {
-      return {reinterpret_cast<std::int32_t*>(payload.address()), shape{k}};
+      return {elements_at<std::int32_t>(payload.address()), shape{k}};
     }
     static tensor_view<gradient, space> values(tensor_view<std::byte, space> payload, std::int64_t k) {
-      return {reinterpret_cast<gradient*>(payload.address() + values_offset(k)), shape{k}};
+      return {elements_at<gradient>(payload.address() + values_offset(k)), shape{k}};
     }
     float ratio_;
   };
@@ -8705,19 +9203,24 @@ namespace trireme {
 
 /// A tensor_view whose element type is known at run time only: what a dataset hands to a model.
 ///
-/// Errors  as<T>() throws config_error if the elements are of another type; an empty view is every type's.
+/// Errors  as<T>(what) throws config_error if the elements are of another type; an empty view is every type's.
 template <class Space = host>
 struct any_view {
   void const* address = nullptr;
   dtype type = dtype::f32;
   shape extents;
 
+  /// @param what  these elements, as a model's sentences name them.
   template <element T>
-  [[nodiscard]] tensor_view<T const, Space> as() const {
+  [[nodiscard]] tensor_view<T const, Space> as(char const* what = "elements") const {
     if (type != dtype_of<T>) {
       if (empty()) return {};
-      throw config_error(text("trireme::any_view: the elements are ", name_of(type), ", but ", name_of(dtype_of<T>),
-                              " was asked for: check that the dataset has the types that the model takes"));
+      throw config_error(
+          text("trireme::samples: the ", what, " are ", name_of(type), ", but the model takes ", name_of(dtype_of<T>),
+               ": give it a dataset of that type, or convert an array once with "
+               "trireme::dense<",
+               dtype_of<T> == dtype::i32 ? "std::int32_t" : "float", ">(array)",
+               type == dtype::f64 && dtype_of<T> == dtype::f32 ? "; networks in precision::fp64 take both" : ""));
     }
     return {static_cast<T const*>(address), extents};
   }
@@ -8761,6 +9264,20 @@ struct samples_in {
 };
 
 using samples = samples_in<host>;
+
+/// What the numbers of a network's inputs and outputs are: double in precision::fp64, else float.
+template <class Env>
+using sample_number = std::conditional_t<std::is_same_v<typename Env::compute, double>, double, float>;
+
+/// Calls f with a batch's inputs or targets as numbers: floats, and in precision::fp64 doubles as well.
+/// Errors  config_error for other types, which names `what` they are.
+template <class Env, class Space, class F>
+decltype(auto) with_numbers(any_view<Space> const& numbers, char const* what, F&& f) {
+  if constexpr (std::is_same_v<sample_number<Env>, double>) {
+    if (numbers.type == dtype::f64) return f(numbers.template as<double>(what));
+  }
+  return f(numbers.template as<float>(what));
+}
 
 /// Samples from one's own arrays, e.g. the fields of a running solver.
 ///
@@ -8876,17 +9393,25 @@ namespace trireme::data {
   return {first, (index + 1) * count / shares - first};
 }
 
-/// A place in the endless sequence of samples: how many of an epoch have been used. Two numbers, saved in a checkpoint;
-/// they say nothing of ranks or batches, so another world size goes on from them.
+/// A place in the endless sequence of samples: how many of an epoch have been used, and of which order. Saved in a
+/// checkpoint; it says nothing of ranks or batches, so another world size goes on from it.
 struct loader_position {
   std::uint64_t epoch = 0;
   std::int64_t position = 0;
-  friend bool operator==(loader_position const&, loader_position const&) = default;
+  std::int64_t samples = 0;  ///< of the whole dataset; 0: not known, then nobody compares it, nor the seed
+  std::uint64_t seed = 0;    ///< of the order of samples
+  friend bool operator==(loader_position const& a, loader_position const& b) noexcept {
+    return a.epoch == b.epoch && a.position == b.position;  // the place alone, whatever is known of its order
+  }
+
+  /// The begin of the next epoch, which any dataset and any order may have.
+  [[nodiscard]] constexpr loader_position next_epoch() const noexcept { return {epoch + 1, 0}; }
 };
 
-/// "trireme::data::loader_position{.epoch = 1, .position = 64}"
+/// "trireme::data::loader_position{.epoch = 1, .position = 64, .samples = 128, .seed = 0}"
 [[nodiscard]] inline std::string to_string(loader_position const& at) {
-  return text("trireme::data::loader_position{.epoch = ", at.epoch, ", .position = ", at.position, "}");
+  return text("trireme::data::loader_position{.epoch = ", at.epoch, ", .position = ", at.position,
+              at.samples > 0 ? text(", .samples = ", at.samples, ", .seed = ", at.seed) : "", "}");
 }
 
 /// One rank's part of one batch. Owned by the loader.
@@ -8924,9 +9449,15 @@ class batch_buffer {
   template <dataset Dataset>
   [[nodiscard]] samples read(Dataset const& data, std::int64_t count) {
     if (count > 0) data.read(ids(count), inputs_.span().data(), targets_.span().data());
-    return {{inputs_.span().data(), data.input_type(), batched(count, data.input_shape())},
-            {targets_.span().data(), data.target_type(), batched(count, data.target_shape())},
-            ids(count)};
+    return whole(data, count);
+  }
+
+  /// The same samples without reading them: all of their numbers are 0.
+  template <dataset Dataset>
+  [[nodiscard]] samples zeros(Dataset const& data, std::int64_t count) {
+    std::ranges::fill(inputs_.span(), std::byte{});
+    std::ranges::fill(targets_.span(), std::byte{});
+    return whole(data, count);
   }
 
   void clear() noexcept {
@@ -8941,6 +9472,12 @@ class batch_buffer {
   [[nodiscard]] std::span<std::int64_t const> parts() const noexcept { return parts_; }
 
  private:
+  template <dataset Dataset>
+  [[nodiscard]] samples whole(Dataset const& data, std::int64_t count) {
+    return {{inputs_.span().data(), data.input_type(), batched(count, data.input_shape())},
+            {targets_.span().data(), data.target_type(), batched(count, data.target_shape())},
+            ids(count)};
+  }
   static std::int64_t bytes_of(dtype type, shape const& one) {
     return one.size() * static_cast<std::int64_t>(size_of(type));
   }
@@ -8973,7 +9510,7 @@ namespace trireme::data {
 /// Bytes   one buffer of `batch` samples, made at construction; an element is valid until the iterator advances.
 /// Threads one caller; reading happens in it, when the iterator advances.
 /// Errors  throws config_error if `batch` < 1, if there are no samples, or if there is no such rank; passes on what
-///         Dataset::read() throws.
+///         Dataset::read() throws, unless keep_failure() was called.
 ///
 /// @param data  borrowed: must outlive the range.
 template <dataset Dataset>
@@ -9010,6 +9547,10 @@ class evaluation_batches {
 
   [[nodiscard]] iterator begin() { return {this, mine_.first}; }
   [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
+  /// For a rank that other ranks wait for: what Dataset::read() throws is kept in failure() from now on, and samples
+  /// that could not be read, and all after them, are zeros.
+  void keep_failure() noexcept { keeps_failure_ = true; }
+  [[nodiscard]] std::exception_ptr const& failure() const noexcept { return failure_; }
   /// The batches of this rank, as numbers of all batches.
   [[nodiscard]] interval batches() const noexcept { return mine_; }
 
@@ -9030,7 +9571,16 @@ class evaluation_batches {
     auto const count = std::min(batch_, data_->size() - first);
     auto const ids = buffer_.ids(count);
     for (std::int64_t i = 0; i < count; ++i) ids[static_cast<std::size_t>(i)] = first + i;
-    current_ = buffer_.read(*data_, count);
+    if (!failure_) {
+      try {
+        current_ = buffer_.read(*data_, count);
+        return;
+      } catch (...) {
+        if (!keeps_failure_) throw;
+        failure_ = std::current_exception();
+      }
+    }
+    current_ = buffer_.zeros(*data_, count);
   }
 
   Dataset const* data_;
@@ -9038,6 +9588,8 @@ class evaluation_batches {
   detail::batch_buffer buffer_;
   interval mine_;
   samples current_;
+  bool keeps_failure_ = false;
+  std::exception_ptr failure_;
 };
 
 }  // namespace trireme::data
@@ -9311,13 +9863,14 @@ class loader {
   loader(Dataset const& data, loader_options options, int rank = 0, int size = 1)
       : data_(&data), options_(options), order_{.samples = data.size(), .seed = options.seed} {
     check(rank, size);
+    position_ = cursor_ = normalised({});
     parts_ = share(options.micro_batches, size, rank);
     auto const largest = std::min(options.batch, order_.samples);
     // Rounded up: a shorter batch can have one more sample in these parts than the longest one.
     auto const most = (largest * parts_.count + options.micro_batches - 1) / options.micro_batches;
-    auto const slots = static_cast<std::size_t>(options.prefetch) + 1;
-    slots_.reserve(slots);
-    for (std::size_t i = 0; i < slots; ++i) {
+    auto const slot_count = static_cast<std::size_t>(options.prefetch) + 1;
+    slots_.reserve(slot_count);
+    for (std::size_t i = 0; i < slot_count; ++i) {
       slots_.push_back({detail::batch_buffer(data, most, std::min(parts_.count, largest)), {}, {}});
     }
     if (options.prefetch > 0) reader_ = std::thread([this] { read_ahead(); });
@@ -9349,11 +9902,29 @@ class loader {
     return ready.view;
   }
 
+  /// After next() has thrown: the batch that it would have returned, of which all numbers are 0. For a rank that has to
+  /// take part in a step which all ranks then give up. Valid as that of next(), which reads the same batch again.
+  [[nodiscard]] batch const& zeros() {
+    std::lock_guard const lock(mutex_);  // the reader waits for next() or seek()
+    auto& spare = slots_[read_ % slots_.size()];
+    fill(spare, position_, false);
+    return spare.view;
+  }
+
   /// Where the batch begins that next() returns next: what a checkpoint saves.
   [[nodiscard]] loader_position position() const noexcept { return position_; }
 
   /// Goes on from a place that position() told, perhaps on another number of ranks or with another batch size.
+  ///
+  /// Errors   config_error for a place within an epoch of another number of samples, or of another order: some samples
+  ///          would come twice and others never. seek(place.next_epoch()) leaves the rest of that epoch out.
   void seek(loader_position to) {
+    bool const another = to.samples != order_.samples || to.seed != order_.seed;
+    if (to.samples != 0 && to.position != 0 && another) {
+      throw config_error(text("trireme::data::loader: cannot seek to ", to_string(to), " with ", order_.samples,
+                              " samples in the order of seed ", order_.seed,
+                              "; give the dataset and the seed of that place, or seek(place.next_epoch())"));
+    }
     if (to.position < 0 || to.position > order_.samples) {
       throw config_error(text("trireme::data::loader: cannot seek to ", to_string(to), " of ", order_.samples,
                               " samples: the place was saved for other data"));
@@ -9401,10 +9972,11 @@ class loader {
   [[nodiscard]] loader_position normalised(loader_position at) const noexcept {
     auto const left = order_.samples - at.position;
     bool const over = left == 0 || (options_.drop_last && left < options_.batch);
-    return over ? loader_position{at.epoch + 1, 0} : at;
+    if (over) at = at.next_epoch();
+    return {at.epoch, at.position, order_.samples, order_.seed};
   }
 
-  void fill(slot& into, loader_position at) const {
+  void fill(slot& into, loader_position at, bool reads = true) const {
     auto const count = std::min(options_.batch, order_.samples - at.position);
     auto const first = parts_.first * count / options_.micro_batches;
     auto const last = parts_.end() * count / options_.micro_batches;
@@ -9412,7 +9984,7 @@ class loader {
     for (auto i = first; i < last; ++i) {
       ids[static_cast<std::size_t>(i - first)] = order_.id(at.epoch, at.position + i);
     }
-    auto const all = into.buffer.read(*data_, last - first);
+    auto const all = reads ? into.buffer.read(*data_, last - first) : into.buffer.zeros(*data_, last - first);
     into.buffer.clear();
     for (auto m = parts_.first; m < parts_.end(); ++m) {
       auto const part = share(count, options_.micro_batches, m);
@@ -9538,7 +10110,7 @@ class stable_file {
   /// Fills `to` with the bytes from `at` on.
   void read(std::int64_t at, std::span<unsigned char> to) const {
     while (!to.empty()) {
-      auto const got = ::pread(descriptor_, to.data(), to.size(), static_cast<::off_t>(at));
+      auto const got = ::pread(descriptor_, to.data(), to.size(), at);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) throw failure("cannot read the file: " + reason());
       if (got == 0) {
@@ -9956,7 +10528,7 @@ class arena {
     at_.used += bytes;
     at_.taken += bytes;
     peak_ = std::max(peak_, at_.taken);
-    return {reinterpret_cast<T*>(address), extents};
+    return {elements_at<T>(address), extents};
   }
 
   [[nodiscard]] position mark() const noexcept { return at_; }
@@ -10123,6 +10695,23 @@ namespace trireme {
 /// for the gradient of the inputs. (Plain models are not told of the last one.)
 enum class purpose { train, evaluate, predict, input_gradient };
 
+/// What is known of a step's loss before its first pass, where units ask for it (adds_sample_losses): how many of all
+/// rows of the step, on all ranks, the model's loss will count.
+///
+/// Why: gradients are divided by that number when they are applied, which is right for the losses of rows. A term of
+/// the loss that has nothing to do with targets, such as the balance of experts, must not grow when targets are left
+/// out.
+struct loss_rows {
+  double counted = 1;    ///< the share of all rows that is counted (of a step without a counted row all are, with 0)
+  double of_sample = 0;  ///< how many of a sample, in the mean over the step's; 0: not known
+  bool none = false;     ///< no row is counted
+
+  [[nodiscard]] static loss_rows of(loss_sum const& all, std::int64_t all_samples) noexcept {
+    auto const rows = static_cast<double>(all.count == 0 ? all.left_out : all.count);
+    return {all.counted_share(), all_samples == 0 ? 0 : rows / static_cast<double>(all_samples), all.count == 0};
+  }
+};
+
 /// What one micro-batch's way through the model needs to know, and where its memory comes from.
 template <class Env>
 struct pass {
@@ -10146,7 +10735,16 @@ struct pass {
   /// How many positions of each sample layers have had in passes before, to predict: what comes now follows them, and
   /// layers keep what positions need of those before. Below 0: samples are whole, and nothing is kept.
   std::int64_t known = -1;
+  loss_rows rows{};  ///< of the step's loss
 
+  /// A term of the loss that each sample has once, whatever its targets are: in training it adds its sum over the
+  /// samples, times this, to loss.sum, and its gradient weighs weight_of_sample(). It then is a mean over all samples
+  /// of the step, on all ranks.
+  /// @param otherwise  rows of a sample, for a model whose last unit cannot tell which rows its loss will count.
+  [[nodiscard]] double rows_of_loss(std::int64_t otherwise) const noexcept {
+    return rows.of_sample > 0 ? rows.of_sample : static_cast<double>(otherwise);
+  }
+  [[nodiscard]] double weight_of_sample() const noexcept { return weight * rows.counted; }
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
   /// Whether what backward needs has to be kept. Without training() that is for the gradient of the inputs alone.
   [[nodiscard]] bool backward_follows() const noexcept {
@@ -10201,6 +10799,11 @@ class unit {
   /// What a unit does for a micro-batch of other ranks, along an axis of equal passes, while this rank has none.
   virtual void serve_forward(pass<Env>& pass) = 0;
   virtual void serve_backward(pass<Env>& pass) = 0;
+  /// The dropout sites at which it drops numbers, if it says them.
+  [[nodiscard]] virtual std::span<std::uint32_t const> dropout_sites() const noexcept { return {}; }
+  /// Of a model's last unit: how many rows of some samples its loss will count and leave out; nothing if it cannot
+  /// tell.
+  [[nodiscard]] virtual loss_sum rows_of_loss(samples const&) const { return {}; }
 };
 
 /// The run state of a unit description: `description::instance<Env>` with typed `saved` state.
@@ -10239,6 +10842,25 @@ concept serves_others = requires(U& state, pass<Env>& pass, typename U::saved& s
   state.serve_backward(pass, saved);
 };
 
+/// A unit that says at which dropout sites it drops numbers: two units of a model never drop the same ones.
+template <class U>
+concept says_dropout_sites = requires(U const& state) {
+  { state.dropout_sites() } -> std::convertible_to<std::span<std::uint32_t const>>;
+};
+
+/// Whether a unit adds terms to the loss that each sample has once (pass::rows_of_loss). Its instance<Env> says so by a
+/// static adds_sample_losses(description); without one it does not.
+template <class Env, class Description>
+[[nodiscard]] bool adds_sample_losses([[maybe_unused]] Description const& unit) {
+  using state = typename Description::template instance<Env>;
+  if constexpr (requires {
+                  { state::adds_sample_losses(unit) } -> std::convertible_to<bool>;
+                })
+    return state::adds_sample_losses(unit);
+  else
+    return false;
+}
+
 /// A typed unit behind the virtual edge; inside, everything is known to the compiler.
 template <class Env, class Description>
 class boxed_unit final : public unit<Env> {
@@ -10255,7 +10877,7 @@ class boxed_unit final : public unit<Env> {
   /// its parameters. A unit that knows of other groups is made with all of them, `instance(description, rank_groups)`;
   /// then the first answers for what is no part, or a part along another axis (`dealt`).
   explicit boxed_unit(Description const& description, rank_groups<Env> const& groups = rank_groups<Env>::none())
-      : state_(make(description, groups)) {
+      : state_(make(valid(description), groups)) {
     if constexpr (knows_groups || !knows_shares) {
       if (tensor_group<Env>::of(groups).rank() == 0) return;
       state_.visit([&](parameter<Env>& each) {
@@ -10293,10 +10915,26 @@ class boxed_unit final : public unit<Env> {
   void serve_backward([[maybe_unused]] pass<Env>& pass) override {
     if constexpr (serves_others<state, Env>) state_.serve_backward(pass, saved_of(pass));
   }
+  [[nodiscard]] std::span<std::uint32_t const> dropout_sites() const noexcept override {
+    if constexpr (says_dropout_sites<state>) return state_.dropout_sites();
+    return {};
+  }
+  [[nodiscard]] loss_sum rows_of_loss([[maybe_unused]] samples const& batch) const override {
+    if constexpr (requires {
+                    { state_.rows_of_loss(batch) } -> std::same_as<loss_sum>;
+                  })
+      return state_.rows_of_loss(batch);
+    else
+      return {};
+  }
 
  private:
   static constexpr bool knows_shares = std::constructible_from<state, Description const&, share>;
   static constexpr bool knows_groups = std::constructible_from<state, Description const&, rank_groups<Env> const&>;
+  static Description const& valid(Description const& description) {
+    expect_valid(description);
+    return description;
+  }
   static state make(Description const& description, [[maybe_unused]] rank_groups<Env> const& groups) {
     if constexpr (knows_groups) {
       return state(description, groups);
@@ -10346,8 +10984,8 @@ struct visits_no_unit_buffers {
 
 /// A model that lists its units: `units(emit)` calls `emit(description)` for each, in order, the same list each time.
 template <class M>
-concept staged_model = requires(M const& model, detail::counts_units& emit) {
-  model.units(emit);
+concept staged_model = requires(M const& model, detail::counts_units& put) {
+  model.units(put);
 };
 
 /// The rows of activations that a sample makes, for a model whose inputs do not show it (squares of an image, say), by
@@ -10373,14 +11011,39 @@ template <class M>
 concept has_visit_parameters = requires(M& model, detail::visits_nothing visit) {
   model.visit_parameters(visit);
 };
+/// What forward() of a plain model returns: the mean over the samples that it is given, or a sum and a count.
+template <class L>
+concept model_loss = std::convertible_to<L, double> || std::same_as<L, counted_loss>;
 template <class M>
 concept has_purposeful_forward = requires(M& model, samples const& batch) {
-  { model.forward(batch, purpose::train) } -> std::convertible_to<double>;
+  { model.forward(batch, purpose::train) } -> model_loss;
 };
 template <class M>
 concept has_model_forward = has_purposeful_forward<M> || requires(M& model, samples const& batch) {
-  { model.forward(batch) } -> std::convertible_to<double>;
+  { model.forward(batch) } -> model_loss;
 };
+/// A plain model whose loss counts its own targets (counted_loss).
+template <class M>
+concept counts_targets = requires(M& model, samples const& batch) {
+  { model.forward(batch, purpose::train) } -> std::same_as<counted_loss>;
+}
+|| (!has_purposeful_forward<M> && requires(M & model, samples const& batch) {
+  { model.forward(batch) } -> std::same_as<counted_loss>;
+});
+
+/// The loss of so many samples as ranks add it up: counts are whole numbers, so that their sums are exact. What is
+/// counted and what is left out are together as many as there are samples, because backward weighs each sample as one.
+///
+/// Numerics counts are rounded to 2^-30; those of a step may be up to 2^32 together.
+/// Errors   config_error for a count that is below 0, not finite, or above 2^31.
+[[nodiscard]] inline loss_sum sum_of(counted_loss const& given, std::int64_t all_samples) {
+  if (!(given.count >= 0 && given.count <= 0x1p31)) {
+    throw config_error(text("trireme::model: forward() has counted ", given.count, " targets of ", all_samples,
+                            " samples; a count is from 0 to 2^31"));
+  }
+  auto const count = std::llround(given.count * 0x1p30);
+  return {count == 0 ? 0 : given.sum * 0x1p30, count, (all_samples << 30) - count};
+}
 /// With a loss scale as well it is a model for mixed precision; see contract/casting_model.hpp.
 template <class M>
 concept has_scaled_backward = requires(M& model, detail::ready_nothing ready) {
@@ -10391,16 +11054,48 @@ concept has_model_backward = has_scaled_backward<M> || requires(M& model, detail
   model.backward(ready);
 };
 
-/// A model that computes outputs: predict(samples) -> tensor<float> (n, outputs), without targets.
+namespace detail {
+template <class X>
+concept tensor_of_numbers = std::same_as<X, tensor<float>> || std::same_as<X, tensor<double>>;
+}
+/// A model that computes outputs: predict(samples) -> tensor<float> (n, outputs), or tensor<double>, without targets.
 template <class M>
 concept has_model_predict = requires(M& model, samples const& batch) {
-  { model.predict(batch) } -> std::same_as<tensor<float>>;
+  { model.predict(batch) } -> detail::tensor_of_numbers;
 };
-/// A model that differentiates by its inputs: input_gradient(samples) -> tensor<float> of the inputs' shape, the
-/// gradient of what forward(samples, purpose::evaluate) gives. It leaves the gradients of parameters as they are.
+/// A model that differentiates by its inputs: input_gradient(samples) -> tensor<float>, or tensor<double>, of the
+/// inputs' shape, the gradient of what forward(samples, purpose::evaluate) gives (of a counted_loss sum / count). It
+/// leaves the gradients of parameters as they are.
 template <class M>
 concept has_model_input_gradient = requires(M& model, samples const& batch) {
-  { model.input_gradient(batch) } -> std::same_as<tensor<float>>;
+  { model.input_gradient(batch) } -> detail::tensor_of_numbers;
+};
+/// What a trainer's predict() returns: what a plain model's does, else a tensor of double in precision::fp64, of float
+/// otherwise.
+template <class Model, class Env>
+struct outputs_of {
+  using type = tensor<sample_number<Env>>;
+};
+template <class Model, class Env>
+requires has_model_predict<Model>
+struct outputs_of<Model, Env> {
+  using type = decltype(std::declval<Model&>().predict(std::declval<samples const&>()));
+};
+/// The same of input_gradient().
+template <class Model, class Env>
+struct input_gradients_of {
+  using type = tensor<sample_number<Env>>;
+};
+template <class Model, class Env>
+requires has_model_input_gradient<Model>
+struct input_gradients_of<Model, Env> {
+  using type = decltype(std::declval<Model&>().input_gradient(std::declval<samples const&>()));
+};
+/// A plain model whose parameters are several tensors side by side says so: fused(name) -> shape, see
+/// parameter_info::fused.
+template <class M>
+concept says_fused = requires(M const& model) {
+  { model.fused(std::string_view{}) } -> std::convertible_to<shape>;
 };
 /// A model with buffers: numbers that are state and are not trained (the running means of a batch normalisation).
 /// visit_buffers(visit) calls visit(name, values) for each, in a stable order.
@@ -10440,6 +11135,8 @@ concept leaves_parameters_out = requires {
 ///           stable order; forward(samples), or forward(samples, purpose), -> mean loss over the batch it is given;
 ///           backward(ready): fills the gradients of that mean and calls ready(name) as each becomes final, in any
 ///           order, which may be another one on each rank and in each step.
+/// Counting  a mean weighs each sample as one. A loss that leaves targets out, or weighs them, returns a counted_loss
+///           instead, and backward fills the gradients of its `sum`: all counted targets of a step then weigh alike.
 /// Told      forward is told what the pass is for: `train` (backward follows; drop out, update buffers) or `evaluate`
 ///           (the loss alone). Outputs are asked for by predict(samples), without targets, if there is one.
 /// May have  predict, see has_model_predict; input_gradient, see has_model_input_gradient; frozen parameters, see
@@ -10461,7 +11158,7 @@ namespace trireme {
 
 namespace detail {
 
-template <std::size_t I, class T>
+template <std::size_t Index, class T>
 struct pack_item {
   T value;
   friend bool operator==(pack_item const&, pack_item const&) = default;
@@ -10469,13 +11166,13 @@ struct pack_item {
 
 template <class Indices, class... T>
 struct pack_items;
-template <std::size_t... I, class... T>
-struct pack_items<std::index_sequence<I...>, T...> : pack_item<I, T>... {
+template <std::size_t... Index, class... T>
+struct pack_items<std::index_sequence<Index...>, T...> : pack_item<Index, T>... {
   friend bool operator==(pack_items const&, pack_items const&) = default;
 };
 
-template <class T, std::size_t I>
-[[nodiscard]] constexpr T& item_of(pack_item<I, T>& item) noexcept {
+template <class T, std::size_t Index>
+[[nodiscard]] constexpr T& item_of(pack_item<Index, T>& item) noexcept {
   return item.value;
 }
 
@@ -10505,9 +11202,9 @@ class pack {
   }
 
  private:
-  template <std::size_t... I, class F>
-  static constexpr void each_of(detail::pack_items<std::index_sequence<I...>, T...> const& items, F& f) {
-    (f(static_cast<detail::pack_item<I, T> const&>(items).value), ...);
+  template <std::size_t... Index, class F>
+  static constexpr void each_of(detail::pack_items<std::index_sequence<Index...>, T...> const& items, F& f) {
+    (f(static_cast<detail::pack_item<Index, T> const&>(items).value), ...);
   }
 
   detail::pack_items<std::index_sequence_for<T...>, T...> items_;
@@ -10545,6 +11242,74 @@ namespace trireme {
     patterns.remove_prefix(space == patterns.npos ? patterns.size() : space + 1);
   }
   return false;
+}
+
+/// Patterns that a description has, separated by spaces. One that says which, `for_each_pattern(f)`, which calls
+/// f(name_pattern) for each member with patterns, is refused where one of them matches no name.
+struct name_pattern {
+  std::string what;      ///< the member: "optim::groups: .names"
+  std::string patterns;  ///< of the member
+  /// Whether one pattern is meant for a name.
+  bool (*fits)(std::string_view pattern, std::string_view name) = [](auto pattern, auto name) {
+    return matches(pattern, name);
+  };
+  std::string before = "nothing in the model matches ", after{};  ///< the pattern, in the sentence that refuses it
+};
+template <class D>
+concept has_patterns = requires(D const& description) {
+  description.for_each_pattern([](name_pattern const&) {});
+};
+
+namespace detail {
+
+template <class F>
+void for_each_word(std::string_view words, F&& f) {
+  while (!words.empty()) {
+    auto const space = std::min(words.find(' '), words.size());
+    if (space > 0) f(words.substr(0, space));
+    words.remove_prefix(std::min(space + 1, words.size()));
+  }
+}
+
+/// How many letters have to be changed for a name to match a pattern: 0 if it does. What * stands for costs nothing.
+[[nodiscard]] inline std::size_t letters_between(std::string_view pattern, std::string_view name) {
+  std::vector<std::size_t> row(name.size() + 1), next(row.size());
+  for (std::size_t n = 0; n < row.size(); ++n) row[n] = n;
+  for (char const p : pattern) {
+    next[0] = row[0] + (p == '*' ? 0 : 1);
+    for (std::size_t n = 1; n < row.size(); ++n) {
+      auto const kept = row[n - 1] + (p == '?' || p == name[n - 1] ? 0 : 1);
+      next[n] = p == '*' ? std::min(row[n], next[n - 1]) : std::min({kept, row[n] + 1, next[n - 1] + 1});
+    }
+    std::swap(row, next);
+  }
+  return row.back();
+}
+
+/// The names that are nearest to a pattern, or to its end behind a dot, as a sentence says them.
+[[nodiscard]] inline std::string near_names(std::string_view pattern, std::vector<std::string> const& names) {
+  std::vector<std::pair<std::size_t, std::string>> all;
+  auto const behind_dot = text("*.", pattern);
+  for (auto const& name : names)
+    all.emplace_back(std::min(letters_between(pattern, name), letters_between(behind_dot, name)), name);
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  std::string out;
+  for (std::size_t i = 0; i < std::min<std::size_t>(all.size(), 3); ++i)
+    out += text(i == 0 ? "" : ", ", "\"", all[i].second, "\"");
+  return out;
+}
+
+}  // namespace detail
+
+/// Throws config_error if one of some patterns matches no name; the sentence has the names that are nearest to it.
+/// @param what  the public name of what has the patterns.
+inline void expect_matches(name_pattern const& all, std::vector<std::string> const& names) {
+  detail::for_each_word(all.patterns, [&](std::string_view one) {
+    if (std::any_of(names.begin(), names.end(), [&](auto const& name) { return all.fits(one, name); })) return;
+    throw config_error(text("trireme::", all.what, ": ", all.before, "\"", one, "\"", all.after, "; near it are ",
+                            detail::near_names(one, names)));
+  });
 }
 
 }  // namespace trireme
@@ -10772,6 +11537,7 @@ namespace trireme::nn {
 struct columns {
   std::int64_t granules = 1;
   std::int64_t fused = 1;
+  shape tensors{};  ///< parameter_info::fused of the product that makes these columns
   friend bool operator==(columns const&, columns const&) = default;
 };
 
@@ -10808,13 +11574,20 @@ struct placing {
   std::string name{};              ///< of the layer: its parameters are `name` + ".weight" and so on
   std::int64_t width = 0;          ///< numbers in a whole row of the input; a layer sets it to that of its result
   nn::image image{};               ///< that a row of the input is; of another size than `width`: it is none
-  std::uint32_t site = 0;          ///< the next dropout site
-  columns cut{};                   ///< of the input, where it lies in columns; set by the layer that made them
-  columns wanted{};                ///< of the result of a product with role::spread
+  std::uint32_t site = 0;          ///< the next dropout site: take_site()
+  std::vector<std::uint32_t> dropping{};  ///< those that drop numbers
+  columns cut{};                          ///< of the input, where it lies in columns; set by the layer that made them
+  columns wanted{};                       ///< of the result of a product with role::spread
   ops::activation act = ops::activation::none;  ///< the activation behind, if this layer does it
   loss_node<Env>* loss = nullptr;               ///< the loss behind, if this layer does it
+  bool aside = false;                           ///< a loss here is added to that of the model, whose rows are counted
   lora_options const* lora = nullptr;           ///< all parameters are frozen, and these changes are trained instead
 
+  /// A dropout site for a layer that drops numbers with this probability: another one in each call.
+  [[nodiscard]] std::uint32_t take_site(double probability) {
+    if (probability > 0) dropping.push_back(site);
+    return site++;
+  }
   /// This rank's columns of each of the fused matrices that make up a row of `whole` numbers.
   [[nodiscard]] interval part(columns const& how, std::int64_t whole) const noexcept {
     auto const each = whole / how.fused / how.granules;
@@ -10988,6 +11761,10 @@ class node {
         "trireme::nn: the inputs of this model are tokens, which have no gradients; input_gradient is for models whose "
         "first layer reads numbers, such as nn::features");
   }
+  /// Whether it adds terms to the loss that each sample has once; before place(), too.
+  [[nodiscard]] virtual bool adds_sample_losses() const { return false; }
+  /// Of a loss: how many rows of some samples it counts and leaves out; nothing if it cannot tell.
+  [[nodiscard]] virtual loss_sum rows_of_loss(samples const&) const { return {}; }
   // Of experts: their collectives on a rank that has no rows of its own (contract/expert_group.hpp).
   virtual void serve_forward(pass<Env>&) {}
   virtual void serve_backward(pass<Env>&) {}
@@ -11015,7 +11792,7 @@ inline constexpr std::string_view first_factor = ".lora_A.weight", second_factor
 }
 /// Running means stay: nobody trains them anyway.
 inline void freeze_all_but_changes(parameter_info& info) {
-  info.frozen = info.running == 0 && !is_low_rank_factor(info.name);
+  info.frozen = exactly_equal(info.running, 0) && !is_low_rank_factor(info.name);
 }
 
 /// Whether one of some patterns fits a layer's name, or the end of it behind a dot.
@@ -11052,6 +11829,7 @@ class low_rank_change {
     initial const start{initial::distribution::normal, 1 / static_cast<double>(rank_)};
     a_.info = {text(layer, first_factor), {whole[0], rank_}, start, true};
     b_.info = {text(layer, second_factor), second, {}, true};
+    b_.info.fused = weight.fused;
     if (!weight.is_part()) return;
     bool const by_rows = weight.extents[0] < whole[0];
     int const axis = by_rows ? 0 : last;
@@ -11309,6 +12087,17 @@ class chain_node {
   [[nodiscard]] std::int64_t width(std::int64_t from) const {
     for (auto const& each : nodes_) from = each->width(from);
     return from;
+  }
+
+  /// Whether one of these layers adds terms to the loss that each sample has once.
+  [[nodiscard]] bool adds_sample_losses() const {
+    return std::any_of(nodes_.begin(), nodes_.end(), [](auto const& each) { return each->adds_sample_losses(); });
+  }
+  /// The loss that these layers end in; null if they do not.
+  [[nodiscard]] loss_node<Env>* loss() const { return nodes_.empty() ? nullptr : nodes_.back()->as_loss(); }
+  /// How many rows of some samples that loss counts.
+  [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const {
+    return nodes_.empty() ? loss_sum{} : nodes_.back()->rows_of_loss(batch);
   }
 
   void place(placing<Env>& at, lie entry, lie exit) {
@@ -11811,8 +12600,8 @@ struct list_check<layer_list<L...>> {
     std::array<layer_step, count> steps{};
     return branch_says(says, steps);
   }
-  template <std::size_t I>
-  using layer = std::tuple_element_t<I, std::tuple<L..., the_end>>;
+  template <std::size_t Index>
+  using layer = std::tuple_element_t<Index, std::tuple<L..., the_end>>;
   /// The same of all layers of a unit.
   static constexpr bool fits_unit() { return fits<entry_of(says), exit_of(says)>(); }
   /// Refuses what does not fit, in one sentence.
@@ -11827,10 +12616,10 @@ struct list_check<layer_list<L...>> {
   }
 
  private:
-  template <lie Entry, lie Exit, std::size_t... I>
-  static constexpr bool all_inside(std::index_sequence<I...>) {
+  template <lie Entry, lie Exit, std::size_t... Index>
+  static constexpr bool all_inside(std::index_sequence<Index...>) {
     [[maybe_unused]] constexpr auto steps = place(Entry, Exit).steps;
-    return (inside<L>::template fits<steps[I].as, steps[I].takes>() && ...);
+    return (inside<L>::template fits<steps[Index].as, steps[Index].takes>() && ...);
   }
 };
 
@@ -12010,6 +12799,9 @@ class branching_node : public node<Env> {
   }
   void serve_backward(pass<Env>& pass) final {
     for (auto& each : branches_) each.serve_backward(pass);  // in the order in which backward goes through them
+  }
+  [[nodiscard]] bool adds_sample_losses() const override {
+    return std::any_of(branches_.begin(), branches_.end(), [](auto const& one) { return one.adds_sample_losses(); });
   }
 
  protected:
@@ -12261,7 +13053,10 @@ class expression {
     placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, {}, site};
     at.lora = lora;
     layers_.place(at, entry_of(says), exit_of(says));
+    dropping_ = std::move(at.dropping);
   }
+  /// The dropout sites at which its layers drop numbers.
+  [[nodiscard]] std::vector<std::uint32_t> const& dropout_sites() const noexcept { return dropping_; }
   void visit(auto&& each) {
     layers_.visit([&](parameter<Env>& one) { each(one); });
   }
@@ -12276,6 +13071,11 @@ class expression {
   view input_gradient(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::never); }
   void serve_forward(pass<Env>& pass, saved&) { layers_.serve_forward(pass); }
   void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
+  template <unit_of_layers Unit>
+  [[nodiscard]] static bool adds_sample_losses(Unit const& unit) {
+    return detail::chain_node<Env>(nodes_of<Env>(unit.layers())).adds_sample_losses();
+  }
+  [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const { return layers_.rows_of_loss(batch); }
 
  private:
   template <class Unit>
@@ -12306,6 +13106,7 @@ class expression {
     return y;
   }
   detail::chain_node<Env> layers_;
+  std::vector<std::uint32_t> dropping_;
   bool begins_ = false, ends_ = false;  // this is a model's first unit, or its last
 };
 
@@ -12375,7 +13176,17 @@ struct checkpointed_unit {
         Unit const&, rank_groups<Env>
     const& > : unit_(description.unit, groups) {}
 
+    [[nodiscard]] static bool adds_sample_losses(checkpointed_unit const& description) {
+      return trireme::adds_sample_losses<Env>(description.unit);
+    }
+    [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const requires requires(inner const& it) {
+      it.rows_of_loss(batch);
+    }
+    { return unit_.rows_of_loss(batch); }
     void visit(auto&& each) { unit_.visit(each); }
+    [[nodiscard]] std::vector<std::uint32_t> const& dropout_sites() const noexcept requires says_dropout_sites<inner> {
+      return unit_.dropout_sites();
+    }
 
     view forward(pass<Env>& pass, saved& kept, view x) {
       kept.x = x;
@@ -12521,6 +13332,7 @@ class checkpointed_node final : public node<Env> {
   }
 
  private:
+  [[nodiscard]] bool adds_sample_losses() const override { return layers_.adds_sample_losses(); }
   void do_place(placing<Env>& at, layer_step const&) override { layers_.place(at, lie::rows, lie::rows); }
 
   chain_node<Env> layers_;
@@ -12528,11 +13340,11 @@ class checkpointed_node final : public node<Env> {
 
 /// Emits a block of a model, as it is or checkpointed.
 template <class Emit, class Block>
-void emit_block(Emit& emit, Block const& block, bool saves_its_input_only) {
+void emit_block(Emit& put, Block const& block, bool saves_its_input_only) {
   if (saves_its_input_only) {
-    emit(checkpointed_unit<Block>{block});  // nvcc does not deduce it
+    put(checkpointed_unit<Block>{block});  // nvcc does not deduce it
   } else {
-    emit(block);
+    put(block);
   }
 }
 
@@ -12691,7 +13503,7 @@ class embedding_node final : public node<Env> {
     if (what_.segments > 0) each(segments_);
   }
   held<Env> forward(pass<Env>& pass, held<Env>, arena<space>& to, view) override {
-    auto const tokens = pass.batch.inputs.template as<std::int32_t>();  // (B,T)
+    auto const tokens = pass.batch.inputs.template as<std::int32_t>("inputs");  // (B,T)
     if (tokens.rank() != 2 ||
         (what_.positions > 0 &&
          pass.first_position() + context_group<Env>::of(pass).part().whole(tokens.extent(1)) > what_.positions)) {
@@ -12717,7 +13529,7 @@ class embedding_node final : public node<Env> {
     return {y, true};
   }
   void backward_weight(pass<Env>& pass, layer_input<Env>, view dy) override {
-    auto const tokens = pass.batch.inputs.template as<std::int32_t>();
+    auto const tokens = pass.batch.inputs.template as<std::int32_t>("inputs");
     for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, interval at) {
       kernels::embed_backward(
           table_.gradient,
@@ -12771,14 +13583,14 @@ class features_node final : public node<Env> {
   [[nodiscard]] layer_says says() const override { return features::says; }
   [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
   held<Env> forward(pass<Env>& pass, held<Env>, arena<space>& to, view) override {
-    auto const inputs = pass.batch.inputs.template as<float>();
+    auto const& inputs = pass.batch.inputs;
     auto const count = pass.batch.count();
     if (inputs.size() != count * what_.outputs) {
-      throw config_error(text("trireme::nn::features: inputs of shape ", to_string(inputs.extents()), " for ", name_,
+      throw config_error(text("trireme::nn::features: inputs of shape ", to_string(inputs.extents), " for ", name_,
                               ", which takes ", what_.outputs, " numbers a sample"));
     }
     auto const y = to.template take<typename Env::compute>({count, what_.outputs});
-    ops::on<space>::copy(y.flat(), inputs.flat());
+    with_numbers<Env>(inputs, "inputs", [&](auto numbers) { ops::on<space>::copy(y.flat(), numbers.flat()); });
     return {y, true};
   }
   view input_gradient(pass<Env>& pass, view dy) override {
@@ -12896,6 +13708,10 @@ namespace trireme::nn {
 ///          many rows come to a rank differs from pass to pass, so memory may still grow after the first steps.
 /// Numerics a row's sum over its experts is in the order of its choices, the most probable first; of equally probable
 ///          experts that of the lower number is chosen. Gradients of experts are sums over rows in the order of ranks.
+/// Weighs   the balance loss is 1 for a sample whose rows choose all experts equally often. Each such layer adds
+///          `balance` times its mean over all samples of the step, on all ranks, to the loss, whatever targets that
+///          loss leaves out and however samples are dealt out. For this the ranks add up, before the first pass of a
+///          step, how many rows their losses will count: two numbers, if there is a balance loss.
 /// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself;
 ///          `scored`: [DeepSeek-AI, "DeepSeek-V3", 2024], 2.1.2; `gated`: [Shazeer, "GLU variants", 2020].
 /// Errors   config_error if a group has more ranks than there are experts, `channels` is not the width of the input,
@@ -12907,7 +13723,7 @@ struct experts {
   std::int64_t hidden = 0;
   std::int64_t count = 1;
   std::int64_t chosen = 1;
-  double balance = 0;  ///< weight of the balance loss in the loss of a sample
+  double balance = 0;  ///< weight of the balance loss, a mean over all samples of a step, in the loss
   double projection_scale = 0.02;
   bool gated = false;           ///< an expert is down(silu(gate(x)) * up(x)), without biases
   bool scored = false;          ///< chosen by sigmoids and a bias
@@ -12959,6 +13775,10 @@ class experts::instance {
         packed_gate_(static_cast<std::size_t>(what_.gated ? here_.count : 0)),
         packed_up_(static_cast<std::size_t>(here_.count)),
         packed_down_(static_cast<std::size_t>(here_.count)) {
+    expect_number("nn::experts", ".hidden", what_.hidden, at_least_one);
+    expect_number("nn::experts", ".count", what_.count, at_least_one);
+    expect_number("nn::experts", ".chosen", what_.chosen, {.low = 1, .high = static_cast<double>(what_.count)});
+    expect_number("nn::experts", ".balance", what_.balance, not_negative);
     if (own.size > what_.count) {
       throw config_error(text("trireme::nn::experts: ", what_.count, " experts cannot be dealt out to ", own.size,
                               " ranks; an expert group has at most as many ranks as a layer has experts"));
@@ -12981,7 +13801,7 @@ class experts::instance {
   /// @param context  rows of one sample.
   view forward(pass<Env>& pass, saved& kept, view x, std::int64_t context) {
     auto const rows = x.extent(0);
-    if (what_.balance != 0 && context_group<Env>::of(pass).size() > 1) {
+    if (!exactly_equal(what_.balance, 0) && context_group<Env>::of(pass).size() > 1) {
       throw config_error(text("trireme::nn::experts: the balance loss is of whole samples, whose positions ",
                               context_group<Env>::of(pass).size(),
                               " ranks share; use .balance = 0, or leave parallel::context out"));
@@ -13006,8 +13826,8 @@ class experts::instance {
     kernels::dispatch(dispatched, x, kept.places);
     run_experts(pass, kept, dispatched);
     kernels::combine(y, kept.results, kept.places, kept.weights);
-    if (pass.training() && what_.balance != 0) {
-      pass.loss.sum += what_.balance * static_cast<double>(context) *
+    if (pass.training() && !exactly_equal(what_.balance, 0)) {
+      pass.loss.sum += what_.balance * pass.rows_of_loss(context) *
                        kernels::imbalance(sums{}, kept.probabilities, kept.chosen, context, 0);
     }
     pass.scratch.rewind(here);
@@ -13024,9 +13844,9 @@ class experts::instance {
     run_experts_backward(pass, kept, ddispatched, dresults);
     kernels::combine(dx, ddispatched, kept.places, sums{});
     sums slopes;
-    if (pass.training() && what_.balance != 0) {
+    if (pass.training() && !exactly_equal(what_.balance, 0)) {
       slopes = pass.scratch.template take<accumulate>(kept.probabilities.extents());
-      kernels::imbalance(slopes, kept.probabilities, kept.chosen, context, what_.balance * pass.weight);
+      kernels::imbalance(slopes, kept.probabilities, kept.chosen, context, what_.balance * pass.weight_of_sample());
     }
     auto const dlogits = pass.scratch.template take<value>(kept.probabilities.extents());
     if (what_.scored) {
@@ -13059,14 +13879,16 @@ class experts::instance {
     auto const& how = what_.choice;
     bool const groups = how.groups > 0 && how.chosen_groups > 0 && how.chosen_groups <= how.groups &&
                         what_.count % how.groups == 0 && what_.chosen <= how.chosen_groups * (what_.count / how.groups);
-    if (groups && how.scale > 0 && what_.speed >= 0 && what_.balance == 0) return;
+    if (groups && how.scale > 0 && what_.speed >= 0 && exactly_equal(what_.balance, 0)) return;
     throw config_error(text("trireme::nn::experts: ", what_.chosen, " of ", what_.count, " experts, of ",
                             how.chosen_groups, " of ", how.groups, " groups, scale ", how.scale, ", speed ",
                             what_.speed, ", balance ", what_.balance,
                             "; groups are of equal sizes and have enough experts, the scale is above 0, speed is not "
                             "below, and a bias balances in place of a loss"));
   }
+  // Of all experts, whose tensors are their own.
   [[nodiscard]] parameter<Env> dealt(parameter<Env> whole) const {
+    whole.info.stacked = true;
     if (own_.size > 1) whole.info = part_of(whole.info, 0, here_);
     if (own_.size > 1) whole.info.dealt = expert_group<Env>::kind;
     return whole;
@@ -13297,6 +14119,7 @@ class experts_node final : public node<Env> {
     kept.x = x.get(pass);
     state_->backward(pass, kept, to.into, dy, positions_of(pass));
   }
+  [[nodiscard]] bool adds_sample_losses() const override { return !exactly_equal(what_.balance, 0); }
   void serve_forward(pass<Env>& pass) override { state_->serve_forward(pass, saved_[pass]); }
   void serve_backward(pass<Env>& pass) override { state_->serve_backward(pass, saved_[pass]); }
 
@@ -13388,10 +14211,22 @@ struct file_tensor {
 
 /// What a model's files hold: Hugging Face's names and layouts.
 struct file_layout {
-  std::string base;                  ///< how names begin; files of a model without its head leave it out
-  std::vector<std::string> ignored;  ///< patterns of names of tensors that files may have, and the model does not need
+  std::string base;  ///< how names begin; files of a model without its head leave it out
+  /// Patterns of names of tensors that files may have, and that change nothing of what this model computes.
+  std::vector<std::string> ignored;
   std::vector<file_tensor> tensors{};
   std::vector<std::pair<std::string, std::string>> older{};  ///< ends of names, and what they are in older files
+
+  /// A tensor that files may have once more under another name. Files in which the two are not the same numbers are of
+  /// another model, and are refused.
+  struct copy {
+    std::string name;
+    std::string of;      ///< a name in `tensors`
+    std::string remedy;  ///< what the user may do, the end of a sentence
+  };
+  std::vector<copy> copies{};
+  /// Patterns as of `ignored`, each of which counts only in files that have the tensor named behind it.
+  std::vector<std::pair<std::string, std::string>> ignored_beside{};
 
   /// A tensor with the numbers of a parameter in the parameter's order.
   /// @param parameter  its name, if it is another one than in files.
@@ -13423,6 +14258,11 @@ struct file_layout {
       if (!matches_any(parameters, each.parameter)) return false;
       ignored.push_back(each.name);
       if (each.name.starts_with(base)) ignored.push_back(each.name.substr(base.size()));
+      std::erase_if(copies, [&](copy const& twice) {
+        if (twice.of != each.name) return false;
+        ignored.push_back(twice.name);
+        return true;
+      });
       return true;
     });
   }
@@ -13936,7 +14776,9 @@ class linear_node final : public node<Env> {
         throw config_error(text("trireme::nn::linear ", at.name, ": ", outputs_, " outputs are not ", fused, " times ",
                                 at.wanted.granules, " heads of one width, which the layer behind it takes"));
       }
+      weight_.info.fused = bias_.info.fused = at.wanted.tensors;
       if (at.own.size > 1) {
+        weight_.info.fused = bias_.info.fused = {};  // a part is of a part of each
         auto const part = at.part(at.wanted, outputs_);
         if (fused > 1) {
           weight_.info.extents = {inputs_, fused, outputs_ / fused};
@@ -14006,6 +14848,7 @@ class layer_norm_node final : public node<Env> {
     tensor_view<accumulate, space> mean, rstd;  // (rows)
   };
   void do_place(placing<Env>& at, layer_step const&) override {
+    expect_number("nn::layer_norm " + at.name, ".epsilon", what_.epsilon, positive);
     gain_.info = {at.name + ".weight", {at.width}, {initial::distribution::ones, 0}, false};
     bias_.info = {at.name + ".bias", {at.width}, {}, false};
   }
@@ -14039,6 +14882,7 @@ class rms_norm_node final : public node<Env> {
 
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
+    expect_number("nn::rms_norm " + at.name, ".epsilon", what_.epsilon, positive);
     gain_.info = {at.name + ".weight", {at.width}, {initial::distribution::ones, 0}, false};
   }
   rms_norm what_;
@@ -14101,7 +14945,7 @@ class dropout_node final : public node<Env> {
     if (!(probability_ >= 0 && probability_ < 1)) {
       throw config_error(text("trireme::nn::dropout ", at.name, ": probability ", probability_, " is not in [0, 1)"));
     }
-    site_ = at.site++;
+    site_ = at.take_site(probability_);
     lies_ = step.takes;
     width_ = at.width;
     fused_ = lies_ == lie::columns ? at.cut.fused : 1;
@@ -14134,13 +14978,15 @@ class attend_node final : public node<Env> {
   explicit attend_node(attend const& what) : what_(what) {
     this->facts_.reads_y = true;
     if (what_.key_heads == 0) what_.key_heads = what_.heads;
-    if (what_.heads < 1 || what_.key_heads < 1 || what_.heads % what_.key_heads != 0 || !(what_.rotary >= 0)) {
+    if (what_.heads < 1 || what_.key_heads < 1 || what_.heads % what_.key_heads != 0 ||
+        !not_negative.holds(what_.rotary)) {
       throw config_error(text("trireme::nn::attend: ", what_.heads, " heads, ", what_.key_heads, " key heads, rotary ",
                               what_.rotary, "; heads are a multiple of key_heads, and rotary is not negative"));
     }
+    expect_number("nn::attend", ".dropout", what_.dropout, below_one);
     auto const& scaling = what_.scaling;
-    if (what_.window < 0 || !(what_.norm >= 0) || !(scaling.factor > 0) || scaling.original < 0 ||
-        !(scaling.low < scaling.high)) {
+    if (what_.window < 0 || !not_negative.holds(what_.norm) || !positive.holds(scaling.factor) ||
+        scaling.original < 0 || !(scaling.low < scaling.high)) {
       throw config_error(text("trireme::nn::attend: window ", what_.window, ", norm ", what_.norm, ", scaling factor ",
                               scaling.factor, " of ", scaling.original, " positions between ", scaling.low, " and ",
                               scaling.high,
@@ -14157,8 +15003,11 @@ class attend_node final : public node<Env> {
     each(query_gain_);
     each(key_gain_);
   }
-  [[nodiscard]] columns wants(std::int64_t, share own) const override {
-    if (own.size <= what_.key_heads) return {what_.key_heads, grouped() ? 1 : 3};
+  [[nodiscard]] columns wants(std::int64_t width, share own) const override {
+    // Queries, keys and values are tensors of their own, as in files of models; grouped ones lie key by key.
+    auto const each = width / (what_.heads + 2 * what_.key_heads) * (grouped() ? 1 : what_.heads);
+    auto const queries = each * (grouped() ? what_.heads / what_.key_heads : 1);
+    if (own.size <= what_.key_heads) return {what_.key_heads, grouped() ? 1 : 3, {queries, each, each}};
     throw config_error(text(
         "trireme::nn::attend: ", what_.key_heads, grouped() ? " key heads" : " heads", " cannot be cut into ", own.size,
         " ways; a tensor group has at most as many ranks as a layer has ", grouped() ? "key heads" : "heads"));
@@ -14208,7 +15057,7 @@ class attend_node final : public node<Env> {
     initial const ones{initial::distribution::ones, 0};
     query_gain_.info = {at.name + ".q_norm.weight", {each}, ones, false};
     key_gain_.info = {at.name + ".k_norm.weight", {each}, ones, false};
-    site_ = at.site++;
+    site_ = at.take_site(what_.dropout);
     at.width = each * what_.heads;
     at.cut = {what_.key_heads, 1};
     keys_ = at.own.of(what_.key_heads);
@@ -14245,7 +15094,7 @@ class attend_node final : public node<Env> {
   // What the tokens let each position see, in scratch memory; empty where they say nothing.
   tensor_view<std::int32_t, space> seen(pass<Env>& pass) {
     if (!what_.tokens.any()) return {};
-    auto const tokens = pass.batch.inputs.template as<std::int32_t>();
+    auto const tokens = pass.batch.inputs.template as<std::int32_t>("inputs");
     auto const limits = pass.scratch.template take<std::int32_t>({tokens.extent(0), tokens.extent(1), 2});
     kernels::visible_keys(limits, tokens, what_.tokens);
     return limits;
@@ -14331,7 +15180,9 @@ struct cross_entropy {
   double smoothing = 0;
   double z = 0;
   bool of_first = false;
+  TRIREME_EXACT_BEGIN
   friend bool operator==(cross_entropy const&, cross_entropy const&) = default;
+  TRIREME_EXACT_END
 };
 
 /// The mean of (x - target)^2 over a row's numbers; targets are float, as many as there are numbers.
@@ -14452,6 +15303,32 @@ class loss_node : public node<Env> {
   [[nodiscard]] virtual loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight,
                                     ops::table_part part) = 0;
 
+  /// Whether it is one of rows that have a target, and says itself which are counted; else each row of a sample is.
+  [[nodiscard]] virtual bool is_of_targets() const noexcept { return false; }
+  /// Adds what of() has found to the loss of the pass.
+  ///
+  /// Beside the model's loss (nn::aside) rows are not counted again. The rows of a loss of targets weigh as much as
+  /// those that the model's loss counts; of another loss the mean over all rows is added.
+  /// @param rows  lie here, of all samples together.
+  void tell(pass<Env>& pass, loss_sum const& found, std::int64_t rows) const {
+    if (!aside_) {
+      pass.loss += found;
+    } else if (is_of_targets()) {
+      pass.loss.sum += found.sum;
+    } else {
+      auto const each = rows_of_sample(pass, rows);
+      pass.loss.sum += found.sum / static_cast<double>(each) * pass.rows_of_loss(each);
+    }
+  }
+  [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const override {
+    return {0, batch.targets.size() / std::max<std::int64_t>(1, outputs_), 0};
+  }
+  /// What it learns of its place, also where the layer before it does its work.
+  void stand(placing<Env> const& at, std::int64_t outputs) noexcept {
+    aside_ = at.aside;
+    outputs_ = outputs;
+  }
+
   /// The row of each sample that outputs are taken of: the last one, or the first.
   [[nodiscard]] virtual bool takes_first() const noexcept { return false; }
 
@@ -14459,9 +15336,9 @@ class loss_node : public node<Env> {
   [[nodiscard]] virtual bool takes_parts() const noexcept { return false; }
 
   /// The weight of one row in the loss that backward differentiates. `rows` lie here, of all samples together.
-  [[nodiscard]] static double weight_of_row(pass<Env> const& pass, std::int64_t rows) {
-    auto const& positions = context_group<Env>::of(pass).part();
-    return pass.weight / static_cast<double>(positions.whole(rows / std::max<std::int64_t>(1, pass.batch.count())));
+  [[nodiscard]] double weight_of_row(pass<Env> const& pass, std::int64_t rows) const {
+    auto const weight = aside_ && !is_of_targets() ? pass.weight_of_sample() : pass.weight;
+    return weight / static_cast<double>(rows_of_sample(pass, rows));
   }
   /// A copy of the row of each sample that is its output, among the activations.
   [[nodiscard]] view output_rows(pass<Env>& pass, view all) const {
@@ -14486,15 +15363,21 @@ class loss_node : public node<Env> {
       y = to.template take<typename Env::compute>(x.v.extents());
       ops::on<space>::copy(y, x.v);
     }
-    pass.loss += of(pass, y, 0, weight_of_row(pass, y.extent(0)), {});
+    tell(pass, of(pass, y, 0, weight_of_row(pass, y.extent(0)), {}), y.extent(0));
     auto const here = pass.group.rows_here(y.extent(0));
     y = y.rows(here.first, here.count);
     return {};
   }
 
  private:
-  void do_place(placing<Env>&, layer_step const&) final {}
+  // Of a whole sample, on all ranks that share its positions.
+  [[nodiscard]] static std::int64_t rows_of_sample(pass<Env> const& pass, std::int64_t rows) {
+    return context_group<Env>::of(pass).part().whole(rows / std::max<std::int64_t>(1, pass.batch.count()));
+  }
+  void do_place(placing<Env>& at, layer_step const&) final { stand(at, at.width); }
   detail::per_slot<view> gradient_;
+  std::int64_t outputs_ = 1;  // numbers in a row
+  bool aside_ = false;
 };
 
 namespace detail {
@@ -14515,8 +15398,12 @@ class cross_entropy_node : public loss_node<Env> {
   }
   [[nodiscard]] bool takes_parts() const noexcept override { return true; }
   [[nodiscard]] bool takes_first() const noexcept override { return of_first_; }
+  [[nodiscard]] bool is_of_targets() const noexcept override { return true; }
+  [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const override {
+    return counted_of(batch.targets.template as<std::int32_t>("targets"));
+  }
   void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t) const override {
-    auto const targets = pass.batch.targets.template as<std::int32_t>().size();
+    auto const targets = pass.batch.targets.template as<std::int32_t>("targets").size();
     if (of_first_ && targets != pass.batch.count()) {
       throw config_error(text("trireme::nn::loss::cross_entropy: ", targets, " targets for the first rows of ",
                               pass.batch.count(), " samples; give each sample one"));
@@ -14540,9 +15427,24 @@ class cross_entropy_node : public loss_node<Env> {
   }
 
  protected:
+  /// How many rows of such targets are counted.
+  template <class Space>
+  [[nodiscard]] loss_sum counted_of(tensor_view<std::int32_t const, Space> targets) const {
+    if constexpr (std::is_same_v<typename Env::space, phantom>) {
+      return {0, targets.size(), 0};  // there are no numbers
+    } else if constexpr (std::is_same_v<Space, host>) {
+      loss_sum rows;
+      for (auto const target : targets.span()) ++(terms_.leaves_out(target) ? rows.left_out : rows.count);
+      return rows;
+    } else {
+      std::vector<std::int32_t> here(static_cast<std::size_t>(targets.size()));
+      kernels::download(std::span(here), targets);
+      return counted_of(tensor_view<std::int32_t const>(here.data(), {targets.size()}));
+    }
+  }
   /// The targets of n rows, from `first` on.
   [[nodiscard]] virtual numbers targets_of(pass<Env>& pass, std::int64_t first, std::int64_t n) {
-    return pass.batch.targets.template as<std::int32_t>().flat().flat(first, n);
+    return pass.batch.targets.template as<std::int32_t>("targets").flat().flat(first, n);
   }
 
  private:
@@ -14582,17 +15484,23 @@ class regression_node final : public loss_node<Env> {
 
   explicit regression_node(Loss const& what) : what_(what) {}
   void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t outputs) const override {
-    auto const targets = pass.batch.targets.template as<float>();
+    auto const& targets = pass.batch.targets;
     if (targets.size() == rows * outputs) return;
-    throw config_error(text("trireme::nn::loss: targets of shape ", to_string(targets.extents()),
+    throw config_error(text("trireme::nn::loss: targets of shape ", to_string(targets.extents),
                             " for outputs of shape (", rows, ", ", outputs,
                             "); give each sample as many targets as the model has outputs"));
   }
   loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight, ops::table_part) override {
-    auto const outputs = y.extent(1);
-    auto const targets = pass.batch.targets.template as<float>().flat().flat(first * outputs, y.size());
-    auto const dy = pass.backward_follows() ? y : view{};
+    return with_numbers<Env>(pass.batch.targets, "targets", [&](auto targets) {
+      return of(y, targets.flat().flat(first * y.extent(1), y.size()), pass.backward_follows() ? y : view{}, weight);
+    });
+  }
+
+ private:
+  template <class Targets>
+  loss_sum of(view y, Targets targets, view dy, double weight) {
     if constexpr (requires { what_.value(0.0, 0.0); }) {
+      auto const outputs = y.extent(1);
       loss_sum sum{0, y.extent(0)};
       kernels::with_values(
           [&](auto out, auto from, auto wanted) {
@@ -14610,7 +15518,6 @@ class regression_node final : public loss_node<Env> {
     }
   }
 
- private:
   [[no_unique_address]] Loss what_;
 };
 
@@ -14638,7 +15545,7 @@ class unembedding_node final : public node<Env> {
     packed_.refresh(pass.version);
     if (pass.purpose == purpose::predict) return {last_logits(pass, x.v), true};
     loss_->expect(pass, rows, what_.words);
-    double const weight = loss_node<Env>::weight_of_row(pass, rows);
+    double const weight = loss_->weight_of_row(pass, rows);
     view dx;
     if (pass.backward_follows()) dx = pass.take(x.v.extents());
     auto const here = pass.scratch.mark();
@@ -14647,7 +15554,7 @@ class unembedding_node final : public node<Env> {
       auto const n = std::min(chunk(), rows - first);
       auto const part = logits.rows(0, n);
       kernels::linear(part, x.v.rows(first, n), packed_, {bias_.value});
-      pass.loss += loss_->of(pass, part, first, weight, part_);
+      loss_->tell(pass, loss_->of(pass, part, first, weight, part_), rows);
       if (!pass.backward_follows()) continue;
       kernels::linear_backward_input(dx.rows(first, n), part, packed_, {});
       if (!pass.training()) continue;
@@ -14662,6 +15569,7 @@ class unembedding_node final : public node<Env> {
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
     loss_ = at.loss;
+    loss_->stand(at, what_.words);
     if (at.own.size > 1 && !loss_->takes_parts()) {
       throw config_error(
           "trireme::nn::unembedding: parallel::tensor cuts its words, and the loss behind it needs all of them; take "
@@ -14902,7 +15810,7 @@ struct gpt {
       throw config_error(text("trireme::nn::gpt: ", top_k, " experts a token of ", experts,
                               "; a token chooses at least one, and at most all of them"));
     }
-    if (!(balance >= 0)) throw config_error(text("trireme::nn::gpt: balance ", balance, " is below 0"));
+    if (!not_negative.holds(balance)) throw config_error(text("trireme::nn::gpt: balance ", balance, " is below 0"));
   }
 
   /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of
@@ -14921,7 +15829,9 @@ struct gpt {
 
   /// Hugging Face's files of GPT2LMHeadModel; with experts the names are this library's own.
   [[nodiscard]] file_layout in_files() const {
-    file_layout out{"transformer.", {"*.attn.bias", "*.attn.masked_bias", "lm_head.weight"}};
+    file_layout out{"transformer.", {"*.attn.bias", "*.attn.masked_bias"}};  // constants of masks, which nobody reads
+    out.copies.push_back({"lm_head.weight", "transformer.wte.weight",
+                          "nn::gpt has no head of its own; use a model whose head is its embedding"});
     auto const c = channels;
     // Weight and bias of one input after the other, as the parameter has them.
     auto const pair = [&](std::string const& name, shape const& weight, shape const& bias) {
@@ -14950,17 +15860,17 @@ struct gpt {
   }
 
   template <class Emit>
-  void units(Emit&& emit) const {
+  void units(Emit&& put) const {
     gpt_shape const shape{vocabulary, context, layers, heads, channels, dropout};
-    emit(gpt_embedding{shape});
+    put(gpt_embedding{shape});
     for (std::int64_t index = 0; index < layers; ++index) {
       if (experts > 0) {
-        detail::emit_block(emit, gpt_expert_block{shape, index, experts, top_k, balance}, checkpointed);
+        detail::emit_block(put, gpt_expert_block{shape, index, experts, top_k, balance}, checkpointed);
       } else {
-        detail::emit_block(emit, gpt_block{shape, index}, checkpointed);
+        detail::emit_block(put, gpt_block{shape, index}, checkpointed);
       }
     }
-    emit(gpt_head{shape});
+    put(gpt_head{shape});
   }
 };
 
@@ -15043,13 +15953,13 @@ struct llama {
                  loss::cross_entropy{});
   }
   template <class Emit>
-  void units(Emit&& emit) const {
-    emit(nn::block{"model.embed_tokens", channels, 0, embedding{vocabulary, channels}});
+  void units(Emit&& put) const {
+    put(nn::block{"model.embed_tokens", channels, 0, embedding{vocabulary, channels}});
     for (std::int64_t i = 0; i < layers; ++i) {
       nn::block const one{text("model.layers.", i), channels, static_cast<std::uint32_t>(1 + i), layer<Emit>()};
-      detail::emit_block(emit, one, checkpointed);
+      detail::emit_block(put, one, checkpointed);
     }
-    emit(nn::block{"", channels, 0, head<Emit>()});
+    put(nn::block{"", channels, 0, head<Emit>()});
   }
 
   void validate() const {
@@ -15071,11 +15981,11 @@ struct llama {
       throw config_error(text("trireme::nn::llama: a head is ", head_width,
                               " numbers wide; rotary positions take pairs of them, so that the width is even"));
     }
-    if (!(rotary > 0) || !(epsilon > 0)) {
+    if (!positive.holds(rotary) || !positive.holds(epsilon)) {
       throw config_error(
           text("trireme::nn::llama: rotary ", rotary, " and epsilon ", epsilon, "; both must be above 0"));
     }
-    if (!(scaling.factor > 0) || scaling.original < 0 || !(scaling.low < scaling.high)) {
+    if (!positive.holds(scaling.factor) || scaling.original < 0 || !(scaling.low < scaling.high)) {
       throw config_error(text("trireme::nn::llama: angles are scaled by ", scaling.factor, ", of ", scaling.original,
                               " positions, between ", scaling.low, " and ", scaling.high,
                               " turns; the factor is above 0, positions are not below it, and low is below high"));
@@ -15089,7 +15999,10 @@ struct llama {
   /// Qwen3ForCausalLM.
   [[nodiscard]] file_layout in_files() const {
     file_layout out{"model.", {"*.rotary_emb.inv_freq"}};
-    if (tied) out.ignored.emplace_back("lm_head.weight");
+    if (tied) {
+      out.copies.push_back({"lm_head.weight", "model.embed_tokens.weight",
+                            "say \"tie_word_embeddings\": false in config.json, and the model has both"});
+    }
     auto const c = channels, each_head = width(), queries = heads / keys(), all = (heads + 2 * keys()) * each_head;
     // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key. Where there are as many
     // keys as queries, all queries lie before all keys; else each key lies behind its queries.
@@ -15222,7 +16135,7 @@ struct mlp_with {
   }
 
   template <class Emit>
-  void units(Emit&& emit) const {
+  void units(Emit&& put) const {
     std::int64_t width = inputs;
     auto const layer = [&](std::int64_t next, ops::activation with) {
       initial const start{initial::distribution::uniform, 1 / std::sqrt(static_cast<double>(width))};
@@ -15230,17 +16143,17 @@ struct mlp_with {
       width = next;
       return out;
     };
-    if (hidden.empty()) return emit(mlp_layer<true, Loss>{layer(outputs, ops::activation::none), 0, loss});
+    if (hidden.empty()) return put(mlp_layer<true, Loss>{layer(outputs, ops::activation::none), 0, loss});
     std::int64_t index = 0;
     for (auto const next : hidden) {
       if (index == 0) {
-        emit(mlp_layer<true>{layer(next, act)});
+        put(mlp_layer<true>{layer(next, act)});
       } else {
-        emit(mlp_layer<>{layer(next, act), index});
+        put(mlp_layer<>{layer(next, act), index});
       }
       ++index;
     }
-    emit(mlp_layer<false, Loss>{layer(outputs, ops::activation::none), index, loss});
+    put(mlp_layer<false, Loss>{layer(outputs, ops::activation::none), index, loss});
   }
 };
 using mlp = mlp_with<loss::squared_error>;
@@ -15398,7 +16311,7 @@ class attention_span {
 /// What weights are divided by: a row that sees no key has a mass of 0.
 template <class Real>
 [[nodiscard]] constexpr Real one_over_mass(Real mass) noexcept {
-  return mass == 0 ? Real(0) : Real(1) / mass;
+  return exactly_equal(mass, 0) ? Real(0) : Real(1) / mass;
 }
 
 }  // namespace trireme::ops::detail
@@ -15739,10 +16652,10 @@ inline void pack_across(float* panel, bfloat16 const* source, std::int64_t ld, s
     int j = 0;
 #if TRIREME_X86
     for (; j + 8 <= columns; j += 8) {
-      __m128i const bits = _mm_loadu_si128(reinterpret_cast<__m128i const*>(source + j));
+      __m128i const bits = _mm_loadu_si128(m128i_at(source + j));
       __m128i const zero = _mm_setzero_si128();
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j), _mm_unpacklo_epi16(zero, bits));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j + 4), _mm_unpackhi_epi16(zero, bits));
+      _mm_storeu_si128(m128i_at(panel + j), _mm_unpacklo_epi16(zero, bits));
+      _mm_storeu_si128(m128i_at(panel + j + 4), _mm_unpackhi_epi16(zero, bits));
     }
 #endif
     for (; j < columns; ++j) panel[j] = static_cast<float>(source[j]);
@@ -15764,10 +16677,10 @@ inline void pack_across(std::uint32_t* panel, bfloat16 const* source, std::int64
     int j = 0;
 #if TRIREME_X86
     for (; j + 8 <= columns; j += 8) {
-      __m128i const a = _mm_loadu_si128(reinterpret_cast<__m128i const*>(low + j));
-      __m128i const b = both ? _mm_loadu_si128(reinterpret_cast<__m128i const*>(high + j)) : _mm_setzero_si128();
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j), _mm_unpacklo_epi16(a, b));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j + 4), _mm_unpackhi_epi16(a, b));
+      __m128i const a = _mm_loadu_si128(m128i_at(low + j));
+      __m128i const b = both ? _mm_loadu_si128(m128i_at(high + j)) : _mm_setzero_si128();
+      _mm_storeu_si128(m128i_at(panel + j), _mm_unpacklo_epi16(a, b));
+      _mm_storeu_si128(m128i_at(panel + j + 4), _mm_unpackhi_epi16(a, b));
     }
 #endif
     for (; j < columns; ++j) panel[j] = bfloat16_pair(low[j], both ? high[j] : bfloat16{});
@@ -15788,11 +16701,11 @@ inline std::uint32_t word_along(bfloat16 const* row, std::int64_t step, std::int
 /// Four steps of one row as floats or words.
 inline __m128 words_along(float const* row, std::int64_t step, float*) { return _mm_loadu_ps(row + step); }
 inline __m128 words_along(bfloat16 const* row, std::int64_t step, float*) {
-  __m128i const bits = _mm_loadl_epi64(reinterpret_cast<__m128i const*>(row + step));
+  __m128i const bits = _mm_loadl_epi64(m128i_at(row + step));
   return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), bits));
 }
 inline __m128 words_along(bfloat16 const* row, std::int64_t step, std::uint32_t*) {
-  return _mm_castsi128_ps(_mm_loadu_si128(reinterpret_cast<__m128i const*>(row + 2 * step)));
+  return _mm_castsi128_ps(_mm_loadu_si128(m128i_at(row + 2 * step)));
 }
 #endif
 
@@ -15843,7 +16756,7 @@ void add_panel_columns(float* sums, Word const* panel, std::int64_t steps, int w
     __m128 low = _mm_setzero_ps();
     __m128 high = _mm_setzero_ps();
     for (std::int64_t step = 0; step < steps; ++step) {
-      auto const* const from = reinterpret_cast<__m128i const*>(panel + step * width + j);
+      auto const* const from = m128i_at(panel + step * width + j);
       __m128i const a = _mm_loadu_si128(from);
       __m128i const b = _mm_loadu_si128(from + 1);
       if constexpr (std::is_same_v<Word, float>) {
@@ -15889,7 +16802,7 @@ struct tile_registers {
     struct alignas(64) {
       std::uint8_t palette = 1;
       std::uint8_t start_row = 0;
-      std::uint8_t unused[14] = {};
+      std::uint8_t reserved[14] = {};
       std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     } static constexpr shapes;
@@ -16107,7 +17020,7 @@ inline void panel_of(panel_job const& job) {
   auto const columns = static_cast<int>(job.columns);
   __mmask16 const first = lanes::mask(columns);
   __mmask16 const second = lanes::mask(columns - lanes::width);
-  __m512bh const ones = (__m512bh)_mm512_set1_epi16(0x3f80);
+  __m512bh const ones = reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3f80));
   __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
   bfloat16 const* from = job.from;
   std::uint32_t* to = job.to;
@@ -16119,7 +17032,7 @@ inline void panel_of(panel_job const& job) {
     TRIREME_UNROLL
     for (int v = 0; v < 2; ++v) {
       if (!both) words[v] = _mm512_and_si512(words[v], _mm512_set1_epi32(0xffff));
-      sums[v] = _mm512_dpbf16_ps(sums[v], (__m512bh)words[v], ones);
+      sums[v] = _mm512_dpbf16_ps(sums[v], reinterpret_cast<__m512bh>(words[v]), ones);
       _mm512_storeu_si512(to + v * lanes::width, words[v]);
     }
   }
@@ -17331,8 +18244,8 @@ TRIREME_INLINE void store_shares(std::uint32_t* pairs, bfloat16* first_row, bflo
       _mm512_storeu_si512(pairs, words);
     }
     if (first_row != nullptr) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(first_row), a);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(second_row), b);
+      _mm256_storeu_si256(m256i_at(first_row), a);
+      _mm256_storeu_si256(m256i_at(second_row), b);
     }
     return;
   }
@@ -17692,7 +18605,7 @@ struct word_lanes {
   static TRIREME_INLINE word_lanes load(std::uint32_t const* p) { return {_mm512_loadu_si512(p)}; }
 };
 TRIREME_INLINE avx512::lanes fma(word_lanes a, word_lanes b, avx512::lanes c) {
-  return {_mm512_dpbf16_ps(c.v, (__m512bh)a.v, (__m512bh)b.v)};
+  return {_mm512_dpbf16_ps(c.v, reinterpret_cast<__m512bh>(a.v), reinterpret_cast<__m512bh>(b.v))};
 }
 
 /// 2^x to 2e-7 for x below 128; 0 far below, NaN stays NaN. Rounding to bfloat16 leaves nothing of that error.
@@ -17712,11 +18625,11 @@ TRIREME_INLINE avx512::lanes exponential_of_two(avx512::lanes x) {
 
 /// The lanes of two rows in bfloat16: all of the first, then all of the second.
 TRIREME_INLINE __m512i rounded_rows(avx512::lanes first, avx512::lanes second) {
-  return (__m512i)_mm512_cvtne2ps_pbh(second.v, first.v);
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second.v, first.v));
 }
 TRIREME_INLINE void store_rows(std::uint32_t* to, std::int64_t stride, __m512i rows) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_castsi512_si256(rows));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + stride), _mm512_extracti64x4_epi64(rows, 1));
+  _mm256_storeu_si256(m256i_at(to), _mm512_castsi512_si256(rows));
+  _mm256_storeu_si256(m256i_at(to + stride), _mm512_extracti64x4_epi64(rows, 1));
 }
 /// The words of two that such rows make together.
 TRIREME_INLINE __m512i paired_rows(__m512i rows) {
@@ -18133,7 +19046,7 @@ inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, atte
                        part.key > span.begin());
     }
     for (std::int64_t r = 0; r < rows; ++r) {
-      if (masses[r] == 0) continue;  // it sees none of these keys
+      if (exactly_equal(masses[r], 0)) continue;  // it sees none of these keys
       A const here = peaks[r] + std::log(masses[r]);
       A const before = lse[row + r];
       A const more = before > here ? before : here;
@@ -18307,7 +19220,7 @@ inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, atte
                        part.key > span.begin());
     }
     for (std::int64_t r = 0; r < rows; ++r) {
-      if (masses[r] == 0) continue;  // it sees none of these keys
+      if (exactly_equal(masses[r], 0)) continue;  // it sees none of these keys
       A const here = peaks[r] + std::log(masses[r]);
       A const before = lse[row + r];
       A const more = before > here ? before : here;
@@ -18482,7 +19395,7 @@ inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, atte
                        part.key > span.begin());
     }
     for (std::int64_t r = 0; r < rows; ++r) {
-      if (masses[r] == 0) continue;  // it sees none of these keys
+      if (exactly_equal(masses[r], 0)) continue;  // it sees none of these keys
       A const here = peaks[r] + std::log(masses[r]);
       A const before = lse[row + r];
       A const more = before > here ? before : here;
@@ -19769,8 +20682,8 @@ double row_mass(T const* logits, std::int64_t classes, double peak);
 template <class T>
 void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak, double mass,
                          cross_entropy_terms const& terms, std::int64_t whole);
-template <class T>
-double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight);
+template <class T, class Target>
+double squared_error_row(T* dy, T const* y, Target const* target, std::int64_t columns, double weight);
 
 }  // namespace detail
 
@@ -19878,6 +20791,15 @@ struct host_losses {
   /// Shapes   y, dy, targets (n, C) or (n). dy may be y.
   template <class T>
   static loss_sum squared_error(view<T> dy, detail::input<T> y, view<float const> targets, double weight) {
+    return squared_error_of(dy, y, targets, weight);
+  }
+  static loss_sum squared_error(view<double> dy, view<double const> y, view<double const> targets, double weight) {
+    return squared_error_of<double>(dy, y, targets, weight);
+  }
+
+ private:
+  template <class T, class Target>
+  static loss_sum squared_error_of(view<T> dy, detail::input<T> y, view<Target const> targets, double weight) {
     if (y.empty()) return {};
     detail::same_size("squared_error", y.size(), targets.size());
     if (!dy.empty()) detail::same_size("squared_error", dy.size(), y.size());
@@ -19916,7 +20838,7 @@ template <class T>
 inline double target_logit(T const* logits, std::int64_t classes, std::int64_t target, std::int64_t whole,
                            double smoothing) {
   double const own = target >= 0 && target < classes ? static_cast<double>(logits[target]) : 0.0;
-  if (smoothing == 0) return own;
+  if (exactly_equal(smoothing, 0)) return own;
   return (1 - smoothing) * own + smoothing / static_cast<double>(whole) * row_total(logits, classes);
 }
 
@@ -19989,8 +20911,8 @@ inline double row_mass(T const* logits, std::int64_t classes, double peak) {
                     { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
   return static_cast<double>(sum(total));
 }
-template <class T>
-inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
+template <class T, class Target>
+inline double squared_error_row(T* dy, T const* y, Target const* target, std::int64_t columns, double weight) {
   using F = lanes_for<T>;
   using real = typename F::real;
   F const slope = F::all(static_cast<real>(2 * weight / static_cast<double>(columns)));
@@ -20029,7 +20951,7 @@ template <class T>
 inline double target_logit(T const* logits, std::int64_t classes, std::int64_t target, std::int64_t whole,
                            double smoothing) {
   double const own = target >= 0 && target < classes ? static_cast<double>(logits[target]) : 0.0;
-  if (smoothing == 0) return own;
+  if (exactly_equal(smoothing, 0)) return own;
   return (1 - smoothing) * own + smoothing / static_cast<double>(whole) * row_total(logits, classes);
 }
 
@@ -20102,8 +21024,8 @@ inline double row_mass(T const* logits, std::int64_t classes, double peak) {
                     { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
   return static_cast<double>(sum(total));
 }
-template <class T>
-inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
+template <class T, class Target>
+inline double squared_error_row(T* dy, T const* y, Target const* target, std::int64_t columns, double weight) {
   using F = lanes_for<T>;
   using real = typename F::real;
   F const slope = F::all(static_cast<real>(2 * weight / static_cast<double>(columns)));
@@ -20143,7 +21065,7 @@ template <class T>
 inline double target_logit(T const* logits, std::int64_t classes, std::int64_t target, std::int64_t whole,
                            double smoothing) {
   double const own = target >= 0 && target < classes ? static_cast<double>(logits[target]) : 0.0;
-  if (smoothing == 0) return own;
+  if (exactly_equal(smoothing, 0)) return own;
   return (1 - smoothing) * own + smoothing / static_cast<double>(whole) * row_total(logits, classes);
 }
 
@@ -20216,8 +21138,8 @@ inline double row_mass(T const* logits, std::int64_t classes, double peak) {
                     { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
   return static_cast<double>(sum(total));
 }
-template <class T>
-inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
+template <class T, class Target>
+inline double squared_error_row(T* dy, T const* y, Target const* target, std::int64_t columns, double weight) {
   using F = lanes_for<T>;
   using real = typename F::real;
   F const slope = F::all(static_cast<real>(2 * weight / static_cast<double>(columns)));
@@ -20260,8 +21182,8 @@ void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, d
                          cross_entropy_terms const& terms, std::int64_t whole) {
   TRIREME_DISPATCH(fits_float<T>, cross_entropy_slope(logits, classes, target, weight, peak, mass, terms, whole));
 }
-template <class T>
-double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
+template <class T, class Target>
+double squared_error_row(T* dy, T const* y, Target const* target, std::int64_t columns, double weight) {
   TRIREME_DISPATCH(fits_float<T>, squared_error_row(dy, y, target, columns, weight));
 }
 
@@ -20574,6 +21496,11 @@ struct host_products {
 }  // namespace trireme::ops
 
 // ---- trireme/ops/host/detail/product_eigen.hpp
+#ifdef Success
+#error \
+    "Eigen, which trireme includes, needs Success as a name, and X11 makes a macro of it: #undef it before the include"
+#include <trireme_stopped_because_of_a_macro>
+#endif
 #include <Eigen/Core>
 
 // ---- trireme/ops/host/detail/product_kernels.hpp
@@ -20703,7 +21630,7 @@ using avx512::lanes;
 
 /// 32 neighbours in a row. Rounded by the instruction for it, which takes denormals for zero, as tiles do.
 TRIREME_INLINE void store_neighbours(bfloat16* to, lanes first, lanes second) {
-  _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(second.v, first.v));
+  _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second.v, first.v)));
 }
 
 /// store_sums for a whole panel of a tile's sums.
@@ -20776,7 +21703,7 @@ inline void product_tile(tile_job const& job) {
   TRIREME_UNROLL
   for (int r = 0; r < Rows; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
   char const* a = job.a;
-  auto const* b = reinterpret_cast<float const*>(job.b);
+  auto const* b = elements_at<float>(job.b);
   std::ptrdiff_t const a_row = job.a_row;
   std::ptrdiff_t const a_step = job.a_step;
   char const* ahead0 = job.ahead[0];
@@ -20789,7 +21716,7 @@ inline void product_tile(tile_job const& job) {
       __m256 const b1 = _mm256_load_ps(b + 8);
       TRIREME_UNROLL
       for (int r = 0; r < Rows; ++r) {
-        __m256 const x = _mm256_broadcast_ss(reinterpret_cast<float const*>(a + r * a_row));
+        __m256 const x = _mm256_broadcast_ss(elements_at<float>(a + r * a_row));
         sum[r][0] = _mm256_fmadd_ps(x, b0, sum[r][0]);
         sum[r][1] = _mm256_fmadd_ps(x, b1, sum[r][1]);
       }
@@ -20886,11 +21813,16 @@ TRIREME_TARGET_END
 
 TRIREME_TARGET_AVX512_BEGIN
 namespace trireme::ops::detail::avx512 {
-/// The intrinsic, but always in the form that overwrites the sum: of the three forms g++ 12 also takes those that
-/// overwrite a factor, and then has no registers left for all sums (on an Intel Xeon products take 5 % longer).
+/// The intrinsic, but with g++ always in the form that overwrites the sum: of the three forms g++ 12 also takes those
+/// that overwrite a factor, and then has no registers left for all sums (on an Intel Xeon products take 5 % longer).
+/// clang needs no help, and clang 20 may refuse such an asm for its size.
 TRIREME_INLINE __m512 multiply_add(__m512 sum, __m512i a, __m512i b) {
+#if defined(__clang__)
+  return _mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), sum);
+#else
   asm("{vfmadd231ps\t%2, %1, %0|vfmadd231ps\t%0, %1, %2}" : "+v"(sum) : "v"(a), "v"(b));
   return sum;
+#endif
 }
 template <int Rows>
 inline void product_tile(tile_job const& job) {
@@ -20902,7 +21834,7 @@ TRIREME_TARGET_END
 TRIREME_TARGET_AVX512_BF16_BEGIN
 namespace trireme::ops::detail::avx512_bf16 {
 TRIREME_INLINE __m512 multiply_add(__m512 sum, __m512i a, __m512i b) {
-  return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
 template <int Rows>
 inline void product_tile(tile_job const& job) {
@@ -21870,7 +22802,7 @@ struct host_updates {
   template <class M, class G, class P>
   static void sgd(view<M> value, detail::output<M> velocity, gradient_terms<G, host> const& gradient,
                   std::span<view<P> const> outputs, sgd_numbers const& numbers) {
-    if (numbers.momentum != 0) detail::same_size("sgd", value.size(), velocity.size());
+    if (!exactly_equal(numbers.momentum, 0)) detail::same_size("sgd", value.size(), velocity.size());
     check("sgd", value.size(), gradient, outputs);
     detail::sgd_elements(raw(value), raw(velocity), value.size(), gradient, outputs, numbers);
   }
@@ -21939,7 +22871,7 @@ inline void sgd(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> c
   F const rate = F::all(static_cast<real>(-numbers.learning_rate));
   F const momentum = F::all(static_cast<real>(numbers.momentum));
   F const decay = F::all(static_cast<real>(numbers.weight_decay));
-  bool const moving = numbers.momentum != 0;
+  bool const moving = !exactly_equal(numbers.momentum, 0);
   bool const nesterov = numbers.nesterov;
   TRIREME_FOR_LANES(F, n, i, count, {
     F const before = F::load(value + i, count);
@@ -22012,7 +22944,7 @@ inline void sgd(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> c
   F const rate = F::all(static_cast<real>(-numbers.learning_rate));
   F const momentum = F::all(static_cast<real>(numbers.momentum));
   F const decay = F::all(static_cast<real>(numbers.weight_decay));
-  bool const moving = numbers.momentum != 0;
+  bool const moving = !exactly_equal(numbers.momentum, 0);
   bool const nesterov = numbers.nesterov;
   TRIREME_FOR_LANES(F, n, i, count, {
     F const before = F::load(value + i, count);
@@ -22086,7 +23018,7 @@ inline void sgd(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> c
   F const rate = F::all(static_cast<real>(-numbers.learning_rate));
   F const momentum = F::all(static_cast<real>(numbers.momentum));
   F const decay = F::all(static_cast<real>(numbers.weight_decay));
-  bool const moving = numbers.momentum != 0;
+  bool const moving = !exactly_equal(numbers.momentum, 0);
   bool const nesterov = numbers.nesterov;
   TRIREME_FOR_LANES(F, n, i, count, {
     F const before = F::load(value + i, count);
@@ -22149,11 +23081,11 @@ struct host_values {
   }
 
  private:
-  template <class T, class F, class All, std::size_t... I>
-  static void apply(tensor_view<T, host> y, F const& f, All const& all, std::index_sequence<I...>) {
-    (detail::same_size("each", y.size(), std::get<I>(all).size()), ...);
+  template <class T, class F, class All, std::size_t... Index>
+  static void apply(tensor_view<T, host> y, F const& f, All const& all, std::index_sequence<Index...>) {
+    (detail::same_size("each", y.size(), std::get<Index>(all).size()), ...);
     loop(
-        raw(y), y.size(), [&](auto... x) { return f(x...); }, raw(std::get<I>(all))...);
+        raw(y), y.size(), [&](auto... x) { return f(x...); }, raw(std::get<Index>(all))...);
   }
   template <class T, class F, class... X>
   static void loop(T* y, std::int64_t n, F const& f, X const*... x) {
@@ -22604,6 +23536,11 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     if (!dy.empty()) same("squared_error", dy.size(), y.size());
     return {0, y.empty() ? 0 : y.extent(0)};
   }
+  static loss_sum squared_error(view<double> dy, view<double const> y, view<double const> targets, double) {
+    same("squared_error", y.size(), targets.size());
+    if (!dy.empty()) same("squared_error", dy.size(), y.size());
+    return {0, y.empty() ? 0 : y.extent(0)};
+  }
 
   // routing: every expert gets as many rows as every other one
   template <class T>
@@ -22681,7 +23618,7 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
   template <class M, class G, class P>
   static void sgd(view<M> value, output<M> velocity, gradient_terms<G, phantom> const& gradient,
                   std::span<view<P> const> outputs, sgd_numbers const& numbers) {
-    if (numbers.momentum != 0) same("sgd", value.size(), velocity.size());
+    if (!exactly_equal(numbers.momentum, 0)) same("sgd", value.size(), velocity.size());
     all_same("sgd", value.size(), gradient.terms);
     all_same("sgd", value.size(), outputs);
   }
@@ -22734,6 +23671,7 @@ struct update_segment {
   std::span<tensor_view<typename Env::param, space> const> outputs;   ///< where layers read the value
   bool decays = true;
   parameter_info const* info = nullptr;  ///< of the parameter; null where nobody has said
+  std::int64_t updates = -1;             ///< how many there were before this one; -1: as many as steps
 };
 
 /// One tensor that this rank updates, all of it.
@@ -22752,7 +23690,15 @@ struct tensor_update {
   double scale = 1;
   std::span<tensor_view<typename Env::param, space> const> outputs;  ///< where layers read the value
   arena<space>& scratch;                                             ///< what is taken is given back afterwards
+  std::int64_t updates = -1;                                         ///< as in update_segment
 };
+
+/// How many updates a parameter has had after this one: what means that begin with zero are corrected for. Steps that
+/// were skipped count in `step`, which schedules go by, and not here.
+template <class Update>
+[[nodiscard]] constexpr double count_of_updates(Update const& update, std::int64_t step) noexcept {
+  return static_cast<double>((update.updates < 0 ? step : update.updates) + 1);
+}
 
 template <class O>
 concept has_moment_names = requires {
@@ -22787,7 +23733,8 @@ concept has_tensor_update = requires(O const& optimizer, tensor_update<Env> cons
 /// Turns gradients into new values, element by element, so that it works on any shard.
 ///
 /// Requires  `moment_names` (one name a state tensor), `rate_at(step)` with step counted from 0, `clip` (the largest
-///           global norm, 0 = no clipping; the trainer applies it), `update(segment, step)`.
+///           global norm, 0 = no clipping; the trainer applies it), `update(segment, step)`. The step is that of the
+///           run, skipped ones included, so that a schedule ends with it; count_of_updates() leaves skipped ones out.
 /// Not asked  state of its own: the moments belong to the trainer, which shards, saves and restores them.
 template <class O, class Env>
 concept element_optimizer = has_moment_names<O> && has_rate_at<O> && has_clip<O> && has_update<O, Env>;
@@ -22860,8 +23807,8 @@ template <class T>
 template <class Env>
 [[nodiscard]] update_segment<Env> as_segment(
     tensor_update<Env> const& tensor, std::span<tensor_view<typename Env::master, typename Env::space> const> moments) {
-  return {tensor.value,       moments,     {{&tensor.gradient, 1}, tensor.scale}, tensor.outputs,
-          tensor.info.decays, &tensor.info};
+  return {tensor.value, moments,       {{&tensor.gradient, 1}, tensor.scale}, tensor.outputs, tensor.info.decays,
+          &tensor.info, tensor.updates};
 }
 
 }  // namespace trireme::optim::detail
@@ -22910,7 +23857,31 @@ inline double way(std::int64_t warmup, std::int64_t total, std::int64_t step) {
 
 }  // namespace detail
 
-/// The rate of step `step` (counted from 0); `base` where the schedule is empty.
+/// Throws config_error for a schedule that cannot be meant. (An optimizer's validate() calls it.)
+inline void expect_schedule(schedule const& plan) {
+  struct {
+    void operator()(std::monostate) const {}
+    void operator()(constant const& s) const { common("optim::constant", s.peak, s.warmup); }
+    void operator()(linear const& s) const { falling("optim::linear", s.peak, s.warmup, s.total, s.floor); }
+    void operator()(cosine const& s) const { falling("optim::cosine", s.peak, s.warmup, s.total, s.floor); }
+    static void common(std::string_view name, double peak, std::int64_t warmup) {
+      expect_number(name, ".peak", peak, not_negative);
+      expect_number(name, ".warmup", warmup, not_negative);
+    }
+    static void falling(std::string_view name, double peak, std::int64_t warmup, std::int64_t total, double floor) {
+      common(name, peak, warmup);
+      expect_number(name, ".total", total, at_least_one);
+      expect_number(name, ".floor", floor, {.high = peak});
+      if (total >= warmup) return;
+      throw config_error(text("trireme::", name, ": .warmup is ", warmup, " steps of .total ", total,
+                              "; the rate grows in some of the steps, and falls in the others"));
+    }
+  } const check;
+  std::visit(check, plan);
+}
+
+/// The rate of step `step` (counted from 0; steps that were skipped count, so that a schedule ends with its run);
+/// `base` where the schedule is empty.
 [[nodiscard]] inline double rate_at(schedule const& plan, double base, std::int64_t step) {
   struct {
     double base;
@@ -22961,7 +23932,7 @@ namespace trireme::optim {
 ///          Of tensors with more than two extents each matrix of the last two is factored; vectors are not.
 /// Bytes    of a matrix (n, m): n + m numbers of the master type; of a vector, and with momentum, as many as it has.
 /// Numerics means are summed in double, in the order of the elements.
-/// @models  whole_tensor_optimizer: not beside parallel::tensor or parallel::expert of more than one way.
+/// @models  whole_tensor_optimizer: not beside parallel::tensor of more than one way.
 struct adafactor {
   using policy_category = slot::optimizer;
 
@@ -22978,6 +23949,20 @@ struct adafactor {
   double weight_decay = 0;
   double clip = 0;  ///< largest global gradient norm; 0 = no clipping
   friend bool operator==(adafactor const&, adafactor const&) = default;
+
+  void validate() const {
+    expect_number("optim::adafactor", ".learning_rate", learning_rate, not_negative);
+    expect_schedule(schedule);
+    expect_number("optim::adafactor", ".least_scale", least_scale, not_negative);
+    expect_number("optim::adafactor", ".decay_power", decay_power,
+                  {.low = std::numeric_limits<double>::lowest(), .high = 0});
+    expect_number("optim::adafactor", ".epsilon", epsilon, not_negative);
+    expect_number("optim::adafactor", ".threshold", threshold,
+                  {.high = std::numeric_limits<double>::infinity(), .above = true});
+    expect_number("optim::adafactor", ".momentum", momentum, below_one);
+    expect_number("optim::adafactor", ".weight_decay", weight_decay, not_negative);
+    expect_number("optim::adafactor", ".clip", clip, limit_or_none);
+  }
 
   static constexpr bool whole_tensors = true;
   static constexpr std::array<std::string_view, 4> moment_names{"second_moment_rows", "second_moment_columns",
@@ -23008,7 +23993,7 @@ struct adafactor {
     auto const column_sums = tensor.scratch.template take<double>({static_cast<std::int64_t>(last)});
     ops::on<typename Env::space>::with_values(
         [&](auto value, auto u, auto sums, auto row_means, auto column_means, auto second, auto first, auto gradient) {
-          auto const keep = 1 - std::pow(static_cast<double>(step + 1), decay_power);
+          auto const keep = 1 - std::pow(count_of_updates(tensor, step), decay_power);
           auto const average = [&](real& moment, double now) {
             moment = static_cast<real>(keep * static_cast<double>(moment) + (1 - keep) * now);
           };
@@ -23093,12 +24078,22 @@ struct adamw {
   double clip = 0;  ///< largest global gradient norm; 0 = no clipping
   friend bool operator==(adamw const&, adamw const&) = default;
 
+  void validate() const {
+    expect_number("optim::adamw", ".learning_rate", learning_rate, not_negative);
+    expect_schedule(schedule);
+    expect_number("optim::adamw", ".beta1", beta1, below_one);
+    expect_number("optim::adamw", ".beta2", beta2, below_one);
+    expect_number("optim::adamw", ".epsilon", epsilon, not_negative);
+    expect_number("optim::adamw", ".weight_decay", weight_decay, not_negative);
+    expect_number("optim::adamw", ".clip", clip, limit_or_none);
+  }
+
   static constexpr std::array<std::string_view, 2> moment_names{"first_moment", "second_moment"};
   [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, learning_rate, step); }
 
   template <class Env>
   void update(update_segment<Env> const& segment, std::int64_t step) const {
-    auto const count = static_cast<double>(step + 1);
+    auto const count = count_of_updates(segment, step);
     ops::on<typename Env::space>::adamw(segment.value, segment.moments[0], segment.moments[1], segment.gradient,
                                         segment.outputs,
                                         ops::adamw_numbers{.learning_rate = rate_at(step),
@@ -23154,6 +24149,11 @@ class any {
   [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
     return within_->moment_shape(which, info);
   }
+  void validate() const {
+    within_->validate();
+    expect_number("optim::any", ".clip", clip, limit_or_none);
+  }
+  void for_each_pattern(std::function<void(name_pattern const&)> const& f) const { within_->for_each_pattern(f); }
   [[nodiscard]] bool freezes(parameter_info const& info) const { return within_->wishes.freezes(info); }
   void update(update_segment<Env> const& segment, std::int64_t step) const { within_->update(segment, step); }
   void update(tensor_update<Env> const& tensor, std::int64_t step) const { within_->update(tensor, step); }
@@ -23173,6 +24173,8 @@ class any {
     virtual void update(update_segment<on_paper> const& segment, std::int64_t step) const = 0;
     virtual void update(tensor_update<on_paper> const& tensor, std::int64_t step) const = 0;
     [[nodiscard]] virtual std::string description() const = 0;
+    virtual void validate() const = 0;
+    virtual void for_each_pattern(std::function<void(name_pattern const&)> const& f) const = 0;
     layout_wishes wishes;
   };
   // What an optimizer lacks is not asked of it: whole_tensors says which of the two it is.
@@ -23193,6 +24195,10 @@ class any {
       if constexpr (requires { within.update(what, step); }) within.update(what, step);
     }
     std::string description() const override { return describe(within); }
+    void validate() const override { expect_valid(within); }
+    void for_each_pattern([[maybe_unused]] std::function<void(name_pattern const&)> const& f) const override {
+      if constexpr (has_patterns<Optimizer>) within.for_each_pattern(f);
+    }
     Optimizer within;
   };
 
@@ -23230,6 +24236,21 @@ struct groups {
   double clip = base.clip;  ///< largest global gradient norm, over what is trained; 0 = no clipping
   friend bool operator==(groups const&, groups const&) = default;
 
+  void validate() const {
+    expect_valid(base);
+    for (auto const& each : list) {
+      expect_number("optim::group", ".learning_rate", each.learning_rate, not_negative);
+      if (each.weight_decay) expect_number("optim::group", ".weight_decay", *each.weight_decay, not_negative);
+    }
+    expect_number("optim::groups", ".clip", clip, limit_or_none);
+  }
+  /// See name_pattern.
+  template <class F>
+  void for_each_pattern(F&& f) const {
+    for (auto const& each : list) f(name_pattern{"optim::groups: .names", each.names});
+    if constexpr (has_patterns<Base>) base.for_each_pattern(f);
+  }
+
   static constexpr bool whole_tensors = says_whole_tensors<Base>;
   static constexpr auto moment_names = Base::moment_names;
   [[nodiscard]] double rate_at(std::int64_t step) const { return base.rate_at(step); }
@@ -23259,7 +24280,7 @@ struct groups {
     auto info = tensor.info;
     info.decays = info.decays || mine->weight_decay.has_value();
     changed_by(*mine).update(tensor_update<Env>{info, tensor.value, tensor.moments, tensor.gradient, tensor.scale,
-                                                tensor.outputs, tensor.scratch},
+                                                tensor.outputs, tensor.scratch, tensor.updates},
                              step);
   }
 
@@ -23323,7 +24344,7 @@ namespace trireme::optim {
 ///          The ratio is 1 where either norm is 0.
 /// Bytes    per parameter: two moments of the master type, on the rank that owns the tensor.
 /// Numerics norms are summed in double over the whole tensor, so they do not depend on the number of ranks.
-/// @models  whole_tensor_optimizer: not beside parallel::tensor or parallel::expert of more than one way.
+/// @models  whole_tensor_optimizer: not beside parallel::tensor of more than one way.
 struct lamb {
   using policy_category = slot::optimizer;
 
@@ -23336,6 +24357,16 @@ struct lamb {
   double clip = 0;  ///< largest global gradient norm; 0 = no clipping
   friend bool operator==(lamb const&, lamb const&) = default;
 
+  void validate() const {
+    expect_number("optim::lamb", ".learning_rate", learning_rate, not_negative);
+    expect_schedule(schedule);
+    expect_number("optim::lamb", ".beta1", beta1, below_one);
+    expect_number("optim::lamb", ".beta2", beta2, below_one);
+    expect_number("optim::lamb", ".epsilon", epsilon, not_negative);
+    expect_number("optim::lamb", ".weight_decay", weight_decay, not_negative);
+    expect_number("optim::lamb", ".clip", clip, limit_or_none);
+  }
+
   static constexpr bool whole_tensors = true;
   static constexpr std::array<std::string_view, 2> moment_names{"first_moment", "second_moment"};
   [[nodiscard]] static shape moment_shape(std::size_t, parameter_info const& info) { return info.extents; }
@@ -23344,7 +24375,7 @@ struct lamb {
   template <class Env>
   void update(tensor_update<Env> const& tensor, std::int64_t step) const {
     using real = typename Env::master;
-    auto const count = static_cast<double>(step + 1);
+    auto const count = count_of_updates(tensor, step);
     auto const correction1 = static_cast<real>(1 / (1 - std::pow(beta1, count)));
     auto const correction2 = static_cast<real>(1 / (1 - std::pow(beta2, count)));
     auto const keep1 = static_cast<real>(beta1), keep2 = static_cast<real>(beta2);
@@ -23390,7 +24421,8 @@ namespace trireme::optim {
 /// other parameters.
 ///
 /// A parameter is a hidden matrix if it has two extents and its name matches none of `others`: embeddings, positions
-/// and the head are left to `rest`, as is usual. Tensors of more extents (experts) go to `rest`, too.
+/// and the head are left to `rest`, as is usual. Tensors of more extents go to `rest`, too. Queries, keys and values
+/// are matrices of their own, and so are experts (parameter_info::fused, stacked).
 ///
 /// Method   [Jordan et al., "Muon: an optimizer for hidden layers", 2024]: m = momentum * m + (1 - momentum) * g, five
 ///          steps of Newton-Schulz make X of m (Nesterov: of what m will be), and
@@ -23398,7 +24430,7 @@ namespace trireme::optim {
 /// Bytes    per element of a hidden matrix one moment, of others two; scratch for the largest matrix: twice the matrix
 ///          and twice the square of its shorter side.
 /// Numerics products in the master type, as layers multiply; 2 to 5 % from orthogonal, by design of the coefficients.
-/// @models  whole_tensor_optimizer: not beside parallel::tensor or parallel::expert of more than one way.
+/// @models  whole_tensor_optimizer: not beside parallel::tensor of more than one way.
 struct muon {
   using policy_category = slot::optimizer;
 
@@ -23413,6 +24445,21 @@ struct muon {
   std::string others = "*wte* *wpe* *embed* *lm_head*";  ///< patterns with * and ?, separated by spaces
   adamw rest{.learning_rate = 3e-4, .beta2 = 0.95};      ///< with a schedule of its own
   friend bool operator==(muon const&, muon const&) = default;
+
+  void validate() const {
+    expect_number("optim::muon", ".learning_rate", learning_rate, not_negative);
+    expect_schedule(schedule);
+    expect_number("optim::muon", ".momentum", momentum, below_one);
+    expect_number("optim::muon", ".iterations", iterations, at_least_one);
+    expect_number("optim::muon", ".weight_decay", weight_decay, not_negative);
+    expect_number("optim::muon", ".clip", clip, limit_or_none);
+    rest.validate();
+  }
+  /// See name_pattern. The ones that it begins with need not match anything.
+  template <class F>
+  void for_each_pattern(F&& f) const {
+    if (others != muon{}.others) f(name_pattern{"optim::muon: .others", others});
+  }
 
   static constexpr bool whole_tensors = true;
   static constexpr std::array<std::string_view, 3> moment_names{"momentum", "first_moment", "second_moment"};
@@ -23536,6 +24583,14 @@ struct sgd {
   double weight_decay = 0;
   double clip = 0;  ///< largest global gradient norm; 0 = no clipping
   friend bool operator==(sgd const&, sgd const&) = default;
+
+  void validate() const {
+    expect_number("optim::sgd", ".learning_rate", learning_rate, not_negative);
+    expect_schedule(schedule);
+    expect_number("optim::sgd", ".momentum", momentum, below_one);
+    expect_number("optim::sgd", ".weight_decay", weight_decay, not_negative);
+    expect_number("optim::sgd", ".clip", clip, limit_or_none);
+  }
 
   static constexpr std::array<std::string_view, 1> moment_names{"velocity"};
   [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, learning_rate, step); }
@@ -23757,6 +24812,11 @@ struct data {
   int ways = 0;               ///< ranks that split samples; 0 = what is left of the world
   friend bool operator==(data const&, data const&) = default;
 
+  void validate() const {
+    expect_number("parallel::data", ".bucket_bytes", bucket_bytes, at_least_one);
+    expect_number("parallel::data", ".ways", ways, not_negative);
+  }
+
   static constexpr distribution optimizer_state = distribution::replicate;
   static constexpr distribution gradients = distribution::replicate;
   static constexpr distribution parameters = distribution::replicate;
@@ -23787,6 +24847,11 @@ struct zero {
   bool reproducible = false;  ///< the same bits for any number of ranks; every rank's share is whole micro-batches
   int ways = 0;               ///< ranks that split samples; 0 = what is left of the world
   friend bool operator==(zero const&, zero const&) = default;
+
+  void validate() const {
+    expect_number("parallel::zero", ".bucket_bytes", bucket_bytes, at_least_one);
+    expect_number("parallel::zero", ".ways", ways, not_negative);
+  }
 
   static constexpr distribution optimizer_state = distribution::shard;
   static constexpr distribution gradients = Stage >= 2 ? distribution::shard : distribution::replicate;
@@ -23846,6 +24911,10 @@ struct mesh {
   std::array<std::string_view, sizeof...(Axes)> order{kind_of_axis<Axes>...};  ///< outermost first
   constexpr explicit mesh(Axes... all) : axes(std::move(all)...) {}
   friend bool operator==(mesh const&, mesh const&) = default;
+
+  void validate() const {
+    axes.each([](auto const& axis) { expect_valid(axis); });
+  }
 
   static constexpr std::string_view name = "mesh";
 };
@@ -24200,7 +25269,7 @@ inline constexpr int nobody = -1;
 /// comes from or goes to.
 struct step {
   work kind = work::forward;
-  bool with_next = false;  ///< this step and the next one may overlap; each begins when both have what they receive
+  bool with_next = false;  ///< this step and the next one may overlap: costs::overlapped; the engine takes them in turn
   int chunk = 0;
   int micro_batch = 0;
   int from = nobody;
@@ -24354,17 +25423,17 @@ struct costs {
   std::int64_t forward = 1;
   std::int64_t backward_input = 1;
   std::int64_t backward_weight = 1;
-  std::int64_t hop = 0;          ///< from one stage to another
-  std::int64_t overlapped = -1;  ///< a forward and a full backward that overlap (F&B); -1: their sum
+  std::int64_t hop = 0;  ///< from one stage to another
+  /// A forward and a full backward that overlap (F&B). -1: they do not, as in the engine, which takes the two of a pair
+  /// one after the other, each as soon as it has what it receives.
+  std::int64_t overlapped = -1;
 
   [[nodiscard]] constexpr std::int64_t of(work kind) const noexcept {
     if (kind == work::forward) return forward;
     if (kind == work::backward_input) return backward_input;
     return kind == work::backward_weight ? backward_weight : backward_input + backward_weight;
   }
-  [[nodiscard]] constexpr std::int64_t of_pair() const noexcept {
-    return overlapped >= 0 ? overlapped : of(work::forward) + of(work::backward);
-  }
+  [[nodiscard]] constexpr bool overlaps() const noexcept { return overlapped >= 0; }
 };
 
 /// The times of one step of training.
@@ -24394,10 +25463,17 @@ struct basic_timing {
   bool finished = false;  ///< false: deadlock
 
   [[nodiscard]] constexpr stage_time const& stage(int which) const noexcept { return stages.data()[which]; }
-  /// The idle time of the stage that idles most: what the step of training takes longer than its work.
+  /// The idle time of the stage that idles most, between its first and its last step.
   [[nodiscard]] constexpr std::int64_t bubble() const noexcept {
     std::int64_t most = 0;
     for (int s = 0; s < stage_count; ++s) most = stage(s).idle() > most ? stage(s).idle() : most;
+    return most;
+  }
+  /// What the stage that waits most waits from the first step of any stage to the last one of any, which is what a step
+  /// of training takes longer than its work: no stage begins the next one before all have ended this one.
+  [[nodiscard]] constexpr std::int64_t waiting() const noexcept {
+    std::int64_t most = 0;
+    for (int s = 0; s < stage_count; ++s) most = span() - stage(s).busy > most ? span() - stage(s).busy : most;
     return most;
   }
   /// The most activations that any stage holds, in micro-batches of one chunk.
@@ -24466,7 +25542,7 @@ class simulator {
   constexpr bool advance(int s, state& stage) {
     int const left = lists_.count(s) - stage.next;
     auto const* const steps = lists_.of(s) + stage.next;
-    int const group = left > 1 && steps->with_next ? 2 : left > 0 ? 1 : 0;
+    int const group = left > 1 && steps->with_next && cost_.overlaps() ? 2 : left > 0 ? 1 : 0;
     if (semantics_ != sends::buffered && !exchanged(stage, steps, group)) return false;
     auto clock = stage.clock;
     for (auto const* each = steps; each != steps + group; ++each) {
@@ -24483,7 +25559,7 @@ class simulator {
 
   constexpr void take(int s, state& stage, step const* steps, int group, std::int64_t begin) {
     auto& sum = out_.stages.data()[s];
-    auto const length = group == 2 ? cost_.of_pair() : cost_.of(steps->kind);
+    auto const length = group == 2 ? cost_.overlapped : cost_.of(steps->kind);
     sum.start = stage.next == 0 ? begin : sum.start;
     sum.end = stage.clock = begin + length;
     sum.busy += length;
@@ -24571,12 +25647,12 @@ namespace trireme::schedule {
 /// A pipeline schedule: its name, how parts lie on stages, how many chunks a stage has (0: as many as one likes), what
 /// it needs of a size (nullptr: nothing is wrong), and each stage's steps.
 template <class S>
-concept schedule = requires(size const& of, void (*emit)(step)) {
+concept schedule = requires(size const& of, void (*put)(step)) {
   { S::name } -> std::convertible_to<std::string_view>;
   { S::where } -> std::convertible_to<placement>;
   { S::chunks } -> std::convertible_to<int>;
   { S::refuses(of) } -> std::convertible_to<char const*>;
-  S::steps(of, 0, emit);
+  S::steps(of, 0, put);
 };
 
 // The rules of a schedule: name, sentence. In the order in which they are checked: each relies on those before it.
@@ -24954,9 +26030,9 @@ struct gpipe {
   static constexpr placement where = placement::straight;
   static constexpr int chunks = 1;
   static constexpr char const* refuses(size const&) { return nullptr; }
-  static constexpr void steps(size const& of, int /*stage*/, auto&& emit) {
-    for (int m = 0; m < of.micro_batches; ++m) emit(step{.kind = work::forward, .micro_batch = m});
-    for (int m = 0; m < of.micro_batches; ++m) emit(step{.kind = work::backward, .micro_batch = m});
+  static constexpr void steps(size const& of, int /*stage*/, auto&& put) {
+    for (int m = 0; m < of.micro_batches; ++m) put(step{.kind = work::forward, .micro_batch = m});
+    for (int m = 0; m < of.micro_batches; ++m) put(step{.kind = work::backward, .micro_batch = m});
   }
 };
 
@@ -24970,11 +26046,11 @@ struct one_f_one_b {
   static constexpr placement where = placement::straight;
   static constexpr int chunks = 1;
   static constexpr char const* refuses(size const&) { return nullptr; }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
+  static constexpr void steps(size const& of, int stage, auto&& put) {
     int const ahead = of.stages - 1 - stage;
     for (int k = 0; k < of.micro_batches + ahead; ++k) {
-      if (k < of.micro_batches) emit(step{.kind = work::forward, .micro_batch = k});
-      if (k >= ahead) emit(step{.kind = work::backward, .micro_batch = k - ahead});
+      if (k < of.micro_batches) put(step{.kind = work::forward, .micro_batch = k});
+      if (k >= ahead) put(step{.kind = work::backward, .micro_batch = k - ahead});
     }
   }
 };
@@ -24990,20 +26066,20 @@ struct interleaved {
   static constexpr char const* refuses(size const& of) {
     return of.micro_batches % of.stages == 0 ? nullptr : "needs micro-batches that are a multiple of the stages";
   }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
+  static constexpr void steps(size const& of, int stage, auto&& put) {
     int const group = of.stages * of.chunks;  // a chunk is taken by as many micro-batches as there are stages in turn
     int const total = of.micro_batches * of.chunks;
     int const ahead = (of.stages - 1 - stage) * 2 + (of.chunks - 1) * of.stages;
     for (int k = 0; k < total + ahead; ++k) {
       if (k < total) {
-        emit(step{.kind = work::forward,
-                  .chunk = k % group / of.stages,
-                  .micro_batch = k / group * of.stages + k % of.stages});
+        put(step{.kind = work::forward,
+                 .chunk = k % group / of.stages,
+                 .micro_batch = k / group * of.stages + k % of.stages});
       }
       if (int const b = k - ahead; b >= 0) {
-        emit(step{.kind = work::backward,
-                  .chunk = of.chunks - 1 - b % group / of.stages,
-                  .micro_batch = b / group * of.stages + b % of.stages});
+        put(step{.kind = work::backward,
+                 .chunk = of.chunks - 1 - b % group / of.stages,
+                 .micro_batch = b / group * of.stages + b % of.stages});
       }
     }
   }
@@ -25018,14 +26094,14 @@ struct zb_h1 {
   static constexpr placement where = placement::straight;
   static constexpr int chunks = 1;
   static constexpr char const* refuses(size const&) { return nullptr; }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
+  static constexpr void steps(size const& of, int stage, auto&& put) {
     int const ahead = of.stages - 1 - stage;
     int const behind = stage;
     for (int k = 0; k < of.micro_batches + ahead + behind; ++k) {
       int const b = k - ahead;
-      if (k < of.micro_batches) emit(step{.kind = work::forward, .micro_batch = k});
-      if (b >= 0 && b < of.micro_batches) emit(step{.kind = work::backward_input, .micro_batch = b});
-      if (b >= behind) emit(step{.kind = work::backward_weight, .micro_batch = b - behind});
+      if (k < of.micro_batches) put(step{.kind = work::forward, .micro_batch = k});
+      if (b >= 0 && b < of.micro_batches) put(step{.kind = work::backward_input, .micro_batch = b});
+      if (b >= behind) put(step{.kind = work::backward_weight, .micro_batch = b - behind});
     }
   }
 };
@@ -25082,6 +26158,11 @@ struct pipeline {
   int chunks = Schedule::chunks;     ///< of the model, a stage; given for schedule::interleaved (0: two)
   std::vector<std::int64_t> cuts{};  ///< the first unit of each part but the first; empty: balanced by cost
   friend bool operator==(pipeline const&, pipeline const&) = default;
+
+  void validate() const {
+    expect_number("parallel::pipeline", ".stages", stages, not_negative);
+    expect_number("parallel::pipeline", ".chunks", chunks, not_negative);
+  }
 
   static constexpr std::string_view name = "pipeline";
   static constexpr std::string_view kind = name;
@@ -25340,8 +26421,8 @@ template <class Emit>
 class two_chunk_writer {
  public:
   /// Chunk c takes the micro-batches from first_of_second * c on. Steps of micro-batches past the last are left out.
-  constexpr two_chunk_writer(Emit& emit, int micro_batches, int first_of_second = 0)
-      : emit_(emit), micro_batches_(micro_batches), first_of_second_(first_of_second) {}
+  constexpr two_chunk_writer(Emit& put, int micro_batches, int first_of_second = 0)
+      : emit_(put), micro_batches_(micro_batches), first_of_second_(first_of_second) {}
 
   constexpr void forward(int chunk) { put(work::forward, chunk, forwards[chunk]++); }
   constexpr void backward(int chunk) {
@@ -25420,20 +26501,20 @@ constexpr void dual_pipe_steps(two_chunk_writer<Emit>& out, int half, int place,
 
 /// Two chunks a stage, down and back, and backwards in halves: no stage ever waits if F = B-W = W.
 ///
-/// Bubble   0 if F = B-W = W and m >= 2p-1; before and after its own steps a stage has nothing to do, so that the end
-///          of one step of training and the begin of the next one have to overlap, too.   Holds    min(p, m)
-///          micro-batches; the first and the last part lie on stage 0.
+/// Bubble   0 if F = B-W = W and m >= 2p-1, but (p-1)F of a chunk before and after a stage's own steps, in which the
+///          trainer's stages wait: its steps do not overlap.   Holds    min(p, m) micro-batches; the first and the last
+///          part lie on stage 0.
 /// Method   ZB-V of [Qi et al., "Pipeline Parallelism with Controllable Memory", 2024].
 struct zb_v {
   static constexpr std::string_view name = "zbv";
   static constexpr placement where = placement::vee;
   static constexpr int chunks = 2;
   static constexpr char const* refuses(size const&) { return nullptr; }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
+  static constexpr void steps(size const& of, int stage, auto&& put) {
     int const to_turn = of.stages - stage;
     // The pattern is that of a full pipeline; micro-batches that are not there are left out of it.
     int const full = of.micro_batches < 2 * of.stages - 1 ? 2 * of.stages - 1 : of.micro_batches;
-    detail::two_chunk_writer out(emit, of.micro_batches);
+    detail::two_chunk_writer out(put, of.micro_batches);
     auto const backward = [&](int chunk) {
       out.backward_input(chunk);
       out.backward_weight(chunk);
@@ -25469,8 +26550,9 @@ struct zb_v {
 /// Micro-batches enter at both ends: each stage has two parts of the model, and each part lies on two stages, so that
 /// forwards of one direction overlap with backwards of the other.
 ///
-/// Bubble   (p/2-1)(F&B+B-3W), F&B a forward and a backward that may overlap, if F = B-W >= W and F&B = F+B; no more
-///          than that if B-W > F or F&B < F+B.   Holds    p+1 micro-batches.   Bytes    parameters twice.
+/// Bubble   (p/2-1)(F+B-2W) if F = B-W >= W, where the two of a pair run one after the other, as in the engine; where
+///          they overlap, (p/2-1)(F&B+B-3W) if also F&B = F+B, and no more than that if B-W > F or F&B < F+B.
+///          Holds    p+1 micro-batches.   Bytes    parameters twice.
 /// Method   [DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024].
 struct dual_pipe {
   static constexpr std::string_view name = "dualpipe";
@@ -25481,9 +26563,9 @@ struct dual_pipe {
     if (of.micro_batches % 2 != 0) return "needs an even number of micro-batches";
     return of.micro_batches < 2 * of.stages ? "needs at least two micro-batches a stage" : nullptr;
   }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
+  static constexpr void steps(size const& of, int stage, auto&& put) {
     bool const second = stage >= of.stages / 2;
-    detail::two_chunk_writer out(emit, of.micro_batches, of.micro_batches / 2);
+    detail::two_chunk_writer out(put, of.micro_batches, of.micro_batches / 2);
     detail::dual_pipe_steps(out, of.stages / 2, second ? of.stages - 1 - stage : stage, of.micro_batches / 2,
                             second ? 1 : 0);
   }
@@ -25491,7 +26573,7 @@ struct dual_pipe {
 
 /// DualPipe folded in the middle: half the stages, each part on one of them.
 ///
-/// Bubble   (p-1)(F&B+B-3W) for p stages, F and B of a chunk, under the conditions of dual_pipe.
+/// Bubble   (p-1)(F+B-2W), or (p-1)(F&B+B-3W), for p stages, F and B of a chunk, under the conditions of dual_pipe.
 ///          Holds    2p+1 chunks of micro-batches, each half a stage; the first and the last part lie on stage 0.
 /// Method   [Qi et al., "DualPipe could be better without the Dual", 2025].
 struct dual_pipe_v {
@@ -25501,8 +26583,8 @@ struct dual_pipe_v {
   static constexpr char const* refuses(size const& of) {
     return of.micro_batches < 2 * of.stages ? "needs at least two micro-batches a stage" : nullptr;
   }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
-    detail::two_chunk_writer out(emit, of.micro_batches);
+  static constexpr void steps(size const& of, int stage, auto&& put) {
+    detail::two_chunk_writer out(put, of.micro_batches);
     detail::dual_pipe_steps(out, of.stages, stage, of.micro_batches, 0);
   }
 };
@@ -25553,6 +26635,11 @@ struct any_pipeline {
   int chunks = 0;                    ///< of the model, a stage; for interleaved (0: two)
   std::vector<std::int64_t> cuts{};  ///< the first unit of each part but the first; empty: balanced by cost
   friend bool operator==(any_pipeline const&, any_pipeline const&) = default;
+
+  void validate() const {
+    expect_number("parallel::any_pipeline", ".stages", stages, not_negative);
+    expect_number("parallel::any_pipeline", ".chunks", chunks, not_negative);
+  }
 
   static constexpr std::string_view name = "pipeline";
   static constexpr std::string_view kind = name;
@@ -25692,6 +26779,8 @@ struct context {
   context_method method = context_method::ring;
   bool balanced = true;  ///< ring: rank r has stretches r and 2 ways - 1 - r, so that causal work is even
   friend bool operator==(context const&, context const&) = default;
+
+  void validate() const { expect_number("parallel::context", ".ways", ways, not_negative); }
 
   static constexpr std::string_view name = "context";
   static constexpr std::string_view kind = name;
@@ -25962,7 +27051,8 @@ class dealt_context final : public context_group<Env> {
     auto const here = shape.context;
     auto part = this->part();
     std::int64_t row = 0;
-    for (part.own.rank = 0; part.own.rank < part.own.size; ++part.own.rank) {
+    // (`rank <` would begin a template, std::rank, for who has said `using namespace std` before.)
+    for (part.own.rank = 0; part.own.size > part.own.rank; ++part.own.rank) {
       for (std::int64_t b = 0; b < shape.batch; ++b, row += here) {
         for (int which = 0; which < part.stretches(); ++which) {
           auto const at = part.at(which, here);
@@ -26006,234 +27096,44 @@ class context::instance {
 
 }  // namespace trireme::parallel
 
-// ---- trireme/observe/timeline.hpp
-#include <deque>
-
-// ---- trireme/core/trace_event.hpp
+// ---- trireme/parallel/exchange_report.hpp
 namespace trireme {
 
-/// Something that took time on one rank. The names belong to somebody who outlives it.
-struct trace_event {
-  std::string_view name;
-  std::string_view category;
-  std::uint64_t begin_ns = 0;  ///< of the steady clock, which all processes of a machine share
-  std::uint64_t end_ns = 0;
-  std::uint32_t lane = 0;  ///< which row of the rank it is drawn in
+/// What is known once all gradients are exchanged; equal on every rank.
+struct exchange_result {
+  double norm = 0;          ///< global norm of the reduced gradient (NaN if it was not asked for)
+  bool finite = true;       ///< whether every gradient of every rank is finite
+  std::int64_t votes = 0;   ///< sum of what the ranks wished for, or passed to finish()
+  double loss = 0;          ///< mean over all ranks' samples, of the losses that were added to the vote
+  bool finite_loss = true;  ///< whether every such loss is finite
+  double counted = 1;       ///< the share of all rows that this mean counts; 1 if it counts none
 };
 
-/// The events of one rank, and how to label its rows.
-struct trace_process {
-  int rank = 0;
-  std::string name;                ///< "rank 0"
-  std::vector<std::string> lanes;  ///< "compute", "exchange"
-  std::span<trace_event const> events;
+/// Of the gradients that an update is about to read.
+struct gradient_numbers {
+  double norm = 0;      ///< global norm, without the scale
+  double scale = 1;     ///< what the losses, and so the gradients, were multiplied by
+  double measured = 1;  ///< and what layers have measured (parameter_info::running): the loss scale
+};
+
+/// How much of the exchange happened while backward was still running, in seconds since the exchange was made.
+struct exchange_times {
+  double covered = 0;
+  double exposed = 0;
+  [[nodiscard]] double hidden() const noexcept { return covered + exposed > 0 ? covered / (covered + exposed) : 0; }
+};
+
+/// Bytes of tensors that an exchange has allocated on this rank.
+struct exchange_memory {
+  std::int64_t parameters = 0;  ///< values that layers read: all, or this rank's slices
+  std::int64_t masters = 0;     ///< where the optimizer keeps other numbers than layers read
+  std::int64_t gradients = 0;   ///< that are always here: all, or this rank's slices
+  std::int64_t buffers = 0;     ///< gathered values, gradients on their way, payloads of compressors
+  [[nodiscard]] std::int64_t total() const noexcept { return parameters + masters + gradients + buffers; }
+  friend bool operator==(exchange_memory const&, exchange_memory const&) = default;
 };
 
 }  // namespace trireme
-
-// ---- trireme/observe/timeline.hpp (goes on)
-namespace trireme::observe {
-
-/// What one rank did when: spans of time with a name, in lanes.
-///
-/// Recording takes a place in a block of fixed size and allocates nothing; when the block is full, further events are
-/// counted and left out. A timeline of capacity 0 is off: its spans do not even read the clock.
-///
-/// Bytes    48 per event of capacity.
-/// Threads  record(), span and now() from any number of threads; everything else while none of them records.
-class timeline {
- public:
-  /// Records from its construction to its destruction.
-  class [[nodiscard]] span {
-   public:
-    span(timeline& to, std::string_view name, std::string_view category = {}, std::uint32_t lane = 0) noexcept
-        : to_(to.capacity() == 0 ? nullptr : &to), event_{name, category, to_ == nullptr ? 0 : now(), 0, lane} {}
-    span(span const&) = delete;
-    span& operator=(span const&) = delete;
-    ~span() {
-      if (to_ == nullptr) return;
-      event_.end_ns = now();
-      to_->record(event_);
-    }
-
-   private:
-    timeline* to_;
-    trace_event event_;
-  };
-
-  timeline() = default;
-  explicit timeline(int rank, std::size_t capacity = std::size_t{1} << 16,
-                    std::vector<std::string> lanes = {"compute", "exchange"})
-      : rank_(rank), lanes_(std::move(lanes)), events_(capacity) {}
-  timeline(timeline const&) = delete;
-  timeline& operator=(timeline const&) = delete;
-
-  /// Nanoseconds of the steady clock.
-  [[nodiscard]] static std::uint64_t now() noexcept {
-    return static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-            .count());
-  }
-
-  /// Adds an event. Its names must outlive the timeline: literals, or what intern() returned.
-  void record(trace_event const& what) noexcept {
-    auto const place = next_.fetch_add(1, std::memory_order_relaxed);
-    if (place < events_.size()) events_[place] = what;
-  }
-
-  /// A copy of a name that lives as long as the timeline; the same copy for the same name. Allocates: call it before
-  /// the steps begin.
-  [[nodiscard]] std::string_view intern(std::string_view name) {
-    auto const known = std::find(names_.begin(), names_.end(), name);
-    return known != names_.end() ? *known : names_.emplace_back(name);
-  }
-
-  [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] std::size_t capacity() const noexcept { return events_.size(); }
-  /// How many events found no place.
-  [[nodiscard]] std::size_t dropped() const noexcept { return next_.load() - events().size(); }
-  /// In the order in which they ended.
-  [[nodiscard]] std::span<trace_event const> events() const noexcept {
-    return {events_.data(), std::min(next_.load(), events_.size())};
-  }
-  /// Forgets all events and keeps the memory.
-  void clear() noexcept { next_ = 0; }
-
-  /// What a trace file is written from; borrows the events.
-  [[nodiscard]] trace_process process() const { return {rank_, text("rank ", rank_), lanes_, events()}; }
-
- private:
-  int rank_ = 0;
-  std::vector<std::string> lanes_;
-  std::vector<trace_event> events_;
-  std::deque<std::string> names_;  // a deque, because growing it moves no name
-  std::atomic<std::size_t> next_{0};
-};
-
-/// The timelines of several ranks side by side, for formats::chrome_trace::write.
-[[nodiscard]] inline std::vector<trace_process> merge(std::span<timeline const* const> ranks) {
-  std::vector<trace_process> out;
-  for (auto const* each : ranks) out.push_back(each->process());
-  std::sort(out.begin(), out.end(), [](auto const& a, auto const& b) { return a.rank < b.rank; });
-  return out;
-}
-
-}  // namespace trireme::observe
-
-// ---- trireme/observe/detail/timeline_pack.hpp
-namespace trireme::observe {
-
-namespace detail {
-
-inline void put_number(std::vector<std::byte>& out, std::uint64_t value) {
-  for (int shift = 0; shift < 64; shift += 8) out.push_back(static_cast<std::byte>(value >> shift & 0xff));
-}
-inline void put_text(std::vector<std::byte>& out, std::string_view content) {
-  put_number(out, content.size());
-  auto const bytes = std::as_bytes(std::span(content));
-  out.insert(out.end(), bytes.begin(), bytes.end());
-}
-
-/// Takes numbers and texts from the front; every length is checked against what is left.
-class unpacker {
- public:
-  explicit unpacker(std::span<std::byte const> bytes) : left_(bytes) {}
-
-  [[nodiscard]] std::uint64_t number() {
-    std::uint64_t out = 0;
-    auto const bytes = take(8);
-    for (std::size_t i = 0; i < 8; ++i) out |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
-    return out;
-  }
-  [[nodiscard]] std::string_view words() {
-    auto const bytes = take(number());
-    return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
-  }
-  /// A number of things that take at least `each` bytes.
-  [[nodiscard]] std::size_t count(std::size_t each) {
-    auto const out = number();
-    if (out > left_.size() / each) fail();
-    return static_cast<std::size_t>(out);
-  }
-  [[noreturn]] static void fail() { throw config_error("trireme::observe::unpack: these bytes are no timeline"); }
-
- private:
-  [[nodiscard]] std::span<std::byte const> take(std::uint64_t size) {
-    if (size > left_.size()) fail();
-    auto const out = left_.first(static_cast<std::size_t>(size));
-    left_ = left_.subspan(out.size());
-    return out;
-  }
-  std::span<std::byte const> left_;
-};
-
-}  // namespace detail
-
-/// A timeline as bytes, to send to the rank that writes the trace. Times are only comparable on one machine.
-[[nodiscard]] inline std::vector<std::byte> pack(timeline const& from) {
-  auto const process = from.process();
-  std::vector<std::string_view> names;
-  auto const index = [&](std::string_view name) {
-    auto const place = static_cast<std::uint64_t>(std::find(names.begin(), names.end(), name) - names.begin());
-    if (place == names.size()) names.push_back(name);
-    return place;
-  };
-  std::vector<std::byte> events;
-  for (auto const& each : process.events) {
-    for (auto const value :
-         {index(each.name), index(each.category), each.begin_ns, each.end_ns, std::uint64_t{each.lane}}) {
-      detail::put_number(events, value);
-    }
-  }
-  std::vector<std::byte> out;
-  detail::put_number(out, static_cast<std::uint64_t>(process.rank));
-  detail::put_number(out, process.lanes.size());
-  for (auto const& lane : process.lanes) detail::put_text(out, lane);
-  detail::put_number(out, names.size());
-  for (auto const name : names) detail::put_text(out, name);
-  detail::put_number(out, process.events.size());
-  out.insert(out.end(), events.begin(), events.end());
-  return out;
-}
-
-/// A rank's timeline that arrived as bytes; owns what the process() it gives out points to.
-class unpacked_timeline {
- public:
-  explicit unpacked_timeline(std::span<std::byte const> bytes) {
-    detail::unpacker from(bytes);
-    process_.rank = static_cast<int>(from.number());
-    process_.name = text("rank ", process_.rank);
-    for (auto lanes = from.count(8); lanes > 0; --lanes) process_.lanes.emplace_back(from.words());
-    for (auto names = from.count(8); names > 0; --names) names_.emplace_back(from.words());
-    for (auto events = from.count(40); events > 0; --events) {
-      auto const name = from.number();
-      auto const category = from.number();
-      auto const begin = from.number();
-      auto const end = from.number();
-      auto const lane = from.number();
-      if (name >= names_.size() || category >= names_.size()) detail::unpacker::fail();
-      events_.push_back({names_[static_cast<std::size_t>(name)], names_[static_cast<std::size_t>(category)], begin, end,
-                         static_cast<std::uint32_t>(lane)});
-    }
-  }
-  unpacked_timeline(unpacked_timeline&&) noexcept = default;  // neither names nor events move in memory
-
-  [[nodiscard]] trace_process process() const {
-    auto out = process_;
-    out.events = events_;
-    return out;
-  }
-
- private:
-  trace_process process_;
-  std::deque<std::string> names_;
-  std::vector<trace_event> events_;
-};
-
-/// Reads what pack() made. Throws config_error if it is something else.
-[[nodiscard]] inline unpacked_timeline unpack(std::span<std::byte const> bytes) { return unpacked_timeline(bytes); }
-
-}  // namespace trireme::observe
 
 // ---- trireme/parallel/layout.hpp
 #include <unordered_map>
@@ -26528,7 +27428,1139 @@ class layout {
 
 }  // namespace trireme::parallel
 
-// ---- trireme/parallel/detail/direct_sums.hpp (goes on)
+// ---- trireme/parallel/partition.hpp (goes on)
+namespace trireme::parallel {
+
+/// Which elements of each bucket this rank updates, and which of them it answers for in hashes and checkpoints.
+class partition {
+ public:
+  /// @param rank     of those that gradients are summed over.
+  /// @param sharded  whether each rank updates its slice only.
+  partition(layout const& plan, int rank, bool sharded) noexcept : plan_(plan), rank_(rank), sharded_(sharded) {}
+
+  [[nodiscard]] layout const& plan() const noexcept { return plan_; }
+  /// The elements of a bucket that this rank updates.
+  [[nodiscard]] interval owned(int bucket) const noexcept {
+    return sharded_ ? answered(bucket) : interval{0, plan_.buckets()[static_cast<std::size_t>(bucket)].elements};
+  }
+  /// The elements of a bucket that this rank answers for, unless another rank of its replica answers for the tensor
+  /// (info.answers): each element is answered for once.
+  [[nodiscard]] interval answered(int bucket) const noexcept {
+    auto const n = plan_.slice_elements(bucket);
+    return {rank_ * n, n};
+  }
+  /// Calls f(piece) for each piece of a bucket whose state this rank keeps, or answers for.
+  /// @param of_rank  each rank answers for its own.
+  template <class F>
+  void for_each_piece(state_scope scope, int bucket, F&& f, bool of_rank = false) const {
+    bool const kept = scope == state_scope::kept;
+    auto const [first, count] = kept ? owned(bucket) : answered(bucket);
+    for (auto const piece : plan_.pieces(bucket, first, count)) {
+      if (kept || of_rank || plan_.at(piece.entry).info.answers) f(piece);
+    }
+  }
+
+ private:
+  layout const& plan_;
+  int rank_;
+  bool sharded_;
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/strategy_state.hpp (goes on)
+namespace trireme::parallel {
+
+/// A stretch of one parameter that this rank updates, and where it lies.
+template <class Env>
+struct owned_segment {
+  int bucket = 0;
+  layout::piece piece;
+  parameter_info const* info = nullptr;
+  tensor_view<typename Env::master, typename Env::space> value;    ///< what an update writes
+  tensor_view<typename Env::gradient, typename Env::space> sum{};  ///< within settle(): of the gradients of this step
+};
+
+/// What the run state of a strategy sees of the exchange that calls it.
+template <class Env, class Comm>
+struct owned_state {
+  Comm& replicas;                              ///< the ranks that hold the same part of the model
+  partition const& own;                        ///< which elements this rank updates, and answers for
+  std::vector<owned_segment<Env>> const& all;  ///< all that this rank updates
+};
+
+/// Which functions of a strategy's run state the exchange calls. The run state says so itself, and is compared with
+/// what it has: a function whose name is misspelt would be another algorithm.
+struct strategy_hooks {
+  /// settle(taken, numbers) -> std::optional<gradient_numbers>, after the vote of each step: which gradients the update
+  /// reads, those in `all[i].sum`, which it may write; nothing: no update in this step.
+  bool settle = false;
+  bool end = false;      ///< end(step) -> bool, when a step is over, taken or not; true: it has written values
+  bool start = false;    ///< start(): values were made anew: as before the first step
+  bool follow = false;   ///< follow(): values were written from outside (when they are first made, too)
+  bool state = false;    ///< visit_state(scope, f): see contract/state.hpp
+  bool numbers = false;  ///< visit_numbers(f)
+};
+
+namespace detail {
+
+struct no_strategy_state {
+  static constexpr strategy_hooks has{};
+  template <class Policy, class Seen>
+  no_strategy_state(Policy const&, Seen const&) noexcept {}
+};
+template <class Policy, class Env, class Comm>
+struct strategy_state {
+  using type = no_strategy_state;
+};
+template <class Policy, class Env, class Comm>
+requires requires { typename Policy::template instance<Env, Comm>; }
+struct strategy_state<Policy, Env, Comm> {
+  using type = typename Policy::template instance<Env, Comm>;
+};
+
+/// One sentence for each function that is said and not there, or there and not said.
+template <class S>
+struct check_strategy_hooks {
+  static constexpr bool says = requires {
+    { S::has } -> std::convertible_to<strategy_hooks>;
+  };
+  static_assert(says,
+                "trireme::parallel: a strategy's instance says which of its functions are to be called: static "
+                "constexpr parallel::strategy_hooks has{.end = true};");
+  static constexpr strategy_hooks said = [] {
+    if constexpr (says) return S::has;
+    return strategy_hooks{};
+  }();
+  static_assert(
+      !says || said.settle ==
+                   requires(S & s, gradient_numbers const& n) {
+                     { s.settle(true, n) } -> std::same_as<std::optional<gradient_numbers>>;
+                   },
+      "trireme::parallel: a strategy's has.settle and its settle(bool taken, gradient_numbers const&) -> "
+      "std::optional<gradient_numbers> go together");
+  static_assert(
+      !says || said.end ==
+                   requires(S & s) {
+                     { s.end(std::int64_t{}) } -> std::same_as<bool>;
+                   },
+      "trireme::parallel: a strategy's has.end and its end(std::int64_t step) -> bool go together");
+  static_assert(
+      !says || said.start == requires(S & s) { s.start(); },
+      "trireme::parallel: a strategy's has.start and its start() go together");
+  static_assert(
+      !says || said.follow == requires(S & s) { s.follow(); },
+      "trireme::parallel: a strategy's has.follow and its follow() go together");
+  static_assert(
+      !says || said.state == requires(S & s) { s.visit_state(state_scope::kept, [](auto const&...) {}); },
+      "trireme::parallel: a strategy's has.state and its visit_state(state_scope, f) go together");
+  static_assert(
+      !says || said.numbers == requires(S & s) { s.visit_numbers([](auto const&, auto&) {}); },
+      "trireme::parallel: a strategy's has.numbers and its visit_numbers(f) go together");
+};
+template <class Policy, class Env, class Comm>
+struct check_strategy_instance {
+  static_assert(
+      !requires { typename Policy::template instance<Env, Comm, no_strategy_state>; },
+      "trireme::parallel: a strategy's instance<Env, Comm> is held by the exchange and does not inherit it; it "
+      "has no compressor (docs/write_a_policy.md)");
+};
+
+/// Where a strategy puts state, as one of the shipped strategies: those that put it alike share the code of the stores.
+template <class S>
+consteval auto placement_of() {
+  constexpr auto whole = distribution::replicate;
+  if constexpr (S::optimizer_state == whole && S::gradients == whole && S::parameters == whole) {
+    return std::type_identity<data>{};
+  } else if constexpr (S::gradients == whole && S::parameters == whole) {
+    return std::type_identity<zero<1>>{};
+  } else if constexpr (S::optimizer_state != whole && S::gradients != whole && S::parameters == whole) {
+    return std::type_identity<zero<2>>{};
+  } else if constexpr (S::optimizer_state != whole && S::gradients != whole && S::parameters != whole) {
+    return std::type_identity<zero<3>>{};
+  } else {
+    return std::type_identity<S>{};
+  }
+}
+template <class S>
+using placement_t = typename decltype(placement_of<S>())::type;
+
+/// A number that no values in this process have had: an engine may outlive the exchange of its parameters.
+[[nodiscard]] inline std::uint64_t new_version() noexcept {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+/// The ranks that gradients are summed over: all replicas, or this rank alone.
+template <class Comm, bool Alone>
+struct summed_ranks {
+  explicit summed_ranks(Comm& replicas) noexcept : ranks(replicas) {}
+  Comm& ranks;
+};
+template <class Comm>
+struct summed_ranks<Comm, true> {
+  explicit summed_ranks(Comm& replicas) : ranks(replicas.split(replicas.rank(), 0)) {}
+  Comm ranks;
+};
+
+}  // namespace detail
+
+/// What a strategy keeps from step to step: its `instance<Env, Comm>`, made of (policy, owned_state), which says by
+/// `static constexpr strategy_hooks has{...}` what the exchange calls. For plans it may have period(), settles_after()
+/// and count(exchange_memory&) -> void. The exchange holds it and calls it in every step, whoever drives the loop.
+template <class Policy, class Env, class Comm>
+using strategy_state_t = typename detail::strategy_state<Policy, Env, Comm>::type;
+
+/// Whether each rank takes steps alone: gradients are not summed, and ranks have values of their own between steps.
+template <class Policy>
+inline constexpr bool steps_alone = requires {
+  requires Policy::local_steps;
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/diloco.hpp (goes on)
+namespace trireme::parallel {
+
+/// Local steps with an outer optimizer: each rank trains on its own samples without any exchange of gradients; after
+/// every `period` steps the ranks average how far they have moved, and take that as the gradient of an outer step.
+///
+/// Method   [Douillard et al., "DiLoCo", 2023]: inner AdamW, outer Nesterov. With an outer rate of 1 and no outer
+///          momentum it is local SGD [Stich, 2019], whose parameters are averaged.
+/// Bytes    2 n (p-1)/p elements of the master type, n parameters, p ranks, once in `period` steps. Memory: two more
+///          tensors of the size of the masters, and one as a buffer.
+/// Ranks    parameters and moments belong to the rank, and only parameters are equal after an outer step: save a
+///          model after a multiple of `period` steps. evaluate() is the mean over ranks, each with its own parameters.
+///          A checkpoint may be taken at any step; as many ranks go on with it.
+/// Numerics the norm that clipping looks at is the root mean square of the ranks' norms. With a period of 1, inner SGD
+///          without momentum, outer rate 1 and no outer momentum a step is that of parallel::data within rounding; with
+///          AdamW it is not, for the mean of AdamW steps is not the AdamW step of the mean gradient.
+/// Needs    has_all_reduce of the master type. No compressor: there are no gradients to compress.
+struct diloco {
+  using policy_category = slot::parallel;
+  std::int64_t period = 100;                           ///< steps from one outer step to the next
+  double outer_learning_rate = 0.7;                    ///< learning rate of the outer steps
+  double outer_momentum = 0.9;                         ///< Nesterov's
+  std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< parameters averaged together, in bytes of gradients
+  int ways = 0;                                        ///< ranks that split samples; 0 = what is left of the world
+  friend bool operator==(diloco const&, diloco const&) = default;
+
+  void validate() const {
+    if (period < 1) {
+      throw config_error(text("trireme::parallel::diloco: .period = ", period,
+                              "; say after how many steps the ranks meet, at least 1"));
+    }
+    expect_number("parallel::diloco", ".outer_learning_rate", outer_learning_rate, not_negative);
+    expect_number("parallel::diloco", ".outer_momentum", outer_momentum, below_one);
+    expect_number("parallel::diloco", ".bucket_bytes", bucket_bytes, at_least_one);
+    expect_number("parallel::diloco", ".ways", ways, not_negative);
+  }
+
+  static constexpr distribution optimizer_state = distribution::replicate;
+  static constexpr distribution gradients = distribution::replicate;
+  static constexpr distribution parameters = distribution::replicate;
+  static constexpr bool local_steps = true;
+  static constexpr std::string_view name = "diloco";
+
+  template <class Env, class Comm>
+  class instance;
+};
+
+[[nodiscard]] inline std::string to_string(diloco const& d) {
+  return text("parallel::diloco{.period = ", d.period, ", .outer_learning_rate = ", d.outer_learning_rate,
+              ", .outer_momentum = ", d.outer_momentum, ", .bucket_bytes = ", d.bucket_bytes,
+              d.ways != 0 ? text(", .ways = ", d.ways) : "", "}");
+}
+
+/// An outer optimizer over what ranks that step alone have done.
+template <class Env, class Comm>
+class diloco::instance {
+  using space = typename Env::space;
+  using master = typename Env::master;
+  using view = tensor_view<master, space>;
+  using kernels = ops::on<space>;
+
+ public:
+  static constexpr strategy_hooks has{.end = true, .follow = true, .state = true};
+
+  instance(diloco const& what, owned_state<Env, Comm> const& state) : what_(what), state_(state) {
+    what.validate();
+    auto const& plan = state.own.plan();
+    for (int b = 0; b < plan.trained_buckets(); ++b) {
+      shape const form{plan.buckets()[static_cast<std::size_t>(b)].elements};
+      outer_.emplace_back(form);
+      velocity_.emplace_back(form);
+      moved_.push_back(message_tensor<master, space>(state.replicas, form));
+    }
+  }
+
+  [[nodiscard]] std::int64_t period() const noexcept { return what_.period; }
+  [[nodiscard]] bool end(std::int64_t step) {
+    if ((step + 1) % what_.period != 0) return false;
+    for (auto const& each : state_.all) {
+      auto const moved = part(moved_, each);
+      copy(moved, each.value);
+      kernels::scale(moved, -1.0);
+      kernels::add(moved, constant(part(outer_, each)));
+    }
+    for (auto const& each : moved_) state_.replicas.all_reduce(each.view(), reduction::sum{});
+    for (auto const& each : state_.all) {
+      auto const sum = constant(part(moved_, each));
+      kernels::sgd(part(outer_, each), part(velocity_, each),
+                   gradient_terms<master, space>{{&sum, 1}, 1.0 / static_cast<double>(state_.replicas.size())},
+                   std::span<tensor_view<typename Env::param, space> const>{}, outer_step(*each.info));
+      copy(each.value, part(outer_, each));
+    }
+    return true;
+  }
+  /// From the values as they are: the ranks have not moved.
+  void follow() {
+    for (auto const& each : velocity_) kernels::fill(each.view(), 0.0);
+    for (auto const& each : moved_) kernels::fill(each.view(), 0.0);
+    for (auto const& each : state_.all) copy(part(outer_, each), each.value);
+  }
+
+  template <class F>
+  void visit_state(state_scope scope, F&& f) {
+    if (scope == state_scope::answered && state_.replicas.rank() != 0) return;  // the same on all replicas
+    auto const& plan = state_.own.plan();
+    for (int b = 0; b < plan.trained_buckets(); ++b) {
+      state_.own.for_each_piece(scope, b, [&](layout::piece const& piece) {
+        auto const& info = plan.at(piece.entry).info;
+        f("outer_value/" + info.name, state_place{info, piece.in_entry}, part(outer_, b, piece));
+        f("outer_velocity/" + info.name, state_place{info, piece.in_entry}, part(velocity_, b, piece));
+      });
+    }
+  }
+  void count(exchange_memory& sum) const {
+    for (auto const& each : moved_) {
+      auto const bytes = static_cast<std::int64_t>(each.view().bytes());
+      sum.masters += 2 * bytes;
+      sum.buffers += bytes;
+    }
+  }
+
+ private:
+  using tensors = std::vector<trireme::tensor<master, space>>;
+
+  // Running means become the mean over the ranks.
+  [[nodiscard]] ops::sgd_numbers outer_step(parameter_info const& info) const {
+    if (info.running > 0) return {.learning_rate = 1};
+    return {.learning_rate = what_.outer_learning_rate, .momentum = what_.outer_momentum, .nesterov = true};
+  }
+  static view part(tensors const& of, int bucket, layout::piece const& piece) {
+    return of[static_cast<std::size_t>(bucket)].view().flat(piece.in_bucket, piece.count);
+  }
+  static view part(tensors const& of, owned_segment<Env> const& at) { return part(of, at.bucket, at.piece); }
+  static tensor_view<master const, space> constant(view all) { return all; }
+  static void copy(view to, view from) { kernels::copy(to, constant(from)); }
+
+  diloco what_;
+  owned_state<Env, Comm> state_;
+  tensors outer_;     // values after the last outer step
+  tensors velocity_;  // of the outer optimizer
+  tensors moved_;     // how far this rank, then all ranks have come since
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/expert.hpp
+namespace trireme::parallel {
+
+/// Expert parallelism: the ranks of a group see different samples, as under data, and deal the experts of each layer
+/// out among them; all other parameters they share. Rows travel to the experts that they choose, and back.
+///
+/// Bytes    of a layer with experts, per micro-batch and rank: four ragged all_to_alls of rows * choices * channels of
+///          the compute type (two of them backward; a rank's own rows stay), and an all_gather of 8 bytes an expert.
+///          Once a step, an all_reduce of the gradients of everything but experts, after the exchange among replicas:
+///          it is not hidden behind backward.
+/// Ranks    a group's ranks run as many micro-batches each: one that has fewer samples serves the others' without rows.
+/// Needs    has_ragged_all_to_all of the compute type, has_all_gather of int64, has_all_reduce of gradients.
+/// Method   [Lepikhin et al., "GShard", 2020], without a capacity: no row is dropped.
+/// Errors   config_error if there are more ways than experts.
+struct expert {
+  using policy_category = slot::parallel;
+  std::int64_t ways = 0;  ///< ranks that share out the experts; 0 = what is left of the world
+  friend bool operator==(expert const&, expert const&) = default;
+
+  void validate() const { expect_number("parallel::expert", ".ways", ways, not_negative); }
+
+  static constexpr std::string_view name = "expert";
+  static constexpr std::string_view kind = name;
+  static constexpr axis_facts facts{
+      .samples = axis_samples::split, .parameters = axis_parameters::dealt, .equal_passes = true};
+
+  TRIREME_RULE(
+      needs_all_to_all, "expert-needs-all-to-all",
+      "parallel::expert needs ragged all_to_all, all_gather and all_reduce, and this communicator lacks one of "
+      "them",
+      "use another communicator",
+      has_ragged_all_to_all<typename C::comm, typename C::env::compute, typename C::space>&&
+          has_all_gather<typename C::comm, std::int64_t>&&
+              has_all_reduce<typename C::comm, typename C::env::gradient, reduction::sum, typename C::space>);
+  using rules = rule_list<needs_all_to_all>;
+
+  template <class Env, class Comm>
+  class instance;
+};
+
+[[nodiscard]] inline std::string to_string(expert const& e) { return text("parallel::expert{.ways = ", e.ways, "}"); }
+
+/// An expert group on a communicator: all of its ranks are the group.
+///
+/// Ranks    collective, as the calls of expert_group are.
+/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+/// Errors   comm_error from its calls.
+template <class Env, class Comm>
+class communicator_experts final : public expert_group<Env> {
+ public:
+  using typename expert_group<Env>::view;
+
+  explicit communicator_experts(Comm& world) : expert_group<Env>({world.rank(), world.size()}), world_(world) {}
+
+ private:
+  void do_gather(std::span<std::int64_t> table) override { world_.all_gather(tensor_view<std::int64_t>(table)); }
+  void do_all_to_all(view to, std::span<std::int64_t const> received, view from,
+                     std::span<std::int64_t const> sent) override {
+    in_elements(received_, received, to.extent(1));
+    in_elements(sent_, sent, from.extent(1));
+    world_.all_to_all(tensor_view<typename view::value_type const, typename view::space>(from), sent_, to, received_);
+  }
+  static void in_elements(std::vector<std::int64_t>& elements, std::span<std::int64_t const> rows,
+                          std::int64_t columns) {
+    elements.clear();
+    for (auto const count : rows) elements.push_back(count * columns);
+  }
+
+  Comm& world_;
+  std::vector<std::int64_t> sent_, received_;
+};
+
+/// Offers the ranks along the axis to the units.
+template <class Env, class Comm>
+class expert::instance {
+  static_assert(expert_group<Env>::kind == kind);
+
+ public:
+  instance(expert const&, grid<Comm>& grid) : group_(*grid.along(kind)) {}
+  void offer(rank_groups<Env>& groups) { groups.offer(group_); }
+  [[nodiscard]] static std::string refuses_tree() {
+    return "keeps micro-batches apart, whose rows meet in the experts of parallel::expert; leave one of them out";
+  }
+
+ private:
+  communicator_experts<Env, Comm> group_;
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/parameter_server.hpp
+namespace trireme::parallel {
+
+/// A parameter server with bounded staleness, whose shards lie on the ranks: each rank serves one slice of the
+/// parameters. It sums the gradients that all ranks push, and applies those that were pushed `staleness` steps ago; the
+/// new parameters are pulled by all ranks before their next step.
+///
+/// Method   [Li et al., "Scaling distributed machine learning with the parameter server", 2014], with the delay fixed:
+///          gradients are applied exactly `staleness` steps after they were computed, so a run is deterministic, and
+///          resumes bit for bit. 0 is synchronous: parallel::zero<1> bit for bit.
+/// Bytes    as parallel::zero<1>. Memory: `staleness` + 1 more gradients of the own slice.
+/// Numerics the first `staleness` steps change nothing, the last `staleness` gradients of a run are not applied.
+///          Clipping looks at the norm of the gradients that are applied.
+/// Ranks    what it is for: to compare how a delay changes training. It hides no time here: every step still waits for
+///          the step's vote, and for the slowest rank. (What a delay could hide is the time of a push between
+///          machines. What absorbs slow ranks is asynchrony, which this policy does not have.)
+/// Needs    as parallel::zero<1>.
+struct parameter_server {
+  using policy_category = slot::parallel;
+  std::int64_t staleness = 0;  ///< steps between the computation of a gradient and its application
+  std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< gradients exchanged together, in bytes
+  int ways = 0;                                        ///< ranks that split samples; 0 = what is left of the world
+  friend bool operator==(parameter_server const&, parameter_server const&) = default;
+
+  void validate() const {
+    if (staleness < 0 || staleness > 1024) {
+      throw config_error(text("trireme::parallel::parameter_server: .staleness = ", staleness,
+                              "; give a number of steps from 0 to 1024"));
+    }
+    expect_number("parallel::parameter_server", ".bucket_bytes", bucket_bytes, at_least_one);
+    expect_number("parallel::parameter_server", ".ways", ways, not_negative);
+  }
+
+  static constexpr distribution optimizer_state = distribution::shard;
+  static constexpr distribution gradients = distribution::replicate;
+  static constexpr distribution parameters = distribution::replicate;
+  static constexpr std::string_view name = "parameter_server";
+
+  template <class Env, class Comm>
+  class instance;
+};
+
+[[nodiscard]] inline std::string to_string(parameter_server const& p) {
+  return text("parallel::parameter_server{.staleness = ", p.staleness, ", .bucket_bytes = ", p.bucket_bytes,
+              p.ways != 0 ? text(", .ways = ", p.ways) : "", "}");
+}
+
+/// A ring of the gradients that wait to be applied. The exchange places state as that of zero<1>.
+template <class Env, class Comm>
+class parameter_server::instance {
+  using space = typename Env::space;
+  using gradient = typename Env::gradient;
+  using kernels = ops::on<space>;
+
+ public:
+  static constexpr strategy_hooks has{.settle = true, .start = true, .state = true, .numbers = true};
+
+  instance(parameter_server const& what, owned_state<Env, Comm> const& state) : state_(state) {
+    what.validate();
+    if (what.staleness == 0) return;
+    ring_.resize(static_cast<std::size_t>(what.staleness) + 1);
+    for (auto& waiting : ring_) {
+      for (int b = 0; b < state.own.plan().trained_buckets(); ++b)
+        waiting.slices.emplace_back(shape{state.own.owned(b).count});
+    }
+    start();
+  }
+
+  [[nodiscard]] std::int64_t settles_after() const noexcept { return static_cast<std::int64_t>(ring_.size()) + 1; }
+  /// The gradients of this step join the ring; those that have waited long enough take their place.
+  std::optional<gradient_numbers> settle(bool taken, gradient_numbers const& exchanged) {
+    if (!taken) return std::nullopt;
+    if (ring_.empty()) return exchanged;
+    auto& newest = at(pushed_++);
+    newest.numbers = exchanged;
+    for (auto const& each : state_.all) kernels::copy(part(newest, each.bucket, each.piece), constant(each.sum));
+    if (pushed_ < static_cast<std::int64_t>(ring_.size())) return std::nullopt;
+    auto& oldest = at(pushed_);
+    for (auto const& each : state_.all) kernels::copy(each.sum, constant(part(oldest, each.bucket, each.piece)));
+    return oldest.numbers;
+  }
+  void start() {
+    pushed_ = 0;
+    for (auto& waiting : ring_) {
+      waiting.numbers = {};
+      for (auto const& each : waiting.slices) kernels::fill(each.view(), 0.0);
+    }
+  }
+
+  template <class F>
+  void visit_state(state_scope scope, F&& f) {
+    auto const& plan = state_.own.plan();
+    for (std::size_t i = 0; i < ring_.size(); ++i) {
+      for (int b = 0; b < plan.trained_buckets(); ++b) {
+        state_.own.for_each_piece(scope, b, [&](layout::piece const& piece) {
+          auto const& info = plan.at(piece.entry).info;
+          f(text("waiting_gradient.", i, "/", info.name), state_place{info, piece.in_entry}, part(ring_[i], b, piece));
+        });
+      }
+    }
+  }
+  template <class F>
+  void visit_numbers(F&& f) {
+    if (ring_.empty()) return;
+    f("parameter_server/pushed", pushed_);
+    for (std::size_t i = 0; i < ring_.size(); ++i) {
+      f(text("parameter_server/norm.", i), ring_[i].numbers.norm);
+      f(text("parameter_server/scale.", i), ring_[i].numbers.scale);
+      f(text("parameter_server/measured.", i), ring_[i].numbers.measured);
+    }
+  }
+  void count(exchange_memory& sum) const {
+    for (auto const& waiting : ring_) {
+      for (auto const& each : waiting.slices) sum.gradients += static_cast<std::int64_t>(each.view().bytes());
+    }
+  }
+
+ private:
+  /// This rank's slices of the sums of one step.
+  struct step_gradients {
+    std::vector<trireme::tensor<gradient, space>> slices;  // by bucket
+    gradient_numbers numbers;
+  };
+  step_gradients& at(std::int64_t push) {
+    return ring_[static_cast<std::size_t>(push % static_cast<std::int64_t>(ring_.size()))];
+  }
+  [[nodiscard]] tensor_view<gradient, space> part(step_gradients const& of, int bucket,
+                                                  layout::piece const& piece) const {
+    return of.slices[static_cast<std::size_t>(bucket)].view().flat(piece.in_bucket - state_.own.owned(bucket).first,
+                                                                   piece.count);
+  }
+  static tensor_view<gradient const, space> constant(tensor_view<gradient, space> all) { return all; }
+
+  owned_state<Env, Comm> state_;
+  std::vector<step_gradients> ring_;
+  std::int64_t pushed_ = 0;  // gradients of steps that were taken
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/tensor.hpp
+namespace trireme::parallel {
+
+/// Tensor parallelism: the ranks of a group share the matrices of each layer. Attention is cut by heads, an mlp by its
+/// inner numbers, the tied table by tokens; parts may be uneven. Norms and positions are the same on all of them.
+///
+/// Bytes    of a GPT, per micro-batch and rank: 4 all_reduces of rows * channels of the compute type a layer, half of
+///          them backward, one more for the embeddings and one for the head's backward; in the head, for each chunk of
+///          rows, one of a number a row (the largest logit) and one of two, of the accumulate type.
+/// Needs    has_all_reduce of the compute type, and of the accumulate type with sum and max.
+/// Method   [Shoeybi et al., "Megatron-LM", 2019].
+/// Errors   config_error if there are more ways than heads, or than tokens.
+struct tensor {
+  using policy_category = slot::parallel;
+  std::int64_t ways = 0;  ///< ranks that share a layer; 0 = what is left of the world
+  friend bool operator==(tensor const&, tensor const&) = default;
+
+  void validate() const { expect_number("parallel::tensor", ".ways", ways, not_negative); }
+
+  static constexpr std::string_view name = "tensor";
+  static constexpr std::string_view kind = name;
+  static constexpr axis_facts facts{.parameters = axis_parameters::cut};
+
+  TRIREME_RULE(
+      needs_all_reduce, "tensor-needs-all-reduce",
+      "parallel::tensor needs all_reduce of activations with sum and max, which this communicator lacks",
+      "use another communicator",
+      has_all_reduce<typename C::comm, typename C::env::compute, reduction::sum, typename C::space>&&
+          has_all_reduce<typename C::comm, typename C::env::accumulate, reduction::sum, typename C::space>&&
+              has_all_reduce<typename C::comm, typename C::env::accumulate, reduction::max, typename C::space>);
+  using rules = rule_list<needs_all_reduce>;
+
+  template <class Env, class Comm>
+  class instance;
+};
+
+/// Sequence parallelism, beside tensor and in its group: the rows between the products (the residual stream, norms,
+/// dropout) are cut as well, so that what a layer saves of them falls as 1 / ways.
+///
+/// Bytes    as tensor's, each all_reduce as a reduce_scatter and an all_gather (as it is, where rows do not divide);
+///          two more all_gathers a layer backward, since the gathered inputs of its products are not kept; and an
+///          all_reduce of 2 * channels sums a norm.
+/// Needs    has_reduce_scatter and has_ragged_all_gather of the compute type besides.
+/// Method   [Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022].
+struct sequence {
+  using policy_category = slot::parallel;
+  std::int64_t ways = 0;  ///< 0: as many as tensor; 1: rows are not cut
+  friend bool operator==(sequence const&, sequence const&) = default;
+
+  void validate() const { expect_number("parallel::sequence", ".ways", ways, not_negative); }
+
+  static constexpr std::string_view name = "sequence";
+  static constexpr std::string_view kind = name;
+  static constexpr axis_facts facts{.parameters = axis_parameters::cut, .beside = tensor::kind};
+
+  TRIREME_RULE(needs_tensor, "sequence-needs-tensor",
+               "parallel::sequence cuts rows over the ranks of parallel::tensor, which the mesh lacks",
+               "add parallel::tensor to the mesh, or leave sequence out", C::has(tensor::kind));
+  using rules = rule_list<needs_tensor>;
+};
+
+[[nodiscard]] inline std::string to_string(tensor const& t) { return text("parallel::tensor{.ways = ", t.ways, "}"); }
+[[nodiscard]] inline std::string to_string(sequence const& s) {
+  return s.ways == 0 ? "parallel::sequence{}" : text("parallel::sequence{.ways = ", s.ways, "}");
+}
+
+/// A tensor group on a communicator: all of its ranks are the group.
+///
+/// Ranks    collective, as the calls of tensor_group are.
+/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+/// Errors   config_error if rows are to be cut and the communicator lacks what that needs; comm_error from its calls.
+template <class Env, class Comm>
+class communicator_group final : public tensor_group<Env> {
+  using value = typename Env::compute;
+  using accumulate = typename Env::accumulate;
+
+ public:
+  using typename tensor_group<Env>::space;
+  using typename tensor_group<Env>::view;
+  using typename tensor_group<Env>::sums;
+
+  static constexpr bool can_cut_rows =
+      has_reduce_scatter<Comm, value, reduction::sum, space> && has_ragged_all_gather<Comm, value, space>;
+
+  explicit communicator_group(Comm& world, bool cuts_rows = false)
+      : tensor_group<Env>({world.rank(), world.size()}, cuts_rows), world_(world) {
+    if (cuts_rows && !can_cut_rows) {
+      throw config_error(
+          "trireme::parallel::sequence: this communicator has no reduce_scatter or no ragged all_gather; leave "
+          "sequence out, or use another communicator");
+    }
+  }
+
+ private:
+  void do_sum(view values) override { world_.all_reduce(values, reduction::sum{}); }
+  void do_sum_of_sums(sums values) override { world_.all_reduce(values, reduction::sum{}); }
+  void do_max(sums values) override { world_.all_reduce(values, reduction::max{}); }
+
+  void do_reduce_rows([[maybe_unused]] view all) override {
+    if constexpr (can_cut_rows) {
+      if (all.extent(0) % world_.size() == 0) {
+        world_.reduce_scatter(all, reduction::sum{});
+      } else {  // uneven rows
+        world_.all_reduce(all, reduction::sum{});
+      }
+    }
+  }
+  void do_gather_rows([[maybe_unused]] view all, [[maybe_unused]] view own, [[maybe_unused]] interval here) override {
+    if constexpr (can_cut_rows) {
+      ops::on<space>::copy(all.rows(here.first, here.count), own);
+      counts_.clear();
+      for (int rank = 0; rank < world_.size(); ++rank) {
+        counts_.push_back(share{rank, world_.size()}.of(all.extent(0)).count * all.extent(1));
+      }
+      world_.all_gather(all, counts_);
+    }
+  }
+
+  Comm& world_;
+  std::vector<std::int64_t> counts_;
+};
+
+/// Offers the ranks along the axis to the units; where sequence is beside it, with rows cut.
+template <class Env, class Comm>
+class tensor::instance {
+ public:
+  instance(tensor const&, grid<Comm>& grid) : group_(*grid.along(kind), grid.shape().ways(sequence::kind) > 1) {}
+  void offer(rank_groups<Env>& groups) { groups.offer(group_); }
+
+ private:
+  communicator_group<Env, Comm> group_;
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/precision/fp16.hpp
+namespace trireme::precision {
+
+/// Activations and products in float16, sums and gradients in float, master weights and moments in float, with a
+/// dynamic loss scale: losses are multiplied by it before backward, so that small gradients of activations do not
+/// become zero, and gradients divided by it before the update.
+///
+/// Method   [Micikevicius et al., "Mixed precision training", 2018]. A step whose gradients are not finite is not
+///          taken, and halves the scale; `growth_steps` steps in a row that were taken double it.
+/// Numerics the scale is a power of two, so that multiplying and dividing by it does not round.
+/// Ranks    the scale follows the step's vote: it is the same on all of them.
+/// Bytes    as precision::bf16.
+/// State    the scale and the good steps since it last changed, in checkpoints.
+/// Errors   config_error for a first scale that is not a power of two from 1 to 2^24.
+struct fp16 {
+  using policy_category = slot::precision;
+  double first_scale = 65536;
+  std::int64_t growth_steps = 2000;
+  friend bool operator==(fp16 const&, fp16 const&) = default;
+
+  void validate() const { static_cast<void>(instance(*this)); }
+
+  using param = float16;
+  using compute = float16;
+  using accumulate = float;
+  using reduce = float;
+  using master = float;
+  static constexpr double tolerance = 5e-3;
+  static constexpr std::string_view name = "fp16";
+  static constexpr double largest_scale = 16777216;
+
+  class instance {
+   public:
+    explicit instance(fp16 const& what) : growth_steps_(what.growth_steps), scale_(what.first_scale) {
+      double power = 1;
+      while (power < scale_ && power < largest_scale) power *= 2;
+      if (exactly_equal(power, scale_) && growth_steps_ > 0) return;
+      throw config_error(text("trireme::precision::fp16: .first_scale = ", what.first_scale,
+                              ", .growth_steps = ", growth_steps_, "; the scale is a power of two from 1 to ",
+                              largest_scale, ", and grows after at least one step"));
+    }
+    [[nodiscard]] double scale() const noexcept { return scale_; }
+    [[nodiscard]] bool decide(bool finite) noexcept {
+      if (!finite) {
+        scale_ = std::max(1.0, scale_ / 2);
+        good_steps_ = 0;
+      } else if (++good_steps_ == growth_steps_) {
+        scale_ = std::min(largest_scale, scale_ * 2);
+        good_steps_ = 0;
+      }
+      return finite;
+    }
+    /// A search from the largest scale down to 1 takes 24 steps.
+    [[nodiscard]] std::int64_t normal_skips() const noexcept { return 40; }
+
+    template <class F>
+    void visit_numbers(F&& f) {
+      f("precision/scale", scale_);
+      f("precision/good_steps", good_steps_);
+    }
+
+   private:
+    std::int64_t growth_steps_;
+    double scale_;
+    std::int64_t good_steps_ = 0;
+  };
+};
+
+[[nodiscard]] inline std::string to_string(fp16 const& p) {
+  return text("precision::fp16{.first_scale = ", p.first_scale, ", .growth_steps = ", p.growth_steps, "}");
+}
+
+}  // namespace trireme::precision
+
+// ---- trireme/precision/precision.hpp
+namespace trireme::precision {
+
+/// Double throughout. For checks: gradients against central differences, golden tensors.
+struct fp64 {
+  using policy_category = slot::precision;
+  using param = double;
+  using compute = double;
+  using accumulate = double;
+  using reduce = double;
+  using master = double;
+  static constexpr double tolerance = 1e-11;
+  static constexpr std::string_view name = "fp64";
+  friend bool operator==(fp64 const&, fp64 const&) = default;
+};
+
+/// Float throughout: the default.
+struct fp32 {
+  using policy_category = slot::precision;
+  using param = float;
+  using compute = float;
+  using accumulate = float;
+  using reduce = float;
+  using master = float;
+  static constexpr double tolerance = 1e-5;
+  static constexpr std::string_view name = "fp32";
+  friend bool operator==(fp32 const&, fp32 const&) = default;
+};
+
+/// Activations and products in bfloat16, sums in float, master weights and moments in float.
+///
+/// Numerics  products by vdpbf16ps where the CPU has it, else by conversion to float; the two differ by rounding only.
+struct bf16 {
+  using policy_category = slot::precision;
+  using param = bfloat16;
+  using compute = bfloat16;
+  using accumulate = float;
+  using reduce = float;
+  using master = float;
+  static constexpr double tolerance = 2e-2;
+  static constexpr std::string_view name = "bf16";
+  friend bool operator==(bf16 const&, bf16 const&) = default;
+};
+
+template <class Policy>
+requires requires { Policy::tolerance; }
+[[nodiscard]] std::string to_string(Policy const&) { return "precision::" + std::string(Policy::name) + "{}"; }
+
+}  // namespace trireme::precision
+
+// ---- trireme/observe/timeline.hpp
+#include <deque>
+
+// ---- trireme/core/trace_event.hpp
+namespace trireme {
+
+/// Something that took time on one rank. The names belong to somebody who outlives it.
+struct trace_event {
+  std::string_view name;
+  std::string_view category;
+  std::uint64_t begin_ns = 0;  ///< of the steady clock, which all processes of a machine share
+  std::uint64_t end_ns = 0;
+  std::uint32_t lane = 0;  ///< which row of the rank it is drawn in
+};
+
+/// The events of one rank, and how to label its rows.
+struct trace_process {
+  int rank = 0;
+  std::string name;                ///< "rank 0"
+  std::vector<std::string> lanes;  ///< "compute", "exchange"
+  std::span<trace_event const> events;
+};
+
+}  // namespace trireme
+
+// ---- trireme/observe/timeline.hpp (goes on)
+namespace trireme::observe {
+
+/// What one rank did when: spans of time with a name, in lanes.
+///
+/// Recording takes a place in a block of fixed size and allocates nothing; when the block is full, further events are
+/// counted and left out. A timeline of capacity 0 is off: its spans do not even read the clock.
+///
+/// Bytes    48 per event of capacity.
+/// Threads  record(), span and now() from any number of threads; everything else while none of them records.
+class timeline {
+ public:
+  /// Records from its construction to its destruction.
+  class [[nodiscard]] span {
+   public:
+    span(timeline& to, std::string_view name, std::string_view category = {}, std::uint32_t lane = 0) noexcept
+        : to_(to.capacity() == 0 ? nullptr : &to), event_{name, category, to_ == nullptr ? 0 : now(), 0, lane} {}
+    span(span const&) = delete;
+    span& operator=(span const&) = delete;
+    ~span() {
+      if (to_ == nullptr) return;
+      event_.end_ns = now();
+      to_->record(event_);
+    }
+
+   private:
+    timeline* to_;
+    trace_event event_;
+  };
+
+  timeline() = default;
+  explicit timeline(int rank, std::size_t capacity = std::size_t{1} << 16,
+                    std::vector<std::string> lanes = {"compute", "exchange"})
+      : rank_(rank), lanes_(std::move(lanes)), events_(capacity) {}
+  timeline(timeline const&) = delete;
+  timeline& operator=(timeline const&) = delete;
+
+  /// Nanoseconds of the steady clock.
+  [[nodiscard]] static std::uint64_t now() noexcept {
+    return static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+            .count());
+  }
+
+  /// Adds an event. Its names must outlive the timeline: literals, or what intern() returned.
+  void record(trace_event const& what) noexcept {
+    auto const place = next_.fetch_add(1, std::memory_order_relaxed);
+    if (place < events_.size()) events_[place] = what;
+  }
+
+  /// A copy of a name that lives as long as the timeline; the same copy for the same name. Allocates: call it before
+  /// the steps begin.
+  [[nodiscard]] std::string_view intern(std::string_view name) {
+    auto const known = std::find(names_.begin(), names_.end(), name);
+    return known != names_.end() ? *known : names_.emplace_back(name);
+  }
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] std::size_t capacity() const noexcept { return events_.size(); }
+  /// How many events found no place.
+  [[nodiscard]] std::size_t dropped() const noexcept { return next_.load() - events().size(); }
+  /// In the order in which they ended.
+  [[nodiscard]] std::span<trace_event const> events() const noexcept {
+    return {events_.data(), std::min(next_.load(), events_.size())};
+  }
+  /// Forgets all events and keeps the memory.
+  void clear() noexcept { next_ = 0; }
+
+  /// What a trace file is written from; borrows the events.
+  [[nodiscard]] trace_process process() const { return {rank_, text("rank ", rank_), lanes_, events()}; }
+
+ private:
+  int rank_ = 0;
+  std::vector<std::string> lanes_;
+  std::vector<trace_event> events_;
+  std::deque<std::string> names_;  // a deque, because growing it moves no name
+  std::atomic<std::size_t> next_{0};
+};
+
+/// The timelines of several ranks side by side, for formats::chrome_trace::write.
+[[nodiscard]] inline std::vector<trace_process> merge(std::span<timeline const* const> ranks) {
+  std::vector<trace_process> out;
+  for (auto const* each : ranks) out.push_back(each->process());
+  std::sort(out.begin(), out.end(), [](trace_process const& a, trace_process const& b) { return a.rank < b.rank; });
+  return out;
+}
+
+}  // namespace trireme::observe
+
+// ---- trireme/observe/detail/timeline_pack.hpp
+namespace trireme::observe {
+
+namespace detail {
+
+inline void put_number(std::vector<std::byte>& out, std::uint64_t value) {
+  for (int shift = 0; shift < 64; shift += 8) out.push_back(static_cast<std::byte>(value >> shift & 0xff));
+}
+inline void put_text(std::vector<std::byte>& out, std::string_view content) {
+  put_number(out, content.size());
+  auto const bytes = std::as_bytes(std::span(content));
+  out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+/// Takes numbers and texts from the front; every length is checked against what is left.
+class unpacker {
+ public:
+  explicit unpacker(std::span<std::byte const> bytes) : left_(bytes) {}
+
+  [[nodiscard]] std::uint64_t number() {
+    std::uint64_t out = 0;
+    auto const bytes = take(8);
+    for (std::size_t i = 0; i < 8; ++i) out |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
+    return out;
+  }
+  [[nodiscard]] std::string_view words() {
+    auto const bytes = take(number());
+    return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
+  }
+  /// A number of things that take at least `each` bytes.
+  [[nodiscard]] std::size_t count(std::size_t each) {
+    auto const out = number();
+    if (out > left_.size() / each) fail();
+    return static_cast<std::size_t>(out);
+  }
+  [[noreturn]] static void fail() { throw config_error("trireme::observe::unpack: these bytes are no timeline"); }
+
+ private:
+  [[nodiscard]] std::span<std::byte const> take(std::uint64_t size) {
+    if (size > left_.size()) fail();
+    auto const out = left_.first(size);
+    left_ = left_.subspan(out.size());
+    return out;
+  }
+  std::span<std::byte const> left_;
+};
+
+}  // namespace detail
+
+/// A timeline as bytes, to send to the rank that writes the trace. Times are only comparable on one machine.
+[[nodiscard]] inline std::vector<std::byte> pack(timeline const& from) {
+  auto const process = from.process();
+  std::vector<std::string_view> names;
+  auto const index = [&](std::string_view name) {
+    auto const place = static_cast<std::uint64_t>(std::find(names.begin(), names.end(), name) - names.begin());
+    if (place == names.size()) names.push_back(name);
+    return place;
+  };
+  std::vector<std::byte> events;
+  for (auto const& each : process.events) {
+    for (auto const value :
+         {index(each.name), index(each.category), each.begin_ns, each.end_ns, std::uint64_t{each.lane}}) {
+      detail::put_number(events, value);
+    }
+  }
+  std::vector<std::byte> out;
+  detail::put_number(out, static_cast<std::uint64_t>(process.rank));
+  detail::put_number(out, process.lanes.size());
+  for (auto const& lane : process.lanes) detail::put_text(out, lane);
+  detail::put_number(out, names.size());
+  for (auto const name : names) detail::put_text(out, name);
+  detail::put_number(out, process.events.size());
+  out.insert(out.end(), events.begin(), events.end());
+  return out;
+}
+
+/// A rank's timeline that arrived as bytes; owns what the process() it gives out points to.
+class unpacked_timeline {
+ public:
+  explicit unpacked_timeline(std::span<std::byte const> bytes) {
+    detail::unpacker from(bytes);
+    process_.rank = static_cast<int>(from.number());
+    process_.name = text("rank ", process_.rank);
+    for (auto lanes = from.count(8); lanes > 0; --lanes) process_.lanes.emplace_back(from.words());
+    for (auto names = from.count(8); names > 0; --names) names_.emplace_back(from.words());
+    for (auto events = from.count(40); events > 0; --events) {
+      auto const name = from.number();
+      auto const category = from.number();
+      auto const begin = from.number();
+      auto const end = from.number();
+      auto const lane = from.number();
+      if (name >= names_.size() || category >= names_.size()) detail::unpacker::fail();
+      events_.push_back({names_[static_cast<std::size_t>(name)], names_[static_cast<std::size_t>(category)], begin, end,
+                         static_cast<std::uint32_t>(lane)});
+    }
+  }
+  unpacked_timeline(unpacked_timeline&&) noexcept = default;  // neither names nor events move in memory
+
+  [[nodiscard]] trace_process process() const {
+    auto out = process_;
+    out.events = events_;
+    return out;
+  }
+
+ private:
+  trace_process process_;
+  std::deque<std::string> names_;
+  std::vector<trace_event> events_;
+};
+
+/// Reads what pack() made. Throws config_error if it is something else.
+[[nodiscard]] inline unpacked_timeline unpack(std::span<std::byte const> bytes) { return unpacked_timeline(bytes); }
+
+}  // namespace trireme::observe
+
+// ---- trireme/parallel/broadcast.hpp
+namespace trireme::parallel {
+
+/// Collective. Gives every rank the values of `root`.
+///
+/// Bytes    a broadcast. Of a communicator that has none for these values, an all_reduce of their bytes as whole
+///          numbers, to which the other ranks add nothing: twice as much, the same bits.
+template <class Comm, class T, class Space>
+void broadcast(Comm& world, tensor_view<T, Space> values, int root) {
+  if constexpr (has_broadcast<Comm, T, Space>) {
+    world.broadcast(values, root);
+  } else {
+    if (world.size() == 1 || values.size() == 0) return;
+    std::vector<T> here(static_cast<std::size_t>(values.size()));
+    auto const bytes = here.size() * sizeof(T);
+    std::vector<std::uint64_t> words((bytes + 7) / 8);
+    if (world.rank() == root) {
+      if constexpr (std::is_same_v<Space, host>) {
+        std::memcpy(words.data(), values.address(), bytes);
+      } else {
+        ops::on<Space>::download(std::span<T>(here), tensor_view<T const, Space>(values));
+        std::memcpy(words.data(), here.data(), bytes);
+      }
+    }
+    world.all_reduce(tensor_view<std::uint64_t>(words), reduction::sum{});
+    if (world.rank() == root) return;
+    if constexpr (std::is_same_v<Space, host>) {
+      std::memcpy(values.address(), words.data(), bytes);
+    } else {
+      std::memcpy(here.data(), words.data(), bytes);
+      ops::on<Space>::upload(values, std::span<T const>(here));
+    }
+  }
+}
+
+/// Collective. The sum over all ranks, or the mean. Of a communicator that has none of these values it is formed in
+/// double.
+template <class Op, class Comm, class T, class Space>
+void sum_of_all(Comm& world, tensor_view<T, Space> values, Op op) {
+  if constexpr (has_all_reduce<Comm, T, Op, Space>) {
+    world.all_reduce(values, op);
+  } else {
+    std::vector<T> here(static_cast<std::size_t>(values.size()));
+    ops::on<Space>::download(std::span<T>(here), tensor_view<T const, Space>(values));
+    std::vector<double> sum(here.size());
+    for (std::size_t i = 0; i < here.size(); ++i) sum[i] = static_cast<double>(here[i]);
+    world.all_reduce(tensor_view<double>(sum), reduction::sum{});
+    double const divisor = std::is_same_v<Op, reduction::mean> ? world.size() : 1;
+    for (std::size_t i = 0; i < here.size(); ++i) here[i] = static_cast<T>(sum[i] / divisor);
+    ops::on<Space>::upload(values, std::span<T const>(here));
+  }
+}
+
+/// Collective. Whether everybody has the same whole number.
+template <class Comm>
+[[nodiscard]] bool is_same_everywhere(Comm& world, std::uint64_t number) {
+  auto const bits = static_cast<std::int64_t>(number);
+  std::int64_t bounds[2] = {bits, ~bits};
+  world.all_reduce(tensor_view<std::int64_t>(bounds, shape{2}), reduction::min{});
+  return bounds[0] == ~bounds[1];
+}
+
+namespace detail {
+
+/// Collective. What one rank says, on every rank.
+template <class Comm>
+[[nodiscard]] std::string said_by(Comm& world, int rank, std::string const& own) {
+  auto length = static_cast<std::int64_t>(own.size());
+  broadcast(world, tensor_view<std::int64_t>(&length, shape{1}), rank);
+  std::vector<std::uint8_t> letters(static_cast<std::size_t>(length) + 1);  // an empty text is a message, too
+  if (world.rank() == rank) std::memcpy(letters.data(), own.data(), own.size());
+  broadcast(world, tensor_view<std::uint8_t>(letters), rank);
+  return {reinterpret_cast<char const*>(letters.data()), static_cast<std::size_t>(length)};
+}
+
+}  // namespace detail
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/detail/direct_sums.hpp
 namespace trireme::parallel::detail {
 
 /// Sums of all ranks' gradients, formed in their memory where ranks share an address space: nothing is sent.
@@ -26594,19 +28626,6 @@ namespace detail {
   std::size_t number = 0;
   while (line_of(a, number) == line_of(b, number) && line_of(a, number) != "nothing") ++number;
   return {line_of(a, number), line_of(b, number)};
-}
-
-/// Collective. What one rank says, on every rank.
-template <class Comm>
-[[nodiscard]] std::string said_by(Comm& world, int rank, std::string const& own) {
-  auto length = world.rank() == rank ? static_cast<std::int64_t>(own.size()) : 0;
-  world.all_reduce(tensor_view<std::int64_t>(&length, shape{1}), reduction::sum{});
-  std::vector<std::int64_t> letters(static_cast<std::size_t>(length) + 1);  // an empty text is a message, too
-  if (world.rank() == rank) std::copy(own.begin(), own.end(), letters.begin());
-  world.all_reduce(tensor_view<std::int64_t>(letters), reduction::sum{});
-  std::string text(static_cast<std::size_t>(length), ' ');
-  std::transform(letters.begin(), letters.end() - 1, text.begin(), [](auto each) { return static_cast<char>(each); });
-  return text;
 }
 
 }  // namespace detail
@@ -26682,7 +28701,7 @@ template <class Compressor>
 void expect_exact_means(layout const& plan, Compressor const& compressor) {
   if constexpr (lossless_identity<Compressor>) return;
   for (auto const& entry : plan.entries()) {
-    if (entry.info.running == 0) continue;
+    if (exactly_equal(entry.info.running, 0)) continue;
     throw config_error(text("trireme::exchange: \"", entry.info.name,
                             "\" is a running mean of what is measured, which ", describe(compressor),
                             " would change; leave the compressor out"));
@@ -26732,8 +28751,13 @@ template <class Comm>
 // ---- trireme/parallel/detail/exchange_protocol.hpp
 namespace trireme::parallel::detail {
 
+/// What a step with an update may not be left without: nothing; publish(), because each rank has updated only its part;
+/// or publish(), because the strategy does something when a step ends.
+enum class publishing : std::uint8_t { nothing, parts, ends };
+
 /// Which calls of an exchange may come now: begin, then a ready for each use (after an open where gradients have memory
-/// only then), finish, and publish where each rank has updated only its part.
+/// only then), finish, and publish where each rank has updated only its part, or the strategy ends a step with
+/// something.
 ///
 /// It counts two numbers a use and sends nothing, and it always counts: only whether it speaks depends on the assertion
 /// level.
@@ -26743,7 +28767,7 @@ class exchange_protocol {
  public:
   /// @param publishes  updated values reach the other ranks by publish().
   /// @param opens      gradients have memory from open() on, in each micro-batch.
-  exchange_protocol(layout const& plan, int uses, bool publishes, bool opens)
+  exchange_protocol(layout const& plan, int uses, publishing publishes, bool opens)
       : plan_(plan), uses_(static_cast<std::size_t>(uses)), publishes_(publishes), opens_(opens) {}
 
   /// Before anything is done for a step.
@@ -26807,12 +28831,21 @@ class exchange_protocol {
   }
   /// @param reader  the call that is about to read parameters.
   void expect_published(std::string_view reader) const {
-    expect(!publishes_ || phase_ != phase::finished, [&] {
+    expect(publishes_ == publishing::nothing || phase_ != phase::finished, [&] {
+      if (publishes_ == publishing::ends)
+        return text(reader, " in a step that is not over, in which \"", plan_.at(0).info.name,
+                    "\" was to be updated; publish(), with which this strategy's steps end, is missing after finish()");
       return text(reader, " after an update in which each rank has changed only its part of the parameters, \"",
                   plan_.at(0).info.name, "\" among them; publish() is missing after finish()");
     });
   }
   void abandon() noexcept { phase_ = phase::idle; }
+  /// @param call  that sees all state.
+  void expect_between_steps(std::string_view call) const {
+    expect(phase_ != phase::begun,
+           [&] { return text(call, " in a step that is not over; finish() of that step is missing"); });
+    expect_published(call);
+  }
 
  private:
   enum class phase : std::uint8_t { idle, begun, finished };
@@ -26865,7 +28898,7 @@ class exchange_protocol {
 
   layout const& plan_;
   std::vector<use_state> uses_;
-  bool publishes_;
+  publishing publishes_;
   bool opens_;
   phase phase_ = phase::idle;
   std::int64_t own_ = 0;
@@ -26905,6 +28938,8 @@ class foreign_parameters {
         }
       }
       infos.push_back({each.name, each.value.extents(), {}, each.value.rank() > 1});
+      infos.back().fused = each.fused;
+      infos.back().stacked = each.stacked;
     }
     return infos;
   }
@@ -26918,6 +28953,13 @@ class foreign_parameters {
                               " values, but its gradient is moved to ", gradient.size()));
     }
     it.gradient = gradient;
+  }
+
+  /// The values have been written: copies of the caller's own follow.
+  void follow() const {
+    for (auto const& each : all_) {
+      if (each.follow) each.follow();
+    }
   }
 
   /// All values, and all gradients, of one tensor.
@@ -26974,7 +29016,7 @@ class buffer_pool {
  private:
   static constexpr std::size_t classes = 65;
   static std::size_t class_of(std::int64_t elements) noexcept {
-    return static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(elements) - 1));
+    return static_cast<std::size_t>(64 - std::countl_zero(static_cast<std::uint64_t>(elements) - 1));
   }
   std::array<std::int64_t, classes> elements_{};  // of the largest bucket in each class
   std::array<std::int64_t, classes> made_{};
@@ -27022,7 +29064,20 @@ class one_round {
     using type = typename State::wire;
   };
   using payload_element = typename payload_of<summable, state>::type;
-  using request = decltype(std::declval<Comm&>().all_gather_async(tensor_view<std::uint8_t, space>{}));
+  using sent_element = std::conditional_t<identity, gradient, payload_element>;
+  // What the one collective gives that is used; the communicator may lack the others.
+  static auto start_for_type(Comm& world) {
+    if constexpr (!summable && sharded) {
+      return world.all_to_all_async(tensor_view<std::uint8_t const, space>{}, tensor_view<std::uint8_t, space>{});
+    } else if constexpr (!summable) {
+      return world.all_gather_async(tensor_view<std::uint8_t, space>{});
+    } else if constexpr (sharded) {
+      return world.reduce_scatter_async(tensor_view<sent_element, space>{}, reduction::sum{});
+    } else {
+      return world.all_reduce_async(tensor_view<sent_element, space>{}, reduction::sum{});
+    }
+  }
+  using request = decltype(start_for_type(std::declval<Comm&>()));
 
  public:
   /// Whether sums can be formed in a tree over the ranks.
@@ -27330,44 +29385,6 @@ class partial_sums {
 };
 
 }  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/exchange_report.hpp
-namespace trireme {
-
-/// What is known once all gradients are exchanged; equal on every rank.
-struct exchange_result {
-  double norm = 0;         ///< global norm of the reduced gradient (NaN if it was not asked for)
-  bool finite = true;      ///< whether every gradient of every rank is finite
-  std::int64_t votes = 0;  ///< sum of what the ranks wished for, or passed to finish()
-  double loss = 0;         ///< mean over all ranks' samples, of the losses that were added to the vote
-  double counted = 1;      ///< the share of all rows that this mean counts; 1 if it counts none
-};
-
-/// Of the gradients that an update is about to read.
-struct gradient_numbers {
-  double norm = 0;      ///< global norm, without the scale
-  double scale = 1;     ///< what the losses, and so the gradients, were multiplied by
-  double measured = 1;  ///< and what layers have measured (parameter_info::running): the loss scale
-};
-
-/// How much of the exchange happened while backward was still running, in seconds since the exchange was made.
-struct exchange_times {
-  double covered = 0;
-  double exposed = 0;
-  [[nodiscard]] double hidden() const noexcept { return covered + exposed > 0 ? covered / (covered + exposed) : 0; }
-};
-
-/// Bytes of tensors that an exchange has allocated on this rank.
-struct exchange_memory {
-  std::int64_t parameters = 0;  ///< values that layers read: all, or this rank's slices
-  std::int64_t masters = 0;     ///< where the optimizer keeps other numbers than layers read
-  std::int64_t gradients = 0;   ///< that are always here: all, or this rank's slices
-  std::int64_t buffers = 0;     ///< gathered values, gradients on their way, payloads of compressors
-  [[nodiscard]] std::int64_t total() const noexcept { return parameters + masters + gradients + buffers; }
-  friend bool operator==(exchange_memory const&, exchange_memory const&) = default;
-};
-
-}  // namespace trireme
 
 // ---- trireme/parallel/detail/gradient_store.hpp (goes on)
 namespace trireme::parallel::detail {
@@ -27785,7 +29802,7 @@ class gradient_store {
   }
   void progress() {
     for (auto* const it : in_flight_) {
-      if (it->open->wire->test() && it->done_time == not_done) it->done_time = now();
+      if (it->open->wire->test() && exactly_equal(it->done_time, not_done)) it->done_time = now();
     }
   }
   // A round of every bucket that is on its way, in the order in which they were sent.
@@ -28083,24 +30100,28 @@ namespace trireme::parallel {
 /// What all ranks decide together in a step, before any state changes: one all_reduce of integers.
 ///
 /// Numerics the sums of squares and of losses are exact, so they do not depend on who has which terms. Losses from
-/// 2^-240
-///          to 2^240: a smaller one counts as 0, the mean with a larger one is NaN.
+///          2^-240 to 2^240: a smaller one counts as 0, a larger one as infinite. What is not finite adds up as doubles
+///          do: with an infinite loss the mean is infinite, with a NaN or with infinities of both signs it is NaN.
 /// Bytes    8 * (68 + 24) from each rank: less than a kilobyte, which shared memory carries at once.
 class vote {
  public:
   /// Starts the vote of another step.
   void clear() noexcept {
     squares_ = losses_ = {};
-    samples_ = left_out_ = 0;
+    told_ = {};
+    beyond_ = 0;
     wishes_ = 0;
     norm_known_ = true;
   }
   /// This rank's losses of the step. Of ranks that have the same ones, one adds them.
   void add(loss_sum const& losses) noexcept {
     auto const size = std::abs(losses.sum);
-    losses_.add(size < 0x1p-240 ? 0.0 : size < 0x1p240 ? losses.sum : std::numeric_limits<double>::infinity());
-    samples_ += losses.count;
-    left_out_ += losses.left_out;
+    if (size < 0x1p240) {
+      losses_.add(size < 0x1p-240 ? 0.0 : losses.sum);
+    } else {
+      beyond_ += losses.sum > 0 ? infinite : losses.sum < 0 ? minus_infinite : not_a_number;
+    }
+    told_ += {0, losses.count, losses.left_out};
   }
   /// A number of your own that is summed over the ranks (a wish to stop, say).
   void wish(std::int64_t number) noexcept { wishes_ += number; }
@@ -28116,32 +30137,44 @@ class vote {
     numbers_.clear();
     for (auto const limb : squares_.state()) numbers_.push_back(limb);
     for (auto const limb : sent_losses()) numbers_.push_back(limb);
-    numbers_.push_back(losses_.non_finite());
-    numbers_.push_back(samples_);
-    numbers_.push_back(left_out_);
+    numbers_.push_back(beyond_);
+    numbers_.push_back(told_.count);
+    numbers_.push_back(told_.left_out);
     numbers_.push_back(wishes_);
     everyone.all_reduce(tensor_view<std::int64_t>(numbers_), reduction::sum{});
     auto next = numbers_.begin();
     for (auto& limb : squares_.state()) limb = *next++;
     for (auto& limb : sent_losses()) limb = *next++;
-    losses_.state()[exact_sum::limbs] = *next++;
-    samples_ = *next++;
-    left_out_ = *next++;
+    beyond_ = *next++;
+    told_.count = *next++;
+    told_.left_out = *next++;
     auto const none = std::numeric_limits<double>::quiet_NaN();
     return {.norm = norm_known_ ? std::sqrt(squares_.value()) : none,
             .finite = squares_.non_finite() == 0,
             .votes = *next,
-            .loss = samples_ == 0 ? 0 : losses_.value() / static_cast<double>(samples_),
-            .counted = samples_ == 0 ? 1.0 : static_cast<double>(samples_) / static_cast<double>(samples_ + left_out_)};
+            .loss = mean_loss(),
+            .finite_loss = beyond_ == 0,
+            .counted = told_.counted_share()};
   }
 
  private:
+  // How many losses are not finite: three counts in one number.
+  static constexpr std::int64_t infinite = 1, minus_infinite = std::int64_t{1} << 20,
+                                not_a_number = std::int64_t{1} << 40;
+
+  [[nodiscard]] double mean_loss() const noexcept {
+    constexpr auto infinity = std::numeric_limits<double>::infinity();
+    if (beyond_ == 0) return told_.count == 0 ? 0 : losses_.value() / static_cast<double>(told_.count);
+    if (beyond_ < minus_infinite) return infinity;
+    bool const all_below = beyond_ < not_a_number && beyond_ % minus_infinite == 0;
+    return all_below ? -infinity : std::numeric_limits<double>::quiet_NaN();
+  }
   // Those limbs that numbers of the size of losses reach: limb i counts units of 2^(32 i - 1074).
   [[nodiscard]] std::span<std::int64_t> sent_losses() noexcept { return losses_.state().subspan(24, 20); }
 
   exact_sum squares_, losses_;
-  std::int64_t samples_ = 0;
-  std::int64_t left_out_ = 0;
+  loss_sum told_;  // counts alone
+  std::int64_t beyond_ = 0;
   std::int64_t wishes_ = 0;
   bool norm_known_ = true;
   std::vector<std::int64_t> numbers_;  // kept: no allocation
@@ -28166,20 +30199,27 @@ struct exchange_step {
   std::int64_t first = 0;                  ///< which of all ranks' logical micro-batches its first one is
   std::int64_t runs = 0;  ///< how many it runs where that is more: some for others, without samples of its own
   double scale = 1;       ///< the factor that the step's gradients carry (a loss scale)
+  /// Which step of the run this is, for strategies with a period; -1: the one after the last one.
+  std::int64_t number = -1;
   /// With parameters in the caller's memory: every use will be reported, and none comes by accumulate(). So nothing is
   /// made zero first, and what lies in gradient_memory() counts. On one rank nothing is copied either.
   bool all_reported = false;
 };
+
+/// For begin() of a loop of your own: gradients become the mean over ranks, however many samples each of them is of.
+struct mean_over_ranks {};
 
 /// Owns the memory of parameters and gradients, and makes the gradients of all ranks one.
 ///
 /// A step:  begin(micro-batches); backward calls ready(use) as each gradient becomes final; finish();
 ///          for_each_segment(update); publish(). Where reports_every_micro_batch() every micro-batch reports its
 ///          gradients, else only the last one: gradients accumulate without an exchange before.
+///          All that a strategy does in a step it does in these calls, whoever makes them: the exchange holds what the
+///          strategy keeps (strategy_state.hpp), and counts the steps.
 ///          Where there are units, the engine also calls, for each: gather(first, last) before and release(first, last)
 ///          after its forward and its backward, prefetch() for the next one, and open(first, last) before its backward.
-///          A rank without samples calls begin(0), and ready() for nothing. A step that is not finite is over after
-///          finish(); one that is given up earlier (an exception) is over after abandon().
+///          A rank without samples begins without places, and calls ready() for nothing. A step that is not finite is
+///          over after finish(); one that is given up earlier (an exception) is over after abandon().
 /// Shapes   buckets of about Strategy::bucket_bytes, filled in the order in which backward finishes; a tied tensor has
 ///          a bucket of its own, and each of its uses a gradient of its own, added in the order of the uses.
 /// Ranks    collective: the same calls in the same order on every rank. Below stage 2 ready() may come at any time;
@@ -28195,16 +30235,21 @@ struct exchange_step {
 template <class Env, class Comm, strategy Strategy, class Compressor>
 class basic_exchange {
  public:
+  using communicator = Comm;
   using space = typename Env::space;
   using param_element = typename Env::param;
   using gradient_element = typename Env::gradient;
   using master_element = typename Env::master;
   using kernels = ops::on<space>;
-  using outputs = parallel::detail::value_outputs<Env, Comm, Strategy>;
+  using placement = parallel::detail::placement_t<Strategy>;
+  using outputs = parallel::detail::value_outputs<Env, Comm, placement>;
+  using strategy_type = parallel::strategy_state_t<Strategy, Env, Comm>;
 
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
   static constexpr bool shards_parameters = Strategy::parameters == distribution::shard;
   static constexpr bool keeps_master = outputs::keeps_master;
+  /// Whether ranks take steps alone, and so may have different values between steps.
+  static constexpr bool replicas_differ = parallel::steps_alone<Strategy>;
   // A memory space of one's own need not be able to.
   static constexpr bool scales = requires(tensor_view<gradient_element, space> gradient) {
     kernels::scale(gradient, 1.0);
@@ -28222,58 +30267,73 @@ class basic_exchange {
   /// Takes over the parameters of a model: gives them memory, and binds them to it.
   ///
   /// @param unit_ends  where each unit's uses end, ascending; asked for from stage 2 on and with .reproducible.
-  /// @param voters     the ranks that vote, `world` among them; null: `world`.
+  /// @param replicas   the ranks that hold the same part of the model.
+  /// @param voters     the ranks that vote, `replicas` among them; null: `replicas`.
   /// @param again      along these axes parameters are dealt out: gradients of those that are not are summed over these
-  ///                   ranks too, after the sum over `world`.
+  ///                   ranks too, after the sum over `replicas`.
   /// @param wishes     what the optimizer asks for: wishes_of(optimizer).
-  basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor,
-                 std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* voters = nullptr,
+  basic_exchange(std::vector<parameter<Env>*> uses, Comm& replicas, Strategy const& strategy,
+                 Compressor const& compressor, std::span<int const> unit_ends = {},
+                 std::type_identity_t<Comm>* voters = nullptr,
                  std::span<dealing_axis<std::type_identity_t<Comm>> const> again = {}, layout_wishes const& wishes = {})
-      : world_(world),
-        everyone_(voters == nullptr ? world : *voters),
+      : replicas_(replicas),
+        summed_of_(replicas),
+        summed_(summed_of_.ranks),
+        everyone_(voters == nullptr ? replicas : *voters),
         layout_(parallel::detail::agreed(
-            {infos(uses), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), world.size(),
+            {infos(uses), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), summed_.size(),
              needs_units(strategy) ? unit_ends : no_units(), of_strategy(wishes)},
-            world, everyone_.rank(), strategy, compressor)),
+            replicas_, everyone_.rank(), strategy, compressor)),
+        own_(layout_, summed_.rank(), sharded),
         uses_(std::move(uses)),
-        values_(layout_, uses_, world_, true),
-        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy),
+        values_(layout_, uses_, summed_, true),
+        gradients_(layout_, uses_, summed_, compressor, sums_in_a_tree(strategy),
                    again.empty() && may_be_direct(strategy)),
         direct_(again.empty() && may_be_direct(strategy)),
-        outputs_(layout_, values_, foreign_, world_),
-        protocol_(layout_, use_count(), sharded, reports_every_micro_batch()),
-        in_a_tree_(sums_in_a_tree(strategy)) {
+        outputs_(layout_, values_, foreign_, summed_),
+        masters_(made_masters()),
+        protocol_(layout_, use_count(), published_, reports_every_micro_batch()),
+        in_a_tree_(sums_in_a_tree(strategy)),
+        owned_(list_owned()),
+        strategy_(strategy, seen_state{replicas_, own_, owned_}) {
     parallel::detail::expect_exact_means(layout_, compressor);
     if (needs_units(strategy)) parallel::detail::expect_units(strategy, !unit_ends.empty());
     if (in_a_tree_) {
-      parallel::detail::expect_tree(strategy, world.size(), parallel::detail::sums_in_tree<bucket_transport>,
+      parallel::detail::expect_tree(strategy, summed_.size(), parallel::detail::sums_in_tree<bucket_transport>,
                                     lossless_identity<Compressor>);
     }
-    allocate();
+    read_peers();
     for (auto const& axis : again) {
       for (int b = 0; b < bucket_count(); ++b) {
         auto const& entries = layout_.buckets()[static_cast<std::size_t>(b)].entries;
         if (layout_.at(entries.front()).info.dealt != axis.kind) also_.push_back({b, axis.ranks});
       }
     }
+    follow_values();
   }
 
   /// Works for parameters that live in the caller's memory: gradients are copied into buckets when they are ready, the
-  /// reduced ones are copied back by finish(). Refuses values that differ between the ranks of `world`.
-  basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Strategy const& strategy,
-                 Compressor const& compressor, std::type_identity_t<Comm>* voters = nullptr,
+  /// reduced ones are copied back by finish(). Refuses values that differ between the ranks of `replicas`.
+  basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& replicas,
+                 Strategy const& strategy, Compressor const& compressor, std::type_identity_t<Comm>* voters = nullptr,
                  layout_wishes const& wishes = {})
-      : world_(world),
-        everyone_(voters == nullptr ? world : *voters),
+      : replicas_(replicas),
+        summed_of_(replicas),
+        summed_(summed_of_.ranks),
+        everyone_(voters == nullptr ? replicas : *voters),
         foreign_(std::move(parameters)),
         layout_(parallel::detail::agreed(
-            {foreign_.infos(), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), world.size(),
+            {foreign_.infos(), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), summed_.size(),
              no_units(), of_strategy(wishes)},
-            world, everyone_.rank(), strategy, compressor)),
-        values_(layout_, uses_, world_, sharded),
-        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false),
-        outputs_(layout_, values_, foreign_, world_),
-        protocol_(layout_, use_count(), sharded, false) {
+            replicas_, everyone_.rank(), strategy, compressor)),
+        own_(layout_, summed_.rank(), sharded),
+        values_(layout_, uses_, summed_, sharded),
+        gradients_(layout_, uses_, summed_, compressor, sums_in_a_tree(strategy), false),
+        outputs_(layout_, values_, foreign_, summed_),
+        masters_(made_masters()),
+        protocol_(layout_, use_count(), published_, false),
+        owned_(list_owned()),
+        strategy_(strategy, seen_state{replicas_, own_, owned_}) {
     static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
     static_assert(!shards_parameters,
                   "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; use "
@@ -28284,18 +30344,29 @@ class basic_exchange {
                " needs to know the micro-batches, and a model with memory of its own does not tell them; "
                "leave .reproducible out, or describe the model in units"));
     }
-    allocate();
     verify_replicas();
+    follow_values();
   }
   basic_exchange(basic_exchange const&) = delete;
   basic_exchange& operator=(basic_exchange const&) = delete;
 
   [[nodiscard]] parallel::layout const& plan() const noexcept { return layout_; }
-  /// The ranks that gradients are summed over.
-  [[nodiscard]] Comm& world() const noexcept { return world_; }
+  /// The ranks that hold the same part of the model. Gradients are summed over them, unless each takes steps alone.
+  [[nodiscard]] Comm& world() const noexcept { return replicas_; }
   /// The ranks that vote.
   [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
   [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
+  /// What the strategy keeps from step to step.
+  [[nodiscard]] strategy_type& strategy() noexcept { return strategy_; }
+  [[nodiscard]] strategy_type const& strategy() const noexcept { return strategy_; }
+  /// Another number whenever values may have changed: who keeps something that was made of them compares it.
+  [[nodiscard]] std::uint64_t version() const noexcept {
+    return shards_parameters ? version_ | ops::passing_values : version_;
+  }
+  /// Steps that are over, those without an update included.
+  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
+  /// Of them those with an update.
+  [[nodiscard]] std::int64_t updates() const noexcept { return updates_; }
   [[nodiscard]] int use_count() const noexcept {
     return uses_.empty() ? foreign_.count() : static_cast<int>(uses_.size());
   }
@@ -28328,15 +30399,17 @@ class basic_exchange {
   }
   /// The same where some of this rank's logical micro-batches have no samples, or gradients carry a factor.
   void begin(exchange_step const& step) {
-    auto const& [micro_batches, places, first, runs, scale, all_reported] = step;
+    auto const& [micro_batches, places, first, runs, scale, number, all_reported] = step;
     protocol_.may_begin();
+    if (ending_) end_step();  // whoever had nothing to publish
+    if (number >= 0) steps_ = number;
     all_reported_ = all_reported;
-    in_place_ = has_gradient_memory && all_reported && world_.size() == 1 && !foreign_.empty() && !shows_buckets_;
+    in_place_ = has_gradient_memory && all_reported && summed_.size() == 1 && !foreign_.empty() && !shows_buckets_;
     if constexpr (shards_parameters) values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
     rounds_left_ = own;
     if (reports_every_micro_batch())
-      rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, own, in_a_tree_);
+      rounds_left_ = parallel::detail::agreed_rounds(summed_, micro_batches, own, in_a_tree_);
     gradients_.begin(micro_batches, places, first, rounds_left_, scale, all_reported && keeps_buckets);
     reports_left_ = use_count();
     if (reports_every_micro_batch()) {
@@ -28344,14 +30417,15 @@ class basic_exchange {
     } else {
       protocol_.begin(std::min<std::int64_t>(own, 1), 1);
     }
-    weight_ = 1.0 / world_.size();
+    weight_ = 1.0 / summed_.size();
+    samples_missing_ = false;
   }
 
   /// With parameters in the caller's memory: how much this rank's gradients weigh in the sum (default: 1 / ranks, the
-  /// mean). A rank with n of N samples says n / N. Until the next begin().
+  /// mean). A rank with n of N samples says n / N, also where ranks take steps alone. Until the next begin().
   void weight(double share) {
     protocol_.weight();
-    weight_ = share;
+    weight_ = share * ranks_apart();
   }
   /// With parameters in the caller's memory: from now on the gradient of one use is read and written there, for who has
   /// gradients in other memory in each step. Before ready() of that use; the memory is the caller's until finish().
@@ -28370,7 +30444,10 @@ class basic_exchange {
   }
   /// Gives up the step that has begun, on every rank: the next begin() forgets its gradients. Between steps nothing
   /// happens.
-  void abandon() noexcept { protocol_.abandon(); }
+  void abandon() noexcept {
+    protocol_.abandon();
+    ending_ = false;
+  }
 
   /// Uses [first, last) of one unit are about to be read: their values are there when this returns. Below stage 3
   /// nothing happens.
@@ -28465,9 +30542,9 @@ class basic_exchange {
     for (auto const& [bucket, group] : also_) {
       if (bucket >= trained_count()) continue;
       auto const [first, count] = owned_range(bucket);
-      group->all_reduce(gradients_.reduced(bucket, first, count), reduction::sum{});
+      parallel::sum_of_all(*group, gradients_.reduced(bucket, first, count), reduction::sum{});
     }
-    fused_ = direct_ && !want_norm;
+    fused_ = direct_ && !want_norm && !strategy_type::has.settle;  // settle() reads sums
     if (fused_) vote.without_norm();
     if (direct_) {
       finish_direct(vote.squares());
@@ -28480,34 +30557,59 @@ class basic_exchange {
   /// Collective. The second: the one blocking exchange of a step.
   [[nodiscard]] exchange_result count(parallel::vote& vote) {
     auto const start = gradients_.now();
-    auto const result = vote.count(everyone());
+    auto result = vote.count(everyone());
     gradients_.times().exposed += gradients_.now() - start;
+    // Of ranks that take steps alone: the root mean square.
+    if constexpr (replicas_differ) result.norm /= std::sqrt(ranks_apart());
     return result;
   }
-  /// The third: whether the step is taken, the same on every rank.
+  /// Collective. The third: whether the step is taken, the same on every rank. Without an update the step is over.
   /// @param exchanged  of the gradients that finish() has made the sums of.
   /// @returns of those that an update is to read now; nothing if there is none: then nothing is published either.
   std::optional<gradient_numbers> settle(bool taken, gradient_numbers const& exchanged) {
-    close(taken, taken);
-    return taken ? std::optional(exchanged) : std::nullopt;
+    taken = taken && !samples_missing_;
+    if (taken) gradients_.commit();
+    if (!foreign_.empty()) give_back_gradients();
+    std::optional<gradient_numbers> due;
+    if (taken) due = exchanged;
+    if constexpr (strategy_type::has.settle) {
+      for (auto& each : owned_) each.sum = reduced(each.bucket, each.piece);
+      due = strategy_.settle(taken, exchanged);
+    }
+    protocol_.finished(due.has_value());
+    updates_due_ = due.has_value();
+    ending_ = true;
+    if (due) {
+      ++updates_;
+      written();  // values are about to be
+    } else {
+      end_step();
+    }
+    return due;
   }
-  /// Collective. The step with that number is over, taken or not: what has a period is done now.
-  /// @returns whether it has changed parameters.
-  [[nodiscard]] bool end(std::int64_t /*step*/) { return false; }
   /// What is sent repeats after period() steps, once settles_after() steps have been taken.
-  [[nodiscard]] std::int64_t period() const noexcept { return 1; }
-  [[nodiscard]] std::int64_t settles_after() const noexcept { return 1; }
-  /// Whether the ranks of `world()` may have different values between steps.
-  static constexpr bool replicas_differ = false;
+  [[nodiscard]] std::int64_t period() const noexcept {
+    if constexpr (requires { strategy_.period(); }) return strategy_.period();
+    return 1;
+  }
+  [[nodiscard]] std::int64_t settles_after() const noexcept {
+    if constexpr (requires { strategy_.settles_after(); }) return strategy_.settles_after();
+    return 1;
+  }
   /// What one sample's loss weighs in the loss that this rank differentiates.
   /// @param total  samples of the step, over all ranks.
-  [[nodiscard]] double sample_weight(std::int64_t total) const noexcept { return 1.0 / static_cast<double>(total); }
+  [[nodiscard]] double sample_weight(std::int64_t total) const noexcept {
+    return ranks_apart() / static_cast<double>(total);
+  }
 
-  /// Calls f(bucket, first, update_segment) for every stretch of a parameter that this rank updates; `first` counts
-  /// elements in the bucket. The segment's moments are for the caller to fill in, its scale to multiply.
+  /// After finish(): whether there is an update in this step.
+  [[nodiscard]] bool updates_due() const noexcept { return updates_due_; }
+  /// Calls f(bucket, piece, update_segment) for every stretch of a parameter that this rank updates, if there is an
+  /// update in this step. The segment's moments are for the caller to fill in, its scale to multiply.
   template <class F>
   void for_each_segment(F&& f) {
     protocol_.update();
+    if (!updates_due_) return;
     for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = owned_range(b);
       for (auto const piece : layout_.pieces(b, first, count)) {
@@ -28523,12 +30625,22 @@ class basic_exchange {
   }
 
   /// Collective. Makes the updated values the parameters of every rank (where parameters are sharded, each has its own
-  /// already). Where the optimizer's state is sharded every finite step ends with it, whether something was updated or
-  /// not.
-  void publish() { publish_first(trained_count()); }
+  /// already), and ends the step: what a strategy does once in a period is done now. Every finite step ends with it
+  /// where the optimizer's state is sharded, or the strategy has a period.
+  void publish() {
+    publish_first(trained_count());
+    if (ending_) end_step();
+  }
 
-  /// Makes the parameters that layers read follow master values that were written from outside (a checkpoint).
-  /// Collective.
+  /// Collective. Calls f("value/" + name, place, view) for all master values that this rank keeps, to be changed; then
+  /// what layers read follows them, and so does what a strategy derives of them.
+  template <class F>
+  void change_values(F&& f) {
+    visit_values(state_scope::kept, f);
+    refresh_parameters();
+    follow_values();
+  }
+  /// Collective. Makes what layers read follow master values that came from a checkpoint, as all other state did.
   void refresh_parameters() {
     for (int b = 0; b < bucket_count(); ++b) {  // gradients may have no memory now
       auto const [first, count] = owned_range(b);
@@ -28551,21 +30663,20 @@ class basic_exchange {
       });
       load(entry, tensor_view<master_element const, space>(whole));
     }
+    written();
+    if constexpr (strategy_type::has.start) strategy_.start();
+    follow_values();
   }
 
   /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's. (No rank has a copy
   /// of another's where parameters are sharded.)
   void verify_replicas() {
     protocol_.expect_published("verify_replicas()");
-    verify_among(world_);
-  }
-  /// The same among other ranks.
-  void verify_among(Comm& ranks) {
     if constexpr (shards_parameters) return;
-    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(ranks.size()));
-    hashes[static_cast<std::size_t>(ranks.rank())] = hash_of_parameters();
-    ranks.all_gather(tensor_view<std::uint64_t>(hashes));
-    for (int rank = 1; rank < ranks.size(); ++rank) {
+    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(replicas_.size()));
+    hashes[static_cast<std::size_t>(replicas_.rank())] = hash_of_parameters();
+    replicas_.all_gather(tensor_view<std::uint64_t>(hashes));
+    for (int rank = 1; rank < replicas_.size(); ++rank) {
       if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
       throw config_error(
           text("trireme::exchange: the parameters of rank ", rank, " differ from those of rank 0; start every rank ",
@@ -28577,47 +30688,21 @@ class basic_exchange {
   /// Collective. Gives every rank the parameters of `root`, and other ranks of a replica that hold some of them, too,
   /// those of their first (nothing to do where each has its own slices).
   void broadcast(int root = 0) {
+    broadcast(root, [](auto&&) {});
+  }
+  /// The same, and then that of tensors which ranks of other groups hold alike.
+  /// @param others  (send): calls send(entry, ranks) for each of them, collective over `ranks`.
+  template <class Others>
+  void broadcast(int root, Others&& others) {
     protocol_.expect_published("broadcast()");
-    for (auto const& entry : layout_.entries()) broadcast(entry, world_, root);
+    for (auto const& entry : layout_.entries()) broadcast_one(entry, replicas_, root);
     for (auto const& [bucket, group] : also_) {
       for (int const e : layout_.buckets()[static_cast<std::size_t>(bucket)].entries)
-        broadcast(layout_.at(e), *group, 0);
+        broadcast_one(layout_.at(e), *group, 0);
     }
-  }
-  /// Collective over `ranks`, all of which hold the tensor alike. The same for one tensor.
-  void broadcast(parallel::layout::entry const& entry, Comm& ranks, int root) {
-    if constexpr (shards_parameters) return;
-    auto const values = parameter_values(entry);
-    if constexpr (!keeps_master) {
-      ranks.broadcast(values, root);
-    } else if constexpr (!sharded) {
-      auto const master = masters_[static_cast<std::size_t>(entry.bucket)].view().flat(entry.offset, entry.size());
-      ranks.broadcast(master, root);
-      kernels::copy(values, tensor_view<master_element const, space>(master));
-    } else {  // the root has not all masters: the others' become what its layers read
-      ranks.broadcast(values, root);
-      trireme::tensor<master_element, space> whole(shape{entry.size()});
-      kernels::copy(whole.view(), tensor_view<param_element const, space>(values));
-      load(entry, tensor_view<master_element const, space>(whole));
-    }
-  }
-
-  /// Collective. Calls f(entry, values) with the whole master value of each tensor; the view is valid during the call.
-  template <class F>
-  void for_each_master(F&& f) {
-    for (int b = 0; b < bucket_count(); ++b) {
-      trireme::tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
-      auto const [first, count] = accounted_range(b);
-      for (auto const piece : layout_.pieces(b, first, count)) {
-        kernels::copy(whole.view().flat(piece.in_bucket, piece.count),
-                      tensor_view<master_element const, space>(master_of(b, piece)));
-      }
-      world_.all_gather(whole.view());
-      for (int const e : layout_.buckets()[static_cast<std::size_t>(b)].entries) {
-        auto const& entry = layout_.at(e);
-        f(entry, tensor_view<master_element const, space>(whole.view().flat(entry.offset, entry.size())));
-      }
-    }
+    others([&](parallel::layout::entry const& entry, Comm& ranks) { broadcast_one(entry, ranks, 0); });
+    written();
+    follow_values();
   }
   /// The global hash of this rank's copy of all parameters. Collective where parameters are sharded: of all slices.
   [[nodiscard]] std::uint64_t hash_of_parameters() const {
@@ -28636,7 +30721,7 @@ class basic_exchange {
           add(layout_.at(piece.entry), piece.in_entry, values_.kept(b, piece));
         }
       }
-      world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
+      summed_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
     } else {
       for (auto const& entry : layout_.entries()) add(entry, 0, parameter_values(entry));
     }
@@ -28659,6 +30744,7 @@ class basic_exchange {
                         .gradients = gradients_.kept_bytes(),
                         .buffers = values_.buffer_bytes() + gradients_.buffer_bytes()};
     for (auto const& master : masters_) sum.masters += static_cast<std::int64_t>(master.view().bytes());
+    if constexpr (requires { strategy_.count(sum); }) strategy_.count(sum);
     return sum;
   }
   /// A tensor as this rank's layers see it; empty where parameters are sharded, but while its unit holds them.
@@ -28670,17 +30756,13 @@ class basic_exchange {
 
   // State: who owns it, and what of it is kept.
 
+  /// Which elements this rank updates, and answers for.
+  [[nodiscard]] parallel::partition const& own() const noexcept { return own_; }
   /// The elements of a bucket that this rank updates.
-  [[nodiscard]] interval owned_range(int bucket) const noexcept {
-    return sharded ? accounted_range(bucket)
-                   : interval{0, layout_.buckets()[static_cast<std::size_t>(bucket)].elements};
-  }
+  [[nodiscard]] interval owned_range(int bucket) const noexcept { return own_.owned(bucket); }
   /// The elements of a bucket that this rank answers for in hashes and checkpoints, unless another rank of its replica
   /// answers for the tensor (info.answers): each element is answered for once.
-  [[nodiscard]] interval accounted_range(int bucket) const noexcept {
-    auto const n = layout_.slice_elements(bucket);
-    return {world_.rank() * n, n};
-  }
+  [[nodiscard]] interval accounted_range(int bucket) const noexcept { return own_.answered(bucket); }
 
   /// The master value of a piece, wherever it lives.
   [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, parallel::layout::piece const& piece) const {
@@ -28693,27 +30775,16 @@ class basic_exchange {
     }
   }
   /// Calls f(name, place, view) for the master values of what this rank updates; see contract/state.hpp.
-  /// @param of_rank  each rank has values of its own.
   template <class F>
-  void visit_values(state_scope scope, F&& f, bool of_rank = false) {
+  void visit_values(state_scope scope, F&& f) {
     for (int bucket = 0; bucket < bucket_count(); ++bucket) {
-      for_each_state_piece(
+      own_.for_each_piece(
           scope, bucket,
           [&](parallel::layout::piece const& piece) {
             auto const& info = layout_.at(piece.entry).info;
-            f("value/" + info.name, state_place{info, piece.in_entry, of_rank}, master_of(bucket, piece));
+            f("value/" + info.name, state_place{info, piece.in_entry, replicas_differ}, master_of(bucket, piece));
           },
-          of_rank);
-    }
-  }
-  /// Calls f(piece) for each piece of a bucket whose state this rank keeps, or answers for.
-  /// @param of_rank  each rank answers for its own.
-  template <class F>
-  void for_each_state_piece(state_scope scope, int bucket, F&& f, bool of_rank = false) const {
-    bool const kept = scope == state_scope::kept;
-    auto const [first, count] = kept ? owned_range(bucket) : accounted_range(bucket);
-    for (auto const piece : layout_.pieces(bucket, first, count)) {
-      if (kept || of_rank || layout_.at(piece.entry).info.answers) f(piece);
+          replicas_differ);
     }
   }
   /// Compressors forget what they keep: as before the first step.
@@ -28728,27 +30799,33 @@ class basic_exchange {
   void visit_state(state_scope scope, F&& f) {
     visit_values(scope, f);
     for (int b = 0; b < trained_count(); ++b) visit_compression(b, scope, f);
+    if constexpr (strategy_type::has.state) strategy_.visit_state(scope, f);
   }
   template <class F>
-  void visit_numbers(F&&) {}
+  void visit_numbers(F&& f) {
+    if constexpr (strategy_type::has.numbers) strategy_.visit_numbers(f);
+  }
+  /// Goes on from a checkpoint: so many steps are over, so many of them with an update.
+  void go_on(std::int64_t steps, std::int64_t updates) noexcept {
+    steps_ = steps;
+    updates_ = updates;
+  }
+  /// Errors   assertion_error (light) in the middle of a step.
+  void expect_between_steps(std::string_view call) const { protocol_.expect_between_steps(call); }
 
  protected:
-  /// Ends what finish() has begun.
-  /// @param taken    false: compressors forget what they left out.
-  /// @param updates  whether parameters are about to be updated, and published.
-  void close(bool taken, bool updates) {
-    if (taken) gradients_.commit();
-    if (!foreign_.empty()) give_back_gradients();
-    protocol_.finished(updates);
-  }
-  /// After finish(): the sum of the gradients of elements [first, first + count) of a bucket, which this rank owns.
-  [[nodiscard]] tensor_view<gradient_element, space> gradient_sum(int bucket, std::int64_t first,
-                                                                  std::int64_t count) const {
-    return gradients_.reduced(bucket, first, count);
-  }
+  /// The step that has begun has no samples on any rank: it ends without an update.
+  void without_update() noexcept { samples_missing_ = true; }
 
  private:
-  using bucket_transport = parallel::detail::transport<Env, Comm, Strategy, Compressor>;
+  using bucket_transport = parallel::detail::transport<Env, Comm, placement, Compressor>;
+  using seen_state = parallel::owned_state<Env, Comm>;
+  // What the next step may not begin without.
+  static constexpr auto published_ = sharded                  ? parallel::detail::publishing::parts
+                                     : strategy_type::has.end ? parallel::detail::publishing::ends
+                                                              : parallel::detail::publishing::nothing;
+  static_assert(sizeof(parallel::detail::check_strategy_hooks<strategy_type>) > 0);
+  static_assert(sizeof(parallel::detail::check_strategy_instance<Strategy, Env, Comm>) > 0);
   static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
   static_assert(
       !shards_gradients || !parallel::detail::is_given_once<Compressor, Env, Comm>,
@@ -28776,15 +30853,63 @@ class basic_exchange {
     return can_be_direct && !sums_in_a_tree(strategy) &&
            std::none_of(all.begin(), all.end(), [](auto const& each) { return each.info.tied; });
   }
-  void allocate() {
-    for (int b = 0; b < bucket_count(); ++b) {
-      if constexpr (keeps_master) {
-        masters_.emplace_back(shape{owned_range(b).count});
-        kernels::fill(masters_.back().view(), 0.0);
+  [[nodiscard]] std::vector<trireme::tensor<master_element, space>> made_masters() const {
+    std::vector<trireme::tensor<master_element, space>> masters;
+    for (int b = 0; keeps_master && b < bucket_count(); ++b) {
+      masters.emplace_back(shape{owned_range(b).count});
+      kernels::fill(masters.back().view(), 0.0);
+    }
+    return masters;
+  }
+  void read_peers() {
+    if constexpr (can_be_direct) {
+      for (int b = 0; direct_ && b < trained_count(); ++b) direct_sums_.add_bucket(summed_, gradients_.resident(b));
+    }
+  }
+  // For who has a strategy with something to do.
+  [[nodiscard]] std::vector<parallel::owned_segment<Env>> list_owned() const {
+    std::vector<parallel::owned_segment<Env>> all;
+    if constexpr (!std::is_same_v<strategy_type, parallel::detail::no_strategy_state>) {
+      for (int b = 0; b < trained_count(); ++b) {
+        own_.for_each_piece(state_scope::kept, b, [&](parallel::layout::piece const& piece) {
+          all.push_back({b, piece, &layout_.at(piece.entry).info, master_of(b, piece)});
+        });
       }
-      if constexpr (can_be_direct) {
-        if (direct_ && b < layout_.trained_buckets()) direct_sums_.add_bucket(world_, gradients_.resident(b));
-      }
+    }
+    return all;
+  }
+  // As many as replicas where each rank takes steps alone: their mean is the whole step's.
+  [[nodiscard]] double ranks_apart() const noexcept { return replicas_differ ? replicas_.size() : 1; }
+  // The one place that says so: whatever is made of values is stale.
+  void written() {
+    version_ = parallel::detail::new_version();
+    foreign_.follow();
+  }
+  void follow_values() {
+    if constexpr (strategy_type::has.follow) strategy_.follow();
+  }
+  void end_step() {
+    ending_ = false;
+    if constexpr (strategy_type::has.end) {
+      if (strategy_.end(steps_)) refresh_parameters();
+    }
+    ++steps_;
+  }
+
+  void broadcast_one(parallel::layout::entry const& entry, Comm& ranks, int root) {
+    if constexpr (shards_parameters) return;
+    auto const values = parameter_values(entry);
+    if constexpr (!keeps_master) {
+      parallel::broadcast(ranks, values, root);
+    } else if constexpr (!sharded) {
+      auto const master = masters_[static_cast<std::size_t>(entry.bucket)].view().flat(entry.offset, entry.size());
+      parallel::broadcast(ranks, master, root);
+      kernels::copy(values, tensor_view<master_element const, space>(master));
+    } else {  // the root has not all masters: the others' become what its layers read
+      parallel::broadcast(ranks, values, root);
+      trireme::tensor<master_element, space> whole(shape{entry.size()});
+      kernels::copy(whole.view(), tensor_view<param_element const, space>(values));
+      load(entry, tensor_view<master_element const, space>(whole));
     }
   }
 
@@ -28806,6 +30931,7 @@ class basic_exchange {
     auto const start = gradients_.now();
     if constexpr (shards_parameters) values_.release_all();
     outputs_.publish(buckets);
+    written();
     gradients_.times().exposed += gradients_.now() - start;
   }
 
@@ -28827,14 +30953,14 @@ class basic_exchange {
     auto const read = tensor_view<param_element const, space>(theirs);
     if constexpr (has_gradient_memory) {
       if (in_place_) {
-        if (weight_ != 1) kernels::scale(theirs, weight_);
+        if (!exactly_equal(weight_, 1)) kernels::scale(theirs, weight_);
         return;
       }
     }
     if constexpr (keeps_buckets) {
       if (all_reported_) {
         if (!is_memory_of(theirs, ours)) kernels::copy(ours, read);
-        if (weight_ != 1) kernels::scale(ours, weight_);
+        if (!exactly_equal(weight_, 1)) kernels::scale(ours, weight_);
         return;
       }
     }
@@ -28849,7 +30975,7 @@ class basic_exchange {
   void account(parallel::layout::piece const& piece, tensor_view<gradient_element const, space> gradient,
                exact_sum& squares) const {
     auto const& info = layout_.at(piece.entry).info;
-    if (info.answers && info.running == 0) {
+    if (info.answers && exactly_equal(info.running, 0)) {
       kernels::sum_of_squares(gradient, squares);
     } else if (!kernels::finite(gradient)) {
       squares.add(std::numeric_limits<double>::infinity());
@@ -28873,7 +30999,7 @@ class basic_exchange {
   // own gradients, and the vote is the barrier.
   void finish_direct(exact_sum& squares) {
     if constexpr (can_be_direct) {
-      if (!fused_) world_.barrier();  // everybody's gradients are final
+      if (!fused_) summed_.barrier();  // everybody's gradients are final
       for (int b = 0; b < trained_count(); ++b) {
         if (fused_) {
           bool const finite = kernels::finite(tensor_view<gradient_element const, space>(gradients_.resident(b)));
@@ -28911,13 +31037,16 @@ class basic_exchange {
     return {&reduced_, 1};
   }
 
-  Comm& world_;
+  Comm& replicas_;
+  parallel::detail::summed_ranks<Comm, replicas_differ> summed_of_;
+  Comm& summed_;
   Comm& everyone_;
   parallel::detail::foreign_parameters<param_element, space> foreign_;
   parallel::layout layout_;
+  parallel::partition own_;
   std::vector<parameter<Env>*> uses_;
-  parallel::detail::value_store<Env, Comm, Strategy> values_;
-  parallel::detail::gradient_store<Env, Comm, Strategy, Compressor> gradients_;
+  parallel::detail::value_store<Env, Comm, placement> values_;
+  parallel::detail::gradient_store<Env, Comm, placement, Compressor> gradients_;
   bool direct_ = false;  // sums are formed from all ranks' buckets, in their memory
   parallel::detail::direct_sums<gradient_element, space> direct_sums_;
   outputs outputs_;
@@ -28935,741 +31064,17 @@ class basic_exchange {
   bool shows_buckets_ = false;  // the caller has asked for gradient_memory()
   bool in_place_ = false;       // one rank, whose gradients are the sums where they lie: none is copied
   bool fused_ = false;
+  std::uint64_t version_ = parallel::detail::new_version();  // of values
+  std::int64_t steps_ = 0;                                   // that are over
+  std::int64_t updates_ = 0;                                 // that values have had
+  bool updates_due_ = true;                                  // for_each_segment() shows something
+  bool ending_ = false;                                      // settled, and not over yet
+  bool samples_missing_ = false;                             // on all ranks: there will be no update
+  std::vector<parallel::owned_segment<Env>> owned_;
+  [[no_unique_address]] strategy_type strategy_;  // last, of all that it sees
 };
-
-namespace parallel {
-
-template <class Env, class Comm, class Policy, class Compressor>
-struct exchange_of {
-  using type = basic_exchange<Env, Comm, Policy, Compressor>;
-};
-template <class Env, class Comm, class Policy, class Compressor>
-requires requires { typename Policy::template instance<Env, Comm, Compressor>; }
-struct exchange_of<Env, Comm, Policy, Compressor> {
-  using type = typename Policy::template instance<Env, Comm, Compressor>;
-};
-
-/// The run state of the axis that splits samples: what the policy names, or else basic_exchange.
-///
-/// `Policy::template instance<Env, Comm, Compressor>` is made of the arguments of basic_exchange, with the policy as
-/// the strategy, and has its functions; most simply it inherits them and replaces some.
-template <class Env, class Comm, class Policy, class Compressor>
-using exchange_of_t = typename exchange_of<Env, Comm, Policy, Compressor>::type;
-
-}  // namespace parallel
 
 }  // namespace trireme
-
-// ---- trireme/parallel/local_exchange.hpp (goes on)
-namespace trireme::parallel {
-
-namespace detail {
-
-/// This rank alone, made before the exchange that works in it.
-template <class Comm>
-struct rank_alone {
-  explicit rank_alone(Comm& ranks) : alone(ranks.split(ranks.rank(), 0)) {}
-  Comm alone;
-};
-
-}  // namespace detail
-
-/// The exchange of ranks that take steps alone: nothing is sent, each rank updates from its own gradients. The base of
-/// strategies whose ranks meet less often than every step: they add end(step), and what they keep.
-///
-/// Ranks    parameters and moments belong to the rank. The constructor and what the base's notes say are collective.
-/// Numerics a rank's gradient is that of its own samples' losses, weighted so that the mean over the ranks of all their
-///          gradients is the gradient of the whole step. The norm is the root mean square of the ranks' norms.
-template <class Env, class Comm, class Compressor>
-class local_exchange : detail::rank_alone<Comm>, public basic_exchange<Env, Comm, data, Compressor> {
-  using base = basic_exchange<Env, Comm, data, Compressor>;
-
- public:
-  static constexpr bool replicas_differ = true;
-
-  /// @param more  as for basic_exchange, after the compressor.
-  template <class Parameters, class... More>
-  local_exchange(Parameters all, Comm& replicas, std::int64_t bucket_bytes, Compressor const& compressor,
-                 More&&... more)
-      : detail::rank_alone<Comm>(replicas),
-        base(std::move(all), this->alone, data{.bucket_bytes = bucket_bytes}, compressor, std::forward<More>(more)...),
-        replicas_(replicas) {}
-
-  /// The ranks that hold the same part of the model.
-  [[nodiscard]] Comm& world() const noexcept { return replicas_; }
-  [[nodiscard]] double sample_weight(std::int64_t total) const noexcept {
-    return static_cast<double>(replicas_.size()) / static_cast<double>(total);
-  }
-  [[nodiscard]] exchange_result count(vote& vote) {
-    auto result = base::count(vote);
-    result.norm /= std::sqrt(static_cast<double>(replicas_.size()));
-    return result;
-  }
-  void broadcast(int root = 0) {
-    for (auto const& entry : this->plan().entries()) base::broadcast(entry, replicas_, root);
-  }
-  using base::broadcast;
-  void verify_replicas() { base::verify_among(replicas_); }
-  template <class F>
-  void visit_state(state_scope scope, F&& f) {
-    this->visit_values(scope, f, true);
-  }
-  /// Calls f(bucket, piece) for every tensor here that is trained.
-  template <class F>
-  void for_each_tensor(F&& f) const {
-    for (int b = 0; b < this->plan().trained_buckets(); ++b) {
-      auto const [first, count] = this->owned_range(b);
-      for (auto const piece : this->plan().pieces(b, first, count)) f(b, piece);
-    }
-  }
-
- private:
-  Comm& replicas_;
-};
-
-}  // namespace trireme::parallel
-
-// ---- trireme/parallel/diloco.hpp (goes on)
-namespace trireme::parallel {
-
-/// Local steps with an outer optimizer: each rank trains on its own samples without any exchange of gradients; after
-/// every `period` steps the ranks average how far they have moved, and take that as the gradient of an outer step.
-///
-/// Method   [Douillard et al., "DiLoCo", 2023]: inner AdamW, outer Nesterov. With an outer rate of 1 and no outer
-///          momentum it is local SGD [Stich, 2019], whose parameters are averaged.
-/// Bytes    2 n (p-1)/p elements of the master type, n parameters, p ranks, once in `period` steps. Memory: two more
-///          tensors of the size of the masters, and one as a buffer.
-/// Ranks    parameters and moments belong to the rank, and only parameters are equal after an outer step: save a
-///          model after a multiple of `period` steps. evaluate() is the mean over ranks, each with its own parameters.
-///          A checkpoint may be taken at any step; as many ranks go on with it.
-/// Numerics the norm that clipping looks at is the root mean square of the ranks' norms. With a period of 1, inner SGD
-///          without momentum, outer rate 1 and no outer momentum a step is that of parallel::data within rounding; with
-///          AdamW it is not, for the mean of AdamW steps is not the AdamW step of the mean gradient.
-/// Needs    has_all_reduce of the master type. No compressor: there are no gradients to compress.
-struct diloco {
-  using policy_category = slot::parallel;
-  std::int64_t period = 100;                           ///< steps from one outer step to the next
-  double outer_learning_rate = 0.7;                    ///< learning rate of the outer steps
-  double outer_momentum = 0.9;                         ///< Nesterov's
-  std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< parameters averaged together, in bytes of gradients
-  int ways = 0;                                        ///< ranks that split samples; 0 = what is left of the world
-  friend bool operator==(diloco const&, diloco const&) = default;
-
-  static constexpr distribution optimizer_state = distribution::replicate;
-  static constexpr distribution gradients = distribution::replicate;
-  static constexpr distribution parameters = distribution::replicate;
-  static constexpr bool local_steps = true;
-  static constexpr std::string_view name = "diloco";
-
-  template <class Env, class Comm, class Compressor>
-  class instance;
-};
-
-[[nodiscard]] inline std::string to_string(diloco const& d) {
-  return text("parallel::diloco{.period = ", d.period, ", .outer_learning_rate = ", d.outer_learning_rate,
-              ", .outer_momentum = ", d.outer_momentum, ", .bucket_bytes = ", d.bucket_bytes,
-              d.ways != 0 ? text(", .ways = ", d.ways) : "", "}");
-}
-
-/// An outer optimizer over what ranks that step alone have done.
-template <class Env, class Comm, class Compressor>
-class diloco::instance : public local_exchange<Env, Comm, Compressor> {
-  using base = local_exchange<Env, Comm, Compressor>;
-  using space = typename Env::space;
-  using master = typename Env::master;
-  using view = tensor_view<master, space>;
-  using kernels = ops::on<space>;
-
- public:
-  template <class Parameters, class... More>
-  instance(Parameters all, Comm& replicas, diloco const& what, Compressor const& compressor, More&&... more)
-      : base(std::move(all), replicas, what.bucket_bytes, compressor, std::forward<More>(more)...), what_(what) {
-    if (what.period < 1) {
-      throw config_error(text("trireme::parallel::diloco: .period = ", what.period,
-                              "; say after how many steps the ranks meet, at least 1"));
-    }
-    for (int b = 0; b < this->plan().trained_buckets(); ++b) {
-      shape const form{this->plan().buckets()[static_cast<std::size_t>(b)].elements};
-      outer_.emplace_back(form);
-      velocity_.emplace_back(form);
-      moved_.push_back(message_tensor<master, space>(replicas, form));
-    }
-    restart();
-  }
-
-  [[nodiscard]] std::int64_t period() const noexcept { return what_.period; }
-  [[nodiscard]] bool end(std::int64_t step) {
-    if ((step + 1) % what_.period != 0) return false;
-    this->for_each_tensor([&](int b, layout::piece const& piece) {
-      auto const moved = part(moved_, b, piece);
-      copy(moved, this->master_of(b, piece));
-      kernels::scale(moved, -1.0);
-      kernels::add(moved, constant(part(outer_, b, piece)));
-    });
-    for (auto const& each : moved_) this->world().all_reduce(each.view(), reduction::sum{});
-    this->for_each_tensor([&](int b, layout::piece const& piece) {
-      auto const sum = constant(part(moved_, b, piece));
-      kernels::sgd(part(outer_, b, piece), part(velocity_, b, piece),
-                   gradient_terms<master, space>{{&sum, 1}, 1.0 / static_cast<double>(this->world().size())},
-                   std::span<tensor_view<typename Env::param, space> const>{},
-                   outer_step(this->plan().at(piece.entry).info));
-      copy(this->master_of(b, piece), part(outer_, b, piece));
-    });
-    this->refresh_parameters();
-    return true;
-  }
-
-  void initialise(std::uint64_t seed) {
-    base::initialise(seed);
-    restart();
-  }
-  void broadcast(int root = 0) {
-    base::broadcast(root);
-    restart();
-  }
-  using base::broadcast;
-
-  template <class F>
-  void visit_state(state_scope scope, F&& f) {
-    base::visit_state(scope, f);
-    if (scope == state_scope::answered && this->world().rank() != 0) return;  // the same on all replicas
-    for (int b = 0; b < this->plan().trained_buckets(); ++b) {
-      this->for_each_state_piece(scope, b, [&](layout::piece const& piece) {
-        auto const& info = this->plan().at(piece.entry).info;
-        f("outer_value/" + info.name, state_place{info, piece.in_entry}, part(outer_, b, piece));
-        f("outer_velocity/" + info.name, state_place{info, piece.in_entry}, part(velocity_, b, piece));
-      });
-    }
-  }
-  [[nodiscard]] exchange_memory memory() const {
-    auto sum = base::memory();
-    for (auto const& each : moved_) {
-      auto const bytes = static_cast<std::int64_t>(each.view().bytes());
-      sum.masters += 2 * bytes;
-      sum.buffers += bytes;
-    }
-    return sum;
-  }
-
- private:
-  using tensors = std::vector<trireme::tensor<master, space>>;
-
-  // From the parameters as they are: the ranks have not moved.
-  void restart() {
-    for (auto const& each : velocity_) kernels::fill(each.view(), 0.0);
-    for (auto const& each : moved_) kernels::fill(each.view(), 0.0);
-    this->for_each_tensor(
-        [&](int b, layout::piece const& piece) { copy(part(outer_, b, piece), this->master_of(b, piece)); });
-  }
-  // Running means become the mean over the ranks.
-  [[nodiscard]] ops::sgd_numbers outer_step(parameter_info const& info) const {
-    if (info.running > 0) return {.learning_rate = 1};
-    return {.learning_rate = what_.outer_learning_rate, .momentum = what_.outer_momentum, .nesterov = true};
-  }
-  static view part(tensors const& of, int bucket, layout::piece const& piece) {
-    return of[static_cast<std::size_t>(bucket)].view().flat(piece.in_bucket, piece.count);
-  }
-  static tensor_view<master const, space> constant(view all) { return all; }
-  static void copy(view to, view from) { kernels::copy(to, constant(from)); }
-
-  diloco what_;
-  tensors outer_;     // values after the last outer step
-  tensors velocity_;  // of the outer optimizer
-  tensors moved_;     // how far this rank, then all ranks have come since
-};
-
-}  // namespace trireme::parallel
-
-// ---- trireme/parallel/expert.hpp
-namespace trireme::parallel {
-
-/// Expert parallelism: the ranks of a group see different samples, as under data, and deal the experts of each layer
-/// out among them; all other parameters they share. Rows travel to the experts that they choose, and back.
-///
-/// Bytes    of a layer with experts, per micro-batch and rank: four ragged all_to_alls of rows * choices * channels of
-///          the compute type (two of them backward; a rank's own rows stay), and an all_gather of 8 bytes an expert.
-///          Once a step, an all_reduce of the gradients of everything but experts, after the exchange among replicas:
-///          it is not hidden behind backward.
-/// Ranks    a group's ranks run as many micro-batches each: one that has fewer samples serves the others' without rows.
-/// Needs    has_ragged_all_to_all of the compute type, has_all_gather of int64, has_all_reduce of gradients.
-/// Method   [Lepikhin et al., "GShard", 2020], without a capacity: no row is dropped.
-/// Errors   config_error if there are more ways than experts.
-struct expert {
-  using policy_category = slot::parallel;
-  std::int64_t ways = 0;  ///< ranks that share out the experts; 0 = what is left of the world
-  friend bool operator==(expert const&, expert const&) = default;
-
-  static constexpr std::string_view name = "expert";
-  static constexpr std::string_view kind = name;
-  static constexpr axis_facts facts{
-      .samples = axis_samples::split, .parameters = axis_parameters::dealt, .equal_passes = true};
-
-  TRIREME_RULE(
-      needs_all_to_all, "expert-needs-all-to-all",
-      "parallel::expert needs ragged all_to_all, all_gather and all_reduce, and this communicator lacks one of "
-      "them",
-      "use another communicator",
-      has_ragged_all_to_all<typename C::comm, typename C::env::compute, typename C::space>&&
-          has_all_gather<typename C::comm, std::int64_t>&&
-              has_all_reduce<typename C::comm, typename C::env::gradient, reduction::sum, typename C::space>);
-  using rules = rule_list<needs_all_to_all>;
-
-  template <class Env, class Comm>
-  class instance;
-};
-
-[[nodiscard]] inline std::string to_string(expert const& e) { return text("parallel::expert{.ways = ", e.ways, "}"); }
-
-/// An expert group on a communicator: all of its ranks are the group.
-///
-/// Ranks    collective, as the calls of expert_group are.
-/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
-/// Errors   comm_error from its calls.
-template <class Env, class Comm>
-class communicator_experts final : public expert_group<Env> {
- public:
-  using typename expert_group<Env>::view;
-
-  explicit communicator_experts(Comm& world) : expert_group<Env>({world.rank(), world.size()}), world_(world) {}
-
- private:
-  void do_gather(std::span<std::int64_t> table) override { world_.all_gather(tensor_view<std::int64_t>(table)); }
-  void do_all_to_all(view to, std::span<std::int64_t const> received, view from,
-                     std::span<std::int64_t const> sent) override {
-    in_elements(received_, received, to.extent(1));
-    in_elements(sent_, sent, from.extent(1));
-    world_.all_to_all(tensor_view<typename view::value_type const, typename view::space>(from), sent_, to, received_);
-  }
-  static void in_elements(std::vector<std::int64_t>& elements, std::span<std::int64_t const> rows,
-                          std::int64_t columns) {
-    elements.clear();
-    for (auto const count : rows) elements.push_back(count * columns);
-  }
-
-  Comm& world_;
-  std::vector<std::int64_t> sent_, received_;
-};
-
-/// Offers the ranks along the axis to the units.
-template <class Env, class Comm>
-class expert::instance {
-  static_assert(expert_group<Env>::kind == kind);
-
- public:
-  instance(expert const&, grid<Comm>& grid) : group_(*grid.along(kind)) {}
-  void offer(rank_groups<Env>& groups) { groups.offer(group_); }
-  [[nodiscard]] static std::string refuses_tree() {
-    return "keeps micro-batches apart, whose rows meet in the experts of parallel::expert; leave one of them out";
-  }
-
- private:
-  communicator_experts<Env, Comm> group_;
-};
-
-}  // namespace trireme::parallel
-
-// ---- trireme/parallel/parameter_server.hpp
-namespace trireme::parallel {
-
-/// A parameter server with bounded staleness, whose shards lie on the ranks: each rank serves one slice of the
-/// parameters. It sums the gradients that all ranks push, and applies those that were pushed `staleness` steps ago; the
-/// new parameters are pulled by all ranks before their next step.
-///
-/// Method   [Li et al., "Scaling distributed machine learning with the parameter server", 2014], with the delay fixed:
-///          gradients are applied exactly `staleness` steps after they were computed, so a run is deterministic, and
-///          resumes bit for bit. 0 is synchronous: parallel::zero<1> bit for bit.
-/// Bytes    as parallel::zero<1>. Memory: `staleness` + 1 more gradients of the own slice.
-/// Numerics the first `staleness` steps change nothing, the last `staleness` gradients of a run are not applied.
-///          Clipping looks at the norm of the gradients that are applied.
-/// Ranks    what it is for: to compare how a delay changes training. It hides no time here: every step still waits for
-///          the step's vote, and for the slowest rank. (What a delay could hide is the time of a push between
-///          machines. What absorbs slow ranks is asynchrony, which this policy does not have.)
-/// Needs    as parallel::zero<1>.
-struct parameter_server {
-  using policy_category = slot::parallel;
-  std::int64_t staleness = 0;  ///< steps between the computation of a gradient and its application
-  std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< gradients exchanged together, in bytes
-  int ways = 0;                                        ///< ranks that split samples; 0 = what is left of the world
-  friend bool operator==(parameter_server const&, parameter_server const&) = default;
-
-  static constexpr distribution optimizer_state = distribution::shard;
-  static constexpr distribution gradients = distribution::replicate;
-  static constexpr distribution parameters = distribution::replicate;
-  static constexpr std::string_view name = "parameter_server";
-
-  template <class Env, class Comm, class Compressor>
-  class instance;
-};
-
-[[nodiscard]] inline std::string to_string(parameter_server const& p) {
-  return text("parallel::parameter_server{.staleness = ", p.staleness, ", .bucket_bytes = ", p.bucket_bytes,
-              p.ways != 0 ? text(", .ways = ", p.ways) : "", "}");
-}
-
-/// The exchange of zero<1>, and a ring of the gradients that wait to be applied.
-template <class Env, class Comm, class Compressor>
-class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Compressor> {
-  using base = basic_exchange<Env, Comm, zero<1>, Compressor>;
-  using space = typename Env::space;
-  using gradient = typename Env::gradient;
-  using kernels = ops::on<space>;
-
- public:
-  template <class Parameters, class... More>
-  instance(Parameters all, Comm& world, parameter_server const& what, Compressor const& compressor, More&&... more)
-      : base(std::move(all), world, zero<1>{.bucket_bytes = what.bucket_bytes}, compressor,
-             std::forward<More>(more)...) {
-    if (what.staleness < 0 || what.staleness > 1024) {
-      throw config_error(text("trireme::parallel::parameter_server: .staleness = ", what.staleness,
-                              "; give a number of steps from 0 to 1024"));
-    }
-    if (what.staleness == 0) return;
-    ring_.resize(static_cast<std::size_t>(what.staleness) + 1);
-    for (auto& waiting : ring_) {
-      for (int b = 0; b < this->plan().trained_buckets(); ++b) {
-        waiting.slices.emplace_back(shape{this->owned_range(b).count});
-      }
-    }
-    restart();
-  }
-
-  [[nodiscard]] std::int64_t settles_after() const noexcept { return static_cast<std::int64_t>(ring_.size()) + 1; }
-  /// The gradients of this step join the ring; those that have waited long enough take their place.
-  std::optional<gradient_numbers> settle(bool taken, gradient_numbers const& exchanged) {
-    if (ring_.empty()) return base::settle(taken, exchanged);
-    bool const due = taken && pushed_ + 1 >= static_cast<std::int64_t>(ring_.size());
-    this->close(taken, due);
-    if (!taken) return std::nullopt;
-    auto& newest = at(pushed_++);
-    newest.numbers = exchanged;
-    for_each_slice([&](int b, auto own) { kernels::copy(slice(newest, b), constant(own)); });
-    if (!due) return std::nullopt;
-    auto& oldest = at(pushed_);
-    for_each_slice([&](int b, auto own) { kernels::copy(own, constant(slice(oldest, b))); });
-    return oldest.numbers;
-  }
-  void initialise(std::uint64_t seed) {
-    base::initialise(seed);
-    restart();
-  }
-
-  template <class F>
-  void visit_state(state_scope scope, F&& f) {
-    base::visit_state(scope, f);
-    for (std::size_t i = 0; i < ring_.size(); ++i) {
-      for (int b = 0; b < this->plan().trained_buckets(); ++b) {
-        this->for_each_state_piece(scope, b, [&](layout::piece const& piece) {
-          auto const& info = this->plan().at(piece.entry).info;
-          f(text("waiting_gradient.", i, "/", info.name), state_place{info, piece.in_entry},
-            slice(ring_[i], b).flat(piece.in_bucket - this->owned_range(b).first, piece.count));
-        });
-      }
-    }
-  }
-  template <class F>
-  void visit_numbers(F&& f) {
-    if (ring_.empty()) return;
-    f("parameter_server/pushed", pushed_);
-    for (std::size_t i = 0; i < ring_.size(); ++i) {
-      f(text("parameter_server/norm.", i), ring_[i].numbers.norm);
-      f(text("parameter_server/scale.", i), ring_[i].numbers.scale);
-      f(text("parameter_server/measured.", i), ring_[i].numbers.measured);
-    }
-  }
-  [[nodiscard]] exchange_memory memory() const {
-    auto sum = base::memory();
-    for (auto const& waiting : ring_) {
-      for (auto const& each : waiting.slices) sum.gradients += static_cast<std::int64_t>(each.view().bytes());
-    }
-    return sum;
-  }
-
- private:
-  /// This rank's slices of the sums of one step.
-  struct step_gradients {
-    std::vector<trireme::tensor<gradient, space>> slices;  // by bucket
-    gradient_numbers numbers;
-  };
-  step_gradients& at(std::int64_t push) {
-    return ring_[static_cast<std::size_t>(push % static_cast<std::int64_t>(ring_.size()))];
-  }
-  static tensor_view<gradient, space> slice(step_gradients const& of, int bucket) {
-    return of.slices[static_cast<std::size_t>(bucket)].view();
-  }
-  static tensor_view<gradient const, space> constant(tensor_view<gradient, space> view) { return view; }
-  template <class F>
-  void for_each_slice(F&& f) {
-    for (int b = 0; b < this->plan().trained_buckets(); ++b) {
-      auto const [first, count] = this->owned_range(b);
-      f(b, this->gradient_sum(b, first, count));
-    }
-  }
-  void restart() {
-    pushed_ = 0;
-    for (auto& waiting : ring_) {
-      waiting.numbers = {};
-      for (auto const& each : waiting.slices) kernels::fill(each.view(), 0.0);
-    }
-  }
-
-  std::vector<step_gradients> ring_;
-  std::int64_t pushed_ = 0;  // gradients of steps that were taken
-};
-
-}  // namespace trireme::parallel
-
-// ---- trireme/parallel/tensor.hpp
-namespace trireme::parallel {
-
-/// Tensor parallelism: the ranks of a group share the matrices of each layer. Attention is cut by heads, an mlp by its
-/// inner numbers, the tied table by tokens; parts may be uneven. Norms and positions are the same on all of them.
-///
-/// Bytes    of a GPT, per micro-batch and rank: 4 all_reduces of rows * channels of the compute type a layer, half of
-///          them backward, one more for the embeddings and one for the head's backward; in the head, for each chunk of
-///          rows, one of a number a row (the largest logit) and one of two, of the accumulate type.
-/// Needs    has_all_reduce of the compute type, and of the accumulate type with sum and max.
-/// Method   [Shoeybi et al., "Megatron-LM", 2019].
-/// Errors   config_error if there are more ways than heads, or than tokens.
-struct tensor {
-  using policy_category = slot::parallel;
-  std::int64_t ways = 0;  ///< ranks that share a layer; 0 = what is left of the world
-  friend bool operator==(tensor const&, tensor const&) = default;
-
-  static constexpr std::string_view name = "tensor";
-  static constexpr std::string_view kind = name;
-  static constexpr axis_facts facts{.parameters = axis_parameters::cut};
-
-  TRIREME_RULE(
-      needs_all_reduce, "tensor-needs-all-reduce",
-      "parallel::tensor needs all_reduce of activations with sum and max, which this communicator lacks",
-      "use another communicator",
-      has_all_reduce<typename C::comm, typename C::env::compute, reduction::sum, typename C::space>&&
-          has_all_reduce<typename C::comm, typename C::env::accumulate, reduction::sum, typename C::space>&&
-              has_all_reduce<typename C::comm, typename C::env::accumulate, reduction::max, typename C::space>);
-  using rules = rule_list<needs_all_reduce>;
-
-  template <class Env, class Comm>
-  class instance;
-};
-
-/// Sequence parallelism, beside tensor and in its group: the rows between the products (the residual stream, norms,
-/// dropout) are cut as well, so that what a layer saves of them falls as 1 / ways.
-///
-/// Bytes    as tensor's, each all_reduce as a reduce_scatter and an all_gather (as it is, where rows do not divide);
-///          two more all_gathers a layer backward, since the gathered inputs of its products are not kept; and an
-///          all_reduce of 2 * channels sums a norm.
-/// Needs    has_reduce_scatter and has_ragged_all_gather of the compute type besides.
-/// Method   [Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022].
-struct sequence {
-  using policy_category = slot::parallel;
-  std::int64_t ways = 0;  ///< 0: as many as tensor; 1: rows are not cut
-  friend bool operator==(sequence const&, sequence const&) = default;
-
-  static constexpr std::string_view name = "sequence";
-  static constexpr std::string_view kind = name;
-  static constexpr axis_facts facts{.parameters = axis_parameters::cut, .beside = tensor::kind};
-
-  TRIREME_RULE(needs_tensor, "sequence-needs-tensor",
-               "parallel::sequence cuts rows over the ranks of parallel::tensor, which the mesh lacks",
-               "add parallel::tensor to the mesh, or leave sequence out", C::has(tensor::kind));
-  using rules = rule_list<needs_tensor>;
-};
-
-[[nodiscard]] inline std::string to_string(tensor const& t) { return text("parallel::tensor{.ways = ", t.ways, "}"); }
-[[nodiscard]] inline std::string to_string(sequence const& s) {
-  return s.ways == 0 ? "parallel::sequence{}" : text("parallel::sequence{.ways = ", s.ways, "}");
-}
-
-/// A tensor group on a communicator: all of its ranks are the group.
-///
-/// Ranks    collective, as the calls of tensor_group are.
-/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
-/// Errors   config_error if rows are to be cut and the communicator lacks what that needs; comm_error from its calls.
-template <class Env, class Comm>
-class communicator_group final : public tensor_group<Env> {
-  using value = typename Env::compute;
-  using accumulate = typename Env::accumulate;
-
- public:
-  using typename tensor_group<Env>::space;
-  using typename tensor_group<Env>::view;
-  using typename tensor_group<Env>::sums;
-
-  static constexpr bool can_cut_rows =
-      has_reduce_scatter<Comm, value, reduction::sum, space> && has_ragged_all_gather<Comm, value, space>;
-
-  explicit communicator_group(Comm& world, bool cuts_rows = false)
-      : tensor_group<Env>({world.rank(), world.size()}, cuts_rows), world_(world) {
-    if (cuts_rows && !can_cut_rows) {
-      throw config_error(
-          "trireme::parallel::sequence: this communicator has no reduce_scatter or no ragged all_gather; leave "
-          "sequence out, or use another communicator");
-    }
-  }
-
- private:
-  void do_sum(view values) override { world_.all_reduce(values, reduction::sum{}); }
-  void do_sum_of_sums(sums values) override { world_.all_reduce(values, reduction::sum{}); }
-  void do_max(sums values) override { world_.all_reduce(values, reduction::max{}); }
-
-  void do_reduce_rows([[maybe_unused]] view all) override {
-    if constexpr (can_cut_rows) {
-      if (all.extent(0) % world_.size() == 0) {
-        world_.reduce_scatter(all, reduction::sum{});
-      } else {  // uneven rows
-        world_.all_reduce(all, reduction::sum{});
-      }
-    }
-  }
-  void do_gather_rows([[maybe_unused]] view all, [[maybe_unused]] view own, [[maybe_unused]] interval here) override {
-    if constexpr (can_cut_rows) {
-      ops::on<space>::copy(all.rows(here.first, here.count), own);
-      counts_.clear();
-      for (int rank = 0; rank < world_.size(); ++rank) {
-        counts_.push_back(share{rank, world_.size()}.of(all.extent(0)).count * all.extent(1));
-      }
-      world_.all_gather(all, counts_);
-    }
-  }
-
-  Comm& world_;
-  std::vector<std::int64_t> counts_;
-};
-
-/// Offers the ranks along the axis to the units; where sequence is beside it, with rows cut.
-template <class Env, class Comm>
-class tensor::instance {
- public:
-  instance(tensor const&, grid<Comm>& grid) : group_(*grid.along(kind), grid.shape().ways(sequence::kind) > 1) {}
-  void offer(rank_groups<Env>& groups) { groups.offer(group_); }
-
- private:
-  communicator_group<Env, Comm> group_;
-};
-
-}  // namespace trireme::parallel
-
-// ---- trireme/precision/fp16.hpp
-namespace trireme::precision {
-
-/// Activations and products in float16, sums and gradients in float, master weights and moments in float, with a
-/// dynamic loss scale: losses are multiplied by it before backward, so that small gradients of activations do not
-/// become zero, and gradients divided by it before the update.
-///
-/// Method   [Micikevicius et al., "Mixed precision training", 2018]. A step whose gradients are not finite is not
-///          taken, and halves the scale; `growth_steps` steps in a row that were taken double it.
-/// Numerics the scale is a power of two, so that multiplying and dividing by it does not round.
-/// Ranks    the scale follows the step's vote: it is the same on all of them.
-/// Bytes    as precision::bf16.
-/// State    the scale and the good steps since it last changed, in checkpoints.
-/// Errors   config_error for a first scale that is not a power of two from 1 to 2^24.
-struct fp16 {
-  using policy_category = slot::precision;
-  double first_scale = 65536;
-  std::int64_t growth_steps = 2000;
-  friend bool operator==(fp16 const&, fp16 const&) = default;
-
-  using param = float16;
-  using compute = float16;
-  using accumulate = float;
-  using reduce = float;
-  using master = float;
-  static constexpr double tolerance = 5e-3;
-  static constexpr std::string_view name = "fp16";
-  static constexpr double largest_scale = 16777216;
-
-  class instance {
-   public:
-    explicit instance(fp16 const& what) : growth_steps_(what.growth_steps), scale_(what.first_scale) {
-      double power = 1;
-      while (power < scale_ && power < largest_scale) power *= 2;
-      if (power == scale_ && growth_steps_ > 0) return;
-      throw config_error(text("trireme::precision::fp16: .first_scale = ", what.first_scale,
-                              ", .growth_steps = ", growth_steps_, "; the scale is a power of two from 1 to ",
-                              largest_scale, ", and grows after at least one step"));
-    }
-    [[nodiscard]] double scale() const noexcept { return scale_; }
-    [[nodiscard]] bool decide(bool finite) noexcept {
-      if (!finite) {
-        scale_ = std::max(1.0, scale_ / 2);
-        good_steps_ = 0;
-      } else if (++good_steps_ == growth_steps_) {
-        scale_ = std::min(largest_scale, scale_ * 2);
-        good_steps_ = 0;
-      }
-      return finite;
-    }
-    /// A search from the largest scale down to 1 takes 24 steps.
-    [[nodiscard]] std::int64_t normal_skips() const noexcept { return 40; }
-
-    template <class F>
-    void visit_numbers(F&& f) {
-      f("precision/scale", scale_);
-      f("precision/good_steps", good_steps_);
-    }
-
-   private:
-    std::int64_t growth_steps_;
-    double scale_;
-    std::int64_t good_steps_ = 0;
-  };
-};
-
-[[nodiscard]] inline std::string to_string(fp16 const& p) {
-  return text("precision::fp16{.first_scale = ", p.first_scale, ", .growth_steps = ", p.growth_steps, "}");
-}
-
-}  // namespace trireme::precision
-
-// ---- trireme/precision/precision.hpp
-namespace trireme::precision {
-
-/// Double throughout. For checks: gradients against central differences, golden tensors.
-struct fp64 {
-  using policy_category = slot::precision;
-  using param = double;
-  using compute = double;
-  using accumulate = double;
-  using reduce = double;
-  using master = double;
-  static constexpr double tolerance = 1e-11;
-  static constexpr std::string_view name = "fp64";
-  friend bool operator==(fp64 const&, fp64 const&) = default;
-};
-
-/// Float throughout: the default.
-struct fp32 {
-  using policy_category = slot::precision;
-  using param = float;
-  using compute = float;
-  using accumulate = float;
-  using reduce = float;
-  using master = float;
-  static constexpr double tolerance = 1e-5;
-  static constexpr std::string_view name = "fp32";
-  friend bool operator==(fp32 const&, fp32 const&) = default;
-};
-
-/// Activations and products in bfloat16, sums in float, master weights and moments in float.
-///
-/// Numerics  products by vdpbf16ps where the CPU has it, else by conversion to float; the two differ by rounding only.
-struct bf16 {
-  using policy_category = slot::precision;
-  using param = bfloat16;
-  using compute = bfloat16;
-  using accumulate = float;
-  using reduce = float;
-  using master = float;
-  static constexpr double tolerance = 2e-2;
-  static constexpr std::string_view name = "bf16";
-  friend bool operator==(bf16 const&, bf16 const&) = default;
-};
-
-template <class Policy>
-requires requires { Policy::tolerance; }
-[[nodiscard]] std::string to_string(Policy const&) { return "precision::" + std::string(Policy::name) + "{}"; }
-
-}  // namespace trireme::precision
 
 // ---- trireme/contract/casting_model.hpp
 namespace trireme {
@@ -29683,7 +31088,8 @@ concept has_compute_in = requires(M& model, dtype type) {
 /// torch's autocast does.
 ///
 /// Plain    it has compute_in(dtype), which it is told before each pass, and backward(ready, scale), which fills the
-///          gradients of the mean loss times `scale`: the precision's loss scale.
+///          gradients of the mean loss times `scale`: the precision's loss scale. (With a counted_loss it is the sum
+///          that is multiplied, by the loss scale divided by the samples of the step.)
 /// Staged   it says so by a static `casts_inside = true`; its units find the numbers in casts_to<Env::precision>.
 template <class M>
 concept casts_inside = (staged_model<M> && requires { requires M::casts_inside; }) ||
@@ -29745,6 +31151,497 @@ concept has_own_start = staged_model<M> && requires(M const& model, parameter_in
 };
 
 }  // namespace trireme
+
+// ---- trireme/core/arrays.hpp
+namespace trireme {
+
+/// Elements of somebody's memory, each axis with a stride of its own: every third number, a block of a larger array,
+/// the columns of a matrix. Owns nothing, and only reads.
+///
+/// Shapes  extents as a tensor's; strides[axis], in elements, is from one place along that axis to the next, and may be
+///         negative.
+/// @example strided_view<double> x{cells.data() + 2, {cells.size() / 6, 3}, {6, 1}};  // numbers 2, 3 and 4 of every 6
+template <class T>
+struct strided_view {
+  using value_type = T;
+  T const* address = nullptr;
+  shape extents;
+  std::array<std::int64_t, shape::max_rank> strides{};
+
+  /// Whether the elements lie as those of a tensor do: row-major, without gaps.
+  [[nodiscard]] constexpr bool is_dense() const noexcept {
+    std::int64_t step = 1;
+    for (int axis = extents.rank() - 1; axis >= 0; --axis) {
+      if (extents[axis] != 1 && strides[static_cast<std::size_t>(axis)] != step) return false;
+      step *= extents[axis];
+    }
+    return true;
+  }
+};
+
+namespace detail {
+
+/// An array's row that is an array itself: float[3], std::array<double, 3>.
+template <class T>
+struct row_of {
+  using element = T;
+  static constexpr void add_extents(shape&) {}
+};
+template <class T, std::size_t N>
+struct row_of<T[N]> {
+  using element = typename row_of<T>::element;
+  static constexpr void add_extents(shape& extents) {
+    extents.push_back(static_cast<std::int64_t>(N));
+    row_of<T>::add_extents(extents);
+  }
+};
+template <class T, std::size_t N>
+struct row_of<std::array<T, N>> : row_of<T[N]> {};
+
+template <class T>
+[[nodiscard]] strided_view<T> dense_view(T const* address, shape const& extents) {
+  strided_view<T> view{address, extents, {}};
+  std::int64_t step = 1;
+  for (int axis = extents.rank() - 1; axis >= 0; --axis) {
+    view.strides[static_cast<std::size_t>(axis)] = step;
+    step *= extents[axis];
+  }
+  return view;
+}
+
+template <class X>
+concept is_strided_view = std::same_as<X, strided_view<typename X::value_type>>;
+template <class X>
+concept is_tensor = std::same_as<X, tensor<typename X::value_type, host>>;
+template <class X>
+concept is_tensor_view = std::same_as<X, tensor_view<typename X::value_type, host>> ||
+    std::same_as<X, tensor_view<typename X::value_type const, host>>;
+/// std::mdspan, and others of its form.
+template <class X>
+concept is_mdspan = requires(X const& x) {
+  x.data_handle();
+  x.extent(0);
+  x.mapping().stride(0);
+  X::rank();
+};
+/// A matrix, array or map of Eigen that lies in memory, by its members: nothing of Eigen is included here.
+template <class X>
+concept is_matrix = requires(X const& x) {
+  x.data();
+  { x.rows() } -> std::convertible_to<std::int64_t>;
+  { x.cols() } -> std::convertible_to<std::int64_t>;
+  { x.innerStride() } -> std::convertible_to<std::int64_t>;
+  { x.outerStride() } -> std::convertible_to<std::int64_t>;
+  { X::IsRowMajor } -> std::convertible_to<bool>;
+  { X::IsVectorAtCompileTime } -> std::convertible_to<bool>;
+};
+template <class X>
+concept is_vector = is_matrix<X> && static_cast<bool>(X::IsVectorAtCompileTime);
+/// A std::vector, std::array, std::span, an array of C.
+template <class X>
+concept is_contiguous = !is_matrix<X> && requires(X const& x) {
+  *std::data(x);
+  { std::size(x) } -> std::convertible_to<std::size_t>;
+};
+
+template <is_matrix X>
+[[nodiscard]] auto matrix_view(X const& x) {
+  using element = std::remove_cvref_t<decltype(*x.data())>;
+  auto const inner = static_cast<std::int64_t>(x.innerStride()), outer = static_cast<std::int64_t>(x.outerStride());
+  constexpr auto by_rows = static_cast<bool>(X::IsRowMajor);
+  return strided_view<element>{x.data(),
+                               shape{static_cast<std::int64_t>(x.rows()), static_cast<std::int64_t>(x.cols())},
+                               {by_rows ? outer : inner, by_rows ? inner : outer}};
+}
+
+/// What some array is to a trainer. The element type is any; there is no such function for what is no array.
+template <class X>
+requires(is_strided_view<X> || is_tensor<X> || is_tensor_view<X> || is_mdspan<X> || is_contiguous<X> || is_vector<X>)
+    [[nodiscard]] auto strided(X const& x) {
+  if constexpr (is_strided_view<X>) {
+    return x;
+  } else if constexpr (is_tensor<X> || is_tensor_view<X>) {
+    tensor_view<typename X::value_type const> const view = x;
+    return dense_view(view.address(), view.extents());
+  } else if constexpr (is_mdspan<X>) {
+    static_assert(X::rank() <= shape::max_rank,
+                  "trireme: a tensor has at most six axes, and this std::mdspan has more");
+    strided_view<std::remove_cvref_t<decltype(*x.data_handle())>> view{x.data_handle(), {}, {}};
+    for (std::size_t axis = 0; axis < X::rank(); ++axis) {
+      view.extents.push_back(static_cast<std::int64_t>(x.extent(axis)));
+      view.strides[axis] = static_cast<std::int64_t>(x.mapping().stride(axis));
+    }
+    return view;
+  } else if constexpr (is_matrix<X>) {
+    auto view = matrix_view(x);
+    bool const row = view.extents[0] == 1 && view.extents[1] != 1;
+    view.strides[0] = row ? view.strides[1] : view.strides[0];
+    view.extents = {view.extents.size()};
+    return view;
+  } else {
+    using row = row_of<std::remove_cvref_t<decltype(*std::data(x))>>;
+    shape extents{static_cast<std::int64_t>(std::size(x))};
+    row::add_extents(extents);
+    return dense_view(reinterpret_cast<typename row::element const*>(std::data(x)), extents);
+  }
+}
+
+template <class X>
+concept array_like = requires(X const& x) {
+  detail::strided(x);
+};
+template <array_like X>
+using array_element = typename decltype(detail::strided(std::declval<X const&>()))::value_type;
+
+template <class To, class From>
+[[nodiscard]] To converted(From from, [[maybe_unused]] char const* who) {
+  if constexpr (std::is_integral_v<To> && !std::is_same_v<To, From>) {
+    auto const wide = static_cast<long double>(from);  // 64 bits of mantissa: every integer
+    constexpr auto least = static_cast<long double>(std::numeric_limits<To>::lowest());
+    constexpr auto most = static_cast<long double>(std::numeric_limits<To>::max());
+    if (!(wide >= least && wide <= most) || !exactly_equal(static_cast<long double>(static_cast<To>(from)), wide)) {
+      throw config_error(text("trireme::", who, ": ", static_cast<double>(from), " is no whole number from ",
+                              std::numeric_limits<To>::lowest(), " to ", std::numeric_limits<To>::max()));
+    }
+  }
+  return static_cast<To>(from);
+}
+
+/// Writes the elements of rows of `from` to columns first, first + step, ... of rows of `width` elements.
+template <class To, class From>
+void gather_rows(tensor<To> const& to, std::int64_t width, std::int64_t first, strided_view<From> const& from,
+                 char const* who, std::int64_t step = 1) {
+  if (from.extents.size() == 0) return;
+  std::array<std::int64_t, shape::max_rank> at{};
+  auto const axes = from.extents.rank();
+  auto const each = from.extents.size() / from.extents[0];
+  auto* out = to.view().address() + first;
+  auto const* row = from.address;
+  for (std::int64_t s = 0; s < from.extents[0]; ++s, out += width, row += from.strides[0]) {
+    auto const* place = row;
+    at.fill(0);
+    for (std::int64_t i = 0; i < each; ++i) {
+      out[i * step] = converted<To>(*place, who);
+      for (int axis = axes - 1; axis > 0; --axis) {  // the next place, as an odometer
+        auto const k = static_cast<std::size_t>(axis);
+        place += from.strides[k];
+        if (++at[k] < from.extents[axis]) break;
+        place -= from.strides[k] * from.extents[axis];
+        at[k] = 0;
+      }
+    }
+  }
+}
+
+}  // namespace detail
+
+/// An array of numbers whose first axis may be that of samples: a std::vector, std::array, std::span or array of C, of
+/// numbers or of fixed arrays of numbers (std::vector<std::array<double, 3>> is (n, 3)); a tensor or tensor_view; a
+/// strided_view; a std::mdspan; a vector of Eigen. Other matrices say first which way they are meant:
+/// samples_in_rows(m), samples_in_columns(m).
+template <class X>
+concept array_of_samples = detail::array_like<std::remove_cvref_t<X>>;
+
+/// A dense row-major copy of an array, with its elements converted: to float for a network in precision::fp32, say.
+///
+/// Numerics rounds to nearest; a double that no float holds becomes infinite.
+/// Errors   config_error for a number that an integer type does not hold.
+/// @example trainer.step(dense<float>(pressure), dense<float>(flux));
+template <class To = void, array_of_samples X>
+[[nodiscard]] auto dense(X const& x) {
+  auto const from = detail::strided(x);
+  using from_type = typename decltype(from)::value_type;
+  using to_type = std::conditional_t<std::is_void_v<To>, from_type, To>;
+  tensor<to_type> to(from.extents);
+  auto const rows = from.extents.rank() == 0 ? 0 : from.extents[0];
+  detail::gather_rows(to, rows == 0 ? 0 : from.extents.size() / rows, 0, from, "dense");
+  return to;
+}
+
+/// Arrays side by side, as the columns of one: a structure of arrays as samples. Array k has (n) or (n, ...).
+///
+/// Shapes   (n, the numbers that a sample has in all arrays)
+/// Errors   config_error for arrays of other lengths.
+/// @example trainer.step(column_stack<float>(density, velocity_x, velocity_y), dense<float>(flux));
+template <class To, array_of_samples First, array_of_samples... More>
+[[nodiscard]] tensor<To> column_stack(First const& first, More const&... more) {
+  auto const width_of = [](auto const& x) {
+    std::int64_t width = 1;
+    for (int axis = 1; axis < x.extents.rank(); ++axis) width *= x.extents[axis];
+    return width;
+  };
+  auto const lead = detail::strided(first);
+  auto const n = lead.extents[0];
+  int which = 0;
+  auto width = width_of(lead);
+  [[maybe_unused]] auto const look = [&](auto const& x) {
+    ++which;
+    if (x.extents[0] != n) {
+      throw config_error(text("trireme::column_stack: array ", which, " has ", x.extents[0],
+                              " samples, but array 0 has ", n, "; give arrays of one length"));
+    }
+    width += width_of(x);
+  };
+  (look(detail::strided(more)), ...);
+  tensor<To> to(shape{n, width});
+  std::int64_t at = 0;
+  auto const put = [&](auto const& x) {
+    detail::gather_rows(to, width, at, x, "column_stack");
+    at += width_of(x);
+  };
+  put(lead);
+  (put(detail::strided(more)), ...);
+  return to;
+}
+
+/// Fields of one shape, each place of which is a sample: the cells of a grid, say, without the ghost cells around them.
+///
+/// Shapes   fields of at most five axes; (their places in row-major order, fields)
+/// Errors   config_error for fields of other shapes.
+/// @example strided_view<double> inner{field.data() + row + 1, {rows, columns}, {row, 1}};  // of rows of `row` numbers
+///          auto const x = stack_cells<float>(inner, other);
+template <class To, array_of_samples First, array_of_samples... More>
+[[nodiscard]] tensor<To> stack_cells(First const& first, More const&... more) {
+  auto const extents = detail::strided(first).extents;
+  constexpr auto width = static_cast<std::int64_t>(1 + sizeof...(More));
+  tensor<To> to(shape{extents.size(), width});
+  std::int64_t which = 0;
+  auto const put = [&](auto const& x) {
+    if (x.extents != extents) {
+      throw config_error(text("trireme::stack_cells: field ", which, " is ", to_string(x.extents), ", but field 0 is ",
+                              to_string(extents), "; give fields of one shape"));
+    }
+    auto whole = x;  // as one row of everything
+    whole.extents = {1};
+    for (int axis = 0; axis < extents.rank(); ++axis) {
+      whole.extents.push_back(extents[axis]);
+      whole.strides[static_cast<std::size_t>(axis) + 1] = x.strides[static_cast<std::size_t>(axis)];
+    }
+    detail::gather_rows(to, width, which++, whole, "stack_cells", width);
+  };
+  put(detail::strided(first));
+  (put(detail::strided(more)), ...);
+  return to;
+}
+
+/// A matrix of Eigen, row- or column-major, each of whose rows is a sample. Its columns are (n); nothing is copied
+/// here.
+template <detail::is_matrix M>
+[[nodiscard]] auto samples_in_rows(M const& matrix) {
+  return detail::matrix_view(matrix);
+}
+/// The same where each column is a sample: a column-major (numbers, n) matrix lies as a dense (n, numbers) tensor does.
+template <detail::is_matrix M>
+[[nodiscard]] auto samples_in_columns(M const& matrix) {
+  auto view = detail::matrix_view(matrix);
+  view.extents = {view.extents[1], view.extents[0]};
+  std::swap(view.strides[0], view.strides[1]);
+  return view;
+}
+
+namespace detail {
+
+/// What is wrong with an array as a network's samples.
+enum class array_slip : std::uint8_t { none, no_array, matrix, wide, element };
+
+/// @tparam Number  what the network's inputs are, float or double; void for a plain model, which takes what it likes.
+template <class X, class Number>
+[[nodiscard]] consteval array_slip slip_of_array() {
+  if constexpr (is_matrix<X> && !is_vector<X>) {
+    return array_slip::matrix;
+  } else if constexpr (!array_like<X>) {
+    return array_slip::no_array;
+  } else {
+    using value = array_element<X>;
+    if constexpr (!element<value>) return array_slip::element;
+    if (std::is_void_v<Number> || std::is_same_v<value, float> || std::is_same_v<value, std::int32_t>)
+      return array_slip::none;
+    if (std::is_same_v<value, double>) return std::is_same_v<Number, double> ? array_slip::none : array_slip::wide;
+    return array_slip::element;
+  }
+}
+
+template <array_slip Slip>
+struct check_array {
+  static_assert(Slip != array_slip::no_array,
+                "trireme::trainer: samples come in arrays: std::vector, std::array or std::span of numbers or of "
+                "std::array, tensor_view{pointer, {samples, numbers}}, strided_view, std::mdspan, a vector of Eigen");
+  static_assert(Slip != array_slip::matrix,
+                "trireme::trainer: a matrix does not say whether its rows or its columns are the samples: pass "
+                "samples_in_rows(matrix) or samples_in_columns(matrix)");
+  static_assert(Slip != array_slip::wide,
+                "trireme::trainer: these samples are double, and the network takes float: pass dense<float>(samples), "
+                "which converts them, or train in precision::fp64");
+  static_assert(Slip != array_slip::element,
+                "trireme::trainer: samples are float, or double in precision::fp64, and tokens and classes are "
+                "std::int32_t: pass dense<float>(samples) or dense<std::int32_t>(samples), which convert them");
+};
+
+/// An array as a dense view: of the memory itself, or of a copy where elements do not lie side by side.
+template <class T>
+class dense_array {
+ public:
+  dense_array() = default;
+  explicit dense_array(strided_view<T> const& from) : view_(from.address, from.extents) {
+    if (from.is_dense()) return;
+    copy_ = dense(from);
+    view_ = copy_.view();
+  }
+  [[nodiscard]] tensor_view<T const> view() const noexcept { return view_; }
+
+ private:
+  tensor<T> copy_;
+  tensor_view<T const> view_;
+};
+
+/// The same numbers as float.
+[[nodiscard]] inline tensor<float> floats_of(tensor<float>&& numbers) { return std::move(numbers); }
+[[nodiscard]] inline tensor<float> floats_of(tensor<double>&& numbers) { return dense<float>(numbers); }
+
+/// What a trainer's calls make of an array; one sentence for what it does not take.
+template <class Number, class X>
+[[nodiscard]] auto dense_samples(X const& x) {
+  constexpr auto slip = slip_of_array<X, Number>();
+  static_cast<void>(sizeof(check_array<slip>));
+  if constexpr (slip == array_slip::none) {
+    return dense_array<array_element<X>>(strided(x));
+  } else {
+    return dense_array<float>();
+  }
+}
+
+}  // namespace detail
+}  // namespace trireme
+
+// ---- trireme/parallel/distinct_lists.hpp
+namespace trireme::parallel {
+
+using word_list = std::vector<std::uint64_t>;
+
+[[nodiscard]] inline std::uint64_t hash_words(word_list const& words) noexcept {
+  auto sum = mix(words.size());
+  for (auto const each : words) sum = mix(sum ^ each);
+  return sum;
+}
+
+/// Puts the letters of a text at the end of a list, eight in a word; how many there are is the caller's to say.
+inline void append_letters(word_list& to, std::string_view letters) {
+  auto const at = to.size();
+  to.resize(at + (letters.size() + 7) / 8);
+  if (!letters.empty()) std::memcpy(to.data() + at, letters.data(), letters.size());
+}
+/// Takes `count` letters again; afterwards `at` is behind them.
+[[nodiscard]] inline std::string letters_at(std::uint64_t const*& at, std::size_t count) {
+  std::string letters(count, ' ');
+  if (count > 0) std::memcpy(letters.data(), at, count);
+  at += (count + 7) / 8;
+  return letters;
+}
+
+/// A list that some ranks have.
+struct distinct_list {
+  int first = 0;  ///< rank that has it
+  std::int64_t ranks = 0;
+  word_list words;
+};
+
+/// Collective. The different lists that ranks have, each once, in the order of the ranks; empty ones are left out.
+/// Ranks may have several, and not as many as others.
+///
+/// Bytes    two words a list, and one all_reduce of the lists if there are several: what most ranks have in common is
+///          not sent. Three collectives, whatever the number of ranks.
+template <class Comm>
+[[nodiscard]] std::vector<distinct_list> distinct_lists(Comm& world, std::span<word_list const> own) {
+  auto most = static_cast<std::int64_t>(own.size());
+  world.all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
+  auto const each = 2 * static_cast<std::size_t>(most);
+  std::vector<std::uint64_t> table(each * static_cast<std::size_t>(world.size()));  // a hash and a length
+  auto const mine = table.begin() + static_cast<std::ptrdiff_t>(each * static_cast<std::size_t>(world.rank()));
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    mine[static_cast<std::ptrdiff_t>(2 * i)] = hash_words(own[i]);
+    mine[static_cast<std::ptrdiff_t>(2 * i + 1)] = own[i].size();
+  }
+  if (most > 0) world.all_gather(tensor_view<std::uint64_t>(table));
+  std::vector<distinct_list> all;
+  std::unordered_map<std::uint64_t, std::size_t> known;
+  std::vector<std::size_t> of;  // where each of them begins among all words
+  std::size_t total = 0;
+  bool everywhere = true;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    for (std::size_t i = 0; i < each; i += 2) {
+      auto const* const at = table.data() + static_cast<std::size_t>(rank) * each + i;
+      if (at[1] == 0) continue;
+      auto const [found, is_new] = known.emplace(at[0], all.size());
+      if (is_new) {
+        all.push_back({rank, 0, word_list(at[1])});
+        of.push_back(total);
+        total += at[1];
+      }
+      ++all[found->second].ranks;
+    }
+  }
+  for (auto const& one : all) everywhere = everywhere && one.ranks == world.size();
+  for (auto const& words : own) {
+    if (!words.empty()) all[known.at(hash_words(words))].words = words;
+  }
+  if (everywhere) return all;
+  std::vector<std::uint64_t> sent(total);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].first != world.rank()) continue;
+    std::copy(all[i].words.begin(), all[i].words.end(), sent.begin() + static_cast<std::ptrdiff_t>(of[i]));
+  }
+  world.all_reduce(tensor_view<std::uint64_t>(sent), reduction::sum{});
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    auto const begin = sent.begin() + static_cast<std::ptrdiff_t>(of[i]);
+    all[i].words.assign(begin, begin + static_cast<std::ptrdiff_t>(all[i].words.size()));
+  }
+  return all;
+}
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/patterns.hpp (goes on)
+namespace trireme::parallel {
+
+/// Throws config_error on every rank if a pattern of a description matches no name of any rank.
+///
+/// Ranks    collective where the description has patterns: ranks may have different names, but equal patterns.
+/// Bytes    one all_reduce of a number a pattern. Names are sent only for the sentence, in three more collectives:
+///          what several ranks have alike, once.
+/// @param names  of the parameters that lie here.
+template <class Comm, class Description>
+void expect_patterns([[maybe_unused]] Comm& world, [[maybe_unused]] Description const& description,
+                     [[maybe_unused]] std::vector<std::string> const& names) {
+  if constexpr (has_patterns<Description>) {
+    std::vector<name_pattern> all;
+    std::vector<std::int64_t> found;
+    description.for_each_pattern([&](name_pattern const& each) {
+      all.push_back(each);
+      trireme::detail::for_each_word(each.patterns, [&](std::string_view one) {
+        found.push_back(
+            std::any_of(names.begin(), names.end(), [&](auto const& name) { return each.fits(one, name); }));
+      });
+    });
+    if (found.empty()) return;
+    world.all_reduce(tensor_view<std::int64_t>(found), reduction::max{});
+    if (std::find(found.begin(), found.end(), 0) == found.end()) return;
+    word_list own;  // of each name its length, and its letters
+    for (auto const& name : names) {
+      own.push_back(name.size());
+      append_letters(own, name);
+    }
+    std::vector<std::string> everywhere;
+    for (auto const& list : distinct_lists(world, std::span<word_list const>(&own, 1))) {
+      for (auto const* at = list.words.data(); at != list.words.data() + list.words.size();) {
+        auto const letters = static_cast<std::size_t>(*at++);
+        everywhere.push_back(letters_at(at, letters));
+      }
+    }
+    for (auto const& each : all) expect_matches(each, everywhere);
+  }
+}
+
+}  // namespace trireme::parallel
 
 // ---- trireme/train/checkpoint.hpp
 #include <set>
@@ -29979,9 +31876,8 @@ class sha256 {
 
 // ---- trireme/formats/file_system.hpp
 #include <dirent.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
-
-#include <cstdio>
 
 namespace trireme::formats {
 
@@ -30010,9 +31906,18 @@ class file_system {
   virtual int truncate(int descriptor, ::off_t bytes) { return ::ftruncate(descriptor, bytes); }
   virtual int synchronise(int descriptor) { return ::fsync(descriptor); }
   virtual int rename(int at, char const* from, char const* to) { return ::renameat(at, from, at, to); }
-  /// Two names change places in one step.
+  /// The same from one open directory into another.
+  virtual int move(int from, char const* name, int to, char const* there) { return ::renameat(from, name, to, there); }
+  /// Two names change places in one step. Many file systems cannot (NFS, FUSE, ZFS).
   virtual int exchange(int at, char const* one, char const* other) {
-    return ::renameat2(at, one, at, other, RENAME_EXCHANGE);
+#ifdef SYS_renameat2  // by its number: musl has had no function for it
+    constexpr unsigned change_places = 2;
+    return static_cast<int>(::syscall(SYS_renameat2, at, one, at, other, change_places));
+#else
+    static_cast<void>(at), static_cast<void>(one), static_cast<void>(other);
+    errno = ENOSYS;
+    return -1;
+#endif
   }
   virtual int unlink(int at, char const* path) { return ::unlinkat(at, path, 0); }
   virtual int make_directory(int at, char const* path, ::mode_t mode) { return ::mkdirat(at, path, mode); }
@@ -30115,8 +32020,11 @@ class directory {
   [[nodiscard]] directory make(std::string const& name) const;
   /// Gives a file, directory or link another name; a file or an empty directory that had it is replaced.
   void rename(std::string const& from, std::string const& to) const;
-  /// Two names change places in one step.
-  void exchange(std::string const& one, std::string const& other) const;
+  /// A file of that name becomes one of another directory; a file that had the name there is replaced.
+  void move(std::string const& name, directory const& to) const;
+  /// Two names change places in one step. @returns false if this file system has no such operation; then nothing has
+  /// changed.
+  [[nodiscard]] bool exchange(std::string const& one, std::string const& other) const;
   /// Removes a directory and the files in it, or a file, or a link (never what it leads to). Directories in the
   /// directory, and what cannot be removed, stay. @returns whether nothing has the name any more.
   bool remove(std::string const& name) const;
@@ -30136,7 +32044,7 @@ class directory {
   };
 
   directory(int at, char const* name, std::string path, file_system& files, int follow);
-  void require(std::string_view name) const;
+  void expect_name(std::string_view name) const;
 
   std::string path_;
   std::shared_ptr<handle const> open_;
@@ -30151,7 +32059,7 @@ void make_directories(std::string const& path, file_system& files = real_files()
 namespace trireme::formats {
 
 TRIREME_BODY directory directory::below(std::string const& name) const {
-  require(name);
+  expect_name(name);
   return {descriptor(), name.c_str(), path_of(name), files(), O_NOFOLLOW};
 }
 
@@ -30173,7 +32081,7 @@ TRIREME_BODY bool directory::has(std::string const& name) const {
   return std::binary_search(all.begin(), all.end(), name);
 }
 TRIREME_BODY directory directory::make(std::string const& name) const {
-  require(name);
+  expect_name(name);
   if (files().make_directory(descriptor(), name.c_str(), 0777) != 0 && errno != EEXIST) {
     throw detail::io_failure(path_of(name), "make the directory", errno);
   }
@@ -30181,19 +32089,28 @@ TRIREME_BODY directory directory::make(std::string const& name) const {
 }
 
 TRIREME_BODY void directory::rename(std::string const& from, std::string const& to) const {
-  require(from), require(to);
+  expect_name(from), expect_name(to);
   detail::checked(path_of(from), text("rename to ", path_of(to)),
                   [&] { return files().rename(descriptor(), from.c_str(), to.c_str()); });
 }
 
-TRIREME_BODY void directory::exchange(std::string const& one, std::string const& other) const {
-  require(one), require(other);
-  detail::checked(path_of(one), text("change places with ", path_of(other)),
-                  [&] { return files().exchange(descriptor(), one.c_str(), other.c_str()); });
+TRIREME_BODY void directory::move(std::string const& name, directory const& to) const {
+  expect_name(name);
+  detail::checked(path_of(name), text("move to ", to.path_of(name)),
+                  [&] { return files().move(descriptor(), name.c_str(), to.descriptor(), name.c_str()); });
+}
+
+TRIREME_BODY bool directory::exchange(std::string const& one, std::string const& other) const {
+  expect_name(one), expect_name(other);
+  if (files().exchange(descriptor(), one.c_str(), other.c_str()) == 0) return true;
+  // How file systems, overlays, old kernels and filters of system calls say that they do not know the operation.
+  auto const why = errno;
+  if (why == EINVAL || why == ENOSYS || why == EOPNOTSUPP || why == EXDEV || why == EPERM) return false;
+  throw detail::io_failure(path_of(one), text("change places with ", path_of(other)), why);
 }
 
 TRIREME_BODY bool directory::remove(std::string const& name) const {
-  require(name);
+  expect_name(name);
   auto const inner = files().open(descriptor(), name.c_str(), flags | O_NOFOLLOW, 0);
   if (inner < 0) {
     if (errno == ENOENT) return true;
@@ -30211,7 +32128,8 @@ TRIREME_BODY bool directory::remove(std::string const& name) const {
 TRIREME_BODY void directory::synchronise() const {
   auto const failed = files().synchronise(descriptor()) < 0 ? errno : 0;
   // Some file systems have nothing to synchronise for a directory, and say so.
-  if (failed != 0 && failed != EINVAL) throw detail::io_failure(path_, "synchronise the directory", failed);
+  bool const nothing = failed == EINVAL || failed == ENOSYS || failed == EOPNOTSUPP || failed == EBADF;
+  if (failed != 0 && !nothing) throw detail::io_failure(path_, "synchronise the directory", failed);
 }
 
 TRIREME_BODY directory::directory(int at, char const* name, std::string path, file_system& files, int follow)
@@ -30226,7 +32144,7 @@ TRIREME_BODY directory::directory(int at, char const* name, std::string path, fi
   open_ = std::make_shared<handle const>(files, opened);
 }
 
-TRIREME_BODY void directory::require(std::string_view name) const {
+TRIREME_BODY void directory::expect_name(std::string_view name) const {
   if (name.empty() || name == "." || name == ".." || name.find('/') != name.npos) {
     throw config_error(text("trireme::formats::directory: \"", name, "\" is not a name in ", path_));
   }
@@ -31094,6 +33012,46 @@ TRIREME_BODY std::string to_string(value const& content, int indent) {
 
 }  // namespace trireme::formats::json
 
+// ---- trireme/formats/model_files.hpp
+namespace trireme::formats {
+
+/// A file that belongs to a model, whole.
+struct model_file {
+  std::string name;  ///< in the model's directory; chat templates may lie in a folder there
+  std::string content;
+  friend bool operator==(model_file const&, model_file const&) = default;
+};
+
+/// Which files of a model's directory belong to the model, beside config.json and the weights: what says how to
+/// generate, the tokenizer's, and Python sources that config.json may name. Licences and READMEs are not among them.
+inline constexpr std::string_view model_file_names =
+    "generation_config.json tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json "
+    "vocab.txt merges.txt *.model *.tiktoken chat_template.jinja chat_template.json configuration_*.py modeling_*.py "
+    "tokenization_*.py";
+/// Those of them that are about tokens.
+inline constexpr std::string_view tokenizer_file_names =
+    "tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json vocab.txt merges.txt "
+    "*.model *.tiktoken chat_template.* additional_chat_templates/* tokenization_*.py";
+
+/// The config.json of a directory, and those files, by their names.
+///
+/// Bytes    all of them, a tokenizer's mostly: some MB.
+/// Errors   io_error where one cannot be read or has more than 256 MiB.
+[[nodiscard]] std::vector<model_file> read_model_files(std::string const& directory, file_system& files = real_files());
+
+/// The file of that name, or nullptr.
+[[nodiscard]] inline model_file const* find(std::vector<model_file> const& in, std::string_view name) noexcept {
+  for (auto const& each : in) {
+    if (each.name == name) return &each;
+  }
+  return nullptr;
+}
+
+/// Writes a file into a model's directory, unless it is there with this content.
+void write_model_file(std::string const& directory, model_file const& what, file_system& files = real_files());
+
+}  // namespace trireme::formats
+
 // ---- trireme/formats/safetensors.hpp
 namespace trireme::formats::safetensors {
 
@@ -31444,7 +33402,7 @@ TRIREME_BODY std::uint64_t header_bytes(std::span<std::byte const> start, std::u
 TRIREME_BODY header parse_header(std::span<std::byte const> start, std::uint64_t file_size, std::string const& path) {
   auto const size = header_bytes(start, file_size, path);
   if (start.size() < size) throw format_error(path, start.size(), "the header is cut short");
-  std::string_view const json(reinterpret_cast<char const*>(start.data()) + 8, static_cast<std::size_t>(size - 8));
+  std::string_view const json(reinterpret_cast<char const*>(start.data()) + 8, size - 8);
   auto out = detail::header_parser(json, path).parse();
   out.data_offset = size;
   detail::check_cover(out, file_size, path);
@@ -31462,7 +33420,7 @@ TRIREME_BODY header read_header(file const& from) {
   auto const size = from.size();
   std::vector<std::byte> start(static_cast<std::size_t>(std::min<std::uint64_t>(8, size)));
   from.read(0, start);
-  start.resize(static_cast<std::size_t>(header_bytes(start, size, from.path())));
+  start.resize(header_bytes(start, size, from.path()));
   from.read(8, std::span(start).subspan(8));
   return parse_header(start, size, from.path());
 }
@@ -31626,12 +33584,200 @@ TRIREME_BODY void writer::finish() {
 
 }  // namespace trireme::formats::safetensors
 
+// ---- trireme/formats/weight_files.hpp (goes on)
+namespace trireme::formats {
+
+/// The names that Hugging Face gives the files of a model.
+inline constexpr std::string_view config_file = "config.json";
+inline constexpr std::string_view weight_file = "model.safetensors";
+inline constexpr std::string_view weight_index_file = "model.safetensors.index.json";
+
+/// Which file has a tensor, as an index says.
+struct indexed_tensor {
+  std::string name;
+  std::string file;
+  friend bool operator==(indexed_tensor const&, indexed_tensor const&) = default;
+};
+
+inline constexpr std::size_t most_weight_files = 1000;
+
+/// Reads the `weight_map` of an index; touches nothing but its arguments, so that it can be fuzzed.
+///
+/// Enforced: names of files are plain (no slash, not ".", not ".."), and there are at most 1000 of them.
+///
+/// Errors   format_error(path, byte, reason).
+///
+/// @returns sorted by file, in each by the order of the text.
+[[nodiscard]] std::vector<indexed_tensor> parse_weight_index(std::string_view text, std::string const& path);
+
+/// A JSON text of a model's directory, of at most `most` bytes.
+[[nodiscard]] json::value read_json(std::string const& path, std::uint64_t most, file_system& files = real_files());
+
+/// The tensors of a model's directory: all in model.safetensors, or, where that is missing, in the files that
+/// model.safetensors.index.json names. Opens all files and reads their headers.
+///
+/// Threads  as safetensors::reader.
+/// Errors   io_error; format_error for a file or an index that is not what it should be, and where the index and a file
+///          do not agree on which tensors there are. Symbolic links are followed: downloads are often kept so.
+class weight_files {
+ public:
+  struct tensor {
+    safetensors::reader const* file;
+    safetensors::entry const* what;
+  };
+
+  explicit weight_files(std::string directory, file_system& files = real_files());
+
+  [[nodiscard]] std::string const& directory() const noexcept { return directory_; }
+  /// Sorted by name.
+  [[nodiscard]] std::vector<tensor> const& tensors() const noexcept { return tensors_; }
+  /// The tensor of that name, or nullptr.
+  [[nodiscard]] tensor const* find(std::string_view name) const noexcept;
+  /// What holds the tensors, for messages: the file, or the index.
+  [[nodiscard]] std::string const& path() const noexcept { return path_; }
+
+ private:
+  void add_indexed(std::string const& index, file_system& files);
+
+  std::string directory_;
+  std::string path_;
+  std::vector<std::unique_ptr<safetensors::reader>> readers_;
+  std::vector<tensor> tensors_;
+};
+
+}  // namespace trireme::formats
+
+// ---- trireme/formats/weight_files.ipp
+namespace trireme::formats {
+
+TRIREME_BODY std::vector<indexed_tensor> parse_weight_index(std::string_view text, std::string const& path) {
+  auto const index = json::parse(text, path);
+  std::vector<indexed_tensor> all;
+  for (auto const& [name, file] : index.at("weight_map").as_object()) {
+    auto const& plain = file.as_string();
+    bool const fits = !plain.empty() && plain != "." && plain != ".." && plain.size() <= 255 &&
+                      plain.find('/') == plain.npos && plain.find('\0') == plain.npos;
+    if (!fits) {
+      file.fail(trireme::text("\"", plain.substr(0, 80), "\" is not the name of a file in the index's directory"));
+    }
+    all.push_back({name, plain});
+  }
+  std::ranges::stable_sort(all, {}, &indexed_tensor::file);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) count += i == 0 || all[i].file != all[i - 1].file ? 1U : 0U;
+  if (count > most_weight_files) {
+    throw format_error(path, 0, trireme::text("it names ", count, " files; at most ", most_weight_files, " are read"));
+  }
+  return all;
+}
+
+TRIREME_BODY json::value read_json(std::string const& path, std::uint64_t most, file_system& files) {
+  return json::parse(read_text(path, most, files), path);
+}
+
+namespace detail {
+
+/// The content of a file, or nothing if there is no such file.
+template <class Open>
+auto if_there(Open&& open) -> std::optional<decltype(open())> {
+  try {
+    return open();
+  } catch (io_error const& problem) {
+    if (problem.number() != ENOENT) throw;
+    return std::nullopt;
+  }
+}
+
+}  // namespace detail
+
+TRIREME_BODY weight_files::weight_files(std::string directory, file_system& files) : directory_(std::move(directory)) {
+  path_ = text(directory_, "/", weight_file);
+  if (auto one = detail::if_there([&] { return std::make_unique<safetensors::reader>(path_, files); })) {
+    readers_.push_back(std::move(*one));
+    for (auto const& each : readers_.front()->entries()) tensors_.push_back({readers_.front().get(), &each});
+  } else {
+    constexpr std::uint64_t most = 64'000'000;
+    path_ = text(directory_, "/", weight_index_file);
+    auto const index = detail::if_there([&] { return read_text(path_, most, files); });
+    if (!index)
+      throw io_error(directory_, text("there is neither ", weight_file, " nor ", weight_index_file, " in it"));
+    add_indexed(*index, files);
+  }
+  std::ranges::sort(tensors_, {}, [](tensor const& each) -> std::string_view { return each.what->name; });
+}
+
+TRIREME_BODY void weight_files::add_indexed(std::string const& index, file_system& files) {
+  auto const indexed = parse_weight_index(index, path_);
+  for (auto first = indexed.begin(); first != indexed.end();) {
+    auto const last = std::find_if(first, indexed.end(), [&](auto const& each) { return each.file != first->file; });
+    auto const& file =
+        *readers_.emplace_back(std::make_unique<safetensors::reader>(text(directory_, "/", first->file), files));
+    for (auto each = first; each != last; ++each) {
+      auto const* const found = file.find(each->name);
+      if (found == nullptr) {
+        throw format_error(file.path(), 0, text("it has no tensor \"", each->name, "\", which the index says it has"));
+      }
+      tensors_.push_back({&file, found});
+    }
+    if (file.entries().size() != static_cast<std::size_t>(last - first)) {
+      throw format_error(file.path(), 0,
+                         text("it has ", file.entries().size(), " tensors, but the index says ", last - first));
+    }
+    first = last;
+  }
+}
+
+TRIREME_BODY weight_files::tensor const* weight_files::find(std::string_view name) const noexcept {
+  auto const at = std::ranges::lower_bound(tensors_, name, {},
+                                           [](tensor const& each) -> std::string_view { return each.what->name; });
+  return at == tensors_.end() || at->what->name != name ? nullptr : &*at;
+}
+
+}  // namespace trireme::formats
+
+// ---- trireme/formats/model_files.ipp (goes on)
+namespace trireme::formats {
+
+TRIREME_BODY std::vector<model_file> read_model_files(std::string const& directory, file_system& files) {
+  constexpr std::uint64_t most = std::uint64_t{1} << 28;
+  std::vector<model_file> out;
+  auto const take = [&](std::string const& name) {
+    out.push_back({name, read_text(text(directory, "/", name), most, files)});
+  };
+  class directory const in(directory, files);
+  for (auto const& name : in.names()) {
+    if (name == config_file || matches_any(model_file_names, name)) take(name);
+  }
+  constexpr std::string_view templates = "additional_chat_templates";
+  if (in.has(std::string(templates))) {
+    class directory const more(text(directory, "/", templates), files);
+    for (auto const& name : more.names()) {
+      if (matches("*.jinja", name)) take(text(templates, "/", name));
+    }
+  }
+  return out;
+}
+
+TRIREME_BODY void write_model_file(std::string const& directory, model_file const& what, file_system& files) {
+  auto const path = text(directory, "/", what.name);
+  try {
+    if (read_text(path, what.content.size(), files) == what.content) return;
+  } catch (io_error const&) {  // there is none, or another one
+  }
+  make_directories(directory_of(path), files);
+  atomic_write(path, what.content, files);
+}
+
+}  // namespace trireme::formats
+
 // ---- trireme/train/detail/checkpoint_files.hpp
 namespace trireme::checkpoint::detail {
 
 inline constexpr std::int64_t format_version = 2;
 inline constexpr char const* temporary_name = ".saving";
 inline constexpr std::string_view step_prefix = "step-";
+inline constexpr std::string_view replaced_prefix = ".replaced-";  ///< of a step that makes room for another one
+inline constexpr std::string_view model_files_file = "model_files.safetensors";
 
 /// "step-0000000500": names sort as steps do.
 [[nodiscard]] inline std::string step_name(std::int64_t step) {
@@ -31665,14 +33811,84 @@ inline constexpr std::string_view step_prefix = "step-";
     throw;
   }
 }
-/// The steps of a directory's checkpoints, whole or not, oldest first. Other names are not looked at.
+/// Whether a checkpoint has a file of this name. What else lies in its directory is somebody else's.
+[[nodiscard]] inline bool is_ours(std::string_view name) noexcept {
+  constexpr std::string_view unfinished = ".partial", rank = "rank-", end = ".safetensors";  // see atomic_file
+  if (name.ends_with(unfinished)) name.remove_suffix(unfinished.size());
+  if (name == "manifest.json" || name == "manifest.sha256" || name == model_files_file) return true;
+  if (!name.starts_with(rank) || !name.ends_with(end) || name.size() <= rank.size() + end.size()) return false;
+  auto const digits = name.substr(rank.size(), name.size() - rank.size() - end.size());
+  return digits.find_first_not_of("0123456789") == digits.npos;
+}
+/// What a directory holds.
+struct contents {
+  bool is_directory = false;
+  std::vector<std::string> ours;  ///< sorted
+  bool others = false;
+};
+/// Nothing, of what is no directory, a link to one, or not there. Errors: io_error where it cannot be looked into now.
+[[nodiscard]] inline contents contents_of(formats::directory const& home, std::string const& name) {
+  contents out;
+  try {
+    for (auto& each : home.below(name).names())
+      is_ours(each) ? out.ours.push_back(std::move(each)) : void(out.others = true);
+    out.is_directory = true;
+  } catch (io_error const& problem) {
+    if (problem.number() != ENOENT && problem.number() != ENOTDIR && problem.number() != ELOOP) throw;
+  }
+  return out;
+}
+
+/// The steps of a directory's checkpoints, whole or not, oldest first. Other names are not looked at; a directory in
+/// which only files of others are left is none.
 [[nodiscard]] inline std::vector<std::int64_t> steps_in(formats::directory const& home) {
   std::vector<std::int64_t> steps;
   for (auto const& name : home.names()) {
-    if (auto const step = step_of(name)) steps.push_back(*step);
+    auto const replaced = name.starts_with(replaced_prefix);
+    auto const step = step_of(replaced ? std::string_view(name).substr(replaced_prefix.size()) : name);
+    if (!step) continue;
+    try {
+      auto const has = contents_of(home, name);
+      if ((has.others && has.ours.empty()) || (replaced && !has.is_directory)) continue;
+    } catch (io_error const&) {  // whoever reads it says so
+    }
+    steps.push_back(*step);
   }
   std::sort(steps.begin(), steps.end());
+  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
   return steps;
+}
+
+/// Removes a checkpoint's files, and its directory unless others have put something there; of what is no directory, the
+/// name. What cannot be removed stays.
+inline void remove_ours(formats::directory const& home, std::string const& name) {
+  try {
+    auto const has = contents_of(home, name);
+    if (!has.is_directory) return void(home.remove(name));
+    auto const in = home.below(name);
+    for (auto const& each : has.ours) in.files().unlink(in.descriptor(), each.c_str());
+  } catch (io_error const&) {  // the next save tries again
+    return;
+  }
+  home.files().remove_directory(home.descriptor(), name.c_str());
+}
+
+/// Gives a checkpoint another name: its directory if there is nothing else in it, else file by file. So what others
+/// have put there stays where it is, in `from` and in `to`.
+/// @param arrives  whether `to` becomes a checkpoint, at the last file; else `from` is none any more, from the first
+/// on.
+inline void rename_ours(formats::directory const& home, std::string const& from, std::string const& to, bool arrives) {
+  auto const has = contents_of(home, from);
+  if (!has.is_directory || (!has.others && !home.has(to))) return home.rename(from, to);
+  auto const source = home.below(from), target = home.make(to);
+  auto const move = [&](bool hash) {
+    for (auto const& each : has.ours) {
+      if (hash == (each == "manifest.sha256")) source.move(each, target);
+    }
+    target.synchronise(), source.synchronise();
+  };
+  move(!arrives), move(arrives);
+  home.files().remove_directory(home.descriptor(), from.c_str());  // fails if something is left in it
 }
 
 [[nodiscard]] inline std::string sha256_text(std::span<std::byte const> bytes) {
@@ -31702,10 +33918,12 @@ static_assert(sizeof(file_record) == 72);
 /// Collective. Every rank's record, in rank order.
 template <class Comm>
 std::vector<file_record> gather(Comm& world, file_record const& own) {
+  constexpr auto words = sizeof(file_record) / sizeof(std::uint64_t);
   std::vector<file_record> records(static_cast<std::size_t>(world.size()));
-  records[static_cast<std::size_t>(world.rank())] = own;
-  world.all_gather(tensor_view<std::uint8_t>(reinterpret_cast<std::uint8_t*>(records.data()),
-                                             shape{static_cast<std::int64_t>(records.size() * sizeof(file_record))}));
+  std::vector<std::uint64_t> table(words * records.size());
+  std::memcpy(table.data() + words * static_cast<std::size_t>(world.rank()), &own, sizeof own);
+  world.all_gather(tensor_view<std::uint64_t>(table));
+  std::memcpy(static_cast<void*>(records.data()), table.data(), records.size() * sizeof(file_record));
   return records;
 }
 [[nodiscard]] inline formats::json::value to_json(std::vector<file_record> const& records) {
@@ -31716,6 +33934,37 @@ std::vector<file_record> gather(Comm& world, file_record const& own) {
          {"header_sha256", std::string_view(each.header_sha256.data(), each.header_sha256.size())}}));
   }
   return all;
+}
+
+/// Writes files that came with a model as one. @returns what the manifest says of it.
+[[nodiscard]] inline formats::json::value write_model_files(formats::directory const& in,
+                                                            std::vector<formats::model_file> const& all) {
+  std::vector<formats::safetensors::entry> entries;
+  for (auto const& each : all)
+    entries.push_back({each.name, dtype::u8, shape{static_cast<std::int64_t>(each.content.size())}});
+  sha256 digest;
+  formats::safetensors::writer to(in, std::string(model_files_file), std::move(entries), {}, {.digest = &digest});
+  for (auto const& each : all) to.write(std::as_bytes(std::span(each.content)));
+  to.finish();
+  return formats::json::value::make({{"bytes", to.file_bytes()}, {"sha256", digest.hexadecimal()}});
+}
+/// Those files again; none if the checkpoint was saved without.
+[[nodiscard]] inline std::vector<formats::model_file> read_model_files(formats::directory const& in,
+                                                                       formats::json::value const& manifest) {
+  std::vector<formats::model_file> out;
+  auto const* const said = manifest.find("model_files");
+  if (said == nullptr) return out;
+  std::string const name(model_files_file);
+  auto const content = formats::read_text(in, name, said->at("bytes").as_uint64());
+  if (sha256_text(std::as_bytes(std::span(content))) != said->at("sha256").as_string())
+    throw format_error(in.path_of(name), 0, "its SHA-256 is not the one in manifest.json");
+  formats::safetensors::reader const from(in, name);
+  for (auto const& each : from.entries()) {
+    std::string bytes(static_cast<std::size_t>(each.bytes), '\0');
+    from.read(each, 0, std::as_writable_bytes(std::span(bytes)));
+    out.push_back({each.name, std::move(bytes)});
+  }
+  return out;
 }
 
 /// The manifest of a checkpoint, once its own hash is right.
@@ -31774,6 +34023,23 @@ std::string damage_in(F&& f) {
   }
 }
 
+/// Where a save was killed while a step made room for itself, saved once more, one of the two is whole: that is the
+/// step. Errors   io_error if the earlier one cannot be given its name again.
+inline void finish_replacing(formats::directory const& home) {
+  for (auto const& name : home.names()) {
+    if (!name.starts_with(replaced_prefix)) continue;
+    auto const step = name.substr(replaced_prefix.size());
+    if (!step_of(step)) continue;
+    bool whole = false;
+    try {
+      whole = home.has(step) && damage_in([&] { static_cast<void>(read_manifest(home.below(step))); }).empty();
+    } catch (config_error const&) {  // of another version: not this save's
+    }
+    whole ? remove_ours(home, name) : rename_ours(home, name, step, true);
+    home.synchronise();
+  }
+}
+
 /// "damaged-step-0000000500", or ".2" and so on behind it: a name under which nothing is looked for.
 [[nodiscard]] inline std::string aside_name(std::string const& name, int number) {
   return "damaged-" + name + (number > 1 ? text('.', number) : std::string());
@@ -31783,7 +34049,7 @@ inline int set_aside(formats::directory const& home, std::string const& name) {
   try {
     int number = 1;
     while (home.has(aside_name(name, number))) ++number;
-    home.rename(name, aside_name(name, number));
+    rename_ours(home, name, aside_name(name, number), false);
     home.synchronise();
     return number;
   } catch (io_error const&) {  // a file system that cannot be written, say: reading goes on
@@ -32065,7 +34331,7 @@ struct own_checkpoint {
 /// Whether one is better than the other: of equal ones the newer is.
 [[nodiscard]] inline bool is_better(double loss, std::int64_t step, double than, std::int64_t than_step) noexcept {
   if (std::isfinite(loss) != std::isfinite(than)) return std::isfinite(loss);
-  return std::isfinite(loss) && loss != than ? loss < than : step > than_step;
+  return std::isfinite(loss) && !exactly_equal(loss, than) ? loss < than : step > than_step;
 }
 
 /// The steps of those that are not to be kept, oldest first.
@@ -32100,8 +34366,11 @@ struct own_checkpoint {
   for (auto const step : detail::steps_in(home)) {
     auto const name = detail::step_name(step);
     kept one{home.path_of(name), step};
-    auto const damage =
-        detail::damage_in([&] { one.held_out = detail::held_out_in(detail::read_manifest(home.below(name))); });
+    auto const look = [&](std::string const& where) {
+      return detail::damage_in([&] { one.held_out = detail::held_out_in(detail::read_manifest(home.below(where))); });
+    };
+    auto damage = look(name);
+    if (!damage.empty()) damage = look(std::string(detail::replaced_prefix) + name);  // load() gives it its name again
     if (damage.empty()) all.push_back(std::move(one));
   }
   return all;
@@ -32176,7 +34445,7 @@ namespace trireme::checkpoint::detail {
 
 /// An empty directory of the temporary name.
 [[nodiscard]] inline formats::directory make_temporary(formats::directory const& home) {
-  home.remove(temporary_name);
+  remove_ours(home, temporary_name);
   return home.make(temporary_name);
 }
 
@@ -32191,27 +34460,38 @@ inline void publish(formats::directory const& home, formats::directory const& te
   temporary.synchronise();
   auto const name = step_name(step);
   // A run that went back and came to the same step again: the two change places, so that one of them is always there.
+  // Where that cannot be one step, the earlier one is renamed first; finish_replacing() knows what a kill leaves.
   bool const again = !ours.empty() && ours.back().step == step;
-  if (again) {
-    home.exchange(temporary_name, name);
-  } else {
-    if (home.has(name)) set_aside(home, name);  // it could not be read
-    home.rename(temporary_name, name);
+  bool const shared = contents_of(home, name).others || contents_of(home, temporary_name).others;
+  auto const replaced = std::string(replaced_prefix) + name;
+  bool const exchanged = again && !shared && home.exchange(temporary_name, name);
+  if (again && !exchanged) {
+    rename_ours(home, name, replaced, false);
+    try {
+      rename_ours(home, temporary_name, name, true);
+    } catch (io_error const&) {
+      finish_replacing(home);
+      throw;
+    }
+  } else if (!again) {
+    auto const there = contents_of(home, name);
+    if (home.has(name) && !(there.others && there.ours.empty())) set_aside(home, name);  // it could not be read
+    rename_ours(home, temporary_name, name, true);
   }
   home.synchronise();
   if (again) {
-    home.remove(temporary_name);
+    remove_ours(home, exchanged ? std::string(temporary_name) : replaced);
     ours.pop_back();
   }
   ours.push_back({step, keep.held_out});
   // Under the temporary name first: one that is half removed when the program ends is no checkpoint any more.
   for (auto const each : steps_to_remove(std::move(ours), keep)) {
     try {
-      home.rename(step_name(each), temporary_name);
+      rename_ours(home, step_name(each), temporary_name, false);
     } catch (io_error const&) {  // the next save tries again
       break;
     }
-    home.remove(temporary_name);
+    remove_ours(home, temporary_name);
   }
 }
 
@@ -32229,15 +34509,17 @@ struct told {
 /// Collective. The first of the ranks whose sentence is not empty, or nothing if all of them are.
 template <class Comm>
 [[nodiscard]] std::optional<told> first_to_tell(Comm& world, std::string const& sentence) {
-  std::int32_t first = sentence.empty() ? world.size() : world.rank();
-  world.all_reduce(tensor_view<std::int32_t>(&first, shape{1}), reduction::min{});
+  std::int64_t first = sentence.empty() ? world.size() : world.rank();
+  world.all_reduce(tensor_view<std::int64_t>(&first, shape{1}), reduction::min{});
   if (first == world.size()) return std::nullopt;
+  auto const rank = static_cast<int>(first);
   std::array<std::uint8_t, 1024> letters{};
-  if (world.rank() == first) {
+  if (world.rank() == rank) {
     std::copy_n(sentence.begin(), std::min(sentence.size(), letters.size() - 1), letters.begin());
   }
-  world.broadcast(tensor_view<std::uint8_t>(letters.data(), shape{static_cast<std::int64_t>(letters.size())}), first);
-  return told{first, reinterpret_cast<char const*>(letters.data())};
+  parallel::broadcast(
+      world, tensor_view<std::uint8_t>(letters.data(), shape{static_cast<std::int64_t>(letters.size())}), rank);
+  return told{rank, reinterpret_cast<char const*>(letters.data())};
 }
 
 /// Runs f on every rank and makes its failure everybody's: the ranks that failed throw what f threw, the others an
@@ -32251,12 +34533,22 @@ void together(Comm& world, F&& f) {
   } catch (std::exception const& problem) {
     failure = std::current_exception();
     sentence = problem.what();
-    if (sentence.empty()) sentence = "an exception without a word";
+  } catch (...) {
+    failure = std::current_exception();
   }
+  if (failure && sentence.empty()) sentence = "an exception without a word";
   auto const first = first_to_tell(world, sentence);
   if (!first) return;
   if (failure) std::rethrow_exception(failure);
   throw error(text("rank ", first->rank, " failed: ", first->sentence));
+}
+
+/// Collective. The same of what has failed before, where it could not be thrown because others went on.
+template <class Comm>
+void throw_together(Comm& world, std::exception_ptr const& failure) {
+  together(world, [&] {
+    if (failure) std::rethrow_exception(failure);
+  });
 }
 
 }  // namespace trireme::detail
@@ -32276,12 +34568,12 @@ struct state_kernels {
 template <class T, class Space>
 inline constexpr state_kernels state_kernels_of{
     [](std::byte* to, void const* from, std::size_t bytes) {
-      std::span const numbers(reinterpret_cast<T*>(to), bytes / sizeof(T));
+      std::span const numbers(elements_at<T>(to), bytes / sizeof(T));
       ops::on<Space>::download(numbers, tensor_view<T const, Space>(static_cast<T const*>(from),
                                                                     {static_cast<std::int64_t>(numbers.size())}));
     },
     [](void* to, std::byte const* from, std::size_t bytes) {
-      std::span const numbers(reinterpret_cast<T const*>(from), bytes / sizeof(T));
+      std::span const numbers(elements_at<T>(from), bytes / sizeof(T));
       ops::on<Space>::upload(tensor_view<T, Space>(static_cast<T*>(to), {static_cast<std::int64_t>(numbers.size())}),
                              numbers);
     },
@@ -32353,6 +34645,25 @@ class state_piece {
   bool in_host_;
 };
 
+/// What a piece of state is called: of what each rank has of its own the name says the rank ("residual.2/wte").
+[[nodiscard]] inline std::string name_of_piece(std::string const& name, state_place const& place, int rank) {
+  if (!place.of_rank) return name;
+  auto const slash = name.find('/');
+  return text(name.substr(0, slash), ".", rank, name.substr(slash));
+}
+
+/// What visit_state() is given to make pieces of all that it shows: one type, whoever has the state. Copies of it
+/// collect into the same list.
+struct piece_collector {
+  int rank = 0;
+  std::vector<state_piece>& to;
+
+  template <class T, class Space>
+  void operator()(std::string const& name, state_place const& place, tensor_view<T, Space> values) const {
+    to.emplace_back(name_of_piece(name, place, rank), place.info, place.first, values, place.of_rank);
+  }
+};
+
 }  // namespace trireme
 
 // ---- trireme/train/patience.hpp (goes on)
@@ -32369,6 +34680,11 @@ struct patience {
   std::chrono::milliseconds deadline = std::chrono::minutes(30);
   /// After each piece: the bytes of this rank that are done, and all of them. In the thread that saves or loads.
   std::function<void(std::int64_t done, std::int64_t all)> on_progress{};
+  void validate() const {
+    if (deadline.count() < 1)
+      throw config_error(
+          text("trireme::checkpoint::patience: .deadline is ", deadline.count(), "ms; give the ranks at least 1ms"));
+  }
 };
 
 namespace detail {
@@ -32455,6 +34771,8 @@ struct run_description {
   std::string precision;
   std::string compression;
   int residual_ranks = 0;  ///< how many ranks each keep numbers of their own (error feedback, steps alone); 0 = none do
+  /// How the sentence ends that refuses a checkpoint of another one; not saved.
+  std::string remedy = "give the options that it was made with, or start another run";
 };
 
 /// How far a run is.
@@ -32466,6 +34784,7 @@ struct progress {
   std::int64_t position = 0;  ///< samples of the epoch that are used
   /// What the run states of the slots count, by name ("precision/scale"): the bits of each number.
   std::map<std::string, std::uint64_t, std::less<>> numbers{};
+  std::string data{};  ///< how many samples of which form the epoch has; empty: not known
 
   template <class T>
   void write(std::string_view name, T number) {
@@ -32502,7 +34821,8 @@ struct passed_over {
 struct loaded {
   std::string path;
   progress at;
-  std::vector<passed_over> damaged;  ///< newer ones, newest first
+  std::vector<passed_over> damaged;                ///< newer ones, newest first
+  std::vector<formats::model_file> model_files{};  ///< those that save() was given; on the first rank alone
 };
 
 namespace detail {
@@ -32522,6 +34842,7 @@ inline formats::json::value to_json(progress const& at) {
                                      {"seed", at.seed},
                                      {"epoch", at.epoch},
                                      {"position", at.position},
+                                     {"data", at.data},
                                      {"numbers", std::move(numbers)}});
 }
 inline progress progress_from(formats::json::value const& from) {
@@ -32530,6 +34851,7 @@ inline progress progress_from(formats::json::value const& from) {
   if (auto const* const numbers = from.find("numbers"); numbers != nullptr) {
     for (auto const& [name, number] : numbers->as_object()) at.numbers.emplace(name, number.as_uint64());
   }
+  if (auto const* const data = from.find("data"); data != nullptr) at.data = data->as_string();
   // Far below where counting on would wrap.
   if (at.step < 0 || at.step > std::int64_t{1} << 62) from.at("step").fail("this is no number of a step");
   if (at.updates < 0 || at.updates > at.step) from.at("updates").fail("there are not as many updates as steps");
@@ -32542,8 +34864,7 @@ inline void expect_same_run(std::string const& path, formats::json::value const&
   auto const expect = [&](char const* what, std::string const& theirs, std::string const& ours) {
     if (theirs == ours) return;
     throw config_error(text("trireme::checkpoint: ", path, " was made with the ", what, " ", theirs,
-                            ", but this run has the ", what, " ", ours,
-                            "; give the options that it was made with, or start another run"));
+                            ", but this run has the ", what, " ", ours, "; ", run.remedy));
   };
   expect("model", saved.at("model").as_string(), run.model);
   expect("optimizer", saved.at("optimizer").as_string(), run.optimizer);
@@ -32609,9 +34930,7 @@ void expect_same_manifest(Comm& world, std::string const& path, formats::json::v
   std::uint64_t number = 0;
   auto const digest = sha256().update(content).finish();
   std::memcpy(&number, digest.data(), sizeof number);
-  std::uint64_t bounds[2] = {number, ~number};
-  world.all_reduce(tensor_view<std::uint64_t>(bounds, shape{2}), reduction::min{});
-  if (bounds[0] == ~bounds[1]) return;
+  if (parallel::is_same_everywhere(world, number)) return;
   throw io_error(path,
                  "the ranks have read different manifests; something else writes there, or they see different disks");
 }
@@ -32630,8 +34949,14 @@ class writing {
  public:
   /// Collective. Makes sure that the directory belongs to the run, and makes a temporary one in it.
   writing(Comm& world, std::string path, identity& own, run_description run, progress const& at, keeping const& keep,
-          formats::file_system& files)
-      : world_(world), path_(std::move(path)), run_(std::move(run)), at_(at), keep_(keep), files_(files) {
+          formats::file_system& files, std::vector<formats::model_file> beside = {})
+      : world_(world),
+        path_(std::move(path)),
+        run_(std::move(run)),
+        at_(at),
+        keep_(keep),
+        files_(files),
+        beside_(std::move(beside)) {
     expect_some_kept(keep);
     std::array<std::uint8_t, 32> digits{};
     trireme::detail::together(world_, [&] {
@@ -32640,26 +34965,27 @@ class writing {
       std::copy(own.digits.begin(), own.digits.end(), digits.begin());
       formats::make_directories(path_, files_);
       place_.home = open_home(path_, files_);
+      finish_replacing(*place_.home);
       ours_ = claim(*place_.home, own.digits, at_.step);
       place_.temporary = make_temporary(*place_.home);
     });
-    world_.broadcast(tensor_view<std::uint8_t>(digits.data(), shape{static_cast<std::int64_t>(digits.size())}), 0);
+    parallel::broadcast(world_,
+                        tensor_view<std::uint8_t>(digits.data(), shape{static_cast<std::int64_t>(digits.size())}), 0);
     own.digits.assign(digits.begin(), digits.end());
     identity_ = own;
   }
 
-  /// Writes this rank's file.
+  /// Writes this rank's file; the first rank also those that came with the model.
   void write(std::span<state_piece const> pieces, told_progress& told) {
     if (!place_.temporary) place_.temporary = open_home(path_, files_).below(temporary_name);
+    if (world_.rank() == 0 && !beside_.empty()) about_beside_ = write_model_files(*place_.temporary, beside_);
     record_ = write_pieces(*place_.temporary, rank_file(static_cast<std::size_t>(world_.rank())), pieces, told);
   }
 
   /// Collective. Makes the checkpoint the newest one if all ranks have written their files.
   /// @param failure  what write() has thrown here, if it has.
   void publish(std::exception_ptr const& failure) {
-    trireme::detail::together(world_, [&] {
-      if (failure) std::rethrow_exception(failure);
-    });
+    trireme::detail::throw_together(world_, failure);
     auto const records = gather(world_, record_);
     trireme::detail::together(world_, [&] {
       if (world_.rank() != 0) return;
@@ -32668,6 +34994,7 @@ class writing {
                                                   {"run", to_json(run_)},
                                                   {"progress", to_json(at_)},
                                                   {"files", to_json(records)}});
+      if (!beside_.empty()) manifest.set("model_files", about_beside_);
       if (std::isfinite(keep_.held_out)) manifest.set("held_out", keep_.held_out);
       detail::publish(*place_.home, *place_.temporary, at_.step, manifest, ours_, keep_);
     });
@@ -32684,7 +35011,7 @@ class writing {
     ~place() {
       if (!home || !temporary) return;
       try {
-        home->remove(temporary_name);
+        remove_ours(*home, temporary_name);
       } catch (io_error const&) {  // the next save tries again
       }
     }
@@ -32700,6 +35027,8 @@ class writing {
   std::vector<own_checkpoint> ours_;
   place place_;
   file_record record_;
+  std::vector<formats::model_file> beside_;
+  formats::json::value about_beside_;
 };
 
 }  // namespace detail
@@ -32710,14 +35039,16 @@ class writing {
 /// @param own       the run's identity; drawn here if it has none yet.
 /// @param pieces    those of this rank. They are gone through twice: hashed, and then written.
 /// @param patience  who hears how far this is.
+/// @param beside    files that came with the model, which load() gives back; those of the first rank count.
 /// Errors   on every rank, with the failing rank's sentence; then the checkpoints that were there still are, and no
 ///          temporary file is left. config_error if the directory belongs to another run, or holds later steps of this
 ///          one; then nothing in it has been touched.
 template <class Comm>
 void save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
           std::span<state_piece const> pieces, formats::file_system& files = formats::real_files(),
-          keeping const& keep = {}, patience const& patience = {}) {
-  detail::writing<Comm> writing(world, path, own, run, at, keep, files);
+          keeping const& keep = {}, patience const& patience = {},
+          std::vector<formats::model_file> const& beside = {}) {
+  detail::writing<Comm> writing(world, path, own, run, at, keep, files, beside);
   std::exception_ptr failure;
   try {
     detail::told_progress told(patience, 2, pieces);
@@ -32743,16 +35074,18 @@ void save(Comm& world, std::string const& path, identity& own, run_description c
 ///          config_error that names both if it was made by a run of another description. Then nothing on the device is
 ///          changed, and what the pieces show is unspecified.
 template <class Comm>
-loaded load(Comm& world, std::string const& path, identity& own, run_description const& run,
+loaded load(Comm& world, std::string path, identity& own, run_description const& run,
             std::span<state_piece const> pieces, std::int64_t elements,
             formats::file_system& files = formats::real_files(), patience const& patience = {}) {
   using trireme::detail::together;
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();  // also that of one checkpoint may end so
   std::optional<formats::directory> home;
   std::vector<std::int64_t> steps;  // that have not been tried; on rank 0
   auto const one = detail::step_of(formats::name_of(path));
   together(world, [&] {
     home = detail::home_of_checkpoints(one ? formats::directory_of(path) : path, files);
     if (world.rank() != 0) return;
+    detail::finish_replacing(*home);
     steps = detail::steps_in(*home);
     if (one) std::erase_if(steps, [&](std::int64_t each) { return each != *one; });
     if (steps.empty()) throw detail::no_checkpoint(path);
@@ -32762,7 +35095,7 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
   detail::told_progress told(patience, 1, pieces);
   for (;;) {
     std::int64_t step = steps.empty() ? -1 : steps.back();
-    world.broadcast(tensor_view<std::int64_t>(&step, shape{1}), 0);
+    parallel::broadcast(world, tensor_view<std::int64_t>(&step, shape{1}), 0);
     if (step < 0) {
       if (one) {
         throw io_error(path,
@@ -32775,7 +35108,9 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
     std::string damage;
     together(world, [&] {
       damage = detail::damage_in([&] {
-        manifest = detail::read_checkpoint(home->below(detail::step_name(step)), step, run, pieces, elements, told);
+        auto const in = home->below(detail::step_name(step));
+        manifest = detail::read_checkpoint(in, step, run, pieces, elements, told);
+        if (world.rank() == 0) result.model_files = detail::read_model_files(in, manifest);
       });
     });
     if (auto const found = trireme::detail::first_to_tell(world, damage)) {
@@ -32791,7 +35126,7 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
   for (auto& each : result.damaged) {
     auto const name = formats::name_of(each.path);
     std::int64_t number = world.rank() == 0 ? detail::set_aside(*home, name) : 0;
-    world.broadcast(tensor_view<std::int64_t>(&number, shape{1}), 0);
+    parallel::broadcast(world, tensor_view<std::int64_t>(&number, shape{1}), 0);
     if (number > 0) each.kept_as = home->path_of(detail::aside_name(name, static_cast<int>(number)));
   }
   return result;
@@ -32808,10 +35143,12 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
 }
 
 /// Removes what a save that was killed has left in a directory, as the next save there would. Nobody else may be saving
-/// there. What cannot be removed stays.
+/// there. What cannot be removed stays, and so does what is none of a checkpoint's files.
 inline void remove_unfinished(std::string const& path, formats::file_system& files = formats::real_files()) {
   try {
-    detail::open_home(path, files).remove(detail::temporary_name);
+    auto const home = detail::open_home(path, files);
+    detail::remove_ours(home, detail::temporary_name);
+    detail::finish_replacing(home);
   } catch (io_error const&) {  // the next save tells
   }
 }
@@ -32883,8 +35220,10 @@ class background_save final : public pending_save {
   /// @param memory  for the copy; it and the world are this object's until it is destroyed.
   background_save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
                   patience patience, keeping const& keep, formats::file_system& files, held_state& memory,
-                  std::span<state_piece const> pieces)
-      : pending_save(at.step), patience_(std::move(patience)), writing_(world, path, own, run, at, keep, files) {
+                  std::span<state_piece const> pieces, std::vector<formats::model_file> const& beside)
+      : pending_save(at.step),
+        patience_(std::move(patience)),
+        writing_(world, path, own, run, at, keep, files, beside) {
     trireme::detail::together(world, [&] { memory.copy(pieces); });
     thread_ = std::thread([this, &memory] {
       try {
@@ -32919,16 +35258,32 @@ class background_save final : public pending_save {
 // ---- trireme/train/detail/copies.hpp
 namespace trireme::detail {
 
+/// Which of the tensors that a rank keeps others keep, too: it changes only where what ranks keep does, and is found
+/// once.
+struct copy_holders {
+  struct holders {
+    int first = 0;  ///< rank
+    std::int64_t ranks = 0;
+  };
+  std::uint64_t of = 0;                               ///< the hash of what this rank keeps; 0: nothing is known yet
+  std::unordered_map<std::uint64_t, holders> shared;  ///< what is kept by several ranks
+};
+
 /// Hashes of the tensors that a rank keeps, by what they are and where in them they lie: ranks that keep the same must
 /// have the same numbers.
 class kept_copies {
  public:
+  void add(std::span<state_piece const> pieces) {
+    for (auto const& each : pieces) {
+      if (!each.of_rank) add(each);
+    }
+  }
   void add(state_piece const& piece) {
     auto const& part = piece.part;
-    auto const box =
-        text(piece.name, "@", to_string(part.first), to_string(part.extents), piece.first, "+", piece.size());
-    at_.emplace(hash_name(box), names_.size());
-    keys_.push_back(hash_name(box));
+    auto const key = hash_name(
+        text(piece.name, "@", to_string(part.first), to_string(part.extents), piece.first, "+", piece.size()));
+    if (!at_.emplace(key, names_.size()).second) return;
+    keys_.push_back(key);
     hashes_.push_back(piece.hash(0, piece.size(), 0, 0));
     names_.push_back(piece.name);
   }
@@ -32936,41 +35291,23 @@ class kept_copies {
   /// Collective. Throws numeric_error on every rank if two ranks' copies of a tensor differ; the sentence names it, and
   /// the rank whose copy is unlike all others, if there are at least three and only one such.
   ///
-  /// Bytes    an all_reduce of all hashes of each rank, one rank after the other.
+  /// Method   each copy adds a hash of its numbers, and the first rank that keeps it takes away as many of its own as
+  ///          there are copies: the sum over all ranks is 0 where all copies are alike (and, once in 2^64, where some
+  ///          are not).
+  /// Bytes    one all_reduce of two numbers. Who keeps what is found when that changes, and the hashes themselves are
+  ///          gathered only where there is a difference.
   template <class Comm>
-  void expect_equal(Comm& world) const {
+  void expect_equal(Comm& world, copy_holders& holders) const {
     if (world.size() == 1) return;
-    std::vector<std::int64_t> counts(static_cast<std::size_t>(world.size()));
-    counts[static_cast<std::size_t>(world.rank())] = static_cast<std::int64_t>(keys_.size());
-    world.all_reduce(tensor_view<std::int64_t>(counts), reduction::sum{});
-    std::vector<others> seen(names_.size());
-    std::vector<std::uint64_t> theirs;
-    for (int rank = 0; rank < world.size(); ++rank) {
-      auto const count = static_cast<std::size_t>(counts[static_cast<std::size_t>(rank)]);
-      if (count == 0) continue;
-      theirs.assign(2 * count, 0);
-      if (rank == world.rank()) {
-        std::copy(keys_.begin(), keys_.end(), theirs.begin());
-        std::copy(hashes_.begin(), hashes_.end(), theirs.begin() + static_cast<std::ptrdiff_t>(count));
-      }
-      world.all_reduce(tensor_view<std::uint64_t>(theirs), reduction::sum{});
-      for (std::size_t i = 0; i < count && rank != world.rank(); ++i) {
-        auto const own = at_.find(theirs[i]);
-        if (own != at_.end()) seen[own->second].add(rank, theirs[count + i], hashes_[own->second]);
-      }
+    auto const own = std::max<std::uint64_t>(1, parallel::hash_words(keys_));
+    for (;;) {
+      std::uint64_t numbers[2] = {holders.of == own ? 0U : 1U, 0};
+      if (holders.of == own) numbers[1] = difference(world.rank(), holders);
+      world.all_reduce(tensor_view<std::uint64_t>(numbers, shape{2}), reduction::sum{});
+      if (numbers[0] == 0 && numbers[1] == 0) return;
+      if (numbers[0] == 0) throw numeric_error(sentence_for_all(world));
+      holders = find_holders(world, own);
     }
-    // Of all that see a difference the rank speaks that has the fewest on its side.
-    std::size_t odd = names_.size();
-    for (std::size_t i = 0; i < seen.size(); ++i) {
-      if (seen[i].unlike > 0 && (odd == names_.size() || seen[i].alike < seen[odd].alike)) odd = i;
-    }
-    auto const none = std::numeric_limits<std::int64_t>::max();
-    std::int64_t speaker = odd == names_.size() ? none : seen[odd].alike * world.size() + world.rank();
-    world.all_reduce(tensor_view<std::int64_t>(&speaker, shape{1}), reduction::min{});
-    if (speaker == none) return;
-    auto const rank = static_cast<int>(speaker % world.size());
-    throw numeric_error(
-        parallel::detail::said_by(world, rank, rank == world.rank() ? sentence(odd, rank, seen[odd]) : std::string()));
   }
 
  private:
@@ -32987,13 +35324,84 @@ class kept_copies {
         ++alike;
         return;
       }
-      if (++unlike == 1) {
+      agree = agree && (unlike == 0 || theirs == hash);
+      if (++unlike == 1 || rank < first) {
         first = rank;
         hash = theirs;
       }
-      agree = agree && theirs == hash;
     }
   };
+
+  [[nodiscard]] std::uint64_t difference(int rank, copy_holders const& holders) const {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < keys_.size(); ++i) {
+      auto const found = holders.shared.find(keys_[i]);
+      if (found == holders.shared.end()) continue;
+      auto const one = mix(hashes_[i] ^ keys_[i]);
+      sum += found->second.first == rank ? one * (1 - static_cast<std::uint64_t>(found->second.ranks)) : one;
+    }
+    return sum;
+  }
+
+  // Collective. What is of one kind ("value/", "moment/") is told as one list, since ranks often have the same one.
+  template <class Comm>
+  [[nodiscard]] copy_holders find_holders(Comm& world, std::uint64_t own) const {
+    std::map<std::string_view, parallel::word_list> kinds;
+    for (std::size_t i = 0; i < keys_.size(); ++i) {
+      std::string_view const name = names_[i];
+      auto const slash = name.find('/');
+      kinds[slash == name.npos ? std::string_view() : name.substr(0, std::min(slash, name.find('.')))].push_back(
+          keys_[i]);
+    }
+    std::vector<parallel::word_list> lists;
+    for (auto& each : kinds) lists.push_back(std::move(each.second));
+    copy_holders out{own, {}};
+    for (auto const& list : parallel::distinct_lists(world, lists)) {
+      for (auto const key : list.words) {
+        if (!at_.contains(key)) continue;
+        auto& here = out.shared.try_emplace(key, copy_holders::holders{list.first, 0}).first->second;
+        here.first = std::min(here.first, list.first);
+        here.ranks += list.ranks;
+      }
+    }
+    std::erase_if(out.shared, [](auto const& each) { return each.second.ranks == 1; });
+    return out;
+  }
+
+  // Collective, where copies differ: all hashes meet, some of each rank at a time, and one rank finds the words.
+  template <class Comm>
+  [[nodiscard]] std::string sentence_for_all(Comm& world) const {
+    constexpr std::size_t at_a_time = 512;
+    auto most = static_cast<std::int64_t>(keys_.size());
+    world.all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
+    std::vector<others> seen(names_.size());
+    std::vector<std::uint64_t> table(2 * at_a_time * static_cast<std::size_t>(world.size()));  // keys and hashes
+    for (std::size_t begin = 0; begin < static_cast<std::size_t>(most); begin += at_a_time) {
+      auto* const mine = table.data() + 2 * at_a_time * static_cast<std::size_t>(world.rank());
+      std::fill_n(mine, 2 * at_a_time, 0);
+      for (std::size_t i = begin; i < std::min(begin + at_a_time, keys_.size()); ++i) {
+        mine[2 * (i - begin)] = keys_[i];
+        mine[2 * (i - begin) + 1] = hashes_[i];
+      }
+      world.all_gather(tensor_view<std::uint64_t>(table));
+      for (std::size_t i = 0; i < table.size(); i += 2) {
+        auto const rank = static_cast<int>(i / (2 * at_a_time));
+        auto const own = rank == world.rank() ? at_.end() : at_.find(table[i]);
+        if (own != at_.end()) seen[own->second].add(rank, table[i + 1], hashes_[own->second]);
+      }
+    }
+    // Of all that see a difference the rank speaks that has the fewest on its side.
+    std::size_t odd = names_.size();
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      if (seen[i].unlike > 0 && (odd == names_.size() || seen[i].alike < seen[odd].alike)) odd = i;
+    }
+    std::int64_t speaker =
+        odd == names_.size() ? std::numeric_limits<std::int64_t>::max() : seen[odd].alike * world.size() + world.rank();
+    world.all_reduce(tensor_view<std::int64_t>(&speaker, shape{1}), reduction::min{});
+    auto const rank = static_cast<int>(speaker % world.size());
+    return parallel::detail::said_by(world, rank,
+                                     rank == world.rank() ? sentence(odd, rank, seen[odd]) : std::string());
+  }
   [[nodiscard]] std::string sentence(std::size_t item, int rank, others const& seen) const {
     bool const alone = seen.alike == 0 && seen.unlike > 1 && seen.agree;
     auto const what =
@@ -33006,7 +35414,7 @@ class kept_copies {
   }
 
   std::unordered_map<std::uint64_t, std::size_t> at_;
-  std::vector<std::uint64_t> keys_, hashes_;
+  parallel::word_list keys_, hashes_;
   std::vector<std::string> names_;
 };
 
@@ -33017,14 +35425,29 @@ namespace trireme::detail {
 
 // What a trainer expects of the arguments of a run: config_error otherwise.
 
+/// How many samples of which form a dataset has.
+template <class Data>
+[[nodiscard]] std::string form_of(Data const& data) {
+  return text(data.size(), " samples of ", name_of(data.input_type()), " ", to_string(shape(data.input_shape())),
+              " and ", name_of(data.target_type()), " ", to_string(shape(data.target_shape())));
+}
+
+/// An epoch that is under way goes on with the dataset that it began with.
+/// @param before  form_of() that one; empty: not known.
+template <class Position>
+void expect_same_data(std::string const& before, std::string const& now, Position const& at) {
+  if (at.position == 0 || before.empty() || before == now) return;
+  throw config_error(text("trireme::trainer: fit() on ", now, ", but the run stands within an epoch of ", before,
+                          ", after ", at.position,
+                          " of them: some would come twice and others never; give it that "
+                          "dataset, or call start_epoch() first to leave the rest of that epoch out"));
+}
+
 /// Collective. fit() was called with the same numbers on every rank, on as many samples of one form.
 /// @param taken  steps before this call.
 template <class Comm, class Data, class Options>
 void expect_same_schedule(Comm& world, Data const& data, Options const& options, std::int64_t taken) {
-  auto const samples =
-      text(data.size(), " samples of ", name_of(data.input_type()), " ", to_string(shape(data.input_shape())), " and ",
-           name_of(data.target_type()), " ", to_string(shape(data.target_shape())));
-  parallel::stated const items[] = {{"the dataset", samples},
+  parallel::stated const items[] = {{"the dataset", form_of(data)},
                                     {".batch", text(options.batch)},
                                     {".micro_batches", text(options.micro_batches)},
                                     {".steps", text(options.steps)},
@@ -33043,6 +35466,8 @@ void expect_steps(Options const& options, std::int64_t last, std::int64_t taken,
   if (options.steps < 1) {
     throw config_error(text("trireme::trainer: fit() with .steps = ", options.steps, "; say how many steps to train"));
   }
+  expect_number("trainer: fit()", ".check_every", options.check_every, not_negative);
+  expect_number("trainer: fit()", ".stop_after", options.stop_after, {.low = -1});
   if (taken < last || taken == loaded) return;
   throw config_error(text("trireme::trainer: fit() to step ", last, " takes no step after the ", taken,
                           " that have been taken: .steps and .stop_after count from the first one ever; give it more, "
@@ -33050,6 +35475,65 @@ void expect_steps(Options const& options, std::int64_t last, std::int64_t taken,
 }
 
 }  // namespace trireme::detail
+
+// ---- trireme/train/detail/run_directory.hpp
+namespace trireme::checkpoint::detail {
+
+/// Collective. How many ranks have to go on together, because one of them keeps something of its own; 0: any number.
+/// @param answered  what this rank answers for.
+template <class Comm>
+[[nodiscard]] int ranks_with_own_state(Comm& world, std::span<state_piece const> answered) {
+  std::int64_t own = 0;
+  for (auto const& each : answered) own += each.of_rank ? 1 : 0;
+  world.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
+  return own == 0 ? 0 : world.size();
+}
+
+/// A run's way to its checkpoints, of a trainer or of a loop of one's own: which run it is, and the world with a
+/// deadline for disks.
+template <class Comm>
+class run_directory {
+ public:
+  /// Collective. As checkpoint::save.
+  void save(Comm& world, std::string const& path, run_description const& run, progress const& at,
+            std::span<state_piece const> answered, patience const& patience, keeping const& keep,
+            formats::file_system& files, std::vector<formats::model_file> const& beside = {}) {
+    patient_.within([&] {
+      checkpoint::save(for_disks(world, patience.deadline), path, identity_, run, at, answered, files, keep, patience,
+                       beside);
+    });
+  }
+  /// Collective. Throws what save() would of a directory that is not this run's, or in which nothing can be written.
+  void prepare(Comm& world, std::string const& path, progress const& at, patience const& patience,
+               formats::file_system& files) {
+    patient_.within([&] { writing<Comm>(for_disks(world, patience.deadline), path, identity_, {}, at, {}, files); });
+  }
+  /// Collective. As checkpoint::load.
+  [[nodiscard]] loaded load(Comm& world, std::string const& path, run_description const& run,
+                            std::span<state_piece const> kept, std::span<state_piece const> answered,
+                            patience const& patience, formats::file_system& files) {
+    std::int64_t elements = 0;
+    for (auto const& each : answered) elements += each.size();
+    loaded found;
+    patient_.within([&] {
+      found =
+          checkpoint::load(for_disks(world, patience.deadline), path, identity_, run, kept, elements, files, patience);
+    });
+    return found;
+  }
+
+  /// Collective when the deadline is another one than before.
+  [[nodiscard]] Comm& for_disks(Comm& world, std::chrono::milliseconds deadline) {
+    return patient_.of(world, deadline);
+  }
+  [[nodiscard]] identity& run() noexcept { return identity_; }
+
+ private:
+  identity identity_;
+  patient_world<Comm> patient_;
+};
+
+}  // namespace trireme::checkpoint::detail
 
 // ---- trireme/contract/replica_group.hpp
 namespace trireme {
@@ -33296,8 +35780,11 @@ struct combination {
   static constexpr bool residual = has_residual<Compression, env>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
   static constexpr bool one_number = std::is_same_v<typename env::param, typename env::master>;
+  /// Whether ranks can vote, compare what they have, and tell each other: all that a trainer itself asks of a world.
   static constexpr bool decides =
-      has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, double> && has_all_gather<Comm, std::uint64_t>;
+      has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, std::int64_t, reduction::max> &&
+      has_all_reduce<Comm, std::int64_t, reduction::min> && has_all_reduce<Comm, std::uint64_t> &&
+      has_all_reduce<Comm, double> && has_all_gather<Comm, std::uint64_t>;
   static constexpr bool gathers = has_all_gather<Comm, std::uint8_t, space>;
   static constexpr bool reduces = has_all_reduce<Comm, wire, reduction::sum, space>;
   static constexpr bool sums = has_all_reduce<Comm, typename env::accumulate, reduction::sum, space>;
@@ -33529,7 +36016,7 @@ struct check_model {
   static_assert(staged_model<M> || has_visit_parameters<M>,
                 "trireme::trainer: model lacks units(emit), and visit_parameters(visit) to be a plain one");
   static_assert(staged_model<M> || !has_visit_parameters<M> || has_model_forward<M>,
-                "trireme::trainer: model lacks forward(samples const&) -> mean loss");
+                "trireme::trainer: model lacks forward(samples const&) -> mean loss, or counted_loss");
   static_assert(staged_model<M> || !has_visit_parameters<M> || has_model_backward<M>,
                 "trireme::trainer: model lacks backward(ready)");
 };
@@ -33595,6 +36082,20 @@ template <class C, class... Rules>
 struct check_combination<C, rule_list<Rules...>> {
   static constexpr auto size = (0 + ... + sizeof(typename Rules::template check<broken_rule<C> != Rules::says.id>));
 };
+
+/// The argument of a kind, or a default made on the spot.
+template <class Kind, class Default>
+[[nodiscard]] Default pick() {
+  return {};
+}
+template <class Kind, class Default, class First, class... Rest>
+[[nodiscard]] decltype(auto) pick(First&& first, Rest&&... rest) {
+  if constexpr (std::is_same_v<kind_of_t<std::remove_cvref_t<First>>, Kind>) {
+    return static_cast<First&&>(first);
+  } else {
+    return pick<Kind, Default>(std::forward<Rest>(rest)...);
+  }
+}
 
 /// Policies in any order, sorted into slots and checked. One wrong thing gives one sentence: each check runs only if
 /// those before it passed.
@@ -33755,17 +36256,96 @@ struct check_exchange {
                 "world)");
 };
 
-/// What make_exchange returns after its one sentence, so that no line that uses it adds another error.
+/// What calls of a refused trainer or exchange return where no type is known: it goes wherever it is put.
+struct refused_part {
+  template <class T>
+  operator T() const;  // never called, and so never defined
+  refused_part operator()(auto&&...) const { return {}; }
+};
+
+/// What make_exchange returns after its one sentence, so that no line that uses it adds another error: it has every
+/// public function of own_exchange and basic_exchange (tests/train/refused_test.py compares them). What has no result
+/// is void, so that nothing is unused.
 struct refused_exchange {
-  void begin(std::int64_t = 1) {}
+  static constexpr bool sharded = false, shards_parameters = false, keeps_master = false, replicas_differ = false;
+  static constexpr bool has_gradient_memory = false, can_be_direct = false;
+
+  // A step.
+  std::int64_t begin(std::int64_t = 1) { return 0; }
+  void begin(mean_over_ranks) {}
+  void begin(exchange_step const&) {}
   void weight(double) {}
+  void gradient_at(int, auto&&) {}
+  refused_part gradient_memory(int) { return {}; }
   void accumulate() {}
-  void ready(std::string_view) {}
-  void broadcast() {}
-  void abandon() {}
-  exchange_result finish() { return {}; }
+  void ready(auto&&) {}
+  void abandon() noexcept {}
+  void sit_out() {}
+  void sit_out_forward() {}
+  exchange_result finish(auto&&...) { return {}; }
+  exchange_result count(auto&&) { return {}; }
+  std::optional<gradient_numbers> settle(bool, gradient_numbers const&) { return {}; }
+  bool updates_due() const noexcept { return false; }
   void for_each_segment(auto&&) {}
   void publish() {}
+  exchange_result step(auto&&, std::int64_t = 0) { return {}; }
+  void gather(int, int) {}
+  void prefetch(int, int) {}
+  void release(int, int) {}
+  void open(int, int) {}
+
+  // Values and state.
+  void initialise(std::uint64_t) {}
+  void broadcast(auto&&...) {}
+  void change_values(auto&&) {}
+  void refresh_parameters() {}
+  void verify_replicas() {}
+  void expect_between_steps(std::string_view) const {}
+  std::uint64_t hash_of_parameters() const { return {}; }
+  bool has_finite_gradient(auto&&) const { return {}; }
+  refused_part parameter_values(auto&&) const { return {}; }
+  refused_part master_of(int, auto&&) const { return {}; }
+  void visit_values(auto&&...) {}
+  void visit_state(auto&&...) {}
+  void prepare_saves(auto&&...) {}
+  void visit_numbers(auto&&) {}
+  void visit_compression(auto&&...) const {}
+  void forget_compression() {}
+  void go_on(std::int64_t, std::int64_t) noexcept {}
+  template <class... Files>
+  void save(std::string const&, checkpoint::patience const& = {}, checkpoint::keeping const& = {}, Files&...) {}
+  template <class... Files>
+  checkpoint::loaded load(std::string const&, checkpoint::patience const& = {}, Files&...) {
+    return {};
+  }
+  template <class Optimizer, class... More>
+  requires(!std::is_convertible_v<Optimizer const&, checkpoint::patience>) checkpoint::loaded
+      load(std::string const&, Optimizer const&, More&&...) {
+    return {};
+  }
+
+  // What it is.
+  refused_part plan() const noexcept { return {}; }
+  refused_part own() const noexcept { return {}; }
+  refused_part uses() const noexcept { return {}; }
+  refused_part world() const noexcept { return {}; }
+  refused_part everyone() const noexcept { return {}; }
+  refused_part strategy() const noexcept { return {}; }
+  refused_part owned_range(int) const noexcept { return {}; }
+  refused_part accounted_range(int) const noexcept { return {}; }
+  int use_count() const noexcept { return {}; }
+  std::uint64_t version() const noexcept { return {}; }
+  std::int64_t steps() const noexcept { return {}; }
+  std::int64_t updates() const noexcept { return {}; }
+  std::int64_t period() const noexcept { return 1; }
+  std::int64_t settles_after() const noexcept { return 1; }
+  double sample_weight(std::int64_t) const noexcept { return {}; }
+  bool keeps_moments() const noexcept { return {}; }
+  bool reports_every_micro_batch() const noexcept { return {}; }
+  exchange_memory memory() const { return {}; }
+  exchange_times times() const noexcept { return {}; }
+  void record(auto&&) {}
+  void sum_also(std::string_view, auto&&) {}
 };
 
 /// What trainer.input_gradient() finds in a model.
@@ -33828,7 +36408,16 @@ struct check_data {
 
 }  // namespace trireme::detail
 
+namespace trireme::checkpoint {
+
+inline void save(trireme::detail::refused_exchange&, std::string const&, auto&&...) {}
+inline loaded load(trireme::detail::refused_exchange&, std::string const&, auto&&...) { return {}; }
+
+}  // namespace trireme::checkpoint
+
 // ---- trireme/train/detail/whole_tensors.hpp
+#include <unordered_set>
+
 namespace trireme::detail {
 
 struct named_shape {
@@ -33839,35 +36428,24 @@ struct named_shape {
 /// Collective. The tensors that any rank has a part of, each once, with their whole extents, in the order of the ranks.
 template <class Comm>
 [[nodiscard]] std::vector<named_shape> tensors_of_everyone(Comm& world, parallel::layout const& own) {
-  std::string names;
-  std::vector<std::int64_t> numbers;  // of each tensor: the letters of its name, its rank, its extents
+  parallel::word_list words;  // of each tensor: the letters of its name, its rank, its extents, its name
   for (auto const& entry : own.entries()) {
     auto const& whole = entry.info.whole_extents();
-    names += entry.info.name;
-    numbers.push_back(static_cast<std::int64_t>(entry.info.name.size()));
-    numbers.push_back(whole.rank());
-    numbers.insert(numbers.end(), whole.extents().begin(), whole.extents().end());
+    auto const& name = entry.info.name;
+    words.push_back(name.size());
+    words.push_back(static_cast<std::uint64_t>(whole.rank()));
+    for (auto const extent : whole.extents()) words.push_back(static_cast<std::uint64_t>(extent));
+    parallel::append_letters(words, name);
   }
   std::vector<named_shape> all;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    std::int64_t sizes[2] = {static_cast<std::int64_t>(names.size()), static_cast<std::int64_t>(numbers.size())};
-    world.broadcast(tensor_view<std::int64_t>(sizes, shape{2}), rank);
-    std::vector<std::uint8_t> letters(static_cast<std::size_t>(sizes[0]));
-    std::vector<std::int64_t> theirs(static_cast<std::size_t>(sizes[1]));
-    if (rank == world.rank()) {
-      std::copy(names.begin(), names.end(), letters.begin());
-      theirs = numbers;
-    }
-    world.broadcast(tensor_view<std::uint8_t>(letters), rank);
-    world.broadcast(tensor_view<std::int64_t>(theirs), rank);
-    auto letter = letters.begin();
-    for (auto number = theirs.begin(); number != theirs.end();) {
-      named_shape each{{letter, letter + *number}, {}};
-      letter += *number++;
-      for (auto left = *number++; left > 0; --left) each.extents.push_back(*number++);
-      bool const known =
-          std::any_of(all.begin(), all.end(), [&](auto const& other) { return other.name == each.name; });
-      if (!known) all.push_back(std::move(each));
+  std::unordered_set<std::string> known;
+  for (auto const& list : parallel::distinct_lists(world, std::span<parallel::word_list const>(&words, 1))) {
+    for (auto const* at = list.words.data(); at != list.words.data() + list.words.size();) {
+      auto const letters = static_cast<std::size_t>(*at++);
+      shape extents;
+      for (auto left = *at++; left > 0; --left) extents.push_back(static_cast<std::int64_t>(*at++));
+      auto name = parallel::letters_at(at, letters);
+      if (known.insert(name).second) all.push_back({std::move(name), std::move(extents)});
     }
   }
   return all;
@@ -33907,7 +36485,340 @@ void for_each_whole_tensor(Exchange const& exchange, F&& f) {
   }
 }
 
+/// Writes a whole tensor into those pieces that are of it. They are in its element type.
+template <class T>
+void upload_parts(std::span<state_piece const> pieces, std::string const& name, std::span<T const> whole) {
+  for (auto const& each : pieces) {
+    if (each.name != name) continue;
+    std::vector<T> part(static_cast<std::size_t>(each.size()));
+    for_each_run(each.part, each.first, each.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+      std::copy_n(whole.begin() + in_whole, n, part.begin() + (in_part - each.first));
+    });
+    each.upload(std::as_bytes(std::span(part)));
+  }
+}
+
 }  // namespace trireme::detail
+
+// ---- trireme/comm/bootstrap.hpp
+/// Which launcher started this process, and as which rank of how many.
+namespace trireme::comm::bootstrap {
+
+/// Who can start ranks, in the order in which they are believed; `stated` is TRIREME_RANK and TRIREME_SIZE.
+enum class launcher : std::uint8_t { stated, torchrun, open_mpi, pmi, slurm, single };
+
+[[nodiscard]] constexpr std::string_view name_of(launcher who) noexcept {
+  constexpr std::string_view names[] = {"hand", "torchrun", "Open MPI", "PMI", "a Slurm step", "no launcher"};
+  return names[static_cast<std::size_t>(who)];
+}
+
+/// What the environment says about this process.
+struct place {
+  launcher started_by = launcher::single;
+  int rank = 0;
+  int size = 1;  ///< 0 where the launcher has not said it (PMIX_RANK alone)
+  int local_rank = 0;
+  int local_size = 1;        ///< of this machine's ranks; `size` where the launcher has not said it
+  std::string address;       ///< of rank 0, as MASTER_ADDR or TRIREME_RENDEZVOUS says it; may be empty
+  int port = 0;              ///< under torchrun its agent's own
+  std::string file;          ///< TRIREME_RENDEZVOUS=file:PATH
+  std::string job;           ///< tells this run from others of the launcher; empty if the launcher does not
+  std::string_view because;  ///< the variables that said so
+  bool told_where = false;   ///< by TRIREME_RENDEZVOUS
+  friend bool operator==(place const&, place const&) = default;
+
+  [[nodiscard]] bool is_one_machine() const noexcept { return local_size == size; }
+  /// For messages: who says that there are `size` ranks, by which variables, and how to run without the others.
+  [[nodiscard]] std::string origin() const {
+    return text(started_by == launcher::stated ? std::string() : text(name_of(started_by), "'s "), because,
+                " say that there are ", size,
+                " ranks; to run this process alone set TRIREME_RANK=0 and TRIREME_SIZE=1");
+  }
+};
+
+/// "rank 1 of 2, started by torchrun (RANK, WORLD_SIZE)"
+[[nodiscard]] inline std::string to_string(place const& it) {
+  auto const count = it.size > 0 ? text(" of ", it.size) : std::string();
+  if (it.started_by == launcher::single) return text("rank ", it.rank, count, ", started by no launcher");
+  return text("rank ", it.rank, count, ", started by ", name_of(it.started_by), " (", it.because, ")");
+}
+
+/// The value of an environment variable, or nothing. std::getenv, or what a test makes up.
+using lookup = std::function<std::optional<std::string>(char const*)>;
+
+[[nodiscard]] inline std::optional<std::string> environment_variable(char const* name) {
+  auto const* const value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+namespace detail {
+
+/// Reads variables, and refuses in one sentence what they cannot mean.
+class reader {
+ public:
+  explicit reader(lookup const& variable) : variable_(variable) {}
+
+  [[nodiscard]] std::string word(char const* name) const { return variable_(name).value_or(""); }
+  [[nodiscard]] bool has(char const* name) const { return variable_(name).has_value(); }
+
+  [[nodiscard]] std::optional<int> number(char const* name, int least,
+                                          int most = std::numeric_limits<int>::max()) const {
+    auto const value = variable_(name);
+    if (!value) return std::nullopt;
+    int out = 0;
+    auto const [end, error] = std::from_chars(value->data(), value->data() + value->size(), out);
+    if (error != std::errc() || end != value->data() + value->size() || value->empty())
+      throw refusal(name, *value, "is not a whole number");
+    if (out < least || out > most)
+      throw refusal(name, *value,
+                    most == std::numeric_limits<int>::max() ? text("is less than ", least)
+                                                            : text("is not from ", least, " to ", most));
+    return out;
+  }
+  [[nodiscard]] int required(char const* name, char const* partner, int least) const {
+    if (auto const found = number(name, least)) return *found;
+    throw config_error(text("trireme::comm::bootstrap: ", partner, " is set (", quoted(word(partner)), ") but ", name,
+                            " is not; set both or neither"));
+  }
+  /// Rank and size under these names; the rank must be one of the ranks.
+  [[nodiscard]] std::pair<int, int> rank_and_size(char const* rank_name, char const* size_name) const {
+    auto const rank = required(rank_name, size_name, 0);
+    auto const size = required(size_name, rank_name, 1);
+    if (rank >= size)
+      throw config_error(text("trireme::comm::bootstrap: ", rank_name, " is ", rank, " but ", size_name, " is ", size,
+                              "; ranks are numbered from 0 to ", size - 1));
+    return {rank, size};
+  }
+  /// The ranks of this machine; all of them where the launcher says nothing.
+  void place_locally(place& it, char const* rank_name, char const* size_name) const {
+    it.local_size = number(size_name, 1).value_or(it.size);
+    it.local_rank = number(rank_name, 0).value_or(it.local_size == it.size ? it.rank : 0);
+    if (it.size > 0 && it.local_size > it.size)
+      throw refusal(size_name, word(size_name), text("is more than the ", it.size, " ranks that there are"));
+    if (it.local_size > 0 && it.local_rank >= it.local_size)
+      throw refusal(rank_name, word(rank_name), text("is not one of the ", it.local_size, " ranks of this machine"));
+  }
+  [[nodiscard]] static config_error refusal(char const* name, std::string const& value, std::string_view what) {
+    return config_error(
+        text("trireme::comm::bootstrap: the environment variable ", name, " is ", quoted(value), ", which ", what));
+  }
+
+ private:
+  /// Printable and short, whatever it is.
+  [[nodiscard]] static std::string quoted(std::string_view value) {
+    std::string out = "\"";
+    for (char const letter : value.substr(0, 64)) out += letter >= ' ' && letter <= '~' ? letter : '?';
+    return out + (value.size() > 64 ? "...\"" : "\"");
+  }
+  lookup const& variable_;
+};
+
+/// Whether srun has started this process as a task of a step.
+///
+/// A shell has the variables, too, and what is typed there is alone: the steps of salloc's shells, of batch scripts and
+/// of what joins a job (pam_slurm_adopt) have numbers of their own; `srun --pty bash` gives the shell of task 0 a
+/// terminal, and that shell is the task, not the program that it starts.
+[[nodiscard]] inline bool is_slurm_task(reader const& read, std::string const& process) {
+  if (!read.has("SLURM_PROCID") || !read.has("SLURM_STEP_ID")) return false;
+  for (std::string_view const special :
+       {"4294967290", "4294967291", "4294967292", "-6", "-5", "-4", "interactive", "batch", "extern"})
+    if (read.word("SLURM_STEP_ID") == special) return false;
+  bool const has_terminal = read.has("SLURM_PTY_PORT") || read.has("SLURM_PTY_WIN_COL");
+  return !has_terminal || read.word("SLURM_PROCID") != "0" || read.word("SLURM_TASK_PID") == process;
+}
+
+/// What an outer launcher says against RANK and WORLD_SIZE that a shell or notebook has left over: nobody would notice
+/// that each process trains for itself, or several take one rank. More ranks than its processes are a launcher's below
+/// it, as torchrun or a script is on each machine.
+inline void expect_no_leftover(reader const& read, place const& it, bool by_slurm) {
+  struct names {
+    char const *rank, *size;
+  };
+  bool const by_agent = read.has("TORCHELASTIC_RUN_ID");
+  for (auto const each : {names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, names{"PMI_RANK", "PMI_SIZE"},
+                          names{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}}) {
+    bool const slurm = std::string_view(each.rank) == "SLURM_PROCID";
+    if (slurm && (!by_slurm || by_agent)) continue;
+    auto const size = read.number(each.size, 1).value_or(1);
+    if (size == 1 || (by_agent && it.size > 1)) continue;
+    if (it.size < size)
+      throw reader::refusal(each.size, read.word(each.size),
+                            text("contradicts WORLD_SIZE, which is ", it.size, "; unset RANK and WORLD_SIZE"));
+    if (it.size == size && read.number(each.rank, 0).value_or(it.rank) != it.rank)
+      throw reader::refusal(each.rank, read.word(each.rank),
+                            text("contradicts RANK, which is ", it.rank, "; unset RANK and WORLD_SIZE"));
+  }
+}
+
+/// Slurm's "2(x3),1": the tasks on node number `node`; nothing if that is not said.
+[[nodiscard]] inline std::optional<int> slurm_tasks(std::string_view list, int node) {
+  while (!list.empty()) {
+    auto const comma = list.find(',');
+    auto const item = list.substr(0, comma);
+    int tasks = 0, nodes = 1;
+    auto const* const end = item.data() + item.size();
+    auto const read = std::from_chars(item.data(), end, tasks);
+    if (read.ec != std::errc() || tasks < 1) return std::nullopt;
+    if (read.ptr != end) {
+      auto const times = std::string_view(read.ptr, static_cast<std::size_t>(end - read.ptr));
+      if (!times.starts_with("(x")) return std::nullopt;
+      auto const again = std::from_chars(times.data() + 2, end, nodes);
+      if (again.ec != std::errc() || nodes < 1 ||
+          std::string_view(again.ptr, static_cast<std::size_t>(end - again.ptr)) != ")")
+        return std::nullopt;
+    }
+    if (node < nodes) return tasks;
+    node -= nodes;
+    list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
+  }
+  return std::nullopt;
+}
+
+/// "host:port", "[::1]:port" or "file:PATH" of TRIREME_RENDEZVOUS.
+inline void read_rendezvous(place& it, std::string const& value) {
+  constexpr char const* name = "TRIREME_RENDEZVOUS";
+  it.told_where = true;
+  it.address.clear();
+  it.port = 0;
+  if (value.starts_with("file:")) {
+    it.file = value.substr(5);
+    if (it.file.empty()) throw reader::refusal(name, value, "names no file; write file:/PATH");
+    return;
+  }
+  auto const colon = value.rfind(':');
+  if (colon == std::string::npos || colon == 0)
+    throw reader::refusal(name, value, "is neither HOST:PORT nor file:PATH");
+  it.address = value.substr(0, colon);
+  if (it.address.size() > 2 && it.address.front() == '[' && it.address.back() == ']')
+    it.address = it.address.substr(1, it.address.size() - 2);
+  auto const* const end = value.data() + value.size();
+  auto const [rest, error] = std::from_chars(value.data() + colon + 1, end, it.port);
+  if (error != std::errc() || rest != end || it.port < 1 || it.port > 65535)
+    throw reader::refusal(name, value, "has no port from 1 to 65535 behind its colon");
+}
+
+}  // namespace detail
+
+/// What the environment says: who started this process, and as which rank.
+///
+/// In this order, the first that is there: TRIREME_RANK and TRIREME_SIZE (also TRIREME_LOCAL_RANK and
+/// TRIREME_LOCAL_SIZE); torchrun (RANK and WORLD_SIZE); Open MPI (OMPI_COMM_WORLD_RANK); PMI (PMI_RANK, or PMIX_RANK);
+/// a Slurm step (SLURM_PROCID with SLURM_STEP_ID: a batch script is no step, nor is an interactive shell); none.
+/// TRIREME_RENDEZVOUS and TRIREME_JOB go with any of them.
+///
+/// Errors   config_error that names the variable and its value if it is no number or out of range, or the variable that
+///          is missing beside it, or what another launcher's variables say against RANK and WORLD_SIZE.
+[[nodiscard]] inline place detect(lookup const& variable) {
+  detail::reader const read(variable);
+  bool const by_slurm = detail::is_slurm_task(read, text(::getpid()));
+  place it;
+  auto const found = [&](launcher who, std::string_view because, std::pair<int, int> rank_and_size) {
+    it.started_by = who;
+    it.because = because;
+    it.rank = rank_and_size.first;
+    it.size = rank_and_size.second;
+  };
+  if (read.has("TRIREME_RANK") || read.has("TRIREME_SIZE")) {
+    found(launcher::stated, "TRIREME_RANK, TRIREME_SIZE", read.rank_and_size("TRIREME_RANK", "TRIREME_SIZE"));
+    read.place_locally(it, "TRIREME_LOCAL_RANK", "TRIREME_LOCAL_SIZE");
+  } else if (read.has("RANK") && read.has("WORLD_SIZE")) {
+    found(launcher::torchrun, "RANK, WORLD_SIZE", read.rank_and_size("RANK", "WORLD_SIZE"));
+    read.place_locally(it, "LOCAL_RANK", "LOCAL_WORLD_SIZE");
+    it.job = text(read.word("TORCHELASTIC_RUN_ID"), "/", read.word("TORCHELASTIC_RESTART_COUNT"));
+    detail::expect_no_leftover(read, it, by_slurm);
+    if (it.size > 1 && !read.has("TRIREME_RENDEZVOUS")) {
+      it.port = read.required("MASTER_PORT", "WORLD_SIZE", 1);
+      static_cast<void>(read.number("MASTER_PORT", 1, 65535));
+      it.address = read.word("MASTER_ADDR");
+      if (it.address.empty())
+        throw config_error(
+            "trireme::comm::bootstrap: RANK and WORLD_SIZE are set but MASTER_ADDR is not; torchrun sets "
+            "all of them");
+    }
+  } else if (read.has("OMPI_COMM_WORLD_RANK") || read.has("OMPI_COMM_WORLD_SIZE")) {
+    found(launcher::open_mpi, "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE",
+          read.rank_and_size("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"));
+    read.place_locally(it, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE");
+    it.job = read.word("PMIX_NAMESPACE");
+  } else if (read.has("PMI_RANK") || read.has("PMI_SIZE")) {
+    found(launcher::pmi, "PMI_RANK, PMI_SIZE", read.rank_and_size("PMI_RANK", "PMI_SIZE"));
+    read.place_locally(it, "MPI_LOCALRANKID", "MPI_LOCALNRANKS");
+  } else if (read.has("PMIX_RANK")) {
+    found(launcher::pmi, "PMIX_RANK", {*read.number("PMIX_RANK", 0), 0});
+    it.local_size = 0;
+    it.job = read.word("PMIX_NAMESPACE");
+  } else if (by_slurm) {
+    bool const of_step = read.has("SLURM_STEP_NUM_TASKS");
+    auto const* const size = of_step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+    found(launcher::slurm, of_step ? "SLURM_PROCID, SLURM_STEP_NUM_TASKS" : "SLURM_PROCID, SLURM_NTASKS",
+          read.rank_and_size("SLURM_PROCID", size));
+    auto const tasks = read.has("SLURM_STEP_TASKS_PER_NODE") ? read.word("SLURM_STEP_TASKS_PER_NODE")
+                                                             : read.word("SLURM_TASKS_PER_NODE");
+    it.local_size = detail::slurm_tasks(tasks, read.number("SLURM_NODEID", 0).value_or(0)).value_or(it.size);
+    it.local_rank = read.number("SLURM_LOCALID", 0, it.local_size - 1).value_or(0);
+    it.job = text(read.word("SLURM_JOB_ID"), ".", read.word("SLURM_STEP_ID"));
+  } else if (read.has("RANK") != read.has("WORLD_SIZE")) {
+    static_cast<void>(read.rank_and_size("RANK", "WORLD_SIZE"));  // says which one is missing
+  }
+  if (read.has("TRIREME_JOB")) it.job = read.word("TRIREME_JOB");
+  if (read.has("TRIREME_RENDEZVOUS")) detail::read_rendezvous(it, read.word("TRIREME_RENDEZVOUS"));
+  return it;
+}
+[[nodiscard]] inline place detect() { return detect(environment_variable); }
+
+/// Says on standard error, once a run, who started it, if TRIREME_LOG=1 asks for it.
+inline void log(place const& here, lookup const& variable = environment_variable) {
+  if (here.rank == 0 && variable("TRIREME_LOG") == "1")
+    std::fputs(text("trireme: ", to_string(here), "\n").c_str(), stderr);
+}
+
+}  // namespace trireme::comm::bootstrap
+
+// ---- trireme/train/environment.hpp (goes on)
+namespace trireme {
+
+namespace detail {
+
+/// The words that TRIREME_CPU knows.
+[[nodiscard]] inline std::vector<std::string_view> cpu_words() {
+  using ops::cpu_level;
+  std::vector<std::string_view> words{ops::name_of(cpu_level::baseline)};
+  // A number that is no level has the name of the first one.
+  for (int next = 1; ops::name_of(static_cast<cpu_level>(next)) != words.front(); ++next) {
+    words.push_back(ops::name_of(static_cast<cpu_level>(next)));
+  }
+  return words;
+}
+
+inline void expect_word(comm::bootstrap::lookup const& variable, char const* name,
+                        std::vector<std::string_view> const& known) {
+  auto const value = variable(name).value_or("");
+  if (value.empty() || std::find(known.begin(), known.end(), value) != known.end()) return;
+  std::string list;
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    list += text(i == 0 ? "" : i + 1 == known.size() ? " or " : ", ", known[i]);
+  }
+  throw config_error(text("trireme::check_environment: the environment variable ", name, " is \"", value.substr(0, 64),
+                          "\"; it is one of ", list, ", or not set"));
+}
+
+}  // namespace detail
+
+/// Refuses what the environment variables TRIREME_ASSERTIONS, TRIREME_CPU and TRIREME_LOG cannot mean.
+///
+/// Why: a slip in one of them would otherwise leave its default in force, and nobody would notice. make_trainer and
+/// make_exchange call it; a program may do so sooner.
+///
+/// Errors   config_error that names the variable, its value and the words that it knows.
+inline void check_environment(comm::bootstrap::lookup const& variable = comm::bootstrap::environment_variable) {
+  using enum assertion_level;
+  detail::expect_word(variable, "TRIREME_ASSERTIONS",
+                      {name_of(none), name_of(light), name_of(normal), name_of(communication)});
+  detail::expect_word(variable, "TRIREME_CPU", detail::cpu_words());
+  detail::expect_word(variable, "TRIREME_LOG", {"0", "1"});
+}
+
+}  // namespace trireme
 
 // ---- trireme/train/metrics.hpp
 namespace trireme {
@@ -33936,7 +36847,8 @@ namespace metric {
 ///          class 1 is given where the output is above 0. Targets int32 (n) or (n, T), of which the last one counts,
 ///          because predict() gives a sequence's last outputs; those below 0 are left out. With (n, 1) targets may be
 ///          float: class 1 is above 1/2.
-/// Errors   config_error for a target that is no class, or another number of outputs.
+/// Errors   config_error for a target that is no class, or another number of outputs; numeric_error for an output that
+///          is NaN, of which nobody can say which class it gives (an infinite one is the largest).
 class confusion {
  public:
   explicit confusion(std::int64_t classes) : classes_(classes) {
@@ -33955,6 +36867,11 @@ class confusion {
       if (wanted >= classes_)
         throw config_error(text("trireme::metric: target ", wanted, " of ", classes_, " classes"));
       auto const* const row = outputs.address() + i * width;
+      for (std::int64_t c = 0; c < width; ++c) {
+        if (!std::isnan(row[c])) continue;
+        throw numeric_error(text("trireme::metric: output ", c, " of sample ", i, " of ", n,
+                                 " is NaN, so the model gives no class; look at its parameters and at the inputs"));
+      }
       auto const given = width == 1 ? std::int64_t{row[0] > 0} : std::max_element(row, row + width) - row;
       ++counts_[static_cast<std::size_t>(wanted * classes_ + given)];
     }
@@ -33986,7 +36903,7 @@ class confusion {
   /// The harmonic mean of precision and recall.
   [[nodiscard]] double f1(std::int64_t c) const {
     auto const p = precision(c), r = recall(c);
-    return p + r == 0 ? 0 : 2 * p * r / (p + r);
+    return exactly_equal(p + r, 0) ? 0 : 2 * p * r / (p + r);
   }
   /// The mean of all classes' f1.
   [[nodiscard]] double macro_f1() const {
@@ -34009,7 +36926,8 @@ class confusion {
     if (each == 0) throw config_error("trireme::metric: the dataset has no targets to compare outputs with");
     auto const last = i * each + each - 1;
     if (targets.type == dtype::f32 && classes_ == 2) return targets.as<float>().address()[last] > 0.5F ? 1 : 0;
-    return targets.as<std::int32_t>().address()[last];
+    if (targets.type == dtype::f64 && classes_ == 2) return targets.as<double>().address()[last] > 0.5 ? 1 : 0;
+    return targets.as<std::int32_t>("targets").address()[last];
   }
 
   std::int64_t classes_;
@@ -34024,13 +36942,13 @@ namespace trireme {
 
 /// What one step was; the same on every rank but for `seconds`.
 struct step_report {
-  std::int64_t step = 0;  ///< counted from 0
-  double loss = 0;        ///< mean over the step's samples on all ranks
-  double norm = 0;        ///< global gradient norm before clipping
-  double learning_rate = 0;
-  std::int64_t samples = 0;  ///< over all ranks
+  std::int64_t step = 0;     ///< counted from 0
+  double loss = 0;           ///< mean over the step's samples on all ranks; NaN where there were none
+  double norm = 0;           ///< global gradient norm before clipping
+  double learning_rate = 0;  ///< of this step: schedules count steps, skipped ones included
+  std::int64_t samples = 0;  ///< over all ranks; 0: no step was taken, and `step` is still to come
   double seconds = 0;
-  bool skipped = false;  ///< a gradient was not finite on some rank: nothing was changed
+  bool skipped = false;  ///< a gradient or a loss was not finite on some rank: nothing was changed
 };
 
 /// What one call of fit() was.
@@ -34068,7 +36986,8 @@ struct save_report {
 namespace trireme {
 
 /// The moments of what this rank updates: of an element-wise optimizer as many stretches a bucket as it names, of an
-/// optimizer of whole tensors as many tensors a parameter, in the shapes that it gives them.
+/// optimizer of whole tensors as many tensors a parameter, in the shapes that it gives them. A parameter that several
+/// tensors were made into (parameter_info::fused, stacked) is updated as these are, one after the other.
 ///
 /// Threads  one owner; the exchange must outlive it.
 /// Errors   config_error where an optimizer needs whole tensors and this rank holds a part of one.
@@ -34086,7 +37005,7 @@ class optimizer_state {
         of_rank_(Exchange::replicas_differ),
         whole_(!element_optimizer<Optimizer, Env> || wants_whole_tensors(optimizer)) {
     for (auto const& name : optimizer.moment_names) names_.emplace_back(name);
-    of_entry_.resize(plan_.entries().size());
+    tensors_.resize(plan_.entries().size());
     for (int b = 0; b < plan_.trained_buckets(); ++b) {
       owned_.push_back(exchange.owned_range(b));
       accounted_.push_back(exchange.accounted_range(b));
@@ -34094,7 +37013,8 @@ class optimizer_state {
       if (whole_) {
         for (auto const piece : plan_.pieces(b, first, count)) add(piece, optimizer);
       } else {
-        for (std::size_t m = 0; m < names_.size(); ++m) moments_.push_back({{}, tensor<master, space>(shape{count})});
+        for (std::size_t m = 0; m < names_.size(); ++m)
+          moments_.emplace_back().values = tensor<master, space>(shape{count});
       }
     }
     clear();
@@ -34119,17 +37039,20 @@ class optimizer_state {
   /// Updates everything that this rank owns.
   /// @param scale     of gradients: the clipping factor, divided by the loss scale.
   /// @param measured  of what layers have measured (parameter_info::running): 1 / the loss scale.
+  /// @param updates   how many there were before; -1: one in each step.
   template <class Exchange>
-  void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale, double measured = 1) {
+  void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale, double measured = 1,
+              std::int64_t updates = -1) {
     exchange.for_each_segment([&](int bucket, parallel::layout::piece const& piece, update_segment<Env>& segment) {
       if (segment.info->running > 0) return follow(segment, measured);
+      segment.gradient.scale *= scale;
+      segment.updates = updates;
+      if constexpr (whole_tensor_optimizer<Optimizer, Env>) {
+        if (whole_) return update_tensors(segment, tensors_of(piece), optimizer, step);
+      }
       views_.clear();
       for (std::size_t m = 0; m < names_.size(); ++m) views_.push_back(moment_of(m, bucket, piece));
       segment.moments = views_;
-      segment.gradient.scale *= scale;
-      if constexpr (whole_tensor_optimizer<Optimizer, Env>) {
-        if (whole_) return update_tensor(segment, optimizer, step);
-      }
       if constexpr (element_optimizer<Optimizer, Env>) optimizer.update(segment, step);
     });
   }
@@ -34140,15 +37063,16 @@ class optimizer_state {
     if (bucket >= plan_.trained_buckets() || plan_.at(piece.entry).info.running > 0) return;
     if (whole_ && piece.in_entry > 0) return;  // whoever answers for a tensor's first element answers for its moments
     auto const& info = plan_.at(piece.entry).info;
-    for (std::size_t m = 0; m < names_.size(); ++m) {
+    for (std::size_t m = 0; m < names_.size() && !whole_; ++m) {
       auto const values = moment_of(m, bucket, piece);
-      if (values.empty()) continue;
-      auto const name = names_[m] + "/" + info.name;
-      if (whole_) {
-        f(name, state_place{moments_[of_entry(piece) + m].info, 0, of_rank_}, values.flat());
-      } else {
-        f(name, state_place{info, piece.in_entry, of_rank_}, values);
-      }
+      if (!values.empty()) f(names_[m] + "/" + info.name, state_place{info, piece.in_entry, of_rank_}, values);
+    }
+    if (!whole_) return;
+    auto const& all = tensors_of(piece);
+    for (std::size_t i = 0; i < all.infos.size() * names_.size(); ++i) {
+      auto const& one = moments_[all.moments + i];
+      if (one.values.view().empty()) continue;
+      f(names_[i % names_.size()] + "/" + one.info.name, state_place{one.info, 0, of_rank_}, one.values.view().flat());
     }
   }
   template <class F>
@@ -34167,12 +37091,17 @@ class optimizer_state {
     parameter_info info;  // of the moment itself, where there is one a tensor
     tensor<master, space> values;
   };
+  // What one parameter is to an optimizer of whole tensors.
+  struct tensors {
+    std::optional<tensors_within> within;
+    std::vector<parameter_info> infos;  // of the tensors that are side by side
+    std::size_t moments = 0;            // the first one of the first of them; those of the next one follow
+  };
 
-  [[nodiscard]] std::size_t of_entry(parallel::layout::piece const& piece) const {
-    return of_entry_[static_cast<std::size_t>(piece.entry)];
+  [[nodiscard]] tensors const& tensors_of(parallel::layout::piece const& piece) const {
+    return tensors_[static_cast<std::size_t>(piece.entry)];
   }
   [[nodiscard]] view moment_of(std::size_t which, int bucket, parallel::layout::piece const& piece) const {
-    if (whole_) return moments_[of_entry(piece) + which].values.view();
     auto const at = static_cast<std::size_t>(bucket);
     return moments_[at * names_.size() + which].values.view().flat(piece.in_bucket - owned_[at].first, piece.count);
   }
@@ -34180,19 +37109,40 @@ class optimizer_state {
   void add(parallel::layout::piece const& piece, Optimizer const& optimizer) {
     auto const& info = plan_.at(piece.entry).info;
     if (info.running > 0) return;
-    if (info.is_part() || piece.count != info.extents.size()) refuse(info);
-    of_entry_[static_cast<std::size_t>(piece.entry)] = moments_.size();
-    if constexpr (has_moment_shape<Optimizer>) {
-      for (std::size_t m = 0; m < names_.size(); ++m) {
-        auto const extents = optimizer.moment_shape(m, info);
-        auto& made = moments_.emplace_back(moment{info, {}});
-        made.info.extents = extents;
-        if (extents.size() > 0) made.values = tensor<master, space>(extents);
+    if (is_cut(info) || piece.count != info.extents.size()) refuse(info);
+    auto& all = tensors_[static_cast<std::size_t>(piece.entry)];
+    all.moments = moments_.size();
+    auto const& within = all.within.emplace(info);
+    for (std::size_t band = 0; band < within.bands(); ++band) {
+      auto const& one = all.infos.emplace_back(within.info(band));
+      if constexpr (has_moment_shape<Optimizer>) {
+        for (std::size_t m = 0; m < names_.size(); ++m) {
+          auto& made = moments_.emplace_back(moment{info, {}});
+          if (within.bands() > 1) made.info.name += text("[", band, "]");
+          made.info.whole = made.info.first = {};
+          made.info.extents = optimizer.moment_shape(m, one);
+          if (info.stacked && made.info.extents.size() > 0) stack(made.info, info);
+          if (made.info.extents.size() > 0) made.values = tensor<master, space>(made.info.extents);
+        }
       }
     }
   }
+  // Whether a tensor in it is not all here: along the first axis a stacked one is cut between tensors.
+  [[nodiscard]] static bool is_cut(parameter_info const& info) {
+    for (int axis = info.stacked ? 1 : 0; axis < info.whole.rank(); ++axis) {
+      if (info.extents[axis] != info.whole[axis]) return true;
+    }
+    return false;
+  }
+  // The moments of all tensors of a stack, which may be a part of it, are one tensor.
+  static void stack(parameter_info& moments, parameter_info const& of) {
+    auto const one = moments.extents;
+    moments.extents = {of.is_part() ? of.whole[0] : of.extents[0]};
+    for (auto const extent : one.extents()) moments.extents.push_back(extent);
+    if (of.is_part()) moments = part_of(moments, 0, {of.first[0], of.extents[0]});
+  }
   [[noreturn]] static void refuse(parameter_info const& info) {
-    if (!info.is_part()) {
+    if (!is_cut(info)) {
       throw config_error(text("trireme::optimizer_state: the optimizer needs whole tensors, but the exchange cuts \"",
                               info.name, "\" between ranks; pass it the optimizer, too"));
     }
@@ -34238,13 +37188,53 @@ class optimizer_state {
     return sum;
   }
 
-  void update_tensor(update_segment<Env> const& segment, Optimizer const& optimizer, std::int64_t step) {
-    auto const& info = *segment.info;
-    optimizer.update(tensor_update<Env>{info, segment.value.reshaped(info.extents), segment.moments,
-                                        sum_of_terms(segment).reshaped(info.extents), segment.gradient.scale,
-                                        segment.outputs, scratch_},
-                     step);
+  // One after the other. A tensor that lies in stripes of the parameter is copied out, and its new value back.
+  void update_tensors(update_segment<Env> const& segment, tensors const& all, Optimizer const& optimizer,
+                      std::int64_t step) {
+    auto const& within = *all.within;
+    auto const gradient = sum_of_terms(segment);
+    bool const alone = within.whole() && within.count() == 1;
+    for (std::int64_t place = 0; place < within.count(); ++place) {
+      for (std::size_t band = 0; band < within.bands(); ++band) {
+        auto const& info = all.infos[band];
+        auto const mark = scratch_.mark();
+        auto const value = taken_out(segment.value, within, place, band, info.extents);
+        views_.clear();
+        for (std::size_t m = 0; m < names_.size(); ++m)
+          views_.push_back(of_place(moments_[all.moments + band * names_.size() + m].values.view(), place, within));
+        optimizer.update(tensor_update<Env>{info, value, views_, taken_out(gradient, within, place, band, info.extents),
+                                            segment.gradient.scale, alone ? segment.outputs : no_outputs(), scratch_,
+                                            segment.updates},
+                         step);
+        if (!within.whole()) {
+          within.for_each_run(place, band, [&](std::int64_t there, std::int64_t here, std::int64_t n) {
+            ops::on<space>::copy(segment.value.flat(there, n), tensor_view<master const, space>(value.flat(here, n)));
+          });
+        }
+        scratch_.rewind(mark);
+      }
+    }
+    for (auto const& output : alone ? no_outputs() : segment.outputs)
+      ops::on<space>::copy(output, tensor_view<master const, space>(segment.value));
     scratch_.reset();
+  }
+  [[nodiscard]] static std::span<tensor_view<typename Env::param, space> const> no_outputs() { return {}; }
+  template <class T>
+  [[nodiscard]] tensor_view<T, space> taken_out(tensor_view<T, space> from, tensors_within const& within,
+                                                std::int64_t place, std::size_t band, shape const& extents) {
+    if (within.whole()) return from.flat(place * extents.size(), extents.size()).reshaped(extents);
+    auto const out = scratch_.template take<std::remove_const_t<T>>(extents);
+    within.for_each_run(place, band, [&](std::int64_t there, std::int64_t here, std::int64_t n) {
+      ops::on<space>::copy(out.flat(here, n), tensor_view<T const, space>(from.flat(there, n)));
+    });
+    return out;
+  }
+  // Of one tensor of a stack: without the first axis.
+  [[nodiscard]] static view of_place(view all, std::int64_t place, tensors_within const& within) {
+    if (all.empty() || !within.stacked()) return all;
+    shape one;
+    for (auto const extent : all.extents().extents().subspan(1)) one.push_back(extent);
+    return all.flat(place * one.size(), one.size()).reshaped(one);
   }
 
   parallel::layout const& plan_;
@@ -34253,7 +37243,7 @@ class optimizer_state {
   std::vector<std::string> names_;
   std::vector<interval> owned_, accounted_;  // by bucket
   std::vector<moment> moments_;              // by bucket or by tensor, then by name
-  std::vector<std::size_t> of_entry_;        // the first of a tensor's
+  std::vector<tensors> tensors_;             // by entry, of an optimizer of whole tensors
   std::vector<view> views_;                  // kept: no allocation in a step
   arena<space> scratch_;
 };
@@ -34376,7 +37366,7 @@ namespace trireme {
 ///
 /// Bytes    parameters of the trainer's element type are used where they are. Of narrower ones (bf16 in a trainer of
 ///          fp32) it keeps a value and a gradient in the trainer's type: that value is the one that is updated, saved
-///          and hashed, and is rounded into the model's own memory whenever it has changed.
+///          and hashed, and is rounded into the model's own memory by the exchange that writes it.
 template <class Env, plain_model Model>
 class plain_engine {
  public:
@@ -34390,11 +37380,16 @@ class plain_engine {
   /// Whether the model itself multiplies its loss by a loss scale, so that small gradients within it do not become
   /// zero.
   static constexpr bool scales_loss = has_scaled_backward<Model>;
+  /// Whether gradients are those of the sum over a micro-batch's counted targets, not of the mean over its samples.
+  static constexpr bool sums_gradients = counts_targets<Model>;
 
   /// As an exchange sees them: in the trainer's element type.
   [[nodiscard]] std::vector<foreign_parameter<value, space>> parameters() const {
     std::vector<foreign_parameter<value, space>> all;
-    for (auto const& each : all_) all.push_back({each.name, each.values, each.gradient});
+    for (auto const& each : all_) {
+      all.push_back({each.name, each.values, each.gradient, each.give});
+      if constexpr (says_fused<Model>) all.back().fused = model_->fused(std::string_view(each.name));
+    }
     return all;
   }
   /// What the optimizer asks for, and which parameters the model itself says are frozen.
@@ -34412,13 +37407,6 @@ class plain_engine {
   }
   /// Whether a parameter has another element type in the model's own memory.
   [[nodiscard]] bool converts(std::size_t index) const { return all_[index].give != nullptr; }
-
-  /// Values have changed: the model's own memory follows where they are not in it.
-  void invalidate() {
-    for (auto const& each : all_) {
-      if (each.give) each.give();
-    }
-  }
 
   /// Forward and backward; ready(index) as each gradient is filled.
   /// @param scale  of the loss that is differentiated; other than 1 only where scales_loss.
@@ -34456,11 +37444,11 @@ class plain_engine {
   }
 
   [[nodiscard]] loss_sum evaluate(samples const& batch) { return forward(batch, purpose::evaluate); }
-  [[nodiscard]] tensor<float> predict(samples const& batch) requires has_model_predict<Model> {
+  [[nodiscard]] auto predict(samples const& batch) requires has_model_predict<Model> {
     tell_numbers();
     return model_->predict(batch);
   }
-  [[nodiscard]] tensor<float> input_gradient(samples const& batch) {
+  [[nodiscard]] typename input_gradients_of<Model, Env>::type input_gradient(samples const& batch) {
     tell_numbers();
     if constexpr (has_model_input_gradient<Model>) return model_->input_gradient(batch);
     return {};  // the trainer has refused it
@@ -34480,13 +37468,18 @@ class plain_engine {
   }
   [[nodiscard]] loss_sum forward(samples const& batch, [[maybe_unused]] purpose why) {
     tell_numbers();
-    double mean = 0;
-    if constexpr (has_purposeful_forward<Model>) {
-      mean = static_cast<double>(model_->forward(batch, why));
+    auto const given = [&] {
+      if constexpr (has_purposeful_forward<Model>) {
+        return model_->forward(batch, why);
+      } else {
+        return model_->forward(batch);
+      }
+    }();
+    if constexpr (sums_gradients) {
+      return sum_of(given, batch.count());
     } else {
-      mean = static_cast<double>(model_->forward(batch));
+      return {static_cast<double>(given) * static_cast<double>(batch.count()), batch.count()};
     }
-    return {mean * static_cast<double>(batch.count()), batch.count()};
   }
   struct held {
     std::string name;
@@ -34566,6 +37559,7 @@ class batch_places {
     if (!copies_) return {from.address, from.type, from.extents};
     if (from.empty()) return {nullptr, from.type, from.extents};
     if (from.type == dtype::i32) return copied<std::int32_t>(from, memory);
+    if (from.type == dtype::f64) return copied<double>(from, memory);
     return copied<float>(from, memory);
   }
   template <class T>
@@ -34971,6 +37965,8 @@ class linked_mail final : public stage_mail<Env> {
 }  // namespace trireme::detail
 
 // ---- trireme/train/detail/unit_chunks.hpp
+#include <any>
+
 namespace trireme::detail {
 
 /// Units [first, last) of those that lie here are part `part` of the model.
@@ -34990,8 +37986,8 @@ class unit_chunks {
   void box(Model const& model, parallel::stage_seat const& at, rank_groups<Env> const& groups) {
     if constexpr (requires { model.validate(); }) model.validate();
     chunks_.resize(static_cast<std::size_t>(at.where.chunks));
-    boxes emit{*this, at, groups};
-    model.units(emit);
+    boxes put{*this, at, groups};
+    model.units(put);
     for (auto const& each : units_) {
       for (auto* const use : each->parameters()) uses_.push_back(use);
       last_use_.push_back(static_cast<int>(uses_.size()));
@@ -35002,6 +37998,9 @@ class unit_chunks {
   [[nodiscard]] unit<Env>& operator[](std::size_t unit) const noexcept { return *units_[unit]; }
   [[nodiscard]] std::vector<unit_chunk>& chunks() noexcept { return chunks_; }
   [[nodiscard]] unit_chunk& chunk(int number) noexcept { return chunks_[static_cast<std::size_t>(number)]; }
+
+  /// Whether a unit of the model, here or elsewhere, adds terms to the loss that each sample has once.
+  [[nodiscard]] bool adds_sample_losses() const noexcept { return adds_sample_losses_; }
 
   /// Whether a unit of the model lies here.
   [[nodiscard]] bool has(std::int64_t number) const noexcept {
@@ -35017,6 +38016,12 @@ class unit_chunks {
     return out;
   }
 
+  /// The random numbers of a unit: others where it would draw the same ones as a unit before it in the model.
+  [[nodiscard]] random_key key_of(std::size_t unit, random_key key) const noexcept {
+    if (repeats_[unit]) key.seed ^= mix(static_cast<std::uint64_t>(numbers_[unit]) + 1);
+    return key;
+  }
+
   [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
   /// Where each unit's uses end.
   [[nodiscard]] std::vector<int> const& ends() const noexcept { return last_use_; }
@@ -35029,15 +38034,44 @@ class unit_chunks {
     parallel::stage_seat const& at;
     rank_groups<Env> const& groups;
     std::int64_t index = 0;
+    std::set<std::uint32_t> taken{};  // dropout sites of the units so far, on all stages
+    std::vector<std::any> by_hand{};  // units so far that do not say theirs
     template <class Description>
     void operator()(Description const& description) {
+      using state = typename Description::template instance<Env>;
       auto const number = index++;
-      if (auto* const home = all.chunk_of(number, at); home != nullptr) {
-        all.numbers_.push_back(number);
-        // Not make_unique, which would make a type of pointer for each type of unit.
-        all.units_.push_back(std::unique_ptr<unit<Env>>(new boxed_unit<Env, Description>(description, groups)));
-        home->last = all.units_.size();
+      all.adds_sample_losses_ = all.adds_sample_losses_ || trireme::adds_sample_losses<Env>(description);
+      auto* const home = all.chunk_of(number, at);
+      if (home == nullptr && !says_dropout_sites<state> && !std::equality_comparable<Description>) return;
+      // Not make_unique, which would make a type of pointer for each type of unit.
+      std::unique_ptr<unit<Env>> made;
+      if (home != nullptr || says_dropout_sites<state>)
+        made.reset(new boxed_unit<Env, Description>(description, groups));
+      bool repeats = false;
+      if constexpr (says_dropout_sites<state>) {
+        repeats = !take(made->dropout_sites());
+      } else if constexpr (std::equality_comparable<Description>) {
+        repeats = has_seen(description);
       }
+      if (home == nullptr) return;
+      all.numbers_.push_back(number);
+      all.repeats_.push_back(repeats);
+      all.units_.push_back(std::move(made));
+      home->last = all.units_.size();
+    }
+    bool take(std::span<std::uint32_t const> sites) {
+      bool const free = std::none_of(sites.begin(), sites.end(), [&](auto each) { return taken.contains(each); });
+      if (free) taken.insert(sites.begin(), sites.end());
+      return free;
+    }
+    template <class Description>
+    bool has_seen(Description const& description) {
+      for (auto const& each : by_hand) {
+        auto const* const other = std::any_cast<Description>(&each);
+        if (other != nullptr && *other == description) return true;
+      }
+      by_hand.emplace_back(description);
+      return false;
     }
   };
   // The chunk here that a unit of the model belongs to, if any; a first unit opens it.
@@ -35054,7 +38088,9 @@ class unit_chunks {
 
   std::vector<std::unique_ptr<unit<Env>>> units_;
   std::vector<std::int64_t> numbers_;  // of the units, in the whole model
+  std::vector<bool> repeats_;          // whether a unit before it draws the same random numbers
   std::vector<unit_chunk> chunks_;
+  bool adds_sample_losses_ = false;
   std::vector<parameter<Env>*> uses_;
   std::vector<int> last_use_;
 };
@@ -35127,7 +38163,7 @@ class unit_edges {
     kernels::download(std::span<number>(parts), shared);
     pass.scratch.rewind(mark);
     for (std::size_t i = 0; i < 4; ++i) {
-      if (parts[i] == -parts[i + 4]) continue;
+      if (exactly_equal(parts[i], -parts[i + 4])) continue;
       throw assertion_error(text("trireme::model: the ", what, " of ", name(), " is not the same on the ",
                                  pass.group.size(), " ranks of its tensor group, which share its matrices; a sum over ",
                                  "them is missing: pass.group.reduce() makes it"));
@@ -35172,6 +38208,8 @@ struct resident_parameters {
   void prefetch(int, int) {}  ///< the values will be needed by the next unit
   void open(int, int) {}      ///< backward (or the last unit's forward) is about to add to the gradients
   void release(int, int) {}   ///< the values are not read any more
+  /// Another number whenever values have changed. Nobody counts here: nothing that is made of values is kept.
+  [[nodiscard]] static constexpr std::uint64_t version() noexcept { return ops::passing_values; }
 };
 
 /// Runs a staged model, or one stage of it: boxes the units, and takes micro-batches through them as its list of steps
@@ -35218,14 +38256,6 @@ class staged_engine {
 
   [[nodiscard]] parallel::stage_seat const& seat() const noexcept { return programs_.seat(); }
 
-  /// Parameter values have changed: packed copies of them are stale.
-  void invalidate() noexcept {
-    ++version_;
-    forget();
-  }
-  /// Values are where they are only while their unit runs: no packed copies of them are kept.
-  void values_pass() noexcept { version_ |= ops::passing_values; }
-
   /// From now on passes go by the state of this precision, which must outlive the engine.
   void follow(precision_state<typename Env::precision>& precision) noexcept { precision_ = &precision; }
 
@@ -35234,14 +38264,21 @@ class staged_engine {
   /// @param weight  of one sample's mean loss in the loss that is differentiated: 1 / samples in the step.
   /// @param hooks   called at the boundaries of units; see resident_parameters.
   /// @param served  so many micro-batches more, which only other ranks have, but in whose passes all take part.
+  /// @param rows    of the whole step's loss, where adds_sample_losses(); not given: there are no other ranks.
   /// @returns the losses of the units here: most of a model's are its last unit's.
   template <class Ready, class Hooks = resident_parameters>
   loss_sum train_step(std::span<samples const> micro_batches, double weight, random_key key, Ready&& ready,
-                      Hooks&& hooks = {}, std::int64_t served = 0) {
+                      Hooks&& hooks = {}, std::int64_t served = 0, std::optional<loss_rows> rows = {}) {
     auto const all = static_cast<std::int64_t>(micro_batches.size()) + served;
     if (all == 0) return {};
+    look_at_version(hooks);
     auto const& list = programs_.for_training(static_cast<int>(all));
-    start(list, micro_batches, {key, weight, purpose::train});
+    if (adds_sample_losses() && !rows) {
+      std::int64_t all_samples = 0;
+      for (auto const& batch : micro_batches) all_samples += batch.count();
+      rows = loss_rows::of(rows_of_loss(micro_batches, served), all_samples);
+    }
+    start(list, micro_batches, {key, weight, purpose::train, {}, -1, rows.value_or(loss_rows{})});
     auto const* const steps = list.steps();
     int const count = list.count();
     for (int i = 0; i < count; ++i) {
@@ -35258,7 +38295,25 @@ class staged_engine {
     if (mail_ != nullptr) mail_->end();
     slots_.end();
     scratch_.reset();
+    if (now_.rows.none) now_.loss.count += std::exchange(now_.loss.left_out, 0);
     return now_.loss;
+  }
+
+  /// Whether the model adds terms to the loss that each sample has once: see pass::rows_of_loss().
+  [[nodiscard]] bool adds_sample_losses() const noexcept { return units_.adds_sample_losses(); }
+  /// Of a step's micro-batches, those whose loss is computed here: how many rows it will count and leave out.
+  [[nodiscard]] loss_sum rows_of_loss(std::span<samples const> micro_batches, std::int64_t served = 0) {
+    loss_sum sum;
+    auto const all = static_cast<std::int64_t>(micro_batches.size()) + served;
+    if (all == 0) return sum;
+    auto const& list = programs_.for_training(static_cast<int>(all));
+    for (int i = 0; i < list.count(); ++i) {
+      auto const& step = list.steps()[i];
+      auto const number = static_cast<std::size_t>(step.micro_batch);
+      if (step.kind != schedule::work::forward || step.output >= 0 || number >= micro_batches.size()) continue;
+      sum += units_[units_.chunk(step.chunk).last - 1].rows_of_loss(micro_batches[number]);
+    }
+    return sum;
   }
 
   /// One micro-batch, and no other, as a step: calls ready(use).
@@ -35290,6 +38345,7 @@ class staged_engine {
   ///          need whole samples. After an error samples begin anew.
   template <class Hooks = resident_parameters>
   [[nodiscard]] view predict_more(samples const& batch, Hooks&& hooks = {}) {
+    look_at_version(hooks);
     auto const& tokens = batch.inputs;
     auto const before = std::exchange(known_, 0);
     if (tokens.type != dtype::i32 || tokens.extents.rank() != 2 || tokens.extents.size() == 0 ||
@@ -35309,6 +38365,7 @@ class staged_engine {
   /// @param[out] loss  of these samples, on the stage that has the last unit.
   template <class Hooks = resident_parameters>
   [[nodiscard]] view input_gradient(samples const& batch, loss_sum& loss, Hooks&& hooks = {}) {
+    look_at_version(hooks);
     auto const& list = programs_.for_training(1);
     start(list, {&batch, 1}, {{}, 1, purpose::input_gradient});
     auto const nothing_is_ready = [](int, bool) {};
@@ -35367,7 +38424,17 @@ class staged_engine {
     trireme::purpose purpose = purpose::evaluate;
     loss_sum loss{};
     std::int64_t known = -1;
+    loss_rows rows{};
   };
+
+  // What is kept of other values, packed copies of them among it, is stale.
+  template <class Hooks>
+  void look_at_version(Hooks const& hooks) noexcept {
+    if (auto const now = hooks.version(); now != version_) {
+      version_ = now;
+      forget();
+    }
+  }
 
   void start(detail::stage_program const& what, std::span<samples const> batches, mode how) {
     now_ = how;
@@ -35384,6 +38451,7 @@ class staged_engine {
 
   template <class Hooks>
   view look(std::span<samples const> batch, purpose why, Hooks& hooks, std::int64_t known = -1) {
+    look_at_version(hooks);
     auto const& list = programs_.for_looking();
     start(list, batch, {{}, 0, why, {}, known});
     view out;
@@ -35504,11 +38572,13 @@ class staged_engine {
                  now_.purpose,    {},       groups,    index,    rows_of_sample_};
     it.precision = precision_;
     it.known = now_.known;
+    it.rows = now_.rows;
     return it;
   }
   template <class Body>
   view run(pass<Env>& pass, std::size_t unit, char const* direction, Body&& body) {
     auto const mark = pass.scratch.mark();
+    pass.key = units_.key_of(unit, now_.key);
     try {
       auto const out = body();
       pass.scratch.rewind(mark);
@@ -35546,8 +38616,8 @@ class staged_engine {
   arena<space> scratch_;
   std::unique_ptr<detail::stage_mail<Env>> mail_;  // to other stages, if there are any
   std::function<void(schedule::step const&, bool)> watch_;
-  std::uint64_t version_ = 1;
-  std::int64_t known_ = 0, served_ = 0;  // positions and samples of predict_more()
+  std::uint64_t version_ = ops::passing_values;  // of the values
+  std::int64_t known_ = 0, served_ = 0;          // positions and samples of predict_more()
   precision_state<typename Env::precision>* precision_ = nullptr;
 };
 
@@ -35575,6 +38645,10 @@ struct step_input {
   interval range;                          ///< this rank's logical micro-batches
   std::span<std::int64_t const> places;    ///< which of them those with samples are
   std::int64_t total = 0;                  ///< samples of the step, over all ranks
+  std::exception_ptr failure{};            ///< why the numbers of the samples are not those of the data
+
+  /// What a rank that has failed adds to its wishes. Those below it are sums of less.
+  static constexpr std::int64_t gives_up = std::int64_t{1} << 42;
 };
 
 /// What one rank holds of a model, as the mesh says: its place, its groups, the engine that runs its units, and the
@@ -35585,11 +38659,13 @@ struct step_input {
 /// Errors   config_error for sizes that do not fit; comm_error from the communicator.
 template <class Env, class Model, class Comm, class Parallel, class Compression>
 class placed_model {
+  using number = sample_number<Env>;
+
  public:
   using space = typename Env::space;
   using data_axis = parallel::data_axis_t<Parallel>;
   using engine_type = typename detail::engine_of<Env, Model>::type;
-  using exchange_type = parallel::exchange_of_t<Env, Comm, data_axis, Compression>;
+  using exchange_type = basic_exchange<Env, Comm, data_axis, Compression>;
   static constexpr bool staged = staged_model<Model>;
 
   template <class GivenModel>
@@ -35602,7 +38678,6 @@ class placed_model {
         buffers_of_(with_unit_buffers(model)),
         engine_(make_engine(std::forward<GivenModel>(model))),
         exchange_(make_exchange(parallel, compression, wishes)) {
-    if constexpr (staged && gathers) engine_.values_pass();
     axes_.each([&](auto& axis) {
       if constexpr (requires { axis.join(exchange_); }) axis.join(exchange_);
     });
@@ -35622,16 +38697,17 @@ class placed_model {
   /// Collective. Makes the parameters of each part's first replica those of all replicas, and what several parts hold
   /// alike that of the first of them.
   void broadcast() {
-    exchange_.broadcast();
-    if constexpr (staged) {
-      for (auto const& axis : grid_.shape().axes()) {
-        auto* const ranks = grid_.along(axis.kind);
-        if (ranks == nullptr || !axis.facts.same_losses()) continue;
-        for (auto const& entry : exchange_.plan().entries()) {
-          if (is_alike(axis, entry.info)) exchange_.broadcast(entry, *ranks, 0);
+    exchange_.broadcast(0, [this]([[maybe_unused]] auto&& send) {
+      if constexpr (staged) {
+        for (auto const& axis : grid_.shape().axes()) {
+          auto* const ranks = grid_.along(axis.kind);
+          if (ranks == nullptr || !axis.facts.same_losses()) continue;
+          for (auto const& entry : exchange_.plan().entries()) {
+            if (is_alike(axis, entry.info)) send(entry, *ranks);
+          }
         }
       }
-    }
+    });
   }
 
   /// Collective. Makes the buffers of a model the same on all ranks: of a plain one as it says, of a staged one those
@@ -35645,8 +38721,9 @@ class placed_model {
       if (roots.empty()) return;
       world_.all_reduce(tensor_view<std::int64_t>(roots), reduction::min{});
       auto root = roots.begin();
-      buffers_of_.visit_buffers(
-          [&](auto const&, auto values, std::int64_t) { world_.broadcast(values, static_cast<int>(*root++)); });
+      buffers_of_.visit_buffers([&](auto const&, auto values, std::int64_t) {
+        parallel::broadcast(world_, values, static_cast<int>(*root++));
+      });
     } else if constexpr (has_buffers<Model>) {
       constexpr bool mean = [] {
         if constexpr (requires { Model::buffers; }) return Model::buffers == shared_buffers::mean;
@@ -35654,9 +38731,9 @@ class placed_model {
       }();
       engine_.visit_buffers([&](auto const&, auto values) {
         if constexpr (mean && std::is_floating_point_v<typename decltype(values)::value_type>) {
-          world_.all_reduce(values, reduction::mean{});
+          parallel::sum_of_all(world_, values, reduction::mean{});
         } else {
-          world_.broadcast(values, 0);
+          parallel::broadcast(world_, values, 0);
         }
       });
     }
@@ -35705,20 +38782,26 @@ class placed_model {
                      .places = input.places,
                      .first = input.range.first,
                      .runs = most,
-                     .scale = scale});
-    double const weight = exchange_.sample_weight(input.total) * scale;
+                     .scale = scale,
+                     .number = static_cast<std::int64_t>(key.step)});
     if constexpr (staged) {
+      double const weight = exchange_.sample_weight(input.total) * scale;
       bool const always = exchange_.reports_every_micro_batch();
       auto const ready = [&](int use, bool last) {
         if (last || always) exchange_.ready(use);
       };
-      return told(engine_.train_step(cut(input.micro_batches), weight, key, ready, exchange_, most - own));
+      auto const here = cut(input.micro_batches);
+      auto const rows = rows_of_loss(here, most - own, input.total);
+      return told(engine_.train_step(here, weight, key, ready, exchange_, most - own, rows));
     } else {
       loss_sum sum;
-      double const inside = engine_type::scales_loss ? scale : 1;  // the rest of the scale is put on gradients
+      double const weight = 1.0 / static_cast<double>(input.total) * scale;
+      constexpr bool sums = engine_type::sums_gradients;
+      // What the model multiplies its loss by; the rest of the weight is put on gradients.
+      double const inside = !engine_type::scales_loss ? 1.0 : sums ? weight : scale;
       for (auto const& batch : input.micro_batches) {
         bool const last = &batch == &input.micro_batches.back();
-        exchange_.weight(static_cast<double>(batch.count()) * weight / inside);
+        exchange_.weight((sums ? 1.0 : static_cast<double>(batch.count())) * weight / inside);
         auto const ready = [&](int use) {
           if (last) exchange_.ready(use);
         };
@@ -35729,11 +38812,16 @@ class placed_model {
     }
   }
 
-  /// The losses of this rank's share of a dataset.
+  /// The losses of this rank's share of a dataset, at most `batch` samples at a time: where these are many, units see
+  /// blocks of them, as in predict().
+  /// @param failure  becomes what reading has thrown here: the others wait for this rank until mean().
   template <dataset Data>
-  [[nodiscard]] loss_sum evaluate(Data const& data, std::int64_t batch) {
+  [[nodiscard]] loss_sum evaluate(Data const& data, std::int64_t batch, std::exception_ptr& failure) {
     auto const own = samples_share();
+    if constexpr (staged)
+      batch = std::min(batch, samples_of_a_block(data.input_type(), shape(data.input_shape()).size()));
     data::evaluation_batches parts(data, batch, own.rank, own.size);
+    parts.keep_failure();
     loss_sum sum;
     if constexpr (!staged) {
       for (auto const& part : parts) sum += engine_.evaluate(part);
@@ -35742,22 +38830,28 @@ class placed_model {
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
       for (; missing > 0; --missing) serves() ? engine_.serve(exchange_) : exchange_.sit_out_forward();
     }
+    failure = parts.failure();
     return sum;
   }
 
   /// The outputs for some inputs (n, outputs), in host memory. Where ranks share positions each works on all of them.
-  [[nodiscard]] tensor<float> predict(samples const& batch) requires(!staged) { return engine_.predict(batch); }
-  [[nodiscard]] tensor<float> predict(samples const& batch) requires staged {
-    return everywhere(engine_.predict(batch, exchange_));
+  /// Many samples are computed in blocks, so that activations need the memory of one block, whatever n is; a sample's
+  /// outputs do not depend on the others.
+  [[nodiscard]] typename outputs_of<Model, Env>::type predict(samples const& batch) requires(staged ||
+                                                                                             has_model_predict<Model>) {
+    if constexpr (!staged)
+      return engine_.predict(batch);
+    else
+      return predict_blocks(batch);
   }
   /// The same of the next positions of samples that go on; see staged_engine::predict_more().
   [[nodiscard]] tensor<float> predict_more(samples const& batch) requires staged {
-    return everywhere(engine_.predict_more(batch, exchange_));
+    return everywhere<float>(engine_.predict_more(batch, exchange_));
   }
 
   /// The gradient of these samples' mean loss by their inputs, in host memory, on each rank that has called it.
-  [[nodiscard]] tensor<float> input_gradient(samples const& batch) {
-    if (batch.inputs.type != dtype::f32) {
+  [[nodiscard]] typename input_gradients_of<Model, Env>::type input_gradient(samples const& batch) {
+    if (batch.inputs.type != dtype::f32 && batch.inputs.type != dtype::f64) {
       throw config_error(text("trireme::trainer::input_gradient: the inputs are ", name_of(batch.inputs.type),
                               ", which have no gradients; it is for models of numbers"));
     }
@@ -35766,7 +38860,7 @@ class placed_model {
       return engine_.input_gradient(batch);
     } else {
       loss_sum loss;
-      auto const out = everywhere(engine_.input_gradient(batch, loss, exchange_));
+      auto const out = everywhere<number>(engine_.input_gradient(batch, loss, exchange_));
       std::int64_t rows[2] = {loss.count, loss.left_out};
       if constexpr (has_stages) {
         if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr)
@@ -35775,33 +38869,41 @@ class placed_model {
       // Backward has weighed each sample as 1, whatever rows of it have no loss: the mean is over those that have one.
       double const all = static_cast<double>(rows[0] + rows[1]), counted = static_cast<double>(rows[0]);
       double const factor = rows[0] == 0 ? 0 : all / counted / static_cast<double>(batch.count());
-      tensor<float> as_inputs(batch.inputs.extents);
+      tensor<number> as_inputs(batch.inputs.extents);
       for (std::int64_t i = 0; i < out.size(); ++i)
-        as_inputs[i] = static_cast<float>(factor * static_cast<double>(out[i]));
+        as_inputs[i] = static_cast<number>(factor * static_cast<double>(out[i]));
       return as_inputs;
     }
   }
 
   /// Collective. Calls f(outputs, targets) for each batch of a dataset, on one of the ranks that have its outputs.
+  /// @param failure  becomes what reading has thrown here: the others still wait for this rank.
   template <dataset Data, class F>
-  void for_each_prediction(Data const& data, std::int64_t batch, F&& f) {
+  void for_each_prediction(Data const& data, std::int64_t batch, std::exception_ptr& failure, F&& f) {
     auto const own = samples_share();
     data::evaluation_batches parts(data, batch, own.rank, own.size);
+    parts.keep_failure();
     bool const first = is_first_with_its_samples();
     auto missing = missing_passes(parts.batches().count);
     for (auto const& part : parts) {
-      auto const outputs = predict(part);
-      if (first) f(outputs.view(), part.targets);
+      auto const outputs = detail::floats_of(predict(part));
+      if (!failure) failure = parts.failure();
+      if (first && !failure) f(outputs.view(), part.targets);
     }
-    for (data::evaluation_batches any(data, batch); missing > 0; --missing) static_cast<void>(predict(*any.begin()));
+    data::evaluation_batches any(data, batch);
+    any.keep_failure();
+    for (; missing > 0; --missing) static_cast<void>(predict(*any.begin()));
+    if (!failure) failure = any.failure();
   }
 
   /// Collective. The mean over all ranks of the losses that evaluate() has returned.
-  [[nodiscard]] double mean(loss_sum const& sum) {
+  /// Errors   where it has failed on some rank, on all of them.
+  [[nodiscard]] double mean(loss_sum const& sum, std::exception_ptr const& failure) {
     auto const own = told(sum);
-    double both[2] = {own.sum, static_cast<double>(own.count)};
-    world_.all_reduce(tensor_view<double>(both, shape{2}), reduction::sum{});
-    return both[1] == 0 ? 0 : both[0] / both[1];
+    double all[3] = {own.sum, static_cast<double>(own.count), failure ? 1.0 : 0.0};
+    world_.all_reduce(tensor_view<double>(all, shape{3}), reduction::sum{});
+    if (all[2] > 0) detail::throw_together(world_, failure);
+    return exactly_equal(all[1], 0) ? 0 : all[0] / all[1];
   }
 
  private:
@@ -35821,6 +38923,38 @@ class placed_model {
     }
   }
 
+  // Collective, if the model asks for it: how many rows of a step the losses of all ranks will count.
+  [[nodiscard]] std::optional<loss_rows> rows_of_loss(std::span<samples const> here, std::int64_t served,
+                                                      std::int64_t all_samples) requires staged {
+    if (!engine_.adds_sample_losses()) return std::nullopt;
+    auto const own = told(engine_.rows_of_loss(here, served));
+    std::int64_t rows[2] = {own.count, own.left_out};
+    world_.all_reduce(tensor_view<std::int64_t>(rows, shape{2}), reduction::sum{});
+    return loss_rows::of({0, rows[0], rows[1]}, all_samples);
+  }
+  tensor<number> predict_blocks(samples const& batch) {
+    auto const all = batch.count();
+    auto const block =
+        samples_of_a_block(batch.inputs.type, batch.inputs.extents.size() / std::max<std::int64_t>(1, all));
+    if (all <= block) return everywhere<number>(engine_.predict(batch, exchange_));
+    tensor<number> outputs;
+    for (std::int64_t first = 0; first < all; first += block) {
+      auto const count = std::min(block, all - first);
+      auto const ids = batch.ids.empty() ? batch.ids : batch.ids.subspan(std::size_t(first), std::size_t(count));
+      samples const part{batch.inputs.rows(first, count), {}, ids};
+      auto const some = everywhere<number>(engine_.predict(part, exchange_));
+      if (first == 0) outputs = tensor<number>(shape{all, some.size() / count});
+      std::copy(some.span().begin(), some.span().end(), outputs.view().rows(first, count).span().begin());
+    }
+    return outputs;
+  }
+  // How many samples are predicted at once: so few that their activations stay near the cache, so many that products
+  // are as quick as they get. Tokens are a row of activations each, samples of numbers at least one.
+  // @param each  numbers of one sample's inputs.
+  [[nodiscard]] static std::int64_t samples_of_a_block(dtype type, std::int64_t each) {
+    constexpr std::int64_t rows = 4096, numbers = std::int64_t{1} << 18;
+    return std::clamp<std::int64_t>((type == dtype::i32 ? rows : numbers) / std::max<std::int64_t>(1, each), 1, rows);
+  }
   // Where several ranks come to the same losses the first of them tells them.
   [[nodiscard]] loss_sum told(loss_sum const& own) const {
     for (auto const& axis : grid_.shape().axes())
@@ -35932,28 +39066,29 @@ class placed_model {
     for (auto* const use : engine_.uses()) use->info.answers = use->info.answers && !is_alike(axis, use->info);
   }
   // Outputs in host memory, also where another stage has made them.
-  template <class View>
-  tensor<float> everywhere(View const& out) {
+  template <class T, class View>
+  tensor<T> everywhere(View const& out) {
     if constexpr (has_stages) {
-      if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_one_stage(out, *stages);
+      if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr)
+        return from_one_stage<T>(out, *stages);
     }
-    return on_host(out);
+    return on_host<T>(out);
   }
-  template <class View>
-  static tensor<float> on_host(View const& out) {
-    tensor<float> result(out.extents());
-    if constexpr (std::is_same_v<typename Env::compute, float>) {
+  template <class T, class View>
+  static tensor<T> on_host(View const& out) {
+    tensor<T> result(out.extents());
+    if constexpr (std::is_same_v<typename Env::compute, T>) {
       ops::on<space>::download(result.span(), out);
     } else {
-      tensor<float, space> converted(out.extents());
+      tensor<T, space> converted(out.extents());
       ops::on<space>::copy(converted.view(), out);
       ops::on<space>::download(result.span(), converted.view());
     }
     return result;
   }
   // The stage that has the last unit gives the others its outputs, or that with the first one gradients of inputs.
-  template <class View>
-  static tensor<float> from_one_stage(View const& out, Comm& stages) {
+  template <class T, class View>
+  static tensor<T> from_one_stage(View const& out, Comm& stages) {
     std::int64_t what[3] = {-1, 0, 0};  // who has them, and their extents
     if (!out.empty()) {
       what[0] = stages.rank();
@@ -35962,8 +39097,8 @@ class placed_model {
     }
     stages.all_reduce(tensor_view<std::int64_t>(what, shape{3}), reduction::max{});
     auto const root = static_cast<int>(what[0]);
-    auto result = stages.rank() == root ? on_host(out) : tensor<float>({what[1], what[2]});
-    stages.broadcast(result.view(), root);
+    auto result = stages.rank() == root ? on_host<T>(out) : tensor<T>({what[1], what[2]});
+    parallel::broadcast(stages, result.view(), root);
     return result;
   }
 
@@ -35988,6 +39123,7 @@ struct run_clock {
   std::int64_t updates = 0;  ///< of them those that changed parameters
   std::int64_t skips = 0;    ///< in a row, up to now
   data::loader_position position;
+  std::string data{};  ///< what dataset the position is in; empty: not known
 };
 
 /// What a run changes from step to step: each slot's run state, and the clock. The trainer has one, and so has a plan,
@@ -36059,6 +39195,12 @@ std::string first_bad_gradient(Exchange const& exchange) {
 
 }  // namespace detail
 
+/// Where a run stands before a step.
+struct run_count {
+  std::int64_t steps = 0;    ///< taken, skipped ones included: what schedules go by
+  std::int64_t updates = 0;  ///< of them those that changed parameters: what means that begin with zero go by
+};
+
 /// What the second half of a step has come to.
 struct step_end {
   exchange_result counted;
@@ -36068,26 +39210,27 @@ struct step_end {
 };
 
 /// Collective. The second half of a step, once gradients are on their way: all ranks count the vote, and if the step is
-/// taken each updates what it owns. What has a period (exchange.end()) is left to the caller.
+/// taken each updates what it owns.
 ///
 /// Gradients are those of the mean loss over the rows that are counted in it, on all ranks and in all micro-batches
 /// together: backward does not know how many these are, and weighs each as one of all rows; the vote knows.
 ///
 /// @param scale    what the gradients were multiplied by.
-/// @param decide   (bool finite) -> whether the step is taken; the same on every rank.
-/// @param updates  how many updates there have been before.
+/// @param decide   (exchange_result const&) -> whether the step is taken; the same on every rank.
+/// @param before   how many steps and updates there have been.
 template <class Exchange, class Moments, class Optimizer, class Decide>
 step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimizer, parallel::vote& vote, double scale,
-                  Decide&& decide, std::int64_t updates, observe::timeline* timeline = nullptr) {
+                  Decide&& decide, run_count before, observe::timeline* timeline = nullptr) {
   using detail::timed;
   timed(timeline, "finish", [&] { exchange.finish(vote); });
   step_end out{.counted = timed(timeline, "vote", [&] { return exchange.count(vote); })};
-  out.taken = decide(out.counted.finite);
+  out.taken = decide(out.counted);
   out.scale = scale * out.counted.counted;
   auto const gradients = exchange.settle(out.taken, {out.counted.norm / out.scale, out.scale, scale});
   if (!gradients) return out;
   double const factor = detail::factor_of(optimizer, *gradients);
-  timed(timeline, "update", [&] { moments.update(exchange, optimizer, updates, factor, 1 / gradients->measured); });
+  timed(timeline, "update",
+        [&] { moments.update(exchange, optimizer, before.steps, factor, 1 / gradients->measured, before.updates); });
   timed(timeline, "publish", [&] { exchange.publish(); });
   out.updated = true;
   return out;
@@ -36097,8 +39240,10 @@ step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimiz
 /// that the step before has left.
 ///
 /// @param wishes  a number of this rank's own (a wish to stop, say); out: its sum over the ranks.
-/// Errors   numeric_error after as many steps without finite gradients as the precision finds normal; then, and with
-///          any other exception, the state is that before the step.
+/// @param input   if it says that some rank has failed, the step is given up on all of them.
+/// Errors   that failure; numeric_error after as many steps without a finite loss and gradients as the precision finds
+/// normal; then,
+///          and with any other exception, the state is that before the step.
 template <class Run, class Optimizer>
 step_report take_step(Run& run, Optimizer const& optimizer, step_input const& input, std::int64_t& wishes,
                       observe::timeline* timeline = nullptr) {
@@ -36111,30 +39256,26 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   double const scale = precision.scale();
 
   vote.clear();
-  vote.wish(wishes);
+  vote.wish(wishes + (input.failure ? step_input::gives_up : 0));
   random_key const key{clock.seed, static_cast<std::uint64_t>(clock.step)};
   detail::timed(timeline, "forward, backward", [&] { vote.add(model.train(input, scale, key)); });
   auto const [counted, multiplied, taken, updated] = end_step(
       exchange, run.moments, optimizer, vote, scale,
-      [&](bool finite) {
+      [&](exchange_result const& step) {
+        if (step.votes >= step_input::gives_up) detail::throw_together(exchange.everyone(), input.failure);
         detail::agree_on_maxima(precision, exchange.everyone());
-        return precision.decide(finite);
+        bool const takes = precision.decide(step.finite) && step.finite_loss;
+        clock.skips = takes ? 0 : clock.skips + 1;
+        if (takes || clock.skips != precision.normal_skips()) return takes;
+        throw numeric_error(
+            text("trireme::trainer: no finite ", step.finite ? "loss" : "gradients", " in ", clock.skips,
+                 " steps, up to step ", clock.step, step.finite ? "" : detail::first_bad_gradient(exchange),
+                 "; lower the learning rate or look at the data"),
+            {exchange.everyone().rank(), "step"});
       },
-      clock.updates, timeline);
+      {clock.step, clock.updates}, timeline);
   wishes = counted.votes;
-  if (updated) {
-    model.engine().invalidate();
-    ++clock.updates;
-  }
-  if (taken) {
-    clock.skips = 0;
-  } else if (++clock.skips == precision.normal_skips()) {
-    throw numeric_error(
-        text("trireme::trainer: no finite gradients in ", clock.skips, " steps, up to step ", clock.step,
-             detail::first_bad_gradient(exchange), "; lower the learning rate or look at the data"),
-        {exchange.everyone().rank(), "step"});
-  }
-  if (exchange.end(clock.step)) model.engine().invalidate();
+  if (updated) ++clock.updates;
   step_report const report{.step = clock.step,
                            .loss = counted.loss,
                            .norm = counted.norm / multiplied,
@@ -36171,7 +39312,9 @@ struct fit_options {
 /// Numerics a step's loss is the mean over its samples on all ranks, whatever their share; so are its gradients.
 /// Threads  one owner; communicator and model (if it was passed by name) must outlive it.
 /// Errors   config_error for sizes that do not fit, and for arguments that differ between ranks; comm_error from the
-///          communicator; numeric_error after ten steps in a row without finite gradients. A step that throws has not
+///          communicator; numeric_error after ten steps in a row without a finite loss and gradients. What a dataset
+///          throws on one rank ends fit() or evaluate() on all of them: there with what was thrown, on the others with
+///          an error that has its sentence and the rank; the communicator can be used on. A step that throws has not
 ///          changed the state.
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 class basic_trainer {
@@ -36181,14 +39324,21 @@ class basic_trainer {
   using master = typename env::master;
   static constexpr bool staged = staged_model<Model>;
   static constexpr bool predicts = staged || has_model_predict<Model>;
+  using output_tensor = typename outputs_of<Model, env>::type;
+  using input_gradient_tensor = typename input_gradients_of<Model, env>::type;
+  /// What a network's samples are, double or float; void for a plain model, which takes what it likes.
+  using sample_type = std::conditional_t<staged, sample_number<env>, void>;
 
-  basic_trainer(Model model, Optimizer optimizer, Comm& world, Parallel const& parallel, Precision const& precision,
-                Compression const& compression) requires(staged_model<Model>);
-  template <class GivenModel>
-  basic_trainer(GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel,
-                Precision const& precision, Compression const& compression) requires(!staged_model<Model>)
-      : basic_trainer(std::in_place, std::forward<GivenModel>(model), std::move(optimizer), world, parallel, precision,
-                      compression) {}
+  /// Of the policies that its type names, in any order, as by make_trainer.
+  template <class... Policies>
+  requires(sizeof...(Policies) > 2 && !(std::is_void_v<detail::kind_of_t<std::remove_cvref_t<Policies>>> ||
+                                        ...)) explicit basic_trainer(Policies&&... policies)
+      : basic_trainer(checked<Policies...>(), detail::pick<slot::model, void>(std::forward<Policies>(policies)...),
+                      detail::pick<slot::optimizer, void>(std::forward<Policies>(policies)...),
+                      detail::pick<slot::communicator, void>(policies...),
+                      detail::pick<slot::parallel, parallel::data>(std::forward<Policies>(policies)...),
+                      detail::pick<slot::precision, precision::fp32>(std::forward<Policies>(policies)...),
+                      detail::pick<slot::compression, compression::none>(std::forward<Policies>(policies)...)) {}
   ~basic_trainer();
   basic_trainer(basic_trainer const&) = delete;
   basic_trainer& operator=(basic_trainer const&) = delete;
@@ -36196,12 +39346,16 @@ class basic_trainer {
   /// Trains on a dataset, from where the trainer stands (0, or a loaded checkpoint) to the end of the schedule.
   ///
   /// Errors   config_error if that is no step. (One exception: a run that was complete, loaded again, may stand at the
-  ///          end. It takes no step, and its losses are NaN.)
+  ///          end. It takes no step, and its losses are NaN.) config_error for another number or form of samples than
+  ///          those of the epoch that the run, or the checkpoint that was loaded, stands in; see start_epoch().
   template <dataset Data>
   fit_report fit(Data const& data, fit_options const& options) {
     detail::expect_same_schedule(world_, data, options, steps());
     auto const last = options.stop_after < 0 ? options.steps : std::min(options.steps, options.stop_after);
     detail::expect_steps(options, last, steps(), loaded_at_);
+    auto form = detail::form_of(data);
+    detail::expect_same_data(run_.clock.data, form, run_.clock.position);
+    run_.clock.data = std::move(form);
     auto const own = run_.model.samples_share();
     data::loader loader(data, loader_options(options), own.rank, own.size);
     loader.seek(run_.clock.position);
@@ -36210,8 +39364,9 @@ class basic_trainer {
     auto const start = detail::step_clock::now();
     stopped_ = false;
     while (steps() < last && !stopped_) {
-      auto const& batch = loader.next();
-      auto const done = run_step({batch.micro_batches, loader.parts(), batch.parts, batch.samples});
+      std::exception_ptr failure;  // of the data of this rank: the others hear of it in the step
+      auto const& batch = next_of(loader, failure);
+      auto const done = run_step({batch.micro_batches, loader.parts(), batch.parts, batch.samples, failure});
       run_.clock.position = loader.position();
       report.add(done);
       if (options.check_every > 0 && steps() % options.check_every == 0) expect_equal_copies();
@@ -36225,6 +39380,12 @@ class basic_trainer {
     return report;
   }
 
+  /// The next fit() begins an epoch, on whatever dataset; samples that the one under way has not had are left out.
+  /// Every rank calls it.
+  void start_epoch() noexcept {
+    if (run_.clock.position.position != 0) run_.clock.position = run_.clock.position.next_epoch();
+  }
+
   /// Whatever is no dataset is one sentence.
   template <class Data>
   fit_report fit(Data const&, fit_options const&) {
@@ -36233,21 +39394,27 @@ class basic_trainer {
   }
 
   /// One step on samples of your own: each rank brings its own share, of any size; ranks of one replica of the model
-  /// bring the same.
+  /// bring the same. Where no rank has a sample no step is taken: the report says samples = 0, nothing has changed, and
+  /// steps() and schedules go on from where they were.
   step_report step(samples const& batch) { return step(std::span(&batch, 1)); }
   /// The same in several micro-batches, one after the other, of any sizes; with parallel::zero<2> and zero<3> and with
   /// .reproducible every rank brings as many. Those without samples are left out.
   step_report step(std::span<samples const> micro_batches);
+  /// The same from arrays of one's own, of any form that array_of_samples knows; what does not lie densely is copied.
   template <class Features, class Targets>
   step_report step(Features const& features, Targets const& targets) {
-    return step(make_samples(tensor_view(features), tensor_view(targets)));
+    auto const x = detail::dense_samples<sample_type>(features);
+    auto const y = detail::dense_samples<sample_type>(targets);
+    return step(make_samples(x.view(), y.view()));
   }
 
   /// The mean loss over a whole dataset, the same on every rank; nothing is changed.
   template <dataset Data>
   [[nodiscard]] double evaluate(Data const& data, std::int64_t batch = 8) {
     run_.model.share_buffers();
-    return run_.model.mean(run_.model.evaluate(data, batch));
+    std::exception_ptr failure;
+    auto const sum = run_.model.evaluate(data, batch, failure);
+    return run_.model.mean(sum, failure);
   }
   template <class Data>
   [[nodiscard]] double evaluate(Data const&, std::int64_t = 8) {
@@ -36257,26 +39424,36 @@ class basic_trainer {
 
   /// What metrics count over a whole dataset, whose samples are predicted `batch` at a time: copies of them with the
   /// counts of all ranks, the same on every rank. Nothing is changed.
+  /// Errors   what a metric throws, on every rank.
   /// @example auto const [seen] = trainer.evaluate(data, 64, metric::confusion(10));  // seen.accuracy(), seen.f1(3)
   template <dataset Data, metric_policy... Metrics>
   [[nodiscard]] std::tuple<Metrics...> evaluate(Data const& data, std::int64_t batch,
                                                 Metrics... metrics) requires(predicts && sizeof...(Metrics) > 0) {
     run_.model.share_buffers();
-    run_.model.for_each_prediction(
-        data, batch, [&](auto const& outputs, auto const& targets) { (metrics.add(outputs, targets), ...); });
+    std::exception_ptr failure;  // of a rank whose samples cannot be read or are refused: others are in collectives
+    run_.model.for_each_prediction(data, batch, failure, [&](auto const& outputs, auto const& targets) {
+      if (failure) return;
+      try {
+        (metrics.add(outputs, targets), ...);
+      } catch (std::exception const&) {
+        failure = std::current_exception();
+      }
+    });
+    detail::throw_together(world_, failure);
     (world_.all_reduce(metrics.counts(), reduction::sum{}), ...);
     return {std::move(metrics)...};
   }
 
-  /// The model's outputs for some inputs (n, outputs). A GPT gives the logits of what follows each sample. Computed by
-  /// this rank alone, unless it lacks a part of the model: then the ranks that have the others call it too, with the
-  /// same inputs (where parameters are sharded, all ranks).
+  /// The model's outputs for some inputs (n, outputs): float, or double in precision::fp64. A GPT gives the logits of
+  /// what follows each sample. Computed by this rank alone, unless it lacks a part of the model: then the ranks that
+  /// have the others call it too, with the same inputs (where parameters are sharded, all ranks).
   template <class Features>
-  [[nodiscard]] tensor<float> predict(Features const& features) requires(predicts &&
+  [[nodiscard]] output_tensor predict(Features const& features) requires(predicts &&
                                                                          !std::is_same_v<Features, samples>) {
-    return predict(make_samples(tensor_view(features), tensor_view<float const>{}));
+    auto const x = detail::dense_samples<sample_type>(features);
+    return run_.model.predict(make_samples(x.view(), tensor_view<float const>{}));
   }
-  [[nodiscard]] tensor<float> predict(samples const& batch) requires predicts { return run_.model.predict(batch); }
+  [[nodiscard]] output_tensor predict(samples const& batch) requires predicts { return run_.model.predict(batch); }
   /// The same for tokens (samples, positions) that follow those of the calls before: each position is computed once, in
   /// time that grows with those before it only in attention. forget(), a step or new parameters begin anew.
   /// @example auto logits = trainer.predict_more(prompt); while (...) logits = trainer.predict_more(drawn(logits));
@@ -36297,13 +39474,15 @@ class basic_trainer {
   ///          plain models without it are refused by the compiler.
   template <class Samples>
   requires std::is_same_v<Samples, samples>
-  [[nodiscard]] tensor<float> input_gradient(Samples const& batch) {
+  [[nodiscard]] input_gradient_tensor input_gradient(Samples const& batch) {
     detail::expect_input_gradient<env, Model>();
     return run_.model.input_gradient(batch);
   }
   template <class Features, class Targets>
-  [[nodiscard]] tensor<float> input_gradient(Features const& features, Targets const& targets) {
-    return input_gradient(make_samples(tensor_view(features), tensor_view(targets)));
+  [[nodiscard]] input_gradient_tensor input_gradient(Features const& features, Targets const& targets) {
+    auto const x = detail::dense_samples<sample_type>(features);
+    auto const y = detail::dense_samples<sample_type>(targets);
+    return input_gradient(make_samples(x.view(), y.view()));
   }
 
   /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model, and one that
@@ -36320,6 +39499,12 @@ class basic_trainer {
   /// Collective. Makes the model's buffers the same on all ranks, as fit(), evaluate(), save() and state_hash() do by
   /// themselves: for predict() after steps of your own.
   void share_buffers() { run_.model.share_buffers(); }
+  /// Collective over `everyone`. Makes them those that rank `root` of these has; see share_parameters().
+  template <class Ranks>
+  void share_buffers(Ranks& everyone, int root) {
+    run_.model.visit_state(state_scope::kept,
+                           [&](auto const&, auto const&, auto values) { parallel::broadcast(everyone, values, root); });
+  }
 
   /// Calls f(step_report const&) on every rank after each step.
   void on_step(std::function<void(step_report const&)> f) { step_calls_.push_back(std::move(f)); }
@@ -36357,14 +39542,24 @@ class basic_trainer {
   [[nodiscard]] std::uint64_t state_hash();
 
   /// Collective. Publishes a checkpoint in `directory` and keeps those before it that `keep` says; see checkpoint.hpp.
-  /// A directory belongs to one run: that of another is refused.
+  /// A directory belongs to one run: that of another is refused (prepare_saves() does so at the start).
   ///
   /// Errors   also comm_error, if a rank is not done when the patience is over; numeric_error as state_hash().
   void save(std::string const& directory, checkpoint::patience const& patience = {},
             checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files());
   void save(std::string const& directory, formats::file_system& files) { save(directory, {}, {}, files); }
 
-  /// Collective. The same, while training goes on: this call copies the state, and a thread of each rank writes it. The
+  /// Collective. For the start of a run that will save in `directory`: throws now what the first save() would, if
+  /// another run's checkpoints lie there, or later ones of this run, or nothing can be written there. Makes the
+  /// directory.
+  /// @see checkpoint::resume_or_start
+  void prepare_saves(std::string const& directory, checkpoint::patience const& patience = {},
+                     formats::file_system& files = formats::real_files()) {
+    finish_save();
+    files_.prepare(world_, directory, progress_of_run(), patience, files);
+  }
+
+  /// Collective. save() while training goes on: this call copies the state, and a thread of each rank writes it. The
   /// checkpoint is published after the step in which the last rank is done; one that was begun before it, first. fit()
   /// does not return before that; with steps of your own, finish_save() is the end, without which it is given up.
   ///
@@ -36392,55 +39587,96 @@ class basic_trainer {
     return load(directory, {}, files);
   }
 
+  /// The files that came with the model, where load_pretrained() has read it, on the first rank: config.json, the
+  /// tokenizer's and so on. Checkpoints keep them, and save_pretrained() writes them again. initialise() forgets them.
+  [[nodiscard]] std::vector<formats::model_file> const& model_files() const noexcept { return model_files_; }
+  void keep_model_files(std::vector<formats::model_file> files) { model_files_ = std::move(files); }
+
   /// Calls f(name, info, first, view) for every piece of state that this rank answers for, or, if `replicas`, for every
   /// piece that it keeps: where state is replicated, each rank keeps all of it. A piece is elements from `first` on of
   /// the part of a tensor that the parameter_info says. Of what each rank has of its own the name says the rank.
   /// Nothing is written here: parameters are changed by change_parameters().
   template <class F>
   void for_each_state(F&& f, bool replicas = false) {
-    visit_state(replicas ? state_scope::kept : state_scope::answered,
-                [&](std::string const& name, state_place const& place, auto view) {
-                  using element = typename decltype(view)::value_type;
-                  f(name_of_piece(name, place), place.info, place.first, tensor_view<element const, space>(view));
-                });
+    visit_state(replicas ? state_scope::kept : state_scope::answered, [&](std::string const& name,
+                                                                          state_place const& place, auto view) {
+      using element = typename decltype(view)::value_type;
+      f(name_of_piece(name, place, world_.rank()), place.info, place.first, tensor_view<element const, space>(view));
+    });
   }
 
-  /// Collective. Calls f(name, extents, values) with the whole master value of each parameter, on every rank in the
-  /// same order, whatever part of it lies here. Where ranks have parameters of their own it is that of the first.
+  /// Collective. Calls f(std::string const& name, shape const& extents, std::span<master const> values) with the whole
+  /// master value of each parameter, on every rank in the same order, whatever part of it lies here; master is float,
+  /// and double in precision::fp64. Where ranks have parameters of their own it is that of the first.
   template <class F>
   void for_each_parameter(F&& f) {
     detail::for_each_whole_tensor<master>(exchange(), f);
   }
 
   /// Collective. Changes parameters from outside: weights from elsewhere, an average over several runs. Calls
-  /// f(name, info, first, values) for each piece of a parameter that this rank keeps, as for_each_state() does; f
-  /// writes the values, which are the master ones. Afterwards all that layers read on any rank follows them. Moments,
-  /// residuals and buffers stay.
+  /// f(std::string const& name, shape const& extents, std::span<master> values) with the whole master value of each, as
+  /// for_each_parameter() does; f writes the values. Afterwards all that layers read on any rank follows them, and so
+  /// does what a strategy goes out from (the outer values of parallel::diloco). Moments, residuals and buffers stay.
   ///
-  /// Ranks    f writes the same numbers to the same elements on every rank that keeps them (for_each_run() says where
-  ///          they are in the whole tensor), unless ranks have parameters of their own, as with parallel::diloco; it
-  ///          may meet other ranks in a collective, and throws on all of them or on none.
+  /// A function of four arguments, f(std::string const& name, parameter_info const& info, std::int64_t first,
+  /// tensor_view<master, space> values), gets the pieces that this rank keeps instead, as of for_each_state(): nothing
+  /// is sent, and models of any size have the memory. for_each_run() says where a piece is in the whole tensor.
+  ///
+  /// Ranks    f writes the same numbers to the same elements on every rank that has them, unless ranks have parameters
+  ///          of their own, as with parallel::diloco, and f gets pieces; it may meet other ranks in a collective, and
+  ///          throws on all of them or on none.
   /// Errors   numeric_error that names the tensor if ranks that keep the same part of it have other numbers afterwards;
   ///          broadcast() then makes those of the first rank everybody's.
-  /// @example trainer.change_parameters([](std::string const& name, auto const&, std::int64_t, auto values) {
-  ///            if (name == "layers.0.bias") ops::on<host>::fill(values, 0.0);
+  /// @example trainer.change_parameters([](std::string const& name, shape const&, std::span<float> values) {
+  ///            if (name == "layers.0.bias") std::ranges::fill(values, 0.0F);
   ///          });
   template <class F>
   void change_parameters(F&& f) {
-    constexpr std::string_view kind = "value/";
-    exchange().visit_values(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
-      f(name.substr(kind.size()), place.info, place.first, view);
-    });
-    exchange().refresh_parameters();
-    engine().invalidate();
+    if constexpr (std::is_invocable_v<F&, std::string const&, shape const&, std::span<master>>) {
+      std::vector<state_piece> own;
+      piece_collector const collect{world_.rank(), own};
+      exchange().visit_values(state_scope::kept, collect);
+      for_each_parameter([&](std::string const& name, shape const& extents, std::span<master const> values) {
+        std::vector<master> whole(values.begin(), values.end());
+        f(name, extents, std::span<master>(whole));
+        detail::upload_parts<master>(own, text(value_prefix, name), whole);
+      });
+      exchange().change_values([](auto const&, auto const&, auto) {});  // all else follows
+    } else {
+      exchange().change_values([&](std::string const& name, state_place const& place, auto view) {
+        f(name.substr(value_prefix.size()), place.info, place.first, view);
+      });
+    }
     expect_equal_copies();
   }
 
  private:
   using numbers = typename env::precision;
   using exchange_type = typename placed_model<env, Model, Comm, Parallel, Compression>::exchange_type;
-  static constexpr std::int64_t written = std::int64_t{1} << 32;  // a wish
+  static constexpr std::string_view value_prefix = "value/";
+  static constexpr std::int64_t written = std::int64_t{1} << 21;  // a wish; see step_input::gives_up
 
+  struct in_order {};
+  template <class... Policies>
+  static in_order checked() {
+    using sorted = detail::resolve<std::remove_cvref_t<Policies>...>;
+    static_assert(
+        std::is_same_v<Model, typename sorted::model> && std::is_same_v<Optimizer, typename sorted::optimizer> &&
+            std::is_same_v<Comm, typename sorted::comm> && std::is_same_v<Parallel, typename sorted::parallel> &&
+            std::is_same_v<Precision, typename sorted::precision> &&
+            std::is_same_v<Compression, typename sorted::compression>,
+        "trireme::trainer: it is made of other policies than trainer_for<...> names: name the same types there");
+    static_cast<void>(sizeof(detail::check_lent_world<detail::slip_of_world<Policies...>()>));
+    check_environment();
+    return {};
+  }
+  basic_trainer(in_order, Model model, Optimizer optimizer, Comm& world, Parallel const& parallel,
+                Precision const& precision, Compression const& compression) requires(staged_model<Model>);
+  template <class GivenModel>
+  basic_trainer(in_order, GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel,
+                Precision const& precision, Compression const& compression) requires(!staged_model<Model>)
+      : basic_trainer(std::in_place, std::forward<GivenModel>(model), std::move(optimizer), world, parallel, precision,
+                      compression) {}
   template <class GivenModel>
   basic_trainer(std::in_place_t, GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel,
                 Precision const& precision, Compression const& compression)
@@ -36453,7 +39689,7 @@ class basic_trainer {
         compression_text_(describe(compression)),
         world_(agreed(world)),
         run_(std::forward<GivenModel>(model), world, parallel, numbers{precision}, compression, optimizer_) {
-    if constexpr (requires { Model::freezes_most; }) expect_trained_parameters();
+    expect_patterns();
     initialise(0);
   }
 
@@ -36462,23 +39698,25 @@ class basic_trainer {
     return {.batch = options.batch, .micro_batches = micro, .seed = seed()};
   }
 
+  template <class Loader>
+  static data::batch const& next_of(Loader& loader, std::exception_ptr& failure) {
+    try {
+      return loader.next();
+    } catch (...) {
+      failure = std::current_exception();
+      return loader.zeros();
+    }
+  }
+
   // What has to be the same on all ranks before they meet in anything else.
   [[nodiscard]] Comm& agreed(Comm& world) const;
-  // Collective. Ranks that go on together must be as many as there were if one of them keeps something of its own.
-  [[nodiscard]] int ranks_with_own_state() {
-    std::int64_t own = 0;
-    for (auto const& each : pieces(state_scope::answered)) own += each.of_rank ? 1 : 0;
-    world_.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
-    return own == 0 ? 0 : world_.size();
-  }
   void expect_equal_copies();
-  // Collective. A pattern that nothing matches would train nothing, without an error.
-  void expect_trained_parameters() {
-    auto trained = static_cast<std::int64_t>(exchange().plan().trained_buckets());
-    world_.all_reduce(tensor_view<std::int64_t>(&trained, shape{1}), reduction::max{});
-    if (trained > 0) return;
-    throw config_error(text("trireme::trainer: all parameters of ", model_text_,
-                            " are frozen; give a pattern that the names of some layers match"));
+  // Collective. A pattern that nothing matches would change nothing, without an error.
+  void expect_patterns() {
+    std::vector<std::string> names;
+    for (auto const& entry : exchange().plan().entries()) names.push_back(entry.info.name);
+    if constexpr (staged) parallel::expect_patterns(world_, described_, names);
+    parallel::expect_patterns(world_, optimizer_, names);
   }
 
   // Collective.
@@ -36502,24 +39740,17 @@ class basic_trainer {
     for (auto const& call : save_calls_) call(report);
   }
 
-  checkpoint::run_description description();
+  // Collective.
+  checkpoint::run_description description(std::span<state_piece const> answered);
   // The name without the numbers: a resumed run may change rates and schedules.
   [[nodiscard]] std::string optimizer_name() const {
     auto const full = describe(optimizer_);
     return full.substr(0, full.find('{'));
   }
-  // The name of a piece: of what each rank has of its own it says the rank.
-  [[nodiscard]] std::string name_of_piece(std::string const& name, state_place const& place) const {
-    if (!place.of_rank) return name;
-    auto const slash = name.find('/');
-    return text(name.substr(0, slash), ".", world_.rank(), name.substr(slash));
-  }
   // All state, to be read or written.
   [[nodiscard]] std::vector<state_piece> pieces(state_scope scope) {
     std::vector<state_piece> all;
-    visit_state(scope, [&](std::string const& name, state_place const& place, auto view) {
-      all.emplace_back(name_of_piece(name, place), place.info, place.first, view, place.of_rank);
-    });
+    visit_state(scope, piece_collector{world_.rank(), all});
     return all;
   }
   // Of all slots' run states.
@@ -36555,13 +39786,14 @@ class basic_trainer {
   std::string compression_text_;
   Comm& world_;
   run_state<env, Model, Optimizer, Comm, Parallel, Compression> run_;
-  checkpoint::detail::patient_world<Comm> patient_;  // while others save or load
-  checkpoint::detail::held_state held_;              // what is being written in the background
+  checkpoint::detail::run_directory<Comm> files_;
+  checkpoint::detail::held_state held_;  // what is being written in the background
   std::unique_ptr<checkpoint::detail::pending_save> background_;
   std::vector<std::function<void(step_report const&)>> step_calls_;
   std::vector<std::function<void(save_report const&)>> save_calls_;
+  detail::copy_holders holders_;
   std::int64_t loaded_at_ = -1;  // the step of the last checkpoint that was loaded
-  checkpoint::identity identity_;
+  std::vector<formats::model_file> model_files_;
   observe::timeline* timeline_ = nullptr;
   bool has_started_ = false;
   bool wants_stop_ = false;
@@ -36573,7 +39805,7 @@ class basic_trainer {
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::basic_trainer(
-    Model model, Optimizer optimizer, Comm& world, Parallel const& parallel, Precision const& precision,
+    in_order, Model model, Optimizer optimizer, Comm& world, Parallel const& parallel, Precision const& precision,
     Compression const& compression) requires(staged_model<Model>)
     : basic_trainer(std::in_place, std::move(model), std::move(optimizer), world, parallel, precision, compression) {}
 
@@ -36593,7 +39825,7 @@ step_report basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compressi
     places.push_back(static_cast<std::int64_t>(m));
   }
   auto const total = run_.model.samples_of_all(own);
-  if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
+  if (total == 0) return {.step = steps(), .loss = std::numeric_limits<double>::quiet_NaN()};
   auto const done = run_step({filled, {0, static_cast<std::int64_t>(micro_batches.size())}, places, total});
   for (auto const& call : step_calls_) call(done);
   return done;
@@ -36608,7 +39840,8 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::in
   run_.clock.seed = seed;
   run_.precision = precision_state<numbers>(numbers{precision_});
   loaded_at_ = -1;
-  identity_ = {};
+  files_.run() = {};
+  model_files_.clear();
   run_.moments.clear();
   exchange().forget_compression();
   start_parameters(seed);
@@ -36630,7 +39863,6 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::st
     });
   } else if constexpr (staged) {
     exchange().initialise(seed);
-    engine().invalidate();
   }
 }
 
@@ -36642,13 +39874,12 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::br
       auto const [first, count] = exchange().owned_range(bucket);
       for (auto const piece : plan.pieces(bucket, first, count)) {
         run_.moments.visit_piece(bucket, piece, [&](std::string const&, state_place const&, auto view) {
-          exchange().world().broadcast(view, 0);
+          parallel::broadcast(exchange().world(), view, 0);
         });
       }
     }
   }
   run_.model.broadcast();
-  engine().invalidate();
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
@@ -36676,25 +39907,27 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::sa
                                                                                    checkpoint::patience const& patience,
                                                                                    checkpoint::keeping const& keep,
                                                                                    formats::file_system& files) {
+  expect_valid(patience);
   finish_save();
   expect_equal_copies();  // what a rank has spoiled is not kept
-  patient_.within([&] {
-    checkpoint::save(patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(),
-                     pieces(state_scope::answered), files, keep, patience);
-  });
+  auto const answered = pieces(state_scope::answered);
+  files_.save(world_, directory, description(answered), progress_of_run(), answered, patience, keep, files,
+              model_files_);
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::save_in_background(
     std::string const& directory, checkpoint::patience const& patience, checkpoint::keeping const& keep,
     formats::file_system& files) {
+  expect_valid(patience);
   finish_save();
   expect_equal_copies();
   save_report begun{steps(), 0, {}};
+  auto const answered = pieces(state_scope::answered);
   attempt_save(begun, "copy for a checkpoint", [&] {
     background_.reset(new checkpoint::detail::background_save<Comm>(
-        patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(), patience, keep,
-        files, held_, pieces(state_scope::answered)));
+        files_.for_disks(world_, patience.deadline), directory, files_.run(), description(answered), progress_of_run(),
+        patience, keep, files, held_, answered, model_files_));
   });
   if (background_ == nullptr) tell(begun);
 }
@@ -36712,23 +39945,21 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::fi
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 checkpoint::loaded basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::load(
     std::string const& directory, checkpoint::patience const& patience, formats::file_system& files) {
+  expect_valid(patience);
   finish_save();
-  std::int64_t elements = 0;
-  for (auto const& each : pieces(state_scope::answered)) elements += each.size();
-  checkpoint::loaded found;
-  patient_.within([&] {
-    found = checkpoint::load(patient_.of(world_, patience.deadline), directory, identity_, description(),
-                             pieces(state_scope::kept), elements, files, patience);
-  });
+  auto const answered = pieces(state_scope::answered);
+  auto found =
+      files_.load(world_, directory, description(answered), pieces(state_scope::kept), answered, patience, files);
   auto const& progress = found.at;
   run_.clock = {.seed = progress.seed,
                 .step = progress.step,
                 .updates = progress.updates,
-                .position = {progress.epoch, progress.position}};
+                .position = {progress.epoch, progress.position},
+                .data = progress.data};
   visit_numbers([&](std::string_view name, auto& number) { progress.read(found.path, name, number); });
   loaded_at_ = progress.step;
+  if (!found.model_files.empty()) model_files_ = found.model_files;
   exchange().refresh_parameters();
-  engine().invalidate();
   return found;
 }
 
@@ -36742,6 +39973,11 @@ Comm& basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::a
                                     {"the compressor", compression_text_}};
   parallel::expect_agreement(world, "trireme::trainer", world.rank(), items,
                              "make the trainer of the same descriptions on every rank");
+  if constexpr (staged) expect_valid(described_);
+  expect_valid(optimizer_);
+  expect_valid(parallel_);
+  expect_valid(precision_);
+  expect_valid(compression_);
   return world;
 }
 
@@ -36750,15 +39986,13 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::ex
   detail::timed(timeline_, "compare copies", [&] {
     run_.model.share_buffers();
     detail::kept_copies copies;
-    for (auto const& each : pieces(state_scope::kept)) {
-      if (!each.of_rank) copies.add(each);
-    }
+    copies.add(pieces(state_scope::kept));
     if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate &&
                   !exchange_type::replicas_differ) {
       for (auto const& entry : exchange().plan().entries())
         copies.add(state_piece(entry.info.name, entry.info, 0, exchange().parameter_values(entry)));
     }
-    copies.expect_equal(world_);
+    copies.expect_equal(world_, holders_);
   });
 }
 
@@ -36780,18 +40014,20 @@ step_report basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compressi
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
-checkpoint::run_description basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::description() {
+checkpoint::run_description basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::description(
+    std::span<state_piece const> answered) {
   return {.model = model_text_,
           .optimizer = optimizer_name(),
           .precision = describe(precision_),
           .compression = compression_text_,
-          .residual_ranks = ranks_with_own_state()};
+          .residual_ranks = checkpoint::detail::ranks_with_own_state(world_, answered)};
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 checkpoint::progress basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::progress_of_run() {
   auto const& clock = run_.clock;
   checkpoint::progress now{clock.step, clock.updates, clock.seed, clock.position.epoch, clock.position.position};
+  now.data = clock.data;
   visit_numbers([&](std::string_view name, auto& number) { now.write(name, number); });
   return now;
 }
@@ -36848,296 +40084,51 @@ TRIREME_TRAINERS(extern template, precision::bf16)
 }  // namespace trireme
 #endif
 
-// ---- trireme/comm/bootstrap.hpp
-/// Which launcher started this process, and as which rank of how many.
-namespace trireme::comm::bootstrap {
-
-/// Who can start ranks, in the order in which they are believed; `stated` is TRIREME_RANK and TRIREME_SIZE.
-enum class launcher : std::uint8_t { stated, torchrun, open_mpi, pmi, slurm, single };
-
-[[nodiscard]] constexpr std::string_view name_of(launcher who) noexcept {
-  constexpr std::string_view names[] = {"hand", "torchrun", "Open MPI", "PMI", "a Slurm step", "no launcher"};
-  return names[static_cast<std::size_t>(who)];
-}
-
-/// What the environment says about this process.
-struct place {
-  launcher started_by = launcher::single;
-  int rank = 0;
-  int size = 1;  ///< 0 where the launcher has not said it (PMIX_RANK alone)
-  int local_rank = 0;
-  int local_size = 1;        ///< of this machine's ranks; `size` where the launcher has not said it
-  std::string address;       ///< of rank 0, as MASTER_ADDR or TRIREME_RENDEZVOUS says it; may be empty
-  int port = 0;              ///< under torchrun its agent's own
-  std::string file;          ///< TRIREME_RENDEZVOUS=file:PATH
-  std::string job;           ///< tells this run from others of the launcher; empty if the launcher does not
-  std::string_view because;  ///< the variables that said so
-  bool told_where = false;   ///< by TRIREME_RENDEZVOUS
-  friend bool operator==(place const&, place const&) = default;
-
-  [[nodiscard]] bool is_one_machine() const noexcept { return local_size == size; }
-};
-
-/// "rank 1 of 2, started by torchrun (RANK, WORLD_SIZE)"
-[[nodiscard]] inline std::string to_string(place const& it) {
-  auto const count = it.size > 0 ? text(" of ", it.size) : std::string();
-  if (it.started_by == launcher::single) return text("rank ", it.rank, count, ", started by no launcher");
-  return text("rank ", it.rank, count, ", started by ", name_of(it.started_by), " (", it.because, ")");
-}
-
-/// The value of an environment variable, or nothing. std::getenv, or what a test makes up.
-using lookup = std::function<std::optional<std::string>(char const*)>;
-
-[[nodiscard]] inline std::optional<std::string> environment_variable(char const* name) {
-  auto const* const value = std::getenv(name);
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
-
-namespace detail {
-
-/// Reads variables, and refuses in one sentence what they cannot mean.
-class reader {
- public:
-  explicit reader(lookup const& variable) : variable_(variable) {}
-
-  [[nodiscard]] std::string word(char const* name) const { return variable_(name).value_or(""); }
-  [[nodiscard]] bool has(char const* name) const { return variable_(name).has_value(); }
-
-  [[nodiscard]] std::optional<int> number(char const* name, int least,
-                                          int most = std::numeric_limits<int>::max()) const {
-    auto const value = variable_(name);
-    if (!value) return std::nullopt;
-    int out = 0;
-    auto const [end, error] = std::from_chars(value->data(), value->data() + value->size(), out);
-    if (error != std::errc() || end != value->data() + value->size() || value->empty())
-      throw refusal(name, *value, "is not a whole number");
-    if (out < least || out > most)
-      throw refusal(name, *value,
-                    most == std::numeric_limits<int>::max() ? text("is less than ", least)
-                                                            : text("is not from ", least, " to ", most));
-    return out;
-  }
-  [[nodiscard]] int required(char const* name, char const* partner, int least) const {
-    if (auto const found = number(name, least)) return *found;
-    throw config_error(text("trireme::comm::bootstrap: ", partner, " is set (", quoted(word(partner)), ") but ", name,
-                            " is not; set both or neither"));
-  }
-  /// Rank and size under these names; the rank must be one of the ranks.
-  [[nodiscard]] std::pair<int, int> rank_and_size(char const* rank_name, char const* size_name) const {
-    auto const rank = required(rank_name, size_name, 0);
-    auto const size = required(size_name, rank_name, 1);
-    if (rank >= size)
-      throw config_error(text("trireme::comm::bootstrap: ", rank_name, " is ", rank, " but ", size_name, " is ", size,
-                              "; ranks are numbered from 0 to ", size - 1));
-    return {rank, size};
-  }
-  /// The ranks of this machine; all of them where the launcher says nothing.
-  void place_locally(place& it, char const* rank_name, char const* size_name) const {
-    it.local_size = number(size_name, 1).value_or(it.size);
-    it.local_rank = number(rank_name, 0).value_or(it.local_size == it.size ? it.rank : 0);
-    if (it.size > 0 && it.local_size > it.size)
-      throw refusal(size_name, word(size_name), text("is more than the ", it.size, " ranks that there are"));
-    if (it.local_size > 0 && it.local_rank >= it.local_size)
-      throw refusal(rank_name, word(rank_name), text("is not one of the ", it.local_size, " ranks of this machine"));
-  }
-  [[nodiscard]] static config_error refusal(char const* name, std::string const& value, std::string_view what) {
-    return config_error(
-        text("trireme::comm::bootstrap: the environment variable ", name, " is ", quoted(value), ", which ", what));
-  }
-
- private:
-  /// Printable and short, whatever it is.
-  [[nodiscard]] static std::string quoted(std::string_view value) {
-    std::string out = "\"";
-    for (char const letter : value.substr(0, 64)) out += letter >= ' ' && letter <= '~' ? letter : '?';
-    return out + (value.size() > 64 ? "...\"" : "\"");
-  }
-  lookup const& variable_;
-};
-
-/// Slurm's "2(x3),1": the tasks on node number `node`; nothing if that is not said.
-[[nodiscard]] inline std::optional<int> slurm_tasks(std::string_view list, int node) {
-  while (!list.empty()) {
-    auto const comma = list.find(',');
-    auto const item = list.substr(0, comma);
-    int tasks = 0, nodes = 1;
-    auto const* const end = item.data() + item.size();
-    auto const read = std::from_chars(item.data(), end, tasks);
-    if (read.ec != std::errc() || tasks < 1) return std::nullopt;
-    if (read.ptr != end) {
-      auto const times = std::string_view(read.ptr, static_cast<std::size_t>(end - read.ptr));
-      if (!times.starts_with("(x")) return std::nullopt;
-      auto const again = std::from_chars(times.data() + 2, end, nodes);
-      if (again.ec != std::errc() || nodes < 1 ||
-          std::string_view(again.ptr, static_cast<std::size_t>(end - again.ptr)) != ")")
-        return std::nullopt;
-    }
-    if (node < nodes) return tasks;
-    node -= nodes;
-    list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
-  }
-  return std::nullopt;
-}
-
-/// "host:port", "[::1]:port" or "file:PATH" of TRIREME_RENDEZVOUS.
-inline void read_rendezvous(place& it, std::string const& value) {
-  constexpr char const* name = "TRIREME_RENDEZVOUS";
-  it.told_where = true;
-  it.address.clear();
-  it.port = 0;
-  if (value.starts_with("file:")) {
-    it.file = value.substr(5);
-    if (it.file.empty()) throw reader::refusal(name, value, "names no file; write file:/PATH");
-    return;
-  }
-  auto const colon = value.rfind(':');
-  if (colon == std::string::npos || colon == 0)
-    throw reader::refusal(name, value, "is neither HOST:PORT nor file:PATH");
-  it.address = value.substr(0, colon);
-  if (it.address.size() > 2 && it.address.front() == '[' && it.address.back() == ']')
-    it.address = it.address.substr(1, it.address.size() - 2);
-  auto const* const end = value.data() + value.size();
-  auto const [rest, error] = std::from_chars(value.data() + colon + 1, end, it.port);
-  if (error != std::errc() || rest != end || it.port < 1 || it.port > 65535)
-    throw reader::refusal(name, value, "has no port from 1 to 65535 behind its colon");
-}
-
-}  // namespace detail
-
-/// What the environment says: who started this process, and as which rank.
-///
-/// In this order, the first that is there: TRIREME_RANK and TRIREME_SIZE (also TRIREME_LOCAL_RANK and
-/// TRIREME_LOCAL_SIZE); torchrun (RANK and WORLD_SIZE); Open MPI (OMPI_COMM_WORLD_RANK); PMI (PMI_RANK, or PMIX_RANK);
-/// a Slurm step (SLURM_PROCID with SLURM_STEP_ID: a batch script is no step); none. TRIREME_RENDEZVOUS and TRIREME_JOB
-/// go with any of them.
-///
-/// Errors   config_error that names the variable and its value if it is no number or out of range, or the variable that
-///          is missing beside it.
-[[nodiscard]] inline place detect(lookup const& variable) {
-  detail::reader const read(variable);
-  place it;
-  auto const found = [&](launcher who, std::string_view because, std::pair<int, int> rank_and_size) {
-    it.started_by = who;
-    it.because = because;
-    it.rank = rank_and_size.first;
-    it.size = rank_and_size.second;
-  };
-  if (read.has("TRIREME_RANK") || read.has("TRIREME_SIZE")) {
-    found(launcher::stated, "TRIREME_RANK, TRIREME_SIZE", read.rank_and_size("TRIREME_RANK", "TRIREME_SIZE"));
-    read.place_locally(it, "TRIREME_LOCAL_RANK", "TRIREME_LOCAL_SIZE");
-  } else if (read.has("RANK") && read.has("WORLD_SIZE")) {
-    found(launcher::torchrun, "RANK, WORLD_SIZE", read.rank_and_size("RANK", "WORLD_SIZE"));
-    read.place_locally(it, "LOCAL_RANK", "LOCAL_WORLD_SIZE");
-    it.job = text(read.word("TORCHELASTIC_RUN_ID"), "/", read.word("TORCHELASTIC_RESTART_COUNT"));
-    // Left over from outside an mpirun, they would make every process a run of its own, and nobody would notice.
-    for (auto const* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
-      if (it.size == 1 && read.number(name, 1).value_or(1) > 1)
-        throw detail::reader::refusal(name, read.word(name),
-                                      "contradicts WORLD_SIZE, which is 1; unset RANK and WORLD_SIZE");
-    if (it.size > 1 && !read.has("TRIREME_RENDEZVOUS")) {
-      it.port = read.required("MASTER_PORT", "WORLD_SIZE", 1);
-      static_cast<void>(read.number("MASTER_PORT", 1, 65535));
-      it.address = read.word("MASTER_ADDR");
-      if (it.address.empty())
-        throw config_error(
-            "trireme::comm::bootstrap: RANK and WORLD_SIZE are set but MASTER_ADDR is not; torchrun sets "
-            "all of them");
-    }
-  } else if (read.has("OMPI_COMM_WORLD_RANK") || read.has("OMPI_COMM_WORLD_SIZE")) {
-    found(launcher::open_mpi, "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE",
-          read.rank_and_size("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"));
-    read.place_locally(it, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE");
-    it.job = read.word("PMIX_NAMESPACE");
-  } else if (read.has("PMI_RANK") || read.has("PMI_SIZE")) {
-    found(launcher::pmi, "PMI_RANK, PMI_SIZE", read.rank_and_size("PMI_RANK", "PMI_SIZE"));
-    read.place_locally(it, "MPI_LOCALRANKID", "MPI_LOCALNRANKS");
-  } else if (read.has("PMIX_RANK")) {
-    found(launcher::pmi, "PMIX_RANK", {*read.number("PMIX_RANK", 0), 0});
-    it.local_size = 0;
-    it.job = read.word("PMIX_NAMESPACE");
-  } else if (read.has("SLURM_PROCID") && read.has("SLURM_STEP_ID")) {
-    bool const of_step = read.has("SLURM_STEP_NUM_TASKS");
-    auto const* const size = of_step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
-    found(launcher::slurm, of_step ? "SLURM_PROCID, SLURM_STEP_NUM_TASKS" : "SLURM_PROCID, SLURM_NTASKS",
-          read.rank_and_size("SLURM_PROCID", size));
-    auto const tasks = read.has("SLURM_STEP_TASKS_PER_NODE") ? read.word("SLURM_STEP_TASKS_PER_NODE")
-                                                             : read.word("SLURM_TASKS_PER_NODE");
-    it.local_size = detail::slurm_tasks(tasks, read.number("SLURM_NODEID", 0).value_or(0)).value_or(it.size);
-    it.local_rank = read.number("SLURM_LOCALID", 0, it.local_size - 1).value_or(0);
-    it.job = text(read.word("SLURM_JOB_ID"), ".", read.word("SLURM_STEP_ID"));
-  } else if (read.has("RANK") != read.has("WORLD_SIZE")) {
-    static_cast<void>(read.rank_and_size("RANK", "WORLD_SIZE"));  // says which one is missing
-  }
-  if (read.has("TRIREME_JOB")) it.job = read.word("TRIREME_JOB");
-  if (read.has("TRIREME_RENDEZVOUS")) detail::read_rendezvous(it, read.word("TRIREME_RENDEZVOUS"));
-  return it;
-}
-[[nodiscard]] inline place detect() { return detect(environment_variable); }
-
-/// Says on standard error, once a run, who started it, if TRIREME_LOG=1 asks for it.
-inline void log(place const& here, lookup const& variable = environment_variable) {
-  if (here.rank == 0 && variable("TRIREME_LOG") == "1") std::fprintf(stderr, "trireme: %s\n", to_string(here).c_str());
-}
-
-}  // namespace trireme::comm::bootstrap
-
-// ---- trireme/train/environment.hpp (goes on)
-namespace trireme {
-
-namespace detail {
-
-/// The words that TRIREME_CPU knows.
-[[nodiscard]] inline std::vector<std::string_view> cpu_words() {
-  using ops::cpu_level;
-  std::vector<std::string_view> words{ops::name_of(cpu_level::baseline)};
-  // A number that is no level has the name of the first one.
-  for (int next = 1; ops::name_of(static_cast<cpu_level>(next)) != words.front(); ++next) {
-    words.push_back(ops::name_of(static_cast<cpu_level>(next)));
-  }
-  return words;
-}
-
-inline void expect_word(comm::bootstrap::lookup const& variable, char const* name,
-                        std::vector<std::string_view> const& known) {
-  auto const value = variable(name).value_or("");
-  if (value.empty() || std::find(known.begin(), known.end(), value) != known.end()) return;
-  std::string list;
-  for (std::size_t i = 0; i < known.size(); ++i) {
-    list += text(i == 0 ? "" : i + 1 == known.size() ? " or " : ", ", known[i]);
-  }
-  throw config_error(text("trireme::check_environment: the environment variable ", name, " is \"", value.substr(0, 64),
-                          "\"; it is one of ", list, ", or not set"));
-}
-
-}  // namespace detail
-
-/// Refuses what the environment variables TRIREME_ASSERTIONS, TRIREME_CPU and TRIREME_LOG cannot mean.
-///
-/// Why: a slip in one of them would otherwise leave its default in force, and nobody would notice. make_trainer and
-/// make_exchange call it; a program may do so sooner.
-///
-/// Errors   config_error that names the variable, its value and the words that it knows.
-inline void check_environment(comm::bootstrap::lookup const& variable = comm::bootstrap::environment_variable) {
-  using enum assertion_level;
-  detail::expect_word(variable, "TRIREME_ASSERTIONS",
-                      {name_of(none), name_of(light), name_of(normal), name_of(communication)});
-  detail::expect_word(variable, "TRIREME_CPU", detail::cpu_words());
-  detail::expect_word(variable, "TRIREME_LOG", {"0", "1"});
-}
-
-}  // namespace trireme
-
 // ---- trireme/train/own_exchange.hpp
 namespace trireme {
 
 /// The exchange of a loop of your own: what make_exchange returns.
 ///
-/// A step of the loop:  begin(); ready(name) for each gradient; step(optimizer). Or, with an update of your own:
-///                      begin(); ready(name); finish(); for_each_segment(update); publish().
+/// A step of the loop:  begin(samples); ready(name) for each gradient; step(optimizer), or step(update) with an update
+/// of your
+///                      own. Its parts, to do something in between:  finish(); for_each_segment(update); publish().
+/// All of them are the same algorithm under every strategy. checkpoint::save(exchange, directory) and checkpoint::load
+/// keep all that it has.
 template <class Exchange, class Env>
 class own_exchange : public Exchange {
  public:
-  using Exchange::Exchange;
+  /// As basic_exchange on the caller's memory.
+  template <class Parameters, class Comm, class Strategy, class Compressor>
+  own_exchange(Parameters&& parameters, Comm& world, Strategy const& strategy, Compressor const& compressor,
+               Comm* everyone, layout_wishes const& wishes)
+      : Exchange(std::forward<Parameters>(parameters), world, strategy, compressor, everyone, wishes),
+        compression_(describe(compressor)),
+        strategy_name_(Exchange::strategy_type::has.state ? Strategy::name : std::string_view()) {}
+
+  using Exchange::begin;
+  /// Collective. Starts a step in which this rank's gradients are those of the mean loss over so many samples; with 0
+  /// it has none, and calls ready() for nothing. They become the mean over the samples of all ranks.
+  ///
+  /// Bytes    an all_reduce of one number, for which ranks wait. Who knows how many samples all have calls
+  ///          begin(mean_over_ranks{}) and weight(own / all) instead.
+  /// @returns how many samples all ranks have. Where that is none, the step ends without an update.
+  std::int64_t begin(std::int64_t own = 1) {
+    if (own < 0) {
+      throw config_error(text("trireme::exchange: begin() with ", own,
+                              " samples; say how many this rank's gradients are the mean of, 0 if there are none"));
+    }
+    Exchange::begin({.micro_batches = 1, .places = std::span(only_place).first(own > 0 ? 1 : 0)});
+    auto all = own;
+    this->world().all_reduce(tensor_view<std::int64_t>(&all, shape{1}), reduction::sum{});
+    if (all > 0)
+      this->weight(static_cast<double>(own) / static_cast<double>(all));
+    else
+      this->without_update();
+    return all;
+  }
+  /// Starts a step whose gradients become the mean over ranks, each of which has some; not collective. weight() after
+  /// it says another share of this rank's.
+  void begin(mean_over_ranks) { Exchange::begin({.micro_batches = 1, .places = only_place}); }
 
   /// Collective. Ends a step: completes the exchange, takes the vote, clips, updates and publishes, as a trainer does.
   /// Afterwards all parameters that the caller reads are new, unless a gradient was not finite on some rank: then
@@ -37150,33 +40141,105 @@ class own_exchange : public Exchange {
   ///          tensors or freezes some, unless make_exchange was given it too; others as finish().
   template <class Optimizer>
   requires trireme::optimizer<Optimizer, Env> exchange_result step(Optimizer const& optimizer, std::int64_t votes = 0) {
+    expect_valid(optimizer);
     auto& moments = moments_of(optimizer);
     vote_.clear();
     vote_.wish(votes);
-    auto const done = end_step(
-        *this, moments, optimizer, vote_, 1, [](bool finite) { return finite; }, updates_);
-    if (done.updated) ++updates_;
-    static_cast<void>(this->end(steps_++));
-    return done.counted;
+    auto const takes = [](exchange_result const& step) { return step.finite && step.finite_loss; };
+    return end_step(*this, moments, optimizer, vote_, 1, takes, {this->steps(), this->updates()}).counted;
   }
-  /// Calls of step() so far.
-  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
+  /// Collective. The same with an update of your own, of everything that this rank updates: update(bucket, piece,
+  /// segment) writes segment.value, of the sum of segment.gradient's terms. It is not called in a step without an
+  /// update.
+  /// @example exchange.step([](int, auto const&, auto const& segment) {
+  ///            for (std::int64_t i = 0; i < segment.value.size(); ++i)
+  ///              segment.value[i] -= 0.1F * segment.gradient.terms[0][i];
+  ///          });
+  template <std::invocable<int, parallel::layout::piece const&, update_segment<Env>&> Update>
+  exchange_result step(Update&& update, std::int64_t votes = 0) {
+    auto const counted = this->finish(votes);
+    if (this->updates_due()) {
+      this->for_each_segment(update);
+      this->publish();
+    }
+    return counted;
+  }
+
+  /// Whether step(optimizer) has been called, or moments were loaded.
+  [[nodiscard]] bool keeps_moments() const noexcept { return moments_ != nullptr; }
+
+  /// Collective. Publishes a checkpoint in `directory`: values, moments, what compressor and strategy keep, and how
+  /// many steps there have been. Between steps. Other numbers and pictures of a run are the caller's to keep.
+  ///
+  /// @see     basic_trainer::save
+  /// Errors   as there; config_error or numeric_error if ranks that hold the same have other numbers.
+  void save(std::string const& directory, checkpoint::patience const& patience = {},
+            checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files()) {
+    expect_valid(patience);
+    this->expect_between_steps("checkpoint::save()");
+    auto& everyone = this->everyone();
+    if constexpr (!Exchange::replicas_differ) this->verify_replicas();  // what a rank has spoiled is not kept
+    detail::kept_copies copies;
+    copies.add(pieces(state_scope::kept));
+    copies.expect_equal(everyone, holders_);
+    auto const answered = pieces(state_scope::answered);
+    files_.save(everyone, directory, description(answered), progress_of_loop(), answered, patience, keep, files);
+  }
+  /// Collective. As basic_trainer::prepare_saves.
+  void prepare_saves(std::string const& directory, checkpoint::patience const& patience = {},
+                     formats::file_system& files = formats::real_files()) {
+    files_.prepare(this->everyone(), directory, progress_of_loop(), patience, files);
+  }
+  /// Collective. Takes all of that from the newest whole checkpoint in `directory`, whatever number of ranks wrote it
+  /// (where ranks keep numbers of their own, as with error feedback and parallel::diloco, it is the same), and goes on.
+  ///
+  /// Errors   as basic_trainer::load; config_error that names both for other parameters, another compressor or
+  /// optimizer.
+  /// @returns which it was; `.at.step` is the number of steps.
+  checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {},
+                          formats::file_system& files = formats::real_files()) {
+    expect_valid(patience);
+    this->expect_between_steps("checkpoint::load()");
+    auto const answered = pieces(state_scope::answered);
+    auto found = files_.load(this->everyone(), directory, description(answered), pieces(state_scope::kept), answered,
+                             patience, files);
+    this->visit_numbers([&](std::string_view name, auto& number) { found.at.read(found.path, name, number); });
+    this->go_on(found.at.step, found.at.updates);
+    this->refresh_parameters();
+    return found;
+  }
+  /// The same before the first step(optimizer): so its moments are there to be read.
+  template <class Optimizer>
+  requires trireme::optimizer<Optimizer, Env> checkpoint::loaded load(
+      std::string const& directory, Optimizer const& optimizer, checkpoint::patience const& patience = {},
+      formats::file_system& files = formats::real_files()) {
+    static_cast<void>(moments_of(optimizer));
+    return load(directory, patience, files);
+  }
 
  private:
+  static constexpr std::int64_t only_place[] = {0};
+  static constexpr std::string_view no_moments = "an update of its own";
+
   struct held_moments {
     held_moments() = default;
     held_moments(held_moments const&) = delete;
     held_moments& operator=(held_moments const&) = delete;
     virtual ~held_moments() = default;
+    virtual void add_pieces(state_scope scope, piece_collector const& to) const = 0;
   };
   template <class Optimizer>
   struct moments_for final : held_moments {
     moments_for(own_exchange const& exchange, Optimizer const& optimizer) : state(exchange, optimizer) {}
+    void add_pieces(state_scope scope, piece_collector const& to) const override { state.visit_state(scope, to); }
     optimizer_state<Env, Optimizer> state;
   };
   template <class Optimizer>
   [[nodiscard]] optimizer_state<Env, Optimizer>& moments_of(Optimizer const& optimizer) {
     if (moments_ == nullptr) {
+      std::vector<std::string> names;
+      for (auto const& entry : this->plan().entries()) names.push_back(entry.info.name);
+      parallel::expect_patterns(this->everyone(), optimizer, names);
       moments_ = std::make_unique<moments_for<Optimizer>>(*this, optimizer);
       optimizer_ = type_name<Optimizer>();
     }
@@ -37186,12 +40249,109 @@ class own_exchange : public Exchange {
                             optimizer_, ", whose moments it keeps; use one optimizer, or make another exchange"));
   }
 
+  [[nodiscard]] std::vector<state_piece> pieces(state_scope scope) {
+    std::vector<state_piece> all;
+    piece_collector const collect{this->everyone().rank(), all};
+    this->visit_state(scope, collect);
+    if (moments_ != nullptr) moments_->add_pieces(scope, collect);
+    return all;
+  }
+  [[nodiscard]] checkpoint::progress progress_of_loop() {
+    checkpoint::progress now{.step = this->steps(), .updates = this->updates()};
+    this->visit_numbers([&](std::string_view name, auto& number) { now.write(name, number); });
+    return now;
+  }
+  // Collective.
+  [[nodiscard]] checkpoint::run_description description(std::span<state_piece const> answered) {
+    return {.model = text("a loop of its own over ", parameters_of_everyone(), strategy_name_.empty() ? "" : ", under ",
+                          strategy_name_),
+            .optimizer = moments_ == nullptr ? std::string(no_moments) : optimizer_,
+            .precision = describe(typename Env::precision{}),
+            .compression = compression_,
+            .residual_ranks = checkpoint::detail::ranks_with_own_state(this->everyone(), answered),
+            .remedy = moments_ == nullptr ? "give checkpoint::load() the optimizer and the parameters that it was made "
+                                            "with, or start another run"
+                                          : checkpoint::run_description{}.remedy};
+  }
+  // Collective. Some names, and a digest of all names and extents.
+  [[nodiscard]] std::string parameters_of_everyone() {
+    constexpr std::size_t shown = 8;
+    auto const& entries = this->plan().entries();
+    std::string names, all;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      auto const each = text('"', entries[i].info.name, "\" ", to_string(entries[i].info.extents));
+      if (i < shown) names += text(i == 0 ? "" : ", ", each);
+      all += each + '\n';
+    }
+    auto& everyone = this->everyone();
+    if (everyone.size() == this->world().size()) {
+      return entries.size() <= shown ? names : text(names, " and ", entries.size() - shown, " more, ", hash_name(all));
+    }
+    std::uint64_t parts[2] = {entries.size(), hash_name(all)};  // of models of which ranks hold parts
+    if (this->world().rank() != 0) parts[0] = parts[1] = 0;
+    everyone.all_reduce(tensor_view<std::uint64_t>(parts, shape{2}), reduction::sum{});
+    return text(parts[0], " parameters in parts, ", parts[1]);
+  }
+
+  std::string compression_;
+  std::string_view strategy_name_;  // if it keeps state
   parallel::vote vote_;
   std::unique_ptr<held_moments> moments_;
   std::string optimizer_;
-  std::int64_t steps_ = 0;
-  std::int64_t updates_ = 0;
+  detail::copy_holders holders_;
+  checkpoint::detail::run_directory<typename Exchange::communicator> files_;
 };
+
+namespace checkpoint {
+
+namespace detail {
+
+template <class Run>
+[[nodiscard]] auto& everyone_of(Run& run) {
+  if constexpr (requires { run.everyone(); })
+    return run.everyone();
+  else
+    return run.world();
+}
+
+}  // namespace detail
+
+/// Collective. Publishes a checkpoint of a loop of your own; see own_exchange::save.
+/// @example checkpoint::save(exchange, "run");
+template <class Exchange, class Env>
+void save(own_exchange<Exchange, Env>& exchange, std::string const& directory, patience const& patience = {},
+          keeping const& keep = {}, formats::file_system& files = formats::real_files()) {
+  exchange.save(directory, patience, keep, files);
+}
+/// Collective. Goes on with the newest one; see own_exchange::load.
+/// @param more  the optimizer of step(), unless it has been called before; then as for own_exchange::load.
+/// @example checkpoint::load(exchange, "run", optim::adamw{});
+template <class Exchange, class Env, class... More>
+loaded load(own_exchange<Exchange, Env>& exchange, std::string const& directory, More&&... more) {
+  return exchange.load(directory, std::forward<More>(more)...);
+}
+
+/// Collective. Goes on with the run in a directory, or starts one there: loads the newest checkpoint, if there is one,
+/// and makes sure that what runs now may save there.
+///
+/// @param run   a trainer, or the exchange of a loop of your own.
+/// @param more  of its load(): the optimizer of a loop of your own, if it has one.
+/// @returns what was loaded; nothing if the run starts.
+/// Errors   as load() and prepare_saves(): a damaged or foreign directory is an error, and no start from nothing.
+/// @example checkpoint::resume_or_start(trainer, "run");
+template <class Run, class... More>
+std::optional<loaded> resume_or_start(Run& run, std::string const& directory, More&&... more) {
+  auto& world = detail::everyone_of(run);
+  std::int64_t there = 0;
+  trireme::detail::together(world, [&] { there = exists(directory) ? 1 : 0; });
+  world.all_reduce(tensor_view<std::int64_t>(&there, shape{1}), reduction::max{});  // who misses it, load() tells
+  std::optional<loaded> found;
+  if (there != 0) found = run.load(directory, std::forward<More>(more)...);
+  run.prepare_saves(directory);
+  return found;
+}
+
+}  // namespace checkpoint
 
 }  // namespace trireme
 
@@ -37200,61 +40360,90 @@ namespace trireme {
 
 namespace detail {
 
-/// The argument of a kind, or a default made on the spot.
-template <class Kind, class Default>
-[[nodiscard]] Default pick() {
-  return {};
-}
-template <class Kind, class Default, class First, class... Rest>
-[[nodiscard]] decltype(auto) pick(First&& first, Rest&&... rest) {
-  if constexpr (std::is_same_v<kind_of_t<std::remove_cvref_t<First>>, Kind>) {
-    return static_cast<First&&>(first);
-  } else {
-    return pick<Kind, Default>(std::forward<Rest>(rest)...);
-  }
-}
-
-/// What make_trainer returns after its one sentence, so that no line that uses the trainer adds another error.
+/// What make_trainer returns after its one sentence, so that no line that uses the trainer adds another error: it has
+/// every public function of basic_trainer (tests/train/refused_test.py compares them).
 struct refused {
-  template <class Data>
-  fit_report fit(Data const&, fit_options const&) {
-    return {};
+  fit_report fit(auto const&, fit_options const&) { return {}; }
+  step_report step(auto&&...) { return {}; }
+  double evaluate(auto const&, std::int64_t = 8) { return {}; }
+  template <class Data, class... Metrics>
+  requires(sizeof...(Metrics) > 0) std::tuple<Metrics...> evaluate(Data const&, std::int64_t, Metrics... metrics) {
+    return {std::move(metrics)...};
   }
-  template <class... Samples>
-  step_report step(Samples const&...) {
-    return {};
-  }
-  template <class Data>
-  double evaluate(Data const&, std::int64_t = 8) {
-    return {};
-  }
-  template <class Features>
-  tensor<float> predict(Features const&) {
-    return {};
-  }
+  tensor<float> predict(auto&&) { return {}; }
+  tensor<float> predict_more(auto&&) { return {}; }
+  tensor<float> input_gradient(auto&&...) { return {}; }
+  void forget() noexcept {}
   void initialise(std::uint64_t) {}
+  void start_epoch() noexcept {}
+  std::vector<formats::model_file> const& model_files() const noexcept { return model_files_; }
+  void keep_model_files(auto&&) {}
   void broadcast() {}
-  template <class F>
-  void on_step(F&&) {}
+  void share_buffers(auto&&...) {}
+  void on_step(auto&&) {}
   void request_stop() noexcept {}
-  template <class Timeline>
-  void record(Timeline&) {}
+  void record(auto&&) {}
   template <class... Files>
-  void save(std::string const&, Files&...) {}
+  void save(std::string const&, checkpoint::patience const& = {}, checkpoint::keeping const& = {}, Files&...) {}
+  void save(std::string const&, formats::file_system&) {}
   template <class... Files>
-  void save_in_background(std::string const&, Files&...) {}
-  template <class F>
-  void on_save(F&&) {}
+  void save_in_background(std::string const&, checkpoint::patience const& = {}, checkpoint::keeping const& = {},
+                          Files&...) {}
+  void on_save(auto&&) {}
+  void prepare_saves(auto&&...) {}
   void finish_save() {}
   template <class... Files>
-  checkpoint::loaded load(std::string const&, Files&...) {
+  checkpoint::loaded load(std::string const&, checkpoint::patience const& = {}, Files&...) {
     return {};
   }
+  checkpoint::loaded load(std::string const&, formats::file_system&) { return {}; }
+  void for_each_state(auto&&, bool = false) {}
+  void for_each_parameter(auto&&) {}
+  void change_parameters(auto&&) {}
   std::uint64_t state_hash() { return {}; }
   std::int64_t steps() const noexcept { return {}; }
+  std::uint64_t seed() const noexcept { return {}; }
+  std::int64_t moment_bytes() const noexcept { return {}; }
+  refused_exchange& exchange() noexcept { return exchange_; }
+  refused_part world() const noexcept { return {}; }
+  refused_part grid() const noexcept { return {}; }
+  refused_part engine() noexcept { return {}; }
+  refused_part optimizer() const noexcept { return {}; }
+  refused_part described_model() const noexcept { return {}; }
+  refused_part parallel_policy() const noexcept { return {}; }
+  refused_part precision_policy() const noexcept { return {}; }
+  refused_part compression_policy() const noexcept { return {}; }
+
+ private:
+  refused_exchange exchange_;
+  std::vector<formats::model_file> model_files_;
 };
 
 }  // namespace detail
+
+namespace detail {
+
+template <class... Policies>
+struct trainer_of {
+  using sorted = resolve<Policies...>;
+  using type = std::conditional_t<
+      sorted::ok,
+      basic_trainer<typename sorted::model, typename sorted::optimizer, typename sorted::comm,
+                    typename sorted::parallel, typename sorted::precision, typename sorted::compression>,
+      refused>;
+  static_assert(check_policies<Policies...>() || !sorted::ok);
+};
+
+}  // namespace detail
+
+/// The type of the trainer that make_trainer makes of these policies, in any order: for a member of a class, or a
+/// trainer that is made later. It is made in its place and stays there, since what it consists of refers to each other;
+/// what is to move holds it by std::unique_ptr.
+///
+/// @example std::optional<trainer_for<nn::mlp, optim::sgd, comm::threads_world>> trainer;
+///          trainer.emplace(nn::mlp{.inputs = 4}, optim::sgd{}, world);
+template <class... Policies>
+using trainer_for = typename detail::trainer_of<Policies...>::type;
 
 /// A trainer from policies in any order: a model, an optimizer, a communicator's world, and, if they are not to be
 /// parallel::data, precision::fp32 and compression::none, how work is split, what numbers are used, and what goes on
@@ -37269,20 +40458,12 @@ struct refused {
 /// @example auto trainer = trireme::make_trainer(nn::gpt{}, optim::adamw{}, world, precision::bf16{});
 template <class... Policies>
 [[nodiscard]] auto make_trainer(Policies&&... policies) {
-  using slots = detail::resolve<std::remove_cvref_t<Policies>...>;
+  using sorted = detail::resolve<std::remove_cvref_t<Policies>...>;
   static_cast<void>(check_policies<Policies...>());  // apart from the condition, or clang adds an error to the sentence
-  constexpr auto slip = slots::ok ? detail::slip_of_world<Policies...>() : detail::world_slip::none;
+  constexpr auto slip = sorted::ok ? detail::slip_of_world<Policies...>() : detail::world_slip::none;
   static_cast<void>(sizeof(detail::check_lent_world<slip>));
-  if constexpr (slots::ok && slip == detail::world_slip::none) {
-    check_environment();
-    return basic_trainer<typename slots::model, typename slots::optimizer, typename slots::comm,
-                         typename slots::parallel, typename slots::precision, typename slots::compression>(
-        detail::pick<slot::model, void>(std::forward<Policies>(policies)...),
-        detail::pick<slot::optimizer, void>(std::forward<Policies>(policies)...),
-        detail::pick<slot::communicator, void>(policies...),
-        detail::pick<slot::parallel, parallel::data>(std::forward<Policies>(policies)...),
-        detail::pick<slot::precision, precision::fp32>(std::forward<Policies>(policies)...),
-        detail::pick<slot::compression, compression::none>(std::forward<Policies>(policies)...));
+  if constexpr (sorted::ok && slip == detail::world_slip::none) {
+    return trainer_for<std::remove_cvref_t<Policies>...>(std::forward<Policies>(policies)...);
   } else {
     return detail::refused{};
   }
@@ -37323,9 +40504,18 @@ struct check_exchange_policies {
                                static_cast<int>(sizeof...(P));
   static constexpr bool ok = fits && count_of<slot::parallel, P...> <= 1 && count_of<slot::compression, P...> <= 1 &&
                              count_of<slot::communicator, P...> <= 1 && count_of<slot::optimizer, P...> <= 1;
+  /// The rule of trainers that a loop of one's own would break, too: gradients of ranks that step alone are not sent.
+  static constexpr bool codes_nothing =
+      parallel::steps_alone<typename find<slot::parallel, parallel::data, P...>::type> &&
+      count_of<slot::compression, P...> > 0 &&
+      !lossless_identity<typename find<slot::compression, compression::none, P...>::type>;
 };
-template <bool Ok>
+template <bool Ok, bool CodesNothing>
 struct assert_exchange_policies {
+  static_assert(
+      !CodesNothing,
+      "trireme::make_exchange: where ranks take steps alone, as in parallel::diloco, no gradients are sent that "
+      "a compressor could code: leave the compressor out");
   static_assert(
       Ok,
       "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy, one compressor, one "
@@ -37340,22 +40530,23 @@ struct assert_exchange_policies {
 /// Errors   config_error that names two ranks where something differs that has to be the same.
 ///
 /// @param parameters  a std::vector<foreign_parameter<float>> (or double), or anything with visit_parameters.
-/// @param world       the ranks that hold these parameters: gradients are averaged over them.
+/// @param world       the ranks that hold these parameters: gradients are averaged over their samples.
 /// @param policies    in any order: a parallel strategy (parallel::data if there is none), a compressor
 ///                    (compression::none), the optimizer, if it needs whole tensors or freezes some of them, and, where
 ///                    `world` holds only a part of the model, the world of all parts: its ranks share norm, votes and
 ///                    whether all gradients are finite.
-/// @returns own_exchange on the caller's memory: gradients are read when they are ready, the mean over ranks is written
-///          back by finish(), updated values are gathered by publish(); step(optimizer) does all of that.
+/// @returns own_exchange on the caller's memory: gradients are read when they are ready, their mean is written back by
+///          finish(), updated values are gathered by publish(); step(optimizer) does all of that.
 template <class Parameters, class Comm, class... Policies>
 requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip::none)
     [[nodiscard]] auto make_exchange(Parameters&& parameters, Comm& world, Policies&&... policies) {
   using checks = detail::check_exchange_policies<std::remove_cvref_t<Policies>...>;
-  static_cast<void>(sizeof(detail::assert_exchange_policies<checks::ok>));
+  static_cast<void>(sizeof(detail::assert_exchange_policies<checks::ok, checks::codes_nothing>));
   using strategy = typename detail::find<slot::parallel, parallel::data, std::remove_cvref_t<Policies>...>::type;
   using compressor =
       typename detail::find<slot::compression, compression::none, std::remove_cvref_t<Policies>...>::type;
   check_environment();
+  (expect_valid(policies), ...);
   auto list = detail::as_foreign(parameters);
   using value = typename decltype(list.front().value)::value_type;
   using space = typename decltype(list.front().value)::space;
@@ -37364,10 +40555,15 @@ requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip:
   if constexpr (detail::count_of<slot::communicator, std::remove_cvref_t<Policies>...> == 1)
     everyone = &detail::pick<slot::communicator, void>(policies...);
   layout_wishes wishes;
-  if constexpr (detail::count_of<slot::optimizer, std::remove_cvref_t<Policies>...> == 1)
-    wishes = wishes_of(detail::pick<slot::optimizer, void>(policies...));
+  if constexpr (detail::count_of<slot::optimizer, std::remove_cvref_t<Policies>...> == 1) {
+    auto const& optimizer = detail::pick<slot::optimizer, void>(policies...);
+    std::vector<std::string> names;
+    for (auto const& each : list) names.push_back(each.name);
+    parallel::expect_patterns(everyone != nullptr ? *everyone : world, optimizer, names);
+    wishes = wishes_of(optimizer);
+  }
   using env = environment<precision, space>;
-  return own_exchange<parallel::exchange_of_t<env, Comm, strategy, compressor>, env>(
+  return own_exchange<basic_exchange<env, Comm, strategy, compressor>, env>(
       std::move(list), world, detail::pick<slot::parallel, parallel::data>(policies...),
       detail::pick<slot::compression, compression::none>(policies...), everyone, wishes);
 }
@@ -37377,6 +40573,68 @@ requires(detail::slip_of_exchange<Parameters, Comm>() != detail::exchange_slip::
     [[nodiscard]] detail::refused_exchange make_exchange(Parameters&&, Comm&&, Policies&&...) {
   static_cast<void>(sizeof(detail::check_exchange<detail::slip_of_exchange<Parameters, Comm>()>));
   return {};
+}
+
+}  // namespace trireme
+
+// ---- trireme/train/share_parameters.hpp
+namespace trireme {
+
+/// Collective over `everyone`. Makes parameters and buffers of the trainer that rank `root` has those of the trainers
+/// of all ranks of `everyone`: for ranks that predict and do not train.
+///
+/// Each rank has a trainer of the same model, in a world of its own choice: those that train in one, the others alone,
+/// or under whatever mesh. Trainers in root's world are not changed; the others keep their moments.
+///
+/// Bytes    a broadcast of each tensor, and memory for the whole model in the meantime where it is received.
+/// Ranks    all of `everyone`, which all ranks of each trainer's world are in. Nobody trains meanwhile.
+/// Errors   config_error on every rank if the trainers' parameters have other names, shapes or numbers.
+///
+/// @example auto group = world.split(trains ? 0 : 1 + world.rank(), 0);  // the others are each alone
+///          auto trainer = make_trainer(model, optimizer, group);
+///          if (trains) trainer.fit(data, options);
+///          share_parameters(trainer, world);
+template <class Trainer, class Comm>
+void share_parameters(Trainer& trainer, Comm& everyone, int root = 0) {
+  using master = typename Trainer::master;
+  std::map<std::string, shape> tensors;  // by name, since trainers of other meshes have another order
+  std::string order, all;
+  for (auto const& [name, extents] : detail::tensors_of_everyone(trainer.world(), trainer.exchange().plan())) {
+    order += text(name, '\n');
+    tensors.emplace(name, extents);
+  }
+  for (auto const& [name, form] : tensors)
+    all += text('"', name, "\" ", name_of(dtype_of<master>), " ", to_string(form), '\n');
+  parallel::stated const items[] = {{"a parameter", all}};
+  parallel::expect_agreement(everyone, "trireme::share_parameters", everyone.rank(), items,
+                             "make the trainers of all ranks of the same model");
+
+  std::int64_t gives = everyone.rank() == root ? 1 : 0;
+  trainer.world().all_reduce(tensor_view<std::int64_t>(&gives, shape{1}), reduction::max{});
+  trainer.share_buffers();
+  auto const send = [&](std::vector<master>& values) {
+    parallel::broadcast(everyone, tensor_view<master>(values), root);
+  };
+  order = parallel::detail::said_by(everyone, root, order);
+  if (gives != 0) {
+    trainer.for_each_parameter([&](auto const&, auto const&, std::span<master const> values) {
+      std::vector<master> sent(values.begin(), values.end());
+      send(sent);
+    });
+  } else {
+    std::map<std::string, std::vector<master>> received;
+    for (std::size_t begin = 0, end = 0; (end = order.find('\n', begin)) != order.npos; begin = end + 1) {
+      auto const name = order.substr(begin, end - begin);
+      auto& values = received[name];
+      values.resize(static_cast<std::size_t>(tensors.at(name).size()));
+      send(values);
+    }
+    trainer.change_parameters([&](std::string const& name, auto const&, std::span<master> values) {
+      auto const& from = received.at(name);
+      std::copy(from.begin(), from.end(), values.begin());
+    });
+  }
+  trainer.share_buffers(everyone, root);
 }
 
 }  // namespace trireme

@@ -124,6 +124,17 @@ TEST_CASE("the order is by hand, torchrun, Open MPI, PMI, Slurm step", "[comm][b
   CHECK(who() == "no launcher");
 }
 
+TEST_CASE("a shell inside a Slurm job is no task of a step", "[comm][bootstrap]") {
+  auto const first = with(slurm, {{"SLURM_PROCID", "0"}, {"SLURM_NODEID", "0"}});
+  CHECK(detect(first).size == 5);
+  for (auto const* const special : {"4294967290", "4294967291", "4294967292"})
+    CHECK(detect(with(first, {{"SLURM_STEP_ID", special}})) == bootstrap::place{});
+  auto const typed = with(first, {{"SLURM_PTY_PORT", "41234"}, {"SLURM_TASK_PID", "1"}});
+  CHECK(detect(typed) == bootstrap::place{});                                            // in the shell of srun --pty
+  CHECK(detect(with(typed, {{"SLURM_TASK_PID", text(::getpid())}})).size == 5);          // srun --pty PROGRAM
+  CHECK(detect(with(typed, {{"SLURM_PROCID", "3"}, {"SLURM_NODEID", "1"}})).size == 5);  // nobody types there
+}
+
 TEST_CASE("TRIREME_RENDEZVOUS and TRIREME_JOB go with any launcher", "[comm][bootstrap]") {
   auto const here = detect(with(torchrun, {{"TRIREME_RENDEZVOUS", "file:/a/b"}, {"TRIREME_JOB", "mine"}}));
   CHECK(here.file == "/a/b");
@@ -163,6 +174,14 @@ TEST_CASE("what cannot be is refused in a sentence that names variable and value
   refused(without(torchrun, "WORLD_SIZE"), "RANK is set (\"3\") but WORLD_SIZE is not; set both or neither");
   refused(with(open_mpi, {{"RANK", "0"}, {"WORLD_SIZE", "1"}}),
           "OMPI_COMM_WORLD_SIZE is \"2\", which contradicts WORLD_SIZE, which is 1; unset RANK and WORLD_SIZE");
+  variables const by_hand{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}};
+  refused(with(open_mpi, by_hand),
+          "OMPI_COMM_WORLD_RANK is \"1\", which contradicts RANK, which is 0; unset RANK and WORLD_SIZE");
+  refused(with(mpich, by_hand), "PMI_SIZE is \"3\", which contradicts WORLD_SIZE, which is 2");
+  refused(with(slurm, by_hand), "SLURM_STEP_NUM_TASKS is \"5\", which contradicts WORLD_SIZE, which is 2");
+  refused(with(slurm, {{"RANK", "0"}, {"WORLD_SIZE", "1"}}), "SLURM_STEP_NUM_TASKS is \"5\", which contradicts");
+  CHECK(detect(with(with(open_mpi, by_hand), {{"RANK", "1"}})).size == 2);
+  CHECK(detect(with(with(open_mpi, by_hand), {{"WORLD_SIZE", "8"}, {"RANK", "7"}})).size == 8);  // several a process
   refused(without(open_mpi, "OMPI_COMM_WORLD_SIZE"), "OMPI_COMM_WORLD_SIZE is not; set both or neither");
   refused(without(mpich, "PMI_SIZE"), "PMI_RANK is set (\"2\") but PMI_SIZE is not");
   refused({{"PMIX_RANK", "x"}}, "PMIX_RANK is \"x\", which is not a whole number");

@@ -109,6 +109,48 @@ TEST_CASE("launch returns what the body of this process returns, again and again
     });
 }
 
+TEST_CASE("what is no group of ranks cannot be lent, and the program goes on", "[comm][mpi]") {
+  watchdog dog("borrow");
+  launch(comm::mpi{}, [](auto&) {});  // MPI is initialised now
+  auto const refusal = [](MPI_Comm lent) {
+    std::string said;
+    try {
+      static_cast<void>(comm::mpi::borrow(lent));
+    } catch (config_error const& problem) {
+      said = problem.what();
+    }
+    return said;
+  };
+  auto const says = [](std::string const& said, char const* part) { return said.find(part) != said.npos; };
+  CHECK(says(refusal(MPI_COMM_NULL), "borrow got MPI_COMM_NULL"));
+
+  int rank = 0, size = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm mine = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, rank == 0 ? 0 : MPI_UNDEFINED, rank, &mine);
+  if (rank > 0) CHECK(says(refusal(mine), "borrow got MPI_COMM_NULL"));  // not one of its members
+  if (rank == 0) {
+    CHECK(comm::mpi::borrow(mine).size() == 1);
+    MPI_Comm_free(&mine);
+    CHECK(says(refusal(mine), "borrow got MPI_COMM_NULL"));
+  }
+  if (size > 1) {
+    MPI_Comm half = MPI_COMM_NULL, both = MPI_COMM_NULL;
+    MPI_Comm_split(MPI_COMM_WORLD, rank == 0 ? 0 : 1, rank, &half);
+    MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, rank == 0 ? 1 : 0, 0, &both);
+    CHECK(says(refusal(both), "an intercommunicator"));
+    MPI_Comm merged = MPI_COMM_NULL;
+    MPI_Intercomm_merge(both, rank == 0 ? 0 : 1, &merged);
+    CHECK(comm::mpi::borrow(merged).size() == size);
+    for (auto* each : {&half, &both, &merged}) MPI_Comm_free(each);
+  }
+  CHECK(comm::mpi::borrow(MPI_COMM_SELF).size() == 1);
+  MPI_Errhandler handler = MPI_ERRHANDLER_NULL;  // of the program, as it was
+  MPI_Comm_get_errhandler(MPI_COMM_WORLD, &handler);
+  CHECK(handler == MPI_ERRORS_ARE_FATAL);
+}
+
 TEST_CASE("requests outlive the world that they came from", "[comm][mpi]") {
   watchdog dog("requests");
   for_both([](comm::mpi const& description) {

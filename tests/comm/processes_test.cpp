@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <list>
+#include <locale>
 
 #include "../catch.hpp"
 #include "../formats/scratch.hpp"
@@ -147,7 +148,62 @@ TEST_CASE("ranks that never come are named", "[comm][processes]") {
     auto const said = each.result();
     INFO(said);
     CHECK(contains(said, "failed: trireme::comm::processes: ranks 1, 3 of 4 did not come"));
+    CHECK(contains(said,
+                   "torchrun's RANK, WORLD_SIZE say that there are 4 ranks; to run this process alone set "
+                   "TRIREME_RANK=0 and TRIREME_SIZE=1; is every rank started?"));
   }
+}
+
+TEST_CASE("a shell inside a Slurm job is alone, and a step of which nobody else comes is named", "[comm][processes]") {
+  watchdog const guard("Slurm");
+  auto const in_job = [](variables const& more) {
+    set({{"TMPDIR", folder.path()},
+         {"SLURM_JOB_ID", text(::getpid())},
+         {"SLURM_NTASKS", "4"},
+         {"SLURM_PROCID", "0"},
+         {"SLURM_NODEID", "0"},
+         {"SLURM_LOCALID", "0"},
+         {"SLURM_TASKS_PER_NODE", "4"}});
+    set(more);
+    return sum({.deadline = 500ms});
+  };
+  child shell([&] { return in_job({{"SLURM_STEP_ID", "4294967290"}}); });
+  CHECK(shell.result() == "0 of 1: 1");
+  child typed([&] {
+    return in_job({{"SLURM_STEP_ID", "0"},
+                   {"SLURM_STEP_NUM_TASKS", "4"},
+                   {"SLURM_PTY_PORT", "40001"},
+                   {"SLURM_TASK_PID", text(::getppid())}});
+  });
+  CHECK(typed.result() == "0 of 1: 1");
+  child left([&] { return in_job({{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "4"}}); });
+  auto const said = left.result();
+  INFO(said);
+  CHECK(contains(said, "ranks 1, 2, 3 of 4 did not come"));
+  CHECK(contains(said,
+                 "a Slurm step's SLURM_PROCID, SLURM_STEP_NUM_TASKS say that there are 4 ranks; to run this "
+                 "process alone set TRIREME_RANK=0 and TRIREME_SIZE=1"));
+  child alone([&] { return in_job({{"SLURM_STEP_ID", "0"}, {"TRIREME_RANK", "0"}, {"TRIREME_SIZE", "1"}}); });
+  CHECK(alone.result() == "0 of 1: 1");
+}
+
+TEST_CASE("ranks meet whatever the program's locale is", "[comm][processes]") {
+  watchdog const guard("a global locale");
+  struct other_numbers : std::numpunct<char> {  // 1234.5 is 1.2.3.4,5
+    char do_decimal_point() const override { return ','; }
+    char do_thousands_sep() const override { return '.'; }
+    std::string do_grouping() const override { return "\1"; }
+  };
+  auto const run = new_run();
+  std::list<child> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.emplace_back([&, rank] {
+      if (rank == 1) std::locale::global(std::locale(std::locale::classic(), new other_numbers));
+      as_torchrun(rank, 2, run);
+      return sum({.deadline = 10s});
+    });
+  int rank = 0;
+  for (auto& each : ranks) CHECK(each.result() == text(rank++, " of 2: 3"));
 }
 
 TEST_CASE("an environment that cannot be is refused", "[comm][processes]") {

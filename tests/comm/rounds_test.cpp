@@ -230,3 +230,27 @@ TEST_CASE("a roll call finds all that are missing, whoever asks first", "[comm]"
     }
   }
 }
+
+TEST_CASE("bytes of another rank are read as a call only if they are one", "[comm]") {
+  comm::call const sent{comm::collective::all_reduce, trireme::dtype::f32, comm::reduction_kind::sum, false, -1, 60};
+  comm::call read;
+  REQUIRE(comm::read_call(read, &sent));
+  CHECK(read == sent);
+  // Whatever the first bytes are: a call that can be printed, or none.
+  for (std::size_t at = 0; at < 4; ++at)
+    for (int value = 0; value < 256; ++value) {
+      unsigned char bytes[sizeof sent];
+      std::memcpy(bytes, &sent, sizeof sent);
+      bytes[at] = static_cast<unsigned char>(value);
+      comm::call damaged;
+      if (comm::read_call(damaged, bytes)) CHECK(to_string(damaged).find('?') == std::string::npos);
+    }
+  for (std::int64_t const count : {std::int64_t{-1}, std::int64_t{-1} << 62}) {
+    auto wrong = sent;
+    wrong.count = count;
+    CHECK(!comm::read_call(read, &wrong));
+  }
+  auto wrong = sent;
+  wrong.root = -2;
+  CHECK(!comm::read_call(read, &wrong));
+}

@@ -12,6 +12,7 @@
 #include "../catch.hpp"
 #include "../watchdog.hpp"
 #include "trireme/comm/launch.hpp"
+#include "trireme/core/cores.hpp"
 
 using namespace std::chrono_literals;
 using namespace trireme;
@@ -40,8 +41,8 @@ TEST_CASE("a description is compared, and printed as its source", "[comm][thread
   CHECK(comm::threads{.ranks = 3} == comm::threads{.ranks = 3, .deadline = 60s});
   CHECK(comm::threads{.ranks = 3} != comm::threads{.ranks = 2});
   CHECK(to_string(comm::threads{.ranks = 4}) == "comm::threads{.ranks = 4, .deadline = 60s}");
-  CHECK(to_string(comm::threads{.deadline = 1500ms, .pin = false}) ==
-        "comm::threads{.ranks = 2, .deadline = 1500ms, .pin = false}");
+  CHECK(to_string(comm::threads{.deadline = 1500ms, .pin = true}) ==
+        "comm::threads{.ranks = 2, .deadline = 1500ms, .pin = true}");
   CHECK(to_string(comm::self{}) == "comm::self{}");
 }
 
@@ -49,6 +50,41 @@ TEST_CASE("launch refuses a description without ranks or time", "[comm][threads]
   CHECK_THROWS_AS(launch(comm::threads{.ranks = 0}, [](auto&) {}), config_error);
   CHECK_THROWS_AS(launch(comm::threads{.ranks = 257}, [](auto&) {}), config_error);
   CHECK_THROWS_AS(launch(comm::threads{.deadline = 0s}, [](auto&) {}), config_error);
+}
+
+TEST_CASE("ranks, and what they start, may use every core of the process, also in a launch inside a rank",
+          "[comm][threads]") {
+  watchdog dog("cores of ranks");
+  auto const all = trireme::detail::allowed_cores();
+  auto const of_a_thread = [] {
+    std::vector<int> cores;
+    std::thread([&] { cores = trireme::detail::allowed_cores(); }).join();
+    return cores;
+  };
+  for (int const ranks : {1, 2, static_cast<int>(all.size())}) {
+    std::atomic<int> whole{0};
+    launch(comm::threads{.ranks = ranks}, [&](auto&) {
+      launch(comm::threads{.ranks = 2}, [&](auto&) { whole += of_a_thread() == all && of_a_thread() == all ? 1 : 0; });
+    });
+    CHECK(whole == 2 * ranks);
+  }
+}
+
+TEST_CASE("ranks that ask for it have a core each, if they fill what the process may use", "[comm][threads]") {
+  watchdog dog("pinned ranks");
+  auto const all = trireme::detail::allowed_cores();
+  auto const cores_of = [](int ranks) {
+    std::vector<std::vector<int>> cores(static_cast<std::size_t>(ranks));
+    launch(comm::threads{.ranks = ranks, .pin = true},
+           [&](auto& world) { cores[static_cast<std::size_t>(world.rank())] = trireme::detail::allowed_cores(); });
+    return cores;
+  };
+  auto const count = static_cast<int>(all.size());
+  if (count > 1) CHECK(cores_of(count - 1)[0] == all);  // another program may want the same cores
+  CHECK(cores_of(count + 1)[0] == all);
+  if (usable_cores() < count) return;  // a control group grants less than these cores' time
+  auto const filled = cores_of(count);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) CHECK(filled[rank] == std::vector<int>{all[rank]});
 }
 
 TEST_CASE("launch returns what rank 0's body returns", "[comm][threads]") {

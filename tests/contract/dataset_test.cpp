@@ -52,9 +52,14 @@ TEST_CASE("any_view gives its elements back as their own type only", "[contract]
   CHECK(any.bytes() == 24);
   CHECK(any.rows(1, 2).as<float>()[0] == 3);
   CHECK(any.rows(1, 2).extents == shape{2, 2});
-  CHECK(sentence_of([&] { (void)any.as<std::int32_t>(); }) ==
-        "trireme::any_view: the elements are F32, but I32 was asked for: check that the dataset has the types that the "
-        "model takes");
+  CHECK(
+      sentence_of([&] { (void)any.as<std::int32_t>(); }) ==
+      "trireme::samples: the elements are F32, but the model takes I32: give it a dataset of that type, or convert an "
+      "array once with trireme::dense<std::int32_t>(array)");
+  double const wide = 1;
+  CHECK(sentence_of([&] { (void)erase_type(tensor_view<double const>(&wide, {1})).as<float>("targets"); }) ==
+        "trireme::samples: the targets are F64, but the model takes F32: give it a dataset of that type, or convert an "
+        "array once with trireme::dense<float>(array); networks in precision::fp64 take both");
   CHECK(any_view<>{}.as<std::int32_t>().empty());
   CHECK(any_view<>{}.as<double>().empty());
 }

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <iterator>
+#include <span>
+#include <stdexcept>
 #include <type_traits>
 #include <vector>
 
@@ -63,6 +65,31 @@ TEST_CASE("an evaluation can be run again", "[data][evaluation]") {
     for (auto const& part : all) seen += part.count();
     CHECK(seen == 5);
   }
+}
+
+TEST_CASE("what an evaluation cannot read it throws, or keeps until all is over", "[data][evaluation]") {
+  struct with_a_hole : squares {
+    void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+      if (ids[0] == 2) throw std::runtime_error("sample 2 cannot be read");
+      squares::read(ids, inputs, targets);
+    }
+  };
+  with_a_hole const data{squares(square{}, {.samples = 6, .low = 1, .high = 2})};
+  data::evaluation_batches throwing(data, 1);
+  CHECK_THROWS_WITH(
+      [&] {
+        for (auto const& part : throwing) CHECK(part.count() == 1);
+      }(),
+      "sample 2 cannot be read");
+  data::evaluation_batches keeping(data, 1);
+  keeping.keep_failure();
+  std::int64_t number = 0;
+  for (auto const& part : keeping) {
+    CHECK(part.ids[0] == number);
+    CHECK((part.inputs.as<float>()[0] == 0) == (number >= 2));
+    CHECK((keeping.failure() == nullptr) == (number++ < 2));
+  }
+  CHECK(number == 6);
 }
 
 TEST_CASE("evaluations that cannot be are refused by name", "[data][evaluation]") {

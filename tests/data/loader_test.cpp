@@ -278,6 +278,10 @@ TEST_CASE("a failure to read comes out of next, and the batch can be read again"
     CHECK_THROWS_WITH(one.next(), "sample cannot be read");
     CHECK(one.position() == data::loader_position{0, 8});
     CHECK_THROWS_WITH(one.next(), "sample cannot be read");
+    auto const& zeros = one.zeros();  // the same samples, without their numbers
+    CHECK(zeros.samples == 4);
+    CHECK(zeros.micro_batches[0].ids[0] == order.id(0, 8));
+    for (auto const number : zeros.micro_batches[0].inputs.as<std::int64_t>().span()) CHECK(number == 0);
     bad = -1;
     CHECK(ids_of(one.next())[0] == order.id(0, 8));
     CHECK(ids_of(one.next())[0] == order.id(0, 12));
@@ -354,4 +358,37 @@ TEST_CASE("options of a loader that cannot be are refused by name", "[data][load
   static_assert(!std::is_constructible_v<loader, numbers, data::loader_options>);  // a temporary would dangle
   CHECK(to_string(data::loader_options{}) ==
         "trireme::data::loader_options{.batch = 64, .micro_batches = 1, .seed = 0, .prefetch = 2, .drop_last = false}");
+}
+
+TEST_CASE("a place within an epoch is of as many samples and one order", "[data][loader]") {
+  numbers const old{80}, grown{114}, shrunk{50};
+  loader first(old, {.batch = 10, .seed = 3});
+  for (int i = 0; i < 4; ++i) static_cast<void>(first.next());
+  auto const place = first.position();
+  CHECK(place == data::loader_position{0, 40});
+  CHECK(place.samples == 80);
+  loader again(old, {.batch = 20, .seed = 3});
+  again.seek(place);
+  CHECK(again.next().position == 40);
+  auto const refused = [&](numbers const& data, std::uint64_t seed) {
+    loader other(data, {.batch = 10, .seed = seed});
+    CHECK_THROWS_WITH(
+        other.seek(place),
+        text("trireme::data::loader: cannot seek to trireme::data::loader_position{.epoch = 0, .position = 40, "
+             ".samples = 80, .seed = 3} with ",
+             data.size(), " samples in the order of seed ", seed,
+             "; give the dataset and the seed of that place, or seek(place.next_epoch())"));
+    other.seek(place.next_epoch());
+    auto const& next = other.next();
+    CHECK(next.epoch == 1);
+    CHECK(next.position == 0);
+  };
+  refused(grown, 3);
+  refused(shrunk, 3);
+  refused(old, 4);
+  // At the end of an epoch nothing is left to repeat.
+  for (int i = 0; i < 4; ++i) static_cast<void>(first.next());
+  loader next(grown, {.batch = 10, .seed = 3});
+  next.seek(first.position());
+  CHECK(next.next().epoch == 1);
 }

@@ -41,7 +41,7 @@ TEST_CASE("files of sentencepiece equal the package on lines of a long text and 
   scratch dir;
   if (!tokenizer_cases::make(dir.path(), "--lines --kinds pieces_unigram,pieces_bpe")) return;
   if (!std::filesystem::exists(dir.path() + "/pieces_bpe.model")) {
-    WARN("the package sentencepiece is missing: the comparison was left out");
+    missing("the package sentencepiece is missing: the comparison was left out");
     return;
   }
   expect_equal(dir.path());

@@ -88,6 +88,15 @@ TEST_CASE("tensorboard events are flushed when asked for", "[formats][tensorboar
   CHECK(tb::read_events(dir / "a").size() == 4);
 }
 
+TEST_CASE("a number of events that cannot be is refused before there is a file", "[formats][tensorboard]") {
+  scratch dir;
+  auto options = at_time(1);
+  options.flush_every = -1;
+  CHECK_THROWS_WITH(tb::writer(dir / "a", options),
+                    "trireme::formats::tensorboard: .flush_every is -1; it must be at least 0");
+  CHECK(dir.entries() == 0);
+}
+
 TEST_CASE("a tensorboard file cut at any byte is read up to there and can be gone on with", "[formats][tensorboard]") {
   scratch dir;
   auto const whole = small_file(dir);

@@ -12,6 +12,7 @@ import sys
 import numpy as np
 
 STEPS = 4
+FUSED, WIDTHS = (6, 16), (4, 2, 2)  # two groups of queries, a key and a value; each is a matrix of its own
 SHAPES = {"tall": (5, 3), "wide": (2, 4), "vector": (6,)}
 
 
@@ -107,6 +108,22 @@ def all_cases():
             yield name, shape_name, start(shape, salt), grads, method(start(shape, salt), grads)
 
 
+def bands():
+    columns = np.arange(FUSED[1]) % sum(WIDTHS)
+    ends = np.cumsum(WIDTHS)
+    return [np.flatnonzero((end - width <= columns) & (columns < end)) for width, end in zip(WIDTHS, ends)]
+
+
+def fused_cases():
+    """Of all bands of one tensor, as if each were alone."""
+    w, grads = start(FUSED, 0), [gradient(FUSED, 0, t) for t in range(STEPS)]
+    for name in ("lamb", "muon", "adafactor"):
+        after = np.empty_like(w)
+        for band in bands():
+            after[:, band] = CASES[name](w[:, band], [g[:, band] for g in grads])
+        yield name, "fused", w, grads, after
+
+
 def check():
     import torch
     from transformers.optimization import Adafactor
@@ -129,19 +146,32 @@ def check():
         apart = np.abs(p.detach().numpy() - expected).max()
         print(f"{name}, {shape_name}: {apart:.2g} from {type(other).__module__}")
         assert apart < 1e-12
+    torch.bfloat16 = torch.float64
+    for name, _, w, grads, expected in fused_cases():
+        if name != "muon":
+            continue
+        for band in bands():  # as files have them: (outputs, inputs)
+            p = torch.nn.Parameter(torch.tensor(w[:, band].T.copy()))
+            other = torch.optim.Muon([p], lr=0.02, momentum=0.95, weight_decay=0.1, adjust_lr_fn="original")
+            for g in grads:
+                p.grad = torch.tensor(g[:, band].T.copy())
+                other.step()
+            apart = np.abs(p.detach().numpy().T - expected[:, band]).max()
+            print(f"{name}, columns {band.tolist()}: {apart:.2g} from {type(other).__module__}")
+            assert apart < 1e-12
 
 
 def main():
     if "--check" in sys.argv:
         return check()
     lines = ["// Written by make_optimizers.py: {optimizer, tensor, values after four steps}."]
-    for name, shape_name, _, _, after in all_cases():
+    for name, shape_name, _, _, after in [*all_cases(), *fused_cases()]:
         numbers = [f"{x:.17g}" for x in after.ravel()]
         lines.append(f'{{"{name}", "{shape_name}", {{')
         for at in range(0, len(numbers), 4):
             lines.append("    " + ", ".join(numbers[at : at + 4]) + ",")
         lines.append("}},")
-    pathlib.Path(__file__).with_name("optimizers.inl").write_text("\n".join(lines) + "\n")
+    pathlib.Path(__file__).with_name("optimizers.inl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -117,9 +117,14 @@ LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[
 QWEN2 = LLAMA3.replace("{1,3}", "")
 
 
-def split(expression):
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(expression), "isolated"),
-                                    pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+DEEPSEEK = (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+            "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+            "| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+")
+
+
+def split(*expressions):
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(each), "isolated") for each in expressions] +
+                                   [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 def byte_level(text, size, normalizer, pre_tokenizer, post_processor=None, **options):
@@ -302,6 +307,7 @@ def all_kinds(text, size):
     yield "roberta", lambda: byte_level(text, size, None, pre_tokenizers.ByteLevel(add_prefix_space=True),
                                 processors.RobertaProcessing(("</s>", 1), ("<s>", 0)))
     yield "llama3", lambda: byte_level(text, size, None, split(LLAMA3), bos, ignore_merges=True)
+    yield "deepseek", lambda: byte_level(text, size, None, split(*DEEPSEEK))
     yield "qwen2", lambda: byte_level(text, size, normalizers.NFC(), split(QWEN2))
     yield "smollm2", lambda: byte_level(text, size, None, pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]))

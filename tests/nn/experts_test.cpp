@@ -58,7 +58,6 @@ struct mixture {
       for (auto& each : exchange.parameter_values(entry).span()) each *= 5;
   }
   double loss() {
-    engine.invalidate();
     exchange.begin();
     auto const sum = engine.train(batch, 0.5, {7, 1}, [](int) {});
     exchange.abandon();  // gradients are looked at, not exchanged

@@ -1,9 +1,11 @@
 #include "trireme/nn/gpt_units.hpp"
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "../catch.hpp"
@@ -32,6 +34,7 @@ constexpr int micro_batches = 2;
 constexpr std::int64_t samples_each = 2;
 constexpr std::int64_t tokens_each = 12;  // of a sample, that lie here
 constexpr std::int64_t channels = 24;
+constexpr std::int64_t ids[micro_batches * samples_each] = {3, 8, 1, 6};
 
 struct outcome {
   std::vector<double> gradients;
@@ -57,7 +60,9 @@ class staged {
       constexpr auto n = static_cast<std::size_t>(samples_each * tokens_each);
       return tensor_view<std::int32_t const>(values.data() + m * n, {samples_each, tokens_each});
     };
-    for (std::size_t m = 0; m < micro_batches; ++m) batches_.push_back(make_samples(lie(inputs_, m), lie(targets_, m)));
+    for (std::size_t m = 0; m < micro_batches; ++m)  // nothing is dropped of samples without numbers
+      batches_.push_back(
+          make_samples(lie(inputs_, m), lie(targets_, m), std::span(ids).subspan(m * samples_each, samples_each)));
   }
 
   outcome backward(bool halves) {
@@ -172,4 +177,55 @@ TEST_CASE("between the halves a block keeps two gradients more", "[nn][halves]")
   staged<env> gpt(0, {});
   auto const whole = gpt.backward(false).kept_bytes;
   CHECK(gpt.backward(true).kept_bytes == whole + 2 * 2 * (gradient + slack));
+}
+
+namespace {
+
+/// What a unit makes of one input, in training; all of its weights follow one function, whatever their names.
+template <class Description>
+std::vector<float> forward_of(Description const& description) {
+  boxed_unit<env, Description> unit(description, {});
+  std::vector<tensor<float>> values;
+  for (auto* const each : unit.parameters()) values.emplace_back(each->info.extents);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    for (std::int64_t k = 0; k < values[i].size(); ++k) values[i][k] = static_cast<float>(std::sin(1 + k % 97)) / 4;
+    unit.parameters()[i]->value = values[i].view();
+  }
+  std::vector<std::int32_t> tokens(samples_each * tokens_each);
+  auto const batch = make_samples(tensor_view<std::int32_t const>(tokens.data(), {samples_each, tokens_each}),
+                                  tensor_view<std::int32_t const>{}, std::span(ids).first(samples_each));
+  tensor<float> x({samples_each * tokens_each, channels});
+  for (std::int64_t k = 0; k < x.size(); ++k) x[k] = static_cast<float>(std::cos(k % 89));
+  arena<host> activations, scratch;
+  pass<env> pass{activations, scratch, batch, {1, 2}, 1, 1, purpose::train, {}, {}, 0};
+  auto const y = unit.forward(pass, x.view());
+  return {y.span().begin(), y.span().end()};
+}
+
+}  // namespace
+
+TEST_CASE("two attentions that drop weights at one rate draw different numbers, in a unit and in a model", "[nn]") {
+  auto const branches_differ = [](double rate) {
+    auto const branch = [&] {
+      return nn::chain(nn::linear{.outputs = 3 * channels}, nn::attend{3, rate},
+                       nn::named("o", nn::linear{.outputs = channels}));
+    };
+    auto const y =
+        forward_of(nn::block{"unit", channels, 1, nn::beside(nn::named("a", branch()), nn::named("b", branch()))});
+    std::int64_t differing = 0;
+    for (std::size_t row = 0; row < y.size(); row += 2 * channels)
+      for (std::size_t k = row; k < row + channels; ++k) differing += y[k] != y[k + channels] ? 1 : 0;
+    return static_cast<double>(differing) / static_cast<double>(y.size() / 2);
+  };
+  CHECK(branches_differ(0) == 0);
+  CHECK(branches_differ(0.5) > 0.5);
+  auto const blocks_differ = [](double rate) {
+    nn::gpt_shape const shape{37, tokens_each, 2, 3, channels, rate};
+    auto const first = forward_of(nn::gpt_block{shape, 0}), second = forward_of(nn::gpt_block{shape, 1});
+    std::int64_t differing = 0;
+    for (std::size_t k = 0; k < first.size(); ++k) differing += first[k] != second[k] ? 1 : 0;
+    return static_cast<double>(differing) / static_cast<double>(first.size());
+  };
+  CHECK(blocks_differ(0) == 0);
+  CHECK(blocks_differ(0.5) > 0.5);
 }

@@ -65,7 +65,6 @@ outcome computed(safetensors::reader const& file, nn::llama const& model, std::s
         values[static_cast<std::size_t>(tensor.place(static_cast<std::int64_t>(i)))] = theirs[i];
     }
   }
-  engine.invalidate();
   auto const counted = std::count_if(targets.begin(), targets.end(), [](int target) { return target >= 0; });
   exchange.begin();
   outcome out{

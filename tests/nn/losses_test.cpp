@@ -16,10 +16,14 @@
 #include "../support/training.hpp"
 #include "../watchdog.hpp"
 #include "trireme/data/in_memory.hpp"
+#include "trireme/nn/checkpointed.hpp"
+#include "trireme/nn/experts.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/mlp.hpp"
 #include "trireme/nn/multi_token.hpp"
 #include "trireme/parallel/context.hpp"
+#include "trireme/parallel/diloco.hpp"
+#include "trireme/parallel/expert.hpp"
 #include "trireme/parallel/mesh.hpp"
 #include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/schedules/schedules.hpp"
@@ -324,4 +328,130 @@ TEST_CASE("losses are described, compared and checked", "[nn][losses]") {
   CHECK(sentence_of<config_error>([&] { static_cast<void>(few.on(3, optim::sgd{}, parallel::tensor{.ways = 3})); }) ==
         "trireme::nn::unembedding: the 2 words of head.weight cannot be cut into 3 ways; a tensor group has at most as "
         "many ranks as there are words");
+}
+
+namespace {
+
+/// A loss of words beside that of the last unit, and experts whose balance is a loss, too.
+struct losses_of_words {
+  using policy_category = slot::model;
+  double balance = 0;
+  bool beside = true;
+  nn::loss::cross_entropy loss{.ignored = 5};
+
+  void units(auto&& emit) const {
+    using namespace nn;
+    emit(block{"", 8, 0, chain(named("embed", embedding{.words = 23, .outputs = 8}))});
+    experts const mixed{.hidden = 6, .count = 4, .chosen = 2, .balance = balance, .projection_scale = 0.5};
+    emit(block{"mixed", 8, 0, chain(residual(checkpointed(residual(named("mlp", mixed)))))});
+    if (beside) emit(block{"beside", 8, 0, aside(named("second", unembedding{.words = 23}), loss)});
+    emit(block{"", 8, 0, chain(named("head", unembedding{.words = 23}), loss)});
+  }
+};
+std::string to_string(losses_of_words const& m) {
+  return text("losses_of_words{", m.balance, ", ", m.beside, ", ", to_string(m.loss), "}");
+}
+
+/// The same for numbers: three beside, from as many rows of one number as the last unit has numbers in a row.
+struct losses_of_numbers {
+  using policy_category = slot::model;
+  bool beside = true;
+
+  void units(auto&& emit) const {
+    using namespace nn;
+    emit(block{"", 4, 0, chain(features{4}, named("in", linear{.outputs = 6}), nn::tanh())});
+    if (beside) {
+      emit(block{"beside", 6, 0,
+                 aside(named("second", linear{.outputs = 3}),
+                       loss::each{[](double x, double t) { return std::cosh(x - t) - 1; },
+                                  [](double x, double t) { return std::sinh(x - t); }, "cosh"})});
+    }
+    emit(block{"", 6, 0, chain(named("head", linear{.outputs = 3}), loss::squared_error{})});
+  }
+};
+std::string to_string(losses_of_numbers const& m) { return text("losses_of_numbers{", m.beside, "}"); }
+
+/// The first step's loss of a model from one start.
+template <class Model, class Data>
+double first_loss(Model const& model, Data const& data, std::int64_t batch) {
+  comm::self_world self;
+  auto trainer = make_trainer(model, optim::sgd{}, self, precision::fp64{});
+  return trainer.fit(data, {.steps = 1, .batch = batch}).first_loss;
+}
+
+}  // namespace
+
+TEST_CASE("the balance of experts and losses beside weigh alike whatever targets are left out", "[nn][losses]") {
+  uneven data;
+  auto const batch = make_samples(tensor_view<std::int32_t const>(data.words.data(), {5, 8}),
+                                  tensor_view<std::int32_t const>(data.next.data(), {5, 8}));
+  for (auto const& model : {losses_of_words{.balance = 0.7}, losses_of_words{.balance = 0.7, .beside = false},
+                            losses_of_words{.balance = 0, .loss = all_terms}}) {
+    auto const report = testing::check_gradients(model, batch);
+    INFO(to_string(model) << ": " << to_string(report));
+    CHECK(report);
+  }
+  auto const added = [&](uneven const& of) {
+    return first_loss(losses_of_words{.balance = 1}, of.dataset(), 24) -
+           first_loss(losses_of_words{.balance = 0}, of.dataset(), 24);
+  };
+  uneven all = data, few = data, none = data;
+  for (std::size_t i = 0; i < all.next.size(); ++i) {
+    all.next[i] = static_cast<std::int32_t>(i % 4);
+    few.next[i] = i % 8 < 2 ? 1 : -1;
+    none.next[i] = -1;
+  }
+  auto const balance = added(all);
+  CHECK(balance > 0.9);
+  CHECK(added(data) == Approx(balance).epsilon(1e-12));
+  CHECK(added(few) == Approx(balance).epsilon(1e-12));
+  CHECK(added(none) == Approx(balance).epsilon(1e-12));  // it is all that is left
+  auto const report = testing::check_gradients(losses_of_words{.balance = 0.7},
+                                               make_samples(tensor_view<std::int32_t const>(none.words.data(), {5, 8}),
+                                                            tensor_view<std::int32_t const>(none.next.data(), {5, 8})));
+  INFO(to_string(report));
+  CHECK(report);
+}
+
+TEST_CASE("a loss beside is added to the mean, and its rows are not counted again", "[nn][losses]") {
+  // The same table twice: then the second loss is as large as the first.
+  uneven const data;
+  double const one = first_loss(losses_of_words{.beside = false}, data.dataset(), 24);
+  double const both = first_loss(losses_of_words{}, data.dataset(), 24);
+  CHECK(both > 1.9 * one);
+  CHECK(both < 2.1 * one);
+  answers const points;
+  auto const report =
+      testing::check_gradients(losses_of_numbers{}, make_samples(tensor_view<float const>(points.x.data(), {12, 4}),
+                                                                 tensor_view<float const>(points.yes.data(), {12, 3})));
+  INFO(to_string(report));
+  CHECK(report);
+  CHECK(first_loss(losses_of_numbers{}, points.dataset(), 12) >
+        first_loss(losses_of_numbers{.beside = false}, points.dataset(), 12) + 0.1);
+}
+
+TEST_CASE("losses that are not of targets train alike on every mesh", "[nn][losses]") {
+  watchdog dog("balance on meshes");
+  toy::training<losses_of_words, decltype(uneven{}.dataset())> const one{
+      {.balance = 0.5}, uneven{}.dataset(), {.steps = 4, .batch = 6, .micro_batches = 6}};
+  auto const serial = one.alone(toy::steady, precision::fp64{});
+  auto const compare = [&](int ranks, auto const& policy) {
+    dog.now(describe(policy));
+    INFO(describe(policy));
+    toy::check_near(one.on(ranks, toy::steady, policy, precision::fp64{}).front(), serial, 1e-10);
+  };
+  decltype(one) whole{{.balance = 0.5}, uneven{}.dataset(), {.steps = 4, .batch = 6}};
+  toy::check_near(whole.alone(toy::steady, precision::fp64{}), serial, 1e-11);
+  compare(3, parallel::data{});
+  compare(2, parallel::zero<3>{});
+  compare(2, parallel::tensor{.ways = 2});
+  compare(2, parallel::expert{});
+  compare(4, parallel::mesh{parallel::pipeline<schedule::one_f_one_b>{.stages = 2}, parallel::expert{.ways = 2}});
+  compare(2, parallel::pipeline<schedule::dual_pipe>{.stages = 2});
+  // Ranks that step alone and meet after each step have other norms, but the same losses.
+  optim::sgd const descent{.learning_rate = 0.1, .momentum = 0};
+  auto const losses = one.alone(descent, precision::fp64{}).losses;
+  auto const apart = one.on(2, descent, precision::fp64{},
+                            parallel::diloco{.period = 1, .outer_learning_rate = 1, .outer_momentum = 0});
+  for (std::size_t i = 0; i < losses.size(); ++i) CHECK(apart.front().losses[i] == Approx(losses[i]).epsilon(1e-9));
 }

@@ -52,6 +52,7 @@ class damaged {
     files.add_directory("m");
   }
   std::vector<safetensors::entry> entries;
+  std::string changed;  // a tensor that is not all zeros
 
   safetensors::entry& at(std::string const& name) {
     return *std::ranges::find_if(entries, [&](auto const& each) { return each.name == name; });
@@ -64,7 +65,13 @@ class damaged {
     safetensors::writer writer(formats::directory("m", files), name, tensors);
     auto const bytes = std::accumulate(writer.entries().begin(), writer.entries().end(), std::size_t{0},
                                        [](std::size_t sum, auto const& each) { return sum + each.bytes; });
-    writer.write(std::vector<std::byte>(bytes));
+    std::vector<std::byte> content(bytes);
+    std::size_t at = 0;
+    for (auto const& each : writer.entries()) {
+      if (each.name == changed) content[at + each.bytes - 2] = std::byte{0x3f};  // of its last number
+      at += each.bytes;
+    }
+    writer.write(content);
     writer.finish();
   }
   memory_files files;
@@ -250,6 +257,40 @@ TEST_CASE("tensors that are missing, superfluous or of another shape are named",
     files.entries.push_back({"lm_head.weight", dtype::f32, {11, 8}});
     CHECK(files.said() == "");
   }
+}
+
+TEST_CASE("a tensor that files have twice is the same twice, or is refused by name", "[nn][pretrained]") {
+  auto const twice = [](auto const& what, std::string const& name, std::string const& of, auto const& type) {
+    auto const layout = what.in_files();
+    auto const said = [&](std::string const& changed, bool once, shape const& extents) {
+      damaged files;
+      files.entries.clear();
+      for (auto const& each : layout.tensors) {
+        if (!once || each.name != of) files.entries.push_back({each.name, dtype::f32, each.extents});
+      }
+      files.entries.push_back({name, type, extents});
+      files.changed = changed;
+      files.write("model.safetensors", files.entries);
+      return sentence_of<format_error>([&] { nn::pretrained_reader const reader(layout, "m", files.files); });
+    };
+    auto const& extents =
+        std::ranges::find_if(layout.tensors, [&](auto const& each) { return each.name == of; })->extents;
+    INFO(name << " of " << of);
+    CHECK(said("", false, extents) == "");
+    CHECK(said("", true, extents) == "");  // some writers keep only this one
+    auto const sentence = said(name, false, extents);
+    CHECK(contains(sentence, "the tensor \"" + name + "\" is not \"" + of + "\" once more (element "));
+    CHECK(contains(sentence, "this model has one for both; "));
+    CHECK(said(of, false, extents) != "");
+    CHECK(contains(said("", false, {3}), "(3) in place of"));
+  };
+  twice(small, "lm_head.weight", "model.embed_tokens.weight", dtype::f32);
+  twice(small, "lm_head.weight", "model.embed_tokens.weight", dtype::bf16);
+  nn::gpt const gpt{.vocabulary = 7, .context = 4, .layers = 1, .heads = 1, .channels = 4};
+  twice(gpt, "lm_head.weight", "transformer.wte.weight", dtype::f32);
+  nn::bert const bert{.vocabulary = 7, .context = 4, .layers = 1, .heads = 1, .channels = 4};
+  twice(bert, "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight", dtype::f32);
+  twice(bert, "cls.predictions.decoder.bias", "cls.predictions.bias", dtype::f16);
 }
 
 TEST_CASE("an index and its files agree, and stay in their directory", "[nn][pretrained]") {

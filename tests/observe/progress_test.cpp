@@ -134,3 +134,37 @@ TEST_CASE("silent progress writes nothing, and a closed descriptor hurts nobody"
   observe::progress gone({.how = observe::progress::style::bar, .descriptor = -1});
   gone.update({1, 1, 1, 1, 1});
 }
+
+TEST_CASE("the time left is that of this process's last steps, after a resume and after slow first steps",
+          "[observe][progress]") {
+  // A run of 1000 steps of 0.1 s goes on from step 900: 90 steps are left after ten.
+  observe::step_pace resumed;
+  for (int step = 901; step <= 910; ++step) resumed.add(step, 3 + (step - 900) * 0.1);
+  progress_state const at{910, 1000, 1, 0, 4, 900, resumed.seconds_per_step()};
+  CHECK(observe::seconds_left(at) == Approx(9));
+  CHECK(observe::seconds_left({910, 1000, 1, 0, 4, 900}) == Approx(36));  // without a pace: all that has elapsed
+  CHECK(std::isnan(observe::seconds_left({900, 1000, 1, 0, 4, 900})));
+
+  // The first step takes 6 s, the others 0.5 s, of 240: two minutes, and never 25 of them.
+  pipe_ends pipe;
+  {
+    observe::progress lines({.descriptor = pipe.to(), .line_seconds = 0});
+    for (int step = 1; step <= 8; ++step) lines.update({step, 240, 1, 0, 5.5 + step * 0.5});
+  }
+  auto const out = pipe.all();
+  CHECK(out.find("step 1/240 (0%)  loss 1.0000  0:06 < --:--\n") != std::string::npos);
+  CHECK(out.find("step 2/240 (0%)  loss 1.0000  0:07 < 1:59\n") != std::string::npos);
+  CHECK(out.find("step 8/240 (3%)  loss 1.0000  0:10 < 1:56\n") != std::string::npos);
+
+  observe::step_pace pace;
+  pace.add(1, 6);
+  CHECK(pace.seconds_per_step() == 0);
+  for (int step = 2; step <= 100; ++step) pace.add(step, 10.0 * step);
+  CHECK(pace.seconds_per_step() == Approx(10));
+  for (int step = 101; step <= 400; ++step) pace.add(step, 1000 + (step - 100));  // ten times as fast from here
+  CHECK(pace.seconds_per_step() == Approx(1));
+  pace.add(50, 2000);  // loaded again
+  CHECK(pace.seconds_per_step() == 0);
+  pace.add(52, 2004);
+  CHECK(pace.seconds_per_step() == Approx(2));
+}

@@ -46,15 +46,23 @@ TEST_CASE("a vote's loss and norm are exact, whoever has which terms", "[paralle
   CHECK(counted({1e-300, 2}, {0, 0}).loss == 0.5);
 }
 
-TEST_CASE("what is not finite spoils the loss or the step, each for itself", "[parallel][vote]") {
+TEST_CASE("what is not finite is told of the loss and of gradients apart, as what it is", "[parallel][vote]") {
   auto const nan = std::nan("");
   auto const infinity = std::numeric_limits<double>::infinity();
-  for (double const bad : {nan, infinity, -infinity, 1e80}) {
-    auto const out = counted({1, bad}, {4, 5});
-    CHECK(std::isnan(out.loss));
+  auto const loss_of = [](std::vector<double> const& losses) {
+    auto const out = counted(losses, std::vector<double>(losses.size(), 9));
+    CHECK(!out.finite_loss);
     CHECK(out.finite);
-    CHECK(out.norm == 3);
-  }
+    CHECK(out.norm == std::sqrt(9 * static_cast<double>(losses.size())));
+    return out.loss;
+  };
+  CHECK(std::isnan(loss_of({1, nan})));
+  CHECK(std::isnan(loss_of({nan, infinity})));
+  CHECK(std::isnan(loss_of({infinity, 1, -infinity})));
+  CHECK(loss_of({1, infinity, infinity}) == infinity);
+  CHECK(loss_of({-infinity, 1}) == -infinity);
+  CHECK(loss_of({1e80}) == infinity);
+  CHECK(counted({1, 2}, {0, 0}).finite_loss);
   for (double const bad : {nan, infinity}) {
     auto const out = counted({1, 3}, {4, bad});
     CHECK(out.loss == 1);

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include <trireme/trireme.hpp>
 
@@ -24,23 +23,19 @@ struct averaging {
   static constexpr distribution gradients = distribution::replicate;
   static constexpr distribution parameters = distribution::replicate;
   static constexpr std::string_view name = "averaging";
+  static constexpr bool local_steps = true;  // each rank takes steps alone: gradients are not summed
 
-  template <class Env, class Comm, class Compressor>
-  class instance : public parallel::local_exchange<Env, Comm, Compressor> {
-    using base = parallel::local_exchange<Env, Comm, Compressor>;
-
+  template <class Env, class Comm>
+  class instance {
    public:
-    template <class Parameters, class... More>
-    instance(Parameters all, Comm& replicas, averaging const& what, Compressor const& compressor, More&&... more)
-        : base(std::move(all), replicas, what.bucket_bytes, compressor, std::forward<More>(more)...),
-          period_(what.period) {}
+    static constexpr parallel::strategy_hooks has{.end = true, .numbers = true};
+
+    instance(averaging const& what, parallel::owned_state<Env, Comm> const& state)
+        : period_(what.period), state_(state) {}
     std::int64_t period() const { return period_; }
     bool end(std::int64_t step) {
       if ((step + 1) % period_ != 0) return false;
-      this->for_each_tensor([&](int bucket, auto const& piece) {
-        this->world().all_reduce(this->master_of(bucket, piece), reduction::mean{});
-      });
-      this->refresh_parameters();
+      for (auto const& each : state_.all) state_.replicas.all_reduce(each.value, reduction::mean{});
       ++meetings_;
       return true;
     }
@@ -52,6 +47,7 @@ struct averaging {
 
    private:
     std::int64_t period_;
+    parallel::owned_state<Env, Comm> state_;
     std::int64_t meetings_ = 0;
   };
 };

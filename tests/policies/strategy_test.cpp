@@ -33,7 +33,7 @@ TEST_CASE("what a user's strategy counts is saved", "[policies]") {
     trainer.save(folder.path());
     auto again = make_trainer(policy_cases::on_mlp.model, world, adaptive, user::averaging{});
     again.load(folder.path());
-    if (again.exchange().meetings() != 2) throw error("the number of meetings is not state");
+    if (again.exchange().strategy().meetings() != 2) throw error("the number of meetings is not state");
     world.barrier();
   });
 }

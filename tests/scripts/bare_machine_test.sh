@@ -29,7 +29,7 @@ expect 'without root' '77 bare-machine: *needs root*' "$? $said"
 run=$root/scripts/bare-machine
 "$run" true || { status=$?; ((status == 77)) && exit 77; exit 1; }
 mkdir "$work/cache"
-ln -s "${BARE_CACHE:-/var/tmp/bare}/bookworm.tar" "$work/cache/"
+ln -s "${BARE_CACHE:-/var/tmp/bare}/bookworm.minbase.tar" "$work/cache/"
 export BARE_CACHE=$work/cache CCACHE_DIR=$work/ccache SOME_VARIABLE=1
 left() { find "$work/cache" -mindepth 1 -maxdepth 1 ! -name '*.tar*' -printf '%f '; }
 

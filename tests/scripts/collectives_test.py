@@ -47,7 +47,7 @@ def main():
         for word in ("size", "count", "type", "op", "time", "algbw", "busbw", "times as fast", "threads / memory_limit",
                      "# machine", "# compiler", "# peers", "# pinning"):
             assert word in told.stdout, f"{word} is missing in:\n{told.stdout}"
-        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         # 5 operations, 2 numbers of ranks, 2 types, 3 sizes, 2 communicators
         assert len(rows) == 5 * 2 * 2 * 3 * 2, len(rows)
         for row in rows:

@@ -88,6 +88,13 @@ put $h/nn/a.hpp 'f(); std::terminate();';                       refuses exit 'ne
 put $h/nn/a.hpp 'static_assert(true);\nvoid abort(int code);\nworld.abort(3);\n/*\nabort();\n*/ int x;'
 accepts exit
 
+put $h/nn/a.hpp 'std::istringstream in(line);';                 refuses locale 'the locale of the program decides'
+put $h/nn/a.hpp 'std::snprintf(line, 8, "%g", x);';             refuses locale 'the locale of the program decides'
+put $h/nn/a.hpp 'auto x = strtod(word, nullptr);';              refuses locale 'the locale of the program decides'
+put $h/nn/a.hpp 'if (std::isspace(letter)) return;';            refuses locale 'the locale of the program decides'
+put $h/nn/a.hpp 'std::to_chars(a, b, x); log.printf(3); is_digit(c); // std::stoi(x)\nstd::fputs(text(x).c_str(), to);'
+accepts locale
+
 mkdir -p "$tree/$h/nn"
 echo 'int x;' >"$tree/$h/nn/a.hpp";                             refuses guard '#pragma once is missing'
 put $h/nn/a.hpp '#if X\n#include "trireme/core/b.hpp"\n#endif'; refuses guard 'inside #if'

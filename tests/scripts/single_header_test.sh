@@ -46,7 +46,7 @@ refused grep -q '"trireme/' "$made"
 refused grep -q TRIREME_COMPILED "$made"  # bodies are always there
 
 cd "$folder"
-[[ $(find . -name '*.hpp' | sort | tr '\n' ' ') == \
+[[ $(find . -name '*.hpp' | LC_ALL=C sort | tr '\n' ' ') == \
   './a/a.hpp ./a/first.hpp ./a/second.hpp ./a/third.hpp ./trireme.hpp ./version.hpp ' ]]
 own_includes() { sed -n 's/^#include "\(.*\)"/\1/p' "$1" | tr '\n' ' '; }
 [[ $(own_includes version.hpp) == 'trireme/trireme.hpp ' && $(own_includes a/a.hpp) == 'trireme/trireme.hpp ' ]]

@@ -2,8 +2,9 @@
 # test-timeout: 240
 """Two ranks of interop::data_parallel end at the weights of PyTorch's DistributedDataParallel (Gloo), within 1e-5.
 
-Buffers agree within 1e-5 of their largest number, or of 1: running variances are of up to 4, and the two sides may be
-of different versions of LibTorch, whose convolutions round differently.
+Both sides are one LibTorch, that of this Python: different versions round convolutions differently (on one machine
+their weights were 1.4e-3 apart). Buffers agree within 1e-5 of their largest number, or of 1: running variances are of
+up to 4. Where there is no PyTorch, model_test.cpp compares with what DDP is defined to do.
 
 A small CNN with batch normalisation on Fashion-MNIST, and a small transformer on tokens: 50 steps of SGD with momentum,
 from the same start and on the same batches, which a folder hands over.
@@ -19,7 +20,7 @@ import sys
 import tempfile
 
 PICTURES = pathlib.Path("/usr/share/datasets/fashion-mnist")  # of Debian's dataset-fashion-mnist
-BINARY = pathlib.Path(os.environ["TRIREME_BINARY_DIR"]) / "tests" / "torch.model"
+BINARY = pathlib.Path(os.environ["TRIREME_BINARY_DIR"]) / "tests" / "torch_against_ddp"
 STEPS = 50
 
 
@@ -110,10 +111,10 @@ def python_rank(name, folder, rank):
 
 
 def main():
-    if not os.environ.get("TRIREME_TORCH"):
-        skip("this build has no LibTorch (libtorch-dev, or TRIREME_TORCH_ROOT; scripts/test --with-torch)")
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("numpy") is None:
         skip("no PyTorch in this Python (scripts/test --with-torch installs it)")
+    if not BINARY.exists():
+        skip(f"{BINARY.name} was not built: it needs a compiler that takes the headers of this Python's PyTorch")
     if not PICTURES.exists():
         skip(f"no {PICTURES} (scripts/test --with-torch installs dataset-fashion-mnist)")
     import numpy
@@ -129,8 +130,7 @@ def main():
                      for rank in range(2)]
             codes = [each.wait() for each in ranks]
             assert codes == [0, 0], f"PyTorch's own DDP did not run: its ranks ended with {codes}"
-            subprocess.run([BINARY, "trains a model of a folder as Python's DDP has"], check=True,
-                           env={**os.environ, "TRIREME_TORCH_FOLDER": str(folder)}, stdout=subprocess.DEVNULL)
+            subprocess.run([BINARY, folder], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
             expected = numpy.frombuffer((folder / "expected").read_bytes(), numpy.float32)
             found = numpy.frombuffer((folder / "found").read_bytes(), numpy.float32)
             start = numpy.frombuffer((folder / "start").read_bytes(), numpy.float32)

@@ -782,3 +782,126 @@ TEST_CASE("a loss scale changes no gradient, and halves where one overflows on s
   CHECK(same == norm);
   CHECK(norm == Approx(gradients.norm().item<double>()));
 }
+
+TEST_CASE("two modules on one world keep their gradients apart, in whatever order ranks reach them", "[torch]") {
+  auto const x = numbers({6, 4}, 1);
+  auto const found = on_ranks<Tensor>(3, [&](auto& world) {
+    branches first, second;
+    fill(*first, 1), fill(*second, 2);
+    interop::data_parallel_options const unused{.unused_parameters = true};
+    auto one = interop::data_parallel(first, world, unused), two = interop::data_parallel(second, world, unused);
+    auto const mine = rows_of(x, world.rank(), 3);
+    auto const go = [&](auto& ddp, char const* used) { ddp->forward(mine, used).backward(); };
+    world.rank() == 1 ? (go(two, "bc"), go(one, "a")) : (go(one, "ab"), go(two, "c"));
+    world.barrier();  // a call of the user's between theirs
+    one.finish(), two.finish();
+    return torch::cat({gradients_of(*first), gradients_of(*second)});
+  });
+  auto const expected = [&](std::uint64_t seed, std::array<char const*, 3> const& used) {
+    Tensor sum = torch::zeros({3 * branch});
+    for (int rank = 0; rank < 3; ++rank) {
+      branches net;
+      fill(*net, seed);
+      net->forward(rows_of(x, rank, 3), used[static_cast<std::size_t>(rank)]).backward();
+      sum += gradients_of(*net).nan_to_num() / 3;
+    }
+    return sum;
+  };
+  auto const all = torch::cat({expected(1, {"ab", "a", "ab"}), expected(2, {"c", "bc", "c"})});
+  for (auto const& each : found) CHECK(distance(each.nan_to_num(), all) < 1e-6);
+}
+
+TEST_CASE("a rank that joins makes the others' steps, also of parameters that nobody uses", "[torch]") {
+  auto const x = numbers({4, 4}, 1);
+  for (bool const set_to_none : {false, true}) {
+    auto const found = on_ranks<Tensor>(2, [&](auto& world) {
+      branches net;
+      fill(*net, 1);
+      auto ddp = interop::data_parallel(net, world, {.unused_parameters = true});
+      torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      for (int step = 0; step < (world.rank() == 0 ? 4 : 2); ++step) {
+        for (auto& each : net->parameters()) {
+          if (set_to_none) each.mutable_grad().reset();
+          if (each.grad().defined()) each.mutable_grad().zero_();
+        }
+        ddp->forward(x, step == 1 ? "abc" : "ab").backward();
+        ddp.finish();
+        optimizer.step();
+      }
+      while (auto const done = ddp.join())
+        if (done->finite) optimizer.step();
+      return values_of(*net);
+    });
+    CHECK(found[0].equal(found[1]));
+  }
+}
+
+TEST_CASE("a module that changes after it was wrapped is followed, or refused by name", "[torch]") {
+  auto const x = numbers({6, 4}, 1);
+  auto const train = [&](auto&& change) {
+    return on_ranks<Tensor>(2, [&](auto& world) {
+      branches net;
+      fill(*net, 1);
+      auto ddp = interop::data_parallel(net, world);
+      for (int step = 0; step < 2; ++step) {
+        for (auto& each : net->parameters()) each.mutable_grad().reset();
+        ddp->forward(rows_of(x, world.rank(), 2), "abc").backward();
+        ddp.finish();
+        if (step == 0) change(net);
+      }
+      return gradients_of(*net);
+    });
+  };
+  auto const expected = train([](branches&) {});
+  auto const part = train([](branches& net) { net->all[1]->to(at::kDouble), net->all[1]->to(at::kFloat); });
+  auto const whole = train([](branches& net) { net->to(at::kDouble), net->to(at::kFloat); });
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    CHECK(part[rank].equal(expected[0]));
+    CHECK(whole[rank].equal(expected[0]));
+  }
+
+  comm::self_world world;
+  branches net;
+  fill(*net, 1);
+  for (auto& each : net->all[2]->parameters()) each.requires_grad_(false);
+  auto ddp = interop::data_parallel(net, world);
+  for (auto& each : net->all[2]->parameters()) each.requires_grad_(true);
+  ddp->forward(x, "abc").backward();
+  CHECK(
+      sentence_of([&] { ddp.finish(); }) ==
+      "trireme::interop::data_parallel: parameter \"c.weight\" requires a gradient, and did not when ranks began to "
+      "share the module, or has come since: no rank would see the others' gradients of it; wrap the module anew after "
+      "such a change, on all ranks");
+}
+
+TEST_CASE("a buffer may grow between two steps", "[torch]") {
+  auto const found = on_ranks<Tensor>(2, [&](auto& world) {
+    torch::nn::Linear net(2, 2);
+    fill(*net, 1);
+    auto memory = net->register_buffer("memory", torch::zeros({1}));
+    auto ddp = interop::data_parallel(net, world);
+    memory.resize_({5000}).fill_(static_cast<float>(1 + world.rank()));
+    ddp->forward(torch::ones({1, 2})).sum().backward();
+    ddp.finish();
+    return memory.clone();
+  });
+  for (auto const& each : found) CHECK(each.equal(torch::ones({5000})));
+}
+
+TEST_CASE("one module between several ranks, and a loss that nobody has scaled, are one sentence", "[torch]") {
+  torch::nn::Linear shared(2, 2);
+  auto const said = on_ranks<std::string>(
+      2, [&](auto& world) { return sentence_of([&] { static_cast<void>(interop::data_parallel(shared, world)); }); });
+  for (auto const& each : said) {
+    CHECK(each ==
+          "trireme::interop::data_parallel: ranks 0 and 1 have one module between them; make a module in each rank, "
+          "within launch()");
+  }
+  comm::self_world world;
+  auto ddp = interop::data_parallel(shared, world, {.loss_scale = precision::fp16{}});
+  CHECK(sentence_of([&] {
+          ddp->forward(torch::ones({1, 2})).sum().backward();
+        }) ==
+        "trireme::interop::data_parallel: loss.backward() with .loss_scale, of which nobody has scaled the loss; call "
+        "ddp.backward(loss), which does");
+}

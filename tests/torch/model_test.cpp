@@ -1,12 +1,13 @@
-// test-alone: against_ddp_test.py runs it
 // test-timeout: 240
 #include "trireme/interop/torch.hpp"
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
+#include <array>
+#include <barrier>
+#include <memory>
 
 #include "../formats/scratch.hpp"
+#include "../watchdog.hpp"
+#include "like_ddp.hpp"
 #include "torch_cases.hpp"
 
 // A torch::nn::Module in a trainer: every strategy as of any plain model.
@@ -283,103 +284,188 @@ TEST_CASE("a torch module is trained in float16 with a loss scale that is state"
   CHECK(train(parallel::data{}, 2, 17, -1)[0].hash == through[0].hash);
 }
 
-// The two models of against_ddp_test.py, which starts this with the numbers in a folder. Names and order are Python's.
 namespace {
 
-struct cnn_impl : torch::nn::Module {
-  cnn_impl() {
-    using namespace torch::nn;
-    conv1 = register_module("conv1", Conv2d(Conv2dOptions(1, 4, 3).padding(1)));
-    norm1 = register_module("norm1", BatchNorm2d(4));
-    conv2 = register_module("conv2", Conv2d(Conv2dOptions(4, 8, 3).padding(1)));
-    norm2 = register_module("norm2", BatchNorm2d(8));
-    linear = register_module("linear", Linear(8 * 7 * 7, 10));
+/// What DDP is defined to do, in the plainest form: the start and, before each forward, the buffers are rank 0's; after
+/// backward every gradient is the mean of all ranks'. In one piece a tensor, without buckets and hooks.
+template <class Module>
+class plain_ddp {
+ public:
+  struct meeting {
+    std::barrier<> all{2};
+    std::array<Tensor, 2> tensors{};
+  };
+  plain_ddp(std::shared_ptr<Module> module, std::shared_ptr<meeting> place, int rank)
+      : module_(std::move(module)), place_(std::move(place)), rank_(rank) {
+    for (auto const& each : like_ddp::state_of(*module_)) from_rank_0(each.detach());
   }
   Tensor forward(Tensor const& x) {
-    auto h = torch::max_pool2d(torch::relu(norm1(conv1(x))), 2);
-    h = torch::max_pool2d(torch::relu(norm2(conv2(h))), 2);
-    return linear(h.flatten(1));
+    for (auto const& each : module_->buffers()) from_rank_0(each);
+    return module_->forward(x);
   }
-  torch::nn::Conv2d conv1{nullptr}, conv2{nullptr};
-  torch::nn::BatchNorm2d norm1{nullptr}, norm2{nullptr};
-  torch::nn::Linear linear{nullptr};
+  void finish() {
+    for (auto const& each : module_->parameters()) {
+      // Not a half of the sum but the sum of halves: so Reducer does it.
+      auto const half = each.grad() / 2;
+      together(half, [&](auto const& both) { each.mutable_grad().copy_(both[0] + both[1]); });
+    }
+  }
+  plain_ddp* operator->() { return this; }
+
+ private:
+  void from_rank_0(Tensor const& each) {
+    together(each, [&](auto const& both) {
+      if (rank_ != 0) each.copy_(both[0]);
+    });
+  }
+  template <class Act>
+  void together(Tensor const& mine, Act const& act) {
+    torch::NoGradGuard const guard;
+    place_->tensors[static_cast<std::size_t>(rank_)] = mine;
+    place_->all.arrive_and_wait();
+    act(place_->tensors);
+    place_->all.arrive_and_wait();
+  }
+  std::shared_ptr<Module> module_;
+  std::shared_ptr<meeting> place_;
+  int rank_;
 };
 
-struct transformer_impl : torch::nn::Module {
-  transformer_impl() {
-    using namespace torch::nn;
-    table = register_module("table", Embedding(32, 16));
-    block = register_module(
-        "block", TransformerEncoderLayer(TransformerEncoderLayerOptions(16, 2).dim_feedforward(32).dropout(0)));
-    head = register_module("head", Linear(16, 32));
-  }
-  Tensor forward(Tensor const& x) {  // (batch, positions) -> (batch * positions, 32)
-    return head(block(table(x).transpose(0, 1)).transpose(0, 1)).flatten(0, 1);
-  }
-  torch::nn::Embedding table{nullptr};
-  torch::nn::TransformerEncoderLayer block{nullptr};
-  torch::nn::Linear head{nullptr};
-};
-
-Tensor read(std::filesystem::path const& file, at::ScalarType type) {
-  std::ifstream in(file, std::ios::binary);
-  std::vector<char> const bytes{std::istreambuf_iterator<char>(in), {}};
-  auto const n = static_cast<std::int64_t>(bytes.size() / at::elementSize(type));
-  return torch::from_blob(const_cast<char*>(bytes.data()), {n}, at::TensorOptions().dtype(type)).clone();
-}
-/// Parameters, then floating-point buffers.
-std::vector<Tensor> state_of(torch::nn::Module const& module) {
-  auto all = module.parameters();
-  for (auto const& each : module.buffers())
-    if (each.is_floating_point()) all.push_back(each);
-  return all;
+/// After 50 steps parameters of both ranks and buffers of rank 0, in one row. (Rank 1 gets those after a step here, in
+/// DDP before the next.)
+template <class Module, class Wrap>
+Tensor trained_by(Tensor const& inputs, Tensor const& targets, Wrap const& wrap) {
+  auto const ranks = on_ranks<Tensor>(2, [&](auto& world) {
+    auto const own = std::make_shared<Module>();
+    // Ranks begin with different numbers: both ways send those of rank 0.
+    fill(*own, 20 + static_cast<std::uint64_t>(world.rank()));
+    auto ddp = wrap(own, world);
+    like_ddp::train(*own, ddp, inputs, targets, world.rank());
+    std::vector<Tensor> rows;
+    for (auto const& each : world.rank() == 0 ? like_ddp::state_of(*own) : own->parameters())
+      rows.push_back(each.detach().flatten());
+    return torch::cat(rows);
+  });
+  return torch::cat(ranks);
 }
 
 template <class Module>
-void train_like_python(std::filesystem::path const& folder, Tensor const& inputs) {
-  auto const targets = read(folder / "targets", at::kLong);
-  auto const start = read(folder / "start", at::kFloat);
-  auto const steps = inputs.size(0), share = inputs.size(1) / 2;
-  auto const target_rows = targets.reshape({steps, 2, -1});
-  on_ranks<int>(2, [&](auto& world) {
-    auto const own = std::make_shared<Module>();
-    if (world.rank() == 0) {
-      torch::NoGradGuard const guard;
-      std::int64_t from = 0;
-      for (auto& each : state_of(*own)) {
-        each.copy_(start.slice(0, from, from + each.numel()).reshape(each.sizes()));
-        from += each.numel();
-      }
-    }
-    auto ddp = interop::data_parallel(own, world);
-    torch::optim::SGD optimizer(own->parameters(), torch::optim::SGDOptions(0.02).momentum(0.9));
-    for (std::int64_t step = 0; step < steps; ++step) {
-      optimizer.zero_grad();
-      auto const x = inputs[step].slice(0, world.rank() * share, (world.rank() + 1) * share);
-      torch::cross_entropy_loss(ddp->forward(x), target_rows[step][world.rank()]).backward();
-      ddp.finish();
-      optimizer.step();
-    }
-    if (world.rank() == 0) {
-      std::ofstream out(folder / "found", std::ios::binary);
-      for (auto const& each : state_of(*own)) {
-        auto const dense = each.detach().contiguous();
-        out.write(static_cast<char const*>(dense.data_ptr()), static_cast<std::streamsize>(dense.nbytes()));
-      }
-    }
-    return 0;
-  });
+void ends_where_plain_ddp_does(Tensor const& inputs, Tensor const& targets) {
+  watchdog const guard("two ranks of a plain DDP");
+  auto const place = std::make_shared<typename plain_ddp<Module>::meeting>();
+  auto const theirs = trained_by<Module>(
+      inputs, targets, [&](auto const& own, auto& world) { return plain_ddp<Module>(own, place, world.rank()); });
+  auto const ours = trained_by<Module>(inputs, targets,
+                                       [](auto const& own, auto& world) { return interop::data_parallel(own, world); });
+  Module begin;
+  fill(begin, 20);
+  auto const start = values_of(begin);
+  CHECK(distance(ours, theirs) <= 1e-6);
+  CHECK(distance(ours.slice(0, 0, start.numel()), start) > 1e-2);  // otherwise equality would say little
+  CHECK(ours.isfinite().all().equal(torch::ones({}, at::kBool)));
 }
 
 }  // namespace
 
-TEST_CASE("trains a model of a folder as Python's DDP has", "[.python]") {
-  auto const* named = std::getenv("TRIREME_TORCH_FOLDER");
-  REQUIRE(named != nullptr);
-  std::filesystem::path const folder = named;
-  if (folder.filename() == "cnn") {
-    train_like_python<cnn_impl>(folder, read(folder / "inputs", at::kFloat).reshape({50, 16, 1, 28, 28}));
-  } else {
-    train_like_python<transformer_impl>(folder, read(folder / "inputs", at::kLong).reshape({50, 8, 12}));
-  }
+TEST_CASE("data_parallel ends within 1e-6 of what DDP is defined to do, with the same LibTorch", "[torch]") {
+  auto const labels = (numbers({50, 16}, 31).abs() * 4).to(at::kLong).clamp(0, 9);
+  // Pictures that show their label, beside noise.
+  auto const pictures = numbers({50, 16, 1, 28, 28}, 30) + labels.reshape({50, 16, 1, 1, 1}) / 4;
+  ends_where_plain_ddp_does<like_ddp::cnn>(pictures, labels);
+  auto const tokens = (numbers({50, 8, 12}, 32).abs() * 16).to(at::kLong).clamp(0, 31);
+  ends_where_plain_ddp_does<like_ddp::transformer>(tokens, (3 * tokens + 1).remainder(32));
+}
+
+namespace {
+
+/// 16 samples of four numbers and a class, of which seven are left out, five of them in the second half.
+data::in_memory<float, std::int32_t> some_classes() {
+  auto const all = numbers({16, 4}, 5);
+  std::vector<float> x(all.data_ptr<float>(), all.data_ptr<float>() + all.numel());
+  return {x, {0, -100, 1, -100, 1, 2, 0, 0, 1, 1, 2, -100, -100, -100, -100, -100}, {4}};
+}
+
+struct counted_run {
+  Tensor values{};
+  double first = 0, evaluated = 0;
+};
+
+template <class Make, class... Policies>
+counted_run counted_training(int ranks, std::int64_t micro_batches, Make const& make, Policies const&... policies) {
+  auto const data = some_classes();
+  return on_ranks<counted_run>(ranks, [&](auto& world) {
+    torch::nn::Sequential net(torch::nn::Linear(4, 5), torch::nn::Tanh(), torch::nn::Linear(5, 3));
+    fill(*net, 8);
+    auto trainer = make_trainer(make(net), optim::sgd{.learning_rate = 0.5, .momentum = 0}, world, policies...);
+    auto const report = trainer.fit(data, {.steps = 3, .batch = 16, .micro_batches = micro_batches});
+    counted_run found{{}, report.first_loss, trainer.evaluate(data, 5)};
+    std::vector<double> values;
+    trainer.for_each_parameter([&](auto const&, auto const&, auto all) {
+      for (auto const each : all) values.push_back(static_cast<double>(each));
+    });
+    found.values = torch::tensor(values, at::kDouble);
+    return found;
+  })[0];
+}
+
+}  // namespace
+
+TEST_CASE("a torch loss that leaves targets out trains alike however samples are dealt out", "[torch]") {
+  // As one process does it with the whole batch.
+  auto const alone = [](auto loss) {
+    torch::nn::Sequential net(torch::nn::Linear(4, 5), torch::nn::Tanh(), torch::nn::Linear(5, 3));
+    fill(*net, 8);
+    auto const data = some_classes();
+    std::vector<std::int64_t> ids(16);
+    for (std::size_t i = 0; i < 16; ++i) ids[i] = static_cast<std::int64_t>(i);
+    auto const x = torch::empty({16, 4});
+    auto y = torch::empty({16}, at::kInt);
+    data.read(ids, x.template data_ptr<float>(), y.template data_ptr<std::int32_t>());
+    y = y.to(at::kLong);
+    torch::optim::SGD sgd(net->parameters(), 0.5);
+    counted_run out;
+    for (int step = 0; step < 3; ++step) {
+      sgd.zero_grad();
+      auto const found = loss(net->forward(x), y);
+      if (step == 0) out.first = found.template item<double>();
+      found.backward();
+      sgd.step();
+    }
+    out.evaluated = loss(net->forward(x), y).template item<double>();
+    out.values = values_of(*net);
+    return out;
+  };
+  auto const check = [](counted_run const& found, counted_run const& expected) {
+    CHECK(distance(std::get<0>(found.values.sort()), std::get<0>(expected.values.sort())) < 1e-6);
+    CHECK(found.first == Approx(expected.first).epsilon(1e-6));
+    CHECK(found.evaluated == Approx(expected.evaluated).epsilon(1e-6));
+  };
+  auto const all = [&](auto const& loss, auto const& torchs, auto const&... policies) {
+    auto const expected = alone(torchs);
+    for (int const ranks : {1, 2}) {
+      for (std::int64_t const micro : {1, 4, 8}) {
+        INFO(ranks << " ranks, " << micro << " micro-batches");
+        check(counted_training(
+                  ranks, micro, [&](auto const& net) { return interop::torch_model(net, loss); }, policies...),
+              expected);
+        check(counted_training(
+                  ranks, micro, [&](auto const& net) { return interop::torch_sequential(net, loss); }, policies...),
+              expected);
+      }
+    }
+  };
+  torch::nn::CrossEntropyLoss const plain;
+  torch::nn::CrossEntropyLoss const weighted(
+      torch::nn::CrossEntropyLossOptions().weight(torch::tensor({0.3F, 1.0F, 2.5F})).label_smoothing(0.1));
+  auto const own = [](Tensor const& outputs, Tensor const& column) -> interop::loss_and_count {
+    auto const targets = column.flatten();
+    auto const kept = (targets != -100).nonzero().flatten();
+    auto const sum =
+        torch::nn::functional::cross_entropy(outputs.index_select(0, kept), targets.index_select(0, kept).to(at::kLong),
+                                             torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum));
+    return {sum, static_cast<double>(kept.numel())};
+  };
+  all(plain, plain);
+  all(weighted, weighted, parallel::zero<1>{});
+  all(own, plain, parallel::zero<2>{});
 }

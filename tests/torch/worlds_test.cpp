@@ -50,7 +50,7 @@ TEST_CASE("threads, processes and MPI teach a torch module the same bits", "[tor
 
 TEST_CASE("threads divide torch's own threads, and processes draw other random numbers", "[torch]") {
   auto const threads = on_ranks<int>(2, [](auto& world) { return interop::divide_threads(world); });
-  CHECK(threads[1] == std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2));
+  CHECK(threads[1] == std::max(1, usable_cores() / 2));
   auto const before = torch::get_num_threads();
   CHECK(launch(comm::processes{}, [](auto& world) { return interop::divide_threads(world); }) == before);
   auto const drawn = launch(comm::processes{}, [](auto& world) {

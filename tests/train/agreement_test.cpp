@@ -224,3 +224,67 @@ TEST_CASE("a step that throws on every rank may be followed by another one", "[t
   CHECK(recovers(parallel::zero<2>{}) == all(2, ""));
   CHECK(recovers(parallel::zero<3>{}) == all(2, ""));
 }
+
+namespace {
+
+std::string const went_on =
+    "trireme::trainer: fit() on 114 samples of F32 (1) and F32 (1), but the run stands within an epoch of 80 samples "
+    "of F32 (1) and F32 (1), after 46 of them: some would come twice and others never; give it that dataset, or call "
+    "start_epoch() first to leave the rest of that epoch out";
+
+}  // namespace
+
+TEST_CASE("an epoch goes on with the dataset that it began with, or the next one begins", "[train][checkpoint]") {
+  watchdog const guard("another dataset");
+  scratch folder;
+  auto const until = [](std::int64_t steps) { return fit_options{.steps = steps, .batch = 23}; };
+  launch(comm::threads{.ranks = 2}, [&](auto& world) {
+    auto trainer = make_trainer(small, optim::sgd{}, world);
+    trainer.fit(curve(80), until(2));
+    trainer.save(folder.path());
+    auto const hash = trainer.state_hash();
+    auto const refuses = [&](auto& it, auto const& data) {
+      return sentence_of<config_error>([&] { it.fit(data, until(8)); });
+    };
+    auto again = make_any_trainer(small, optim::sgd{}, world, parallel::zero<1>{});
+    again->load(folder.path());
+    if (again->state_hash() != hash) throw error("another state");
+    if (refuses(*again, curve(114)) != went_on) throw error(refuses(*again, curve(114)));
+    if (refuses(trainer, curve(114)) != went_on) throw error("the run that was saved goes on with other data");
+    if (!contains(refuses(*again, curve(46)), "fit() on 46 samples")) throw error("a smaller one is accepted");
+    std::vector<float> const wide(80 * 2), one(80);
+    data::in_memory const shaped(wide, one, {.inputs = 2, .targets = 1});
+    if (!contains(refuses(*again, shaped), "fit() on 80 samples of F32 (2)")) throw error("another shape is accepted");
+    if (again->steps() != 2 || again->state_hash() != hash) throw error("a refusal has changed the state");
+    again->fit(curve(80), until(4));  // another batch would do, too; this ends the epoch
+    again->fit(curve(114), until(5));
+    again->load(folder.path());
+    again->start_epoch();
+    again->start_epoch();  // stands at its begin already
+    again->fit(curve(114), until(3));
+    if (!contains(refuses(*again, curve(80)), "after 23 of them")) throw error("the new dataset is not known");
+    trainer.initialise(1);
+    trainer.fit(curve(46), until(1));
+  });
+}
+
+TEST_CASE("comparing copies and naming tensors takes as few collectives on 64 ranks as on 2", "[train][agreement]") {
+  watchdog const guard("collectives of a comparison");
+  for (int const ranks : {2, 3, 5, 8, 16, 33, 64}) {
+    INFO(ranks << " ranks");
+    launch(comm::threads{.ranks = ranks, .deadline = std::chrono::seconds(60)}, [&](auto& world) {
+      auto trainer = make_trainer(small, optim::sgd{}, world);
+      auto const calls_of = [&](auto&& call) {
+        auto const before = world.traffic().collectives;
+        call();
+        return world.traffic().collectives - before;
+      };
+      auto const hash = [&] { static_cast<void>(trainer.state_hash()); };
+      auto const first = calls_of(hash), later = calls_of(hash);
+      auto const named = calls_of([&] { trainer.for_each_parameter([](auto const&, auto const&, auto) {}); });
+      // Of a hash: one comparison, one sum; before it, once, who keeps what. Of tensors: which there are, and each.
+      if (first > 6 || later != 2 || named > 2 + 4)
+        throw numeric_error(text(first, ", ", later, " and ", named, " collectives"), {world.rank(), "count"});
+    });
+  }
+}

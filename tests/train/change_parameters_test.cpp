@@ -1,7 +1,9 @@
 // test-timeout: 200
 // test-sanitize: none
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,13 +34,22 @@ auto const rewrite = [](std::string const& name, parameter_info const& part, std
   });
 };
 
+/// The same, of whole tensors.
+auto const rewrite_whole = [](std::string const& name, shape const& extents, auto values) {
+  if (extents.size() != static_cast<std::int64_t>(values.size())) throw error("no whole tensor");
+  rewrite(name, {name, extents, {}, true}, 0, tensor_view(values.data(), {extents.size()}));
+};
+
 /// Mean losses: of what training has left, after the change, and after three more steps.
 template <class World, class... Policies>
-std::vector<double> losses(World& world, Policies const&... policies) {
+std::vector<double> losses(World& world, bool whole, Policies const&... policies) {
   auto trainer = make_trainer(model, optim::sgd{.learning_rate = 1e-2}, world, policies...);
   trainer.fit(sine, {.steps = 9, .batch = 16, .micro_batches = 4, .stop_after = 6});
   std::vector<double> found{trainer.evaluate(sine)};
-  trainer.change_parameters(rewrite);
+  if (whole)
+    trainer.change_parameters(rewrite_whole);
+  else
+    trainer.change_parameters(rewrite);
   found.push_back(trainer.evaluate(sine));
   trainer.fit(sine, {.steps = 9, .batch = 16, .micro_batches = 4});
   found.push_back(trainer.evaluate(sine));
@@ -50,14 +61,16 @@ void changes_as_serial(int ranks, double tolerance, Parallel const& parallel) {
   watchdog const guard(text("parameters changed under ", describe(parallel)));
   std::vector<double> serial, found;
   comm::self_world alone;
-  serial = losses(alone, Precision{});
-  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-    auto const mine = losses(world, Precision{}, parallel);
-    if (world.rank() == world.size() - 1) found = mine;
-  });
-  INFO(describe(parallel) << " on " << ranks << " ranks");
+  serial = losses(alone, false, Precision{});
   REQUIRE(std::abs(serial[1] - serial[0]) > 0.05);
-  for (std::size_t i = 0; i < 3; ++i) CHECK(found[i] == Approx(serial[i]).epsilon(tolerance));
+  for (bool const whole : {false, true}) {
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      auto const mine = losses(world, whole, Precision{}, parallel);
+      if (world.rank() == world.size() - 1) found = mine;
+    });
+    INFO(describe(parallel) << " on " << ranks << " ranks, " << (whole ? "whole tensors" : "pieces"));
+    for (std::size_t i = 0; i < 3; ++i) CHECK(found[i] == Approx(serial[i]).epsilon(tolerance));
+  }
 }
 
 }  // namespace
@@ -106,4 +119,73 @@ TEST_CASE("ranks that write other numbers are told, and broadcast() mends it", "
     static_cast<void>(trainer.state_hash());
   });
   for (auto const& each : said) CHECK(contains(each, "layers.1.weight"));
+}
+
+namespace {
+
+/// Ranks 0 and 1 train under a strategy, the others predict, each alone, with what rank 0 has.
+template <class Strategy>
+void shares(Strategy const& strategy) {
+  INFO(describe(strategy));
+  watchdog const guard("shared parameters");
+  std::vector<std::vector<float>> predicted(4);
+  launch(comm::threads{.ranks = 4}, [&](auto& world) {
+    bool const trains = world.rank() < 2;
+    auto group = world.split(trains ? 0 : 1 + world.rank(), 0);
+    auto const use = [&](auto trainer_of) {
+      auto trainer = trainer_of();
+      if (trains) trainer.fit(sine, {.steps = 5, .batch = 16, .micro_batches = 4});
+      auto const before = trains ? trainer.state_hash() : 0;
+      share_parameters(trainer, world);
+      if (trains && trainer.state_hash() != before) throw error("sharing has changed a trainer that trains");
+      if (trains) trainer.fit(sine, {.steps = 6, .batch = 16, .micro_batches = 4});
+      share_parameters(trainer, world);
+      std::vector<float> const x{-1, 0.25F, 2};
+      auto const y = trainer.predict(x);
+      predicted[static_cast<std::size_t>(world.rank())] = {y.span().begin(), y.span().end()};
+    };
+    optim::sgd const sgd{.learning_rate = 1e-2};
+    nn::mlp const four{.hidden = {12, 12, 12}};  // units
+    if (trains)
+      use([&] { return make_trainer(four, sgd, group, strategy); });
+    else
+      use([&] { return make_trainer(four, sgd, group); });
+  });
+  for (auto const& each : predicted) CHECK(each == predicted[0]);
+  CHECK(predicted[0][0] != predicted[0][1]);
+}
+
+}  // namespace
+
+TEST_CASE("ranks that do not train predict with the parameters that one call gives them", "[train]") {
+  shares(parallel::data{});
+  shares(parallel::zero<1>{});
+  shares(parallel::pipeline<schedule::zb_v>{.stages = 2});
+  auto const wrong = [] {
+    launch(comm::threads{.ranks = 2}, [](auto& world) {
+      comm::self_world alone;
+      auto trainer = make_trainer(nn::mlp{.hidden = {world.rank() == 0 ? 4 : 8}}, optim::sgd{}, alone);
+      share_parameters(trainer, world);
+    });
+  };
+  CHECK(contains(sentence_of(wrong), "trireme::share_parameters: a parameter is \"layers.0.bias\""));
+}
+
+TEST_CASE("a plain model takes over what another rank's has", "[train][plain_model]") {
+  watchdog const guard("plain models that share");
+  launch(comm::threads{.ranks = 3}, [](auto& world) {
+    bool const trains = world.rank() < 2;
+    auto group = world.split(trains ? 0 : 1, 0);
+    toy::spline spline;
+    auto trainer = make_trainer(spline, optim::sgd{}, group, parallel::zero<1>{});
+    trainer.change_parameters([&](std::string const&, shape const&, std::span<float> values) {
+      std::ranges::fill(values, trains ? 0.25F : 0.5F);
+    });
+    share_parameters(trainer, world, 1);
+    spline.visit_parameters([&](std::string const&, auto values, auto) {
+      for (auto const each : values.span()) {
+        if (each != 0.25F) throw error("not the values of rank 1");
+      }
+    });
+  });
 }

@@ -1,7 +1,9 @@
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -239,4 +241,264 @@ TEST_CASE("a directory without a checkpoint and one that cannot be read are erro
   closed.number = EACCES;
   CHECK(sentence_of([&] { run.trainer.load(folder / "some", closed); }) ==
         folder / "some" + ": cannot open the directory: permission denied");
+}
+
+TEST_CASE("a run that may not save in a directory hears of it at the start, and nothing there is touched",
+          "[train][checkpoint]") {
+  scratch folder;
+  tiny first;
+  first.go_to(5);
+  first.trainer.save(folder.path());
+  auto const before = names(folder.path());
+  tiny other;
+  CHECK(contains(sentence_of([&] { other.trainer.prepare_saves(folder.path()); }), " belongs to another run ("));
+  CHECK(names(folder.path()) == before);
+  tiny again;
+  CHECK(again.trainer.load(folder / "step-0000000005").at.step == 5);
+  first.go_to(7);
+  first.trainer.save(folder.path());
+  CHECK(contains(sentence_of([&] { again.trainer.prepare_saves(folder.path()); }), "step-0000000007"));
+  formats::atomic_write(folder / "file", "no directory");
+  CHECK(contains(sentence_of([&] { other.trainer.prepare_saves(folder / "file"); }), folder / "file"));
+
+  auto const fresh = folder / "fresh";
+  tiny run;
+  run.trainer.prepare_saves(fresh);
+  CHECK(names(fresh).empty());
+  run.go_to(3);
+  run.trainer.prepare_saves(fresh);
+  run.trainer.save(fresh);
+  run.trainer.prepare_saves(fresh);
+  CHECK(names(fresh) == std::vector<std::string>{"step-0000000003"});
+  tiny next;
+  CHECK(contains(sentence_of([&] { next.trainer.prepare_saves(fresh); }), " belongs to another run ("));
+}
+
+TEST_CASE("one call goes on with the run of a directory, or starts it", "[train][checkpoint]") {
+  watchdog const watch("go on or start");
+  scratch folder;
+  auto const run = [&](int ranks, std::string const& where) {
+    std::atomic<std::int64_t> step{-1};
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      auto const data = data::function(+[](float x) { return x; }, {.samples = 32});
+      auto trainer = make_trainer(nn::mlp{.hidden = {4}}, optim::sgd{}, world);
+      auto const found = checkpoint::resume_or_start(trainer, folder / where);
+      if (world.rank() == 0) step = found ? found->at.step : 0;
+      trainer.fit(data, {.steps = trainer.steps() + 2, .batch = 8});
+      trainer.save(folder / where);
+    });
+    return step.load();
+  };
+  CHECK(run(2, "run") == 0);
+  CHECK(run(3, "run") == 2);
+  CHECK(run(1, "run") == 4);
+  formats::atomic_write(folder / "file", "no directory");
+  CHECK(contains(sentence_of([&] { run(2, "file"); }), folder / "file"));
+  std::filesystem::remove(folder / "run/step-0000000006/manifest.json");
+  std::filesystem::remove_all(folder / "run/step-0000000004");
+  std::filesystem::remove_all(folder / "run/step-0000000002");
+  CHECK(contains(sentence_of([&] { run(2, "run"); }), "no checkpoint here is whole"));
+
+  comm::self_world alone;
+  std::vector<float> value{1}, gradient{1};
+  for (std::int64_t last = 0; last < 3; ++last) {
+    auto exchange =
+        make_exchange(std::vector<foreign_parameter<float>>{{"w", tensor_view{value}, tensor_view{gradient}}}, alone);
+    optim::adamw const adamw{};
+    auto const found = checkpoint::resume_or_start(exchange, folder / "loop", adamw);
+    CHECK(found.has_value() == (last > 0));
+    CHECK(exchange.steps() == last);
+    exchange.begin();
+    exchange.ready("w");
+    exchange.step(adamw);
+    checkpoint::save(exchange, folder / "loop");
+  }
+}
+
+TEST_CASE("what somebody else has put among checkpoints stays where it lies", "[train][checkpoint]") {
+  scratch folder;
+  tiny run;
+  auto const note = [&](std::string const& at) {
+    std::filesystem::create_directories(folder / at + "/notes/deep");
+    formats::atomic_write(folder / at + "/notes/deep/plot.txt", "mine");
+    formats::atomic_write(folder / at + "/README.md", "mine");
+  };
+  auto const has_note = [&](std::string const& at) {
+    return std::filesystem::exists(folder / at + "/notes/deep/plot.txt") &&
+           formats::read_text(folder / at + "/README.md") == "mine";
+  };
+  auto const alone = std::vector<std::string>{"README.md", "notes"};
+  run.go_to(1);
+  run.trainer.save(folder.path());
+  note("step-0000000001"), note(".saving"), note("step-0000000003");
+  for (std::int64_t const step : {2, 3, 4}) {  // 1 and 2 are pruned, and 3 goes into a directory that is there
+    run.go_to(step);
+    run.trainer.save(folder.path());
+    for (auto const* const at : {"step-0000000001", ".saving", "step-0000000003"}) CHECK(has_note(at));
+  }
+  CHECK(names(folder / "step-0000000001") == alone);
+  CHECK(names(folder / ".saving") == alone);
+  CHECK(names(folder / "step-0000000003").size() == 5);
+  CHECK(names(folder.path()) ==
+        std::vector<std::string>{".saving", "step-0000000001", "step-0000000003", "step-0000000004"});
+  CHECK(checkpoint::kept_in(folder.path()).size() == 2);
+
+  // The same step once more, in a directory that holds something else, too.
+  note("step-0000000004");
+  run.trainer.save(folder.path());
+  CHECK(has_note("step-0000000004"));
+  tiny other;
+  CHECK(other.trainer.load(folder.path()).at.step == 4);
+  CHECK(other.trainer.state_hash() == run.trainer.state_hash());
+
+  // One that is damaged is set aside without it.
+  overwrite(folder / "step-0000000004/rank-0.safetensors", {});
+  auto const found = other.trainer.load(folder.path());
+  CHECK(found.at.step == 3);
+  REQUIRE(found.damaged.size() == 1);
+  CHECK(names(found.damaged[0].kept_as).size() == 3);
+  CHECK(names(folder / "step-0000000004") == alone);
+  CHECK(has_note("step-0000000004"));
+  other.go_to(4);
+  other.trainer.save(folder.path());
+  CHECK(has_note("step-0000000004"));
+  CHECK(other.trainer.load(folder.path()).at.step == 4);
+  formats::atomic_write(folder / ".saving/rank-0.safetensors", "torn");
+  checkpoint::remove_unfinished(folder.path());
+  CHECK(names(folder / ".saving") == alone);
+}
+
+TEST_CASE("a step is saved again where names cannot change places, whatever fails or is killed on the way",
+          "[train][checkpoint]") {
+  for (bool const shared : {false, true}) {
+    for (bool const for_ever : {false, true}) {
+      for (int at = -1;; ++at) {
+        INFO("operation " << at << (shared ? ", beside another's file" : "") << (for_ever ? ", killed" : ""));
+        scratch folder;
+        tiny run;
+        run.go_to(1);
+        run.trainer.save(folder.path());
+        run.go_to(2);
+        run.trainer.save(folder.path());
+        auto const hash = run.trainer.state_hash();
+        if (shared) formats::atomic_write(folder / "step-0000000002/mine", "mine");
+        failing_files files;
+        files.exchanges = false;
+        files.fails_at = at;
+        files.for_ever = for_ever;
+        auto const sentence = sentence_of([&] { run.trainer.save(folder.path(), files); });
+        CHECK((at >= 0 || sentence.empty()));
+        CHECK(checkpoint::exists(folder.path()));
+        auto const kept = checkpoint::kept_in(folder.path());
+        REQUIRE_FALSE(kept.empty());
+        if (!shared) CHECK(kept.back().step == 2);
+        tiny after;
+        auto const found = after.trainer.load(shared ? folder.path() : kept.back().path);
+        if (found.at.step == 2) CHECK(after.trainer.state_hash() == hash);
+        CHECK(found.at.step == 2);
+        run.trainer.save(folder.path());
+        CHECK(names(folder.path()) == std::vector<std::string>{"step-0000000001", "step-0000000002"});
+        if (shared) CHECK(formats::read_text(folder / "step-0000000002/mine") == "mine");
+        if (at >= 0 && files.operations <= at) break;
+      }
+    }
+  }
+}
+
+TEST_CASE("a run directory may have any name: spaces, letters of any script, slashes at its end, dots",
+          "[train][checkpoint]") {
+  scratch folder;
+  for (std::string const name : {"with spaces", "\xe6\x97\xa5\xe6\x9c\xac \xc3\xbc", "-n", "it's \"100 %\"", "a\nline",
+                                 "deep/er", "./here", "step", "\xff not UTF-8"}) {
+    INFO(name);
+    auto const plain = folder / name;
+    tiny run;
+    run.go_to(3);
+    run.trainer.save(plain + "/");
+    run.go_to(5);
+    run.trainer.save(plain);
+    run.go_to(7);
+    run.trainer.save_in_background(plain + "//");
+    run.trainer.finish_save();
+    CHECK(names(plain) == std::vector<std::string>{"step-0000000005", "step-0000000007"});
+    for (auto const& path : {plain, plain + "/", plain + "/step-0000000007", plain + "/step-0000000007/"}) {
+      INFO(path);
+      tiny other;
+      CHECK(other.trainer.load(path).at.step == 7);
+      CHECK(other.trainer.state_hash() == run.trainer.state_hash());
+    }
+  }
+}
+
+TEST_CASE("a save that has begun ends where it began, though the program's directory changes meanwhile",
+          "[train][checkpoint]") {
+  scratch folder;
+  auto const before = std::filesystem::current_path();
+  for (auto const* const each : {"first", "second"}) std::filesystem::create_directory(folder / each);
+  tiny run;
+  run.go_to(3);
+  std::filesystem::current_path(folder / "first");
+  run.trainer.save_in_background("run");
+  std::filesystem::current_path(folder / "second");
+  run.trainer.finish_save();
+  run.go_to(5);
+  run.trainer.save("run");
+  std::filesystem::current_path(before);
+  CHECK(names(folder / "first/run") == std::vector<std::string>{"step-0000000003"});
+  CHECK(names(folder / "second/run") == std::vector<std::string>{"step-0000000005"});
+  CHECK(tiny().trainer.load(folder / "first/run").at.step == 3);
+  CHECK(tiny().trainer.load(folder / "second/run").at.step == 5);
+}
+
+TEST_CASE("where the system takes no more bytes a save is one sentence, and what was saved stays",
+          "[train][checkpoint]") {
+  scratch folder;
+  tiny run;
+  run.go_to(3);
+  run.trainer.save(folder.path());
+  run.go_to(5);
+  ::rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  auto const handler = std::signal(SIGXFSZ, SIG_IGN);  // otherwise the system ends the program
+  for (::rlim_t const bytes : {0, 1, 100}) {
+    INFO(bytes << " bytes");
+    ::rlimit const little{bytes, before.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &little) == 0);
+    auto const sentence = sentence_of<io_error>([&] { run.trainer.save(folder.path()); });
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+    CHECK(contains(sentence, folder.path()));
+    CHECK(sentence.find('\n') == sentence.npos);
+    CHECK(names(folder.path()) == std::vector<std::string>{"step-0000000003"});
+  }
+  std::signal(SIGXFSZ, handler);
+  CHECK(tiny().trainer.load(folder.path()).at.step == 3);
+  run.trainer.save(folder.path());
+  CHECK(tiny().trainer.load(folder.path()).at.step == 5);
+}
+
+TEST_CASE("in a directory that may only be read a save is one sentence, and a load is a load", "[train][checkpoint]") {
+  scratch folder;
+  tiny run;
+  run.go_to(3);
+  run.trainer.save(folder / "run");
+  run.go_to(5);
+  // Root may write everywhere, so it becomes nobody for a while.
+  bool const root = ::geteuid() == 0;
+  std::filesystem::permissions(folder.path(), std::filesystem::perms(0755));
+  for (auto const& each : std::filesystem::recursive_directory_iterator(folder.path()))
+    std::filesystem::permissions(each.path(), std::filesystem::perms(each.is_directory() ? 0555 : 0444));
+  if (root) REQUIRE(::seteuid(65534) == 0);
+  auto const sentence = sentence_of<io_error>([&] { run.trainer.save(folder / "run"); });
+  auto const made = sentence_of<io_error>([&] { run.trainer.save("/proc/trireme"); });
+  auto const loaded = tiny().trainer.load(folder / "run").at.step;
+  if (root) REQUIRE(::seteuid(0) == 0);
+  for (auto const& each : std::filesystem::recursive_directory_iterator(folder.path()))
+    if (each.is_directory()) std::filesystem::permissions(each.path(), std::filesystem::perms(0755));
+  std::filesystem::permissions(folder / "run", std::filesystem::perms(0755));
+  INFO(sentence);
+  CHECK(contains(sentence, folder / "run"));
+  CHECK(contains(sentence, "permission denied"));
+  CHECK(contains(made, "/proc/trireme"));
+  CHECK(loaded == 3);
+  CHECK(names(folder / "run") == std::vector<std::string>{"step-0000000003"});
 }

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "../catch.hpp"
@@ -73,4 +75,47 @@ TEST_CASE("a text goes on as whole predictions say, also when the positions are 
   CHECK(calls == 4);
   CHECK(contains(sentence_of<config_error>([&] { generate(*anyone, {}, 1, context, {}, [](int) { return true; }); }),
                  "there is a token to begin with"));
+}
+
+TEST_CASE("a logit that is not finite is an error, and -infinity a mask", "[train]") {
+  auto const infinity = std::numeric_limits<float>::infinity();
+  auto const nan = std::nanf("");
+  for (auto const& how : {drawing{.temperature = 0}, drawing{}, drawing{.top_k = 2}, drawing{.top_p = 0.5}}) {
+    for (auto const& logits : {std::vector<float>{nan, 1, 2}, {1, nan, 2}, {1, 2, infinity}, {-infinity, nan, 1}})
+      CHECK(contains(sentence_of<numeric_error>([&] { static_cast<void>(draw(logits, how, 7)); }), " in draw 7; look"));
+    CHECK(contains(sentence_of<config_error>([&] {
+                     static_cast<void>(draw(std::vector<float>{-infinity, -infinity}, how, 0));
+                   }),
+                   "trireme::draw: all 2 logits are -infinity"));
+    for (std::uint64_t i = 0; i < 200; ++i) {
+      auto const token = draw(std::vector<float>{-infinity, 3, -infinity, 2, -infinity}, how, i);
+      CHECK((token == 1 || token == 3));
+    }
+  }
+  CHECK(
+      sentence_of<numeric_error>([&] {
+        static_cast<void>(draw(std::vector<float>{1, nan}, {}, 0));
+      }) ==
+      "trireme::draw: the logit of token 1 of 2 is nan in draw 0; look at the model's parameters: no token is likelier "
+      "than the others");
+  for (double const wrong : {std::nan(""), -0.5, std::numeric_limits<double>::infinity()})
+    CHECK(contains(sentence_of<config_error>([&] { static_cast<void>(draw({{1.0F}}, {.temperature = wrong}, 0)); }),
+                   "temperature and top_k are finite"));
+  // Far below the largest one: exp() is 0.
+  CHECK(draw(std::vector<float>{-1e30F, 0, -1e30F}, {.temperature = 1e-300}, 3) == 1);
+}
+
+TEST_CASE("a model whose logits are NaN draws nothing, on any rank", "[train]") {
+  watchdog dog("NaN in generation");
+  launch(comm::threads{.ranks = 2}, [](auto& world) {
+    auto trainer = make_trainer(nn::gpt{.vocabulary = 7, .context = 4, .layers = 1, .heads = 2, .channels = 4},
+                                optim::sgd{}, world, parallel::tensor{});
+    trainer.change_parameters([](std::string const& name, auto const&, std::int64_t, auto values) {
+      if (contains(name, "ln_f")) ops::on<host>::fill(values, std::nan(""));
+    });
+    auto const said = sentence_of<numeric_error>([&] {
+      generate(trainer, {1, 2}, 3, 4, {}, [](int) { return true; });
+    });
+    if (!contains(said, "trireme::draw: the logit of token 0 of 7 is nan")) throw error("said \"" + said + "\"");
+  });
 }

@@ -1,7 +1,10 @@
 #include "trireme/train/metrics.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -105,5 +108,36 @@ TEST_CASE("every strategy counts each sample once", "[train]") {
   });
   launch(comm::threads{.ranks = 4}, [&](auto& world) {
     expect_serial(world, parallel::mesh{parallel::data{}, parallel::tensor{.ways = 2}});
+  });
+}
+
+TEST_CASE("an output that is NaN gives no class, and every rank says so", "[train]") {
+  auto const nan = std::nanf("");
+  auto const infinity = std::numeric_limits<float>::infinity();
+  metric::confusion seen(3);
+  CHECK_THROWS_WITH(add(seen, {1, 2, 3, 1, nan, 2}, 3, {0, 1}, {2}),
+                    "trireme::metric: output 1 of sample 1 of 2 is NaN, so the model gives no class; look at its "
+                    "parameters and at the inputs");
+  add(seen, {1, infinity, 2, nan, nan, nan}, 3, {1, -1}, {2});
+  CHECK(seen.count(1, 1) == 1);
+  metric::confusion two(2);
+  CHECK_THROWS_AS(add(two, {nan}, 1, {1}, {1}), numeric_error);
+  add(two, {infinity, -infinity}, 1, {1, 0}, {2});
+  CHECK(two.accuracy() == 1);
+
+  watchdog const guard("NaN on one rank");
+  launch(comm::threads{.ranks = 3}, [](auto& world) {
+    auto x = std::vector<float>(2 * 12, 0.5F);
+    x[2 * 5] = std::nanf("");  // in the second batch of four, which one rank has
+    data::in_memory const data(x, std::vector<std::int32_t>(12, 1), {2});
+    auto trainer = make_trainer(model, optim::sgd{}, world, parallel::zero<3>{});
+    std::string said;
+    try {
+      static_cast<void>(trainer.evaluate(data, 4, metric::confusion(3)));
+    } catch (error const& problem) {
+      said = problem.what();
+    }
+    if (said.find("is NaN, so the model gives no class") == said.npos) throw error("said \"" + said + "\"");
+    trainer.fit(points(), {.steps = 1, .batch = 8});  // and all go on together
   });
 }

@@ -8,6 +8,7 @@
 
 #include "../../examples/on_paper/page.hpp"
 #include "../catch.hpp"
+#include "../support/missing.hpp"
 
 using namespace on_paper;
 
@@ -22,7 +23,7 @@ std::vector<row> const& planned() {
 
 TEST_CASE("the page of worlds on paper is what plans say", "[train]") {
   auto const* const tests = std::getenv("TRIREME_TEST_DATA");  // ctest says where tests/ is
-  if (tests == nullptr) return;
+  if (tests == nullptr) return missing("TRIREME_TEST_DATA is not set: docs/on_paper.md was not compared");
   std::ifstream file(std::string(tests) + "/../docs/on_paper.md");
   std::string const there{std::istreambuf_iterator<char>(file), {}};
   INFO("if this change is meant: on_paper docs/on_paper.md");

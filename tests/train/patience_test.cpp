@@ -88,6 +88,21 @@ TEST_CASE("a save that takes longer than its own deadline is an error that names
   CHECK(checkpoint::exists(folder.path()) == false);
 }
 
+TEST_CASE("no time at all for saving and loading is refused, and nothing is written", "[train][checkpoint]") {
+  scratch folder;
+  comm::self_world self;
+  auto trainer = make_trainer(model, optim::sgd{}, self);
+  for (auto const deadline : {0ms, -5ms}) {
+    checkpoint::patience const none{.deadline = deadline};
+    auto const sentence =
+        text("trireme::checkpoint::patience: .deadline is ", deadline.count(), "ms; give the ranks at least 1ms");
+    CHECK_THROWS_WITH(trainer.save(folder.path(), none), sentence);
+    CHECK_THROWS_WITH(trainer.save_in_background(folder.path(), none), sentence);
+    CHECK_THROWS_WITH(trainer.load(folder.path(), none), sentence);
+  }
+  CHECK(folder.entries() == 0);
+}
+
 TEST_CASE("how far a rank is with saving and loading is told after each piece", "[train][checkpoint]") {
   scratch folder;
   std::atomic<int> told{0};

@@ -177,7 +177,6 @@ std::map<std::string, std::vector<float>> gradients_of(staged_engine<env> const&
 outcome steps_of(staged_engine<env>& engine, batches const& data, auto&& barrier) {
   outcome out;
   memory parameters(engine.uses());
-  engine.invalidate();
   std::vector<int> reports(engine.uses().size());
   std::vector<int> lasts(engine.uses().size());
   long before = 0;
@@ -342,6 +341,145 @@ TEST_CASE("weight gradients are put off where a unit's backward comes apart", "[
   CHECK(in_order == std::vector<int>{1, 1});
   CHECK(apart[0] == 1);  // one unit, whose weights follow at once
   CHECK(apart[1] == 6);  // three units, of two micro-batches
+}
+
+namespace {
+
+/// What the units of the next test take, in a time that only they spend.
+constexpr schedule::costs of_unit{.forward = 3, .backward_input = 4, .backward_weight = 2};
+thread_local std::int64_t clock_of_stage = 0;
+
+struct taking_time {
+  bool last = false;
+
+  template <class Env>
+  class instance {
+   public:
+    using view = tensor_view<float>;
+    struct saved {};
+    explicit instance(taking_time const& description) : last_(description.last) {}
+    void visit(auto&&) {}
+    view forward(pass<Env>& pass, saved&, view) { return after(of_unit.forward, pass, last_); }
+    view backward_input(pass<Env>& pass, saved&, view) { return after(of_unit.backward_input, pass, false); }
+    void backward_weight(pass<Env>&, saved&) { clock_of_stage += of_unit.backward_weight; }
+    view backward(pass<Env>& pass, saved& kept, view dy) {
+      auto const dx = backward_input(pass, kept, dy);
+      backward_weight(pass, kept);
+      return dx;
+    }
+
+   private:
+    static view after(std::int64_t time, pass<Env>& pass, bool nothing) {
+      clock_of_stage += time;
+      if (nothing) return {};
+      auto const it = pass.take(shape{1});
+      it[0] = 0;
+      return it;
+    }
+    bool last_;
+  };
+};
+struct takers {
+  void units(auto&& emit) const {
+    for (int u = 1; u <= 8; ++u) emit(taking_time{.last = u == 8});
+  }
+};
+
+/// A link that also carries the time: whoever has waited for a message is no earlier than it was sent.
+class link_with_time final : public stage_link<host> {
+ public:
+  struct times {
+    std::mutex mutex;
+    std::map<std::pair<int, int>, std::vector<std::int64_t>> sent;  // from, to: of each message
+  };
+  template <class Comm>
+  link_with_time(Comm& stages, times& all) : inner_(stages), rank_(stages.rank()), all_(all) {}
+
+  [[nodiscard]] int start(std::span<transfer<host> const> messages) override {
+    std::vector<std::pair<int, std::size_t>> received;
+    {
+      std::lock_guard const lock(all_.mutex);
+      for (auto const& each : messages) {
+        if (each.way == transfer<host>::direction::send)
+          all_.sent[{rank_, each.peer}].push_back(clock_of_stage);
+        else
+          received.emplace_back(each.peer, received_[each.peer]++);
+      }
+    }
+    int const ticket = inner_.start(messages);
+    pending_[ticket] = received;
+    return ticket;
+  }
+  void wait(int ticket) override {
+    inner_.wait(ticket);
+    std::lock_guard const lock(all_.mutex);
+    for (auto const& [peer, nth] : pending_[ticket])
+      clock_of_stage = std::max(clock_of_stage, all_.sent.at({peer, rank_}).at(nth));
+  }
+
+ private:
+  parallel::communicator_link<comm::threads_world> inner_;
+  int rank_;
+  times& all_;
+  std::map<int, std::size_t> received_;
+  std::map<int, std::vector<std::pair<int, std::size_t>>> pending_;
+};
+
+}  // namespace
+
+TEST_CASE("each step of each schedule begins and ends in the engine when the simulator says", "[train][pipeline]") {
+  watchdog dog("the engine beside the simulator");
+  constexpr int stages = 4, micro_batches = 8;
+  schedule::for_each_schedule([&]<class Schedule>(Schedule const&) {
+    INFO(Schedule::name);
+    link_with_time::times times;
+    std::vector<std::vector<schedule::step_time>> ran(stages);
+    float const input = 0;
+    auto const batch = make_samples(tensor_view<float const>(&input, {1, 1}), tensor_view<float const>{});
+    std::vector<samples> const batches(micro_batches, batch);
+    launch(comm::threads{.ranks = stages}, [&](auto& world) {
+      auto channel = world.duplicate();
+      link_with_time link(channel, times);
+      auto const seat = parallel::seat_of(parallel::pipeline<Schedule>{}, takers{}, world.rank(), stages);
+      staged_engine<env> engine(takers{}, tensor_group<env>::one(), seat, &link);
+      auto& own = ran[static_cast<std::size_t>(world.rank())];
+      engine.watch([&](schedule::step const&, bool begins) {
+        if (begins)
+          own.push_back({clock_of_stage, clock_of_stage});
+        else
+          own.back().end = clock_of_stage;
+      });
+      for (int round = 0; round < 2; ++round) {  // shapes are told in the first
+        own.clear();
+        clock_of_stage = 0;
+        world.barrier();
+        engine.train_step(batches, 1, {}, [](int, bool) {});
+        world.barrier();
+      }
+    });
+    auto const seat = parallel::seat_of(parallel::pipeline<Schedule>{}, takers{}, 0, stages);
+    auto const lists = seat.lists(micro_batches);
+    auto const units = 8 / lists.where().parts();
+    auto const paper = schedule::simulate(lists, {.forward = units * of_unit.forward,
+                                                  .backward_input = units * of_unit.backward_input,
+                                                  .backward_weight = units * of_unit.backward_weight});
+    REQUIRE(paper.finished);
+    std::int64_t span = 0;
+    for (int s = 0; s < stages; ++s) {
+      auto const& own = ran[static_cast<std::size_t>(s)];
+      REQUIRE(static_cast<int>(own.size()) == lists.count(s));
+      bool same = true;
+      for (int i = 0; i < lists.count(s); ++i) {
+        auto const& said = paper.steps[static_cast<std::size_t>(s * lists.longest() + i)];
+        auto const& was = own[static_cast<std::size_t>(i)];
+        same = same && said.start == was.start && said.end == was.end;
+        span = std::max(span, was.end);
+      }
+      CHECK(same);
+    }
+    auto const work = micro_batches * 8 / stages * (of_unit.forward + of_unit.of(schedule::work::backward));
+    CHECK(paper.waiting() == span - work);
+  });
 }
 
 TEST_CASE("more stages than units, and cuts that do not fit, are refused", "[train][pipeline]") {

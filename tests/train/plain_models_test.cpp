@@ -1,6 +1,7 @@
 // test-sanitize: none
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "../formats/scratch.hpp"
 #include "../support/sentence.hpp"
 #include "../watchdog.hpp"
+#include "trireme/testing/gradient_check.hpp"
 #include "trireme/trireme.hpp"
 
 // What a model with storage and kernels of its own may have: purposes, outputs, buffers, element types, frozen and
@@ -277,4 +279,233 @@ TEST_CASE("a parameter that backward does not report is an error unless the mode
   auto trainer = make_trainer(quiet, optim::sgd{}, world);
   CHECK(contains(sentence_of([&] { trainer.fit(line, {.steps = 1, .batch = 16}); }),
                  "the model's backward did not call ready(\"line\")"));
+}
+
+// Losses that count their own targets, and losses that are not finite.
+
+namespace {
+
+/// y = slope x + shift where the target is not -1; the loss is the sum of squares over these samples, and how many they
+/// are, or of each its weight (1, or that of its input).
+template <class Number>
+struct counting_line {
+  bool weighs = false;
+  double at_most = 1e300;  // a loss beyond it is infinite
+  std::vector<Number> values{1, 0.25};
+  std::vector<Number> gradient{0, 0};
+  std::vector<double> slopes{}, inputs{};
+
+  void visit_parameters(auto&& visit) { visit("line", tensor_view{values}, tensor_view{gradient}); }
+  counted_loss forward(samples const& batch) {
+    auto const x = batch.inputs.as<float>(), y = batch.targets.as<float>();
+    counted_loss loss;
+    slopes.clear(), inputs.clear();
+    for (std::int64_t i = 0; i < batch.count(); ++i) {
+      if (y[i] < 0) continue;
+      double const weight = weighs ? 0.1 + std::abs(static_cast<double>(x[i])) : 1.0;
+      auto const error = static_cast<double>(values[0]) * static_cast<double>(x[i]) + static_cast<double>(values[1]) -
+                         static_cast<double>(y[i]);
+      inputs.push_back(static_cast<double>(x[i]));
+      slopes.push_back(2 * weight * error);
+      loss.sum += weight * error * error;
+      loss.count += weight;
+    }
+    if (loss.count == 0) loss.sum = std::nan("");  // the mean of nothing
+    return loss;
+  }
+  void backward(auto&& ready, double scale = 1) {
+    double both[2] = {0, 0};
+    for (std::size_t i = 0; i < slopes.size(); ++i) {
+      both[0] += scale * slopes[i] * inputs[i];
+      both[1] += scale * slopes[i];
+    }
+    gradient = {static_cast<Number>(both[0]), static_cast<Number>(both[1])};
+    ready("line");
+  }
+};
+/// The same that takes part in mixed precision.
+struct casting_line : counting_line<float> {
+  void compute_in(dtype) {}
+};
+/// The same whose backward cannot scale its loss.
+template <class Number>
+struct unscaled_line : counting_line<Number> {
+  void backward(auto&& ready) { counting_line<Number>::backward(ready); }
+};
+
+/// 16 samples, of which 9 are counted: the first eight all but one, the others two.
+data::in_memory<float, float> some_counted() {
+  std::vector<float> x, y;
+  for (int i = 0; i < 16; ++i) {
+    x.push_back(static_cast<float>(i * i % 7) / 4.0F);
+    y.push_back(i == 3 || (i > 7 && i != 9 && i != 14) ? -1.0F : static_cast<float>(i % 5));
+  }
+  return {x, y, {.inputs = 1, .targets = 1}};
+}
+
+struct counted_outcome {
+  std::vector<double> values{};
+  double first = 0, last = 0, evaluated = 0, norm = 0;
+};
+
+template <class Model, class... Policies>
+counted_outcome counted_training(Model const& start, int ranks, std::int64_t micro_batches,
+                                 Policies const&... policies) {
+  std::vector<counted_outcome> all(static_cast<std::size_t>(ranks));
+  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+    auto model = start;
+    auto trainer = make_trainer(model, optim::sgd{.learning_rate = 0.125, .momentum = 0}, world, policies...);
+    auto const report = trainer.fit(some_counted(), {.steps = 6, .batch = 16, .micro_batches = micro_batches});
+    auto& mine = all[static_cast<std::size_t>(world.rank())];
+    mine = {{model.values.begin(), model.values.end()},
+            report.first_loss,
+            report.last_loss,
+            trainer.evaluate(some_counted(), 3),
+            report.last_norm};
+  });
+  for (auto const& each : all) CHECK(each.values == all[0].values);
+  return all[0];
+}
+void check_equal(counted_outcome const& a, counted_outcome const& b, double most) {
+  for (std::size_t i = 0; i < 2; ++i) CHECK(a.values[i] == Approx(b.values[i]).epsilon(most));
+  CHECK(a.first == Approx(b.first).epsilon(most));
+  CHECK(a.last == Approx(b.last).epsilon(most));
+  CHECK(a.evaluated == Approx(b.evaluated).epsilon(most));
+}
+
+}  // namespace
+
+TEST_CASE("a loss that counts its targets trains alike however samples are dealt out", "[train][plain_model]") {
+  watchdog dog("counted losses");
+  // By hand: what plain gradient descent on the mean over the counted samples comes to.
+  double values[2] = {1, 0.25};
+  auto const data = some_counted();
+  double first = 0;
+  for (int step = 0; step < 6; ++step) {
+    counting_line<double> line;
+    line.values = {values[0], values[1]};
+    std::vector<std::int64_t> ids(16);
+    for (std::size_t i = 0; i < 16; ++i) ids[i] = static_cast<std::int64_t>(i);
+    std::vector<float> x(16), y(16);
+    data.read(ids, x.data(), y.data());
+    auto const loss = line.forward(make_samples(tensor_view(x), tensor_view(y)));
+    CHECK(loss.count == 9);
+    if (step == 0) first = loss.sum / 9;
+    line.backward([](auto) {});
+    for (std::size_t i = 0; i < 2; ++i) values[i] -= 0.125 * line.gradient[i] / 9;
+  }
+  for (bool const weighs : {false, true}) {
+    counting_line<double> model;
+    model.weighs = weighs;
+    auto const serial = counted_training(model, 1, 1, precision::fp64{});
+    if (!weighs) {
+      CHECK(serial.values[0] == Approx(values[0]).epsilon(1e-12));
+      CHECK(serial.values[1] == Approx(values[1]).epsilon(1e-12));
+      CHECK(serial.first == Approx(first).epsilon(1e-14));
+    }
+    double const most = weighs ? 1e-8 : 1e-11;  // weights are rounded to 2^-30
+    unscaled_line<double> unscaled;
+    unscaled.weighs = weighs;
+    for (int const ranks : {1, 2, 3}) {
+      for (std::int64_t const micro : {1, 4, 16}) {
+        dog.now(text(ranks, " ranks, ", micro, " micro-batches"));
+        INFO(ranks << " ranks, " << micro << " micro-batches, weights " << weighs);
+        check_equal(counted_training(model, ranks, micro, precision::fp64{}), serial, most);
+        check_equal(counted_training(unscaled, ranks, micro, precision::fp64{}), serial, most);
+      }
+    }
+    auto const with = [&](auto const& strategy) {
+      check_equal(counted_training(model, 2, 4, precision::fp64{}, strategy), serial, most);
+    };
+    with(parallel::zero<1>{});
+    with(parallel::zero<2>{});
+    with(parallel::parameter_server{});
+    with(parallel::diloco{.period = 1, .outer_learning_rate = 1, .outer_momentum = 0});
+  }
+}
+
+TEST_CASE("a counted loss is trained in float and with a loss scale", "[train][plain_model][precision]") {
+  watchdog const guard("counted losses with a scale");
+  auto const serial = counted_training(counting_line<double>{}, 1, 1, precision::fp64{});
+  check_equal(counted_training(counting_line<float>{}, 2, 8), serial, 1e-5);
+  check_equal(counted_training(casting_line{}, 2, 8, precision::fp16{.first_scale = 256}), serial, 1e-5);
+  check_equal(counted_training(casting_line{}, 1, 4, precision::bf16{}, parallel::zero<1>{}), serial, 1e-5);
+}
+
+TEST_CASE("micro-batches of which nothing is counted add nothing, and a step of them changes nothing",
+          "[train][plain_model]") {
+  watchdog const guard("nothing counted");
+  launch(comm::threads{.ranks = 2}, [](auto& world) {
+    counting_line<double> model;
+    auto trainer = make_trainer(model, optim::sgd{.learning_rate = 0.125, .momentum = 0}, world, precision::fp64{});
+    std::vector<float> const x{0.5F, 1}, none{-1, -1}, some{2, -1};
+    auto const done = trainer.step(x, none);
+    if (done.loss != 0 || done.norm != 0 || done.skipped || model.values != std::vector<double>{1, 0.25})
+      throw error("a step without targets has changed something");
+    auto const one = trainer.step(x, world.rank() == 1 ? some : none);  // (0.5 + 0.25 - 2)^2
+    if (one.loss != 1.5625 || model.values[1] != 0.25 + 0.125 * 2 * 1.25)
+      throw error("the rank without targets counts");
+    data::in_memory const empty(x, none, {.inputs = 1, .targets = 1});
+    if (trainer.evaluate(empty) != 0) throw error("the mean of nothing is not 0");
+  });
+  auto const refused = [](double count) {
+    return sentence_of<config_error>([&] { static_cast<void>(sum_of({1, count}, 8)); });
+  };
+  CHECK(refused(-1) == "trireme::model: forward() has counted -1 targets of 8 samples; a count is from 0 to 2^31");
+  CHECK(refused(std::nan("")) != "");
+  CHECK(refused(1e10) != "");
+}
+
+TEST_CASE("gradients of a counted loss are checked as those of its mean", "[train][plain_model][testing]") {
+  counting_line<double> model;
+  std::vector<float> const x{0.5F, 1, -1}, y{2, -1, 3};
+  CHECK(testing::check_gradients(model, make_samples(tensor_view(x), tensor_view(y))));
+}
+
+namespace {
+
+/// A model whose gradient is always 1, whatever its loss is.
+struct told_loss {
+  double loss = 1;
+  std::vector<float> value{2}, gradient{0};
+  void visit_parameters(auto&& visit) { visit("value", tensor_view{value}, tensor_view{gradient}); }
+  double forward(samples const&) { return loss; }
+  void backward(auto&& ready) {
+    gradient = {1};
+    ready("value");
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a step whose loss is not finite is skipped on all ranks and told as what it is", "[train][plain_model]") {
+  watchdog const guard("an infinite loss");
+  auto const infinity = std::numeric_limits<double>::infinity();
+  for (int const ranks : {1, 2}) {
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      told_loss model;
+      auto trainer = make_trainer(model, optim::sgd{.learning_rate = 0.5, .momentum = 0}, world);
+      std::vector<float> const x{1, 2};
+      auto const step = [&](double loss) {
+        model.loss = world.rank() == world.size() - 1 ? loss : 1;
+        return trainer.step(x, x);
+      };
+      for (double const bad : {infinity, -infinity, std::nan("")}) {
+        auto const done = step(bad);
+        if (!done.skipped || model.value[0] != 2) throw error("the step was taken");
+        if (done.loss != bad && !(std::isnan(bad) && std::isnan(done.loss))) throw error(text("told ", done.loss));
+      }
+      if (step(1).skipped || model.value[0] != 1.5F) throw error("the next step was not taken");
+      model.loss = infinity;
+      if (trainer.evaluate(line) != infinity) throw error("evaluate() tells something else");
+      int steps = 0;
+      double last = 0;
+      trainer.on_step([&](step_report const& done) { ++steps, last = done.loss; });
+      auto const said =
+          sentence_of<numeric_error>([&] { trainer.fit(line, {.steps = 40, .batch = 8, .check_every = 0}); });
+      if (!contains(said, "trireme::trainer: no finite loss in 10 steps, up to step 13; lower") || steps != 9 ||
+          last != infinity || model.value[0] != 1.5F)
+        throw error("said \"" + said + "\"");
+    });
+  }
 }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <span>
 #include <string>
@@ -16,6 +17,7 @@
 
 #include "../catch.hpp"
 #include "../formats/scratch.hpp"
+#include "../support/missing.hpp"
 #include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "trireme/nn/bert_files.hpp"
@@ -114,7 +116,13 @@ std::map<std::string, std::pair<shape, std::vector<float>>> content(std::string 
     auto& values = out[each.what->name];
     values.first = each.what->extents;
     values.second.resize(static_cast<std::size_t>(each.what->extents.size()));
-    each.file->read(each.what->name, 0, std::span(values.second));
+    if (each.what->type == dtype::bf16) {
+      std::vector<bfloat16> narrow(values.second.size());
+      each.file->read(each.what->name, 0, std::span(narrow));
+      for (std::size_t i = 0; i < narrow.size(); ++i) values.second[i] = static_cast<float>(narrow[i]);
+    } else {
+      each.file->read(each.what->name, 0, std::span(values.second));
+    }
   }
   return out;
 }
@@ -124,14 +132,14 @@ std::map<std::string, std::pair<shape, std::vector<float>>> content(std::string 
 bool transformers_agrees(std::string const& directories) {
   char const* const python = std::getenv("TRIREME_PYTHON");
   if (python == nullptr || *python == '\0') {
-    WARN("TRIREME_PYTHON is not set: transformers was not asked");
+    missing_part("TRIREME_PYTHON is not set: transformers was not asked");
     return true;
   }
   auto const status = std::system(text("'", python, "' '", tests(), "/python/check_pretrained.py' '", directories,
                                        "' '", golden("golden.safetensors"), "'")
                                       .c_str());
   REQUIRE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == 77) WARN("transformers is missing and was not asked");
+  if (WEXITSTATUS(status) == 77) missing_part("transformers is missing and was not asked");
   return WEXITSTATUS(status) == 77 || WEXITSTATUS(status) == 0;
 }
 
@@ -251,13 +259,14 @@ TEST_CASE("each rank reads only what it keeps", "[train][pretrained]") {
   std::uint64_t headers = formats::read_text(directory + "/config.json").size(), numbers = 0;
   for (auto const& each : all.tensors()) numbers += each.what->bytes;
   headers += formats::file(directory + "/model.safetensors", formats::file::access::read).size() - numbers;
+  auto const once = formats::read_text(directory + "/config.json").size();  // the first rank keeps it
   auto const read_by = [&](int ranks, auto const& parallel) {
     counting_files files;
     launch(comm::threads{.ranks = ranks}, [&](auto& world) {
       auto trainer = make_trainer(nn::read_description<nn::llama>(directory), optim::sgd{}, world, parallel);
       load_pretrained(trainer, directory, files);
     });
-    return files.total - static_cast<std::uint64_t>(ranks) * headers;
+    return files.total - static_cast<std::uint64_t>(ranks) * headers - once;
   };
   CHECK(read_by(2, parallel::data{}) == 2 * numbers);
   CHECK(read_by(3, parallel::zero<3>{.bucket_bytes = 1024}) == numbers);
@@ -290,4 +299,127 @@ TEST_CASE("files of another model, or with a hole, change nothing on any rank", 
   said_by(2, model, dir / "m");
   CHECK(contains(said[2], "model-00002-of-00002.safetensors: byte "));
   CHECK(contains(said[3], "model-00002-of-00002.safetensors: byte "));
+}
+
+namespace {
+
+/// A model of others in bfloat16, with all that may lie beside its weights.
+void write_theirs(std::string const& to, std::string const& kind) {
+  std::filesystem::create_directories(to + "/additional_chat_templates");
+  auto const layout = described<nn::llama>(golden(kind)).in_files();
+  nn::pretrained_writer out(layout, dtype::bf16);
+  std::map<std::string, std::vector<float>> parameters;
+  nn::pretrained_reader const from(layout, golden(kind));
+  for (auto const& each : layout.tensors) {
+    auto& values = parameters[each.parameter];
+    if (!values.empty()) continue;
+    values.resize(static_cast<std::size_t>(each.size()));
+    parameter_info info;
+    info.name = each.parameter;
+    info.extents = each.inputs == 1 ? shape{each.columns} : shape{each.inputs, each.columns};
+    from.read(info, 0, std::span(values));
+    out.add(each.parameter, values);
+  }
+  auto config = formats::read_json(golden(kind) + "/config.json", 1'000'000);
+  config.set("bos_token_id", 1);
+  config.set("eos_token_id", formats::json::array{2, 5});
+  config.set("pad_token_id", 0);
+  config.set("a_key_of_theirs", formats::json::value::make({{"deep", formats::json::array{1, 2.5, "x"}}}));
+  out.write(formats::directory(to), config);
+  for (auto const* const name :
+       {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
+        "merges.txt", "tokenizer.model", "chat_template.jinja", "additional_chat_templates/tool.jinja", "README.md"})
+    formats::atomic_write(to + "/" + name, std::string("of theirs\0\xff: ", 12) + name);
+}
+/// Expects all of it, as it was.
+void expect_theirs(std::string const& from, std::string const& to, bool same_types = true) {
+  INFO(to);
+  for (auto const* const name :
+       {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
+        "merges.txt", "tokenizer.model", "chat_template.jinja", "additional_chat_templates/tool.jinja"})
+    CHECK(formats::read_text(from + "/" + name) == formats::read_text(to + "/" + name));
+  CHECK_FALSE(std::filesystem::exists(to + "/README.md"));
+  auto theirs = formats::read_json(from + "/config.json", 1'000'000);
+  if (!same_types) theirs.set(theirs.find("dtype") != nullptr ? "dtype" : "torch_dtype", "float32");
+  CHECK(formats::json::to_string(theirs) ==
+        formats::json::to_string(formats::read_json(to + "/config.json", 1'000'000)));
+  formats::weight_files const files(to);
+  for (auto const& each : files.tensors()) CHECK(each.what->type == (same_types ? dtype::bf16 : dtype::f32));
+}
+
+}  // namespace
+
+TEST_CASE("what came with a model goes with it, also over a checkpoint when its directory is gone",
+          "[train][pretrained]") {
+  watchdog const guard("what came with a model");
+  scratch dir;
+  for (std::string const kind : {"llama", "llama3", "qwen2", "mistral"}) {
+    auto const from = dir / kind;
+    write_theirs(from, kind);
+    launch(comm::threads{.ranks = 2}, [&](auto& world) {
+      auto trainer = make_trainer(described<nn::llama>(from), optim::sgd{}, world, parallel::zero<1>{});
+      load_pretrained(trainer, from);
+      auto const done = save_pretrained(trainer, dir / kind + ".saved");
+      CHECK((done.copied.size() == (world.rank() == 0 ? 9U : 0U)));
+      save_pretrained(trainer, dir / kind + ".wide", {.stored = dtype::f32});
+      if (kind == "llama") trainer.save(dir / kind + ".checkpoint");
+      if (kind != "llama") trainer.save_in_background(dir / kind + ".checkpoint"), trainer.finish_save();
+    });
+    expect_theirs(from, dir / kind + ".saved");
+    expect_theirs(from, dir / kind + ".wide", false);
+    CHECK(content(dir / kind + ".saved") == content(from));
+    std::filesystem::rename(from, dir / "moved." + kind);
+    comm::self_world alone;
+    // Trained on shorter samples, with low-rank changes or without.
+    auto shorter = described<nn::llama>(dir / "moved." + kind);
+    shorter.context /= 2;
+    auto trainer = make_trainer(shorter, optim::sgd{}, alone);
+    if (describe(shorter) == describe(described<nn::llama>(dir / "moved." + kind))) continue;
+    load_pretrained(trainer, dir / "moved." + kind);
+    save_pretrained(trainer, dir / kind + ".shorter");
+    expect_theirs(dir / "moved." + kind, dir / kind + ".shorter");
+    auto again = make_trainer(described<nn::llama>(dir / "moved." + kind), optim::sgd{}, alone);
+    again.load(dir / kind + ".checkpoint");
+    save_pretrained(again, dir / kind + ".again");
+    expect_theirs(dir / "moved." + kind, dir / kind + ".again");
+    again.initialise(1);
+    CHECK(again.model_files().empty());
+  }
+  auto const damaged = dir / "llama.checkpoint/step-0000000000/model_files.safetensors";
+  formats::atomic_write(damaged, formats::read_text(damaged) + "x");
+  comm::self_world alone;
+  auto trainer = make_trainer(described<nn::llama>(dir / "moved.llama"), optim::sgd{}, alone);
+  CHECK(contains(sentence_of([&] { trainer.load(dir / "llama.checkpoint"); }), "model_files.safetensors"));
+}
+
+TEST_CASE("what lies where a model is written stays, under a name that nobody takes for the model's",
+          "[train][pretrained]") {
+  scratch dir;
+  auto const from = dir / "theirs", to = dir / "to";
+  write_theirs(from, "llama");
+  comm::self_world alone;
+  auto trainer = make_trainer(described<nn::llama>(from), optim::sgd{}, alone);
+  load_pretrained(trainer, from);
+  std::filesystem::create_directories(to);
+  auto const index = R"({"weight_map": {"a": "model-00001-of-00001.safetensors"}})";
+  formats::atomic_write(to + "/model.safetensors.index.json", index);
+  formats::atomic_write(to + "/model-00001-of-00001.safetensors", "theirs");
+  formats::atomic_write(to + "/notes.txt", "theirs");
+  save_pretrained(trainer, to);
+  CHECK(content(to) == content(from));
+  CHECK(formats::read_text(to + "/model.safetensors.index.json.replaced") == index);
+  CHECK(formats::read_text(to + "/model-00001-of-00001.safetensors") == "theirs");
+  CHECK(formats::read_text(to + "/notes.txt") == "theirs");
+  // Own ones go: nothing is left that a reader could take for a part of the model.
+  formats::atomic_write(to + "/model.safetensors", "theirs");
+  std::filesystem::remove(to + "/model-00001-of-00001.safetensors");
+  save_pretrained(trainer, to, {.most_file_bytes = 4096});
+  CHECK(formats::read_text(to + "/model.safetensors.replaced") == "theirs");
+  CHECK(content(to) == content(from));
+  save_pretrained(trainer, to);
+  CHECK(content(to) == content(from));
+  for (auto const& name : formats::directory(to).names()) {
+    CHECK_FALSE(name.starts_with("model-"));
+    CHECK(name != "model.safetensors.index.json");
+  }
 }

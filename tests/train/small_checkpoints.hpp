@@ -39,6 +39,7 @@ struct failing_files : formats::file_system {
   int number = ENOSPC;
   bool for_ever = false;
   bool kept_something = false;  // what failed was a removal
+  bool exchanges = true;        // whether two names can change places
   bool fails() {
     auto const at = operations++;
     bool const now = for_ever ? fails_at >= 0 && at >= fails_at : at == fails_at;
@@ -64,7 +65,16 @@ struct failing_files : formats::file_system {
   int truncate(int d, ::off_t n) override { return fails() ? -1 : file_system::truncate(d, n); }
   int synchronise(int d) override { return fails() ? -1 : file_system::synchronise(d); }
   int rename(int at, char const* a, char const* b) override { return fails() ? -1 : file_system::rename(at, a, b); }
-  int exchange(int at, char const* a, char const* b) override { return fails() ? -1 : file_system::exchange(at, a, b); }
+  int move(int at, char const* a, int to, char const* b) override {
+    return fails() ? -1 : file_system::move(at, a, to, b);
+  }
+  int exchange(int at, char const* a, char const* b) override {
+    if (!exchanges) {  // as NFS, FUSE and ZFS say it
+      errno = EINVAL;
+      return -1;
+    }
+    return fails() ? -1 : file_system::exchange(at, a, b);
+  }
   int make_directory(int at, char const* p, ::mode_t m) override {
     return fails() ? -1 : file_system::make_directory(at, p, m);
   }

@@ -114,7 +114,7 @@ TEST_CASE("a mesh that does not fit is refused in one sentence with its numbers"
   CHECK(sentence(2, any(parallel::data{}, 0, 0, "1f1b")) ==
         "trireme::parallel::mesh: data and pipeline both ask for what is left of the world; give one of them a degree");
   CHECK(sentence(2, any(parallel::data{}, -1, 1, "1f1b")) ==
-        "trireme::parallel::mesh: data has -1 ways; give at least 1, or 0 for what is left of the world");
+        "trireme::parallel::data: .ways is -1; it must be at least 0");
   CHECK(sentence(8, any(parallel::data{}, 1, 8, "1f1b")) ==
         "trireme::schedule::cut_units: 8 stages of 1 chunks need at least 8 units, but the model has 7; use fewer "
         "stages, or a model of more layers");

@@ -1,10 +1,19 @@
 // test-sanitize: none
 #include "trireme/train/sweep.hpp"
 
+#include <atomic>
 #include <cstdint>
+#include <limits>
+#include <memory>
+#include <new>
+#include <span>
+#include <stdexcept>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "../support/sentence.hpp"
 #include "../support/training.hpp"
 #include "../watchdog.hpp"
 #include "trireme/trireme.hpp"
@@ -81,10 +90,153 @@ TEST_CASE("a sweep takes types alone, and any policies; it believes the rates th
   CHECK(rows[0].bytes == rows[0].planned_bytes);
 }
 
-TEST_CASE("a sweep of too few steps is refused", "[train]") {
+TEST_CASE("a strategy that diverges is a row that says so, and so is the next one", "[train]") {
+  watchdog const watch("a sweep that diverges");
+  auto const data = data::function(+[](float x) { return x; }, {.samples = 64});
+  nn::mlp const curve{.inputs = 1, .hidden = {8}, .outputs = 1, .act = ops::activation::relu};
+  for (std::int64_t const steps : {6, 30}) {  // the loss is no number; ten steps in a row without finite gradients
+    auto const rows = on_threads(2, [&](auto& world) {
+      return sweep<strategies<parallel::data, parallel::zero<1>>>(
+          curve, data, world, {.steps = steps, .batch = 8, .flops = 1e9, .bandwidth = 1e9, .latency = 1e-6},
+          optim::sgd{.learning_rate = 1e30, .clip = 0});
+    });
+    REQUIRE(rows.size() == 2);
+    for (auto const& row : rows) {
+      INFO(row.refused);
+      CHECK(!row.refused.empty());
+      CHECK(row.refused.find("finite") != std::string::npos);
+    }
+  }
+}
+
+namespace {
+
+/// Data that no rank can read.
+struct broken_disk : toy::text {
+  bool memory = false;
+  void read(std::span<std::int64_t const>, void*, void*) const {
+    if (memory) throw std::bad_alloc();
+    throw std::runtime_error("the disk is gone");
+  }
+};
+
+}  // namespace
+
+TEST_CASE("what a strategy throws is its row, and the sweep goes on", "[train]") {
+  watchdog const watch("a sweep that throws");
+  for (bool const memory : {false, true}) {
+    auto const rows = on_threads(2, [&](auto& world) {
+      broken_disk data{tokens()};
+      data.memory = memory;
+      return sweep<strategies<parallel::data, parallel::zero<1>>>(
+          model, data, world, {.steps = 4, .batch = 8, .flops = 1e9, .bandwidth = 1e9, .latency = 1e-6},
+          optim::sgd{.learning_rate = 0.1});
+    });
+    REQUIRE(rows.size() == 2);
+    for (auto const& row : rows) {
+      CHECK(row.refused == (memory ? "trireme::sweep: there is not enough memory for it" : "the disk is gone"));
+    }
+  }
+}
+
+namespace {
+
+/// Data that one rank cannot read from some read on, as long as `broken` says so.
+struct broken_on_one_rank : toy::text {
+  std::atomic<bool> const* broken = nullptr;
+  bool here = false;
+  std::int64_t whole = 0;  ///< reads before it
+  mutable std::shared_ptr<std::atomic<std::int64_t>> reads = std::make_shared<std::atomic<std::int64_t>>(0);
+  void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    if (here && broken->load() && reads->fetch_add(1) >= whole) throw std::runtime_error("the disk is gone");
+    toy::text::read(ids, inputs, targets);
+  }
+};
+struct counted_samples {
+  std::vector<std::int64_t> count{0};
+  void add(tensor_view<float const> outputs, any_view<host> const&) { count[0] += outputs.extent(0); }
+  std::span<std::int64_t> counts() { return count; }
+};
+constexpr std::string_view heard = "rank 1 failed: the disk is gone";
+
+/// Training is as if nothing had been, after what one rank cannot read has ended fit() and evaluate() on all of them.
+template <class Strategy>
+void expect_one_failure(int ranks, Strategy const& strategy) {
+  CAPTURE(ranks, to_string(strategy));
+  std::atomic<bool> broken{false};
+  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+    broken_on_one_rank data{tokens(), &broken, world.rank() == 1, 4};
+    auto const train = [&](auto& trainer) {
+      return trainer.fit(data, {.steps = 6, .batch = 8, .micro_batches = 4, .check_every = 0});
+    };
+    optim::sgd const optimizer{.learning_rate = 0.1};
+    auto alone = make_trainer(model, optimizer, world, strategy);
+    train(alone);
+    world.barrier();
+    broken = true;
+    world.barrier();
+    auto trainer = make_trainer(model, optimizer, world, strategy);
+    auto const expected = world.rank() == 1 ? "the disk is gone" : heard;
+    for (int again = 0; again < 2; ++again) CHECK(sentence_of<std::exception>([&] { train(trainer); }) == expected);
+    CHECK(trainer.steps() < 6);
+    *data.reads = 0;
+    data.whole = 0;
+    CHECK(sentence_of<std::exception>([&] { static_cast<void>(trainer.evaluate(data, 2)); }) == expected);
+    CHECK(sentence_of<std::exception>([&] { static_cast<void>(trainer.evaluate(data, 2, counted_samples{})); }) ==
+          expected);
+    world.barrier();
+    broken = false;
+    world.barrier();
+    train(trainer);
+    CHECK(trainer.state_hash() == alone.state_hash());
+    CHECK(trainer.evaluate(data, 2) == alone.evaluate(data, 2));
+  });
+}
+
+}  // namespace
+
+TEST_CASE("what one rank alone cannot read ends fit() and evaluate() on all ranks at once, and the world goes on",
+          "[train]") {
+  watchdog const watch("data that is gone on one rank");
+  for (int const ranks : {2, 3}) {
+    expect_one_failure(ranks, parallel::data{});
+    expect_one_failure(ranks, parallel::zero<3>{});
+  }
+  expect_one_failure(2, parallel::diloco{.period = 4});
+  expect_one_failure(2, parallel::mesh{parallel::tensor{.ways = 2}});
+  expect_one_failure(4, parallel::mesh{parallel::zero<1>{}, parallel::pipeline<>{.stages = 2}});
+}
+
+TEST_CASE("what one rank alone cannot read is the row of a sweep, which goes on", "[train]") {
+  watchdog const watch("a sweep with data that is gone on one rank");
+  for (int const ranks : {2, 3}) {
+    for (bool const broken : {true, false}) {
+      std::atomic<bool> const is_broken = broken;
+      auto const rows = on_threads(ranks, [&](auto& world) {
+        broken_on_one_rank const data{tokens(), &is_broken, world.rank() == 1};
+        return sweep<strategies<parallel::data, parallel::zero<1>>>(
+            model, data, world, {.steps = 4, .batch = 8, .flops = 1e9, .bandwidth = 1e9, .latency = 1e-6},
+            optim::sgd{.learning_rate = 0.1});
+      });
+      REQUIRE(rows.size() == 2);
+      for (auto const& row : rows) CHECK(row.refused == (broken ? heard : ""));
+    }
+  }
+}
+
+TEST_CASE("a sweep of numbers that cannot be meant is refused", "[train]") {
   comm::self_world self;
   auto const data = tokens();
   CHECK_THROWS_WITH(sweep<strategies<parallel::data>>(model, data, self, {.steps = 2}),
                     "trireme::sweep: 2 steps of 32 samples; the first two are not timed: give at least three, of one "
                     "sample");
+  auto const nan = std::numeric_limits<double>::quiet_NaN();
+  std::vector<std::pair<sweep_options, std::string>> const wrong{
+      {{.micro_batches = -1}, ".micro_batches is -1; it must be at least 0"},
+      {{.flops = -1e9}, ".flops is -1e+09; it must be at least 0, and finite"},
+      {{.flops = nan}, ".flops is nan; it must be at least 0, and finite"},
+      {{.bandwidth = nan}, ".bandwidth is nan; it must be at least 0, and finite"},
+      {{.bandwidth = 1e9, .latency = -1}, ".latency is -1; it must be at least 0, and finite"}};
+  for (auto const& [options, sentence] : wrong)
+    CHECK_THROWS_WITH(sweep<strategies<parallel::data>>(model, data, self, options), "trireme::sweep: " + sentence);
 }

@@ -1,11 +1,17 @@
 // test-sanitize: thread
 #include "trireme/train/trainer.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "../support/sentence.hpp"
@@ -56,6 +62,37 @@ TEST_CASE("policies in any order make one type", "[train]") {
   };
   static_assert(std::is_same_v<decltype(short_form()), decltype(long_form())>);
   CHECK(other().optimizer() == optim::adamw{});
+}
+
+TEST_CASE("a trainer is made later, in its place, of policies in any order", "[train]") {
+  using trained = trainer_for<nn::mlp, comm::self_world, optim::sgd>;
+  static_assert(
+      std::is_same_v<trained, trainer_for<optim::sgd, parallel::data, nn::mlp, precision::fp32, comm::self_world>>);
+  comm::self_world world;
+  nn::mlp const model{.hidden = {4}};
+  optim::sgd const sgd{.learning_rate = 1e-2};
+  static_assert(std::is_same_v<trained, decltype(make_trainer(model, sgd, world))>);
+  auto const made = make_trainer(model, sgd, world).state_hash();
+  std::optional<trained> later;
+  for (int again = 0; again < 2; ++again) CHECK(later.emplace(world, model, sgd).state_hash() == made);
+  auto held = std::make_unique<trained>(sgd, world, model);
+  auto const moved = std::move(held);
+  CHECK(moved->state_hash() == made);
+  struct part {
+    trained trainer;
+    explicit part(comm::self_world& of, nn::mlp const& how) : trainer(how, of, optim::sgd{.learning_rate = 1e-2}) {}
+  };
+  CHECK(part(world, model).trainer.state_hash() == made);
+  std::map<std::string, trained> several;
+  CHECK(several.try_emplace("first", model, sgd, world, parallel::data{}).first->second.state_hash() == made);
+  CHECK(several.at("first")
+            .fit(data::function(+[](float x) { return x; }, {.samples = 8}), {.steps = 2, .batch = 4})
+            .steps == 2);
+  toy::spline spline;
+  std::optional<trainer_for<toy::spline, optim::adamw, comm::self_world>> plain;
+  plain.emplace(spline, optim::adamw{}, world);  // by name: the model stays the caller's
+  plain->change_parameters([](auto const&, shape const&, std::span<float> values) { std::ranges::fill(values, 2.0F); });
+  spline.visit_parameters([](auto const&, auto values, auto) { CHECK(values[0] == 2); });
 }
 
 TEST_CASE("a step with a NaN on one rank changes nothing on any rank, and ten in a row are an error", "[train]") {
@@ -210,14 +247,54 @@ TEST_CASE("a step on samples of one's own weighs ranks by their samples, and one
   launch(comm::threads{.ranks = 3}, [&](auto& world) {
     std::size_t const cuts[] = {0, 4, 4, 5};
     auto const [done, mine] = train(world, cuts[world.rank()], cuts[world.rank() + 1]);
-    auto trainer = make_trainer(nn::mlp{}, optim::sgd{}, world);
-    auto const refused = sentence_of([&] { trainer.step(std::vector<float>{}, std::vector<float>{}); });
     if (world.rank() != 1) return;
     CHECK(done.samples == 5);
     CHECK(done.loss == Approx(serial.loss).epsilon(1e-5));
     CHECK(done.norm == Approx(serial.norm).epsilon(1e-5));
     CHECK(mine == Approx(weight).epsilon(1e-5));
-    CHECK(refused == "trireme::trainer: step() was called without samples on any rank");
+  });
+}
+
+TEST_CASE("a step without samples on any rank is a report of none, and changes nothing", "[train]") {
+  launch(comm::threads{.ranks = 3}, [&](auto& world) {
+    auto trainer = make_trainer(nn::mlp{}, optim::adamw{}, world, parallel::diloco{.period = 2});
+    std::vector<float> const x{0.5F}, y{0.25F}, none;
+    trainer.step(x, y);
+    auto const before = trainer.state_hash();
+    auto const calm = trainer.step(none, none);
+    auto const after = trainer.state_hash();
+    auto const next = world.rank() == 0 ? trainer.step(x, y) : trainer.step(none, none);
+    if (world.rank() != 1) return;
+    CHECK(before == after);
+    CHECK(calm.samples == 0);
+    CHECK(calm.step == 1);
+    CHECK(std::isnan(calm.loss));
+    CHECK_FALSE(calm.skipped);
+    CHECK(next.step == 1);
+    CHECK(next.samples == 1);
+  });
+}
+
+TEST_CASE("many samples are predicted in blocks, with the bits of predicting each alone", "[train]") {
+  std::int64_t const all = 5000, inputs = 3;
+  std::vector<float> features(static_cast<std::size_t>(all * inputs));
+  for (std::size_t i = 0; i < features.size(); ++i) features[i] = static_cast<float>(i % 97) / 97;
+  auto const part = [&](std::int64_t first, std::int64_t count) {
+    return tensor_view<float const>(features.data() + first * inputs, {count, inputs});
+  };
+  launch(comm::threads{.ranks = 2}, [&](auto& world) {
+    auto trainer =
+        make_trainer(nn::mlp{.inputs = inputs, .hidden = {16}, .outputs = 2}, optim::sgd{}, world, parallel::zero<3>{});
+    auto const outputs = trainer.predict(part(0, all));
+    bool equal = outputs.extents() == shape{all, 2};
+    for (auto const first : {std::int64_t{0}, std::int64_t{4095}, std::int64_t{4096}, all - 1}) {
+      auto const one = trainer.predict(part(first, 1));
+      equal = equal && one[0] == outputs[2 * first] && one[1] == outputs[2 * first + 1];
+    }
+    auto const bytes = trainer.engine().peak_bytes();
+    if (world.rank() != 0) return;
+    CHECK(equal);
+    CHECK(bytes < 4096 * (16 + 16 + 3 + 2) * 2 * sizeof(float));
   });
 }
 

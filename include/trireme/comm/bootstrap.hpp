@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unistd.h>
+
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
@@ -41,6 +43,12 @@ struct place {
   friend bool operator==(place const&, place const&) = default;
 
   [[nodiscard]] bool is_one_machine() const noexcept { return local_size == size; }
+  /// For messages: who says that there are `size` ranks, by which variables, and how to run without the others.
+  [[nodiscard]] std::string origin() const {
+    return text(started_by == launcher::stated ? std::string() : text(name_of(started_by), "'s "), because,
+                " say that there are ", size,
+                " ranks; to run this process alone set TRIREME_RANK=0 and TRIREME_SIZE=1");
+  }
 };
 
 /// "rank 1 of 2, started by torchrun (RANK, WORLD_SIZE)"
@@ -120,6 +128,43 @@ class reader {
   lookup const& variable_;
 };
 
+/// Whether srun has started this process as a task of a step.
+///
+/// A shell has the variables, too, and what is typed there is alone: the steps of salloc's shells, of batch scripts and
+/// of what joins a job (pam_slurm_adopt) have numbers of their own; `srun --pty bash` gives the shell of task 0 a
+/// terminal, and that shell is the task, not the program that it starts.
+[[nodiscard]] inline bool is_slurm_task(reader const& read, std::string const& process) {
+  if (!read.has("SLURM_PROCID") || !read.has("SLURM_STEP_ID")) return false;
+  for (std::string_view const special :
+       {"4294967290", "4294967291", "4294967292", "-6", "-5", "-4", "interactive", "batch", "extern"})
+    if (read.word("SLURM_STEP_ID") == special) return false;
+  bool const has_terminal = read.has("SLURM_PTY_PORT") || read.has("SLURM_PTY_WIN_COL");
+  return !has_terminal || read.word("SLURM_PROCID") != "0" || read.word("SLURM_TASK_PID") == process;
+}
+
+/// What an outer launcher says against RANK and WORLD_SIZE that a shell or notebook has left over: nobody would notice
+/// that each process trains for itself, or several take one rank. More ranks than its processes are a launcher's below
+/// it, as torchrun or a script is on each machine.
+inline void expect_no_leftover(reader const& read, place const& it, bool by_slurm) {
+  struct names {
+    char const *rank, *size;
+  };
+  bool const by_agent = read.has("TORCHELASTIC_RUN_ID");
+  for (auto const each : {names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, names{"PMI_RANK", "PMI_SIZE"},
+                          names{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}}) {
+    bool const slurm = std::string_view(each.rank) == "SLURM_PROCID";
+    if (slurm && (!by_slurm || by_agent)) continue;
+    auto const size = read.number(each.size, 1).value_or(1);
+    if (size == 1 || (by_agent && it.size > 1)) continue;
+    if (it.size < size)
+      throw reader::refusal(each.size, read.word(each.size),
+                            text("contradicts WORLD_SIZE, which is ", it.size, "; unset RANK and WORLD_SIZE"));
+    if (it.size == size && read.number(each.rank, 0).value_or(it.rank) != it.rank)
+      throw reader::refusal(each.rank, read.word(each.rank),
+                            text("contradicts RANK, which is ", it.rank, "; unset RANK and WORLD_SIZE"));
+  }
+}
+
 /// Slurm's "2(x3),1": the tasks on node number `node`; nothing if that is not said.
 [[nodiscard]] inline std::optional<int> slurm_tasks(std::string_view list, int node) {
   while (!list.empty()) {
@@ -173,13 +218,14 @@ inline void read_rendezvous(place& it, std::string const& value) {
 ///
 /// In this order, the first that is there: TRIREME_RANK and TRIREME_SIZE (also TRIREME_LOCAL_RANK and
 /// TRIREME_LOCAL_SIZE); torchrun (RANK and WORLD_SIZE); Open MPI (OMPI_COMM_WORLD_RANK); PMI (PMI_RANK, or PMIX_RANK);
-/// a Slurm step (SLURM_PROCID with SLURM_STEP_ID: a batch script is no step); none. TRIREME_RENDEZVOUS and TRIREME_JOB
-/// go with any of them.
+/// a Slurm step (SLURM_PROCID with SLURM_STEP_ID: a batch script is no step, nor is an interactive shell); none.
+/// TRIREME_RENDEZVOUS and TRIREME_JOB go with any of them.
 ///
 /// Errors   config_error that names the variable and its value if it is no number or out of range, or the variable that
-///          is missing beside it.
+///          is missing beside it, or what another launcher's variables say against RANK and WORLD_SIZE.
 [[nodiscard]] inline place detect(lookup const& variable) {
   detail::reader const read(variable);
+  bool const by_slurm = detail::is_slurm_task(read, text(::getpid()));
   place it;
   auto const found = [&](launcher who, std::string_view because, std::pair<int, int> rank_and_size) {
     it.started_by = who;
@@ -194,11 +240,7 @@ inline void read_rendezvous(place& it, std::string const& value) {
     found(launcher::torchrun, "RANK, WORLD_SIZE", read.rank_and_size("RANK", "WORLD_SIZE"));
     read.place_locally(it, "LOCAL_RANK", "LOCAL_WORLD_SIZE");
     it.job = text(read.word("TORCHELASTIC_RUN_ID"), "/", read.word("TORCHELASTIC_RESTART_COUNT"));
-    // Left over from outside an mpirun, they would make every process a run of its own, and nobody would notice.
-    for (auto const* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
-      if (it.size == 1 && read.number(name, 1).value_or(1) > 1)
-        throw detail::reader::refusal(name, read.word(name),
-                                      "contradicts WORLD_SIZE, which is 1; unset RANK and WORLD_SIZE");
+    detail::expect_no_leftover(read, it, by_slurm);
     if (it.size > 1 && !read.has("TRIREME_RENDEZVOUS")) {
       it.port = read.required("MASTER_PORT", "WORLD_SIZE", 1);
       static_cast<void>(read.number("MASTER_PORT", 1, 65535));
@@ -220,7 +262,7 @@ inline void read_rendezvous(place& it, std::string const& value) {
     found(launcher::pmi, "PMIX_RANK", {*read.number("PMIX_RANK", 0), 0});
     it.local_size = 0;
     it.job = read.word("PMIX_NAMESPACE");
-  } else if (read.has("SLURM_PROCID") && read.has("SLURM_STEP_ID")) {
+  } else if (by_slurm) {
     bool const of_step = read.has("SLURM_STEP_NUM_TASKS");
     auto const* const size = of_step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
     found(launcher::slurm, of_step ? "SLURM_PROCID, SLURM_STEP_NUM_TASKS" : "SLURM_PROCID, SLURM_NTASKS",
@@ -241,7 +283,8 @@ inline void read_rendezvous(place& it, std::string const& value) {
 
 /// Says on standard error, once a run, who started it, if TRIREME_LOG=1 asks for it.
 inline void log(place const& here, lookup const& variable = environment_variable) {
-  if (here.rank == 0 && variable("TRIREME_LOG") == "1") std::fprintf(stderr, "trireme: %s\n", to_string(here).c_str());
+  if (here.rank == 0 && variable("TRIREME_LOG") == "1")
+    std::fputs(text("trireme: ", to_string(here), "\n").c_str(), stderr);
 }
 
 }  // namespace trireme::comm::bootstrap

@@ -12,6 +12,7 @@
 #include "trireme/comm/collectives.hpp"
 #include "trireme/comm/decorate.hpp"
 #include "trireme/comm/detail/waiting.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::comm {
 
@@ -29,9 +30,9 @@ struct intent {
 };
 
 [[nodiscard]] inline std::string describe(intent const& it) {
-  auto const where = it.group == 0 ? std::string("the whole world")
-                                   : text("group ", it.group % 10000, " (", it.size, it.size == 1 ? " rank" : " ranks",
-                                          " from rank ", it.first, ")");
+  auto const where =
+      it.group == 0 ? std::string("the whole world")
+                    : text("group ", it.group % 10000, " (", how_many(it.size, "rank"), " from rank ", it.first, ")");
   return text(to_string(it.what), " as call number ", it.number, " on ", where);
 }
 
@@ -147,12 +148,10 @@ class agreement {
     return out;
   }
   [[nodiscard]] std::string missing_sentence(std::vector<waiting> const& open) const {
-    std::string missing;
-    for (auto const& each : open)
-      missing += text(missing.empty() ? "" : ", ", names_[static_cast<std::size_t>(each.peer)]);
+    std::vector<std::int32_t> missing;
+    for (auto const& each : open) missing.push_back(names_[static_cast<std::size_t>(each.peer)]);
     return text("trireme::comm::checked: ", called(rank(), mail_[static_cast<std::size_t>(open[0].peer)].mine),
-                ", but ", open.size() == 1 ? "rank " : "ranks ", missing, " did not call it within ",
-                to_string(patience_), last_calls(open),
+                ", but ", list_of("rank", missing), " did not call it within ", to_string(patience_), last_calls(open),
                 "; make every rank call the same collectives, or raise comm::checked{.patience}");
   }
 

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,14 +13,16 @@
 #include "trireme/comm/rows.hpp"
 #include "trireme/contract/communicator.hpp"
 #include "trireme/core/assertion.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::comm {
 
 enum class reduction_kind : std::uint8_t { none, sum, max, min, mean, pairwise, own };
 
+inline constexpr std::string_view reduction_names[] = {"none", "sum", "max", "min", "mean", "pairwise", "own"};
+
 [[nodiscard]] constexpr std::string_view name_of(reduction_kind kind) noexcept {
-  constexpr std::string_view names[] = {"none", "sum", "max", "min", "mean", "pairwise", "own"};
-  return names[static_cast<std::size_t>(kind)];
+  return reduction_names[static_cast<std::size_t>(kind)];
 }
 
 template <class Op>
@@ -50,6 +54,25 @@ struct call {
   friend bool operator==(call const&, call const&) = default;
 };
 
+static_assert(sizeof(call) == 24 && std::is_trivially_copyable_v<call>, "calls travel as bytes, without gaps");
+
+/// Reads the call of another rank, of which nothing is believed: false, and `it` stays as it was, if no call has these
+/// bytes. Everything that prints a call or looks it up in a table relies on this.
+[[nodiscard]] inline bool read_call(call& it, void const* bytes) noexcept {
+  auto const byte_at = [&](std::size_t offset) {
+    return std::to_integer<std::size_t>(static_cast<std::byte const*>(bytes)[offset]);
+  };
+  bool const known = byte_at(offsetof(call, kind)) < std::size(detail::collective_rows) &&
+                     trireme::name_of(static_cast<dtype>(byte_at(offsetof(call, type)))) != "?" &&
+                     byte_at(offsetof(call, op)) < std::size(reduction_names) && byte_at(offsetof(call, by_value)) <= 1;
+  if (!known) return false;
+  call read;
+  std::memcpy(&read, bytes, sizeof read);
+  if (read.root < -1 || read.count < 0) return false;
+  it = read;
+  return true;
+}
+
 /// "all_reduce(F32, 1024 elements, sum)"
 [[nodiscard]] inline std::string to_string(call const& what) {
   std::string out{name_of(what.kind)};
@@ -57,8 +80,7 @@ struct call {
   if (what.kind == barrier || what.kind == split || what.kind == duplicate || what.kind == exchange) return out;
   out += text("(", trireme::name_of(what.type));
   if (what.shape != 0) out += ", ragged";
-  if (what.kind != peers && (what.shape == 0 || what.count > 0))
-    out += text(", ", what.count, what.count == 1 ? " element" : " elements");
+  if (what.kind != peers && (what.shape == 0 || what.count > 0)) out += text(", ", how_many(what.count, "element"));
   if (what.op != reduction_kind::none) out += text(", ", name_of(what.op));
   if (what.root >= 0) out += text(", root ", what.root);
   return out + ")";

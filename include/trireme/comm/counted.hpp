@@ -10,6 +10,7 @@
 
 #include "trireme/comm/decorate.hpp"
 #include "trireme/comm/traffic.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::comm {
 
@@ -51,9 +52,8 @@ struct traffic_table {
   std::string out;
   auto const line = [&](std::string_view what, traffic_table::row const& each) {
     if (each.calls == 0) return;
-    out +=
-        text("rank ", it.rank, " ", what, ": ", each.calls, each.calls == 1 ? " call, " : " calls, ", each.messages,
-             each.messages == 1 ? " message, " : " messages, ", each.bytes, each.bytes == 1 ? " byte\n" : " bytes\n");
+    out += text("rank ", it.rank, " ", what, ": ", how_many(each.calls, "call"), ", ",
+                how_many(each.messages, "message"), ", ", how_many(each.bytes, "byte"), "\n");
   };
   for (int kind = 0; kind < collective_kinds; ++kind)
     line(name_of(static_cast<collective>(kind)), it.by_operation[kind]);

@@ -97,6 +97,8 @@ class decorator : public collectives<Derived> {
   { return inner_.template allocate<T>(extents); }
   [[nodiscard]] auto deadline() const requires requires(Inner const& it) { it.deadline(); }
   { return inner_.deadline(); }
+  void poll() requires requires(Inner& it) { it.poll(); }
+  { inner_.poll(); }
   void abandon(std::string const& sentence) noexcept requires requires(Inner& it) { it.abandon(sentence); }
   { inner_.abandon(sentence); }
 

@@ -3,6 +3,7 @@
 #include <mpi.h>
 
 #include <chrono>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include "trireme/comm/bootstrap.hpp"
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/mpi/engine.hpp"
+#include "trireme/comm/mpi/handle.hpp"
 #include "trireme/comm/node/setup.hpp"
 #include "trireme/comm/process_world.hpp"
 #include "trireme/comm/processes.hpp"
@@ -37,12 +39,16 @@ using mpi_world = process_world<mpi>;
 ///          own (comm/sum_order.hpp): sums and means of float, double and integers of 32 and 64 bits, over all ranks.
 ///          All others, and those of groups of only some ranks, stay in rank order. On plain networks rank order is as
 ///          quick or quicker (docs/communicators.md); `any` is for networks that add up themselves.
-/// Threads  MPI_THREAD_SERIALIZED. While requests are in flight as messages, a thread of the library calls MPI, so that
-///          the program's own MPI calls need MPI_THREAD_MULTIPLE. With none in flight, or in shared memory, the library
-///          makes no MPI calls.
-/// Errors   launch and borrow throw config_error if MPI lacks MPI_THREAD_SERIALIZED, is finalised, or is not the
-///          launcher's MPI. After an error MPI is not finalised, so that mpirun ends the other ranks when this one
-///          ends.
+/// Threads  Any level of MPI serves. In shared memory the library makes no MPI calls. By messages a thread of its own
+///          makes them while the rank computes, if MPI provides MPI_THREAD_MULTIPLE or launch has initialised it.
+///          Otherwise requests proceed only in calls of the rank (also `poll()`), so that programs may call MPI
+///          between start and wait. Below MPI_THREAD_SERIALIZED only the thread that has initialised MPI may use a
+///          world of it.
+/// Errors   launch and borrow throw config_error if MPI is finalised, lets only another thread call, or is not the
+///          launcher's MPI; borrow also if it is given MPI_COMM_NULL, an intercommunicator or one that has been freed.
+///          Calls on a world whose MPI is finalised meanwhile throw comm_error. After an error of a launch MPI is not
+///          finalised, so that mpirun ends the other ranks when this one ends. A borrowed world that has failed keeps
+///          nobody from MPI_Finalize, from other worlds or from borrowing again.
 struct mpi {
   using policy_category = slot::communicator;
   static constexpr std::string_view name = "mpi";
@@ -73,14 +79,25 @@ namespace detail {
   auto messages = message_engine::on_duplicate(theirs, deadline);
   bool const together = messages->on_one_machine(shared_memory, order);
   messages->end_set_up();
-  if (!together) return messages;
+  auto const by_messages = [&] {
+    auto const& session = mpi_session::instance();
+    if (messages->rank() == 0 && !session.has_helper() && bootstrap::environment_variable("TRIREME_LOG") == "1")
+      std::fputs(
+          text("trireme: MPI provides ", session.level(),
+               ", so messages proceed only in calls of the rank; with MPI_THREAD_MULTIPLE they overlap with what "
+               "it computes\n")
+              .c_str(),
+          stderr);
+    return messages;
+  };
+  if (!together) return by_messages();
   std::string why;  // some machines forbid shared memory: then messages
   // In shared memory nobody calls MPI, so MPI (Open MPI 5) does not notice that mpirun has ended: hence needs_launcher.
   auto node = try_node_engine(
       mpi_name, messages->rank(), messages->size(), deadline,
       [&](std::string const& own) { return messages->gather_texts(own); }, why, true);
   messages->end_set_up();
-  if (node == nullptr) return messages;
+  if (node == nullptr) return by_messages();
   return node;
 }
 
@@ -114,7 +131,7 @@ namespace detail {
     throw config_error(text(mpi_name, ": ", name_of(here.started_by), " has started ", here.size, " ranks (",
                             here.because,
                             "), but the MPI that this program is linked with sees only one; use that MPI's own mpirun, "
-                            "or srun --mpi=pmix"));
+                            "or srun --mpi=pmix, or set TRIREME_RANK=0 and TRIREME_SIZE=1 to run this process alone"));
   return engine;
 }
 
@@ -126,6 +143,9 @@ inline mpi_world mpi::borrow(MPI_Comm theirs, std::chrono::milliseconds deadline
   if (begun == 0)
     throw config_error(
         "trireme::comm::mpi: borrow needs an initialised MPI; call MPI_Init_thread first, or use launch");
+  detail::mpi_session::instance().begin();  // MPI may be over, and then no handle may be asked anything
+  detail::check_communicator(theirs);
+  detail::returned_errors const as_codes(theirs);
   return mpi_world(detail::engine_by_mpi(theirs, deadline, shared_memory, order));
 }
 

@@ -18,7 +18,7 @@ namespace trireme::comm {
 /// A pending collective, which an engine carries out: it proceeds as the world that started it says, and in `test()`
 /// and `wait()`.
 ///
-/// Threads  the rank that started it.
+/// Threads  the rank that started it. One that MPI does not let call gets a config_error, and the request goes on.
 /// Errors   comm_error as the world that started it. The destructor waits and swallows it. While an exception unwinds
 ///          the stack it waits at most a tenth of the deadline, and then fails the launch, if the engine can.
 ///
@@ -44,6 +44,8 @@ class engine_request {
     if (op_ == nullptr) return true;
     try {
       if (!engine_->test(*op_)) return false;
+    } catch (config_error const&) {  // not for this thread to ask
+      throw;
     } catch (...) {
       release();
       throw;
@@ -55,6 +57,8 @@ class engine_request {
     if (op_ == nullptr) return;
     try {
       engine_->wait(*op_);
+    } catch (config_error const&) {
+      throw;
     } catch (...) {
       release();
       throw;
@@ -74,6 +78,7 @@ class engine_request {
       wait();
     } catch (...) {  // every later call throws it again
     }
+    if (op_ != nullptr) release();
   }
   /// An exception leaves the body of this rank; the others learn of it only when it has left the launch. Until then
   /// they may wait for this rank elsewhere, and never take part in what is pending here. So this wait is short.
@@ -110,22 +115,55 @@ class engine_world : public collectives<Derived> {
   /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
   [[nodiscard]] Derived split(int color, int key) {
     detail::expect_color(engine_world::who, color);
-    return Derived(engine_->split(color, key));
+    return Derived(of_same_worlds(engine_->split(color, key)));
   }
   /// The same ranks again, whose calls are counted and ordered apart from this one's.
   [[nodiscard]] Derived duplicate() { return duplicate(deadline()); }
-  [[nodiscard]] Derived duplicate(std::chrono::milliseconds deadline) { return Derived(engine_->duplicate(deadline)); }
+  [[nodiscard]] Derived duplicate(std::chrono::milliseconds deadline) {
+    return Derived(of_same_worlds(engine_->duplicate(deadline)));
+  }
 
-  /// Tells the other ranks that this one ends with an error, which ends their waits.
+  /// Lets requests proceed that wait for this rank, in a long computation between start and wait: needed by messages of
+  /// comm::mpi where MPI gives the library no thread (docs/communicators.md), otherwise of no use and harmless.
+  /// Throws as every call does when the world has failed.
+  void poll() { engine_->poll(); }
+
+  /// Tells the other ranks that this one ends with an error, which ends their waits. A borrowed world that ends while
+  /// an exception unwinds does so itself, but does not know what the exception says.
   void abandon(std::string const& sentence) noexcept { engine_->abandon(sentence); }
 
  protected:
   explicit engine_world(std::shared_ptr<detail::process_engine> engine) noexcept
-      : engine_(std::move(engine)), rank_(engine_->rank()), size_(engine_->size()) {}
+      : engine_(std::move(engine)), rank_(engine_->rank()), size_(engine_->size()) {
+    engine_->worlds->add();
+  }
+  engine_world(engine_world&& other) noexcept = default;
+  engine_world& operator=(engine_world&& other) noexcept {
+    if (this == &other) return *this;
+    leave();
+    collectives<Derived>::operator=(std::move(other));
+    engine_ = std::move(other.engine_);
+    rank_ = other.rank_;
+    size_ = other.size_;
+    return *this;
+  }
+  ~engine_world() { leave(); }
 
   std::shared_ptr<detail::process_engine> engine_;
 
  private:
+  [[nodiscard]] std::shared_ptr<detail::process_engine> of_same_worlds(std::shared_ptr<detail::process_engine> made) {
+    made->worlds = engine_->worlds;
+    return made;
+  }
+  void leave() noexcept {
+    if (engine_ == nullptr) return;  // moved from
+    if (engine_->worlds->remove(std::uncaught_exceptions() > exceptions_) && !engine_->failed())
+      engine_->abandon(std::string(detail::world_count::sentence));
+    engine_.reset();
+  }
+
+  int exceptions_ = std::uncaught_exceptions();  ///< when it was made, so that those of others do not count
   int rank_;
   int size_;
 };
@@ -143,7 +181,8 @@ class engine_world : public collectives<Derived> {
 ///          With sum_order::any large sums of comm::mpi are in MPI's order.
 /// Threads  one caller a rank. A view must outlive its request.
 /// Errors   comm_error if a rank is late past the deadline, has died, or announces its failure; it names the rank and
-///          the operation. After an error every communicator of the launch only throws.
+///          the operation. After an error every communicator of the same launch, or of the same borrow(), only throws.
+///          Others go on, and one may borrow again.
 template <class Description>
 class process_world : public engine_world<process_world<Description>> {
  public:

@@ -64,6 +64,7 @@ auto recover_processes(std::string_view who, bootstrap::place here, std::chrono:
   auto engine = engine_by_rendezvous(who, here, deadline);
   for (int attempt = 0;; ++attempt) {
     std::exception_ptr failure;
+    engine->worlds->leave_it_to_the_launch();
     try {
       World world(engine);
       return std::invoke(body, world, attempt);
@@ -92,6 +93,7 @@ auto recover_processes(std::string_view who, bootstrap::place here, std::chrono:
 /// Runs the body as the rank that this process is.
 template <class World, class Body>
 auto run_process(std::shared_ptr<process_engine> const& engine, Body& body) {
+  engine->worlds->leave_it_to_the_launch();
   World world(engine);
   try {
     return std::invoke(body, world);

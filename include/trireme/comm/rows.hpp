@@ -6,6 +6,8 @@
 #include <iterator>
 #include <string_view>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme::comm {
 
 enum class collective : std::uint8_t {

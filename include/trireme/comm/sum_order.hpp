@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme::comm {
 
 /// In which order a communicator adds up what ranks give: the `.order` of comm::mpi, whose default is `ranks`, and of

@@ -20,22 +20,24 @@ namespace trireme::comm {
 
 /// Ranks are threads of this process, which work directly in each other's memory.
 ///
-/// Ranks    `ranks` of them, at most 256; with `pin`, and if there are no more ranks than cores, each runs on a core of
-///          its own among those that the process may use.
+/// Ranks    `ranks` of them, at most 256. The system's scheduler places them, and what they start, on the cores that
+///          the process may use: other programs, launches inside a rank and threads of loaders, OpenMP or LibTorch may
+///          want the same ones. With `pin` each rank stays on a core of its own, if ranks fill all of those cores; what
+///          a rank starts then inherits that core.
 /// Errors   launch throws config_error if there is no rank or no time.
 struct threads {
   using policy_category = slot::communicator;
 
   int ranks = 2;
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
-  bool pin = true;
+  bool pin = false;
 
   friend bool operator==(threads const&, threads const&) = default;
 };
 
 [[nodiscard]] inline std::string to_string(threads const& it) {
   return text("comm::threads{.ranks = ", it.ranks, ", .deadline = ", to_string(it.deadline),
-              it.pin ? "}" : ", .pin = false}");
+              it.pin ? ", .pin = true}" : "}");
 }
 
 /// One rank of comm::threads.

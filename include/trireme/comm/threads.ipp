@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <exception>
 #include <limits>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "trireme/comm/detail/failure.hpp"
 #include "trireme/comm/node/engine.hpp"
 #include "trireme/comm/threads.hpp"
+#include "trireme/core/cores.hpp"
 
 // Bodies of threads.hpp (see core/compiled.hpp).
 
@@ -66,23 +66,6 @@ class thread_place final : public node_place {
   std::vector<void*> blocks_;  ///< the boards of groups that some rank has not left
 };
 
-/// The cores that this thread may use.
-[[nodiscard]] inline std::vector<int> usable_cores() {
-  std::vector<int> cores;
-#if defined(__linux__)
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) == 0)
-    for (int core = 0; core < CPU_SETSIZE; ++core)
-      if (CPU_ISSET(static_cast<std::size_t>(core), &set)) cores.push_back(core);
-#endif
-  if (cores.empty()) {
-    cores.resize(std::max(1U, std::thread::hardware_concurrency()));
-    std::iota(cores.begin(), cores.end(), 0);
-  }
-  return cores;
-}
-
 /// Keeps the calling thread on one core. Without effect where that is not allowed: it is an optimisation.
 inline void stay_on([[maybe_unused]] int core) noexcept {
 #if defined(__linux__)
@@ -105,8 +88,9 @@ TRIREME_BODY void check(threads const& description) {
 TRIREME_BODY void run_ranks(threads const& description, std::function<void(int, threads_world&)> const& body) {
   check(description);
   auto const ranks = static_cast<std::size_t>(description.ranks);
-  auto const cores = usable_cores();
-  bool const core_each = ranks <= cores.size();
+  bool const core_each = description.ranks <= usable_cores();
+  auto const cores = trireme::detail::allowed_cores();
+  bool const pins = description.pin && core_each && ranks == cores.size();
   auto const place = std::make_shared<thread_place>(description.ranks);
   std::vector<std::shared_ptr<node_launch>> launches;
   std::vector<node_board*> boards;
@@ -129,9 +113,11 @@ TRIREME_BODY void run_ranks(threads const& description, std::function<void(int, 
       for (auto* const each : place->headers) launch->ring(*each);
     };
     try {
-      if (core_each && description.pin) stay_on(cores[rank]);
-      threads_world world(std::make_shared<node_engine>(std::make_shared<node_driver>(launch), everyone,
-                                                        static_cast<int>(rank), description.deadline, boards));
+      if (pins) stay_on(cores[rank]);
+      auto const engine = std::make_shared<node_engine>(std::make_shared<node_driver>(launch), everyone,
+                                                        static_cast<int>(rank), description.deadline, boards);
+      engine->worlds->leave_it_to_the_launch();
+      threads_world world(engine);
       try {
         body(static_cast<int>(rank), world);
       } catch (...) {

@@ -85,10 +85,10 @@ class throttled_request {
 /// a command
 ///   occupies the rank's link for  max(sum of sent(q) / bandwidth(to q), sum of received(q) / bandwidth(from q)),
 ///                                 after what already occupies it, as ranks send and receive at the same time;
-///   then ends after               steps * the largest latency to or from a q that takes part;
-///   steps                         its moves (comm/rows.hpp): 2 for all_reduce, 1 for every other collective, also
-///                                 exchange; 0 for one rank, for split and duplicate, and for a rank that has no
-///                                 message in an exchange.
+///   then ends after               rounds * the largest latency to or from a q that takes part;
+///   rounds                        comm::latencies_of, which plans count, too: ceil(log2(size())), twice that in an
+///                                 all_reduce of middle size; 1 in an exchange, 0 for one rank, and for a rank that has
+///                                 no message in an exchange.
 /// Time runs from the rank's own start of the command, so requests overlap with computing and queue behind each other.
 /// Splits and duplicates share the link of their rank.
 ///
@@ -145,10 +145,9 @@ class throttled_world : public detail::decorator<throttled_world<Inner>, Inner> 
 
   /// Reserves the link, and says when the command may end.
   [[nodiscard]] clock::time_point due_of(command const& it) {
-    using enum collective;
-    auto const kind = it.what.kind;
     auto const now = clock::now();
-    if (this->size() == 1 || kind == split || kind == duplicate) return now;
+    auto const rounds = latencies_of(it, this->size());
+    if (rounds == 0) return now;
     double out = 0;
     double in = 0;
     std::chrono::nanoseconds latency{0};
@@ -159,7 +158,8 @@ class throttled_world : public detail::decorator<throttled_world<Inner>, Inner> 
       auto const share = detail::share_with(peer, it, this->rank(), this->size());
       out += static_cast<double>(share.sent) / to.bytes_per_second;
       in += static_cast<double>(share.received) / from.bytes_per_second;
-      bool const synchronises = it.bytes == 0 && kind != exchange;  // a barrier, or nothing to send: still a meeting
+      // A barrier, or nothing to send: still a meeting.
+      bool const synchronises = it.bytes == 0 && it.what.kind != collective::exchange;
       if (share.sent > 0 || synchronises) latency = std::max(latency, to.latency);
       if (share.received > 0 || synchronises) latency = std::max(latency, from.latency);
     }
@@ -170,7 +170,7 @@ class throttled_world : public detail::decorator<throttled_world<Inner>, Inner> 
     do {
       end = std::max(free_at, now.time_since_epoch().count()) + occupied;
     } while (occupied > 0 && !line_->busy_until.compare_exchange_weak(free_at, end));
-    return clock::time_point(clock::duration(end)) + std::max<int>(1, row_of(kind).count) * latency;
+    return clock::time_point(clock::duration(end)) + rounds * latency;
   }
 
   void check() const {

@@ -84,6 +84,14 @@ inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
   auto const all = static_cast<std::size_t>(it.what.count) * it.element_bytes * static_cast<std::size_t>(it.size);
   return (it.of().moves[0].given == piece::whole || it.of().count == 2) && all <= gathered_bytes;
 }
+/// Whether an exchange has a message to or from another rank. What a rank sends to itself it also receives.
+[[nodiscard]] constexpr bool meets_others(command const& it) noexcept {
+  std::int64_t received = 0, to_itself = -static_cast<std::int64_t>(it.messages);
+  for (auto const& each : it.parts) {
+    if (each.count > 0) ++(each.sent ? to_itself : received);
+  }
+  return it.messages > 0 || received > to_itself;
+}
 /// Whether rounds deal what each rank owns to it.
 [[nodiscard]] constexpr bool deals_blocks(geometry const& it) noexcept {
   return it.of().into != cut::parts && static_cast<std::size_t>(it.largest()) * it.element_bytes <= dealt_bytes;
@@ -94,10 +102,10 @@ inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
 /// How many latencies of a network a rank waits in a command, one after the other, as comm::mpi carries it between
 /// machines: its rounds, and as many again to gather the results of an all_reduce or reduce of middle size. Large
 /// values travel beside the rounds, one message for each move; carried sums and MPI's own collectives are counted so,
-/// too. An exchange is one.
+/// too. An exchange is one, if it has a message to or from another rank. Plans and comm::throttled count by this.
 [[nodiscard]] constexpr int latencies_of(command const& it, int size) noexcept {
   if (size == 1) return 0;
-  if (it.what.kind == collective::exchange) return it.messages > 0 ? 1 : 0;
+  if (it.what.kind == collective::exchange) return detail::meets_others(it) ? 1 : 0;
   auto const rounds = rounds_among(size);
   geometry const where{it.what, it.element_bytes, size, it.counts};
   if (!where.of().moves[0].folds || where.of().into != cut::lines || detail::gathers_terms(where)) return rounds;

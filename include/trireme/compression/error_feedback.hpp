@@ -7,6 +7,8 @@
 
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/slot.hpp"
+#include "trireme/core/exact.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/core/type_name.hpp"
 #include "trireme/ops/types.hpp"
@@ -37,6 +39,8 @@ struct error_feedback {
   using policy_category = slot::compression;
   Inner inner{};
   friend bool operator==(error_feedback const&, error_feedback const&) = default;
+
+  void validate() const { expect_valid(inner); }
 
   template <class Env>
   class instance : public detail::same_wire<typename Inner::template instance<Env>> {
@@ -74,7 +78,7 @@ struct error_feedback {
     void encode(tensor_view<gradient, space> piece, Payload payload, std::int64_t first) {
       auto const left = residual_.view().flat(first, piece.size());
       auto const next = next_.view().flat(first, piece.size());
-      if (scale_ == 1) {
+      if (exactly_equal(scale_, 1)) {
         ops::on<space>::add(piece, left);
       } else {
         ops::on<space>::accumulate(piece, tensor_view<gradient const, space>(left), scale_);
@@ -87,7 +91,7 @@ struct error_feedback {
       }
       ops::on<space>::scale(next, -1.0);
       ops::on<space>::add(next, piece);  // what was not told
-      if (scale_ != 1) ops::on<space>::scale(next, 1 / scale_);
+      if (!exactly_equal(scale_, 1)) ops::on<space>::scale(next, 1 / scale_);
     }
     /// The step was taken: what it left out is the residual now. Without this call the step never was.
     void commit() {

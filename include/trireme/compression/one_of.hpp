@@ -6,6 +6,7 @@
 
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/slot.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/core/type_name.hpp"
 
 namespace trireme::compression {
@@ -20,6 +21,10 @@ struct one_of {
   using policy_category = slot::compression;
   std::variant<Compressors...> chosen{};
   friend bool operator==(one_of const&, one_of const&) = default;
+
+  void validate() const {
+    std::visit([](auto const& one) { expect_valid(one); }, chosen);
+  }
 };
 
 /// That of the chosen one: checkpoints of a run with it, and with one_of, are the same.

@@ -33,6 +33,10 @@ struct power_sgd {
   int rank = 4;
   friend bool operator==(power_sgd const&, power_sgd const&) = default;
 
+  void validate() const {
+    if (rank < 1) throw config_error(text("trireme::compression::power_sgd: rank ", rank, " is not at least 1"));
+  }
+
   template <class Env, class Comm>
   class instance {
     using space = typename Env::space;
@@ -45,7 +49,7 @@ struct power_sgd {
    public:
     instance(power_sgd const& description, bucket_form const& form, Comm& world) : world_(world) {
       std::int64_t const r = description.rank;
-      if (r < 1) throw config_error(text("trireme::compression::power_sgd: rank ", r, " is not at least 1"));
+      description.validate();
       std::int64_t p_size = 0, q_size = 0, all = 0;
       for (auto const& [info, offset] : form.tensors) {
         auto const n = info->extents.rank() > 1 ? info->extents[0] : 1;

@@ -8,6 +8,7 @@
 
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/slot.hpp"
+#include "trireme/core/address.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/ops/types.hpp"
 
@@ -27,17 +28,18 @@ struct top_k {
   float ratio = 0.01F;
   friend bool operator==(top_k const&, top_k const&) = default;
 
+  void validate() const {
+    if (!(ratio > 0 && ratio <= 1))
+      throw config_error(text("trireme::compression::top_k: ratio ", ratio, " is not in (0, 1]"));
+  }
+
   template <class Env>
   class instance {
    public:
     using space = typename Env::space;
     using gradient = typename Env::gradient;
 
-    instance(top_k const& description, std::int64_t) : ratio_(description.ratio) {
-      if (!(ratio_ > 0 && ratio_ <= 1)) {
-        throw config_error(text("trireme::compression::top_k: ratio ", ratio_, " is not in (0, 1]"));
-      }
-    }
+    instance(top_k const& description, std::int64_t) : ratio_(description.ratio) { description.validate(); }
     [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const {
       auto const k = kept(n);
       return round_up(values_offset(k) + k * static_cast<std::int64_t>(sizeof(gradient)));
@@ -61,10 +63,10 @@ struct top_k {
     static std::int64_t round_up(std::int64_t bytes) { return (bytes + 7) / 8 * 8; }
     static std::int64_t values_offset(std::int64_t k) { return round_up(k * 4); }
     static tensor_view<std::int32_t, space> indices(tensor_view<std::byte, space> payload, std::int64_t k) {
-      return {reinterpret_cast<std::int32_t*>(payload.address()), shape{k}};
+      return {elements_at<std::int32_t>(payload.address()), shape{k}};
     }
     static tensor_view<gradient, space> values(tensor_view<std::byte, space> payload, std::int64_t k) {
-      return {reinterpret_cast<gradient*>(payload.address() + values_offset(k)), shape{k}};
+      return {elements_at<gradient>(payload.address() + values_offset(k)), shape{k}};
     }
     float ratio_;
   };

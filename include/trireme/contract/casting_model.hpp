@@ -16,7 +16,8 @@ concept has_compute_in = requires(M& model, dtype type) {
 /// torch's autocast does.
 ///
 /// Plain    it has compute_in(dtype), which it is told before each pass, and backward(ready, scale), which fills the
-///          gradients of the mean loss times `scale`: the precision's loss scale.
+///          gradients of the mean loss times `scale`: the precision's loss scale. (With a counted_loss it is the sum
+///          that is multiplied, by the loss scale divided by the samples of the step.)
 /// Staged   it says so by a static `casts_inside = true`; its units find the numbers in casts_to<Env::precision>.
 template <class M>
 concept casts_inside = (staged_model<M> && requires { requires M::casts_inside; }) ||

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
@@ -13,19 +14,24 @@ namespace trireme {
 
 /// A tensor_view whose element type is known at run time only: what a dataset hands to a model.
 ///
-/// Errors  as<T>() throws config_error if the elements are of another type; an empty view is every type's.
+/// Errors  as<T>(what) throws config_error if the elements are of another type; an empty view is every type's.
 template <class Space = host>
 struct any_view {
   void const* address = nullptr;
   dtype type = dtype::f32;
   shape extents;
 
+  /// @param what  these elements, as a model's sentences name them.
   template <element T>
-  [[nodiscard]] tensor_view<T const, Space> as() const {
+  [[nodiscard]] tensor_view<T const, Space> as(char const* what = "elements") const {
     if (type != dtype_of<T>) {
       if (empty()) return {};
-      throw config_error(text("trireme::any_view: the elements are ", name_of(type), ", but ", name_of(dtype_of<T>),
-                              " was asked for: check that the dataset has the types that the model takes"));
+      throw config_error(
+          text("trireme::samples: the ", what, " are ", name_of(type), ", but the model takes ", name_of(dtype_of<T>),
+               ": give it a dataset of that type, or convert an array once with "
+               "trireme::dense<",
+               dtype_of<T> == dtype::i32 ? "std::int32_t" : "float", ">(array)",
+               type == dtype::f64 && dtype_of<T> == dtype::f32 ? "; networks in precision::fp64 take both" : ""));
     }
     return {static_cast<T const*>(address), extents};
   }
@@ -69,6 +75,20 @@ struct samples_in {
 };
 
 using samples = samples_in<host>;
+
+/// What the numbers of a network's inputs and outputs are: double in precision::fp64, else float.
+template <class Env>
+using sample_number = std::conditional_t<std::is_same_v<typename Env::compute, double>, double, float>;
+
+/// Calls f with a batch's inputs or targets as numbers: floats, and in precision::fp64 doubles as well.
+/// Errors  config_error for other types, which names `what` they are.
+template <class Env, class Space, class F>
+decltype(auto) with_numbers(any_view<Space> const& numbers, char const* what, F&& f) {
+  if constexpr (std::is_same_v<sample_number<Env>, double>) {
+    if (numbers.type == dtype::f64) return f(numbers.template as<double>(what));
+  }
+  return f(numbers.template as<float>(what));
+}
 
 /// Samples from one's own arrays, e.g. the fields of a running solver.
 ///

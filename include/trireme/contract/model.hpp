@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <span>
@@ -17,6 +18,8 @@
 #include "trireme/contract/rank_groups.hpp"
 #include "trireme/contract/tensor_group.hpp"
 #include "trireme/core/arena.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/core/rng.hpp"
 
 namespace trireme {
@@ -25,6 +28,23 @@ namespace trireme {
 /// returns outputs and reads no targets; `input_gradient` computes what `evaluate` does, and keeps what backward needs
 /// for the gradient of the inputs. (Plain models are not told of the last one.)
 enum class purpose { train, evaluate, predict, input_gradient };
+
+/// What is known of a step's loss before its first pass, where units ask for it (adds_sample_losses): how many of all
+/// rows of the step, on all ranks, the model's loss will count.
+///
+/// Why: gradients are divided by that number when they are applied, which is right for the losses of rows. A term of
+/// the loss that has nothing to do with targets, such as the balance of experts, must not grow when targets are left
+/// out.
+struct loss_rows {
+  double counted = 1;    ///< the share of all rows that is counted (of a step without a counted row all are, with 0)
+  double of_sample = 0;  ///< how many of a sample, in the mean over the step's; 0: not known
+  bool none = false;     ///< no row is counted
+
+  [[nodiscard]] static loss_rows of(loss_sum const& all, std::int64_t all_samples) noexcept {
+    auto const rows = static_cast<double>(all.count == 0 ? all.left_out : all.count);
+    return {all.counted_share(), all_samples == 0 ? 0 : rows / static_cast<double>(all_samples), all.count == 0};
+  }
+};
 
 /// What one micro-batch's way through the model needs to know, and where its memory comes from.
 template <class Env>
@@ -49,7 +69,16 @@ struct pass {
   /// How many positions of each sample layers have had in passes before, to predict: what comes now follows them, and
   /// layers keep what positions need of those before. Below 0: samples are whole, and nothing is kept.
   std::int64_t known = -1;
+  loss_rows rows{};  ///< of the step's loss
 
+  /// A term of the loss that each sample has once, whatever its targets are: in training it adds its sum over the
+  /// samples, times this, to loss.sum, and its gradient weighs weight_of_sample(). It then is a mean over all samples
+  /// of the step, on all ranks.
+  /// @param otherwise  rows of a sample, for a model whose last unit cannot tell which rows its loss will count.
+  [[nodiscard]] double rows_of_loss(std::int64_t otherwise) const noexcept {
+    return rows.of_sample > 0 ? rows.of_sample : static_cast<double>(otherwise);
+  }
+  [[nodiscard]] double weight_of_sample() const noexcept { return weight * rows.counted; }
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
   /// Whether what backward needs has to be kept. Without training() that is for the gradient of the inputs alone.
   [[nodiscard]] bool backward_follows() const noexcept {
@@ -104,6 +133,11 @@ class unit {
   /// What a unit does for a micro-batch of other ranks, along an axis of equal passes, while this rank has none.
   virtual void serve_forward(pass<Env>& pass) = 0;
   virtual void serve_backward(pass<Env>& pass) = 0;
+  /// The dropout sites at which it drops numbers, if it says them.
+  [[nodiscard]] virtual std::span<std::uint32_t const> dropout_sites() const noexcept { return {}; }
+  /// Of a model's last unit: how many rows of some samples its loss will count and leave out; nothing if it cannot
+  /// tell.
+  [[nodiscard]] virtual loss_sum rows_of_loss(samples const&) const { return {}; }
 };
 
 /// The run state of a unit description: `description::instance<Env>` with typed `saved` state.
@@ -142,6 +176,25 @@ concept serves_others = requires(U& state, pass<Env>& pass, typename U::saved& s
   state.serve_backward(pass, saved);
 };
 
+/// A unit that says at which dropout sites it drops numbers: two units of a model never drop the same ones.
+template <class U>
+concept says_dropout_sites = requires(U const& state) {
+  { state.dropout_sites() } -> std::convertible_to<std::span<std::uint32_t const>>;
+};
+
+/// Whether a unit adds terms to the loss that each sample has once (pass::rows_of_loss). Its instance<Env> says so by a
+/// static adds_sample_losses(description); without one it does not.
+template <class Env, class Description>
+[[nodiscard]] bool adds_sample_losses([[maybe_unused]] Description const& unit) {
+  using state = typename Description::template instance<Env>;
+  if constexpr (requires {
+                  { state::adds_sample_losses(unit) } -> std::convertible_to<bool>;
+                })
+    return state::adds_sample_losses(unit);
+  else
+    return false;
+}
+
 /// A typed unit behind the virtual edge; inside, everything is known to the compiler.
 template <class Env, class Description>
 class boxed_unit final : public unit<Env> {
@@ -158,7 +211,7 @@ class boxed_unit final : public unit<Env> {
   /// its parameters. A unit that knows of other groups is made with all of them, `instance(description, rank_groups)`;
   /// then the first answers for what is no part, or a part along another axis (`dealt`).
   explicit boxed_unit(Description const& description, rank_groups<Env> const& groups = rank_groups<Env>::none())
-      : state_(make(description, groups)) {
+      : state_(make(valid(description), groups)) {
     if constexpr (knows_groups || !knows_shares) {
       if (tensor_group<Env>::of(groups).rank() == 0) return;
       state_.visit([&](parameter<Env>& each) {
@@ -196,10 +249,26 @@ class boxed_unit final : public unit<Env> {
   void serve_backward([[maybe_unused]] pass<Env>& pass) override {
     if constexpr (serves_others<state, Env>) state_.serve_backward(pass, saved_of(pass));
   }
+  [[nodiscard]] std::span<std::uint32_t const> dropout_sites() const noexcept override {
+    if constexpr (says_dropout_sites<state>) return state_.dropout_sites();
+    return {};
+  }
+  [[nodiscard]] loss_sum rows_of_loss([[maybe_unused]] samples const& batch) const override {
+    if constexpr (requires {
+                    { state_.rows_of_loss(batch) } -> std::same_as<loss_sum>;
+                  })
+      return state_.rows_of_loss(batch);
+    else
+      return {};
+  }
 
  private:
   static constexpr bool knows_shares = std::constructible_from<state, Description const&, share>;
   static constexpr bool knows_groups = std::constructible_from<state, Description const&, rank_groups<Env> const&>;
+  static Description const& valid(Description const& description) {
+    expect_valid(description);
+    return description;
+  }
   static state make(Description const& description, [[maybe_unused]] rank_groups<Env> const& groups) {
     if constexpr (knows_groups) {
       return state(description, groups);
@@ -249,8 +318,8 @@ struct visits_no_unit_buffers {
 
 /// A model that lists its units: `units(emit)` calls `emit(description)` for each, in order, the same list each time.
 template <class M>
-concept staged_model = requires(M const& model, detail::counts_units& emit) {
-  model.units(emit);
+concept staged_model = requires(M const& model, detail::counts_units& put) {
+  model.units(put);
 };
 
 /// The rows of activations that a sample makes, for a model whose inputs do not show it (squares of an image, say), by
@@ -276,14 +345,39 @@ template <class M>
 concept has_visit_parameters = requires(M& model, detail::visits_nothing visit) {
   model.visit_parameters(visit);
 };
+/// What forward() of a plain model returns: the mean over the samples that it is given, or a sum and a count.
+template <class L>
+concept model_loss = std::convertible_to<L, double> || std::same_as<L, counted_loss>;
 template <class M>
 concept has_purposeful_forward = requires(M& model, samples const& batch) {
-  { model.forward(batch, purpose::train) } -> std::convertible_to<double>;
+  { model.forward(batch, purpose::train) } -> model_loss;
 };
 template <class M>
 concept has_model_forward = has_purposeful_forward<M> || requires(M& model, samples const& batch) {
-  { model.forward(batch) } -> std::convertible_to<double>;
+  { model.forward(batch) } -> model_loss;
 };
+/// A plain model whose loss counts its own targets (counted_loss).
+template <class M>
+concept counts_targets = requires(M& model, samples const& batch) {
+  { model.forward(batch, purpose::train) } -> std::same_as<counted_loss>;
+}
+|| (!has_purposeful_forward<M> && requires(M & model, samples const& batch) {
+  { model.forward(batch) } -> std::same_as<counted_loss>;
+});
+
+/// The loss of so many samples as ranks add it up: counts are whole numbers, so that their sums are exact. What is
+/// counted and what is left out are together as many as there are samples, because backward weighs each sample as one.
+///
+/// Numerics counts are rounded to 2^-30; those of a step may be up to 2^32 together.
+/// Errors   config_error for a count that is below 0, not finite, or above 2^31.
+[[nodiscard]] inline loss_sum sum_of(counted_loss const& given, std::int64_t all_samples) {
+  if (!(given.count >= 0 && given.count <= 0x1p31)) {
+    throw config_error(text("trireme::model: forward() has counted ", given.count, " targets of ", all_samples,
+                            " samples; a count is from 0 to 2^31"));
+  }
+  auto const count = std::llround(given.count * 0x1p30);
+  return {count == 0 ? 0 : given.sum * 0x1p30, count, (all_samples << 30) - count};
+}
 /// With a loss scale as well it is a model for mixed precision; see contract/casting_model.hpp.
 template <class M>
 concept has_scaled_backward = requires(M& model, detail::ready_nothing ready) {
@@ -294,16 +388,48 @@ concept has_model_backward = has_scaled_backward<M> || requires(M& model, detail
   model.backward(ready);
 };
 
-/// A model that computes outputs: predict(samples) -> tensor<float> (n, outputs), without targets.
+namespace detail {
+template <class X>
+concept tensor_of_numbers = std::same_as<X, tensor<float>> || std::same_as<X, tensor<double>>;
+}
+/// A model that computes outputs: predict(samples) -> tensor<float> (n, outputs), or tensor<double>, without targets.
 template <class M>
 concept has_model_predict = requires(M& model, samples const& batch) {
-  { model.predict(batch) } -> std::same_as<tensor<float>>;
+  { model.predict(batch) } -> detail::tensor_of_numbers;
 };
-/// A model that differentiates by its inputs: input_gradient(samples) -> tensor<float> of the inputs' shape, the
-/// gradient of what forward(samples, purpose::evaluate) gives. It leaves the gradients of parameters as they are.
+/// A model that differentiates by its inputs: input_gradient(samples) -> tensor<float>, or tensor<double>, of the
+/// inputs' shape, the gradient of what forward(samples, purpose::evaluate) gives (of a counted_loss sum / count). It
+/// leaves the gradients of parameters as they are.
 template <class M>
 concept has_model_input_gradient = requires(M& model, samples const& batch) {
-  { model.input_gradient(batch) } -> std::same_as<tensor<float>>;
+  { model.input_gradient(batch) } -> detail::tensor_of_numbers;
+};
+/// What a trainer's predict() returns: what a plain model's does, else a tensor of double in precision::fp64, of float
+/// otherwise.
+template <class Model, class Env>
+struct outputs_of {
+  using type = tensor<sample_number<Env>>;
+};
+template <class Model, class Env>
+requires has_model_predict<Model>
+struct outputs_of<Model, Env> {
+  using type = decltype(std::declval<Model&>().predict(std::declval<samples const&>()));
+};
+/// The same of input_gradient().
+template <class Model, class Env>
+struct input_gradients_of {
+  using type = tensor<sample_number<Env>>;
+};
+template <class Model, class Env>
+requires has_model_input_gradient<Model>
+struct input_gradients_of<Model, Env> {
+  using type = decltype(std::declval<Model&>().input_gradient(std::declval<samples const&>()));
+};
+/// A plain model whose parameters are several tensors side by side says so: fused(name) -> shape, see
+/// parameter_info::fused.
+template <class M>
+concept says_fused = requires(M const& model) {
+  { model.fused(std::string_view{}) } -> std::convertible_to<shape>;
 };
 /// A model with buffers: numbers that are state and are not trained (the running means of a batch normalisation).
 /// visit_buffers(visit) calls visit(name, values) for each, in a stable order.
@@ -343,6 +469,8 @@ concept leaves_parameters_out = requires {
 ///           stable order; forward(samples), or forward(samples, purpose), -> mean loss over the batch it is given;
 ///           backward(ready): fills the gradients of that mean and calls ready(name) as each becomes final, in any
 ///           order, which may be another one on each rank and in each step.
+/// Counting  a mean weighs each sample as one. A loss that leaves targets out, or weighs them, returns a counted_loss
+///           instead, and backward fills the gradients of its `sum`: all counted targets of a step then weigh alike.
 /// Told      forward is told what the pass is for: `train` (backward follows; drop out, update buffers) or `evaluate`
 ///           (the loss alone). Outputs are asked for by predict(samples), without targets, if there is one.
 /// May have  predict, see has_model_predict; input_gradient, see has_model_input_gradient; frozen parameters, see

@@ -22,12 +22,26 @@ struct loss_sum {
   std::int64_t count = 0;
   std::int64_t left_out = 0;  ///< rows that have no loss, but a share of the weight that backward gave to all rows
   [[nodiscard]] double mean() const noexcept { return count == 0 ? 0.0 : sum / static_cast<double>(count); }
+  /// The share of that weight which counted rows have; 1 if none is counted.
+  [[nodiscard]] double counted_share() const noexcept {
+    return count == 0 ? 1.0 : static_cast<double>(count) / static_cast<double>(count + left_out);
+  }
   loss_sum& operator+=(loss_sum const& other) noexcept {
     sum += other.sum;
     count += other.count;
     left_out += other.left_out;
     return *this;
   }
+};
+
+/// A loss that counts its own targets: what forward() of a plain model may return in place of a mean.
+///
+/// The loss of a step is the sum of `sum` over all micro-batches and ranks, divided by the sum of `count`: so it does
+/// not depend on how samples are dealt out, whatever targets are left out. A micro-batch that counts nothing adds
+/// nothing.
+struct counted_loss {
+  double sum = 0;    ///< over the targets that are counted
+  double count = 0;  ///< how many these are, or the sum of their weights; 0: `sum` is not looked at
 };
 
 /// Which positions of its sample a query sees.

@@ -26,6 +26,7 @@ struct update_segment {
   std::span<tensor_view<typename Env::param, space> const> outputs;   ///< where layers read the value
   bool decays = true;
   parameter_info const* info = nullptr;  ///< of the parameter; null where nobody has said
+  std::int64_t updates = -1;             ///< how many there were before this one; -1: as many as steps
 };
 
 /// One tensor that this rank updates, all of it.
@@ -44,7 +45,15 @@ struct tensor_update {
   double scale = 1;
   std::span<tensor_view<typename Env::param, space> const> outputs;  ///< where layers read the value
   arena<space>& scratch;                                             ///< what is taken is given back afterwards
+  std::int64_t updates = -1;                                         ///< as in update_segment
 };
+
+/// How many updates a parameter has had after this one: what means that begin with zero are corrected for. Steps that
+/// were skipped count in `step`, which schedules go by, and not here.
+template <class Update>
+[[nodiscard]] constexpr double count_of_updates(Update const& update, std::int64_t step) noexcept {
+  return static_cast<double>((update.updates < 0 ? step : update.updates) + 1);
+}
 
 template <class O>
 concept has_moment_names = requires {
@@ -79,7 +88,8 @@ concept has_tensor_update = requires(O const& optimizer, tensor_update<Env> cons
 /// Turns gradients into new values, element by element, so that it works on any shard.
 ///
 /// Requires  `moment_names` (one name a state tensor), `rate_at(step)` with step counted from 0, `clip` (the largest
-///           global norm, 0 = no clipping; the trainer applies it), `update(segment, step)`.
+///           global norm, 0 = no clipping; the trainer applies it), `update(segment, step)`. The step is that of the
+///           run, skipped ones included, so that a schedule ends with it; count_of_updates() leaves skipped ones out.
 /// Not asked  state of its own: the moments belong to the trainer, which shards, saves and restores them.
 template <class O, class Env>
 concept element_optimizer = has_moment_names<O> && has_rate_at<O> && has_clip<O> && has_update<O, Env>;

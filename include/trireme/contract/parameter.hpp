@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "trireme/core/error.hpp"
 #include "trireme/core/interval.hpp"
 #include "trireme/core/tensor.hpp"
 
@@ -56,6 +59,12 @@ struct parameter_info {
   /// exact, make the same of any order of ranks.
   bool by_sign = false;
   bool frozen = false;  ///< nobody trains it: it has values alone, see optim::groups
+  /// Several tensors that lie side by side in one, for a single product: their widths along the last axis, again and
+  /// again until it is full. {c, c, c} are queries, keys and values; {2 * w, w, w} are two heads of queries with their
+  /// key and value, then the next two. Empty: it is one tensor. Optimizers of whole tensors take them one by one.
+  shape fused{};
+  bool stacked =
+      false;  ///< each place along the first axis is a tensor of its own (experts), for these optimizers, too
 
   [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
   [[nodiscard]] shape const& whole_extents() const noexcept { return is_part() ? whole : extents; }
@@ -75,6 +84,67 @@ struct parameter_info {
   info.first = first;
   return info;
 }
+
+/// How a parameter comes apart into the tensors that it says (`stacked`, `fused`).
+///
+/// Errors   the constructor throws config_error if they do not fit the extents.
+class tensors_within {
+ public:
+  explicit tensors_within(parameter_info const& of)
+      : stacked_(of.stacked && of.extents.rank() > 0), count_(stacked_ ? of.extents[0] : 1), one_(of) {
+    one_.extents = one_.whole = one_.first = one_.fused = {};
+    one_.stacked = false;
+    for (int axis = stacked_ ? 1 : 0; axis < of.extents.rank(); ++axis) one_.extents.push_back(of.extents[axis]);
+    for (auto const width : of.fused.extents()) {
+      bands_.push_back({period_, width});
+      period_ += width;
+    }
+    auto const rank = one_.extents.rank();
+    auto const last = rank > 0 ? one_.extents[rank - 1] : 1;
+    if (bands_.empty()) {
+      bands_.push_back({0, last});
+      period_ = last;
+    }
+    if (of.stacked != stacked_ || last != (period_ == 0 ? 0 : last / period_ * period_)) {
+      throw config_error(text("trireme::parameter \"", of.name, "\": ", to_string(of.extents),
+                              " does not come apart into tensors that are ", to_string(of.fused), " wide",
+                              of.stacked ? ", of each place along its first axis" : "",
+                              "; the widths fill the last axis once or several times"));
+    }
+  }
+  [[nodiscard]] bool stacked() const noexcept { return stacked_; }
+  /// Tensors along the first axis: 1 unless it is stacked.
+  [[nodiscard]] std::int64_t count() const noexcept { return count_; }
+  /// Tensors side by side in each of these.
+  [[nodiscard]] std::size_t bands() const noexcept { return bands_.size(); }
+  /// Whether it is one tensor.
+  [[nodiscard]] bool whole() const noexcept { return bands_.size() == 1; }
+  /// What is known of one of the tensors: the parameter's name, and its own extents.
+  [[nodiscard]] parameter_info info(std::size_t band) const {
+    auto out = one_;
+    auto const rank = one_.extents.rank();
+    if (whole()) return out;
+    out.extents = {};
+    for (int axis = 0; axis + 1 < rank; ++axis) out.extents.push_back(one_.extents[axis]);
+    out.extents.push_back(one_.extents[rank - 1] / period_ * bands_[band].count);
+    return out;
+  }
+  /// Calls f(in_parameter, in_tensor, n) for the stretches of the parameter that tensor (place, band) is.
+  template <class F>
+  void for_each_run(std::int64_t place, std::size_t band, F&& f) const {
+    auto const size = one_.extents.size();
+    if (whole()) return f(place * size, std::int64_t{0}, size);
+    auto const [first, width] = bands_[band];
+    for (std::int64_t at = 0, to = 0; at < size; at += period_, to += width) f(place * size + at + first, to, width);
+  }
+
+ private:
+  bool stacked_;
+  std::int64_t count_;
+  parameter_info one_;  // of those side by side, as one
+  std::int64_t period_ = 0;
+  std::vector<interval> bands_;  // within a period of the last axis
+};
 
 /// Calls f(in_whole, in_part, n) for the stretches of the whole tensor (row-major) that elements [first, first + count)
 /// of a part are: one stretch, in constant time, unless something else lies between.
@@ -120,6 +190,9 @@ struct foreign_parameter {
   std::string name;
   tensor_view<T, Space> value;
   tensor_view<T, Space> gradient;
+  std::function<void()> follow{};  ///< called whenever the values have been written, for a copy in another type
+  shape fused{};                   ///< as in parameter_info
+  bool stacked = false;            ///< as in parameter_info
 };
 
 }  // namespace trireme

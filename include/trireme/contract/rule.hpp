@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme {
 
 /// One rule on policies of different slots: what is refused, and what to do instead.

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme {
 
 /// The categories that policies fall into. make_trainer takes its policies in any order and sorts them by these tags;

@@ -3,6 +3,8 @@
 #include <concepts>
 #include <cstdint>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme {
 
 /// What a strategy axis does with one kind of state.

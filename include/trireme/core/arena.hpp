@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "trireme/core/address.hpp"
 #include "trireme/core/tensor.hpp"
 
 namespace trireme {
@@ -53,7 +54,7 @@ class arena {
     at_.used += bytes;
     at_.taken += bytes;
     peak_ = std::max(peak_, at_.taken);
-    return {reinterpret_cast<T*>(address), extents};
+    return {elements_at<T>(address), extents};
   }
 
   [[nodiscard]] position mark() const noexcept { return at_; }

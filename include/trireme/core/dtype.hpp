@@ -6,6 +6,9 @@
 #include <string_view>
 #include <type_traits>
 
+#include "trireme/core/dialect.hpp"
+#include "trireme/core/exact.hpp"
+
 namespace trireme {
 
 /// A bfloat16 number: the upper half of a float. Storage only; arithmetic happens in float.
@@ -25,7 +28,7 @@ struct bfloat16 {
   }
   constexpr explicit operator double() const noexcept { return static_cast<float>(*this); }
   friend constexpr bool operator==(bfloat16 a, bfloat16 b) noexcept {
-    return static_cast<float>(a) == static_cast<float>(b);
+    return exactly_equal(static_cast<float>(a), static_cast<float>(b));
   }
 };
 
@@ -68,7 +71,7 @@ struct float16 {
   }
   constexpr explicit operator double() const noexcept { return static_cast<float>(*this); }
   friend constexpr bool operator==(float16 a, float16 b) noexcept {
-    return static_cast<float>(a) == static_cast<float>(b);
+    return exactly_equal(static_cast<float>(a), static_cast<float>(b));
   }
 };
 

@@ -8,6 +8,8 @@
 #include <limits>
 #include <span>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme {
 
 /// A sum of doubles without rounding: the same state, bit for bit, in whatever order and on whichever rank the terms

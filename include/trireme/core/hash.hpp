@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme {
 
 /// A 64-bit finaliser with good avalanche (splitmix64).

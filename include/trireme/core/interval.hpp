@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme {
 
 /// The whole numbers [first, first + count): elements of a message, rows of a matrix, positions, samples.

@@ -3,11 +3,13 @@
 #include <cstddef>
 #include <utility>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme {
 
 namespace detail {
 
-template <std::size_t I, class T>
+template <std::size_t Index, class T>
 struct pack_item {
   T value;
   friend bool operator==(pack_item const&, pack_item const&) = default;
@@ -15,13 +17,13 @@ struct pack_item {
 
 template <class Indices, class... T>
 struct pack_items;
-template <std::size_t... I, class... T>
-struct pack_items<std::index_sequence<I...>, T...> : pack_item<I, T>... {
+template <std::size_t... Index, class... T>
+struct pack_items<std::index_sequence<Index...>, T...> : pack_item<Index, T>... {
   friend bool operator==(pack_items const&, pack_items const&) = default;
 };
 
-template <class T, std::size_t I>
-[[nodiscard]] constexpr T& item_of(pack_item<I, T>& item) noexcept {
+template <class T, std::size_t Index>
+[[nodiscard]] constexpr T& item_of(pack_item<Index, T>& item) noexcept {
   return item.value;
 }
 
@@ -51,9 +53,9 @@ class pack {
   }
 
  private:
-  template <std::size_t... I, class F>
-  static constexpr void each_of(detail::pack_items<std::index_sequence<I...>, T...> const& items, F& f) {
-    (f(static_cast<detail::pack_item<I, T> const&>(items).value), ...);
+  template <std::size_t... Index, class F>
+  static constexpr void each_of(detail::pack_items<std::index_sequence<Index...>, T...> const& items, F& f) {
+    (f(static_cast<detail::pack_item<Index, T> const&>(items).value), ...);
   }
 
   detail::pack_items<std::index_sequence_for<T...>, T...> items_;

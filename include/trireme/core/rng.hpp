@@ -3,6 +3,8 @@
 #include <array>
 #include <cstdint>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme {
 
 /// Philox 4x32-10: a random function of (counter, key) without state.

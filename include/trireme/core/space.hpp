@@ -7,6 +7,8 @@
 #include <new>
 #include <string_view>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme {
 
 /// Memory of this process that the CPU reads and writes. Large blocks are page-aligned and ask for huge pages, which

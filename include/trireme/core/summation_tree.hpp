@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme {
 
 /// Where the fixed binary tree over [0, n) is cut: in halves while n is even, else at the largest power of two.

@@ -1,12 +1,15 @@
 #pragma once
 
 #include <charconv>
+#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <string_view>
 #include <type_traits>
+
+#include "trireme/core/dialect.hpp"
 
 namespace trireme {
 
@@ -69,12 +72,19 @@ class text_part {
   return out;
 }
 
+/// A number with so many digits behind the point ("nan" and "inf" as words). printf would ask the program's locale.
+[[nodiscard]] inline std::string fixed(double value, int digits) {
+  if (!(std::abs(value) < 1e15)) return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+  char out[48];
+  return {out, std::to_chars(out, out + sizeof out, value, std::chars_format::fixed, digits).ptr};
+}
+
 }  // namespace detail
 
 /// Joins its arguments into one string: `text("rank ", 3, " is late")`.
 ///
 /// Error messages are made with this, so that core needs no formatting library and a number always
-/// prints in its shortest exact form.
+/// prints in its shortest exact form, whatever locale the program has set.
 template <class... Parts>
 [[nodiscard]] std::string text(Parts const&... parts) {
   return detail::join({detail::text_part(parts)...});

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme {
 
 /// Something that took time on one rank. The names belong to somebody who outlives it.

@@ -3,6 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme {
 
 /// The name of a type as the compiler prints it, for messages.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,17 +21,25 @@ namespace trireme::data {
   return {first, (index + 1) * count / shares - first};
 }
 
-/// A place in the endless sequence of samples: how many of an epoch have been used. Two numbers, saved in a checkpoint;
-/// they say nothing of ranks or batches, so another world size goes on from them.
+/// A place in the endless sequence of samples: how many of an epoch have been used, and of which order. Saved in a
+/// checkpoint; it says nothing of ranks or batches, so another world size goes on from it.
 struct loader_position {
   std::uint64_t epoch = 0;
   std::int64_t position = 0;
-  friend bool operator==(loader_position const&, loader_position const&) = default;
+  std::int64_t samples = 0;  ///< of the whole dataset; 0: not known, then nobody compares it, nor the seed
+  std::uint64_t seed = 0;    ///< of the order of samples
+  friend bool operator==(loader_position const& a, loader_position const& b) noexcept {
+    return a.epoch == b.epoch && a.position == b.position;  // the place alone, whatever is known of its order
+  }
+
+  /// The begin of the next epoch, which any dataset and any order may have.
+  [[nodiscard]] constexpr loader_position next_epoch() const noexcept { return {epoch + 1, 0}; }
 };
 
-/// "trireme::data::loader_position{.epoch = 1, .position = 64}"
+/// "trireme::data::loader_position{.epoch = 1, .position = 64, .samples = 128, .seed = 0}"
 [[nodiscard]] inline std::string to_string(loader_position const& at) {
-  return text("trireme::data::loader_position{.epoch = ", at.epoch, ", .position = ", at.position, "}");
+  return text("trireme::data::loader_position{.epoch = ", at.epoch, ", .position = ", at.position,
+              at.samples > 0 ? text(", .samples = ", at.samples, ", .seed = ", at.seed) : "", "}");
 }
 
 /// One rank's part of one batch. Owned by the loader.
@@ -68,9 +77,15 @@ class batch_buffer {
   template <dataset Dataset>
   [[nodiscard]] samples read(Dataset const& data, std::int64_t count) {
     if (count > 0) data.read(ids(count), inputs_.span().data(), targets_.span().data());
-    return {{inputs_.span().data(), data.input_type(), batched(count, data.input_shape())},
-            {targets_.span().data(), data.target_type(), batched(count, data.target_shape())},
-            ids(count)};
+    return whole(data, count);
+  }
+
+  /// The same samples without reading them: all of their numbers are 0.
+  template <dataset Dataset>
+  [[nodiscard]] samples zeros(Dataset const& data, std::int64_t count) {
+    std::ranges::fill(inputs_.span(), std::byte{});
+    std::ranges::fill(targets_.span(), std::byte{});
+    return whole(data, count);
   }
 
   void clear() noexcept {
@@ -85,6 +100,12 @@ class batch_buffer {
   [[nodiscard]] std::span<std::int64_t const> parts() const noexcept { return parts_; }
 
  private:
+  template <dataset Dataset>
+  [[nodiscard]] samples whole(Dataset const& data, std::int64_t count) {
+    return {{inputs_.span().data(), data.input_type(), batched(count, data.input_shape())},
+            {targets_.span().data(), data.target_type(), batched(count, data.target_shape())},
+            ids(count)};
+  }
   static std::int64_t bytes_of(dtype type, shape const& one) {
     return one.size() * static_cast<std::int64_t>(size_of(type));
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <iterator>
 
 #include "trireme/contract/dataset.hpp"
@@ -20,7 +21,7 @@ namespace trireme::data {
 /// Bytes   one buffer of `batch` samples, made at construction; an element is valid until the iterator advances.
 /// Threads one caller; reading happens in it, when the iterator advances.
 /// Errors  throws config_error if `batch` < 1, if there are no samples, or if there is no such rank; passes on what
-///         Dataset::read() throws.
+///         Dataset::read() throws, unless keep_failure() was called.
 ///
 /// @param data  borrowed: must outlive the range.
 template <dataset Dataset>
@@ -57,6 +58,10 @@ class evaluation_batches {
 
   [[nodiscard]] iterator begin() { return {this, mine_.first}; }
   [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
+  /// For a rank that other ranks wait for: what Dataset::read() throws is kept in failure() from now on, and samples
+  /// that could not be read, and all after them, are zeros.
+  void keep_failure() noexcept { keeps_failure_ = true; }
+  [[nodiscard]] std::exception_ptr const& failure() const noexcept { return failure_; }
   /// The batches of this rank, as numbers of all batches.
   [[nodiscard]] interval batches() const noexcept { return mine_; }
 
@@ -77,7 +82,16 @@ class evaluation_batches {
     auto const count = std::min(batch_, data_->size() - first);
     auto const ids = buffer_.ids(count);
     for (std::int64_t i = 0; i < count; ++i) ids[static_cast<std::size_t>(i)] = first + i;
-    current_ = buffer_.read(*data_, count);
+    if (!failure_) {
+      try {
+        current_ = buffer_.read(*data_, count);
+        return;
+      } catch (...) {
+        if (!keeps_failure_) throw;
+        failure_ = std::current_exception();
+      }
+    }
+    current_ = buffer_.zeros(*data_, count);
   }
 
   Dataset const* data_;
@@ -85,6 +99,8 @@ class evaluation_batches {
   detail::batch_buffer buffer_;
   interval mine_;
   samples current_;
+  bool keeps_failure_ = false;
+  std::exception_ptr failure_;
 };
 
 }  // namespace trireme::data

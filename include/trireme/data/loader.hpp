@@ -53,13 +53,14 @@ class loader {
   loader(Dataset const& data, loader_options options, int rank = 0, int size = 1)
       : data_(&data), options_(options), order_{.samples = data.size(), .seed = options.seed} {
     check(rank, size);
+    position_ = cursor_ = normalised({});
     parts_ = share(options.micro_batches, size, rank);
     auto const largest = std::min(options.batch, order_.samples);
     // Rounded up: a shorter batch can have one more sample in these parts than the longest one.
     auto const most = (largest * parts_.count + options.micro_batches - 1) / options.micro_batches;
-    auto const slots = static_cast<std::size_t>(options.prefetch) + 1;
-    slots_.reserve(slots);
-    for (std::size_t i = 0; i < slots; ++i) {
+    auto const slot_count = static_cast<std::size_t>(options.prefetch) + 1;
+    slots_.reserve(slot_count);
+    for (std::size_t i = 0; i < slot_count; ++i) {
       slots_.push_back({detail::batch_buffer(data, most, std::min(parts_.count, largest)), {}, {}});
     }
     if (options.prefetch > 0) reader_ = std::thread([this] { read_ahead(); });
@@ -91,11 +92,29 @@ class loader {
     return ready.view;
   }
 
+  /// After next() has thrown: the batch that it would have returned, of which all numbers are 0. For a rank that has to
+  /// take part in a step which all ranks then give up. Valid as that of next(), which reads the same batch again.
+  [[nodiscard]] batch const& zeros() {
+    std::lock_guard const lock(mutex_);  // the reader waits for next() or seek()
+    auto& spare = slots_[read_ % slots_.size()];
+    fill(spare, position_, false);
+    return spare.view;
+  }
+
   /// Where the batch begins that next() returns next: what a checkpoint saves.
   [[nodiscard]] loader_position position() const noexcept { return position_; }
 
   /// Goes on from a place that position() told, perhaps on another number of ranks or with another batch size.
+  ///
+  /// Errors   config_error for a place within an epoch of another number of samples, or of another order: some samples
+  ///          would come twice and others never. seek(place.next_epoch()) leaves the rest of that epoch out.
   void seek(loader_position to) {
+    bool const another = to.samples != order_.samples || to.seed != order_.seed;
+    if (to.samples != 0 && to.position != 0 && another) {
+      throw config_error(text("trireme::data::loader: cannot seek to ", to_string(to), " with ", order_.samples,
+                              " samples in the order of seed ", order_.seed,
+                              "; give the dataset and the seed of that place, or seek(place.next_epoch())"));
+    }
     if (to.position < 0 || to.position > order_.samples) {
       throw config_error(text("trireme::data::loader: cannot seek to ", to_string(to), " of ", order_.samples,
                               " samples: the place was saved for other data"));
@@ -143,10 +162,11 @@ class loader {
   [[nodiscard]] loader_position normalised(loader_position at) const noexcept {
     auto const left = order_.samples - at.position;
     bool const over = left == 0 || (options_.drop_last && left < options_.batch);
-    return over ? loader_position{at.epoch + 1, 0} : at;
+    if (over) at = at.next_epoch();
+    return {at.epoch, at.position, order_.samples, order_.seed};
   }
 
-  void fill(slot& into, loader_position at) const {
+  void fill(slot& into, loader_position at, bool reads = true) const {
     auto const count = std::min(options_.batch, order_.samples - at.position);
     auto const first = parts_.first * count / options_.micro_batches;
     auto const last = parts_.end() * count / options_.micro_batches;
@@ -154,7 +174,7 @@ class loader {
     for (auto i = first; i < last; ++i) {
       ids[static_cast<std::size_t>(i - first)] = order_.id(at.epoch, at.position + i);
     }
-    auto const all = into.buffer.read(*data_, last - first);
+    auto const all = reads ? into.buffer.read(*data_, last - first) : into.buffer.zeros(*data_, last - first);
     into.buffer.clear();
     for (auto m = parts_.first; m < parts_.end(); ++m) {
       auto const part = share(count, options_.micro_batches, m);

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <span>
 
+#include "trireme/core/dialect.hpp"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif

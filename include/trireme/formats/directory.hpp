@@ -46,8 +46,11 @@ class directory {
   [[nodiscard]] directory make(std::string const& name) const;
   /// Gives a file, directory or link another name; a file or an empty directory that had it is replaced.
   void rename(std::string const& from, std::string const& to) const;
-  /// Two names change places in one step.
-  void exchange(std::string const& one, std::string const& other) const;
+  /// A file of that name becomes one of another directory; a file that had the name there is replaced.
+  void move(std::string const& name, directory const& to) const;
+  /// Two names change places in one step. @returns false if this file system has no such operation; then nothing has
+  /// changed.
+  [[nodiscard]] bool exchange(std::string const& one, std::string const& other) const;
   /// Removes a directory and the files in it, or a file, or a link (never what it leads to). Directories in the
   /// directory, and what cannot be removed, stay. @returns whether nothing has the name any more.
   bool remove(std::string const& name) const;
@@ -67,7 +70,7 @@ class directory {
   };
 
   directory(int at, char const* name, std::string path, file_system& files, int follow);
-  void require(std::string_view name) const;
+  void expect_name(std::string_view name) const;
 
   std::string path_;
   std::shared_ptr<handle const> open_;

@@ -10,7 +10,7 @@
 namespace trireme::formats {
 
 TRIREME_BODY directory directory::below(std::string const& name) const {
-  require(name);
+  expect_name(name);
   return {descriptor(), name.c_str(), path_of(name), files(), O_NOFOLLOW};
 }
 
@@ -32,7 +32,7 @@ TRIREME_BODY bool directory::has(std::string const& name) const {
   return std::binary_search(all.begin(), all.end(), name);
 }
 TRIREME_BODY directory directory::make(std::string const& name) const {
-  require(name);
+  expect_name(name);
   if (files().make_directory(descriptor(), name.c_str(), 0777) != 0 && errno != EEXIST) {
     throw detail::io_failure(path_of(name), "make the directory", errno);
   }
@@ -40,19 +40,28 @@ TRIREME_BODY directory directory::make(std::string const& name) const {
 }
 
 TRIREME_BODY void directory::rename(std::string const& from, std::string const& to) const {
-  require(from), require(to);
+  expect_name(from), expect_name(to);
   detail::checked(path_of(from), text("rename to ", path_of(to)),
                   [&] { return files().rename(descriptor(), from.c_str(), to.c_str()); });
 }
 
-TRIREME_BODY void directory::exchange(std::string const& one, std::string const& other) const {
-  require(one), require(other);
-  detail::checked(path_of(one), text("change places with ", path_of(other)),
-                  [&] { return files().exchange(descriptor(), one.c_str(), other.c_str()); });
+TRIREME_BODY void directory::move(std::string const& name, directory const& to) const {
+  expect_name(name);
+  detail::checked(path_of(name), text("move to ", to.path_of(name)),
+                  [&] { return files().move(descriptor(), name.c_str(), to.descriptor(), name.c_str()); });
+}
+
+TRIREME_BODY bool directory::exchange(std::string const& one, std::string const& other) const {
+  expect_name(one), expect_name(other);
+  if (files().exchange(descriptor(), one.c_str(), other.c_str()) == 0) return true;
+  // How file systems, overlays, old kernels and filters of system calls say that they do not know the operation.
+  auto const why = errno;
+  if (why == EINVAL || why == ENOSYS || why == EOPNOTSUPP || why == EXDEV || why == EPERM) return false;
+  throw detail::io_failure(path_of(one), text("change places with ", path_of(other)), why);
 }
 
 TRIREME_BODY bool directory::remove(std::string const& name) const {
-  require(name);
+  expect_name(name);
   auto const inner = files().open(descriptor(), name.c_str(), flags | O_NOFOLLOW, 0);
   if (inner < 0) {
     if (errno == ENOENT) return true;
@@ -70,7 +79,8 @@ TRIREME_BODY bool directory::remove(std::string const& name) const {
 TRIREME_BODY void directory::synchronise() const {
   auto const failed = files().synchronise(descriptor()) < 0 ? errno : 0;
   // Some file systems have nothing to synchronise for a directory, and say so.
-  if (failed != 0 && failed != EINVAL) throw detail::io_failure(path_, "synchronise the directory", failed);
+  bool const nothing = failed == EINVAL || failed == ENOSYS || failed == EOPNOTSUPP || failed == EBADF;
+  if (failed != 0 && !nothing) throw detail::io_failure(path_, "synchronise the directory", failed);
 }
 
 TRIREME_BODY directory::directory(int at, char const* name, std::string path, file_system& files, int follow)
@@ -85,7 +95,7 @@ TRIREME_BODY directory::directory(int at, char const* name, std::string path, fi
   open_ = std::make_shared<handle const>(files, opened);
 }
 
-TRIREME_BODY void directory::require(std::string_view name) const {
+TRIREME_BODY void directory::expect_name(std::string_view name) const {
   if (name.empty() || name == "." || name == ".." || name.find('/') != name.npos) {
     throw config_error(text("trireme::formats::directory: \"", name, "\" is not a name in ", path_));
   }

@@ -3,12 +3,12 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
-#include <cstdio>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -43,9 +43,18 @@ class file_system {
   virtual int truncate(int descriptor, ::off_t bytes) { return ::ftruncate(descriptor, bytes); }
   virtual int synchronise(int descriptor) { return ::fsync(descriptor); }
   virtual int rename(int at, char const* from, char const* to) { return ::renameat(at, from, at, to); }
-  /// Two names change places in one step.
+  /// The same from one open directory into another.
+  virtual int move(int from, char const* name, int to, char const* there) { return ::renameat(from, name, to, there); }
+  /// Two names change places in one step. Many file systems cannot (NFS, FUSE, ZFS).
   virtual int exchange(int at, char const* one, char const* other) {
-    return ::renameat2(at, one, at, other, RENAME_EXCHANGE);
+#ifdef SYS_renameat2  // by its number: musl has had no function for it
+    constexpr unsigned change_places = 2;
+    return static_cast<int>(::syscall(SYS_renameat2, at, one, at, other, change_places));
+#else
+    static_cast<void>(at), static_cast<void>(one), static_cast<void>(other);
+    errno = ENOSYS;
+    return -1;
+#endif
   }
   virtual int unlink(int at, char const* path) { return ::unlinkat(at, path, 0); }
   virtual int make_directory(int at, char const* path, ::mode_t mode) { return ::mkdirat(at, path, mode); }

@@ -15,7 +15,7 @@ TRIREME_BODY header read_header(file const& from) {
   auto const size = from.size();
   std::vector<std::byte> start(static_cast<std::size_t>(std::min<std::uint64_t>(8, size)));
   from.read(0, start);
-  start.resize(static_cast<std::size_t>(header_bytes(start, size, from.path())));
+  start.resize(header_bytes(start, size, from.path()));
   from.read(8, std::span(start).subspan(8));
   return parse_header(start, size, from.path());
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/core/expect.hpp"
 #include "trireme/formats/file.hpp"
 
 namespace trireme::formats::tensorboard {
@@ -66,6 +67,7 @@ struct writer_options {
   int flush_every = 1;            ///< events; 0 leaves it to flush()
   std::function<double()> clock;  ///< seconds since 1970; the system's by default
   file_system* files = nullptr;
+  void validate() const { expect_number("formats::tensorboard", ".flush_every", flush_every, not_negative); }
 };
 
 /// Writes scalars for TensorBoard.
@@ -74,8 +76,8 @@ struct writer_options {
 /// torn.
 ///
 /// Threads  one owner; one process a file.
-/// Errors   io_error (what was pending is lost then, the file stays whole); format_error when an existing file to go on
-/// with is corrupt in the middle.
+/// Errors   config_error for options that cannot be meant; io_error (what was pending is lost then, the file stays
+/// whole); format_error when an existing file to go on with is corrupt in the middle.
 class writer {
  public:
   /// Opens a file: a new one, or one to go on with, whose torn tail is cut off first.

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme::formats {
 
 /// The text of tokens that arrive one by one, as somebody who writes has them: a character whose bytes are spread over

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/formats/detail/tokenizer_models.hpp"
 #include "trireme/formats/detail/tokenizer_splits.hpp"
@@ -54,8 +55,8 @@ using word_memory = detail::word_cache;
 ///
 ///     normalizers      NFC NFD NFKC NFKD Lowercase StripAccents BertNormalizer Nmt Precompiled Prepend Strip
 ///                      Replace (of a string, or of spaces in a row) Sequence
-///     pre-tokenizers   ByteLevel, Split by a string or the expressions of GPT-2, Llama 3 and Qwen 2, Digits,
-///                      BertPreTokenizer, WhitespaceSplit, Metaspace, Sequence
+///     pre-tokenizers   ByteLevel, Split by a string or a regular expression, Digits, BertPreTokenizer,
+///                      WhitespaceSplit, Metaspace, Sequence
 ///     post-processors  TemplateProcessing ByteLevel BertProcessing RobertaProcessing Sequence
 ///     decoders         ByteLevel WordPiece ByteFallback Fuse Metaspace Replace (of a string) Strip Sequence
 ///
@@ -63,15 +64,17 @@ using word_memory = detail::word_cache;
 /// encoded in a way that is nearly right. What the file says of truncation and padding is left to the caller.
 ///
 /// Needs    utf8proc (CMake: trireme::utf8proc). Characters that are newer than the tables of either package (a few
-/// thousand,
-///          named since 2002) may be split otherwise than there.
+///          thousand, named since 2002) may be split otherwise than there. The expressions of GPT-2, Llama 3 and Qwen 2
+///          are written out; others (DeepSeek's) need PCRE2, which that target takes where it is found
+///          (TRIREME_PCRE2 is defined then, -lpcre2-8).
 /// Numerics the same numbers as the package tokenizers; a test compares them.
 ///          Where two ways to cut a word have the same score, a Unigram may give its tokens in another order.
 /// Bytes    about 200 for each token of the vocabulary, and 24 to 48 a merge; encode() keeps the words that it has
 ///          seen while it runs (word_memory). A file may have 256 MiB.
 /// Threads  const; any number of callers.
 /// Errors   read() throws io_error, parse() format_error (path, byte, reason); encode() throws format_error if a text
-///          is not UTF-8, config_error if it has what no token stands for and the file names none for the unknown.
+///          is not UTF-8, config_error if it has what no token stands for and the file names none for the unknown, or
+///          if an expression takes more than ten million steps to find a word.
 class tokenizer {
  public:
   [[nodiscard]] static tokenizer read(std::string const& path, file_system& files = real_files()) {
@@ -299,7 +302,8 @@ class tokenizer_reader {
       auto const* const mark = given(model, key);
       if (mark != nullptr && !mark->as_string().empty()) mark->fail(text("a BPE with ", key, " is not read"));
     }
-    if (auto const* const dropout = given(model, "dropout"); dropout != nullptr && dropout->as_double() != 0)
+    if (auto const* const dropout = given(model, "dropout");
+        dropout != nullptr && !exactly_equal(dropout->as_double(), 0))
       dropout->fail("a BPE that leaves out merges at random is not read");
     pairs.byte_fallback = flag(model, "byte_fallback");
     pairs.fuse_unknown = flag(model, "fuse_unk");
@@ -340,7 +344,7 @@ class tokenizer_reader {
     if (auto const* const mark = given(model, "continuing_subword_prefix")) pieces.continuing = mark->as_string();
     if (auto const* const most = given(model, "max_input_chars_per_word")) {
       if (most->as_uint64() > 1000) most->fail("words of more than 1000 characters are not read");
-      pieces.most_characters = static_cast<std::size_t>(most->as_uint64());
+      pieces.most_characters = most->as_uint64();
     }
     out_.model_ = std::move(pieces);
   }
@@ -431,11 +435,7 @@ class tokenizer_reader {
         add.how = flag(step, "use_regex", true) ? rule::gpt2 : rule::whole;
         add.space_first = flag(step, "add_prefix_space", true);
       } else if (kind == "Split") {
-        if (auto const* const string = step.at("pattern").find("String")) {
-          by_string(step, *string, add);
-        } else {
-          add.how = known_expression(step);
-        }
+        read_split(step, add);
       } else if (kind == "Digits") {
         add.how = flag(step, "individual_digits") ? rule::each_digit : rule::digits;
       } else if (kind == "BertPreTokenizer") {
@@ -453,15 +453,39 @@ class tokenizer_reader {
       out_.splits_.push_back(add);
     });
   }
-  static void by_string(json::value const& step, json::value const& string, split_step& add) {
-    auto const& behaviour = step.at("behavior").as_string();
-    add.how = split_step::rule::string;
-    add.mark = string.as_string();
-    add.cut_before = behaviour == "Isolated" || behaviour == "MergedWithNext";
-    add.cut_behind = behaviour == "Isolated" || behaviour == "MergedWithPrevious";
-    if (add.mark.empty()) string.fail("a Split by nothing");
-    if (!(add.cut_before || add.cut_behind) || flag(step, "invert"))
-      step.fail("of a Split by a string the behaviors Isolated, MergedWithPrevious and MergedWithNext are read");
+  static void read_split(json::value const& step, split_step& add) {
+    using how = split_behaviour;
+    static constexpr std::array<std::pair<std::string_view, how>, 5> all{
+        {{"Removed", how::removed},
+         {"Isolated", how::isolated},
+         {"MergedWithPrevious", how::merged_with_previous},
+         {"MergedWithNext", how::merged_with_next},
+         {"Contiguous", how::contiguous}}};
+    auto const& behaviour = step.at("behavior");
+    auto const* const found =
+        std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.first == behaviour.as_string(); });
+    if (found == all.end()) {
+      behaviour.fail("the behavior of a Split is Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
+    }
+    add.how = split_step::rule::pattern;
+    add.behaviour = found->second;
+    add.inverted = flag(step, "invert");
+    auto const& pattern = step.at("pattern");
+    if (auto const* const string = pattern.find("String")) {
+      add.what = split_pattern::of_string(string->as_string());
+      return;
+    }
+    auto const* const expression = pattern.find("Regex");
+    if (expression == nullptr) pattern.fail("a pattern is a String or a Regex");
+    // Each match of a known one is a word, and there is nothing between them, so that two ways to say so are one.
+    auto const words = add.behaviour == how::isolated || (add.behaviour == how::removed && add.inverted);
+    auto const known = words ? known_expression(expression->as_string()) : std::nullopt;
+    if (known) {
+      add.how = *known;
+    } else {
+      add.what = split_pattern::of_expression(expression->as_string(),
+                                              [&](std::string const& sentence) { expression->fail(sentence); });
+    }
   }
   /// Of a Metaspace.
   static std::string const& mark_of(json::value const& step) {
@@ -482,7 +506,8 @@ class tokenizer_reader {
     if (scheme->as_string() != "never") scheme->fail("a prepend_scheme is always, first or never");
     return put::never;
   }
-  static split_step::rule known_expression(json::value const& step) {
+  /// Those that are written out by hand, which is several times quicker.
+  static std::optional<split_step::rule> known_expression(std::string_view expression) {
     using rule = split_step::rule;
     static constexpr std::array<std::pair<std::string_view, rule>, 3> all{{
         {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", rule::gpt2},
@@ -493,20 +518,9 @@ class tokenizer_reader {
          "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
          rule::qwen2},
     }};
-    auto const& pattern = step.at("pattern");
-    auto const* const expression = pattern.find("Regex");
-    if (expression == nullptr) pattern.fail("a pattern is a String or a Regex");
     auto const* const found =
-        std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.first == expression->as_string(); });
-    if (found == all.end()) {
-      expression->fail("this regular expression is not one of those that are known: GPT-2's, Llama 3's and Qwen 2's");
-    }
-    // Each match is a word, and there is nothing between them, so the two ways to say so are one.
-    auto const& behaviour = step.at("behavior").as_string();
-    auto const inverted = flag(step, "invert");
-    if (!(behaviour == "Isolated" && !inverted) && !(behaviour == "Removed" && inverted))
-      step.fail("of a Split by such an expression only the behavior Isolated is read");
-    return found->second;
+        std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.first == expression; });
+    return found == all.end() ? std::nullopt : std::optional(found->second);
   }
 
   void add_post_processor(json::value const& what) {
@@ -597,8 +611,8 @@ class tokenizer_reader {
         add.how = rule::strip;
         add.from = step.at("content").as_string();
         if (add.from.empty()) step.fail("a Strip of nothing");
-        add.at_start = static_cast<std::size_t>(step.at("start").as_uint64());
-        add.at_end = static_cast<std::size_t>(step.at("stop").as_uint64());
+        add.at_start = step.at("start").as_uint64();
+        add.at_end = step.at("stop").as_uint64();
       } else {
         refuse(step, "a decoder of type");
       }

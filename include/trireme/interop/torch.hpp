@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <thread>
 #include <vector>
 
+#include "trireme/core/cores.hpp"
 #include "trireme/interop/torch_autocast.hpp"
 #include "trireme/interop/torch_data_parallel.hpp"
 #include "trireme/interop/torch_model.hpp"
@@ -55,16 +55,15 @@ void manual_seed(Comm& world, std::uint64_t seed) {
   world.barrier();
 }
 
-/// Collective. Ranks that are threads of one process get an equal part of the cores each, for torch's own threads;
-/// without this each of them uses all cores. Ranks that are processes keep what their launcher has set.
+/// Collective. Ranks that are threads of one process get an equal part of the usable cores each, for torch's own
+/// threads; without this each of them uses all cores. Ranks that are processes keep what their launcher has set.
 ///
 /// @returns how many threads this rank's operations use now.
 template <class Comm>
 int divide_threads(Comm& world) {
   auto const ranks = static_cast<int>(detail::ranks_of_this_process(world).size());
   if (ranks > 1) {
-    auto const cores = static_cast<int>(std::thread::hardware_concurrency());
-    torch::set_num_threads(std::max(1, cores / ranks));
+    torch::set_num_threads(std::max(1, usable_cores() / ranks));
   }
   return torch::get_num_threads();
 }

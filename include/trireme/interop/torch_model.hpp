@@ -13,6 +13,7 @@
 #include "trireme/contract/model.hpp"
 #include "trireme/interop/detail/torch_module.hpp"
 #include "trireme/interop/torch_autocast.hpp"
+#include "trireme/interop/torch_loss.hpp"
 
 namespace trireme::interop {
 
@@ -74,20 +75,22 @@ class torch_module_model {
     state_->computes = detail::torch_type(type);
     if (state_->casts()) interop::autocast const known(state_->computes);
   }
-  double forward(samples const& batch, purpose why) {
+  std::conditional_t<detail::loss_counts<Loss>, counted_loss, double> forward(samples const& batch, purpose why) {
     auto& it = *state_;
     for (auto const& each : it.parameters) detail::expect_at(each.value, each.memory, each.name);
     if (it.module->is_training() != (why == purpose::train)) it.module->train(why == purpose::train);
     torch::AutoGradMode const mode(why == purpose::train);
-    auto loss = it.cast(
-        [&] { return it.loss(it.module->forward(detail::tensor_of(batch.inputs)), detail::tensor_of(batch.targets)); });
-    if (loss.numel() != 1) {
-      throw config_error(text("trireme::interop::torch_model: the loss has ", loss.numel(),
-                              " numbers; it is to be one, the mean over the batch"));
+    auto loss = it.cast([&] {
+      return detail::loss_of(it.loss, it.module->forward(detail::tensor_of(batch.inputs)),
+                             detail::tensor_of(batch.targets), "torch_model");
+    });
+    auto const number = loss.sum.template item<double>();
+    if (why == purpose::train) it.last = std::move(loss.sum);
+    if constexpr (detail::loss_counts<Loss>) {
+      return {number, loss.count};
+    } else {
+      return number;
     }
-    auto const number = loss.template item<double>();
-    if (why == purpose::train) it.last = std::move(loss);
-    return number;
   }
   template <class Ready>
   void backward(Ready&& ready, double scale = 1) {
@@ -152,7 +155,7 @@ class torch_module_model {
     [[nodiscard]] bool casts() const noexcept { return computes == at::kHalf || computes == at::kBFloat16; }
     // What f() gives, under autocast if that is wanted.
     template <class F>
-    torch::Tensor cast(F&& f) const {
+    auto cast(F&& f) const {
       if (!casts()) return f();
       interop::autocast const guard(computes);
       return f();
@@ -204,7 +207,10 @@ class torch_module_model {
 /// it. All ranks must start from the same values: interop::broadcast(module, world) makes them equal.
 ///
 /// @param module  a torch::nn::ModuleHolder (what TORCH_MODULE makes) or a std::shared_ptr of a module.
-/// @param loss    loss(outputs, targets) -> the mean over the batch, as a tensor of one number.
+/// @param loss    loss(outputs, targets) -> the mean over the batch, as a tensor of one number, or loss_and_count. Of
+///                torch::nn::CrossEntropyLoss and NLLLoss with their mean (the default) the targets are counted: those
+///                of ignore_index are left out of the step's mean, and weights of classes weigh in it, however samples
+///                are dealt out.
 /// @example auto model = interop::torch_model(net, torch::nn::MSELoss());
 ///          auto trainer = make_trainer(model, optim::adamw{.learning_rate = 1e-3}, world, parallel::zero<1>{});
 template <class Element = float, class Module, class Loss>

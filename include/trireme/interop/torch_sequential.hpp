@@ -21,6 +21,7 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/interop/detail/torch_module.hpp"
 #include "trireme/interop/torch_autocast.hpp"
+#include "trireme/interop/torch_loss.hpp"
 
 // torch::nn::Sequential as a staged model: parameters are gathered for each child (parallel::zero<3>), and children
 // are dealt out to the stages of a pipeline.
@@ -64,7 +65,7 @@ struct sequence_part {
 
 /// A sequence and a loss, and how they come apart.
 struct sequence {
-  using loss_function = std::function<torch::Tensor(torch::Tensor const&, torch::Tensor const&)>;
+  using loss_function = std::function<loss_and_count(torch::Tensor const&, torch::Tensor const&)>;
 
   sequence(std::shared_ptr<torch::nn::SequentialImpl> of, loss_function l)
       : module(std::move(of)), loss(std::move(l)), children(module->begin(), module->end()) {
@@ -119,7 +120,7 @@ struct sequence {
     auto const again = [&](auto const& each) { return each.tensor.is_same(tensor); };
     if (std::any_of(part.parameters.begin(), part.parameters.end(), again)) return;
     if (tensor.dim() > shape::max_rank || tensor.storage_offset() != 0 ||
-        tensor.storage().nbytes() != static_cast<std::size_t>(tensor.nbytes())) {
+        tensor.storage().nbytes() != tensor.nbytes()) {
       throw config_error(text("trireme::interop::torch_sequential: parameter \"", at->name,
                               "\" shares its memory with another tensor, or has more than ", shape::max_rank,
                               " dimensions; give it memory of its own, as clone() does"));
@@ -152,6 +153,7 @@ class sequence_unit::instance {
   /// What backward starts from.
   struct saved {
     torch::Tensor x{}, y{}, dx{}, dy{};
+    double count = -1;  // of the loss, if this is the last unit
   };
 
   explicit instance(sequence_unit const& what) : of_(what.of), part_(of_->parts[what.part]) {
@@ -183,11 +185,13 @@ class sequence_unit::instance {
     kept = {};
     kept.x = is_first_ ? tensor_of(pass.batch.inputs) : tensor_of(x);
     if (!is_first_ && pass.training()) kept.x.requires_grad_(true);
-    kept.y = cast([&] { return run(kept.x, pass); });
+    kept.y = cast([&] { return run(kept, pass); });
     if (!is_last_) return shown(kept.y);
     if (pass.purpose == purpose::predict) return shown(kept.y, {kept.y.size(0), -1});
     auto const count = pass.batch.count();
-    pass.loss += {kept.y.template item<double>() * static_cast<double>(count), count};
+    auto const loss = kept.y.template item<double>();
+    pass.loss += kept.count < 0 ? loss_sum{loss * static_cast<double>(count), count}
+                                : trireme::sum_of({loss, kept.count}, count);
     return {};
   }
   view backward(pass<Env>& pass, saved& kept, view dy) {
@@ -223,7 +227,8 @@ class sequence_unit::instance {
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       values.lend(part_.parameters[i].tensor, parameters_[i].value.address());
   }
-  torch::Tensor run(torch::Tensor h, pass<Env> const& pass) {
+  torch::Tensor run(saved& kept, pass<Env> const& pass) {
+    auto h = kept.x;
     for (auto child = part_.first; child < part_.last; ++child) {
       auto any = of_->children[child];
       if (any.ptr()->is_training() != pass.training()) any.ptr()->train(pass.training());
@@ -231,9 +236,8 @@ class sequence_unit::instance {
     }
     if (!is_last_ || pass.purpose == purpose::predict) return h;
     auto const loss = of_->loss(h, interop::detail::tensor_of(pass.batch.targets));
-    if (loss.numel() == 1) return loss;
-    throw config_error(text("trireme::interop::torch_sequential: the loss has ", loss.numel(),
-                            " numbers; it is to be one, the mean over the batch"));
+    kept.count = loss.count;
+    return loss.sum;
   }
   template <class F>
   static torch::Tensor cast(F&& f) {
@@ -262,7 +266,8 @@ class sequence_unit::instance {
   // The gradient of y: what the next unit says, or the weight of this micro-batch in the loss of the step.
   torch::Tensor slope(pass<Env> const& pass, saved const& kept, view dy) const {
     if (!is_last_) return tensor_of(dy);
-    return torch::full_like(kept.y, pass.weight * static_cast<double>(pass.batch.count()));
+    return torch::full_like(kept.y,
+                            kept.count < 0 ? pass.weight * static_cast<double>(pass.batch.count()) : pass.weight);
   }
   [[nodiscard]] tensors trained() const {
     tensors list;
@@ -316,8 +321,8 @@ class torch_sequential_model {
   explicit torch_sequential_model(std::shared_ptr<detail::sequence const> of) : of_(std::move(of)) {}
 
   template <class Emit>
-  void units(Emit&& emit) const {
-    for (std::size_t part = 0; part < of_->parts.size(); ++part) emit(detail::sequence_unit{of_, part});
+  void units(Emit&& put) const {
+    for (std::size_t part = 0; part < of_->parts.size(); ++part) put(detail::sequence_unit{of_, part});
   }
   /// What pipelines are cut by, unless parallel::pipeline{.cuts} says it: elements of parameters.
   [[nodiscard]] std::vector<double> unit_costs() const {
@@ -414,12 +419,15 @@ class torch_sequential_model {
 ///          units or is not float, double, int64 or int32, and for a loss that is not one number; where make_trainer
 ///          refuses it, in its words.
 ///
-/// @param loss  loss(outputs, targets) -> the mean over the batch, as a tensor of one number.
+/// @param loss  as for torch_model.
 /// @example auto trainer = make_trainer(interop::torch_sequential(net, torch::nn::MSELoss()), optim::adamw{}, world,
 ///                                      parallel::zero<3>{});
 template <class Loss>
 [[nodiscard]] torch_sequential_model torch_sequential(torch::nn::Sequential const& module, Loss loss) {
-  return torch_sequential_model(std::make_shared<detail::sequence const>(module.ptr(), std::move(loss)));
+  auto counted = [loss = std::move(loss)](torch::Tensor const& outputs, torch::Tensor const& targets) mutable {
+    return detail::loss_of(loss, outputs, targets, "torch_sequential");
+  };
+  return torch_sequential_model(std::make_shared<detail::sequence const>(module.ptr(), std::move(counted)));
 }
 
 /// Collective. Writes the values and buffers that a trainer of torch_sequential() has into a module of the same

@@ -138,7 +138,7 @@ class sync_batch_norm_impl : public torch::nn::NormImplBase<1, sync_batch_norm_i
         .to(given.scalar_type());
   }
   void pretty_print(std::ostream& out) const override {
-    out << "trireme::interop::sync_batch_norm(" << options.num_features() << ", eps=" << options.eps() << ")";
+    out << text("trireme::interop::sync_batch_norm(", options.num_features(), ", eps=", options.eps(), ")");
   }
 
   /// From now on statistics are those of these ranks. Called by synchronize().

@@ -10,6 +10,7 @@
 #include "trireme/contract/context_group.hpp"
 #include "trireme/contract/replica_group.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/expression.hpp"
 #include "trireme/ops/batch_norm.hpp"
@@ -140,7 +141,7 @@ class batch_norm_node final : public node<Env> {
     std::int64_t n = 1;         // numbers of a channel that they are of
   };
   void do_place(placing<Env>& at, layer_step const&) override {
-    if (!(what_.epsilon > 0) || !(what_.momentum > 0 && what_.momentum <= 1)) {
+    if (!positive.holds(what_.epsilon) || !(what_.momentum > 0 && what_.momentum <= 1)) {
       throw config_error(text("trireme::nn::batch_norm ", at.name, ": epsilon ", what_.epsilon, ", momentum ",
                               what_.momentum, "; epsilon is above 0, and momentum in (0, 1]"));
     }

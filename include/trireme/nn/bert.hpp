@@ -89,18 +89,18 @@ struct bert {
                  named("classifier", linear{.outputs = classes}), loss::cross_entropy{.of_first = true});
   }
   template <class Emit>
-  void units(Emit&& emit) const {
-    emit(nn::block{"", channels, 0, embeddings<Emit>()});
+  void units(Emit&& put) const {
+    put(nn::block{"", channels, 0, embeddings<Emit>()});
     for (std::int64_t i = 0; i < layers; ++i) {
       nn::block const one{text("bert.encoder.layer.", i), channels, static_cast<std::uint32_t>(1 + 3 * i),
                           layer<Emit>()};
-      detail::emit_block(emit, one, checkpointed);
+      detail::emit_block(put, one, checkpointed);
     }
     auto const site = static_cast<std::uint32_t>(1 + 3 * layers);
     if (classes > 0) {
-      emit(nn::block{"", channels, site, classifier<Emit>()});
+      put(nn::block{"", channels, site, classifier<Emit>()});
     } else {
-      emit(nn::block{"", channels, site, masked_words<Emit>()});
+      put(nn::block{"", channels, site, masked_words<Emit>()});
     }
   }
 
@@ -117,6 +117,7 @@ struct bert {
           text("trireme::nn::bert: ", hidden, " hidden and ", classes, " classes; neither may be below 0"));
     }
     detail::expect_dropout("bert", dropout);
+    expect_number("nn::bert", ".epsilon", epsilon, positive);
   }
 
   /// Hugging Face's files of BertForMaskedLM; with classes BertForSequenceClassification. A classifier is read from
@@ -157,7 +158,10 @@ struct bert {
       product("bert.pooler.dense", c, c);
       product("classifier", c, classes);
     } else {
-      out.ignored.insert(out.ignored.end(), {"*pooler.dense.*", "cls.predictions.decoder.*"});
+      out.ignored.insert(out.ignored.end(), {"*pooler.dense.*"});
+      auto const* const remedy = "nn::bert has no head of its own; use a model whose head is its embedding";
+      out.copies.push_back({"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight", remedy});
+      out.copies.push_back({"cls.predictions.decoder.bias", "cls.predictions.bias", remedy});
       product("cls.predictions.transform.dense", c, c);
       norm("cls.predictions.transform.LayerNorm");
       out.add("cls.predictions.bias", {vocabulary});

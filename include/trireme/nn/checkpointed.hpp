@@ -45,7 +45,17 @@ struct checkpointed_unit {
         Unit const&, rank_groups<Env>
     const& > : unit_(description.unit, groups) {}
 
+    [[nodiscard]] static bool adds_sample_losses(checkpointed_unit const& description) {
+      return trireme::adds_sample_losses<Env>(description.unit);
+    }
+    [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const requires requires(inner const& it) {
+      it.rows_of_loss(batch);
+    }
+    { return unit_.rows_of_loss(batch); }
     void visit(auto&& each) { unit_.visit(each); }
+    [[nodiscard]] std::vector<std::uint32_t> const& dropout_sites() const noexcept requires says_dropout_sites<inner> {
+      return unit_.dropout_sites();
+    }
 
     view forward(pass<Env>& pass, saved& kept, view x) {
       kept.x = x;
@@ -191,6 +201,7 @@ class checkpointed_node final : public node<Env> {
   }
 
  private:
+  [[nodiscard]] bool adds_sample_losses() const override { return layers_.adds_sample_losses(); }
   void do_place(placing<Env>& at, layer_step const&) override { layers_.place(at, lie::rows, lie::rows); }
 
   chain_node<Env> layers_;
@@ -198,11 +209,11 @@ class checkpointed_node final : public node<Env> {
 
 /// Emits a block of a model, as it is or checkpointed.
 template <class Emit, class Block>
-void emit_block(Emit& emit, Block const& block, bool saves_its_input_only) {
+void emit_block(Emit& put, Block const& block, bool saves_its_input_only) {
   if (saves_its_input_only) {
-    emit(checkpointed_unit<Block>{block});  // nvcc does not deduce it
+    put(checkpointed_unit<Block>{block});  // nvcc does not deduce it
   } else {
-    emit(block);
+    put(block);
   }
 }
 

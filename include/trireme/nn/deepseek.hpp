@@ -117,22 +117,22 @@ struct deepseek {
                        named("shared_head.norm", rms_norm{epsilon}));
   }
   template <class Emit>
-  void units(Emit&& emit) const {
-    emit(nn::block{"model.embed_tokens", channels, 0, embedding{vocabulary, channels}});
+  void units(Emit&& put) const {
+    put(nn::block{"model.embed_tokens", channels, 0, embedding{vocabulary, channels}});
     auto const block = [&](std::int64_t i, auto const& what) {
       auto const site = static_cast<std::uint32_t>(1 + i);
-      detail::emit_block(emit, nn::block{text("model.layers.", i), channels, site, what}, checkpointed);
+      detail::emit_block(put, nn::block{text("model.layers.", i), channels, site, what}, checkpointed);
     };
     for (std::int64_t i = 0; i < dense; ++i) block(i, layer(mlp<Emit>(hidden)));
     for (std::int64_t i = dense; i < layers; ++i) block(i, layer(mixture<Emit>()));
     auto const norm = named("model.norm", rms_norm{epsilon});
-    if (ahead == 0) return emit(nn::block{"", channels, 0, chain(norm, head<Emit>(0))});
-    emit(nn::block{"", channels, 0, norm});
+    if (ahead == 0) return put(nn::block{"", channels, 0, chain(norm, head<Emit>(0))});
+    put(nn::block{"", channels, 0, norm});
     for (std::int64_t k = 1; k <= ahead; ++k) {
-      emit(nn::block{"", channels, 0, aside(head<Emit>(k - 1))});
+      put(nn::block{"", channels, 0, aside(head<Emit>(k - 1))});
       block(layers + k - 1, module<Emit>(k));
     }
-    emit(nn::block{"", channels, 0, head<Emit>(ahead)});
+    put(nn::block{"", channels, 0, head<Emit>(ahead)});
   }
 
   void validate() const {
@@ -161,11 +161,11 @@ struct deepseek {
       throw config_error(text("trireme::nn::deepseek: ", top_k, " of ", experts, " experts, of ", chosen_groups, " of ",
                               groups, " groups; groups are of equal sizes and have enough experts"));
     }
-    if (ahead < 0 || !(ahead_weight >= 0)) {
+    if (ahead < 0 || !not_negative.holds(ahead_weight)) {
       throw config_error(text("trireme::nn::deepseek: ", ahead, " modules that predict words ahead, of weight ",
                               ahead_weight, "; neither is negative"));
     }
-    if (!(rotary > 0) || !(epsilon > 0) || !(scale > 0) || !(speed >= 0)) {
+    if (!positive.holds(rotary) || !positive.holds(epsilon) || !positive.holds(scale) || !not_negative.holds(speed)) {
       throw config_error(text("trireme::nn::deepseek: rotary ", rotary, ", epsilon ", epsilon, ", scale ", scale,
                               ", speed ", speed, "; all but speed are above 0, and it is not below"));
     }
@@ -190,8 +190,9 @@ struct deepseek {
         out.add(name + "hnorm.weight", {c});
         out.add_transposed(name + "eh_proj.weight", 2 * c, c);
         out.add(name + "shared_head.norm.weight", {c});
-        for (auto const* const copy : {"embed_tokens.weight", "shared_head.head.weight"})
-          out.ignored.push_back(name + copy);
+        auto const* const remedy = "nn::deepseek has one for all modules; leave the module out by .ahead";
+        out.copies.push_back({name + "embed_tokens.weight", "model.embed_tokens.weight", remedy});
+        out.copies.push_back({name + "shared_head.head.weight", "lm_head.weight", remedy});
       }
       out.add(name + "input_layernorm.weight", {c});
       if (query_rank == 0) {
@@ -219,7 +220,9 @@ struct deepseek {
     }
     out.add("model.norm.weight", {c});
     out.add("lm_head.weight", {vocabulary, c});
-    out.ignored.push_back(text("model.layers.", layers + ahead, ".*"));  // a module that this model does not have
+    // A module that predicts words ahead, which this model does not have; it would have a layer more.
+    auto const further = text("model.layers.", layers + ahead, ".");
+    out.ignored_beside.emplace_back(further + "*", further + "eh_proj.weight");
     return out;
   }
 

@@ -82,7 +82,7 @@ class embedding_node final : public node<Env> {
     if (what_.segments > 0) each(segments_);
   }
   held<Env> forward(pass<Env>& pass, held<Env>, arena<space>& to, view) override {
-    auto const tokens = pass.batch.inputs.template as<std::int32_t>();  // (B,T)
+    auto const tokens = pass.batch.inputs.template as<std::int32_t>("inputs");  // (B,T)
     if (tokens.rank() != 2 ||
         (what_.positions > 0 &&
          pass.first_position() + context_group<Env>::of(pass).part().whole(tokens.extent(1)) > what_.positions)) {
@@ -108,7 +108,7 @@ class embedding_node final : public node<Env> {
     return {y, true};
   }
   void backward_weight(pass<Env>& pass, layer_input<Env>, view dy) override {
-    auto const tokens = pass.batch.inputs.template as<std::int32_t>();
+    auto const tokens = pass.batch.inputs.template as<std::int32_t>("inputs");
     for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, interval at) {
       kernels::embed_backward(
           table_.gradient,
@@ -162,14 +162,14 @@ class features_node final : public node<Env> {
   [[nodiscard]] layer_says says() const override { return features::says; }
   [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
   held<Env> forward(pass<Env>& pass, held<Env>, arena<space>& to, view) override {
-    auto const inputs = pass.batch.inputs.template as<float>();
+    auto const& inputs = pass.batch.inputs;
     auto const count = pass.batch.count();
     if (inputs.size() != count * what_.outputs) {
-      throw config_error(text("trireme::nn::features: inputs of shape ", to_string(inputs.extents()), " for ", name_,
+      throw config_error(text("trireme::nn::features: inputs of shape ", to_string(inputs.extents), " for ", name_,
                               ", which takes ", what_.outputs, " numbers a sample"));
     }
     auto const y = to.template take<typename Env::compute>({count, what_.outputs});
-    ops::on<space>::copy(y.flat(), inputs.flat());
+    with_numbers<Env>(inputs, "inputs", [&](auto numbers) { ops::on<space>::copy(y.flat(), numbers.flat()); });
     return {y, true};
   }
   view input_gradient(pass<Env>& pass, view dy) override {

@@ -12,6 +12,8 @@
 #include "trireme/contract/expert_group.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/detail/packed_weights.hpp"
 #include "trireme/nn/expression.hpp"
@@ -39,6 +41,10 @@ namespace trireme::nn {
 ///          many rows come to a rank differs from pass to pass, so memory may still grow after the first steps.
 /// Numerics a row's sum over its experts is in the order of its choices, the most probable first; of equally probable
 ///          experts that of the lower number is chosen. Gradients of experts are sums over rows in the order of ranks.
+/// Weighs   the balance loss is 1 for a sample whose rows choose all experts equally often. Each such layer adds
+///          `balance` times its mean over all samples of the step, on all ranks, to the loss, whatever targets that
+///          loss leaves out and however samples are dealt out. For this the ranks add up, before the first pass of a
+///          step, how many rows their losses will count: two numbers, if there is a balance loss.
 /// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself;
 ///          `scored`: [DeepSeek-AI, "DeepSeek-V3", 2024], 2.1.2; `gated`: [Shazeer, "GLU variants", 2020].
 /// Errors   config_error if a group has more ranks than there are experts, `channels` is not the width of the input,
@@ -50,7 +56,7 @@ struct experts {
   std::int64_t hidden = 0;
   std::int64_t count = 1;
   std::int64_t chosen = 1;
-  double balance = 0;  ///< weight of the balance loss in the loss of a sample
+  double balance = 0;  ///< weight of the balance loss, a mean over all samples of a step, in the loss
   double projection_scale = 0.02;
   bool gated = false;           ///< an expert is down(silu(gate(x)) * up(x)), without biases
   bool scored = false;          ///< chosen by sigmoids and a bias
@@ -102,6 +108,10 @@ class experts::instance {
         packed_gate_(static_cast<std::size_t>(what_.gated ? here_.count : 0)),
         packed_up_(static_cast<std::size_t>(here_.count)),
         packed_down_(static_cast<std::size_t>(here_.count)) {
+    expect_number("nn::experts", ".hidden", what_.hidden, at_least_one);
+    expect_number("nn::experts", ".count", what_.count, at_least_one);
+    expect_number("nn::experts", ".chosen", what_.chosen, {.low = 1, .high = static_cast<double>(what_.count)});
+    expect_number("nn::experts", ".balance", what_.balance, not_negative);
     if (own.size > what_.count) {
       throw config_error(text("trireme::nn::experts: ", what_.count, " experts cannot be dealt out to ", own.size,
                               " ranks; an expert group has at most as many ranks as a layer has experts"));
@@ -124,7 +134,7 @@ class experts::instance {
   /// @param context  rows of one sample.
   view forward(pass<Env>& pass, saved& kept, view x, std::int64_t context) {
     auto const rows = x.extent(0);
-    if (what_.balance != 0 && context_group<Env>::of(pass).size() > 1) {
+    if (!exactly_equal(what_.balance, 0) && context_group<Env>::of(pass).size() > 1) {
       throw config_error(text("trireme::nn::experts: the balance loss is of whole samples, whose positions ",
                               context_group<Env>::of(pass).size(),
                               " ranks share; use .balance = 0, or leave parallel::context out"));
@@ -149,8 +159,8 @@ class experts::instance {
     kernels::dispatch(dispatched, x, kept.places);
     run_experts(pass, kept, dispatched);
     kernels::combine(y, kept.results, kept.places, kept.weights);
-    if (pass.training() && what_.balance != 0) {
-      pass.loss.sum += what_.balance * static_cast<double>(context) *
+    if (pass.training() && !exactly_equal(what_.balance, 0)) {
+      pass.loss.sum += what_.balance * pass.rows_of_loss(context) *
                        kernels::imbalance(sums{}, kept.probabilities, kept.chosen, context, 0);
     }
     pass.scratch.rewind(here);
@@ -167,9 +177,9 @@ class experts::instance {
     run_experts_backward(pass, kept, ddispatched, dresults);
     kernels::combine(dx, ddispatched, kept.places, sums{});
     sums slopes;
-    if (pass.training() && what_.balance != 0) {
+    if (pass.training() && !exactly_equal(what_.balance, 0)) {
       slopes = pass.scratch.template take<accumulate>(kept.probabilities.extents());
-      kernels::imbalance(slopes, kept.probabilities, kept.chosen, context, what_.balance * pass.weight);
+      kernels::imbalance(slopes, kept.probabilities, kept.chosen, context, what_.balance * pass.weight_of_sample());
     }
     auto const dlogits = pass.scratch.template take<value>(kept.probabilities.extents());
     if (what_.scored) {
@@ -202,14 +212,16 @@ class experts::instance {
     auto const& how = what_.choice;
     bool const groups = how.groups > 0 && how.chosen_groups > 0 && how.chosen_groups <= how.groups &&
                         what_.count % how.groups == 0 && what_.chosen <= how.chosen_groups * (what_.count / how.groups);
-    if (groups && how.scale > 0 && what_.speed >= 0 && what_.balance == 0) return;
+    if (groups && how.scale > 0 && what_.speed >= 0 && exactly_equal(what_.balance, 0)) return;
     throw config_error(text("trireme::nn::experts: ", what_.chosen, " of ", what_.count, " experts, of ",
                             how.chosen_groups, " of ", how.groups, " groups, scale ", how.scale, ", speed ",
                             what_.speed, ", balance ", what_.balance,
                             "; groups are of equal sizes and have enough experts, the scale is above 0, speed is not "
                             "below, and a bias balances in place of a loss"));
   }
+  // Of all experts, whose tensors are their own.
   [[nodiscard]] parameter<Env> dealt(parameter<Env> whole) const {
+    whole.info.stacked = true;
     if (own_.size > 1) whole.info = part_of(whole.info, 0, here_);
     if (own_.size > 1) whole.info.dealt = expert_group<Env>::kind;
     return whole;
@@ -440,6 +452,7 @@ class experts_node final : public node<Env> {
     kept.x = x.get(pass);
     state_->backward(pass, kept, to.into, dy, positions_of(pass));
   }
+  [[nodiscard]] bool adds_sample_losses() const override { return !exactly_equal(what_.balance, 0); }
   void serve_forward(pass<Env>& pass) override { state_->serve_forward(pass, saved_[pass]); }
   void serve_backward(pass<Env>& pass) override { state_->serve_backward(pass, saved_[pass]); }
 

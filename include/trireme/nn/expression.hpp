@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <concepts>
 #include <cstddef>
@@ -181,8 +182,8 @@ struct list_check<layer_list<L...>> {
     std::array<layer_step, count> steps{};
     return branch_says(says, steps);
   }
-  template <std::size_t I>
-  using layer = std::tuple_element_t<I, std::tuple<L..., the_end>>;
+  template <std::size_t Index>
+  using layer = std::tuple_element_t<Index, std::tuple<L..., the_end>>;
   /// The same of all layers of a unit.
   static constexpr bool fits_unit() { return fits<entry_of(says), exit_of(says)>(); }
   /// Refuses what does not fit, in one sentence.
@@ -197,10 +198,10 @@ struct list_check<layer_list<L...>> {
   }
 
  private:
-  template <lie Entry, lie Exit, std::size_t... I>
-  static constexpr bool all_inside(std::index_sequence<I...>) {
+  template <lie Entry, lie Exit, std::size_t... Index>
+  static constexpr bool all_inside(std::index_sequence<Index...>) {
     [[maybe_unused]] constexpr auto steps = place(Entry, Exit).steps;
-    return (inside<L>::template fits<steps[I].as, steps[I].takes>() && ...);
+    return (inside<L>::template fits<steps[Index].as, steps[Index].takes>() && ...);
   }
 };
 
@@ -381,6 +382,9 @@ class branching_node : public node<Env> {
   }
   void serve_backward(pass<Env>& pass) final {
     for (auto& each : branches_) each.serve_backward(pass);  // in the order in which backward goes through them
+  }
+  [[nodiscard]] bool adds_sample_losses() const override {
+    return std::any_of(branches_.begin(), branches_.end(), [](auto const& one) { return one.adds_sample_losses(); });
   }
 
  protected:
@@ -633,7 +637,10 @@ class expression {
     placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, {}, site};
     at.lora = lora;
     layers_.place(at, entry_of(says), exit_of(says));
+    dropping_ = std::move(at.dropping);
   }
+  /// The dropout sites at which its layers drop numbers.
+  [[nodiscard]] std::vector<std::uint32_t> const& dropout_sites() const noexcept { return dropping_; }
   void visit(auto&& each) {
     layers_.visit([&](parameter<Env>& one) { each(one); });
   }
@@ -648,6 +655,11 @@ class expression {
   view input_gradient(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::never); }
   void serve_forward(pass<Env>& pass, saved&) { layers_.serve_forward(pass); }
   void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
+  template <unit_of_layers Unit>
+  [[nodiscard]] static bool adds_sample_losses(Unit const& unit) {
+    return detail::chain_node<Env>(nodes_of<Env>(unit.layers())).adds_sample_losses();
+  }
+  [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const { return layers_.rows_of_loss(batch); }
 
  private:
   template <class Unit>
@@ -678,6 +690,7 @@ class expression {
     return y;
   }
   detail::chain_node<Env> layers_;
+  std::vector<std::uint32_t> dropping_;
   bool begins_ = false, ends_ = false;  // this is a model's first unit, or its last
 };
 

@@ -50,10 +50,22 @@ struct file_tensor {
 
 /// What a model's files hold: Hugging Face's names and layouts.
 struct file_layout {
-  std::string base;                  ///< how names begin; files of a model without its head leave it out
-  std::vector<std::string> ignored;  ///< patterns of names of tensors that files may have, and the model does not need
+  std::string base;  ///< how names begin; files of a model without its head leave it out
+  /// Patterns of names of tensors that files may have, and that change nothing of what this model computes.
+  std::vector<std::string> ignored;
   std::vector<file_tensor> tensors{};
   std::vector<std::pair<std::string, std::string>> older{};  ///< ends of names, and what they are in older files
+
+  /// A tensor that files may have once more under another name. Files in which the two are not the same numbers are of
+  /// another model, and are refused.
+  struct copy {
+    std::string name;
+    std::string of;      ///< a name in `tensors`
+    std::string remedy;  ///< what the user may do, the end of a sentence
+  };
+  std::vector<copy> copies{};
+  /// Patterns as of `ignored`, each of which counts only in files that have the tensor named behind it.
+  std::vector<std::pair<std::string, std::string>> ignored_beside{};
 
   /// A tensor with the numbers of a parameter in the parameter's order.
   /// @param parameter  its name, if it is another one than in files.
@@ -85,6 +97,11 @@ struct file_layout {
       if (!matches_any(parameters, each.parameter)) return false;
       ignored.push_back(each.name);
       if (each.name.starts_with(base)) ignored.push_back(each.name.substr(base.size()));
+      std::erase_if(copies, [&](copy const& twice) {
+        if (twice.of != each.name) return false;
+        ignored.push_back(twice.name);
+        return true;
+      });
       return true;
     });
   }

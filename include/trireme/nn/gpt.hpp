@@ -50,7 +50,7 @@ struct gpt {
       throw config_error(text("trireme::nn::gpt: ", top_k, " experts a token of ", experts,
                               "; a token chooses at least one, and at most all of them"));
     }
-    if (!(balance >= 0)) throw config_error(text("trireme::nn::gpt: balance ", balance, " is below 0"));
+    if (!not_negative.holds(balance)) throw config_error(text("trireme::nn::gpt: balance ", balance, " is below 0"));
   }
 
   /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of
@@ -69,7 +69,9 @@ struct gpt {
 
   /// Hugging Face's files of GPT2LMHeadModel; with experts the names are this library's own.
   [[nodiscard]] file_layout in_files() const {
-    file_layout out{"transformer.", {"*.attn.bias", "*.attn.masked_bias", "lm_head.weight"}};
+    file_layout out{"transformer.", {"*.attn.bias", "*.attn.masked_bias"}};  // constants of masks, which nobody reads
+    out.copies.push_back({"lm_head.weight", "transformer.wte.weight",
+                          "nn::gpt has no head of its own; use a model whose head is its embedding"});
     auto const c = channels;
     // Weight and bias of one input after the other, as the parameter has them.
     auto const pair = [&](std::string const& name, shape const& weight, shape const& bias) {
@@ -98,17 +100,17 @@ struct gpt {
   }
 
   template <class Emit>
-  void units(Emit&& emit) const {
+  void units(Emit&& put) const {
     gpt_shape const shape{vocabulary, context, layers, heads, channels, dropout};
-    emit(gpt_embedding{shape});
+    put(gpt_embedding{shape});
     for (std::int64_t index = 0; index < layers; ++index) {
       if (experts > 0) {
-        detail::emit_block(emit, gpt_expert_block{shape, index, experts, top_k, balance}, checkpointed);
+        detail::emit_block(put, gpt_expert_block{shape, index, experts, top_k, balance}, checkpointed);
       } else {
-        detail::emit_block(emit, gpt_block{shape, index}, checkpointed);
+        detail::emit_block(put, gpt_block{shape, index}, checkpointed);
       }
     }
-    emit(gpt_head{shape});
+    put(gpt_head{shape});
   }
 };
 

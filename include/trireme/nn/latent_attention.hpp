@@ -189,7 +189,7 @@ class latent_attention_node final : public node<Env> {
     at.width = what_.heads * what_.values;
     at.cut = by_head;
     at.image = {};
-    site_ = at.site++;
+    site_ = at.take_site(what_.dropout);
     heads_ = at.own.of(what_.heads);
   }
   [[nodiscard]] ops::latent_layout layout(pass<Env> const& pass) const {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "trireme/contract/context_group.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/nn/detail/attention.hpp"
 #include "trireme/nn/detail/drop_columns.hpp"
 #include "trireme/nn/detail/low_rank.hpp"
@@ -201,7 +202,9 @@ class linear_node final : public node<Env> {
         throw config_error(text("trireme::nn::linear ", at.name, ": ", outputs_, " outputs are not ", fused, " times ",
                                 at.wanted.granules, " heads of one width, which the layer behind it takes"));
       }
+      weight_.info.fused = bias_.info.fused = at.wanted.tensors;
       if (at.own.size > 1) {
+        weight_.info.fused = bias_.info.fused = {};  // a part is of a part of each
         auto const part = at.part(at.wanted, outputs_);
         if (fused > 1) {
           weight_.info.extents = {inputs_, fused, outputs_ / fused};
@@ -271,6 +274,7 @@ class layer_norm_node final : public node<Env> {
     tensor_view<accumulate, space> mean, rstd;  // (rows)
   };
   void do_place(placing<Env>& at, layer_step const&) override {
+    expect_number("nn::layer_norm " + at.name, ".epsilon", what_.epsilon, positive);
     gain_.info = {at.name + ".weight", {at.width}, {initial::distribution::ones, 0}, false};
     bias_.info = {at.name + ".bias", {at.width}, {}, false};
   }
@@ -304,6 +308,7 @@ class rms_norm_node final : public node<Env> {
 
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
+    expect_number("nn::rms_norm " + at.name, ".epsilon", what_.epsilon, positive);
     gain_.info = {at.name + ".weight", {at.width}, {initial::distribution::ones, 0}, false};
   }
   rms_norm what_;
@@ -366,7 +371,7 @@ class dropout_node final : public node<Env> {
     if (!(probability_ >= 0 && probability_ < 1)) {
       throw config_error(text("trireme::nn::dropout ", at.name, ": probability ", probability_, " is not in [0, 1)"));
     }
-    site_ = at.site++;
+    site_ = at.take_site(probability_);
     lies_ = step.takes;
     width_ = at.width;
     fused_ = lies_ == lie::columns ? at.cut.fused : 1;
@@ -399,13 +404,15 @@ class attend_node final : public node<Env> {
   explicit attend_node(attend const& what) : what_(what) {
     this->facts_.reads_y = true;
     if (what_.key_heads == 0) what_.key_heads = what_.heads;
-    if (what_.heads < 1 || what_.key_heads < 1 || what_.heads % what_.key_heads != 0 || !(what_.rotary >= 0)) {
+    if (what_.heads < 1 || what_.key_heads < 1 || what_.heads % what_.key_heads != 0 ||
+        !not_negative.holds(what_.rotary)) {
       throw config_error(text("trireme::nn::attend: ", what_.heads, " heads, ", what_.key_heads, " key heads, rotary ",
                               what_.rotary, "; heads are a multiple of key_heads, and rotary is not negative"));
     }
+    expect_number("nn::attend", ".dropout", what_.dropout, below_one);
     auto const& scaling = what_.scaling;
-    if (what_.window < 0 || !(what_.norm >= 0) || !(scaling.factor > 0) || scaling.original < 0 ||
-        !(scaling.low < scaling.high)) {
+    if (what_.window < 0 || !not_negative.holds(what_.norm) || !positive.holds(scaling.factor) ||
+        scaling.original < 0 || !(scaling.low < scaling.high)) {
       throw config_error(text("trireme::nn::attend: window ", what_.window, ", norm ", what_.norm, ", scaling factor ",
                               scaling.factor, " of ", scaling.original, " positions between ", scaling.low, " and ",
                               scaling.high,
@@ -422,8 +429,11 @@ class attend_node final : public node<Env> {
     each(query_gain_);
     each(key_gain_);
   }
-  [[nodiscard]] columns wants(std::int64_t, share own) const override {
-    if (own.size <= what_.key_heads) return {what_.key_heads, grouped() ? 1 : 3};
+  [[nodiscard]] columns wants(std::int64_t width, share own) const override {
+    // Queries, keys and values are tensors of their own, as in files of models; grouped ones lie key by key.
+    auto const each = width / (what_.heads + 2 * what_.key_heads) * (grouped() ? 1 : what_.heads);
+    auto const queries = each * (grouped() ? what_.heads / what_.key_heads : 1);
+    if (own.size <= what_.key_heads) return {what_.key_heads, grouped() ? 1 : 3, {queries, each, each}};
     throw config_error(text(
         "trireme::nn::attend: ", what_.key_heads, grouped() ? " key heads" : " heads", " cannot be cut into ", own.size,
         " ways; a tensor group has at most as many ranks as a layer has ", grouped() ? "key heads" : "heads"));
@@ -473,7 +483,7 @@ class attend_node final : public node<Env> {
     initial const ones{initial::distribution::ones, 0};
     query_gain_.info = {at.name + ".q_norm.weight", {each}, ones, false};
     key_gain_.info = {at.name + ".k_norm.weight", {each}, ones, false};
-    site_ = at.site++;
+    site_ = at.take_site(what_.dropout);
     at.width = each * what_.heads;
     at.cut = {what_.key_heads, 1};
     keys_ = at.own.of(what_.key_heads);
@@ -510,7 +520,7 @@ class attend_node final : public node<Env> {
   // What the tokens let each position see, in scratch memory; empty where they say nothing.
   tensor_view<std::int32_t, space> seen(pass<Env>& pass) {
     if (!what_.tokens.any()) return {};
-    auto const tokens = pass.batch.inputs.template as<std::int32_t>();
+    auto const tokens = pass.batch.inputs.template as<std::int32_t>("inputs");
     auto const limits = pass.scratch.template take<std::int32_t>({tokens.extent(0), tokens.extent(1), 2});
     kernels::visible_keys(limits, tokens, what_.tokens);
     return limits;

@@ -80,13 +80,13 @@ struct llama {
                  loss::cross_entropy{});
   }
   template <class Emit>
-  void units(Emit&& emit) const {
-    emit(nn::block{"model.embed_tokens", channels, 0, embedding{vocabulary, channels}});
+  void units(Emit&& put) const {
+    put(nn::block{"model.embed_tokens", channels, 0, embedding{vocabulary, channels}});
     for (std::int64_t i = 0; i < layers; ++i) {
       nn::block const one{text("model.layers.", i), channels, static_cast<std::uint32_t>(1 + i), layer<Emit>()};
-      detail::emit_block(emit, one, checkpointed);
+      detail::emit_block(put, one, checkpointed);
     }
-    emit(nn::block{"", channels, 0, head<Emit>()});
+    put(nn::block{"", channels, 0, head<Emit>()});
   }
 
   void validate() const {
@@ -108,11 +108,11 @@ struct llama {
       throw config_error(text("trireme::nn::llama: a head is ", head_width,
                               " numbers wide; rotary positions take pairs of them, so that the width is even"));
     }
-    if (!(rotary > 0) || !(epsilon > 0)) {
+    if (!positive.holds(rotary) || !positive.holds(epsilon)) {
       throw config_error(
           text("trireme::nn::llama: rotary ", rotary, " and epsilon ", epsilon, "; both must be above 0"));
     }
-    if (!(scaling.factor > 0) || scaling.original < 0 || !(scaling.low < scaling.high)) {
+    if (!positive.holds(scaling.factor) || scaling.original < 0 || !(scaling.low < scaling.high)) {
       throw config_error(text("trireme::nn::llama: angles are scaled by ", scaling.factor, ", of ", scaling.original,
                               " positions, between ", scaling.low, " and ", scaling.high,
                               " turns; the factor is above 0, positions are not below it, and low is below high"));
@@ -126,7 +126,10 @@ struct llama {
   /// Qwen3ForCausalLM.
   [[nodiscard]] file_layout in_files() const {
     file_layout out{"model.", {"*.rotary_emb.inv_freq"}};
-    if (tied) out.ignored.emplace_back("lm_head.weight");
+    if (tied) {
+      out.copies.push_back({"lm_head.weight", "model.embed_tokens.weight",
+                            "say \"tie_word_embeddings\": false in config.json, and the model has both"});
+    }
     auto const c = channels, each_head = width(), queries = heads / keys(), all = (heads + 2 * keys()) * each_head;
     // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key. Where there are as many
     // keys as queries, all queries lie before all keys; else each key lies behind its queries.

@@ -12,6 +12,8 @@
 #include "trireme/contract/model.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/expect.hpp"
+#include "trireme/core/pattern.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/core/type_name.hpp"
 #include "trireme/formats/json.hpp"
@@ -42,7 +44,7 @@ namespace detail {
 
 template <class Emit>
 struct emits_changed {
-  Emit& emit;
+  Emit& put;
   lora_options const& changes;
 
   template <class Unit>
@@ -51,11 +53,11 @@ struct emits_changed {
         unit_of_layers<Unit>,
         "trireme::nn::lora: a unit that is written by hand has no layers whose products could be changed; make "
         "it an expression of layers");
-    if constexpr (unit_of_layers<Unit>) emit(changed_unit<Unit>{unit, changes});
+    if constexpr (unit_of_layers<Unit>) put(changed_unit<Unit>{unit, changes});
   }
   template <class Unit>
   void operator()(checkpointed_unit<Unit> const& it) const {
-    emit(checkpointed_unit<changed_unit<Unit>>{{it.unit, changes}});
+    put(checkpointed_unit<changed_unit<Unit>>{{it.unit, changes}});
   }
 };
 
@@ -114,22 +116,34 @@ struct lora_of {
     return false;
   }();
   static constexpr bool made_of_layers = true;
-  static constexpr bool freezes_most = true;
 
   Model model{};
   lora_options changes{};
   friend bool operator==(lora_of const&, lora_of const&) = default;
 
   template <class Emit>
-  void units(Emit&& emit) const {
-    model.units(detail::emits_changed<Emit>{emit, changes});
+  void units(Emit&& put) const {
+    model.units(detail::emits_changed<Emit>{put, changes});
   }
   void validate() const {
     if constexpr (requires { model.validate(); }) model.validate();
-    if (changes.rank < 0 || !(changes.alpha > 0)) {
+    if (changes.rank < 0 || !positive.holds(changes.alpha)) {
       throw config_error(text("trireme::nn::lora: rank ", changes.rank, " and alpha ", changes.alpha,
                               "; the rank is not below 0 (0: nothing is changed), and alpha is above 0"));
     }
+  }
+  /// See name_pattern.
+  template <class F>
+  void for_each_pattern(F&& f) const {
+    if (changes.rank == 0) return;
+    f(name_pattern{"nn::lora: .layers", changes.layers,
+                   [](std::string_view pattern, std::string_view parameter) {
+                     return parameter.ends_with(detail::first_factor) &&
+                            detail::changes_layer({.layers = std::string(pattern)},
+                                                  parameter.substr(0, parameter.size() - detail::first_factor.size()));
+                   },
+                   "no linear layer of the model matches ",
+                   ", and all others are frozen; give a pattern that the names of some layers match"});
   }
   [[nodiscard]] std::vector<double> unit_costs() const requires requires { model.unit_costs(); }
   { return model.unit_costs(); }

@@ -5,12 +5,15 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "trireme/contract/context_group.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/embedding.hpp"
 #include "trireme/nn/expression.hpp"
@@ -45,7 +48,9 @@ struct cross_entropy {
   double smoothing = 0;
   double z = 0;
   bool of_first = false;
+  TRIREME_EXACT_BEGIN
   friend bool operator==(cross_entropy const&, cross_entropy const&) = default;
+  TRIREME_EXACT_END
 };
 
 /// The mean of (x - target)^2 over a row's numbers; targets are float, as many as there are numbers.
@@ -166,6 +171,32 @@ class loss_node : public node<Env> {
   [[nodiscard]] virtual loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight,
                                     ops::table_part part) = 0;
 
+  /// Whether it is one of rows that have a target, and says itself which are counted; else each row of a sample is.
+  [[nodiscard]] virtual bool is_of_targets() const noexcept { return false; }
+  /// Adds what of() has found to the loss of the pass.
+  ///
+  /// Beside the model's loss (nn::aside) rows are not counted again. The rows of a loss of targets weigh as much as
+  /// those that the model's loss counts; of another loss the mean over all rows is added.
+  /// @param rows  lie here, of all samples together.
+  void tell(pass<Env>& pass, loss_sum const& found, std::int64_t rows) const {
+    if (!aside_) {
+      pass.loss += found;
+    } else if (is_of_targets()) {
+      pass.loss.sum += found.sum;
+    } else {
+      auto const each = rows_of_sample(pass, rows);
+      pass.loss.sum += found.sum / static_cast<double>(each) * pass.rows_of_loss(each);
+    }
+  }
+  [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const override {
+    return {0, batch.targets.size() / std::max<std::int64_t>(1, outputs_), 0};
+  }
+  /// What it learns of its place, also where the layer before it does its work.
+  void stand(placing<Env> const& at, std::int64_t outputs) noexcept {
+    aside_ = at.aside;
+    outputs_ = outputs;
+  }
+
   /// The row of each sample that outputs are taken of: the last one, or the first.
   [[nodiscard]] virtual bool takes_first() const noexcept { return false; }
 
@@ -173,9 +204,9 @@ class loss_node : public node<Env> {
   [[nodiscard]] virtual bool takes_parts() const noexcept { return false; }
 
   /// The weight of one row in the loss that backward differentiates. `rows` lie here, of all samples together.
-  [[nodiscard]] static double weight_of_row(pass<Env> const& pass, std::int64_t rows) {
-    auto const& positions = context_group<Env>::of(pass).part();
-    return pass.weight / static_cast<double>(positions.whole(rows / std::max<std::int64_t>(1, pass.batch.count())));
+  [[nodiscard]] double weight_of_row(pass<Env> const& pass, std::int64_t rows) const {
+    auto const weight = aside_ && !is_of_targets() ? pass.weight_of_sample() : pass.weight;
+    return weight / static_cast<double>(rows_of_sample(pass, rows));
   }
   /// A copy of the row of each sample that is its output, among the activations.
   [[nodiscard]] view output_rows(pass<Env>& pass, view all) const {
@@ -200,15 +231,21 @@ class loss_node : public node<Env> {
       y = to.template take<typename Env::compute>(x.v.extents());
       ops::on<space>::copy(y, x.v);
     }
-    pass.loss += of(pass, y, 0, weight_of_row(pass, y.extent(0)), {});
+    tell(pass, of(pass, y, 0, weight_of_row(pass, y.extent(0)), {}), y.extent(0));
     auto const here = pass.group.rows_here(y.extent(0));
     y = y.rows(here.first, here.count);
     return {};
   }
 
  private:
-  void do_place(placing<Env>&, layer_step const&) final {}
+  // Of a whole sample, on all ranks that share its positions.
+  [[nodiscard]] static std::int64_t rows_of_sample(pass<Env> const& pass, std::int64_t rows) {
+    return context_group<Env>::of(pass).part().whole(rows / std::max<std::int64_t>(1, pass.batch.count()));
+  }
+  void do_place(placing<Env>& at, layer_step const&) final { stand(at, at.width); }
   detail::per_slot<view> gradient_;
+  std::int64_t outputs_ = 1;  // numbers in a row
+  bool aside_ = false;
 };
 
 namespace detail {
@@ -229,8 +266,12 @@ class cross_entropy_node : public loss_node<Env> {
   }
   [[nodiscard]] bool takes_parts() const noexcept override { return true; }
   [[nodiscard]] bool takes_first() const noexcept override { return of_first_; }
+  [[nodiscard]] bool is_of_targets() const noexcept override { return true; }
+  [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const override {
+    return counted_of(batch.targets.template as<std::int32_t>("targets"));
+  }
   void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t) const override {
-    auto const targets = pass.batch.targets.template as<std::int32_t>().size();
+    auto const targets = pass.batch.targets.template as<std::int32_t>("targets").size();
     if (of_first_ && targets != pass.batch.count()) {
       throw config_error(text("trireme::nn::loss::cross_entropy: ", targets, " targets for the first rows of ",
                               pass.batch.count(), " samples; give each sample one"));
@@ -254,9 +295,24 @@ class cross_entropy_node : public loss_node<Env> {
   }
 
  protected:
+  /// How many rows of such targets are counted.
+  template <class Space>
+  [[nodiscard]] loss_sum counted_of(tensor_view<std::int32_t const, Space> targets) const {
+    if constexpr (std::is_same_v<typename Env::space, phantom>) {
+      return {0, targets.size(), 0};  // there are no numbers
+    } else if constexpr (std::is_same_v<Space, host>) {
+      loss_sum rows;
+      for (auto const target : targets.span()) ++(terms_.leaves_out(target) ? rows.left_out : rows.count);
+      return rows;
+    } else {
+      std::vector<std::int32_t> here(static_cast<std::size_t>(targets.size()));
+      kernels::download(std::span(here), targets);
+      return counted_of(tensor_view<std::int32_t const>(here.data(), {targets.size()}));
+    }
+  }
   /// The targets of n rows, from `first` on.
   [[nodiscard]] virtual numbers targets_of(pass<Env>& pass, std::int64_t first, std::int64_t n) {
-    return pass.batch.targets.template as<std::int32_t>().flat().flat(first, n);
+    return pass.batch.targets.template as<std::int32_t>("targets").flat().flat(first, n);
   }
 
  private:
@@ -296,17 +352,23 @@ class regression_node final : public loss_node<Env> {
 
   explicit regression_node(Loss const& what) : what_(what) {}
   void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t outputs) const override {
-    auto const targets = pass.batch.targets.template as<float>();
+    auto const& targets = pass.batch.targets;
     if (targets.size() == rows * outputs) return;
-    throw config_error(text("trireme::nn::loss: targets of shape ", to_string(targets.extents()),
+    throw config_error(text("trireme::nn::loss: targets of shape ", to_string(targets.extents),
                             " for outputs of shape (", rows, ", ", outputs,
                             "); give each sample as many targets as the model has outputs"));
   }
   loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight, ops::table_part) override {
-    auto const outputs = y.extent(1);
-    auto const targets = pass.batch.targets.template as<float>().flat().flat(first * outputs, y.size());
-    auto const dy = pass.backward_follows() ? y : view{};
+    return with_numbers<Env>(pass.batch.targets, "targets", [&](auto targets) {
+      return of(y, targets.flat().flat(first * y.extent(1), y.size()), pass.backward_follows() ? y : view{}, weight);
+    });
+  }
+
+ private:
+  template <class Targets>
+  loss_sum of(view y, Targets targets, view dy, double weight) {
     if constexpr (requires { what_.value(0.0, 0.0); }) {
+      auto const outputs = y.extent(1);
       loss_sum sum{0, y.extent(0)};
       kernels::with_values(
           [&](auto out, auto from, auto wanted) {
@@ -324,7 +386,6 @@ class regression_node final : public loss_node<Env> {
     }
   }
 
- private:
   [[no_unique_address]] Loss what_;
 };
 
@@ -352,7 +413,7 @@ class unembedding_node final : public node<Env> {
     packed_.refresh(pass.version);
     if (pass.purpose == purpose::predict) return {last_logits(pass, x.v), true};
     loss_->expect(pass, rows, what_.words);
-    double const weight = loss_node<Env>::weight_of_row(pass, rows);
+    double const weight = loss_->weight_of_row(pass, rows);
     view dx;
     if (pass.backward_follows()) dx = pass.take(x.v.extents());
     auto const here = pass.scratch.mark();
@@ -361,7 +422,7 @@ class unembedding_node final : public node<Env> {
       auto const n = std::min(chunk(), rows - first);
       auto const part = logits.rows(0, n);
       kernels::linear(part, x.v.rows(first, n), packed_, {bias_.value});
-      pass.loss += loss_->of(pass, part, first, weight, part_);
+      loss_->tell(pass, loss_->of(pass, part, first, weight, part_), rows);
       if (!pass.backward_follows()) continue;
       kernels::linear_backward_input(dx.rows(first, n), part, packed_, {});
       if (!pass.training()) continue;
@@ -376,6 +437,7 @@ class unembedding_node final : public node<Env> {
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
     loss_ = at.loss;
+    loss_->stand(at, what_.words);
     if (at.own.size > 1 && !loss_->takes_parts()) {
       throw config_error(
           "trireme::nn::unembedding: parallel::tensor cuts its words, and the loss behind it needs all of them; take "

@@ -71,7 +71,7 @@ struct mlp_with {
   }
 
   template <class Emit>
-  void units(Emit&& emit) const {
+  void units(Emit&& put) const {
     std::int64_t width = inputs;
     auto const layer = [&](std::int64_t next, ops::activation with) {
       initial const start{initial::distribution::uniform, 1 / std::sqrt(static_cast<double>(width))};
@@ -79,17 +79,17 @@ struct mlp_with {
       width = next;
       return out;
     };
-    if (hidden.empty()) return emit(mlp_layer<true, Loss>{layer(outputs, ops::activation::none), 0, loss});
+    if (hidden.empty()) return put(mlp_layer<true, Loss>{layer(outputs, ops::activation::none), 0, loss});
     std::int64_t index = 0;
     for (auto const next : hidden) {
       if (index == 0) {
-        emit(mlp_layer<true>{layer(next, act)});
+        put(mlp_layer<true>{layer(next, act)});
       } else {
-        emit(mlp_layer<>{layer(next, act), index});
+        put(mlp_layer<>{layer(next, act), index});
       }
       ++index;
     }
-    emit(mlp_layer<false, Loss>{layer(outputs, ops::activation::none), index, loss});
+    put(mlp_layer<false, Loss>{layer(outputs, ops::activation::none), index, loss});
   }
 };
 using mlp = mlp_with<loss::squared_error>;

@@ -59,6 +59,9 @@ template <class... L>
 /// Layers that end in a loss, beside the way of the rows: x goes on as it is, and in training the loss of layers(x) is
 /// added to that of the step. To evaluate and to predict nothing happens: the model's loss is that of its last unit.
 ///
+/// Weighs   a cross_entropy as the sum over the rows that it counts, divided by the number of rows that the loss of the
+///          model counts in the step, on all ranks; other losses as the mean over all rows of the step, whatever
+///          targets the model's loss leaves out.
 /// Numerics the layers run forward and backward when backward comes to them, because nobody needs their loss before.
 template <class... L>
 [[nodiscard]] aside_of<chain_of<L...>> aside(L... layers) {
@@ -69,8 +72,8 @@ namespace loss {
 
 /// In training -log softmax(x)[target `by` rows further on in the sample], times `weight`: a second loss of a model
 /// that predicts words further ahead. Rows behind which there is no such target have none. The sum over rows is divided
-/// by the number of rows that the model's cross_entropy counts; rows are not counted again. To evaluate and to predict
-/// it is cross_entropy{}; with `by` 0 always.
+/// by the number of rows that the model's loss counts. Where it is itself that of the last unit it counts what
+/// cross_entropy{} would. To evaluate and to predict it is cross_entropy{}; with `by` 0 always.
 ///
 /// Errors   config_error for a negative `by` or weight; in the first step, where a context group cuts samples.
 struct cross_entropy_ahead {
@@ -182,7 +185,7 @@ class embedding_ahead_node final : public node<Env> {
     at.width = what_.outputs;
   }
   [[nodiscard]] auto words_of(pass<Env>& pass) const {
-    auto const tokens = pass.batch.inputs.template as<std::int32_t>();
+    auto const tokens = pass.batch.inputs.template as<std::int32_t>("inputs");
     return further_on(pass, tokens.flat(), what_.by, {0, tokens.size()}, 0);
   }
 
@@ -240,6 +243,9 @@ class aside_node final : public branching_node<Env> {
   }
   [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
   [[nodiscard]] bool idle(pass<Env> const& pass) const override { return !pass.training(); }
+  [[nodiscard]] bool adds_sample_losses() const override {
+    return branching_node<Env>::adds_sample_losses() || !branches_[0].loss()->is_of_targets();
+  }
   held<Env> forward(pass<Env>&, held<Env> x, arena<space>&, view) override { return {x.v, false, x.entry}; }
   void backward_in_place(pass<Env>& pass, layer_input<Env> x, gradient<Env> d, half when) override {
     auto const mark = pass.scratch.mark();
@@ -252,8 +258,9 @@ class aside_node final : public branching_node<Env> {
   void do_place(placing<Env>& at, layer_step const&) override {
     auto const width = at.width;
     auto const image = at.image;
+    auto const outside = std::exchange(at.aside, true);
     branches_[0].place(at, lie::rows, lie::nothing);
-    at.width = width, at.image = image;
+    at.width = width, at.image = image, at.aside = outside;
   }
 };
 
@@ -270,7 +277,9 @@ class cross_entropy_ahead_node final : public cross_entropy_node<Env> {
   }
   loss_sum of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_part part) override {
     if (!pass.training() || what_.by == 0) return cross_entropy_node<Env>::of(pass, logits, first, weight, part);
-    return {what_.weight * cross_entropy_node<Env>::of(pass, logits, first, weight * what_.weight, part).sum};
+    auto rows = this->counted_of(cross_entropy_node<Env>::targets_of(pass, first, logits.extent(0)));
+    rows.sum = what_.weight * cross_entropy_node<Env>::of(pass, logits, first, weight * what_.weight, part).sum;
+    return rows;
   }
 
  private:
@@ -281,7 +290,7 @@ class cross_entropy_ahead_node final : public cross_entropy_node<Env> {
           "trireme::nn::loss::cross_entropy_ahead: parallel::context cuts samples, and targets ahead may lie on "
           "another rank; leave one of them out");
     }
-    auto const all = pass.batch.targets.template as<std::int32_t>();
+    auto const all = pass.batch.targets.template as<std::int32_t>("targets");
     return further_on(pass, all.flat(), what_.by, {first, n}, loss::cross_entropy{}.ignored);
   }
   loss::cross_entropy_ahead what_;

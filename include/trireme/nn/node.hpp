@@ -21,6 +21,7 @@ namespace trireme::nn {
 struct columns {
   std::int64_t granules = 1;
   std::int64_t fused = 1;
+  shape tensors{};  ///< parameter_info::fused of the product that makes these columns
   friend bool operator==(columns const&, columns const&) = default;
 };
 
@@ -57,13 +58,20 @@ struct placing {
   std::string name{};              ///< of the layer: its parameters are `name` + ".weight" and so on
   std::int64_t width = 0;          ///< numbers in a whole row of the input; a layer sets it to that of its result
   nn::image image{};               ///< that a row of the input is; of another size than `width`: it is none
-  std::uint32_t site = 0;          ///< the next dropout site
-  columns cut{};                   ///< of the input, where it lies in columns; set by the layer that made them
-  columns wanted{};                ///< of the result of a product with role::spread
+  std::uint32_t site = 0;          ///< the next dropout site: take_site()
+  std::vector<std::uint32_t> dropping{};  ///< those that drop numbers
+  columns cut{};                          ///< of the input, where it lies in columns; set by the layer that made them
+  columns wanted{};                       ///< of the result of a product with role::spread
   ops::activation act = ops::activation::none;  ///< the activation behind, if this layer does it
   loss_node<Env>* loss = nullptr;               ///< the loss behind, if this layer does it
+  bool aside = false;                           ///< a loss here is added to that of the model, whose rows are counted
   lora_options const* lora = nullptr;           ///< all parameters are frozen, and these changes are trained instead
 
+  /// A dropout site for a layer that drops numbers with this probability: another one in each call.
+  [[nodiscard]] std::uint32_t take_site(double probability) {
+    if (probability > 0) dropping.push_back(site);
+    return site++;
+  }
   /// This rank's columns of each of the fused matrices that make up a row of `whole` numbers.
   [[nodiscard]] interval part(columns const& how, std::int64_t whole) const noexcept {
     auto const each = whole / how.fused / how.granules;
@@ -237,6 +245,10 @@ class node {
         "trireme::nn: the inputs of this model are tokens, which have no gradients; input_gradient is for models whose "
         "first layer reads numbers, such as nn::features");
   }
+  /// Whether it adds terms to the loss that each sample has once; before place(), too.
+  [[nodiscard]] virtual bool adds_sample_losses() const { return false; }
+  /// Of a loss: how many rows of some samples it counts and leaves out; nothing if it cannot tell.
+  [[nodiscard]] virtual loss_sum rows_of_loss(samples const&) const { return {}; }
   // Of experts: their collectives on a rank that has no rows of its own (contract/expert_group.hpp).
   virtual void serve_forward(pass<Env>&) {}
   virtual void serve_backward(pass<Env>&) {}

@@ -35,8 +35,8 @@ struct one_of {
   }
 
   template <class Emit>
-  void units(Emit&& emit) const {
-    with([&](auto const& model) { model.units(emit); });
+  void units(Emit&& put) const {
+    with([&](auto const& model) { model.units(put); });
   }
   void validate() const {
     with([](auto const& model) { model.validate(); });

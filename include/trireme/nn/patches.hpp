@@ -64,17 +64,19 @@ class patches_node final : public node<Env> {
   [[nodiscard]] layer_says says() const override { return patches::says; }
   [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.width(); }
   held<Env> forward(pass<Env>& pass, held<Env>, arena<space>& to, view) override {
-    auto const inputs = pass.batch.inputs.template as<float>();
+    auto const& inputs = pass.batch.inputs;
     auto const count = pass.batch.count(), rows = what_.rows_of_sample();
     if (inputs.size() != count * what_.images.size()) {
-      throw config_error(text("trireme::nn::patches: inputs of shape ", to_string(inputs.extents()), " for ", name_,
+      throw config_error(text("trireme::nn::patches: inputs of shape ", to_string(inputs.extents), " for ", name_,
                               ", which takes ", what_.images.size(), " numbers a sample"));
     }
     auto const y = to.template take<value>({count * rows, what_.width()});
     auto const mark = pass.scratch.mark();
     auto const image = pass.scratch.template take<value>({1, what_.images.size()});
     for (std::int64_t b = 0; b < count; ++b) {
-      kernels::copy(image.flat(), inputs.flat().flat(b * image.size(), image.size()));
+      with_numbers<Env>(inputs, "inputs", [&](auto numbers) {
+        kernels::copy(image.flat(), numbers.flat().flat(b * image.size(), image.size()));
+      });
       if (what_.first) kernels::fill(y.rows(b * rows, 1), 0.0);
       ops::images_on<space>::patches(y.rows((b + 1) * rows - what_.count(), what_.count()), image, window());
     }

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <span>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme::nn {
 
 /// How a layer uses an activation that is cut over a tensor group. A layer is placed by this one word.

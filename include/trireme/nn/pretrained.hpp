@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,8 +13,10 @@
 #include "trireme/core/compiled.hpp"
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/formats/directory.hpp"
 #include "trireme/formats/json.hpp"
+#include "trireme/formats/model_files.hpp"
 #include "trireme/formats/weight_files.hpp"
 #include "trireme/nn/file_layout.hpp"
 #include "trireme/nn/gpt.hpp"
@@ -66,33 +69,58 @@ template <class Model>
 
 /// The parameters of a model in its files.
 ///
-/// Only the numbers that are asked for are read, in pieces of at most 256 KiB.
+/// Only the numbers that are asked for are read, in pieces of at most 256 KiB; and those of tensors that files have
+/// twice, to compare them.
 ///
 /// Numerics  F64, F32, BF16 and F16 in files, each tensor as it likes; rounded to nearest where float is asked for.
 /// Threads   read() may be called from several threads at once.
 /// Errors    of the constructor: as formats::weight_files; format_error that names file and tensor if one is missing,
-///           has another shape or type, or is one that the model does not have. read(): io_error; config_error for a
-///           parameter that the layout does not have.
+///           has another shape or type, is one that the model does not have, or is no copy of the one that it should be
+///           a copy of. read(): io_error; config_error for a parameter that the layout does not have.
 class pretrained_reader {
  public:
+  /// @param compared  which part of copies is compared here: where several ranks read, each takes its own.
   pretrained_reader(file_layout const& layout, std::string const& directory,
-                    formats::file_system& files = formats::real_files());
+                    formats::file_system& files = formats::real_files(), share compared = {});
 
   /// Fills `to` with elements from `first` on of this part of a parameter.
   void read(parameter_info const& part, std::int64_t first, std::span<float> to) const;
   void read(parameter_info const& part, std::int64_t first, std::span<double> to) const;
+
+  /// What pretrained_writer is to know of these files: in which type each tensor was stored, and which the model has no
+  /// use for.
+  [[nodiscard]] formats::model_file notes() const;
 
  private:
   struct source {
     file_tensor how;
     formats::weight_files::tensor from;
   };
+  void expect_copy(file_layout::copy const& what, formats::weight_files::tensor const& twice,
+                   formats::weight_files::tensor const& of, share compared) const;
   template <class T>
   void fill(parameter_info const& part, std::int64_t first, std::span<T> to) const;
 
   formats::weight_files files_;
   std::map<std::string, std::vector<source>, std::less<>> sources_;  // by the parameter's name
+  std::map<std::string, dtype, std::less<>> types_;                  // of the layout's tensors
+  std::vector<std::string> left_out_;
 };
+
+/// What pretrained_reader::notes() is called among a model's files. It is kept with them, and never written beside
+/// them.
+inline constexpr std::string_view tensor_notes = ".tensors.json";
+
+/// The config.json of a model that was read from files: what they said where the model is as it was, with all that is
+/// said of other things (tokens that begin and end a text, say).
+///
+/// @param origin  formats::read_model_files() of them; without one, `now`.
+/// @param before  config_of() what was read from their config.json.   @param now  config_of() the model.
+[[nodiscard]] formats::json::value config_to_write(std::vector<formats::model_file> const& origin,
+                                                   formats::json::value before, formats::json::value const& now);
+
+/// The names of tensors that the files had, and the model has not.
+[[nodiscard]] std::vector<std::string> left_out(std::vector<formats::model_file> const& origin);
 
 /// Puts parameters, whole and in any order, into the files of a model.
 ///
@@ -101,19 +129,25 @@ class pretrained_reader {
 ///          when they are written; io_error.
 class pretrained_writer {
  public:
-  /// @param stored  f32, bf16 or f16.
-  explicit pretrained_writer(file_layout layout, dtype stored = dtype::f32);
+  /// @param stored  f32, bf16 or f16; without it each tensor is stored as it was in the files that the model was read
+  ///                from (of F64, F32), or as f32.
+  /// @param origin  those files' notes, among others.
+  explicit pretrained_writer(file_layout layout, std::optional<dtype> stored = std::nullopt,
+                             std::vector<formats::model_file> const& origin = {});
 
   void add(std::string_view parameter, std::span<float const> values);
 
   /// Writes the files; each appears whole or not at all, config.json last. More than `most_bytes` become several files
-  /// and an index. Whichever of index and model.safetensors is not written is removed.
+  /// and an index. An index, or a model.safetensors, that would contradict them is removed with its files if this class
+  /// has written it; else it is kept as NAME.replaced.
   void write(formats::directory const& in, formats::json::value config,
              std::uint64_t most_bytes = std::uint64_t{5'000'000'000}) const;
 
  private:
   file_layout layout_;
-  dtype stored_;
+  std::vector<dtype> types_;  // of the layout's tensors
+  dtype usual_ = dtype::f32;
+  bool as_before_ = false;                        // all types are those of the files that were read
   std::vector<std::vector<std::byte>> contents_;  // of the layout's tensors
 };
 

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <optional>
+#include <set>
 #include <type_traits>
 #include <utility>
 
@@ -45,7 +47,9 @@ class config_reader {
     if (found == nullptr) return;
     std::string list;
     for (auto const& each : allowed) {
-      if (*found == each || (found->is_number() && each.is_number() && found->as_double() == each.as_double())) return;
+      if (*found == each ||
+          (found->is_number() && each.is_number() && exactly_equal(found->as_double(), each.as_double())))
+        return;
       list += (list.empty() ? "" : " or ") + formats::json::to_string(each);
     }
     auto const said = formats::json::to_string(*found);
@@ -273,6 +277,45 @@ void store(std::vector<std::byte>& to, file_tensor const& how, std::span<float c
   to.assign(bytes.begin(), bytes.end());
 }
 
+/// Whether pretrained_writer has written this file of weights.
+TRIREME_BODY bool is_own_file(formats::directory const& in, std::string const& name) {
+  try {
+    auto const* const writer = formats::safetensors::reader(in, name).note("writer");
+    return writer != nullptr && *writer == "trireme";
+  } catch (error const&) {
+    return false;
+  }
+}
+/// A file that would contradict what has been written: an own one goes, another one gets a name that nobody reads.
+TRIREME_BODY void retire(formats::directory const& in, std::string const& name, bool own) {
+  if (own) return void(in.remove(name));
+  auto aside = name + ".replaced";
+  for (int number = 2; in.has(aside); ++number) aside = text(name, ".replaced.", number);
+  in.rename(name, aside);
+}
+/// Removes own files that an earlier index names and the map of a new one does not. @returns whether that was an own
+/// index.
+TRIREME_BODY bool remove_shards(formats::directory const& in, formats::json::value const& map) {
+  std::set<std::string> stay, gone;
+  for (auto const& [tensor, file] : map.as_object()) stay.insert(file.as_string());
+  std::string const name(formats::weight_index_file);
+  try {
+    auto const content = formats::read_text(in, name, 64'000'000);
+    for (auto const& each : formats::parse_weight_index(content, in.path_of(name))) {
+      if (!stay.contains(each.file)) gone.insert(each.file);
+    }
+    auto const index = formats::json::parse(content, name);
+    auto const* const notes = index.find("metadata");
+    auto const* const writer = notes == nullptr ? nullptr : notes->find("writer");
+    for (auto const& each : gone) {
+      if (is_own_file(in, each)) in.remove(each);
+    }
+    return writer != nullptr && *writer == "trireme";
+  } catch (error const&) {  // none, or none that can be read: not our work
+    return false;
+  }
+}
+
 }  // namespace detail
 
 TRIREME_BODY void read_config(formats::json::value const& config, gpt& to) {
@@ -364,7 +407,7 @@ TRIREME_BODY formats::json::value config_of(llama const& model) {
   auto const* const type = model.biased ? "qwen2" : model.head_norms ? "qwen3" : windowed ? "mistral" : "llama";
   auto const* const kind = model.biased ? "Qwen2" : model.head_norms ? "Qwen3" : windowed ? "Mistral" : "Llama";
   auto const& angles = model.scaling;
-  bool const scaled = angles.factor != 1;
+  bool const scaled = !exactly_equal(angles.factor, 1);
   json::value rule = json::value::make({{"rope_type", !scaled               ? "default"
                                                       : angles.original > 0 ? "llama3"
                                                                             : "linear"},
@@ -409,25 +452,32 @@ TRIREME_BODY std::string model_type_in(std::string const& directory, formats::fi
 }
 
 TRIREME_BODY pretrained_reader::pretrained_reader(file_layout const& layout, std::string const& directory,
-                                                  formats::file_system& files)
+                                                  formats::file_system& files, share compared)
     : files_(directory, files) {
   auto const& all = files_.tensors();
   bool const whole =
       std::ranges::any_of(all, [&](auto const& each) { return each.what->name.starts_with(layout.base); });
-  std::vector<std::string_view> known;
+  auto const here = [&](std::string const& name) {
+    return std::string_view(name).substr(!whole && name.starts_with(layout.base) ? layout.base.size() : 0);
+  };
+  std::map<std::string_view, formats::weight_files::tensor const*> known;  // by the name in the layout
+  std::set<formats::safetensors::entry const*> used;
   for (auto const& tensor : layout.tensors) {
-    auto name = std::string_view(tensor.name);
-    if (!whole && name.starts_with(layout.base)) name.remove_prefix(layout.base.size());
+    auto const name = here(tensor.name);
     auto const* found = files_.find(name);
     for (auto const& [now, then] : layout.older) {
       if (found == nullptr && name.ends_with(now))
         found = files_.find(text(name.substr(0, name.size() - now.size()), then));
     }
+    for (auto const& twice : layout.copies) {  // of two equal tensors some writers keep the other one
+      if (found == nullptr && twice.of == tensor.name) found = files_.find(here(twice.name));
+    }
     if (found == nullptr) {
       throw format_error(files_.path(), 0, text("it has no tensor \"", name, "\", which the model needs"));
     }
     auto const refuse = [&](auto const&... reason) {
-      throw format_error(found->file->path(), found->what->begin, text("the tensor \"", name, "\" ", reason...));
+      throw format_error(found->file->path(), found->what->begin,
+                         text("the tensor \"", found->what->name, "\" ", reason...));
     };
     if (found->what->extents != tensor.extents) {
       refuse("has the shape ", to_string(found->what->extents), ", but that of the model has ",
@@ -436,17 +486,60 @@ TRIREME_BODY pretrained_reader::pretrained_reader(file_layout const& layout, std
     if (!detail::is_read(found->what->type)) {
       refuse("is of type ", found->what->type.name(), "; F64, F32, BF16 and F16 are read");
     }
-    known.push_back(found->what->name);
+    known[tensor.name] = found;
+    used.insert(found->what);
+    for (auto const type : {dtype::f64, dtype::f32, dtype::bf16, dtype::f16}) {
+      if (found->what->type == type) types_[tensor.name] = type;
+    }
     sources_[tensor.parameter].push_back({tensor, *found});
   }
-  std::ranges::sort(known);
   for (auto const& each : all) {
     auto const& name = each.what->name;
-    bool const ignored =
-        std::ranges::any_of(layout.ignored, [&](auto const& pattern) { return matches(pattern, name); });
-    if (!ignored && !std::ranges::binary_search(known, std::string_view(name))) {
+    auto const is_pattern = [&](auto const& pattern) { return matches(pattern, name); };
+    if (used.contains(each.what)) continue;
+    auto const twice = std::ranges::find_if(layout.copies, [&](auto const& copy) { return here(copy.name) == name; });
+    if (twice != layout.copies.end()) {
+      expect_copy(*twice, each, *known.at(twice->of), compared);
+      continue;
+    }
+    bool const ignored = std::ranges::any_of(layout.ignored, is_pattern) ||
+                         std::ranges::any_of(layout.ignored_beside, [&](auto const& one) {
+                           return is_pattern(here(one.first)) && files_.find(here(one.second)) != nullptr;
+                         });
+    if (!ignored) {
       throw format_error(each.file->path(), each.what->begin,
                          text("it has a tensor \"", name, "\", which the model does not have"));
+    }
+    left_out_.push_back(name);
+  }
+}
+
+TRIREME_BODY void pretrained_reader::expect_copy(file_layout::copy const& what,
+                                                 formats::weight_files::tensor const& twice,
+                                                 formats::weight_files::tensor const& of, share compared) const {
+  auto const refuse = [&](auto const&... how) {
+    throw format_error(twice.file->path(), twice.what->begin,
+                       text("the tensor \"", twice.what->name, "\" is not \"", of.what->name, "\" once more (", how...,
+                            "), but this model has one for both; ", what.remedy));
+  };
+  if (twice.what->extents != of.what->extents)
+    refuse(to_string(twice.what->extents), " in place of ", to_string(of.what->extents));
+  if (!detail::is_read(twice.what->type)) refuse("of type ", twice.what->type.name());
+  constexpr std::int64_t most = 32768;
+  std::vector<double> one(most), other(most);
+  auto const range = compared.of(of.what->extents.size());
+  for (std::int64_t at = range.first; at < range.first + range.count; at += most) {
+    auto const n = std::min(most, range.first + range.count - at);
+    for (auto const& [from, to] : {std::pair(&twice, &one), std::pair(&of, &other)}) {
+      detail::scattered_read<double> read(*from, *to);
+      read.take(at, n, 0, 1);
+      read.flush();
+    }
+    for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
+      if (std::bit_cast<std::uint64_t>(one[i]) == std::bit_cast<std::uint64_t>(other[i]) ||
+          exactly_equal(one[i], other[i]))
+        continue;
+      refuse("element ", at + static_cast<std::int64_t>(i), " is ", one[i], ", not ", other[i]);
     }
   }
 }
@@ -467,11 +560,44 @@ TRIREME_BODY void pretrained_reader::read(parameter_info const& part, std::int64
   fill(part, first, to);
 }
 
-TRIREME_BODY pretrained_writer::pretrained_writer(file_layout layout, dtype stored)
-    : layout_(std::move(layout)), stored_(stored), contents_(layout_.tensors.size()) {
-  if (stored != dtype::f32 && stored != dtype::bf16 && stored != dtype::f16) {
+TRIREME_BODY formats::model_file pretrained_reader::notes() const {
+  namespace json = formats::json;
+  json::value types = json::object{}, others = json::array{};
+  for (auto const& [name, type] : types_) types.set(name, std::string(name_of(type)));
+  for (auto const& name : left_out_) others.push_back(name);
+  return {std::string(tensor_notes),
+          json::to_string(json::value::make({{"types", std::move(types)}, {"left_out", std::move(others)}}))};
+}
+
+TRIREME_BODY pretrained_writer::pretrained_writer(file_layout layout, std::optional<dtype> stored,
+                                                  std::vector<formats::model_file> const& origin)
+    : layout_(std::move(layout)), contents_(layout_.tensors.size()) {
+  if (stored && *stored != dtype::f32 && *stored != dtype::bf16 && *stored != dtype::f16) {
     throw config_error(
-        text("trireme::nn::pretrained_writer: parameters are stored as F32, BF16 or F16, not as ", name_of(stored)));
+        text("trireme::nn::pretrained_writer: parameters are stored as F32, BF16 or F16, not as ", name_of(*stored)));
+  }
+  auto const* const notes = formats::find(origin, tensor_notes);
+  std::map<std::string, dtype, std::less<>> before;
+  if (notes != nullptr) {
+    auto const said = formats::json::parse(notes->content, tensor_notes);
+    for (auto const& [name, type] : said.at("types").as_object()) {
+      for (auto const each : {dtype::f64, dtype::f32, dtype::bf16, dtype::f16}) {
+        if (type.as_string() == name_of(each)) before[name] = each;
+      }
+    }
+  }
+  bool const all_alike = !before.empty() && std::ranges::all_of(before, [&](auto const& each) {
+    return each.second == before.begin()->second;
+  });
+  usual_ = stored.value_or(all_alike ? before.begin()->second : dtype::f32);
+  if (usual_ == dtype::f64) usual_ = dtype::f32;  // parameters come as floats
+  as_before_ = !before.empty();
+  for (auto const& tensor : layout_.tensors) {
+    auto const found = before.find(tensor.name);
+    auto type = found == before.end() || stored ? usual_ : found->second;
+    if (type == dtype::f64) type = dtype::f32;
+    as_before_ = as_before_ && (found == before.end() || found->second == type);
+    types_.push_back(type);
   }
 }
 
@@ -485,9 +611,9 @@ TRIREME_BODY void pretrained_writer::add(std::string_view parameter, std::span<f
       throw config_error(text("trireme::nn::pretrained_writer: \"", parameter, "\" has ", values.size(),
                               " elements, but in_files() says ", how.size()));
     }
-    if (stored_ == dtype::f32) detail::store<float>(contents_[i], how, values);
-    if (stored_ == dtype::bf16) detail::store<bfloat16>(contents_[i], how, values);
-    if (stored_ == dtype::f16) detail::store<float16>(contents_[i], how, values);
+    if (types_[i] == dtype::f32) detail::store<float>(contents_[i], how, values);
+    if (types_[i] == dtype::bf16) detail::store<bfloat16>(contents_[i], how, values);
+    if (types_[i] == dtype::f16) detail::store<float16>(contents_[i], how, values);
   }
   if (!known) {
     throw config_error(text("trireme::nn::pretrained_writer: the model's files have no place for \"", parameter,
@@ -526,24 +652,68 @@ TRIREME_BODY void pretrained_writer::write(formats::directory const& in, formats
                                        : text("model-", number(k + 1), "-of-", number(ends.size()), ".safetensors");
     std::vector<safetensors::entry> entries;
     for (auto i = first; i < ends[k]; ++i) {
-      entries.push_back({layout_.tensors[i].name, stored_, layout_.tensors[i].extents});
+      entries.push_back({layout_.tensors[i].name, types_[i], layout_.tensors[i].extents});
       map.set(layout_.tensors[i].name, name);
     }
-    safetensors::writer writer(in, name, std::move(entries), {{"format", "pt"}});
+    safetensors::writer writer(in, name, std::move(entries), {{"format", "pt"}, {"writer", "trireme"}});
     for (auto i = first; i < ends[k]; ++i) writer.write(contents_[i]);
     writer.finish();
     first = ends[k];
   }
-  if (ends.size() == 1) {
-    in.remove(std::string(formats::weight_index_file));
-  } else {
-    auto const index =
-        json::value::make({{"metadata", json::value::make({{"total_size", all}})}, {"weight_map", std::move(map)}});
+  if (ends.size() > 1) {
+    auto const index = json::value::make(
+        {{"metadata", json::value::make({{"total_size", all}, {"writer", "trireme"}})}, {"weight_map", map}});
+    detail::remove_shards(in, map);
     formats::atomic_write(in, std::string(formats::weight_index_file), json::to_string(index, 2) + "\n");
-    in.remove(std::string(formats::weight_file));
+    if (in.has(std::string(formats::weight_file))) {
+      detail::retire(in, std::string(formats::weight_file), detail::is_own_file(in, std::string(formats::weight_file)));
+    }
+  } else if (in.has(std::string(formats::weight_index_file))) {
+    detail::retire(in, std::string(formats::weight_index_file), detail::remove_shards(in, json::object{}));
   }
-  config.set("torch_dtype", stored_ == dtype::f32 ? "float32" : stored_ == dtype::bf16 ? "bfloat16" : "float16");
+  if (!as_before_) {
+    auto const* const key = config.find("dtype") != nullptr ? "dtype" : "torch_dtype";
+    config.set(key, usual_ == dtype::f32 ? "float32" : usual_ == dtype::bf16 ? "bfloat16" : "float16");
+  }
   formats::atomic_write(in, std::string(formats::config_file), json::to_string(config, 2) + "\n");
+}
+
+TRIREME_BODY formats::json::value config_to_write(std::vector<formats::model_file> const& origin,
+                                                  formats::json::value before, formats::json::value const& now) {
+  namespace json = formats::json;
+  auto const* const file = formats::find(origin, formats::config_file);
+  if (file == nullptr) return now;
+  auto out = json::parse(file->content, formats::config_file);
+  // Modules that were left out are not there any more.
+  auto const* const modules = out.find("num_nextn_predict_layers");
+  if (modules != nullptr && before.find("num_nextn_predict_layers") != nullptr && !left_out(origin).empty())
+    before.set("num_nextn_predict_layers", *modules);
+  for (auto const& [key, content] : now.as_object()) {
+    auto const* const same = before.find(key);
+    bool const kind = key == "architectures" && !content.as_array().empty();  // also where files had no head
+    if (kind || same == nullptr || *same != content) out.set(key, content);
+  }
+  for (auto const& [key, content] : before.as_object()) {
+    if (now.find(key) == nullptr && out.find(key) != nullptr) out.set(key, nullptr);
+  }
+  auto const* const labels = out.find("id2label");
+  auto const* const classes = now.find("num_labels");
+  if (labels == nullptr || labels->is_null() || classes == nullptr) return out;
+  if (static_cast<std::int64_t>(labels->as_object().size()) == classes->as_int64()) return out;
+  json::object others;  // the names of other classes
+  for (auto const& member : out.as_object()) {
+    if (member.key != "id2label" && member.key != "label2id") others.push_back(member);
+  }
+  return others;
+}
+
+TRIREME_BODY std::vector<std::string> left_out(std::vector<formats::model_file> const& origin) {
+  std::vector<std::string> out;
+  auto const* const notes = formats::find(origin, tensor_notes);
+  if (notes == nullptr) return out;
+  auto const all = formats::json::parse(notes->content, tensor_notes);
+  for (auto const& name : all.at("left_out").as_array()) out.push_back(name.as_string());
+  return out;
 }
 
 }  // namespace trireme::nn

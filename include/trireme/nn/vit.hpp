@@ -69,14 +69,14 @@ struct vit {
                  loss::cross_entropy{.of_first = true});
   }
   template <class Emit>
-  void units(Emit&& emit) const {
-    emit(nn::block{"", channels, 0, embeddings<Emit>()});
+  void units(Emit&& put) const {
+    put(nn::block{"", channels, 0, embeddings<Emit>()});
     for (std::int64_t i = 0; i < layers; ++i) {
       nn::block const one{text("vit.encoder.layer.", i), channels, static_cast<std::uint32_t>(1 + 3 * i),
                           layer<Emit>()};
-      detail::emit_block(emit, one, checkpointed);
+      detail::emit_block(put, one, checkpointed);
     }
-    emit(nn::block{"", channels, static_cast<std::uint32_t>(1 + 3 * layers), classifier<Emit>()});
+    put(nn::block{"", channels, static_cast<std::uint32_t>(1 + 3 * layers), classifier<Emit>()});
   }
 
   void validate() const {
@@ -95,6 +95,7 @@ struct vit {
     detail::expect_heads("vit", channels, heads);
     if (hidden < 0) throw config_error(text("trireme::nn::vit: ", hidden, " hidden, which may not be below 0"));
     detail::expect_dropout("vit", dropout);
+    expect_number("nn::vit", ".epsilon", epsilon, positive);
   }
 
   /// What each unit computes in training, forward and backward: multiplications and additions a row.

@@ -97,7 +97,7 @@ class timeline {
 [[nodiscard]] inline std::vector<trace_process> merge(std::span<timeline const* const> ranks) {
   std::vector<trace_process> out;
   for (auto const* each : ranks) out.push_back(each->process());
-  std::sort(out.begin(), out.end(), [](auto const& a, auto const& b) { return a.rank < b.rank; });
+  std::sort(out.begin(), out.end(), [](trace_process const& a, trace_process const& b) { return a.rank < b.rank; });
   return out;
 }
 

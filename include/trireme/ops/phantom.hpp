@@ -8,6 +8,7 @@
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/core/assertion.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/core/exact_sum.hpp"
 #include "trireme/core/space.hpp"
 #include "trireme/core/tensor.hpp"
@@ -161,6 +162,11 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     if (!dy.empty()) same("squared_error", dy.size(), y.size());
     return {0, y.empty() ? 0 : y.extent(0)};
   }
+  static loss_sum squared_error(view<double> dy, view<double const> y, view<double const> targets, double) {
+    same("squared_error", y.size(), targets.size());
+    if (!dy.empty()) same("squared_error", dy.size(), y.size());
+    return {0, y.empty() ? 0 : y.extent(0)};
+  }
 
   // routing: every expert gets as many rows as every other one
   template <class T>
@@ -238,7 +244,7 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
   template <class M, class G, class P>
   static void sgd(view<M> value, output<M> velocity, gradient_terms<G, phantom> const& gradient,
                   std::span<view<P> const> outputs, sgd_numbers const& numbers) {
-    if (numbers.momentum != 0) same("sgd", value.size(), velocity.size());
+    if (!exactly_equal(numbers.momentum, 0)) same("sgd", value.size(), velocity.size());
     all_same("sgd", value.size(), gradient.terms);
     all_same("sgd", value.size(), outputs);
   }

@@ -5,6 +5,7 @@
 
 #include "trireme/contract/numerics.hpp"
 #include "trireme/core/dtype.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/core/tensor.hpp"
 
 namespace trireme::ops {
@@ -119,7 +120,9 @@ struct rotary_scaling {
                               ///< positions; none that turn more than `high` times; and in between partly
   double low = 1;
   double high = 4;
+  TRIREME_EXACT_BEGIN
   friend bool operator==(rotary_scaling const&, rotary_scaling const&) = default;
+  TRIREME_EXACT_END
 };
 
 /// What a cross entropy is besides -log softmax(x)[target].

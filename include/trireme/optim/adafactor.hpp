@@ -4,11 +4,13 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/slot.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/optim/detail/whole_tensor.hpp"
 #include "trireme/optim/schedule.hpp"
@@ -22,7 +24,7 @@ namespace trireme::optim {
 ///          Of tensors with more than two extents each matrix of the last two is factored; vectors are not.
 /// Bytes    of a matrix (n, m): n + m numbers of the master type; of a vector, and with momentum, as many as it has.
 /// Numerics means are summed in double, in the order of the elements.
-/// @models  whole_tensor_optimizer: not beside parallel::tensor or parallel::expert of more than one way.
+/// @models  whole_tensor_optimizer: not beside parallel::tensor of more than one way.
 struct adafactor {
   using policy_category = slot::optimizer;
 
@@ -39,6 +41,20 @@ struct adafactor {
   double weight_decay = 0;
   double clip = 0;  ///< largest global gradient norm; 0 = no clipping
   friend bool operator==(adafactor const&, adafactor const&) = default;
+
+  void validate() const {
+    expect_number("optim::adafactor", ".learning_rate", learning_rate, not_negative);
+    expect_schedule(schedule);
+    expect_number("optim::adafactor", ".least_scale", least_scale, not_negative);
+    expect_number("optim::adafactor", ".decay_power", decay_power,
+                  {.low = std::numeric_limits<double>::lowest(), .high = 0});
+    expect_number("optim::adafactor", ".epsilon", epsilon, not_negative);
+    expect_number("optim::adafactor", ".threshold", threshold,
+                  {.high = std::numeric_limits<double>::infinity(), .above = true});
+    expect_number("optim::adafactor", ".momentum", momentum, below_one);
+    expect_number("optim::adafactor", ".weight_decay", weight_decay, not_negative);
+    expect_number("optim::adafactor", ".clip", clip, limit_or_none);
+  }
 
   static constexpr bool whole_tensors = true;
   static constexpr std::array<std::string_view, 4> moment_names{"second_moment_rows", "second_moment_columns",
@@ -69,7 +85,7 @@ struct adafactor {
     auto const column_sums = tensor.scratch.template take<double>({static_cast<std::int64_t>(last)});
     ops::on<typename Env::space>::with_values(
         [&](auto value, auto u, auto sums, auto row_means, auto column_means, auto second, auto first, auto gradient) {
-          auto const keep = 1 - std::pow(static_cast<double>(step + 1), decay_power);
+          auto const keep = 1 - std::pow(count_of_updates(tensor, step), decay_power);
           auto const average = [&](real& moment, double now) {
             moment = static_cast<real>(keep * static_cast<double>(moment) + (1 - keep) * now);
           };

@@ -8,6 +8,7 @@
 
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/slot.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/optim/schedule.hpp"
 
@@ -30,12 +31,22 @@ struct adamw {
   double clip = 0;  ///< largest global gradient norm; 0 = no clipping
   friend bool operator==(adamw const&, adamw const&) = default;
 
+  void validate() const {
+    expect_number("optim::adamw", ".learning_rate", learning_rate, not_negative);
+    expect_schedule(schedule);
+    expect_number("optim::adamw", ".beta1", beta1, below_one);
+    expect_number("optim::adamw", ".beta2", beta2, below_one);
+    expect_number("optim::adamw", ".epsilon", epsilon, not_negative);
+    expect_number("optim::adamw", ".weight_decay", weight_decay, not_negative);
+    expect_number("optim::adamw", ".clip", clip, limit_or_none);
+  }
+
   static constexpr std::array<std::string_view, 2> moment_names{"first_moment", "second_moment"};
   [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, learning_rate, step); }
 
   template <class Env>
   void update(update_segment<Env> const& segment, std::int64_t step) const {
-    auto const count = static_cast<double>(step + 1);
+    auto const count = count_of_updates(segment, step);
     ops::on<typename Env::space>::adamw(segment.value, segment.moments[0], segment.moments[1], segment.gradient,
                                         segment.outputs,
                                         ops::adamw_numbers{.learning_rate = rate_at(step),

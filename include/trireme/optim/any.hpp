@@ -3,6 +3,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,6 +15,8 @@
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/expect.hpp"
+#include "trireme/core/pattern.hpp"
 #include "trireme/core/type_name.hpp"
 #include "trireme/ops/phantom.hpp"
 
@@ -51,6 +54,11 @@ class any {
   [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
     return within_->moment_shape(which, info);
   }
+  void validate() const {
+    within_->validate();
+    expect_number("optim::any", ".clip", clip, limit_or_none);
+  }
+  void for_each_pattern(std::function<void(name_pattern const&)> const& f) const { within_->for_each_pattern(f); }
   [[nodiscard]] bool freezes(parameter_info const& info) const { return within_->wishes.freezes(info); }
   void update(update_segment<Env> const& segment, std::int64_t step) const { within_->update(segment, step); }
   void update(tensor_update<Env> const& tensor, std::int64_t step) const { within_->update(tensor, step); }
@@ -70,6 +78,8 @@ class any {
     virtual void update(update_segment<on_paper> const& segment, std::int64_t step) const = 0;
     virtual void update(tensor_update<on_paper> const& tensor, std::int64_t step) const = 0;
     [[nodiscard]] virtual std::string description() const = 0;
+    virtual void validate() const = 0;
+    virtual void for_each_pattern(std::function<void(name_pattern const&)> const& f) const = 0;
     layout_wishes wishes;
   };
   // What an optimizer lacks is not asked of it: whole_tensors says which of the two it is.
@@ -90,6 +100,10 @@ class any {
       if constexpr (requires { within.update(what, step); }) within.update(what, step);
     }
     std::string description() const override { return describe(within); }
+    void validate() const override { expect_valid(within); }
+    void for_each_pattern([[maybe_unused]] std::function<void(name_pattern const&)> const& f) const override {
+      if constexpr (has_patterns<Optimizer>) within.for_each_pattern(f);
+    }
     Optimizer within;
   };
 

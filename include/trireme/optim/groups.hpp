@@ -10,6 +10,7 @@
 
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/slot.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/core/pattern.hpp"
 #include "trireme/core/type_name.hpp"
 #include "trireme/optim/schedule.hpp"
@@ -42,6 +43,21 @@ struct groups {
   double clip = base.clip;  ///< largest global gradient norm, over what is trained; 0 = no clipping
   friend bool operator==(groups const&, groups const&) = default;
 
+  void validate() const {
+    expect_valid(base);
+    for (auto const& each : list) {
+      expect_number("optim::group", ".learning_rate", each.learning_rate, not_negative);
+      if (each.weight_decay) expect_number("optim::group", ".weight_decay", *each.weight_decay, not_negative);
+    }
+    expect_number("optim::groups", ".clip", clip, limit_or_none);
+  }
+  /// See name_pattern.
+  template <class F>
+  void for_each_pattern(F&& f) const {
+    for (auto const& each : list) f(name_pattern{"optim::groups: .names", each.names});
+    if constexpr (has_patterns<Base>) base.for_each_pattern(f);
+  }
+
   static constexpr bool whole_tensors = says_whole_tensors<Base>;
   static constexpr auto moment_names = Base::moment_names;
   [[nodiscard]] double rate_at(std::int64_t step) const { return base.rate_at(step); }
@@ -71,7 +87,7 @@ struct groups {
     auto info = tensor.info;
     info.decays = info.decays || mine->weight_decay.has_value();
     changed_by(*mine).update(tensor_update<Env>{info, tensor.value, tensor.moments, tensor.gradient, tensor.scale,
-                                                tensor.outputs, tensor.scratch},
+                                                tensor.outputs, tensor.scratch, tensor.updates},
                              step);
   }
 

@@ -8,6 +8,7 @@
 
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/slot.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/optim/detail/whole_tensor.hpp"
 #include "trireme/optim/schedule.hpp"
@@ -21,7 +22,7 @@ namespace trireme::optim {
 ///          The ratio is 1 where either norm is 0.
 /// Bytes    per parameter: two moments of the master type, on the rank that owns the tensor.
 /// Numerics norms are summed in double over the whole tensor, so they do not depend on the number of ranks.
-/// @models  whole_tensor_optimizer: not beside parallel::tensor or parallel::expert of more than one way.
+/// @models  whole_tensor_optimizer: not beside parallel::tensor of more than one way.
 struct lamb {
   using policy_category = slot::optimizer;
 
@@ -34,6 +35,16 @@ struct lamb {
   double clip = 0;  ///< largest global gradient norm; 0 = no clipping
   friend bool operator==(lamb const&, lamb const&) = default;
 
+  void validate() const {
+    expect_number("optim::lamb", ".learning_rate", learning_rate, not_negative);
+    expect_schedule(schedule);
+    expect_number("optim::lamb", ".beta1", beta1, below_one);
+    expect_number("optim::lamb", ".beta2", beta2, below_one);
+    expect_number("optim::lamb", ".epsilon", epsilon, not_negative);
+    expect_number("optim::lamb", ".weight_decay", weight_decay, not_negative);
+    expect_number("optim::lamb", ".clip", clip, limit_or_none);
+  }
+
   static constexpr bool whole_tensors = true;
   static constexpr std::array<std::string_view, 2> moment_names{"first_moment", "second_moment"};
   [[nodiscard]] static shape moment_shape(std::size_t, parameter_info const& info) { return info.extents; }
@@ -42,7 +53,7 @@ struct lamb {
   template <class Env>
   void update(tensor_update<Env> const& tensor, std::int64_t step) const {
     using real = typename Env::master;
-    auto const count = static_cast<double>(step + 1);
+    auto const count = count_of_updates(tensor, step);
     auto const correction1 = static_cast<real>(1 / (1 - std::pow(beta1, count)));
     auto const correction2 = static_cast<real>(1 / (1 - std::pow(beta2, count)));
     auto const keep1 = static_cast<real>(beta1), keep2 = static_cast<real>(beta2);

@@ -10,6 +10,7 @@
 
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/slot.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/core/pattern.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/optim/adamw.hpp"
@@ -22,7 +23,8 @@ namespace trireme::optim {
 /// other parameters.
 ///
 /// A parameter is a hidden matrix if it has two extents and its name matches none of `others`: embeddings, positions
-/// and the head are left to `rest`, as is usual. Tensors of more extents (experts) go to `rest`, too.
+/// and the head are left to `rest`, as is usual. Tensors of more extents go to `rest`, too. Queries, keys and values
+/// are matrices of their own, and so are experts (parameter_info::fused, stacked).
 ///
 /// Method   [Jordan et al., "Muon: an optimizer for hidden layers", 2024]: m = momentum * m + (1 - momentum) * g, five
 ///          steps of Newton-Schulz make X of m (Nesterov: of what m will be), and
@@ -30,7 +32,7 @@ namespace trireme::optim {
 /// Bytes    per element of a hidden matrix one moment, of others two; scratch for the largest matrix: twice the matrix
 ///          and twice the square of its shorter side.
 /// Numerics products in the master type, as layers multiply; 2 to 5 % from orthogonal, by design of the coefficients.
-/// @models  whole_tensor_optimizer: not beside parallel::tensor or parallel::expert of more than one way.
+/// @models  whole_tensor_optimizer: not beside parallel::tensor of more than one way.
 struct muon {
   using policy_category = slot::optimizer;
 
@@ -45,6 +47,21 @@ struct muon {
   std::string others = "*wte* *wpe* *embed* *lm_head*";  ///< patterns with * and ?, separated by spaces
   adamw rest{.learning_rate = 3e-4, .beta2 = 0.95};      ///< with a schedule of its own
   friend bool operator==(muon const&, muon const&) = default;
+
+  void validate() const {
+    expect_number("optim::muon", ".learning_rate", learning_rate, not_negative);
+    expect_schedule(schedule);
+    expect_number("optim::muon", ".momentum", momentum, below_one);
+    expect_number("optim::muon", ".iterations", iterations, at_least_one);
+    expect_number("optim::muon", ".weight_decay", weight_decay, not_negative);
+    expect_number("optim::muon", ".clip", clip, limit_or_none);
+    rest.validate();
+  }
+  /// See name_pattern. The ones that it begins with need not match anything.
+  template <class F>
+  void for_each_pattern(F&& f) const {
+    if (others != muon{}.others) f(name_pattern{"optim::muon: .others", others});
+  }
 
   static constexpr bool whole_tensors = true;
   static constexpr std::array<std::string_view, 3> moment_names{"momentum", "first_moment", "second_moment"};

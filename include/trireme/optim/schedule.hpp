@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <numbers>
 #include <string>
+#include <string_view>
 #include <variant>
 
+#include "trireme/core/expect.hpp"
 #include "trireme/core/text.hpp"
 
 namespace trireme::optim {
@@ -52,7 +54,31 @@ inline double way(std::int64_t warmup, std::int64_t total, std::int64_t step) {
 
 }  // namespace detail
 
-/// The rate of step `step` (counted from 0); `base` where the schedule is empty.
+/// Throws config_error for a schedule that cannot be meant. (An optimizer's validate() calls it.)
+inline void expect_schedule(schedule const& plan) {
+  struct {
+    void operator()(std::monostate) const {}
+    void operator()(constant const& s) const { common("optim::constant", s.peak, s.warmup); }
+    void operator()(linear const& s) const { falling("optim::linear", s.peak, s.warmup, s.total, s.floor); }
+    void operator()(cosine const& s) const { falling("optim::cosine", s.peak, s.warmup, s.total, s.floor); }
+    static void common(std::string_view name, double peak, std::int64_t warmup) {
+      expect_number(name, ".peak", peak, not_negative);
+      expect_number(name, ".warmup", warmup, not_negative);
+    }
+    static void falling(std::string_view name, double peak, std::int64_t warmup, std::int64_t total, double floor) {
+      common(name, peak, warmup);
+      expect_number(name, ".total", total, at_least_one);
+      expect_number(name, ".floor", floor, {.high = peak});
+      if (total >= warmup) return;
+      throw config_error(text("trireme::", name, ": .warmup is ", warmup, " steps of .total ", total,
+                              "; the rate grows in some of the steps, and falls in the others"));
+    }
+  } const check;
+  std::visit(check, plan);
+}
+
+/// The rate of step `step` (counted from 0; steps that were skipped count, so that a schedule ends with its run);
+/// `base` where the schedule is empty.
 [[nodiscard]] inline double rate_at(schedule const& plan, double base, std::int64_t step) {
   struct {
     double base;

@@ -7,6 +7,7 @@
 
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/slot.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/optim/schedule.hpp"
 
@@ -25,6 +26,14 @@ struct sgd {
   double weight_decay = 0;
   double clip = 0;  ///< largest global gradient norm; 0 = no clipping
   friend bool operator==(sgd const&, sgd const&) = default;
+
+  void validate() const {
+    expect_number("optim::sgd", ".learning_rate", learning_rate, not_negative);
+    expect_schedule(schedule);
+    expect_number("optim::sgd", ".momentum", momentum, below_one);
+    expect_number("optim::sgd", ".weight_decay", weight_decay, not_negative);
+    expect_number("optim::sgd", ".clip", clip, limit_or_none);
+  }
 
   static constexpr std::array<std::string_view, 1> moment_names{"velocity"};
   [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, learning_rate, step); }

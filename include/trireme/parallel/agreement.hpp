@@ -13,6 +13,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/hash.hpp"
 #include "trireme/core/tensor.hpp"
+#include "trireme/parallel/broadcast.hpp"
 
 namespace trireme::parallel {
 
@@ -38,19 +39,6 @@ namespace detail {
   std::size_t number = 0;
   while (line_of(a, number) == line_of(b, number) && line_of(a, number) != "nothing") ++number;
   return {line_of(a, number), line_of(b, number)};
-}
-
-/// Collective. What one rank says, on every rank.
-template <class Comm>
-[[nodiscard]] std::string said_by(Comm& world, int rank, std::string const& own) {
-  auto length = world.rank() == rank ? static_cast<std::int64_t>(own.size()) : 0;
-  world.all_reduce(tensor_view<std::int64_t>(&length, shape{1}), reduction::sum{});
-  std::vector<std::int64_t> letters(static_cast<std::size_t>(length) + 1);  // an empty text is a message, too
-  if (world.rank() == rank) std::copy(own.begin(), own.end(), letters.begin());
-  world.all_reduce(tensor_view<std::int64_t>(letters), reduction::sum{});
-  std::string text(static_cast<std::size_t>(length), ' ');
-  std::transform(letters.begin(), letters.end() - 1, text.begin(), [](auto each) { return static_cast<char>(each); });
-  return text;
 }
 
 }  // namespace detail

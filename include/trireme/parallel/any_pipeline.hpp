@@ -8,6 +8,7 @@
 #include "trireme/contract/model.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/schedules/schedules.hpp"
@@ -26,6 +27,11 @@ struct any_pipeline {
   int chunks = 0;                    ///< of the model, a stage; for interleaved (0: two)
   std::vector<std::int64_t> cuts{};  ///< the first unit of each part but the first; empty: balanced by cost
   friend bool operator==(any_pipeline const&, any_pipeline const&) = default;
+
+  void validate() const {
+    expect_number("parallel::any_pipeline", ".stages", stages, not_negative);
+    expect_number("parallel::any_pipeline", ".chunks", chunks, not_negative);
+  }
 
   static constexpr std::string_view name = "pipeline";
   static constexpr std::string_view kind = name;

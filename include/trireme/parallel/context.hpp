@@ -18,6 +18,7 @@
 #include "trireme/contract/rule.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/detail/context_cut.hpp"
@@ -52,6 +53,8 @@ struct context {
   context_method method = context_method::ring;
   bool balanced = true;  ///< ring: rank r has stretches r and 2 ways - 1 - r, so that causal work is even
   friend bool operator==(context const&, context const&) = default;
+
+  void validate() const { expect_number("parallel::context", ".ways", ways, not_negative); }
 
   static constexpr std::string_view name = "context";
   static constexpr std::string_view kind = name;
@@ -322,7 +325,8 @@ class dealt_context final : public context_group<Env> {
     auto const here = shape.context;
     auto part = this->part();
     std::int64_t row = 0;
-    for (part.own.rank = 0; part.own.rank < part.own.size; ++part.own.rank) {
+    // (`rank <` would begin a template, std::rank, for who has said `using namespace std` before.)
+    for (part.own.rank = 0; part.own.size > part.own.rank; ++part.own.rank) {
       for (std::int64_t b = 0; b < shape.batch; ++b, row += here) {
         for (int which = 0; which < part.stretches(); ++which) {
           auto const at = part.at(which, here);

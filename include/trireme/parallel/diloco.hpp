@@ -7,10 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/contract/communicator.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/contract/state.hpp"
 #include "trireme/core/error.hpp"
-#include "trireme/parallel/local_exchange.hpp"
+#include "trireme/core/expect.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/ops/types.hpp"
+#include "trireme/parallel/strategy_state.hpp"
 
 namespace trireme::parallel {
 
@@ -37,13 +41,24 @@ struct diloco {
   int ways = 0;                                        ///< ranks that split samples; 0 = what is left of the world
   friend bool operator==(diloco const&, diloco const&) = default;
 
+  void validate() const {
+    if (period < 1) {
+      throw config_error(text("trireme::parallel::diloco: .period = ", period,
+                              "; say after how many steps the ranks meet, at least 1"));
+    }
+    expect_number("parallel::diloco", ".outer_learning_rate", outer_learning_rate, not_negative);
+    expect_number("parallel::diloco", ".outer_momentum", outer_momentum, below_one);
+    expect_number("parallel::diloco", ".bucket_bytes", bucket_bytes, at_least_one);
+    expect_number("parallel::diloco", ".ways", ways, not_negative);
+  }
+
   static constexpr distribution optimizer_state = distribution::replicate;
   static constexpr distribution gradients = distribution::replicate;
   static constexpr distribution parameters = distribution::replicate;
   static constexpr bool local_steps = true;
   static constexpr std::string_view name = "diloco";
 
-  template <class Env, class Comm, class Compressor>
+  template <class Env, class Comm>
   class instance;
 };
 
@@ -54,95 +69,76 @@ struct diloco {
 }
 
 /// An outer optimizer over what ranks that step alone have done.
-template <class Env, class Comm, class Compressor>
-class diloco::instance : public local_exchange<Env, Comm, Compressor> {
-  using base = local_exchange<Env, Comm, Compressor>;
+template <class Env, class Comm>
+class diloco::instance {
   using space = typename Env::space;
   using master = typename Env::master;
   using view = tensor_view<master, space>;
   using kernels = ops::on<space>;
 
  public:
-  template <class Parameters, class... More>
-  instance(Parameters all, Comm& replicas, diloco const& what, Compressor const& compressor, More&&... more)
-      : base(std::move(all), replicas, what.bucket_bytes, compressor, std::forward<More>(more)...), what_(what) {
-    if (what.period < 1) {
-      throw config_error(text("trireme::parallel::diloco: .period = ", what.period,
-                              "; say after how many steps the ranks meet, at least 1"));
-    }
-    for (int b = 0; b < this->plan().trained_buckets(); ++b) {
-      shape const form{this->plan().buckets()[static_cast<std::size_t>(b)].elements};
+  static constexpr strategy_hooks has{.end = true, .follow = true, .state = true};
+
+  instance(diloco const& what, owned_state<Env, Comm> const& state) : what_(what), state_(state) {
+    what.validate();
+    auto const& plan = state.own.plan();
+    for (int b = 0; b < plan.trained_buckets(); ++b) {
+      shape const form{plan.buckets()[static_cast<std::size_t>(b)].elements};
       outer_.emplace_back(form);
       velocity_.emplace_back(form);
-      moved_.push_back(message_tensor<master, space>(replicas, form));
+      moved_.push_back(message_tensor<master, space>(state.replicas, form));
     }
-    restart();
   }
 
   [[nodiscard]] std::int64_t period() const noexcept { return what_.period; }
   [[nodiscard]] bool end(std::int64_t step) {
     if ((step + 1) % what_.period != 0) return false;
-    this->for_each_tensor([&](int b, layout::piece const& piece) {
-      auto const moved = part(moved_, b, piece);
-      copy(moved, this->master_of(b, piece));
+    for (auto const& each : state_.all) {
+      auto const moved = part(moved_, each);
+      copy(moved, each.value);
       kernels::scale(moved, -1.0);
-      kernels::add(moved, constant(part(outer_, b, piece)));
-    });
-    for (auto const& each : moved_) this->world().all_reduce(each.view(), reduction::sum{});
-    this->for_each_tensor([&](int b, layout::piece const& piece) {
-      auto const sum = constant(part(moved_, b, piece));
-      kernels::sgd(part(outer_, b, piece), part(velocity_, b, piece),
-                   gradient_terms<master, space>{{&sum, 1}, 1.0 / static_cast<double>(this->world().size())},
-                   std::span<tensor_view<typename Env::param, space> const>{},
-                   outer_step(this->plan().at(piece.entry).info));
-      copy(this->master_of(b, piece), part(outer_, b, piece));
-    });
-    this->refresh_parameters();
+      kernels::add(moved, constant(part(outer_, each)));
+    }
+    for (auto const& each : moved_) state_.replicas.all_reduce(each.view(), reduction::sum{});
+    for (auto const& each : state_.all) {
+      auto const sum = constant(part(moved_, each));
+      kernels::sgd(part(outer_, each), part(velocity_, each),
+                   gradient_terms<master, space>{{&sum, 1}, 1.0 / static_cast<double>(state_.replicas.size())},
+                   std::span<tensor_view<typename Env::param, space> const>{}, outer_step(*each.info));
+      copy(each.value, part(outer_, each));
+    }
     return true;
   }
-
-  void initialise(std::uint64_t seed) {
-    base::initialise(seed);
-    restart();
+  /// From the values as they are: the ranks have not moved.
+  void follow() {
+    for (auto const& each : velocity_) kernels::fill(each.view(), 0.0);
+    for (auto const& each : moved_) kernels::fill(each.view(), 0.0);
+    for (auto const& each : state_.all) copy(part(outer_, each), each.value);
   }
-  void broadcast(int root = 0) {
-    base::broadcast(root);
-    restart();
-  }
-  using base::broadcast;
 
   template <class F>
   void visit_state(state_scope scope, F&& f) {
-    base::visit_state(scope, f);
-    if (scope == state_scope::answered && this->world().rank() != 0) return;  // the same on all replicas
-    for (int b = 0; b < this->plan().trained_buckets(); ++b) {
-      this->for_each_state_piece(scope, b, [&](layout::piece const& piece) {
-        auto const& info = this->plan().at(piece.entry).info;
+    if (scope == state_scope::answered && state_.replicas.rank() != 0) return;  // the same on all replicas
+    auto const& plan = state_.own.plan();
+    for (int b = 0; b < plan.trained_buckets(); ++b) {
+      state_.own.for_each_piece(scope, b, [&](layout::piece const& piece) {
+        auto const& info = plan.at(piece.entry).info;
         f("outer_value/" + info.name, state_place{info, piece.in_entry}, part(outer_, b, piece));
         f("outer_velocity/" + info.name, state_place{info, piece.in_entry}, part(velocity_, b, piece));
       });
     }
   }
-  [[nodiscard]] exchange_memory memory() const {
-    auto sum = base::memory();
+  void count(exchange_memory& sum) const {
     for (auto const& each : moved_) {
       auto const bytes = static_cast<std::int64_t>(each.view().bytes());
       sum.masters += 2 * bytes;
       sum.buffers += bytes;
     }
-    return sum;
   }
 
  private:
   using tensors = std::vector<trireme::tensor<master, space>>;
 
-  // From the parameters as they are: the ranks have not moved.
-  void restart() {
-    for (auto const& each : velocity_) kernels::fill(each.view(), 0.0);
-    for (auto const& each : moved_) kernels::fill(each.view(), 0.0);
-    this->for_each_tensor(
-        [&](int b, layout::piece const& piece) { copy(part(outer_, b, piece), this->master_of(b, piece)); });
-  }
   // Running means become the mean over the ranks.
   [[nodiscard]] ops::sgd_numbers outer_step(parameter_info const& info) const {
     if (info.running > 0) return {.learning_rate = 1};
@@ -151,10 +147,12 @@ class diloco::instance : public local_exchange<Env, Comm, Compressor> {
   static view part(tensors const& of, int bucket, layout::piece const& piece) {
     return of[static_cast<std::size_t>(bucket)].view().flat(piece.in_bucket, piece.count);
   }
+  static view part(tensors const& of, owned_segment<Env> const& at) { return part(of, at.bucket, at.piece); }
   static tensor_view<master const, space> constant(view all) { return all; }
   static void copy(view to, view from) { kernels::copy(to, constant(from)); }
 
   diloco what_;
+  owned_state<Env, Comm> state_;
   tensors outer_;     // values after the last outer step
   tensors velocity_;  // of the outer optimizer
   tensors moved_;     // how far this rank, then all ranks have come since

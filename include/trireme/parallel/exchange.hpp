@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -20,10 +21,12 @@
 #include "trireme/contract/state.hpp"
 #include "trireme/contract/strategy.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/core/exact_sum.hpp"
 #include "trireme/core/hash.hpp"
 #include "trireme/observe/timeline.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/parallel/broadcast.hpp"
 #include "trireme/parallel/detail/direct_sums.hpp"
 #include "trireme/parallel/detail/exchange_checks.hpp"
 #include "trireme/parallel/detail/exchange_protocol.hpp"
@@ -33,6 +36,8 @@
 #include "trireme/parallel/detail/value_store.hpp"
 #include "trireme/parallel/exchange_report.hpp"
 #include "trireme/parallel/layout.hpp"
+#include "trireme/parallel/partition.hpp"
+#include "trireme/parallel/strategy_state.hpp"
 #include "trireme/parallel/vote.hpp"
 
 namespace trireme {
@@ -51,20 +56,27 @@ struct exchange_step {
   std::int64_t first = 0;                  ///< which of all ranks' logical micro-batches its first one is
   std::int64_t runs = 0;  ///< how many it runs where that is more: some for others, without samples of its own
   double scale = 1;       ///< the factor that the step's gradients carry (a loss scale)
+  /// Which step of the run this is, for strategies with a period; -1: the one after the last one.
+  std::int64_t number = -1;
   /// With parameters in the caller's memory: every use will be reported, and none comes by accumulate(). So nothing is
   /// made zero first, and what lies in gradient_memory() counts. On one rank nothing is copied either.
   bool all_reported = false;
 };
+
+/// For begin() of a loop of your own: gradients become the mean over ranks, however many samples each of them is of.
+struct mean_over_ranks {};
 
 /// Owns the memory of parameters and gradients, and makes the gradients of all ranks one.
 ///
 /// A step:  begin(micro-batches); backward calls ready(use) as each gradient becomes final; finish();
 ///          for_each_segment(update); publish(). Where reports_every_micro_batch() every micro-batch reports its
 ///          gradients, else only the last one: gradients accumulate without an exchange before.
+///          All that a strategy does in a step it does in these calls, whoever makes them: the exchange holds what the
+///          strategy keeps (strategy_state.hpp), and counts the steps.
 ///          Where there are units, the engine also calls, for each: gather(first, last) before and release(first, last)
 ///          after its forward and its backward, prefetch() for the next one, and open(first, last) before its backward.
-///          A rank without samples calls begin(0), and ready() for nothing. A step that is not finite is over after
-///          finish(); one that is given up earlier (an exception) is over after abandon().
+///          A rank without samples begins without places, and calls ready() for nothing. A step that is not finite is
+///          over after finish(); one that is given up earlier (an exception) is over after abandon().
 /// Shapes   buckets of about Strategy::bucket_bytes, filled in the order in which backward finishes; a tied tensor has
 ///          a bucket of its own, and each of its uses a gradient of its own, added in the order of the uses.
 /// Ranks    collective: the same calls in the same order on every rank. Below stage 2 ready() may come at any time;
@@ -80,16 +92,21 @@ struct exchange_step {
 template <class Env, class Comm, strategy Strategy, class Compressor>
 class basic_exchange {
  public:
+  using communicator = Comm;
   using space = typename Env::space;
   using param_element = typename Env::param;
   using gradient_element = typename Env::gradient;
   using master_element = typename Env::master;
   using kernels = ops::on<space>;
-  using outputs = parallel::detail::value_outputs<Env, Comm, Strategy>;
+  using placement = parallel::detail::placement_t<Strategy>;
+  using outputs = parallel::detail::value_outputs<Env, Comm, placement>;
+  using strategy_type = parallel::strategy_state_t<Strategy, Env, Comm>;
 
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
   static constexpr bool shards_parameters = Strategy::parameters == distribution::shard;
   static constexpr bool keeps_master = outputs::keeps_master;
+  /// Whether ranks take steps alone, and so may have different values between steps.
+  static constexpr bool replicas_differ = parallel::steps_alone<Strategy>;
   // A memory space of one's own need not be able to.
   static constexpr bool scales = requires(tensor_view<gradient_element, space> gradient) {
     kernels::scale(gradient, 1.0);
@@ -107,58 +124,73 @@ class basic_exchange {
   /// Takes over the parameters of a model: gives them memory, and binds them to it.
   ///
   /// @param unit_ends  where each unit's uses end, ascending; asked for from stage 2 on and with .reproducible.
-  /// @param voters     the ranks that vote, `world` among them; null: `world`.
+  /// @param replicas   the ranks that hold the same part of the model.
+  /// @param voters     the ranks that vote, `replicas` among them; null: `replicas`.
   /// @param again      along these axes parameters are dealt out: gradients of those that are not are summed over these
-  ///                   ranks too, after the sum over `world`.
+  ///                   ranks too, after the sum over `replicas`.
   /// @param wishes     what the optimizer asks for: wishes_of(optimizer).
-  basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor,
-                 std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* voters = nullptr,
+  basic_exchange(std::vector<parameter<Env>*> uses, Comm& replicas, Strategy const& strategy,
+                 Compressor const& compressor, std::span<int const> unit_ends = {},
+                 std::type_identity_t<Comm>* voters = nullptr,
                  std::span<dealing_axis<std::type_identity_t<Comm>> const> again = {}, layout_wishes const& wishes = {})
-      : world_(world),
-        everyone_(voters == nullptr ? world : *voters),
+      : replicas_(replicas),
+        summed_of_(replicas),
+        summed_(summed_of_.ranks),
+        everyone_(voters == nullptr ? replicas : *voters),
         layout_(parallel::detail::agreed(
-            {infos(uses), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), world.size(),
+            {infos(uses), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), summed_.size(),
              needs_units(strategy) ? unit_ends : no_units(), of_strategy(wishes)},
-            world, everyone_.rank(), strategy, compressor)),
+            replicas_, everyone_.rank(), strategy, compressor)),
+        own_(layout_, summed_.rank(), sharded),
         uses_(std::move(uses)),
-        values_(layout_, uses_, world_, true),
-        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy),
+        values_(layout_, uses_, summed_, true),
+        gradients_(layout_, uses_, summed_, compressor, sums_in_a_tree(strategy),
                    again.empty() && may_be_direct(strategy)),
         direct_(again.empty() && may_be_direct(strategy)),
-        outputs_(layout_, values_, foreign_, world_),
-        protocol_(layout_, use_count(), sharded, reports_every_micro_batch()),
-        in_a_tree_(sums_in_a_tree(strategy)) {
+        outputs_(layout_, values_, foreign_, summed_),
+        masters_(made_masters()),
+        protocol_(layout_, use_count(), published_, reports_every_micro_batch()),
+        in_a_tree_(sums_in_a_tree(strategy)),
+        owned_(list_owned()),
+        strategy_(strategy, seen_state{replicas_, own_, owned_}) {
     parallel::detail::expect_exact_means(layout_, compressor);
     if (needs_units(strategy)) parallel::detail::expect_units(strategy, !unit_ends.empty());
     if (in_a_tree_) {
-      parallel::detail::expect_tree(strategy, world.size(), parallel::detail::sums_in_tree<bucket_transport>,
+      parallel::detail::expect_tree(strategy, summed_.size(), parallel::detail::sums_in_tree<bucket_transport>,
                                     lossless_identity<Compressor>);
     }
-    allocate();
+    read_peers();
     for (auto const& axis : again) {
       for (int b = 0; b < bucket_count(); ++b) {
         auto const& entries = layout_.buckets()[static_cast<std::size_t>(b)].entries;
         if (layout_.at(entries.front()).info.dealt != axis.kind) also_.push_back({b, axis.ranks});
       }
     }
+    follow_values();
   }
 
   /// Works for parameters that live in the caller's memory: gradients are copied into buckets when they are ready, the
-  /// reduced ones are copied back by finish(). Refuses values that differ between the ranks of `world`.
-  basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Strategy const& strategy,
-                 Compressor const& compressor, std::type_identity_t<Comm>* voters = nullptr,
+  /// reduced ones are copied back by finish(). Refuses values that differ between the ranks of `replicas`.
+  basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& replicas,
+                 Strategy const& strategy, Compressor const& compressor, std::type_identity_t<Comm>* voters = nullptr,
                  layout_wishes const& wishes = {})
-      : world_(world),
-        everyone_(voters == nullptr ? world : *voters),
+      : replicas_(replicas),
+        summed_of_(replicas),
+        summed_(summed_of_.ranks),
+        everyone_(voters == nullptr ? replicas : *voters),
         foreign_(std::move(parameters)),
         layout_(parallel::detail::agreed(
-            {foreign_.infos(), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), world.size(),
+            {foreign_.infos(), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), summed_.size(),
              no_units(), of_strategy(wishes)},
-            world, everyone_.rank(), strategy, compressor)),
-        values_(layout_, uses_, world_, sharded),
-        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false),
-        outputs_(layout_, values_, foreign_, world_),
-        protocol_(layout_, use_count(), sharded, false) {
+            replicas_, everyone_.rank(), strategy, compressor)),
+        own_(layout_, summed_.rank(), sharded),
+        values_(layout_, uses_, summed_, sharded),
+        gradients_(layout_, uses_, summed_, compressor, sums_in_a_tree(strategy), false),
+        outputs_(layout_, values_, foreign_, summed_),
+        masters_(made_masters()),
+        protocol_(layout_, use_count(), published_, false),
+        owned_(list_owned()),
+        strategy_(strategy, seen_state{replicas_, own_, owned_}) {
     static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
     static_assert(!shards_parameters,
                   "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; use "
@@ -169,18 +201,29 @@ class basic_exchange {
                " needs to know the micro-batches, and a model with memory of its own does not tell them; "
                "leave .reproducible out, or describe the model in units"));
     }
-    allocate();
     verify_replicas();
+    follow_values();
   }
   basic_exchange(basic_exchange const&) = delete;
   basic_exchange& operator=(basic_exchange const&) = delete;
 
   [[nodiscard]] parallel::layout const& plan() const noexcept { return layout_; }
-  /// The ranks that gradients are summed over.
-  [[nodiscard]] Comm& world() const noexcept { return world_; }
+  /// The ranks that hold the same part of the model. Gradients are summed over them, unless each takes steps alone.
+  [[nodiscard]] Comm& world() const noexcept { return replicas_; }
   /// The ranks that vote.
   [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
   [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
+  /// What the strategy keeps from step to step.
+  [[nodiscard]] strategy_type& strategy() noexcept { return strategy_; }
+  [[nodiscard]] strategy_type const& strategy() const noexcept { return strategy_; }
+  /// Another number whenever values may have changed: who keeps something that was made of them compares it.
+  [[nodiscard]] std::uint64_t version() const noexcept {
+    return shards_parameters ? version_ | ops::passing_values : version_;
+  }
+  /// Steps that are over, those without an update included.
+  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
+  /// Of them those with an update.
+  [[nodiscard]] std::int64_t updates() const noexcept { return updates_; }
   [[nodiscard]] int use_count() const noexcept {
     return uses_.empty() ? foreign_.count() : static_cast<int>(uses_.size());
   }
@@ -213,15 +256,17 @@ class basic_exchange {
   }
   /// The same where some of this rank's logical micro-batches have no samples, or gradients carry a factor.
   void begin(exchange_step const& step) {
-    auto const& [micro_batches, places, first, runs, scale, all_reported] = step;
+    auto const& [micro_batches, places, first, runs, scale, number, all_reported] = step;
     protocol_.may_begin();
+    if (ending_) end_step();  // whoever had nothing to publish
+    if (number >= 0) steps_ = number;
     all_reported_ = all_reported;
-    in_place_ = has_gradient_memory && all_reported && world_.size() == 1 && !foreign_.empty() && !shows_buckets_;
+    in_place_ = has_gradient_memory && all_reported && summed_.size() == 1 && !foreign_.empty() && !shows_buckets_;
     if constexpr (shards_parameters) values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
     rounds_left_ = own;
     if (reports_every_micro_batch())
-      rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, own, in_a_tree_);
+      rounds_left_ = parallel::detail::agreed_rounds(summed_, micro_batches, own, in_a_tree_);
     gradients_.begin(micro_batches, places, first, rounds_left_, scale, all_reported && keeps_buckets);
     reports_left_ = use_count();
     if (reports_every_micro_batch()) {
@@ -229,14 +274,15 @@ class basic_exchange {
     } else {
       protocol_.begin(std::min<std::int64_t>(own, 1), 1);
     }
-    weight_ = 1.0 / world_.size();
+    weight_ = 1.0 / summed_.size();
+    samples_missing_ = false;
   }
 
   /// With parameters in the caller's memory: how much this rank's gradients weigh in the sum (default: 1 / ranks, the
-  /// mean). A rank with n of N samples says n / N. Until the next begin().
+  /// mean). A rank with n of N samples says n / N, also where ranks take steps alone. Until the next begin().
   void weight(double share) {
     protocol_.weight();
-    weight_ = share;
+    weight_ = share * ranks_apart();
   }
   /// With parameters in the caller's memory: from now on the gradient of one use is read and written there, for who has
   /// gradients in other memory in each step. Before ready() of that use; the memory is the caller's until finish().
@@ -255,7 +301,10 @@ class basic_exchange {
   }
   /// Gives up the step that has begun, on every rank: the next begin() forgets its gradients. Between steps nothing
   /// happens.
-  void abandon() noexcept { protocol_.abandon(); }
+  void abandon() noexcept {
+    protocol_.abandon();
+    ending_ = false;
+  }
 
   /// Uses [first, last) of one unit are about to be read: their values are there when this returns. Below stage 3
   /// nothing happens.
@@ -350,9 +399,9 @@ class basic_exchange {
     for (auto const& [bucket, group] : also_) {
       if (bucket >= trained_count()) continue;
       auto const [first, count] = owned_range(bucket);
-      group->all_reduce(gradients_.reduced(bucket, first, count), reduction::sum{});
+      parallel::sum_of_all(*group, gradients_.reduced(bucket, first, count), reduction::sum{});
     }
-    fused_ = direct_ && !want_norm;
+    fused_ = direct_ && !want_norm && !strategy_type::has.settle;  // settle() reads sums
     if (fused_) vote.without_norm();
     if (direct_) {
       finish_direct(vote.squares());
@@ -365,34 +414,59 @@ class basic_exchange {
   /// Collective. The second: the one blocking exchange of a step.
   [[nodiscard]] exchange_result count(parallel::vote& vote) {
     auto const start = gradients_.now();
-    auto const result = vote.count(everyone());
+    auto result = vote.count(everyone());
     gradients_.times().exposed += gradients_.now() - start;
+    // Of ranks that take steps alone: the root mean square.
+    if constexpr (replicas_differ) result.norm /= std::sqrt(ranks_apart());
     return result;
   }
-  /// The third: whether the step is taken, the same on every rank.
+  /// Collective. The third: whether the step is taken, the same on every rank. Without an update the step is over.
   /// @param exchanged  of the gradients that finish() has made the sums of.
   /// @returns of those that an update is to read now; nothing if there is none: then nothing is published either.
   std::optional<gradient_numbers> settle(bool taken, gradient_numbers const& exchanged) {
-    close(taken, taken);
-    return taken ? std::optional(exchanged) : std::nullopt;
+    taken = taken && !samples_missing_;
+    if (taken) gradients_.commit();
+    if (!foreign_.empty()) give_back_gradients();
+    std::optional<gradient_numbers> due;
+    if (taken) due = exchanged;
+    if constexpr (strategy_type::has.settle) {
+      for (auto& each : owned_) each.sum = reduced(each.bucket, each.piece);
+      due = strategy_.settle(taken, exchanged);
+    }
+    protocol_.finished(due.has_value());
+    updates_due_ = due.has_value();
+    ending_ = true;
+    if (due) {
+      ++updates_;
+      written();  // values are about to be
+    } else {
+      end_step();
+    }
+    return due;
   }
-  /// Collective. The step with that number is over, taken or not: what has a period is done now.
-  /// @returns whether it has changed parameters.
-  [[nodiscard]] bool end(std::int64_t /*step*/) { return false; }
   /// What is sent repeats after period() steps, once settles_after() steps have been taken.
-  [[nodiscard]] std::int64_t period() const noexcept { return 1; }
-  [[nodiscard]] std::int64_t settles_after() const noexcept { return 1; }
-  /// Whether the ranks of `world()` may have different values between steps.
-  static constexpr bool replicas_differ = false;
+  [[nodiscard]] std::int64_t period() const noexcept {
+    if constexpr (requires { strategy_.period(); }) return strategy_.period();
+    return 1;
+  }
+  [[nodiscard]] std::int64_t settles_after() const noexcept {
+    if constexpr (requires { strategy_.settles_after(); }) return strategy_.settles_after();
+    return 1;
+  }
   /// What one sample's loss weighs in the loss that this rank differentiates.
   /// @param total  samples of the step, over all ranks.
-  [[nodiscard]] double sample_weight(std::int64_t total) const noexcept { return 1.0 / static_cast<double>(total); }
+  [[nodiscard]] double sample_weight(std::int64_t total) const noexcept {
+    return ranks_apart() / static_cast<double>(total);
+  }
 
-  /// Calls f(bucket, first, update_segment) for every stretch of a parameter that this rank updates; `first` counts
-  /// elements in the bucket. The segment's moments are for the caller to fill in, its scale to multiply.
+  /// After finish(): whether there is an update in this step.
+  [[nodiscard]] bool updates_due() const noexcept { return updates_due_; }
+  /// Calls f(bucket, piece, update_segment) for every stretch of a parameter that this rank updates, if there is an
+  /// update in this step. The segment's moments are for the caller to fill in, its scale to multiply.
   template <class F>
   void for_each_segment(F&& f) {
     protocol_.update();
+    if (!updates_due_) return;
     for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = owned_range(b);
       for (auto const piece : layout_.pieces(b, first, count)) {
@@ -408,12 +482,22 @@ class basic_exchange {
   }
 
   /// Collective. Makes the updated values the parameters of every rank (where parameters are sharded, each has its own
-  /// already). Where the optimizer's state is sharded every finite step ends with it, whether something was updated or
-  /// not.
-  void publish() { publish_first(trained_count()); }
+  /// already), and ends the step: what a strategy does once in a period is done now. Every finite step ends with it
+  /// where the optimizer's state is sharded, or the strategy has a period.
+  void publish() {
+    publish_first(trained_count());
+    if (ending_) end_step();
+  }
 
-  /// Makes the parameters that layers read follow master values that were written from outside (a checkpoint).
-  /// Collective.
+  /// Collective. Calls f("value/" + name, place, view) for all master values that this rank keeps, to be changed; then
+  /// what layers read follows them, and so does what a strategy derives of them.
+  template <class F>
+  void change_values(F&& f) {
+    visit_values(state_scope::kept, f);
+    refresh_parameters();
+    follow_values();
+  }
+  /// Collective. Makes what layers read follow master values that came from a checkpoint, as all other state did.
   void refresh_parameters() {
     for (int b = 0; b < bucket_count(); ++b) {  // gradients may have no memory now
       auto const [first, count] = owned_range(b);
@@ -436,21 +520,20 @@ class basic_exchange {
       });
       load(entry, tensor_view<master_element const, space>(whole));
     }
+    written();
+    if constexpr (strategy_type::has.start) strategy_.start();
+    follow_values();
   }
 
   /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's. (No rank has a copy
   /// of another's where parameters are sharded.)
   void verify_replicas() {
     protocol_.expect_published("verify_replicas()");
-    verify_among(world_);
-  }
-  /// The same among other ranks.
-  void verify_among(Comm& ranks) {
     if constexpr (shards_parameters) return;
-    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(ranks.size()));
-    hashes[static_cast<std::size_t>(ranks.rank())] = hash_of_parameters();
-    ranks.all_gather(tensor_view<std::uint64_t>(hashes));
-    for (int rank = 1; rank < ranks.size(); ++rank) {
+    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(replicas_.size()));
+    hashes[static_cast<std::size_t>(replicas_.rank())] = hash_of_parameters();
+    replicas_.all_gather(tensor_view<std::uint64_t>(hashes));
+    for (int rank = 1; rank < replicas_.size(); ++rank) {
       if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
       throw config_error(
           text("trireme::exchange: the parameters of rank ", rank, " differ from those of rank 0; start every rank ",
@@ -462,47 +545,21 @@ class basic_exchange {
   /// Collective. Gives every rank the parameters of `root`, and other ranks of a replica that hold some of them, too,
   /// those of their first (nothing to do where each has its own slices).
   void broadcast(int root = 0) {
+    broadcast(root, [](auto&&) {});
+  }
+  /// The same, and then that of tensors which ranks of other groups hold alike.
+  /// @param others  (send): calls send(entry, ranks) for each of them, collective over `ranks`.
+  template <class Others>
+  void broadcast(int root, Others&& others) {
     protocol_.expect_published("broadcast()");
-    for (auto const& entry : layout_.entries()) broadcast(entry, world_, root);
+    for (auto const& entry : layout_.entries()) broadcast_one(entry, replicas_, root);
     for (auto const& [bucket, group] : also_) {
       for (int const e : layout_.buckets()[static_cast<std::size_t>(bucket)].entries)
-        broadcast(layout_.at(e), *group, 0);
+        broadcast_one(layout_.at(e), *group, 0);
     }
-  }
-  /// Collective over `ranks`, all of which hold the tensor alike. The same for one tensor.
-  void broadcast(parallel::layout::entry const& entry, Comm& ranks, int root) {
-    if constexpr (shards_parameters) return;
-    auto const values = parameter_values(entry);
-    if constexpr (!keeps_master) {
-      ranks.broadcast(values, root);
-    } else if constexpr (!sharded) {
-      auto const master = masters_[static_cast<std::size_t>(entry.bucket)].view().flat(entry.offset, entry.size());
-      ranks.broadcast(master, root);
-      kernels::copy(values, tensor_view<master_element const, space>(master));
-    } else {  // the root has not all masters: the others' become what its layers read
-      ranks.broadcast(values, root);
-      trireme::tensor<master_element, space> whole(shape{entry.size()});
-      kernels::copy(whole.view(), tensor_view<param_element const, space>(values));
-      load(entry, tensor_view<master_element const, space>(whole));
-    }
-  }
-
-  /// Collective. Calls f(entry, values) with the whole master value of each tensor; the view is valid during the call.
-  template <class F>
-  void for_each_master(F&& f) {
-    for (int b = 0; b < bucket_count(); ++b) {
-      trireme::tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
-      auto const [first, count] = accounted_range(b);
-      for (auto const piece : layout_.pieces(b, first, count)) {
-        kernels::copy(whole.view().flat(piece.in_bucket, piece.count),
-                      tensor_view<master_element const, space>(master_of(b, piece)));
-      }
-      world_.all_gather(whole.view());
-      for (int const e : layout_.buckets()[static_cast<std::size_t>(b)].entries) {
-        auto const& entry = layout_.at(e);
-        f(entry, tensor_view<master_element const, space>(whole.view().flat(entry.offset, entry.size())));
-      }
-    }
+    others([&](parallel::layout::entry const& entry, Comm& ranks) { broadcast_one(entry, ranks, 0); });
+    written();
+    follow_values();
   }
   /// The global hash of this rank's copy of all parameters. Collective where parameters are sharded: of all slices.
   [[nodiscard]] std::uint64_t hash_of_parameters() const {
@@ -521,7 +578,7 @@ class basic_exchange {
           add(layout_.at(piece.entry), piece.in_entry, values_.kept(b, piece));
         }
       }
-      world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
+      summed_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
     } else {
       for (auto const& entry : layout_.entries()) add(entry, 0, parameter_values(entry));
     }
@@ -544,6 +601,7 @@ class basic_exchange {
                         .gradients = gradients_.kept_bytes(),
                         .buffers = values_.buffer_bytes() + gradients_.buffer_bytes()};
     for (auto const& master : masters_) sum.masters += static_cast<std::int64_t>(master.view().bytes());
+    if constexpr (requires { strategy_.count(sum); }) strategy_.count(sum);
     return sum;
   }
   /// A tensor as this rank's layers see it; empty where parameters are sharded, but while its unit holds them.
@@ -555,17 +613,13 @@ class basic_exchange {
 
   // State: who owns it, and what of it is kept.
 
+  /// Which elements this rank updates, and answers for.
+  [[nodiscard]] parallel::partition const& own() const noexcept { return own_; }
   /// The elements of a bucket that this rank updates.
-  [[nodiscard]] interval owned_range(int bucket) const noexcept {
-    return sharded ? accounted_range(bucket)
-                   : interval{0, layout_.buckets()[static_cast<std::size_t>(bucket)].elements};
-  }
+  [[nodiscard]] interval owned_range(int bucket) const noexcept { return own_.owned(bucket); }
   /// The elements of a bucket that this rank answers for in hashes and checkpoints, unless another rank of its replica
   /// answers for the tensor (info.answers): each element is answered for once.
-  [[nodiscard]] interval accounted_range(int bucket) const noexcept {
-    auto const n = layout_.slice_elements(bucket);
-    return {world_.rank() * n, n};
-  }
+  [[nodiscard]] interval accounted_range(int bucket) const noexcept { return own_.answered(bucket); }
 
   /// The master value of a piece, wherever it lives.
   [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, parallel::layout::piece const& piece) const {
@@ -578,27 +632,16 @@ class basic_exchange {
     }
   }
   /// Calls f(name, place, view) for the master values of what this rank updates; see contract/state.hpp.
-  /// @param of_rank  each rank has values of its own.
   template <class F>
-  void visit_values(state_scope scope, F&& f, bool of_rank = false) {
+  void visit_values(state_scope scope, F&& f) {
     for (int bucket = 0; bucket < bucket_count(); ++bucket) {
-      for_each_state_piece(
+      own_.for_each_piece(
           scope, bucket,
           [&](parallel::layout::piece const& piece) {
             auto const& info = layout_.at(piece.entry).info;
-            f("value/" + info.name, state_place{info, piece.in_entry, of_rank}, master_of(bucket, piece));
+            f("value/" + info.name, state_place{info, piece.in_entry, replicas_differ}, master_of(bucket, piece));
           },
-          of_rank);
-    }
-  }
-  /// Calls f(piece) for each piece of a bucket whose state this rank keeps, or answers for.
-  /// @param of_rank  each rank answers for its own.
-  template <class F>
-  void for_each_state_piece(state_scope scope, int bucket, F&& f, bool of_rank = false) const {
-    bool const kept = scope == state_scope::kept;
-    auto const [first, count] = kept ? owned_range(bucket) : accounted_range(bucket);
-    for (auto const piece : layout_.pieces(bucket, first, count)) {
-      if (kept || of_rank || layout_.at(piece.entry).info.answers) f(piece);
+          replicas_differ);
     }
   }
   /// Compressors forget what they keep: as before the first step.
@@ -613,27 +656,33 @@ class basic_exchange {
   void visit_state(state_scope scope, F&& f) {
     visit_values(scope, f);
     for (int b = 0; b < trained_count(); ++b) visit_compression(b, scope, f);
+    if constexpr (strategy_type::has.state) strategy_.visit_state(scope, f);
   }
   template <class F>
-  void visit_numbers(F&&) {}
+  void visit_numbers(F&& f) {
+    if constexpr (strategy_type::has.numbers) strategy_.visit_numbers(f);
+  }
+  /// Goes on from a checkpoint: so many steps are over, so many of them with an update.
+  void go_on(std::int64_t steps, std::int64_t updates) noexcept {
+    steps_ = steps;
+    updates_ = updates;
+  }
+  /// Errors   assertion_error (light) in the middle of a step.
+  void expect_between_steps(std::string_view call) const { protocol_.expect_between_steps(call); }
 
  protected:
-  /// Ends what finish() has begun.
-  /// @param taken    false: compressors forget what they left out.
-  /// @param updates  whether parameters are about to be updated, and published.
-  void close(bool taken, bool updates) {
-    if (taken) gradients_.commit();
-    if (!foreign_.empty()) give_back_gradients();
-    protocol_.finished(updates);
-  }
-  /// After finish(): the sum of the gradients of elements [first, first + count) of a bucket, which this rank owns.
-  [[nodiscard]] tensor_view<gradient_element, space> gradient_sum(int bucket, std::int64_t first,
-                                                                  std::int64_t count) const {
-    return gradients_.reduced(bucket, first, count);
-  }
+  /// The step that has begun has no samples on any rank: it ends without an update.
+  void without_update() noexcept { samples_missing_ = true; }
 
  private:
-  using bucket_transport = parallel::detail::transport<Env, Comm, Strategy, Compressor>;
+  using bucket_transport = parallel::detail::transport<Env, Comm, placement, Compressor>;
+  using seen_state = parallel::owned_state<Env, Comm>;
+  // What the next step may not begin without.
+  static constexpr auto published_ = sharded                  ? parallel::detail::publishing::parts
+                                     : strategy_type::has.end ? parallel::detail::publishing::ends
+                                                              : parallel::detail::publishing::nothing;
+  static_assert(sizeof(parallel::detail::check_strategy_hooks<strategy_type>) > 0);
+  static_assert(sizeof(parallel::detail::check_strategy_instance<Strategy, Env, Comm>) > 0);
   static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
   static_assert(
       !shards_gradients || !parallel::detail::is_given_once<Compressor, Env, Comm>,
@@ -661,15 +710,63 @@ class basic_exchange {
     return can_be_direct && !sums_in_a_tree(strategy) &&
            std::none_of(all.begin(), all.end(), [](auto const& each) { return each.info.tied; });
   }
-  void allocate() {
-    for (int b = 0; b < bucket_count(); ++b) {
-      if constexpr (keeps_master) {
-        masters_.emplace_back(shape{owned_range(b).count});
-        kernels::fill(masters_.back().view(), 0.0);
+  [[nodiscard]] std::vector<trireme::tensor<master_element, space>> made_masters() const {
+    std::vector<trireme::tensor<master_element, space>> masters;
+    for (int b = 0; keeps_master && b < bucket_count(); ++b) {
+      masters.emplace_back(shape{owned_range(b).count});
+      kernels::fill(masters.back().view(), 0.0);
+    }
+    return masters;
+  }
+  void read_peers() {
+    if constexpr (can_be_direct) {
+      for (int b = 0; direct_ && b < trained_count(); ++b) direct_sums_.add_bucket(summed_, gradients_.resident(b));
+    }
+  }
+  // For who has a strategy with something to do.
+  [[nodiscard]] std::vector<parallel::owned_segment<Env>> list_owned() const {
+    std::vector<parallel::owned_segment<Env>> all;
+    if constexpr (!std::is_same_v<strategy_type, parallel::detail::no_strategy_state>) {
+      for (int b = 0; b < trained_count(); ++b) {
+        own_.for_each_piece(state_scope::kept, b, [&](parallel::layout::piece const& piece) {
+          all.push_back({b, piece, &layout_.at(piece.entry).info, master_of(b, piece)});
+        });
       }
-      if constexpr (can_be_direct) {
-        if (direct_ && b < layout_.trained_buckets()) direct_sums_.add_bucket(world_, gradients_.resident(b));
-      }
+    }
+    return all;
+  }
+  // As many as replicas where each rank takes steps alone: their mean is the whole step's.
+  [[nodiscard]] double ranks_apart() const noexcept { return replicas_differ ? replicas_.size() : 1; }
+  // The one place that says so: whatever is made of values is stale.
+  void written() {
+    version_ = parallel::detail::new_version();
+    foreign_.follow();
+  }
+  void follow_values() {
+    if constexpr (strategy_type::has.follow) strategy_.follow();
+  }
+  void end_step() {
+    ending_ = false;
+    if constexpr (strategy_type::has.end) {
+      if (strategy_.end(steps_)) refresh_parameters();
+    }
+    ++steps_;
+  }
+
+  void broadcast_one(parallel::layout::entry const& entry, Comm& ranks, int root) {
+    if constexpr (shards_parameters) return;
+    auto const values = parameter_values(entry);
+    if constexpr (!keeps_master) {
+      parallel::broadcast(ranks, values, root);
+    } else if constexpr (!sharded) {
+      auto const master = masters_[static_cast<std::size_t>(entry.bucket)].view().flat(entry.offset, entry.size());
+      parallel::broadcast(ranks, master, root);
+      kernels::copy(values, tensor_view<master_element const, space>(master));
+    } else {  // the root has not all masters: the others' become what its layers read
+      parallel::broadcast(ranks, values, root);
+      trireme::tensor<master_element, space> whole(shape{entry.size()});
+      kernels::copy(whole.view(), tensor_view<param_element const, space>(values));
+      load(entry, tensor_view<master_element const, space>(whole));
     }
   }
 
@@ -691,6 +788,7 @@ class basic_exchange {
     auto const start = gradients_.now();
     if constexpr (shards_parameters) values_.release_all();
     outputs_.publish(buckets);
+    written();
     gradients_.times().exposed += gradients_.now() - start;
   }
 
@@ -712,14 +810,14 @@ class basic_exchange {
     auto const read = tensor_view<param_element const, space>(theirs);
     if constexpr (has_gradient_memory) {
       if (in_place_) {
-        if (weight_ != 1) kernels::scale(theirs, weight_);
+        if (!exactly_equal(weight_, 1)) kernels::scale(theirs, weight_);
         return;
       }
     }
     if constexpr (keeps_buckets) {
       if (all_reported_) {
         if (!is_memory_of(theirs, ours)) kernels::copy(ours, read);
-        if (weight_ != 1) kernels::scale(ours, weight_);
+        if (!exactly_equal(weight_, 1)) kernels::scale(ours, weight_);
         return;
       }
     }
@@ -734,7 +832,7 @@ class basic_exchange {
   void account(parallel::layout::piece const& piece, tensor_view<gradient_element const, space> gradient,
                exact_sum& squares) const {
     auto const& info = layout_.at(piece.entry).info;
-    if (info.answers && info.running == 0) {
+    if (info.answers && exactly_equal(info.running, 0)) {
       kernels::sum_of_squares(gradient, squares);
     } else if (!kernels::finite(gradient)) {
       squares.add(std::numeric_limits<double>::infinity());
@@ -758,7 +856,7 @@ class basic_exchange {
   // own gradients, and the vote is the barrier.
   void finish_direct(exact_sum& squares) {
     if constexpr (can_be_direct) {
-      if (!fused_) world_.barrier();  // everybody's gradients are final
+      if (!fused_) summed_.barrier();  // everybody's gradients are final
       for (int b = 0; b < trained_count(); ++b) {
         if (fused_) {
           bool const finite = kernels::finite(tensor_view<gradient_element const, space>(gradients_.resident(b)));
@@ -796,13 +894,16 @@ class basic_exchange {
     return {&reduced_, 1};
   }
 
-  Comm& world_;
+  Comm& replicas_;
+  parallel::detail::summed_ranks<Comm, replicas_differ> summed_of_;
+  Comm& summed_;
   Comm& everyone_;
   parallel::detail::foreign_parameters<param_element, space> foreign_;
   parallel::layout layout_;
+  parallel::partition own_;
   std::vector<parameter<Env>*> uses_;
-  parallel::detail::value_store<Env, Comm, Strategy> values_;
-  parallel::detail::gradient_store<Env, Comm, Strategy, Compressor> gradients_;
+  parallel::detail::value_store<Env, Comm, placement> values_;
+  parallel::detail::gradient_store<Env, Comm, placement, Compressor> gradients_;
   bool direct_ = false;  // sums are formed from all ranks' buckets, in their memory
   parallel::detail::direct_sums<gradient_element, space> direct_sums_;
   outputs outputs_;
@@ -820,27 +921,14 @@ class basic_exchange {
   bool shows_buckets_ = false;  // the caller has asked for gradient_memory()
   bool in_place_ = false;       // one rank, whose gradients are the sums where they lie: none is copied
   bool fused_ = false;
+  std::uint64_t version_ = parallel::detail::new_version();  // of values
+  std::int64_t steps_ = 0;                                   // that are over
+  std::int64_t updates_ = 0;                                 // that values have had
+  bool updates_due_ = true;                                  // for_each_segment() shows something
+  bool ending_ = false;                                      // settled, and not over yet
+  bool samples_missing_ = false;                             // on all ranks: there will be no update
+  std::vector<parallel::owned_segment<Env>> owned_;
+  [[no_unique_address]] strategy_type strategy_;  // last, of all that it sees
 };
-
-namespace parallel {
-
-template <class Env, class Comm, class Policy, class Compressor>
-struct exchange_of {
-  using type = basic_exchange<Env, Comm, Policy, Compressor>;
-};
-template <class Env, class Comm, class Policy, class Compressor>
-requires requires { typename Policy::template instance<Env, Comm, Compressor>; }
-struct exchange_of<Env, Comm, Policy, Compressor> {
-  using type = typename Policy::template instance<Env, Comm, Compressor>;
-};
-
-/// The run state of the axis that splits samples: what the policy names, or else basic_exchange.
-///
-/// `Policy::template instance<Env, Comm, Compressor>` is made of the arguments of basic_exchange, with the policy as
-/// the strategy, and has its functions; most simply it inherits them and replaces some.
-template <class Env, class Comm, class Policy, class Compressor>
-using exchange_of_t = typename exchange_of<Env, Comm, Policy, Compressor>::type;
-
-}  // namespace parallel
 
 }  // namespace trireme

@@ -2,15 +2,18 @@
 
 #include <cstdint>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme {
 
 /// What is known once all gradients are exchanged; equal on every rank.
 struct exchange_result {
-  double norm = 0;         ///< global norm of the reduced gradient (NaN if it was not asked for)
-  bool finite = true;      ///< whether every gradient of every rank is finite
-  std::int64_t votes = 0;  ///< sum of what the ranks wished for, or passed to finish()
-  double loss = 0;         ///< mean over all ranks' samples, of the losses that were added to the vote
-  double counted = 1;      ///< the share of all rows that this mean counts; 1 if it counts none
+  double norm = 0;          ///< global norm of the reduced gradient (NaN if it was not asked for)
+  bool finite = true;       ///< whether every gradient of every rank is finite
+  std::int64_t votes = 0;   ///< sum of what the ranks wished for, or passed to finish()
+  double loss = 0;          ///< mean over all ranks' samples, of the losses that were added to the vote
+  bool finite_loss = true;  ///< whether every such loss is finite
+  double counted = 1;       ///< the share of all rows that this mean counts; 1 if it counts none
 };
 
 /// Of the gradients that an update is about to read.

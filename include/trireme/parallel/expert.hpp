@@ -12,6 +12,7 @@
 #include "trireme/contract/rule.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/parallel/grid.hpp"
 
@@ -32,6 +33,8 @@ struct expert {
   using policy_category = slot::parallel;
   std::int64_t ways = 0;  ///< ranks that share out the experts; 0 = what is left of the world
   friend bool operator==(expert const&, expert const&) = default;
+
+  void validate() const { expect_number("parallel::expert", ".ways", ways, not_negative); }
 
   static constexpr std::string_view name = "expert";
   static constexpr std::string_view kind = name;

@@ -14,6 +14,7 @@
 #include "trireme/contract/slot.hpp"
 #include "trireme/contract/strategy.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/core/pack.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/parallel/strategies.hpp"
@@ -51,6 +52,10 @@ struct mesh {
   std::array<std::string_view, sizeof...(Axes)> order{kind_of_axis<Axes>...};  ///< outermost first
   constexpr explicit mesh(Axes... all) : axes(std::move(all)...) {}
   friend bool operator==(mesh const&, mesh const&) = default;
+
+  void validate() const {
+    axes.each([](auto const& axis) { expect_valid(axis); });
+  }
 
   static constexpr std::string_view name = "mesh";
 };

@@ -10,8 +10,10 @@
 #include "trireme/contract/slot.hpp"
 #include "trireme/contract/state.hpp"
 #include "trireme/core/error.hpp"
-#include "trireme/parallel/exchange.hpp"
-#include "trireme/parallel/strategies.hpp"
+#include "trireme/core/expect.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/ops/types.hpp"
+#include "trireme/parallel/strategy_state.hpp"
 
 namespace trireme::parallel {
 
@@ -36,12 +38,21 @@ struct parameter_server {
   int ways = 0;                                        ///< ranks that split samples; 0 = what is left of the world
   friend bool operator==(parameter_server const&, parameter_server const&) = default;
 
+  void validate() const {
+    if (staleness < 0 || staleness > 1024) {
+      throw config_error(text("trireme::parallel::parameter_server: .staleness = ", staleness,
+                              "; give a number of steps from 0 to 1024"));
+    }
+    expect_number("parallel::parameter_server", ".bucket_bytes", bucket_bytes, at_least_one);
+    expect_number("parallel::parameter_server", ".ways", ways, not_negative);
+  }
+
   static constexpr distribution optimizer_state = distribution::shard;
   static constexpr distribution gradients = distribution::replicate;
   static constexpr distribution parameters = distribution::replicate;
   static constexpr std::string_view name = "parameter_server";
 
-  template <class Env, class Comm, class Compressor>
+  template <class Env, class Comm>
   class instance;
 };
 
@@ -50,62 +61,56 @@ struct parameter_server {
               p.ways != 0 ? text(", .ways = ", p.ways) : "", "}");
 }
 
-/// The exchange of zero<1>, and a ring of the gradients that wait to be applied.
-template <class Env, class Comm, class Compressor>
-class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Compressor> {
-  using base = basic_exchange<Env, Comm, zero<1>, Compressor>;
+/// A ring of the gradients that wait to be applied. The exchange places state as that of zero<1>.
+template <class Env, class Comm>
+class parameter_server::instance {
   using space = typename Env::space;
   using gradient = typename Env::gradient;
   using kernels = ops::on<space>;
 
  public:
-  template <class Parameters, class... More>
-  instance(Parameters all, Comm& world, parameter_server const& what, Compressor const& compressor, More&&... more)
-      : base(std::move(all), world, zero<1>{.bucket_bytes = what.bucket_bytes}, compressor,
-             std::forward<More>(more)...) {
-    if (what.staleness < 0 || what.staleness > 1024) {
-      throw config_error(text("trireme::parallel::parameter_server: .staleness = ", what.staleness,
-                              "; give a number of steps from 0 to 1024"));
-    }
+  static constexpr strategy_hooks has{.settle = true, .start = true, .state = true, .numbers = true};
+
+  instance(parameter_server const& what, owned_state<Env, Comm> const& state) : state_(state) {
+    what.validate();
     if (what.staleness == 0) return;
     ring_.resize(static_cast<std::size_t>(what.staleness) + 1);
     for (auto& waiting : ring_) {
-      for (int b = 0; b < this->plan().trained_buckets(); ++b) {
-        waiting.slices.emplace_back(shape{this->owned_range(b).count});
-      }
+      for (int b = 0; b < state.own.plan().trained_buckets(); ++b)
+        waiting.slices.emplace_back(shape{state.own.owned(b).count});
     }
-    restart();
+    start();
   }
 
   [[nodiscard]] std::int64_t settles_after() const noexcept { return static_cast<std::int64_t>(ring_.size()) + 1; }
   /// The gradients of this step join the ring; those that have waited long enough take their place.
   std::optional<gradient_numbers> settle(bool taken, gradient_numbers const& exchanged) {
-    if (ring_.empty()) return base::settle(taken, exchanged);
-    bool const due = taken && pushed_ + 1 >= static_cast<std::int64_t>(ring_.size());
-    this->close(taken, due);
     if (!taken) return std::nullopt;
+    if (ring_.empty()) return exchanged;
     auto& newest = at(pushed_++);
     newest.numbers = exchanged;
-    for_each_slice([&](int b, auto own) { kernels::copy(slice(newest, b), constant(own)); });
-    if (!due) return std::nullopt;
+    for (auto const& each : state_.all) kernels::copy(part(newest, each.bucket, each.piece), constant(each.sum));
+    if (pushed_ < static_cast<std::int64_t>(ring_.size())) return std::nullopt;
     auto& oldest = at(pushed_);
-    for_each_slice([&](int b, auto own) { kernels::copy(own, constant(slice(oldest, b))); });
+    for (auto const& each : state_.all) kernels::copy(each.sum, constant(part(oldest, each.bucket, each.piece)));
     return oldest.numbers;
   }
-  void initialise(std::uint64_t seed) {
-    base::initialise(seed);
-    restart();
+  void start() {
+    pushed_ = 0;
+    for (auto& waiting : ring_) {
+      waiting.numbers = {};
+      for (auto const& each : waiting.slices) kernels::fill(each.view(), 0.0);
+    }
   }
 
   template <class F>
   void visit_state(state_scope scope, F&& f) {
-    base::visit_state(scope, f);
+    auto const& plan = state_.own.plan();
     for (std::size_t i = 0; i < ring_.size(); ++i) {
-      for (int b = 0; b < this->plan().trained_buckets(); ++b) {
-        this->for_each_state_piece(scope, b, [&](layout::piece const& piece) {
-          auto const& info = this->plan().at(piece.entry).info;
-          f(text("waiting_gradient.", i, "/", info.name), state_place{info, piece.in_entry},
-            slice(ring_[i], b).flat(piece.in_bucket - this->owned_range(b).first, piece.count));
+      for (int b = 0; b < plan.trained_buckets(); ++b) {
+        state_.own.for_each_piece(scope, b, [&](layout::piece const& piece) {
+          auto const& info = plan.at(piece.entry).info;
+          f(text("waiting_gradient.", i, "/", info.name), state_place{info, piece.in_entry}, part(ring_[i], b, piece));
         });
       }
     }
@@ -120,12 +125,10 @@ class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Com
       f(text("parameter_server/measured.", i), ring_[i].numbers.measured);
     }
   }
-  [[nodiscard]] exchange_memory memory() const {
-    auto sum = base::memory();
+  void count(exchange_memory& sum) const {
     for (auto const& waiting : ring_) {
       for (auto const& each : waiting.slices) sum.gradients += static_cast<std::int64_t>(each.view().bytes());
     }
-    return sum;
   }
 
  private:
@@ -137,25 +140,14 @@ class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Com
   step_gradients& at(std::int64_t push) {
     return ring_[static_cast<std::size_t>(push % static_cast<std::int64_t>(ring_.size()))];
   }
-  static tensor_view<gradient, space> slice(step_gradients const& of, int bucket) {
-    return of.slices[static_cast<std::size_t>(bucket)].view();
+  [[nodiscard]] tensor_view<gradient, space> part(step_gradients const& of, int bucket,
+                                                  layout::piece const& piece) const {
+    return of.slices[static_cast<std::size_t>(bucket)].view().flat(piece.in_bucket - state_.own.owned(bucket).first,
+                                                                   piece.count);
   }
-  static tensor_view<gradient const, space> constant(tensor_view<gradient, space> view) { return view; }
-  template <class F>
-  void for_each_slice(F&& f) {
-    for (int b = 0; b < this->plan().trained_buckets(); ++b) {
-      auto const [first, count] = this->owned_range(b);
-      f(b, this->gradient_sum(b, first, count));
-    }
-  }
-  void restart() {
-    pushed_ = 0;
-    for (auto& waiting : ring_) {
-      waiting.numbers = {};
-      for (auto const& each : waiting.slices) kernels::fill(each.view(), 0.0);
-    }
-  }
+  static tensor_view<gradient const, space> constant(tensor_view<gradient, space> all) { return all; }
 
+  owned_state<Env, Comm> state_;
   std::vector<step_gradients> ring_;
   std::int64_t pushed_ = 0;  // gradients of steps that were taken
 };

@@ -17,6 +17,7 @@
 #include "trireme/contract/rule.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/contract/stage_link.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/parallel/grid.hpp"
 #include "trireme/parallel/schedules/check.hpp"
 #include "trireme/parallel/schedules/cut_units.hpp"
@@ -40,6 +41,11 @@ struct pipeline {
   int chunks = Schedule::chunks;     ///< of the model, a stage; given for schedule::interleaved (0: two)
   std::vector<std::int64_t> cuts{};  ///< the first unit of each part but the first; empty: balanced by cost
   friend bool operator==(pipeline const&, pipeline const&) = default;
+
+  void validate() const {
+    expect_number("parallel::pipeline", ".stages", stages, not_negative);
+    expect_number("parallel::pipeline", ".chunks", chunks, not_negative);
+  }
 
   static constexpr std::string_view name = "pipeline";
   static constexpr std::string_view kind = name;

@@ -6,6 +6,7 @@
 
 #include "trireme/contract/slot.hpp"
 #include "trireme/contract/strategy.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/core/text.hpp"
 
 namespace trireme::parallel {
@@ -24,6 +25,11 @@ struct data {
   bool reproducible = false;  ///< the same bits for any number of ranks; every rank's share is whole micro-batches
   int ways = 0;               ///< ranks that split samples; 0 = what is left of the world
   friend bool operator==(data const&, data const&) = default;
+
+  void validate() const {
+    expect_number("parallel::data", ".bucket_bytes", bucket_bytes, at_least_one);
+    expect_number("parallel::data", ".ways", ways, not_negative);
+  }
 
   static constexpr distribution optimizer_state = distribution::replicate;
   static constexpr distribution gradients = distribution::replicate;
@@ -55,6 +61,11 @@ struct zero {
   bool reproducible = false;  ///< the same bits for any number of ranks; every rank's share is whole micro-batches
   int ways = 0;               ///< ranks that split samples; 0 = what is left of the world
   friend bool operator==(zero const&, zero const&) = default;
+
+  void validate() const {
+    expect_number("parallel::zero", ".bucket_bytes", bucket_bytes, at_least_one);
+    expect_number("parallel::zero", ".ways", ways, not_negative);
+  }
 
   static constexpr distribution optimizer_state = distribution::shard;
   static constexpr distribution gradients = Stage >= 2 ? distribution::shard : distribution::replicate;

@@ -11,6 +11,7 @@
 #include "trireme/contract/slot.hpp"
 #include "trireme/contract/tensor_group.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/grid.hpp"
@@ -30,6 +31,8 @@ struct tensor {
   using policy_category = slot::parallel;
   std::int64_t ways = 0;  ///< ranks that share a layer; 0 = what is left of the world
   friend bool operator==(tensor const&, tensor const&) = default;
+
+  void validate() const { expect_number("parallel::tensor", ".ways", ways, not_negative); }
 
   static constexpr std::string_view name = "tensor";
   static constexpr std::string_view kind = name;
@@ -60,6 +63,8 @@ struct sequence {
   using policy_category = slot::parallel;
   std::int64_t ways = 0;  ///< 0: as many as tensor; 1: rows are not cut
   friend bool operator==(sequence const&, sequence const&) = default;
+
+  void validate() const { expect_number("parallel::sequence", ".ways", ways, not_negative); }
 
   static constexpr std::string_view name = "sequence";
   static constexpr std::string_view kind = name;

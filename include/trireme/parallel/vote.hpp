@@ -17,24 +17,28 @@ namespace trireme::parallel {
 /// What all ranks decide together in a step, before any state changes: one all_reduce of integers.
 ///
 /// Numerics the sums of squares and of losses are exact, so they do not depend on who has which terms. Losses from
-/// 2^-240
-///          to 2^240: a smaller one counts as 0, the mean with a larger one is NaN.
+///          2^-240 to 2^240: a smaller one counts as 0, a larger one as infinite. What is not finite adds up as doubles
+///          do: with an infinite loss the mean is infinite, with a NaN or with infinities of both signs it is NaN.
 /// Bytes    8 * (68 + 24) from each rank: less than a kilobyte, which shared memory carries at once.
 class vote {
  public:
   /// Starts the vote of another step.
   void clear() noexcept {
     squares_ = losses_ = {};
-    samples_ = left_out_ = 0;
+    told_ = {};
+    beyond_ = 0;
     wishes_ = 0;
     norm_known_ = true;
   }
   /// This rank's losses of the step. Of ranks that have the same ones, one adds them.
   void add(loss_sum const& losses) noexcept {
     auto const size = std::abs(losses.sum);
-    losses_.add(size < 0x1p-240 ? 0.0 : size < 0x1p240 ? losses.sum : std::numeric_limits<double>::infinity());
-    samples_ += losses.count;
-    left_out_ += losses.left_out;
+    if (size < 0x1p240) {
+      losses_.add(size < 0x1p-240 ? 0.0 : losses.sum);
+    } else {
+      beyond_ += losses.sum > 0 ? infinite : losses.sum < 0 ? minus_infinite : not_a_number;
+    }
+    told_ += {0, losses.count, losses.left_out};
   }
   /// A number of your own that is summed over the ranks (a wish to stop, say).
   void wish(std::int64_t number) noexcept { wishes_ += number; }
@@ -50,32 +54,44 @@ class vote {
     numbers_.clear();
     for (auto const limb : squares_.state()) numbers_.push_back(limb);
     for (auto const limb : sent_losses()) numbers_.push_back(limb);
-    numbers_.push_back(losses_.non_finite());
-    numbers_.push_back(samples_);
-    numbers_.push_back(left_out_);
+    numbers_.push_back(beyond_);
+    numbers_.push_back(told_.count);
+    numbers_.push_back(told_.left_out);
     numbers_.push_back(wishes_);
     everyone.all_reduce(tensor_view<std::int64_t>(numbers_), reduction::sum{});
     auto next = numbers_.begin();
     for (auto& limb : squares_.state()) limb = *next++;
     for (auto& limb : sent_losses()) limb = *next++;
-    losses_.state()[exact_sum::limbs] = *next++;
-    samples_ = *next++;
-    left_out_ = *next++;
+    beyond_ = *next++;
+    told_.count = *next++;
+    told_.left_out = *next++;
     auto const none = std::numeric_limits<double>::quiet_NaN();
     return {.norm = norm_known_ ? std::sqrt(squares_.value()) : none,
             .finite = squares_.non_finite() == 0,
             .votes = *next,
-            .loss = samples_ == 0 ? 0 : losses_.value() / static_cast<double>(samples_),
-            .counted = samples_ == 0 ? 1.0 : static_cast<double>(samples_) / static_cast<double>(samples_ + left_out_)};
+            .loss = mean_loss(),
+            .finite_loss = beyond_ == 0,
+            .counted = told_.counted_share()};
   }
 
  private:
+  // How many losses are not finite: three counts in one number.
+  static constexpr std::int64_t infinite = 1, minus_infinite = std::int64_t{1} << 20,
+                                not_a_number = std::int64_t{1} << 40;
+
+  [[nodiscard]] double mean_loss() const noexcept {
+    constexpr auto infinity = std::numeric_limits<double>::infinity();
+    if (beyond_ == 0) return told_.count == 0 ? 0 : losses_.value() / static_cast<double>(told_.count);
+    if (beyond_ < minus_infinite) return infinity;
+    bool const all_below = beyond_ < not_a_number && beyond_ % minus_infinite == 0;
+    return all_below ? -infinity : std::numeric_limits<double>::quiet_NaN();
+  }
   // Those limbs that numbers of the size of losses reach: limb i counts units of 2^(32 i - 1074).
   [[nodiscard]] std::span<std::int64_t> sent_losses() noexcept { return losses_.state().subspan(24, 20); }
 
   exact_sum squares_, losses_;
-  std::int64_t samples_ = 0;
-  std::int64_t left_out_ = 0;
+  loss_sum told_;  // counts alone
+  std::int64_t beyond_ = 0;
   std::int64_t wishes_ = 0;
   bool norm_known_ = true;
   std::vector<std::int64_t> numbers_;  // kept: no allocation

@@ -8,6 +8,8 @@
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/core/text.hpp"
 
 namespace trireme::precision {
@@ -29,6 +31,8 @@ struct fp16 {
   std::int64_t growth_steps = 2000;
   friend bool operator==(fp16 const&, fp16 const&) = default;
 
+  void validate() const { static_cast<void>(instance(*this)); }
+
   using param = float16;
   using compute = float16;
   using accumulate = float;
@@ -43,7 +47,7 @@ struct fp16 {
     explicit instance(fp16 const& what) : growth_steps_(what.growth_steps), scale_(what.first_scale) {
       double power = 1;
       while (power < scale_ && power < largest_scale) power *= 2;
-      if (power == scale_ && growth_steps_ > 0) return;
+      if (exactly_equal(power, scale_) && growth_steps_ > 0) return;
       throw config_error(text("trireme::precision::fp16: .first_scale = ", what.first_scale,
                               ", .growth_steps = ", growth_steps_, "; the scale is a power of two from 1 to ",
                               largest_scale, ", and grows after at least one step"));

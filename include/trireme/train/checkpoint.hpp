@@ -28,7 +28,9 @@
 #include "trireme/formats/directory.hpp"
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/json.hpp"
+#include "trireme/formats/model_files.hpp"
 #include "trireme/formats/safetensors.hpp"
+#include "trireme/parallel/broadcast.hpp"
 #include "trireme/train/detail/checkpoint_files.hpp"
 #include "trireme/train/detail/checkpoint_pieces.hpp"
 #include "trireme/train/detail/checkpoint_publish.hpp"
@@ -57,6 +59,8 @@ struct run_description {
   std::string precision;
   std::string compression;
   int residual_ranks = 0;  ///< how many ranks each keep numbers of their own (error feedback, steps alone); 0 = none do
+  /// How the sentence ends that refuses a checkpoint of another one; not saved.
+  std::string remedy = "give the options that it was made with, or start another run";
 };
 
 /// How far a run is.
@@ -68,6 +72,7 @@ struct progress {
   std::int64_t position = 0;  ///< samples of the epoch that are used
   /// What the run states of the slots count, by name ("precision/scale"): the bits of each number.
   std::map<std::string, std::uint64_t, std::less<>> numbers{};
+  std::string data{};  ///< how many samples of which form the epoch has; empty: not known
 
   template <class T>
   void write(std::string_view name, T number) {
@@ -104,7 +109,8 @@ struct passed_over {
 struct loaded {
   std::string path;
   progress at;
-  std::vector<passed_over> damaged;  ///< newer ones, newest first
+  std::vector<passed_over> damaged;                ///< newer ones, newest first
+  std::vector<formats::model_file> model_files{};  ///< those that save() was given; on the first rank alone
 };
 
 namespace detail {
@@ -124,6 +130,7 @@ inline formats::json::value to_json(progress const& at) {
                                      {"seed", at.seed},
                                      {"epoch", at.epoch},
                                      {"position", at.position},
+                                     {"data", at.data},
                                      {"numbers", std::move(numbers)}});
 }
 inline progress progress_from(formats::json::value const& from) {
@@ -132,6 +139,7 @@ inline progress progress_from(formats::json::value const& from) {
   if (auto const* const numbers = from.find("numbers"); numbers != nullptr) {
     for (auto const& [name, number] : numbers->as_object()) at.numbers.emplace(name, number.as_uint64());
   }
+  if (auto const* const data = from.find("data"); data != nullptr) at.data = data->as_string();
   // Far below where counting on would wrap.
   if (at.step < 0 || at.step > std::int64_t{1} << 62) from.at("step").fail("this is no number of a step");
   if (at.updates < 0 || at.updates > at.step) from.at("updates").fail("there are not as many updates as steps");
@@ -144,8 +152,7 @@ inline void expect_same_run(std::string const& path, formats::json::value const&
   auto const expect = [&](char const* what, std::string const& theirs, std::string const& ours) {
     if (theirs == ours) return;
     throw config_error(text("trireme::checkpoint: ", path, " was made with the ", what, " ", theirs,
-                            ", but this run has the ", what, " ", ours,
-                            "; give the options that it was made with, or start another run"));
+                            ", but this run has the ", what, " ", ours, "; ", run.remedy));
   };
   expect("model", saved.at("model").as_string(), run.model);
   expect("optimizer", saved.at("optimizer").as_string(), run.optimizer);
@@ -211,9 +218,7 @@ void expect_same_manifest(Comm& world, std::string const& path, formats::json::v
   std::uint64_t number = 0;
   auto const digest = sha256().update(content).finish();
   std::memcpy(&number, digest.data(), sizeof number);
-  std::uint64_t bounds[2] = {number, ~number};
-  world.all_reduce(tensor_view<std::uint64_t>(bounds, shape{2}), reduction::min{});
-  if (bounds[0] == ~bounds[1]) return;
+  if (parallel::is_same_everywhere(world, number)) return;
   throw io_error(path,
                  "the ranks have read different manifests; something else writes there, or they see different disks");
 }
@@ -232,8 +237,14 @@ class writing {
  public:
   /// Collective. Makes sure that the directory belongs to the run, and makes a temporary one in it.
   writing(Comm& world, std::string path, identity& own, run_description run, progress const& at, keeping const& keep,
-          formats::file_system& files)
-      : world_(world), path_(std::move(path)), run_(std::move(run)), at_(at), keep_(keep), files_(files) {
+          formats::file_system& files, std::vector<formats::model_file> beside = {})
+      : world_(world),
+        path_(std::move(path)),
+        run_(std::move(run)),
+        at_(at),
+        keep_(keep),
+        files_(files),
+        beside_(std::move(beside)) {
     expect_some_kept(keep);
     std::array<std::uint8_t, 32> digits{};
     trireme::detail::together(world_, [&] {
@@ -242,26 +253,27 @@ class writing {
       std::copy(own.digits.begin(), own.digits.end(), digits.begin());
       formats::make_directories(path_, files_);
       place_.home = open_home(path_, files_);
+      finish_replacing(*place_.home);
       ours_ = claim(*place_.home, own.digits, at_.step);
       place_.temporary = make_temporary(*place_.home);
     });
-    world_.broadcast(tensor_view<std::uint8_t>(digits.data(), shape{static_cast<std::int64_t>(digits.size())}), 0);
+    parallel::broadcast(world_,
+                        tensor_view<std::uint8_t>(digits.data(), shape{static_cast<std::int64_t>(digits.size())}), 0);
     own.digits.assign(digits.begin(), digits.end());
     identity_ = own;
   }
 
-  /// Writes this rank's file.
+  /// Writes this rank's file; the first rank also those that came with the model.
   void write(std::span<state_piece const> pieces, told_progress& told) {
     if (!place_.temporary) place_.temporary = open_home(path_, files_).below(temporary_name);
+    if (world_.rank() == 0 && !beside_.empty()) about_beside_ = write_model_files(*place_.temporary, beside_);
     record_ = write_pieces(*place_.temporary, rank_file(static_cast<std::size_t>(world_.rank())), pieces, told);
   }
 
   /// Collective. Makes the checkpoint the newest one if all ranks have written their files.
   /// @param failure  what write() has thrown here, if it has.
   void publish(std::exception_ptr const& failure) {
-    trireme::detail::together(world_, [&] {
-      if (failure) std::rethrow_exception(failure);
-    });
+    trireme::detail::throw_together(world_, failure);
     auto const records = gather(world_, record_);
     trireme::detail::together(world_, [&] {
       if (world_.rank() != 0) return;
@@ -270,6 +282,7 @@ class writing {
                                                   {"run", to_json(run_)},
                                                   {"progress", to_json(at_)},
                                                   {"files", to_json(records)}});
+      if (!beside_.empty()) manifest.set("model_files", about_beside_);
       if (std::isfinite(keep_.held_out)) manifest.set("held_out", keep_.held_out);
       detail::publish(*place_.home, *place_.temporary, at_.step, manifest, ours_, keep_);
     });
@@ -286,7 +299,7 @@ class writing {
     ~place() {
       if (!home || !temporary) return;
       try {
-        home->remove(temporary_name);
+        remove_ours(*home, temporary_name);
       } catch (io_error const&) {  // the next save tries again
       }
     }
@@ -302,6 +315,8 @@ class writing {
   std::vector<own_checkpoint> ours_;
   place place_;
   file_record record_;
+  std::vector<formats::model_file> beside_;
+  formats::json::value about_beside_;
 };
 
 }  // namespace detail
@@ -312,14 +327,16 @@ class writing {
 /// @param own       the run's identity; drawn here if it has none yet.
 /// @param pieces    those of this rank. They are gone through twice: hashed, and then written.
 /// @param patience  who hears how far this is.
+/// @param beside    files that came with the model, which load() gives back; those of the first rank count.
 /// Errors   on every rank, with the failing rank's sentence; then the checkpoints that were there still are, and no
 ///          temporary file is left. config_error if the directory belongs to another run, or holds later steps of this
 ///          one; then nothing in it has been touched.
 template <class Comm>
 void save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
           std::span<state_piece const> pieces, formats::file_system& files = formats::real_files(),
-          keeping const& keep = {}, patience const& patience = {}) {
-  detail::writing<Comm> writing(world, path, own, run, at, keep, files);
+          keeping const& keep = {}, patience const& patience = {},
+          std::vector<formats::model_file> const& beside = {}) {
+  detail::writing<Comm> writing(world, path, own, run, at, keep, files, beside);
   std::exception_ptr failure;
   try {
     detail::told_progress told(patience, 2, pieces);
@@ -345,16 +362,18 @@ void save(Comm& world, std::string const& path, identity& own, run_description c
 ///          config_error that names both if it was made by a run of another description. Then nothing on the device is
 ///          changed, and what the pieces show is unspecified.
 template <class Comm>
-loaded load(Comm& world, std::string const& path, identity& own, run_description const& run,
+loaded load(Comm& world, std::string path, identity& own, run_description const& run,
             std::span<state_piece const> pieces, std::int64_t elements,
             formats::file_system& files = formats::real_files(), patience const& patience = {}) {
   using trireme::detail::together;
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();  // also that of one checkpoint may end so
   std::optional<formats::directory> home;
   std::vector<std::int64_t> steps;  // that have not been tried; on rank 0
   auto const one = detail::step_of(formats::name_of(path));
   together(world, [&] {
     home = detail::home_of_checkpoints(one ? formats::directory_of(path) : path, files);
     if (world.rank() != 0) return;
+    detail::finish_replacing(*home);
     steps = detail::steps_in(*home);
     if (one) std::erase_if(steps, [&](std::int64_t each) { return each != *one; });
     if (steps.empty()) throw detail::no_checkpoint(path);
@@ -364,7 +383,7 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
   detail::told_progress told(patience, 1, pieces);
   for (;;) {
     std::int64_t step = steps.empty() ? -1 : steps.back();
-    world.broadcast(tensor_view<std::int64_t>(&step, shape{1}), 0);
+    parallel::broadcast(world, tensor_view<std::int64_t>(&step, shape{1}), 0);
     if (step < 0) {
       if (one) {
         throw io_error(path,
@@ -377,7 +396,9 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
     std::string damage;
     together(world, [&] {
       damage = detail::damage_in([&] {
-        manifest = detail::read_checkpoint(home->below(detail::step_name(step)), step, run, pieces, elements, told);
+        auto const in = home->below(detail::step_name(step));
+        manifest = detail::read_checkpoint(in, step, run, pieces, elements, told);
+        if (world.rank() == 0) result.model_files = detail::read_model_files(in, manifest);
       });
     });
     if (auto const found = trireme::detail::first_to_tell(world, damage)) {
@@ -393,7 +414,7 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
   for (auto& each : result.damaged) {
     auto const name = formats::name_of(each.path);
     std::int64_t number = world.rank() == 0 ? detail::set_aside(*home, name) : 0;
-    world.broadcast(tensor_view<std::int64_t>(&number, shape{1}), 0);
+    parallel::broadcast(world, tensor_view<std::int64_t>(&number, shape{1}), 0);
     if (number > 0) each.kept_as = home->path_of(detail::aside_name(name, static_cast<int>(number)));
   }
   return result;
@@ -410,10 +431,12 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
 }
 
 /// Removes what a save that was killed has left in a directory, as the next save there would. Nobody else may be saving
-/// there. What cannot be removed stays.
+/// there. What cannot be removed stays, and so does what is none of a checkpoint's files.
 inline void remove_unfinished(std::string const& path, formats::file_system& files = formats::real_files()) {
   try {
-    detail::open_home(path, files).remove(detail::temporary_name);
+    auto const home = detail::open_home(path, files);
+    detail::remove_ours(home, detail::temporary_name);
+    detail::finish_replacing(home);
   } catch (io_error const&) {  // the next save tells
   }
 }

@@ -87,8 +87,11 @@ struct combination {
   static constexpr bool residual = has_residual<Compression, env>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
   static constexpr bool one_number = std::is_same_v<typename env::param, typename env::master>;
+  /// Whether ranks can vote, compare what they have, and tell each other: all that a trainer itself asks of a world.
   static constexpr bool decides =
-      has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, double> && has_all_gather<Comm, std::uint64_t>;
+      has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, std::int64_t, reduction::max> &&
+      has_all_reduce<Comm, std::int64_t, reduction::min> && has_all_reduce<Comm, std::uint64_t> &&
+      has_all_reduce<Comm, double> && has_all_gather<Comm, std::uint64_t>;
   static constexpr bool gathers = has_all_gather<Comm, std::uint8_t, space>;
   static constexpr bool reduces = has_all_reduce<Comm, wire, reduction::sum, space>;
   static constexpr bool sums = has_all_reduce<Comm, typename env::accumulate, reduction::sum, space>;

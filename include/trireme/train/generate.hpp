@@ -4,12 +4,14 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <vector>
 
 #include "trireme/contract/dataset.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/core/rng.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/core/text.hpp"
@@ -27,30 +29,47 @@ struct drawing {
 /// A token.
 ///
 /// @param number  of the draw: another one draws anew, the same one draws the same.
-/// Numerics in double; of equal logits the first is the likelier one.
+/// Numerics in double; of equal logits the first is the likelier one. A token whose logit is -infinity is never drawn:
+///          so masks are written.
 /// Method   top_k [Fan et al., "Hierarchical neural story generation", 2018], top_p [Holtzman et al., "The curious case
 ///          of neural text degeneration", 2020]; top_k is applied first, as in Hugging Face's transformers.
-/// Errors   config_error for a temperature or top_k below 0, a top_p that is not in (0, 1], and no logits.
+/// Errors   config_error for a temperature or top_k below 0, a temperature that is not finite, a top_p that is not in
+///          (0, 1], no logits, and logits that are all -infinity; numeric_error for a logit that is NaN or infinite.
 [[nodiscard]] inline std::int32_t draw(std::span<float const> logits, drawing const& how, std::uint64_t number) {
-  if (logits.empty() || !(how.temperature >= 0) || how.top_k < 0 || !(how.top_p > 0 && how.top_p <= 1)) {
+  constexpr auto infinity = std::numeric_limits<float>::infinity();
+  bool const fits = how.temperature >= 0 && how.temperature <= std::numeric_limits<double>::max();
+  if (logits.empty() || !fits || how.top_k < 0 || !(how.top_p > 0 && how.top_p <= 1)) {
     throw config_error(text("trireme::draw: ", logits.size(), " logits, temperature ", how.temperature, ", top_k ",
                             how.top_k, ", top_p ", how.top_p,
-                            "; there are logits, temperature and top_k are not below 0, and top_p is in (0, 1]"));
+                            "; there are logits, temperature and top_k are finite and not below 0, and top_p is in "
+                            "(0, 1]"));
   }
-  std::vector<std::int32_t> best(logits.size());
-  std::iota(best.begin(), best.end(), 0);
+  std::vector<std::int32_t> best;  // all that may be drawn
+  for (std::size_t token = 0; token < logits.size(); ++token) {
+    auto const logit = logits[token];
+    if (!(logit < infinity)) {
+      throw numeric_error(text("trireme::draw: the logit of token ", token, " of ", logits.size(), " is ", logit,
+                               " in draw ", number,
+                               "; look at the model's parameters: no token is likelier than the others"));
+    }
+    if (logit > -infinity) best.push_back(static_cast<std::int32_t>(token));
+  }
+  if (best.empty()) {
+    throw config_error(text("trireme::draw: all ", logits.size(),
+                            " logits are -infinity, so no token may be drawn; leave at least one unmasked"));
+  }
   auto const likelier = [&](std::int32_t a, std::int32_t b) {
     auto const x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
-    return x > y || (x == y && a < b);
+    return x > y || (exactly_equal(x, y) && a < b);
   };
   auto const most = *std::min_element(best.begin(), best.end(), likelier);
-  if (how.temperature == 0) return most;
+  if (exactly_equal(how.temperature, 0)) return most;
   if (how.top_k > 0 || how.top_p < 1) {
     auto const kept = how.top_k > 0 ? std::min(best.size(), static_cast<std::size_t>(how.top_k)) : best.size();
     std::partial_sort(best.begin(), best.begin() + static_cast<std::ptrdiff_t>(kept), best.end(), likelier);
     best.resize(kept);
   }
-  std::vector<double> weights;
+  std::vector<double> weights;  // the last ones may be 0: exp() underflows
   auto const largest = static_cast<double>(logits[static_cast<std::size_t>(most)]);
   for (auto const each : best)
     weights.push_back(
@@ -67,6 +86,7 @@ struct drawing {
   double left = unit_float(random_block({how.seed, 0}, site, number, 0)[0]) * all;
   std::size_t next = 0;
   while (next + 1 < weights.size() && (left -= weights[next]) >= 0) ++next;
+  if (exactly_equal(weights[next], 0)) return most;  // rounding of the sum alone leads here
   return best[next];
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/formats/directory.hpp"
 #include "trireme/formats/json.hpp"
 #include "trireme/train/detail/checkpoint_files.hpp"
@@ -58,7 +59,7 @@ struct own_checkpoint {
 /// Whether one is better than the other: of equal ones the newer is.
 [[nodiscard]] inline bool is_better(double loss, std::int64_t step, double than, std::int64_t than_step) noexcept {
   if (std::isfinite(loss) != std::isfinite(than)) return std::isfinite(loss);
-  return std::isfinite(loss) && loss != than ? loss < than : step > than_step;
+  return std::isfinite(loss) && !exactly_equal(loss, than) ? loss < than : step > than_step;
 }
 
 /// The steps of those that are not to be kept, oldest first.
@@ -93,8 +94,11 @@ struct own_checkpoint {
   for (auto const step : detail::steps_in(home)) {
     auto const name = detail::step_name(step);
     kept one{home.path_of(name), step};
-    auto const damage =
-        detail::damage_in([&] { one.held_out = detail::held_out_in(detail::read_manifest(home.below(name))); });
+    auto const look = [&](std::string const& where) {
+      return detail::damage_in([&] { one.held_out = detail::held_out_in(detail::read_manifest(home.below(where))); });
+    };
+    auto damage = look(name);
+    if (!damage.empty()) damage = look(std::string(detail::replaced_prefix) + name);  // load() gives it its name again
     if (damage.empty()) all.push_back(std::move(one));
   }
   return all;

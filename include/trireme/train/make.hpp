@@ -2,11 +2,14 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "trireme/core/expect.hpp"
 #include "trireme/parallel/exchange.hpp"
+#include "trireme/parallel/patterns.hpp"
 #include "trireme/train/detail/slips.hpp"
 #include "trireme/train/environment.hpp"
 #include "trireme/train/own_exchange.hpp"
@@ -17,61 +20,90 @@ namespace trireme {
 
 namespace detail {
 
-/// The argument of a kind, or a default made on the spot.
-template <class Kind, class Default>
-[[nodiscard]] Default pick() {
-  return {};
-}
-template <class Kind, class Default, class First, class... Rest>
-[[nodiscard]] decltype(auto) pick(First&& first, Rest&&... rest) {
-  if constexpr (std::is_same_v<kind_of_t<std::remove_cvref_t<First>>, Kind>) {
-    return static_cast<First&&>(first);
-  } else {
-    return pick<Kind, Default>(std::forward<Rest>(rest)...);
-  }
-}
-
-/// What make_trainer returns after its one sentence, so that no line that uses the trainer adds another error.
+/// What make_trainer returns after its one sentence, so that no line that uses the trainer adds another error: it has
+/// every public function of basic_trainer (tests/train/refused_test.py compares them).
 struct refused {
-  template <class Data>
-  fit_report fit(Data const&, fit_options const&) {
-    return {};
+  fit_report fit(auto const&, fit_options const&) { return {}; }
+  step_report step(auto&&...) { return {}; }
+  double evaluate(auto const&, std::int64_t = 8) { return {}; }
+  template <class Data, class... Metrics>
+  requires(sizeof...(Metrics) > 0) std::tuple<Metrics...> evaluate(Data const&, std::int64_t, Metrics... metrics) {
+    return {std::move(metrics)...};
   }
-  template <class... Samples>
-  step_report step(Samples const&...) {
-    return {};
-  }
-  template <class Data>
-  double evaluate(Data const&, std::int64_t = 8) {
-    return {};
-  }
-  template <class Features>
-  tensor<float> predict(Features const&) {
-    return {};
-  }
+  tensor<float> predict(auto&&) { return {}; }
+  tensor<float> predict_more(auto&&) { return {}; }
+  tensor<float> input_gradient(auto&&...) { return {}; }
+  void forget() noexcept {}
   void initialise(std::uint64_t) {}
+  void start_epoch() noexcept {}
+  std::vector<formats::model_file> const& model_files() const noexcept { return model_files_; }
+  void keep_model_files(auto&&) {}
   void broadcast() {}
-  template <class F>
-  void on_step(F&&) {}
+  void share_buffers(auto&&...) {}
+  void on_step(auto&&) {}
   void request_stop() noexcept {}
-  template <class Timeline>
-  void record(Timeline&) {}
+  void record(auto&&) {}
   template <class... Files>
-  void save(std::string const&, Files&...) {}
+  void save(std::string const&, checkpoint::patience const& = {}, checkpoint::keeping const& = {}, Files&...) {}
+  void save(std::string const&, formats::file_system&) {}
   template <class... Files>
-  void save_in_background(std::string const&, Files&...) {}
-  template <class F>
-  void on_save(F&&) {}
+  void save_in_background(std::string const&, checkpoint::patience const& = {}, checkpoint::keeping const& = {},
+                          Files&...) {}
+  void on_save(auto&&) {}
+  void prepare_saves(auto&&...) {}
   void finish_save() {}
   template <class... Files>
-  checkpoint::loaded load(std::string const&, Files&...) {
+  checkpoint::loaded load(std::string const&, checkpoint::patience const& = {}, Files&...) {
     return {};
   }
+  checkpoint::loaded load(std::string const&, formats::file_system&) { return {}; }
+  void for_each_state(auto&&, bool = false) {}
+  void for_each_parameter(auto&&) {}
+  void change_parameters(auto&&) {}
   std::uint64_t state_hash() { return {}; }
   std::int64_t steps() const noexcept { return {}; }
+  std::uint64_t seed() const noexcept { return {}; }
+  std::int64_t moment_bytes() const noexcept { return {}; }
+  refused_exchange& exchange() noexcept { return exchange_; }
+  refused_part world() const noexcept { return {}; }
+  refused_part grid() const noexcept { return {}; }
+  refused_part engine() noexcept { return {}; }
+  refused_part optimizer() const noexcept { return {}; }
+  refused_part described_model() const noexcept { return {}; }
+  refused_part parallel_policy() const noexcept { return {}; }
+  refused_part precision_policy() const noexcept { return {}; }
+  refused_part compression_policy() const noexcept { return {}; }
+
+ private:
+  refused_exchange exchange_;
+  std::vector<formats::model_file> model_files_;
 };
 
 }  // namespace detail
+
+namespace detail {
+
+template <class... Policies>
+struct trainer_of {
+  using sorted = resolve<Policies...>;
+  using type = std::conditional_t<
+      sorted::ok,
+      basic_trainer<typename sorted::model, typename sorted::optimizer, typename sorted::comm,
+                    typename sorted::parallel, typename sorted::precision, typename sorted::compression>,
+      refused>;
+  static_assert(check_policies<Policies...>() || !sorted::ok);
+};
+
+}  // namespace detail
+
+/// The type of the trainer that make_trainer makes of these policies, in any order: for a member of a class, or a
+/// trainer that is made later. It is made in its place and stays there, since what it consists of refers to each other;
+/// what is to move holds it by std::unique_ptr.
+///
+/// @example std::optional<trainer_for<nn::mlp, optim::sgd, comm::threads_world>> trainer;
+///          trainer.emplace(nn::mlp{.inputs = 4}, optim::sgd{}, world);
+template <class... Policies>
+using trainer_for = typename detail::trainer_of<Policies...>::type;
 
 /// A trainer from policies in any order: a model, an optimizer, a communicator's world, and, if they are not to be
 /// parallel::data, precision::fp32 and compression::none, how work is split, what numbers are used, and what goes on
@@ -86,20 +118,12 @@ struct refused {
 /// @example auto trainer = trireme::make_trainer(nn::gpt{}, optim::adamw{}, world, precision::bf16{});
 template <class... Policies>
 [[nodiscard]] auto make_trainer(Policies&&... policies) {
-  using slots = detail::resolve<std::remove_cvref_t<Policies>...>;
+  using sorted = detail::resolve<std::remove_cvref_t<Policies>...>;
   static_cast<void>(check_policies<Policies...>());  // apart from the condition, or clang adds an error to the sentence
-  constexpr auto slip = slots::ok ? detail::slip_of_world<Policies...>() : detail::world_slip::none;
+  constexpr auto slip = sorted::ok ? detail::slip_of_world<Policies...>() : detail::world_slip::none;
   static_cast<void>(sizeof(detail::check_lent_world<slip>));
-  if constexpr (slots::ok && slip == detail::world_slip::none) {
-    check_environment();
-    return basic_trainer<typename slots::model, typename slots::optimizer, typename slots::comm,
-                         typename slots::parallel, typename slots::precision, typename slots::compression>(
-        detail::pick<slot::model, void>(std::forward<Policies>(policies)...),
-        detail::pick<slot::optimizer, void>(std::forward<Policies>(policies)...),
-        detail::pick<slot::communicator, void>(policies...),
-        detail::pick<slot::parallel, parallel::data>(std::forward<Policies>(policies)...),
-        detail::pick<slot::precision, precision::fp32>(std::forward<Policies>(policies)...),
-        detail::pick<slot::compression, compression::none>(std::forward<Policies>(policies)...));
+  if constexpr (sorted::ok && slip == detail::world_slip::none) {
+    return trainer_for<std::remove_cvref_t<Policies>...>(std::forward<Policies>(policies)...);
   } else {
     return detail::refused{};
   }
@@ -140,9 +164,18 @@ struct check_exchange_policies {
                                static_cast<int>(sizeof...(P));
   static constexpr bool ok = fits && count_of<slot::parallel, P...> <= 1 && count_of<slot::compression, P...> <= 1 &&
                              count_of<slot::communicator, P...> <= 1 && count_of<slot::optimizer, P...> <= 1;
+  /// The rule of trainers that a loop of one's own would break, too: gradients of ranks that step alone are not sent.
+  static constexpr bool codes_nothing =
+      parallel::steps_alone<typename find<slot::parallel, parallel::data, P...>::type> &&
+      count_of<slot::compression, P...> > 0 &&
+      !lossless_identity<typename find<slot::compression, compression::none, P...>::type>;
 };
-template <bool Ok>
+template <bool Ok, bool CodesNothing>
 struct assert_exchange_policies {
+  static_assert(
+      !CodesNothing,
+      "trireme::make_exchange: where ranks take steps alone, as in parallel::diloco, no gradients are sent that "
+      "a compressor could code: leave the compressor out");
   static_assert(
       Ok,
       "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy, one compressor, one "
@@ -157,22 +190,23 @@ struct assert_exchange_policies {
 /// Errors   config_error that names two ranks where something differs that has to be the same.
 ///
 /// @param parameters  a std::vector<foreign_parameter<float>> (or double), or anything with visit_parameters.
-/// @param world       the ranks that hold these parameters: gradients are averaged over them.
+/// @param world       the ranks that hold these parameters: gradients are averaged over their samples.
 /// @param policies    in any order: a parallel strategy (parallel::data if there is none), a compressor
 ///                    (compression::none), the optimizer, if it needs whole tensors or freezes some of them, and, where
 ///                    `world` holds only a part of the model, the world of all parts: its ranks share norm, votes and
 ///                    whether all gradients are finite.
-/// @returns own_exchange on the caller's memory: gradients are read when they are ready, the mean over ranks is written
-///          back by finish(), updated values are gathered by publish(); step(optimizer) does all of that.
+/// @returns own_exchange on the caller's memory: gradients are read when they are ready, their mean is written back by
+///          finish(), updated values are gathered by publish(); step(optimizer) does all of that.
 template <class Parameters, class Comm, class... Policies>
 requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip::none)
     [[nodiscard]] auto make_exchange(Parameters&& parameters, Comm& world, Policies&&... policies) {
   using checks = detail::check_exchange_policies<std::remove_cvref_t<Policies>...>;
-  static_cast<void>(sizeof(detail::assert_exchange_policies<checks::ok>));
+  static_cast<void>(sizeof(detail::assert_exchange_policies<checks::ok, checks::codes_nothing>));
   using strategy = typename detail::find<slot::parallel, parallel::data, std::remove_cvref_t<Policies>...>::type;
   using compressor =
       typename detail::find<slot::compression, compression::none, std::remove_cvref_t<Policies>...>::type;
   check_environment();
+  (expect_valid(policies), ...);
   auto list = detail::as_foreign(parameters);
   using value = typename decltype(list.front().value)::value_type;
   using space = typename decltype(list.front().value)::space;
@@ -181,10 +215,15 @@ requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip:
   if constexpr (detail::count_of<slot::communicator, std::remove_cvref_t<Policies>...> == 1)
     everyone = &detail::pick<slot::communicator, void>(policies...);
   layout_wishes wishes;
-  if constexpr (detail::count_of<slot::optimizer, std::remove_cvref_t<Policies>...> == 1)
-    wishes = wishes_of(detail::pick<slot::optimizer, void>(policies...));
+  if constexpr (detail::count_of<slot::optimizer, std::remove_cvref_t<Policies>...> == 1) {
+    auto const& optimizer = detail::pick<slot::optimizer, void>(policies...);
+    std::vector<std::string> names;
+    for (auto const& each : list) names.push_back(each.name);
+    parallel::expect_patterns(everyone != nullptr ? *everyone : world, optimizer, names);
+    wishes = wishes_of(optimizer);
+  }
   using env = environment<precision, space>;
-  return own_exchange<parallel::exchange_of_t<env, Comm, strategy, compressor>, env>(
+  return own_exchange<basic_exchange<env, Comm, strategy, compressor>, env>(
       std::move(list), world, detail::pick<slot::parallel, parallel::data>(policies...),
       detail::pick<slot::compression, compression::none>(policies...), everyone, wishes);
 }

@@ -10,6 +10,7 @@
 
 #include "trireme/contract/dataset.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/core/text.hpp"
 
@@ -39,7 +40,8 @@ namespace metric {
 ///          class 1 is given where the output is above 0. Targets int32 (n) or (n, T), of which the last one counts,
 ///          because predict() gives a sequence's last outputs; those below 0 are left out. With (n, 1) targets may be
 ///          float: class 1 is above 1/2.
-/// Errors   config_error for a target that is no class, or another number of outputs.
+/// Errors   config_error for a target that is no class, or another number of outputs; numeric_error for an output that
+///          is NaN, of which nobody can say which class it gives (an infinite one is the largest).
 class confusion {
  public:
   explicit confusion(std::int64_t classes) : classes_(classes) {
@@ -58,6 +60,11 @@ class confusion {
       if (wanted >= classes_)
         throw config_error(text("trireme::metric: target ", wanted, " of ", classes_, " classes"));
       auto const* const row = outputs.address() + i * width;
+      for (std::int64_t c = 0; c < width; ++c) {
+        if (!std::isnan(row[c])) continue;
+        throw numeric_error(text("trireme::metric: output ", c, " of sample ", i, " of ", n,
+                                 " is NaN, so the model gives no class; look at its parameters and at the inputs"));
+      }
       auto const given = width == 1 ? std::int64_t{row[0] > 0} : std::max_element(row, row + width) - row;
       ++counts_[static_cast<std::size_t>(wanted * classes_ + given)];
     }
@@ -89,7 +96,7 @@ class confusion {
   /// The harmonic mean of precision and recall.
   [[nodiscard]] double f1(std::int64_t c) const {
     auto const p = precision(c), r = recall(c);
-    return p + r == 0 ? 0 : 2 * p * r / (p + r);
+    return exactly_equal(p + r, 0) ? 0 : 2 * p * r / (p + r);
   }
   /// The mean of all classes' f1.
   [[nodiscard]] double macro_f1() const {
@@ -112,7 +119,8 @@ class confusion {
     if (each == 0) throw config_error("trireme::metric: the dataset has no targets to compare outputs with");
     auto const last = i * each + each - 1;
     if (targets.type == dtype::f32 && classes_ == 2) return targets.as<float>().address()[last] > 0.5F ? 1 : 0;
-    return targets.as<std::int32_t>().address()[last];
+    if (targets.type == dtype::f64 && classes_ == 2) return targets.as<double>().address()[last] > 0.5 ? 1 : 0;
+    return targets.as<std::int32_t>("targets").address()[last];
   }
 
   std::int64_t classes_;

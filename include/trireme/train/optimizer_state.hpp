@@ -2,7 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -17,7 +20,8 @@
 namespace trireme {
 
 /// The moments of what this rank updates: of an element-wise optimizer as many stretches a bucket as it names, of an
-/// optimizer of whole tensors as many tensors a parameter, in the shapes that it gives them.
+/// optimizer of whole tensors as many tensors a parameter, in the shapes that it gives them. A parameter that several
+/// tensors were made into (parameter_info::fused, stacked) is updated as these are, one after the other.
 ///
 /// Threads  one owner; the exchange must outlive it.
 /// Errors   config_error where an optimizer needs whole tensors and this rank holds a part of one.
@@ -35,7 +39,7 @@ class optimizer_state {
         of_rank_(Exchange::replicas_differ),
         whole_(!element_optimizer<Optimizer, Env> || wants_whole_tensors(optimizer)) {
     for (auto const& name : optimizer.moment_names) names_.emplace_back(name);
-    of_entry_.resize(plan_.entries().size());
+    tensors_.resize(plan_.entries().size());
     for (int b = 0; b < plan_.trained_buckets(); ++b) {
       owned_.push_back(exchange.owned_range(b));
       accounted_.push_back(exchange.accounted_range(b));
@@ -43,7 +47,8 @@ class optimizer_state {
       if (whole_) {
         for (auto const piece : plan_.pieces(b, first, count)) add(piece, optimizer);
       } else {
-        for (std::size_t m = 0; m < names_.size(); ++m) moments_.push_back({{}, tensor<master, space>(shape{count})});
+        for (std::size_t m = 0; m < names_.size(); ++m)
+          moments_.emplace_back().values = tensor<master, space>(shape{count});
       }
     }
     clear();
@@ -68,17 +73,20 @@ class optimizer_state {
   /// Updates everything that this rank owns.
   /// @param scale     of gradients: the clipping factor, divided by the loss scale.
   /// @param measured  of what layers have measured (parameter_info::running): 1 / the loss scale.
+  /// @param updates   how many there were before; -1: one in each step.
   template <class Exchange>
-  void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale, double measured = 1) {
+  void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale, double measured = 1,
+              std::int64_t updates = -1) {
     exchange.for_each_segment([&](int bucket, parallel::layout::piece const& piece, update_segment<Env>& segment) {
       if (segment.info->running > 0) return follow(segment, measured);
+      segment.gradient.scale *= scale;
+      segment.updates = updates;
+      if constexpr (whole_tensor_optimizer<Optimizer, Env>) {
+        if (whole_) return update_tensors(segment, tensors_of(piece), optimizer, step);
+      }
       views_.clear();
       for (std::size_t m = 0; m < names_.size(); ++m) views_.push_back(moment_of(m, bucket, piece));
       segment.moments = views_;
-      segment.gradient.scale *= scale;
-      if constexpr (whole_tensor_optimizer<Optimizer, Env>) {
-        if (whole_) return update_tensor(segment, optimizer, step);
-      }
       if constexpr (element_optimizer<Optimizer, Env>) optimizer.update(segment, step);
     });
   }
@@ -89,15 +97,16 @@ class optimizer_state {
     if (bucket >= plan_.trained_buckets() || plan_.at(piece.entry).info.running > 0) return;
     if (whole_ && piece.in_entry > 0) return;  // whoever answers for a tensor's first element answers for its moments
     auto const& info = plan_.at(piece.entry).info;
-    for (std::size_t m = 0; m < names_.size(); ++m) {
+    for (std::size_t m = 0; m < names_.size() && !whole_; ++m) {
       auto const values = moment_of(m, bucket, piece);
-      if (values.empty()) continue;
-      auto const name = names_[m] + "/" + info.name;
-      if (whole_) {
-        f(name, state_place{moments_[of_entry(piece) + m].info, 0, of_rank_}, values.flat());
-      } else {
-        f(name, state_place{info, piece.in_entry, of_rank_}, values);
-      }
+      if (!values.empty()) f(names_[m] + "/" + info.name, state_place{info, piece.in_entry, of_rank_}, values);
+    }
+    if (!whole_) return;
+    auto const& all = tensors_of(piece);
+    for (std::size_t i = 0; i < all.infos.size() * names_.size(); ++i) {
+      auto const& one = moments_[all.moments + i];
+      if (one.values.view().empty()) continue;
+      f(names_[i % names_.size()] + "/" + one.info.name, state_place{one.info, 0, of_rank_}, one.values.view().flat());
     }
   }
   template <class F>
@@ -116,12 +125,17 @@ class optimizer_state {
     parameter_info info;  // of the moment itself, where there is one a tensor
     tensor<master, space> values;
   };
+  // What one parameter is to an optimizer of whole tensors.
+  struct tensors {
+    std::optional<tensors_within> within;
+    std::vector<parameter_info> infos;  // of the tensors that are side by side
+    std::size_t moments = 0;            // the first one of the first of them; those of the next one follow
+  };
 
-  [[nodiscard]] std::size_t of_entry(parallel::layout::piece const& piece) const {
-    return of_entry_[static_cast<std::size_t>(piece.entry)];
+  [[nodiscard]] tensors const& tensors_of(parallel::layout::piece const& piece) const {
+    return tensors_[static_cast<std::size_t>(piece.entry)];
   }
   [[nodiscard]] view moment_of(std::size_t which, int bucket, parallel::layout::piece const& piece) const {
-    if (whole_) return moments_[of_entry(piece) + which].values.view();
     auto const at = static_cast<std::size_t>(bucket);
     return moments_[at * names_.size() + which].values.view().flat(piece.in_bucket - owned_[at].first, piece.count);
   }
@@ -129,19 +143,40 @@ class optimizer_state {
   void add(parallel::layout::piece const& piece, Optimizer const& optimizer) {
     auto const& info = plan_.at(piece.entry).info;
     if (info.running > 0) return;
-    if (info.is_part() || piece.count != info.extents.size()) refuse(info);
-    of_entry_[static_cast<std::size_t>(piece.entry)] = moments_.size();
-    if constexpr (has_moment_shape<Optimizer>) {
-      for (std::size_t m = 0; m < names_.size(); ++m) {
-        auto const extents = optimizer.moment_shape(m, info);
-        auto& made = moments_.emplace_back(moment{info, {}});
-        made.info.extents = extents;
-        if (extents.size() > 0) made.values = tensor<master, space>(extents);
+    if (is_cut(info) || piece.count != info.extents.size()) refuse(info);
+    auto& all = tensors_[static_cast<std::size_t>(piece.entry)];
+    all.moments = moments_.size();
+    auto const& within = all.within.emplace(info);
+    for (std::size_t band = 0; band < within.bands(); ++band) {
+      auto const& one = all.infos.emplace_back(within.info(band));
+      if constexpr (has_moment_shape<Optimizer>) {
+        for (std::size_t m = 0; m < names_.size(); ++m) {
+          auto& made = moments_.emplace_back(moment{info, {}});
+          if (within.bands() > 1) made.info.name += text("[", band, "]");
+          made.info.whole = made.info.first = {};
+          made.info.extents = optimizer.moment_shape(m, one);
+          if (info.stacked && made.info.extents.size() > 0) stack(made.info, info);
+          if (made.info.extents.size() > 0) made.values = tensor<master, space>(made.info.extents);
+        }
       }
     }
   }
+  // Whether a tensor in it is not all here: along the first axis a stacked one is cut between tensors.
+  [[nodiscard]] static bool is_cut(parameter_info const& info) {
+    for (int axis = info.stacked ? 1 : 0; axis < info.whole.rank(); ++axis) {
+      if (info.extents[axis] != info.whole[axis]) return true;
+    }
+    return false;
+  }
+  // The moments of all tensors of a stack, which may be a part of it, are one tensor.
+  static void stack(parameter_info& moments, parameter_info const& of) {
+    auto const one = moments.extents;
+    moments.extents = {of.is_part() ? of.whole[0] : of.extents[0]};
+    for (auto const extent : one.extents()) moments.extents.push_back(extent);
+    if (of.is_part()) moments = part_of(moments, 0, {of.first[0], of.extents[0]});
+  }
   [[noreturn]] static void refuse(parameter_info const& info) {
-    if (!info.is_part()) {
+    if (!is_cut(info)) {
       throw config_error(text("trireme::optimizer_state: the optimizer needs whole tensors, but the exchange cuts \"",
                               info.name, "\" between ranks; pass it the optimizer, too"));
     }
@@ -187,13 +222,53 @@ class optimizer_state {
     return sum;
   }
 
-  void update_tensor(update_segment<Env> const& segment, Optimizer const& optimizer, std::int64_t step) {
-    auto const& info = *segment.info;
-    optimizer.update(tensor_update<Env>{info, segment.value.reshaped(info.extents), segment.moments,
-                                        sum_of_terms(segment).reshaped(info.extents), segment.gradient.scale,
-                                        segment.outputs, scratch_},
-                     step);
+  // One after the other. A tensor that lies in stripes of the parameter is copied out, and its new value back.
+  void update_tensors(update_segment<Env> const& segment, tensors const& all, Optimizer const& optimizer,
+                      std::int64_t step) {
+    auto const& within = *all.within;
+    auto const gradient = sum_of_terms(segment);
+    bool const alone = within.whole() && within.count() == 1;
+    for (std::int64_t place = 0; place < within.count(); ++place) {
+      for (std::size_t band = 0; band < within.bands(); ++band) {
+        auto const& info = all.infos[band];
+        auto const mark = scratch_.mark();
+        auto const value = taken_out(segment.value, within, place, band, info.extents);
+        views_.clear();
+        for (std::size_t m = 0; m < names_.size(); ++m)
+          views_.push_back(of_place(moments_[all.moments + band * names_.size() + m].values.view(), place, within));
+        optimizer.update(tensor_update<Env>{info, value, views_, taken_out(gradient, within, place, band, info.extents),
+                                            segment.gradient.scale, alone ? segment.outputs : no_outputs(), scratch_,
+                                            segment.updates},
+                         step);
+        if (!within.whole()) {
+          within.for_each_run(place, band, [&](std::int64_t there, std::int64_t here, std::int64_t n) {
+            ops::on<space>::copy(segment.value.flat(there, n), tensor_view<master const, space>(value.flat(here, n)));
+          });
+        }
+        scratch_.rewind(mark);
+      }
+    }
+    for (auto const& output : alone ? no_outputs() : segment.outputs)
+      ops::on<space>::copy(output, tensor_view<master const, space>(segment.value));
     scratch_.reset();
+  }
+  [[nodiscard]] static std::span<tensor_view<typename Env::param, space> const> no_outputs() { return {}; }
+  template <class T>
+  [[nodiscard]] tensor_view<T, space> taken_out(tensor_view<T, space> from, tensors_within const& within,
+                                                std::int64_t place, std::size_t band, shape const& extents) {
+    if (within.whole()) return from.flat(place * extents.size(), extents.size()).reshaped(extents);
+    auto const out = scratch_.template take<std::remove_const_t<T>>(extents);
+    within.for_each_run(place, band, [&](std::int64_t there, std::int64_t here, std::int64_t n) {
+      ops::on<space>::copy(out.flat(here, n), tensor_view<T const, space>(from.flat(there, n)));
+    });
+    return out;
+  }
+  // Of one tensor of a stack: without the first axis.
+  [[nodiscard]] static view of_place(view all, std::int64_t place, tensors_within const& within) {
+    if (all.empty() || !within.stacked()) return all;
+    shape one;
+    for (auto const extent : all.extents().extents().subspan(1)) one.push_back(extent);
+    return all.flat(place * one.size(), one.size()).reshaped(one);
   }
 
   parallel::layout const& plan_;
@@ -202,7 +277,7 @@ class optimizer_state {
   std::vector<std::string> names_;
   std::vector<interval> owned_, accounted_;  // by bucket
   std::vector<moment> moments_;              // by bucket or by tensor, then by name
-  std::vector<std::size_t> of_entry_;        // the first of a tensor's
+  std::vector<tensors> tensors_;             // by entry, of an optimizer of whole tensors
   std::vector<view> views_;                  // kept: no allocation in a step
   arena<space> scratch_;
 };

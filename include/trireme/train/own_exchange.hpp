@@ -1,25 +1,79 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "trireme/contract/optimizer.hpp"
+#include "trireme/contract/state.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/expect.hpp"
+#include "trireme/core/hash.hpp"
 #include "trireme/core/type_name.hpp"
+#include "trireme/formats/file.hpp"
+#include "trireme/parallel/layout.hpp"
+#include "trireme/parallel/patterns.hpp"
+#include "trireme/parallel/vote.hpp"
+#include "trireme/train/checkpoint.hpp"
+#include "trireme/train/detail/copies.hpp"
+#include "trireme/train/detail/run_directory.hpp"
+#include "trireme/train/detail/together.hpp"
+#include "trireme/train/kept_checkpoints.hpp"
 #include "trireme/train/optimizer_state.hpp"
+#include "trireme/train/patience.hpp"
+#include "trireme/train/state_piece.hpp"
 #include "trireme/train/step.hpp"
 
 namespace trireme {
 
 /// The exchange of a loop of your own: what make_exchange returns.
 ///
-/// A step of the loop:  begin(); ready(name) for each gradient; step(optimizer). Or, with an update of your own:
-///                      begin(); ready(name); finish(); for_each_segment(update); publish().
+/// A step of the loop:  begin(samples); ready(name) for each gradient; step(optimizer), or step(update) with an update
+/// of your
+///                      own. Its parts, to do something in between:  finish(); for_each_segment(update); publish().
+/// All of them are the same algorithm under every strategy. checkpoint::save(exchange, directory) and checkpoint::load
+/// keep all that it has.
 template <class Exchange, class Env>
 class own_exchange : public Exchange {
  public:
-  using Exchange::Exchange;
+  /// As basic_exchange on the caller's memory.
+  template <class Parameters, class Comm, class Strategy, class Compressor>
+  own_exchange(Parameters&& parameters, Comm& world, Strategy const& strategy, Compressor const& compressor,
+               Comm* everyone, layout_wishes const& wishes)
+      : Exchange(std::forward<Parameters>(parameters), world, strategy, compressor, everyone, wishes),
+        compression_(describe(compressor)),
+        strategy_name_(Exchange::strategy_type::has.state ? Strategy::name : std::string_view()) {}
+
+  using Exchange::begin;
+  /// Collective. Starts a step in which this rank's gradients are those of the mean loss over so many samples; with 0
+  /// it has none, and calls ready() for nothing. They become the mean over the samples of all ranks.
+  ///
+  /// Bytes    an all_reduce of one number, for which ranks wait. Who knows how many samples all have calls
+  ///          begin(mean_over_ranks{}) and weight(own / all) instead.
+  /// @returns how many samples all ranks have. Where that is none, the step ends without an update.
+  std::int64_t begin(std::int64_t own = 1) {
+    if (own < 0) {
+      throw config_error(text("trireme::exchange: begin() with ", own,
+                              " samples; say how many this rank's gradients are the mean of, 0 if there are none"));
+    }
+    Exchange::begin({.micro_batches = 1, .places = std::span(only_place).first(own > 0 ? 1 : 0)});
+    auto all = own;
+    this->world().all_reduce(tensor_view<std::int64_t>(&all, shape{1}), reduction::sum{});
+    if (all > 0)
+      this->weight(static_cast<double>(own) / static_cast<double>(all));
+    else
+      this->without_update();
+    return all;
+  }
+  /// Starts a step whose gradients become the mean over ranks, each of which has some; not collective. weight() after
+  /// it says another share of this rank's.
+  void begin(mean_over_ranks) { Exchange::begin({.micro_batches = 1, .places = only_place}); }
 
   /// Collective. Ends a step: completes the exchange, takes the vote, clips, updates and publishes, as a trainer does.
   /// Afterwards all parameters that the caller reads are new, unless a gradient was not finite on some rank: then
@@ -32,33 +86,105 @@ class own_exchange : public Exchange {
   ///          tensors or freezes some, unless make_exchange was given it too; others as finish().
   template <class Optimizer>
   requires trireme::optimizer<Optimizer, Env> exchange_result step(Optimizer const& optimizer, std::int64_t votes = 0) {
+    expect_valid(optimizer);
     auto& moments = moments_of(optimizer);
     vote_.clear();
     vote_.wish(votes);
-    auto const done = end_step(
-        *this, moments, optimizer, vote_, 1, [](bool finite) { return finite; }, updates_);
-    if (done.updated) ++updates_;
-    static_cast<void>(this->end(steps_++));
-    return done.counted;
+    auto const takes = [](exchange_result const& step) { return step.finite && step.finite_loss; };
+    return end_step(*this, moments, optimizer, vote_, 1, takes, {this->steps(), this->updates()}).counted;
   }
-  /// Calls of step() so far.
-  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
+  /// Collective. The same with an update of your own, of everything that this rank updates: update(bucket, piece,
+  /// segment) writes segment.value, of the sum of segment.gradient's terms. It is not called in a step without an
+  /// update.
+  /// @example exchange.step([](int, auto const&, auto const& segment) {
+  ///            for (std::int64_t i = 0; i < segment.value.size(); ++i)
+  ///              segment.value[i] -= 0.1F * segment.gradient.terms[0][i];
+  ///          });
+  template <std::invocable<int, parallel::layout::piece const&, update_segment<Env>&> Update>
+  exchange_result step(Update&& update, std::int64_t votes = 0) {
+    auto const counted = this->finish(votes);
+    if (this->updates_due()) {
+      this->for_each_segment(update);
+      this->publish();
+    }
+    return counted;
+  }
+
+  /// Whether step(optimizer) has been called, or moments were loaded.
+  [[nodiscard]] bool keeps_moments() const noexcept { return moments_ != nullptr; }
+
+  /// Collective. Publishes a checkpoint in `directory`: values, moments, what compressor and strategy keep, and how
+  /// many steps there have been. Between steps. Other numbers and pictures of a run are the caller's to keep.
+  ///
+  /// @see     basic_trainer::save
+  /// Errors   as there; config_error or numeric_error if ranks that hold the same have other numbers.
+  void save(std::string const& directory, checkpoint::patience const& patience = {},
+            checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files()) {
+    expect_valid(patience);
+    this->expect_between_steps("checkpoint::save()");
+    auto& everyone = this->everyone();
+    if constexpr (!Exchange::replicas_differ) this->verify_replicas();  // what a rank has spoiled is not kept
+    detail::kept_copies copies;
+    copies.add(pieces(state_scope::kept));
+    copies.expect_equal(everyone, holders_);
+    auto const answered = pieces(state_scope::answered);
+    files_.save(everyone, directory, description(answered), progress_of_loop(), answered, patience, keep, files);
+  }
+  /// Collective. As basic_trainer::prepare_saves.
+  void prepare_saves(std::string const& directory, checkpoint::patience const& patience = {},
+                     formats::file_system& files = formats::real_files()) {
+    files_.prepare(this->everyone(), directory, progress_of_loop(), patience, files);
+  }
+  /// Collective. Takes all of that from the newest whole checkpoint in `directory`, whatever number of ranks wrote it
+  /// (where ranks keep numbers of their own, as with error feedback and parallel::diloco, it is the same), and goes on.
+  ///
+  /// Errors   as basic_trainer::load; config_error that names both for other parameters, another compressor or
+  /// optimizer.
+  /// @returns which it was; `.at.step` is the number of steps.
+  checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {},
+                          formats::file_system& files = formats::real_files()) {
+    expect_valid(patience);
+    this->expect_between_steps("checkpoint::load()");
+    auto const answered = pieces(state_scope::answered);
+    auto found = files_.load(this->everyone(), directory, description(answered), pieces(state_scope::kept), answered,
+                             patience, files);
+    this->visit_numbers([&](std::string_view name, auto& number) { found.at.read(found.path, name, number); });
+    this->go_on(found.at.step, found.at.updates);
+    this->refresh_parameters();
+    return found;
+  }
+  /// The same before the first step(optimizer): so its moments are there to be read.
+  template <class Optimizer>
+  requires trireme::optimizer<Optimizer, Env> checkpoint::loaded load(
+      std::string const& directory, Optimizer const& optimizer, checkpoint::patience const& patience = {},
+      formats::file_system& files = formats::real_files()) {
+    static_cast<void>(moments_of(optimizer));
+    return load(directory, patience, files);
+  }
 
  private:
+  static constexpr std::int64_t only_place[] = {0};
+  static constexpr std::string_view no_moments = "an update of its own";
+
   struct held_moments {
     held_moments() = default;
     held_moments(held_moments const&) = delete;
     held_moments& operator=(held_moments const&) = delete;
     virtual ~held_moments() = default;
+    virtual void add_pieces(state_scope scope, piece_collector const& to) const = 0;
   };
   template <class Optimizer>
   struct moments_for final : held_moments {
     moments_for(own_exchange const& exchange, Optimizer const& optimizer) : state(exchange, optimizer) {}
+    void add_pieces(state_scope scope, piece_collector const& to) const override { state.visit_state(scope, to); }
     optimizer_state<Env, Optimizer> state;
   };
   template <class Optimizer>
   [[nodiscard]] optimizer_state<Env, Optimizer>& moments_of(Optimizer const& optimizer) {
     if (moments_ == nullptr) {
+      std::vector<std::string> names;
+      for (auto const& entry : this->plan().entries()) names.push_back(entry.info.name);
+      parallel::expect_patterns(this->everyone(), optimizer, names);
       moments_ = std::make_unique<moments_for<Optimizer>>(*this, optimizer);
       optimizer_ = type_name<Optimizer>();
     }
@@ -68,11 +194,108 @@ class own_exchange : public Exchange {
                             optimizer_, ", whose moments it keeps; use one optimizer, or make another exchange"));
   }
 
+  [[nodiscard]] std::vector<state_piece> pieces(state_scope scope) {
+    std::vector<state_piece> all;
+    piece_collector const collect{this->everyone().rank(), all};
+    this->visit_state(scope, collect);
+    if (moments_ != nullptr) moments_->add_pieces(scope, collect);
+    return all;
+  }
+  [[nodiscard]] checkpoint::progress progress_of_loop() {
+    checkpoint::progress now{.step = this->steps(), .updates = this->updates()};
+    this->visit_numbers([&](std::string_view name, auto& number) { now.write(name, number); });
+    return now;
+  }
+  // Collective.
+  [[nodiscard]] checkpoint::run_description description(std::span<state_piece const> answered) {
+    return {.model = text("a loop of its own over ", parameters_of_everyone(), strategy_name_.empty() ? "" : ", under ",
+                          strategy_name_),
+            .optimizer = moments_ == nullptr ? std::string(no_moments) : optimizer_,
+            .precision = describe(typename Env::precision{}),
+            .compression = compression_,
+            .residual_ranks = checkpoint::detail::ranks_with_own_state(this->everyone(), answered),
+            .remedy = moments_ == nullptr ? "give checkpoint::load() the optimizer and the parameters that it was made "
+                                            "with, or start another run"
+                                          : checkpoint::run_description{}.remedy};
+  }
+  // Collective. Some names, and a digest of all names and extents.
+  [[nodiscard]] std::string parameters_of_everyone() {
+    constexpr std::size_t shown = 8;
+    auto const& entries = this->plan().entries();
+    std::string names, all;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      auto const each = text('"', entries[i].info.name, "\" ", to_string(entries[i].info.extents));
+      if (i < shown) names += text(i == 0 ? "" : ", ", each);
+      all += each + '\n';
+    }
+    auto& everyone = this->everyone();
+    if (everyone.size() == this->world().size()) {
+      return entries.size() <= shown ? names : text(names, " and ", entries.size() - shown, " more, ", hash_name(all));
+    }
+    std::uint64_t parts[2] = {entries.size(), hash_name(all)};  // of models of which ranks hold parts
+    if (this->world().rank() != 0) parts[0] = parts[1] = 0;
+    everyone.all_reduce(tensor_view<std::uint64_t>(parts, shape{2}), reduction::sum{});
+    return text(parts[0], " parameters in parts, ", parts[1]);
+  }
+
+  std::string compression_;
+  std::string_view strategy_name_;  // if it keeps state
   parallel::vote vote_;
   std::unique_ptr<held_moments> moments_;
   std::string optimizer_;
-  std::int64_t steps_ = 0;
-  std::int64_t updates_ = 0;
+  detail::copy_holders holders_;
+  checkpoint::detail::run_directory<typename Exchange::communicator> files_;
 };
+
+namespace checkpoint {
+
+namespace detail {
+
+template <class Run>
+[[nodiscard]] auto& everyone_of(Run& run) {
+  if constexpr (requires { run.everyone(); })
+    return run.everyone();
+  else
+    return run.world();
+}
+
+}  // namespace detail
+
+/// Collective. Publishes a checkpoint of a loop of your own; see own_exchange::save.
+/// @example checkpoint::save(exchange, "run");
+template <class Exchange, class Env>
+void save(own_exchange<Exchange, Env>& exchange, std::string const& directory, patience const& patience = {},
+          keeping const& keep = {}, formats::file_system& files = formats::real_files()) {
+  exchange.save(directory, patience, keep, files);
+}
+/// Collective. Goes on with the newest one; see own_exchange::load.
+/// @param more  the optimizer of step(), unless it has been called before; then as for own_exchange::load.
+/// @example checkpoint::load(exchange, "run", optim::adamw{});
+template <class Exchange, class Env, class... More>
+loaded load(own_exchange<Exchange, Env>& exchange, std::string const& directory, More&&... more) {
+  return exchange.load(directory, std::forward<More>(more)...);
+}
+
+/// Collective. Goes on with the run in a directory, or starts one there: loads the newest checkpoint, if there is one,
+/// and makes sure that what runs now may save there.
+///
+/// @param run   a trainer, or the exchange of a loop of your own.
+/// @param more  of its load(): the optimizer of a loop of your own, if it has one.
+/// @returns what was loaded; nothing if the run starts.
+/// Errors   as load() and prepare_saves(): a damaged or foreign directory is an error, and no start from nothing.
+/// @example checkpoint::resume_or_start(trainer, "run");
+template <class Run, class... More>
+std::optional<loaded> resume_or_start(Run& run, std::string const& directory, More&&... more) {
+  auto& world = detail::everyone_of(run);
+  std::int64_t there = 0;
+  trireme::detail::together(world, [&] { there = exists(directory) ? 1 : 0; });
+  world.all_reduce(tensor_view<std::int64_t>(&there, shape{1}), reduction::max{});  // who misses it, load() tells
+  std::optional<loaded> found;
+  if (there != 0) found = run.load(directory, std::forward<More>(more)...);
+  run.prepare_saves(directory);
+  return found;
+}
+
+}  // namespace checkpoint
 
 }  // namespace trireme

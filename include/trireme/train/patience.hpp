@@ -11,6 +11,7 @@
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/text.hpp"
 #include "trireme/train/state_piece.hpp"
 
 namespace trireme::checkpoint {
@@ -26,6 +27,11 @@ struct patience {
   std::chrono::milliseconds deadline = std::chrono::minutes(30);
   /// After each piece: the bytes of this rank that are done, and all of them. In the thread that saves or loads.
   std::function<void(std::int64_t done, std::int64_t all)> on_progress{};
+  void validate() const {
+    if (deadline.count() < 1)
+      throw config_error(
+          text("trireme::checkpoint::patience: .deadline is ", deadline.count(), "ms; give the ranks at least 1ms"));
+  }
 };
 
 namespace detail {

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,15 +15,19 @@
 #include "trireme/contract/model.hpp"
 #include "trireme/contract/replica_group.hpp"
 #include "trireme/contract/state.hpp"
+#include "trireme/core/arrays.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/evaluation.hpp"
+#include "trireme/parallel/broadcast.hpp"
 #include "trireme/parallel/exchange.hpp"
 #include "trireme/parallel/grid.hpp"
 #include "trireme/parallel/mesh.hpp"
 #include "trireme/parallel/replicas.hpp"
 #include "trireme/train/detail/placed_axes.hpp"
+#include "trireme/train/detail/together.hpp"
 #include "trireme/train/plain_engine.hpp"
 #include "trireme/train/staged_engine.hpp"
 
@@ -45,6 +52,10 @@ struct step_input {
   interval range;                          ///< this rank's logical micro-batches
   std::span<std::int64_t const> places;    ///< which of them those with samples are
   std::int64_t total = 0;                  ///< samples of the step, over all ranks
+  std::exception_ptr failure{};            ///< why the numbers of the samples are not those of the data
+
+  /// What a rank that has failed adds to its wishes. Those below it are sums of less.
+  static constexpr std::int64_t gives_up = std::int64_t{1} << 42;
 };
 
 /// What one rank holds of a model, as the mesh says: its place, its groups, the engine that runs its units, and the
@@ -55,11 +66,13 @@ struct step_input {
 /// Errors   config_error for sizes that do not fit; comm_error from the communicator.
 template <class Env, class Model, class Comm, class Parallel, class Compression>
 class placed_model {
+  using number = sample_number<Env>;
+
  public:
   using space = typename Env::space;
   using data_axis = parallel::data_axis_t<Parallel>;
   using engine_type = typename detail::engine_of<Env, Model>::type;
-  using exchange_type = parallel::exchange_of_t<Env, Comm, data_axis, Compression>;
+  using exchange_type = basic_exchange<Env, Comm, data_axis, Compression>;
   static constexpr bool staged = staged_model<Model>;
 
   template <class GivenModel>
@@ -72,7 +85,6 @@ class placed_model {
         buffers_of_(with_unit_buffers(model)),
         engine_(make_engine(std::forward<GivenModel>(model))),
         exchange_(make_exchange(parallel, compression, wishes)) {
-    if constexpr (staged && gathers) engine_.values_pass();
     axes_.each([&](auto& axis) {
       if constexpr (requires { axis.join(exchange_); }) axis.join(exchange_);
     });
@@ -92,16 +104,17 @@ class placed_model {
   /// Collective. Makes the parameters of each part's first replica those of all replicas, and what several parts hold
   /// alike that of the first of them.
   void broadcast() {
-    exchange_.broadcast();
-    if constexpr (staged) {
-      for (auto const& axis : grid_.shape().axes()) {
-        auto* const ranks = grid_.along(axis.kind);
-        if (ranks == nullptr || !axis.facts.same_losses()) continue;
-        for (auto const& entry : exchange_.plan().entries()) {
-          if (is_alike(axis, entry.info)) exchange_.broadcast(entry, *ranks, 0);
+    exchange_.broadcast(0, [this]([[maybe_unused]] auto&& send) {
+      if constexpr (staged) {
+        for (auto const& axis : grid_.shape().axes()) {
+          auto* const ranks = grid_.along(axis.kind);
+          if (ranks == nullptr || !axis.facts.same_losses()) continue;
+          for (auto const& entry : exchange_.plan().entries()) {
+            if (is_alike(axis, entry.info)) send(entry, *ranks);
+          }
         }
       }
-    }
+    });
   }
 
   /// Collective. Makes the buffers of a model the same on all ranks: of a plain one as it says, of a staged one those
@@ -115,8 +128,9 @@ class placed_model {
       if (roots.empty()) return;
       world_.all_reduce(tensor_view<std::int64_t>(roots), reduction::min{});
       auto root = roots.begin();
-      buffers_of_.visit_buffers(
-          [&](auto const&, auto values, std::int64_t) { world_.broadcast(values, static_cast<int>(*root++)); });
+      buffers_of_.visit_buffers([&](auto const&, auto values, std::int64_t) {
+        parallel::broadcast(world_, values, static_cast<int>(*root++));
+      });
     } else if constexpr (has_buffers<Model>) {
       constexpr bool mean = [] {
         if constexpr (requires { Model::buffers; }) return Model::buffers == shared_buffers::mean;
@@ -124,9 +138,9 @@ class placed_model {
       }();
       engine_.visit_buffers([&](auto const&, auto values) {
         if constexpr (mean && std::is_floating_point_v<typename decltype(values)::value_type>) {
-          world_.all_reduce(values, reduction::mean{});
+          parallel::sum_of_all(world_, values, reduction::mean{});
         } else {
-          world_.broadcast(values, 0);
+          parallel::broadcast(world_, values, 0);
         }
       });
     }
@@ -175,20 +189,26 @@ class placed_model {
                      .places = input.places,
                      .first = input.range.first,
                      .runs = most,
-                     .scale = scale});
-    double const weight = exchange_.sample_weight(input.total) * scale;
+                     .scale = scale,
+                     .number = static_cast<std::int64_t>(key.step)});
     if constexpr (staged) {
+      double const weight = exchange_.sample_weight(input.total) * scale;
       bool const always = exchange_.reports_every_micro_batch();
       auto const ready = [&](int use, bool last) {
         if (last || always) exchange_.ready(use);
       };
-      return told(engine_.train_step(cut(input.micro_batches), weight, key, ready, exchange_, most - own));
+      auto const here = cut(input.micro_batches);
+      auto const rows = rows_of_loss(here, most - own, input.total);
+      return told(engine_.train_step(here, weight, key, ready, exchange_, most - own, rows));
     } else {
       loss_sum sum;
-      double const inside = engine_type::scales_loss ? scale : 1;  // the rest of the scale is put on gradients
+      double const weight = 1.0 / static_cast<double>(input.total) * scale;
+      constexpr bool sums = engine_type::sums_gradients;
+      // What the model multiplies its loss by; the rest of the weight is put on gradients.
+      double const inside = !engine_type::scales_loss ? 1.0 : sums ? weight : scale;
       for (auto const& batch : input.micro_batches) {
         bool const last = &batch == &input.micro_batches.back();
-        exchange_.weight(static_cast<double>(batch.count()) * weight / inside);
+        exchange_.weight((sums ? 1.0 : static_cast<double>(batch.count())) * weight / inside);
         auto const ready = [&](int use) {
           if (last) exchange_.ready(use);
         };
@@ -199,11 +219,16 @@ class placed_model {
     }
   }
 
-  /// The losses of this rank's share of a dataset.
+  /// The losses of this rank's share of a dataset, at most `batch` samples at a time: where these are many, units see
+  /// blocks of them, as in predict().
+  /// @param failure  becomes what reading has thrown here: the others wait for this rank until mean().
   template <dataset Data>
-  [[nodiscard]] loss_sum evaluate(Data const& data, std::int64_t batch) {
+  [[nodiscard]] loss_sum evaluate(Data const& data, std::int64_t batch, std::exception_ptr& failure) {
     auto const own = samples_share();
+    if constexpr (staged)
+      batch = std::min(batch, samples_of_a_block(data.input_type(), shape(data.input_shape()).size()));
     data::evaluation_batches parts(data, batch, own.rank, own.size);
+    parts.keep_failure();
     loss_sum sum;
     if constexpr (!staged) {
       for (auto const& part : parts) sum += engine_.evaluate(part);
@@ -212,22 +237,28 @@ class placed_model {
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
       for (; missing > 0; --missing) serves() ? engine_.serve(exchange_) : exchange_.sit_out_forward();
     }
+    failure = parts.failure();
     return sum;
   }
 
   /// The outputs for some inputs (n, outputs), in host memory. Where ranks share positions each works on all of them.
-  [[nodiscard]] tensor<float> predict(samples const& batch) requires(!staged) { return engine_.predict(batch); }
-  [[nodiscard]] tensor<float> predict(samples const& batch) requires staged {
-    return everywhere(engine_.predict(batch, exchange_));
+  /// Many samples are computed in blocks, so that activations need the memory of one block, whatever n is; a sample's
+  /// outputs do not depend on the others.
+  [[nodiscard]] typename outputs_of<Model, Env>::type predict(samples const& batch) requires(staged ||
+                                                                                             has_model_predict<Model>) {
+    if constexpr (!staged)
+      return engine_.predict(batch);
+    else
+      return predict_blocks(batch);
   }
   /// The same of the next positions of samples that go on; see staged_engine::predict_more().
   [[nodiscard]] tensor<float> predict_more(samples const& batch) requires staged {
-    return everywhere(engine_.predict_more(batch, exchange_));
+    return everywhere<float>(engine_.predict_more(batch, exchange_));
   }
 
   /// The gradient of these samples' mean loss by their inputs, in host memory, on each rank that has called it.
-  [[nodiscard]] tensor<float> input_gradient(samples const& batch) {
-    if (batch.inputs.type != dtype::f32) {
+  [[nodiscard]] typename input_gradients_of<Model, Env>::type input_gradient(samples const& batch) {
+    if (batch.inputs.type != dtype::f32 && batch.inputs.type != dtype::f64) {
       throw config_error(text("trireme::trainer::input_gradient: the inputs are ", name_of(batch.inputs.type),
                               ", which have no gradients; it is for models of numbers"));
     }
@@ -236,7 +267,7 @@ class placed_model {
       return engine_.input_gradient(batch);
     } else {
       loss_sum loss;
-      auto const out = everywhere(engine_.input_gradient(batch, loss, exchange_));
+      auto const out = everywhere<number>(engine_.input_gradient(batch, loss, exchange_));
       std::int64_t rows[2] = {loss.count, loss.left_out};
       if constexpr (has_stages) {
         if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr)
@@ -245,33 +276,41 @@ class placed_model {
       // Backward has weighed each sample as 1, whatever rows of it have no loss: the mean is over those that have one.
       double const all = static_cast<double>(rows[0] + rows[1]), counted = static_cast<double>(rows[0]);
       double const factor = rows[0] == 0 ? 0 : all / counted / static_cast<double>(batch.count());
-      tensor<float> as_inputs(batch.inputs.extents);
+      tensor<number> as_inputs(batch.inputs.extents);
       for (std::int64_t i = 0; i < out.size(); ++i)
-        as_inputs[i] = static_cast<float>(factor * static_cast<double>(out[i]));
+        as_inputs[i] = static_cast<number>(factor * static_cast<double>(out[i]));
       return as_inputs;
     }
   }
 
   /// Collective. Calls f(outputs, targets) for each batch of a dataset, on one of the ranks that have its outputs.
+  /// @param failure  becomes what reading has thrown here: the others still wait for this rank.
   template <dataset Data, class F>
-  void for_each_prediction(Data const& data, std::int64_t batch, F&& f) {
+  void for_each_prediction(Data const& data, std::int64_t batch, std::exception_ptr& failure, F&& f) {
     auto const own = samples_share();
     data::evaluation_batches parts(data, batch, own.rank, own.size);
+    parts.keep_failure();
     bool const first = is_first_with_its_samples();
     auto missing = missing_passes(parts.batches().count);
     for (auto const& part : parts) {
-      auto const outputs = predict(part);
-      if (first) f(outputs.view(), part.targets);
+      auto const outputs = detail::floats_of(predict(part));
+      if (!failure) failure = parts.failure();
+      if (first && !failure) f(outputs.view(), part.targets);
     }
-    for (data::evaluation_batches any(data, batch); missing > 0; --missing) static_cast<void>(predict(*any.begin()));
+    data::evaluation_batches any(data, batch);
+    any.keep_failure();
+    for (; missing > 0; --missing) static_cast<void>(predict(*any.begin()));
+    if (!failure) failure = any.failure();
   }
 
   /// Collective. The mean over all ranks of the losses that evaluate() has returned.
-  [[nodiscard]] double mean(loss_sum const& sum) {
+  /// Errors   where it has failed on some rank, on all of them.
+  [[nodiscard]] double mean(loss_sum const& sum, std::exception_ptr const& failure) {
     auto const own = told(sum);
-    double both[2] = {own.sum, static_cast<double>(own.count)};
-    world_.all_reduce(tensor_view<double>(both, shape{2}), reduction::sum{});
-    return both[1] == 0 ? 0 : both[0] / both[1];
+    double all[3] = {own.sum, static_cast<double>(own.count), failure ? 1.0 : 0.0};
+    world_.all_reduce(tensor_view<double>(all, shape{3}), reduction::sum{});
+    if (all[2] > 0) detail::throw_together(world_, failure);
+    return exactly_equal(all[1], 0) ? 0 : all[0] / all[1];
   }
 
  private:
@@ -291,6 +330,38 @@ class placed_model {
     }
   }
 
+  // Collective, if the model asks for it: how many rows of a step the losses of all ranks will count.
+  [[nodiscard]] std::optional<loss_rows> rows_of_loss(std::span<samples const> here, std::int64_t served,
+                                                      std::int64_t all_samples) requires staged {
+    if (!engine_.adds_sample_losses()) return std::nullopt;
+    auto const own = told(engine_.rows_of_loss(here, served));
+    std::int64_t rows[2] = {own.count, own.left_out};
+    world_.all_reduce(tensor_view<std::int64_t>(rows, shape{2}), reduction::sum{});
+    return loss_rows::of({0, rows[0], rows[1]}, all_samples);
+  }
+  tensor<number> predict_blocks(samples const& batch) {
+    auto const all = batch.count();
+    auto const block =
+        samples_of_a_block(batch.inputs.type, batch.inputs.extents.size() / std::max<std::int64_t>(1, all));
+    if (all <= block) return everywhere<number>(engine_.predict(batch, exchange_));
+    tensor<number> outputs;
+    for (std::int64_t first = 0; first < all; first += block) {
+      auto const count = std::min(block, all - first);
+      auto const ids = batch.ids.empty() ? batch.ids : batch.ids.subspan(std::size_t(first), std::size_t(count));
+      samples const part{batch.inputs.rows(first, count), {}, ids};
+      auto const some = everywhere<number>(engine_.predict(part, exchange_));
+      if (first == 0) outputs = tensor<number>(shape{all, some.size() / count});
+      std::copy(some.span().begin(), some.span().end(), outputs.view().rows(first, count).span().begin());
+    }
+    return outputs;
+  }
+  // How many samples are predicted at once: so few that their activations stay near the cache, so many that products
+  // are as quick as they get. Tokens are a row of activations each, samples of numbers at least one.
+  // @param each  numbers of one sample's inputs.
+  [[nodiscard]] static std::int64_t samples_of_a_block(dtype type, std::int64_t each) {
+    constexpr std::int64_t rows = 4096, numbers = std::int64_t{1} << 18;
+    return std::clamp<std::int64_t>((type == dtype::i32 ? rows : numbers) / std::max<std::int64_t>(1, each), 1, rows);
+  }
   // Where several ranks come to the same losses the first of them tells them.
   [[nodiscard]] loss_sum told(loss_sum const& own) const {
     for (auto const& axis : grid_.shape().axes())
@@ -402,28 +473,29 @@ class placed_model {
     for (auto* const use : engine_.uses()) use->info.answers = use->info.answers && !is_alike(axis, use->info);
   }
   // Outputs in host memory, also where another stage has made them.
-  template <class View>
-  tensor<float> everywhere(View const& out) {
+  template <class T, class View>
+  tensor<T> everywhere(View const& out) {
     if constexpr (has_stages) {
-      if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_one_stage(out, *stages);
+      if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr)
+        return from_one_stage<T>(out, *stages);
     }
-    return on_host(out);
+    return on_host<T>(out);
   }
-  template <class View>
-  static tensor<float> on_host(View const& out) {
-    tensor<float> result(out.extents());
-    if constexpr (std::is_same_v<typename Env::compute, float>) {
+  template <class T, class View>
+  static tensor<T> on_host(View const& out) {
+    tensor<T> result(out.extents());
+    if constexpr (std::is_same_v<typename Env::compute, T>) {
       ops::on<space>::download(result.span(), out);
     } else {
-      tensor<float, space> converted(out.extents());
+      tensor<T, space> converted(out.extents());
       ops::on<space>::copy(converted.view(), out);
       ops::on<space>::download(result.span(), converted.view());
     }
     return result;
   }
   // The stage that has the last unit gives the others its outputs, or that with the first one gradients of inputs.
-  template <class View>
-  static tensor<float> from_one_stage(View const& out, Comm& stages) {
+  template <class T, class View>
+  static tensor<T> from_one_stage(View const& out, Comm& stages) {
     std::int64_t what[3] = {-1, 0, 0};  // who has them, and their extents
     if (!out.empty()) {
       what[0] = stages.rank();
@@ -432,8 +504,8 @@ class placed_model {
     }
     stages.all_reduce(tensor_view<std::int64_t>(what, shape{3}), reduction::max{});
     auto const root = static_cast<int>(what[0]);
-    auto result = stages.rank() == root ? on_host(out) : tensor<float>({what[1], what[2]});
-    stages.broadcast(result.view(), root);
+    auto result = stages.rank() == root ? on_host<T>(out) : tensor<T>({what[1], what[2]});
+    parallel::broadcast(stages, result.view(), root);
     return result;
   }
 

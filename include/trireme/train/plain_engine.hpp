@@ -23,7 +23,7 @@ namespace trireme {
 ///
 /// Bytes    parameters of the trainer's element type are used where they are. Of narrower ones (bf16 in a trainer of
 ///          fp32) it keeps a value and a gradient in the trainer's type: that value is the one that is updated, saved
-///          and hashed, and is rounded into the model's own memory whenever it has changed.
+///          and hashed, and is rounded into the model's own memory by the exchange that writes it.
 template <class Env, plain_model Model>
 class plain_engine {
  public:
@@ -37,11 +37,16 @@ class plain_engine {
   /// Whether the model itself multiplies its loss by a loss scale, so that small gradients within it do not become
   /// zero.
   static constexpr bool scales_loss = has_scaled_backward<Model>;
+  /// Whether gradients are those of the sum over a micro-batch's counted targets, not of the mean over its samples.
+  static constexpr bool sums_gradients = counts_targets<Model>;
 
   /// As an exchange sees them: in the trainer's element type.
   [[nodiscard]] std::vector<foreign_parameter<value, space>> parameters() const {
     std::vector<foreign_parameter<value, space>> all;
-    for (auto const& each : all_) all.push_back({each.name, each.values, each.gradient});
+    for (auto const& each : all_) {
+      all.push_back({each.name, each.values, each.gradient, each.give});
+      if constexpr (says_fused<Model>) all.back().fused = model_->fused(std::string_view(each.name));
+    }
     return all;
   }
   /// What the optimizer asks for, and which parameters the model itself says are frozen.
@@ -59,13 +64,6 @@ class plain_engine {
   }
   /// Whether a parameter has another element type in the model's own memory.
   [[nodiscard]] bool converts(std::size_t index) const { return all_[index].give != nullptr; }
-
-  /// Values have changed: the model's own memory follows where they are not in it.
-  void invalidate() {
-    for (auto const& each : all_) {
-      if (each.give) each.give();
-    }
-  }
 
   /// Forward and backward; ready(index) as each gradient is filled.
   /// @param scale  of the loss that is differentiated; other than 1 only where scales_loss.
@@ -103,11 +101,11 @@ class plain_engine {
   }
 
   [[nodiscard]] loss_sum evaluate(samples const& batch) { return forward(batch, purpose::evaluate); }
-  [[nodiscard]] tensor<float> predict(samples const& batch) requires has_model_predict<Model> {
+  [[nodiscard]] auto predict(samples const& batch) requires has_model_predict<Model> {
     tell_numbers();
     return model_->predict(batch);
   }
-  [[nodiscard]] tensor<float> input_gradient(samples const& batch) {
+  [[nodiscard]] typename input_gradients_of<Model, Env>::type input_gradient(samples const& batch) {
     tell_numbers();
     if constexpr (has_model_input_gradient<Model>) return model_->input_gradient(batch);
     return {};  // the trainer has refused it
@@ -127,13 +125,18 @@ class plain_engine {
   }
   [[nodiscard]] loss_sum forward(samples const& batch, [[maybe_unused]] purpose why) {
     tell_numbers();
-    double mean = 0;
-    if constexpr (has_purposeful_forward<Model>) {
-      mean = static_cast<double>(model_->forward(batch, why));
+    auto const given = [&] {
+      if constexpr (has_purposeful_forward<Model>) {
+        return model_->forward(batch, why);
+      } else {
+        return model_->forward(batch);
+      }
+    }();
+    if constexpr (sums_gradients) {
+      return sum_of(given, batch.count());
     } else {
-      mean = static_cast<double>(model_->forward(batch));
+      return {static_cast<double>(given) * static_cast<double>(batch.count()), batch.count()};
     }
-    return {mean * static_cast<double>(batch.count()), batch.count()};
   }
   struct held {
     std::string name;

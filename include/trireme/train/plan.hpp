@@ -8,6 +8,7 @@
 #include "trireme/comm/counted.hpp"
 #include "trireme/contract/dataset.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/train/detail/plan_run.hpp"
 #include "trireme/train/make.hpp"
 
@@ -57,7 +58,7 @@ struct training_plan {
   std::int64_t steps = 1;       ///< after which what is sent repeats: more than 1 where ranks meet less often
   planned_memory memory;
   double flops = 0;          ///< additions and multiplications of products and attention in this rank's step
-  double bubble = 0;         ///< share of its step in which the stage that waits longest waits for other stages
+  double bubble = 0;         ///< share of the step in which the stage that waits longest waits for other stages
   double computing = 0;      ///< seconds for flops, without waiting
   double sending = 0;        ///< seconds for what is sent, one call after the other: bytes, and latencies
   double step_at_best = 0;   ///< seconds if all of the sending is hidden behind the computing
@@ -118,6 +119,9 @@ template <dataset Data>
 }
 
 [[nodiscard]] inline training_plan planned(paper_step const& step, int ranks, plan_options const& options) {
+  expect_number("plan", ".samples", options.samples, at_least_one);
+  expect_number("plan", ".micro_batches", options.micro_batches, not_negative);
+  expect_number("plan", ".context", options.context, not_negative);
   if (!(options.flops > 0 && options.bandwidth > 0 && options.latency >= 0)) {
     throw config_error(text("trireme::plan: .flops = ", options.flops, ", .bandwidth = ", options.bandwidth,
                             ", .latency = ", options.latency, "; rates are above 0, and no message is early"));
@@ -191,17 +195,17 @@ template <staged_model Model, class Optimizer, class Comm, class Parallel, class
 template <class... Policies>
 [[nodiscard]] training_plan plan_for(plan_options const& options, Policies const&... policies) {
   using world = detail::paper_world<detail::messages>;
-  using slots = detail::resolve<Policies..., world>;
+  using sorted = detail::resolve<Policies..., world>;
   static_cast<void>(check_policies<Policies..., world>());
-  if constexpr (slots::ok) {
-    static_assert(staged_model<typename slots::model>,
+  if constexpr (sorted::ok) {
+    static_assert(staged_model<typename sorted::model>,
                   "trireme::plan_for: a plain model keeps its activations to itself; describe the model in units");
     if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks) {
       throw config_error(text("trireme::plan_for: there is no rank ", options.rank, " in a world of ", options.ranks));
     }
     auto const model = detail::pick<slot::model, void>(policies...);
-    detail::paper_training<detail::messages, typename slots::precision, typename slots::model,
-                           typename slots::optimizer, typename slots::parallel, typename slots::compression>
+    detail::paper_training<detail::messages, typename sorted::precision, typename sorted::model,
+                           typename sorted::optimizer, typename sorted::parallel, typename sorted::compression>
         paper(model, detail::pick<slot::optimizer, void>(policies...),
               detail::pick<slot::parallel, parallel::data>(policies...),
               detail::pick<slot::precision, precision::fp32>(policies...),

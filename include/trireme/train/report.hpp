@@ -3,17 +3,19 @@
 #include <cstdint>
 #include <string>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme {
 
 /// What one step was; the same on every rank but for `seconds`.
 struct step_report {
-  std::int64_t step = 0;  ///< counted from 0
-  double loss = 0;        ///< mean over the step's samples on all ranks
-  double norm = 0;        ///< global gradient norm before clipping
-  double learning_rate = 0;
-  std::int64_t samples = 0;  ///< over all ranks
+  std::int64_t step = 0;     ///< counted from 0
+  double loss = 0;           ///< mean over the step's samples on all ranks; NaN where there were none
+  double norm = 0;           ///< global gradient norm before clipping
+  double learning_rate = 0;  ///< of this step: schedules count steps, skipped ones included
+  std::int64_t samples = 0;  ///< over all ranks; 0: no step was taken, and `step` is still to come
   double seconds = 0;
-  bool skipped = false;  ///< a gradient was not finite on some rank: nothing was changed
+  bool skipped = false;  ///< a gradient or a loss was not finite on some rank: nothing was changed
 };
 
 /// What one call of fit() was.

@@ -2,6 +2,7 @@
 
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "trireme/compression/none.hpp"
 #include "trireme/compression/one_of.hpp"
@@ -118,7 +119,7 @@ struct check_model {
   static_assert(staged_model<M> || has_visit_parameters<M>,
                 "trireme::trainer: model lacks units(emit), and visit_parameters(visit) to be a plain one");
   static_assert(staged_model<M> || !has_visit_parameters<M> || has_model_forward<M>,
-                "trireme::trainer: model lacks forward(samples const&) -> mean loss");
+                "trireme::trainer: model lacks forward(samples const&) -> mean loss, or counted_loss");
   static_assert(staged_model<M> || !has_visit_parameters<M> || has_model_backward<M>,
                 "trireme::trainer: model lacks backward(ready)");
 };
@@ -184,6 +185,20 @@ template <class C, class... Rules>
 struct check_combination<C, rule_list<Rules...>> {
   static constexpr auto size = (0 + ... + sizeof(typename Rules::template check<broken_rule<C> != Rules::says.id>));
 };
+
+/// The argument of a kind, or a default made on the spot.
+template <class Kind, class Default>
+[[nodiscard]] Default pick() {
+  return {};
+}
+template <class Kind, class Default, class First, class... Rest>
+[[nodiscard]] decltype(auto) pick(First&& first, Rest&&... rest) {
+  if constexpr (std::is_same_v<kind_of_t<std::remove_cvref_t<First>>, Kind>) {
+    return static_cast<First&&>(first);
+  } else {
+    return pick<Kind, Default>(std::forward<Rest>(rest)...);
+  }
+}
 
 /// Policies in any order, sorted into slots and checked. One wrong thing gives one sentence: each check runs only if
 /// those before it passed.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -34,6 +35,8 @@ struct resident_parameters {
   void prefetch(int, int) {}  ///< the values will be needed by the next unit
   void open(int, int) {}      ///< backward (or the last unit's forward) is about to add to the gradients
   void release(int, int) {}   ///< the values are not read any more
+  /// Another number whenever values have changed. Nobody counts here: nothing that is made of values is kept.
+  [[nodiscard]] static constexpr std::uint64_t version() noexcept { return ops::passing_values; }
 };
 
 /// Runs a staged model, or one stage of it: boxes the units, and takes micro-batches through them as its list of steps
@@ -80,14 +83,6 @@ class staged_engine {
 
   [[nodiscard]] parallel::stage_seat const& seat() const noexcept { return programs_.seat(); }
 
-  /// Parameter values have changed: packed copies of them are stale.
-  void invalidate() noexcept {
-    ++version_;
-    forget();
-  }
-  /// Values are where they are only while their unit runs: no packed copies of them are kept.
-  void values_pass() noexcept { version_ |= ops::passing_values; }
-
   /// From now on passes go by the state of this precision, which must outlive the engine.
   void follow(precision_state<typename Env::precision>& precision) noexcept { precision_ = &precision; }
 
@@ -96,14 +91,21 @@ class staged_engine {
   /// @param weight  of one sample's mean loss in the loss that is differentiated: 1 / samples in the step.
   /// @param hooks   called at the boundaries of units; see resident_parameters.
   /// @param served  so many micro-batches more, which only other ranks have, but in whose passes all take part.
+  /// @param rows    of the whole step's loss, where adds_sample_losses(); not given: there are no other ranks.
   /// @returns the losses of the units here: most of a model's are its last unit's.
   template <class Ready, class Hooks = resident_parameters>
   loss_sum train_step(std::span<samples const> micro_batches, double weight, random_key key, Ready&& ready,
-                      Hooks&& hooks = {}, std::int64_t served = 0) {
+                      Hooks&& hooks = {}, std::int64_t served = 0, std::optional<loss_rows> rows = {}) {
     auto const all = static_cast<std::int64_t>(micro_batches.size()) + served;
     if (all == 0) return {};
+    look_at_version(hooks);
     auto const& list = programs_.for_training(static_cast<int>(all));
-    start(list, micro_batches, {key, weight, purpose::train});
+    if (adds_sample_losses() && !rows) {
+      std::int64_t all_samples = 0;
+      for (auto const& batch : micro_batches) all_samples += batch.count();
+      rows = loss_rows::of(rows_of_loss(micro_batches, served), all_samples);
+    }
+    start(list, micro_batches, {key, weight, purpose::train, {}, -1, rows.value_or(loss_rows{})});
     auto const* const steps = list.steps();
     int const count = list.count();
     for (int i = 0; i < count; ++i) {
@@ -120,7 +122,25 @@ class staged_engine {
     if (mail_ != nullptr) mail_->end();
     slots_.end();
     scratch_.reset();
+    if (now_.rows.none) now_.loss.count += std::exchange(now_.loss.left_out, 0);
     return now_.loss;
+  }
+
+  /// Whether the model adds terms to the loss that each sample has once: see pass::rows_of_loss().
+  [[nodiscard]] bool adds_sample_losses() const noexcept { return units_.adds_sample_losses(); }
+  /// Of a step's micro-batches, those whose loss is computed here: how many rows it will count and leave out.
+  [[nodiscard]] loss_sum rows_of_loss(std::span<samples const> micro_batches, std::int64_t served = 0) {
+    loss_sum sum;
+    auto const all = static_cast<std::int64_t>(micro_batches.size()) + served;
+    if (all == 0) return sum;
+    auto const& list = programs_.for_training(static_cast<int>(all));
+    for (int i = 0; i < list.count(); ++i) {
+      auto const& step = list.steps()[i];
+      auto const number = static_cast<std::size_t>(step.micro_batch);
+      if (step.kind != schedule::work::forward || step.output >= 0 || number >= micro_batches.size()) continue;
+      sum += units_[units_.chunk(step.chunk).last - 1].rows_of_loss(micro_batches[number]);
+    }
+    return sum;
   }
 
   /// One micro-batch, and no other, as a step: calls ready(use).
@@ -152,6 +172,7 @@ class staged_engine {
   ///          need whole samples. After an error samples begin anew.
   template <class Hooks = resident_parameters>
   [[nodiscard]] view predict_more(samples const& batch, Hooks&& hooks = {}) {
+    look_at_version(hooks);
     auto const& tokens = batch.inputs;
     auto const before = std::exchange(known_, 0);
     if (tokens.type != dtype::i32 || tokens.extents.rank() != 2 || tokens.extents.size() == 0 ||
@@ -171,6 +192,7 @@ class staged_engine {
   /// @param[out] loss  of these samples, on the stage that has the last unit.
   template <class Hooks = resident_parameters>
   [[nodiscard]] view input_gradient(samples const& batch, loss_sum& loss, Hooks&& hooks = {}) {
+    look_at_version(hooks);
     auto const& list = programs_.for_training(1);
     start(list, {&batch, 1}, {{}, 1, purpose::input_gradient});
     auto const nothing_is_ready = [](int, bool) {};
@@ -229,7 +251,17 @@ class staged_engine {
     trireme::purpose purpose = purpose::evaluate;
     loss_sum loss{};
     std::int64_t known = -1;
+    loss_rows rows{};
   };
+
+  // What is kept of other values, packed copies of them among it, is stale.
+  template <class Hooks>
+  void look_at_version(Hooks const& hooks) noexcept {
+    if (auto const now = hooks.version(); now != version_) {
+      version_ = now;
+      forget();
+    }
+  }
 
   void start(detail::stage_program const& what, std::span<samples const> batches, mode how) {
     now_ = how;
@@ -246,6 +278,7 @@ class staged_engine {
 
   template <class Hooks>
   view look(std::span<samples const> batch, purpose why, Hooks& hooks, std::int64_t known = -1) {
+    look_at_version(hooks);
     auto const& list = programs_.for_looking();
     start(list, batch, {{}, 0, why, {}, known});
     view out;
@@ -366,11 +399,13 @@ class staged_engine {
                  now_.purpose,    {},       groups,    index,    rows_of_sample_};
     it.precision = precision_;
     it.known = now_.known;
+    it.rows = now_.rows;
     return it;
   }
   template <class Body>
   view run(pass<Env>& pass, std::size_t unit, char const* direction, Body&& body) {
     auto const mark = pass.scratch.mark();
+    pass.key = units_.key_of(unit, now_.key);
     try {
       auto const out = body();
       pass.scratch.rewind(mark);
@@ -408,8 +443,8 @@ class staged_engine {
   arena<space> scratch_;
   std::unique_ptr<detail::stage_mail<Env>> mail_;  // to other stages, if there are any
   std::function<void(schedule::step const&, bool)> watch_;
-  std::uint64_t version_ = 1;
-  std::int64_t known_ = 0, served_ = 0;  // positions and samples of predict_more()
+  std::uint64_t version_ = ops::passing_values;  // of the values
+  std::int64_t known_ = 0, served_ = 0;          // positions and samples of predict_more()
   precision_state<typename Env::precision>* precision_ = nullptr;
 };
 

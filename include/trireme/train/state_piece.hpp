@@ -10,7 +10,10 @@
 #include <vector>
 
 #include "trireme/contract/parameter.hpp"
+#include "trireme/contract/state.hpp"
+#include "trireme/core/address.hpp"
 #include "trireme/core/dtype.hpp"
+#include "trireme/core/error.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/types.hpp"
 
@@ -28,12 +31,12 @@ struct state_kernels {
 template <class T, class Space>
 inline constexpr state_kernels state_kernels_of{
     [](std::byte* to, void const* from, std::size_t bytes) {
-      std::span const numbers(reinterpret_cast<T*>(to), bytes / sizeof(T));
+      std::span const numbers(elements_at<T>(to), bytes / sizeof(T));
       ops::on<Space>::download(numbers, tensor_view<T const, Space>(static_cast<T const*>(from),
                                                                     {static_cast<std::int64_t>(numbers.size())}));
     },
     [](void* to, std::byte const* from, std::size_t bytes) {
-      std::span const numbers(reinterpret_cast<T const*>(from), bytes / sizeof(T));
+      std::span const numbers(elements_at<T>(from), bytes / sizeof(T));
       ops::on<Space>::upload(tensor_view<T, Space>(static_cast<T*>(to), {static_cast<std::int64_t>(numbers.size())}),
                              numbers);
     },
@@ -103,6 +106,25 @@ class state_piece {
   dtype type_;
   std::int64_t size_;
   bool in_host_;
+};
+
+/// What a piece of state is called: of what each rank has of its own the name says the rank ("residual.2/wte").
+[[nodiscard]] inline std::string name_of_piece(std::string const& name, state_place const& place, int rank) {
+  if (!place.of_rank) return name;
+  auto const slash = name.find('/');
+  return text(name.substr(0, slash), ".", rank, name.substr(slash));
+}
+
+/// What visit_state() is given to make pieces of all that it shows: one type, whoever has the state. Copies of it
+/// collect into the same list.
+struct piece_collector {
+  int rank = 0;
+  std::vector<state_piece>& to;
+
+  template <class T, class Space>
+  void operator()(std::string const& name, state_place const& place, tensor_view<T, Space> values) const {
+    to.emplace_back(name_of_piece(name, place, rank), place.info, place.first, values, place.of_rank);
+  }
 };
 
 }  // namespace trireme

@@ -16,6 +16,7 @@
 #include "trireme/data/loader.hpp"
 #include "trireme/observe/timeline.hpp"
 #include "trireme/parallel/vote.hpp"
+#include "trireme/train/detail/together.hpp"
 #include "trireme/train/optimizer_state.hpp"
 #include "trireme/train/placed_model.hpp"
 #include "trireme/train/report.hpp"
@@ -29,6 +30,7 @@ struct run_clock {
   std::int64_t updates = 0;  ///< of them those that changed parameters
   std::int64_t skips = 0;    ///< in a row, up to now
   data::loader_position position;
+  std::string data{};  ///< what dataset the position is in; empty: not known
 };
 
 /// What a run changes from step to step: each slot's run state, and the clock. The trainer has one, and so has a plan,
@@ -100,6 +102,12 @@ std::string first_bad_gradient(Exchange const& exchange) {
 
 }  // namespace detail
 
+/// Where a run stands before a step.
+struct run_count {
+  std::int64_t steps = 0;    ///< taken, skipped ones included: what schedules go by
+  std::int64_t updates = 0;  ///< of them those that changed parameters: what means that begin with zero go by
+};
+
 /// What the second half of a step has come to.
 struct step_end {
   exchange_result counted;
@@ -109,26 +117,27 @@ struct step_end {
 };
 
 /// Collective. The second half of a step, once gradients are on their way: all ranks count the vote, and if the step is
-/// taken each updates what it owns. What has a period (exchange.end()) is left to the caller.
+/// taken each updates what it owns.
 ///
 /// Gradients are those of the mean loss over the rows that are counted in it, on all ranks and in all micro-batches
 /// together: backward does not know how many these are, and weighs each as one of all rows; the vote knows.
 ///
 /// @param scale    what the gradients were multiplied by.
-/// @param decide   (bool finite) -> whether the step is taken; the same on every rank.
-/// @param updates  how many updates there have been before.
+/// @param decide   (exchange_result const&) -> whether the step is taken; the same on every rank.
+/// @param before   how many steps and updates there have been.
 template <class Exchange, class Moments, class Optimizer, class Decide>
 step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimizer, parallel::vote& vote, double scale,
-                  Decide&& decide, std::int64_t updates, observe::timeline* timeline = nullptr) {
+                  Decide&& decide, run_count before, observe::timeline* timeline = nullptr) {
   using detail::timed;
   timed(timeline, "finish", [&] { exchange.finish(vote); });
   step_end out{.counted = timed(timeline, "vote", [&] { return exchange.count(vote); })};
-  out.taken = decide(out.counted.finite);
+  out.taken = decide(out.counted);
   out.scale = scale * out.counted.counted;
   auto const gradients = exchange.settle(out.taken, {out.counted.norm / out.scale, out.scale, scale});
   if (!gradients) return out;
   double const factor = detail::factor_of(optimizer, *gradients);
-  timed(timeline, "update", [&] { moments.update(exchange, optimizer, updates, factor, 1 / gradients->measured); });
+  timed(timeline, "update",
+        [&] { moments.update(exchange, optimizer, before.steps, factor, 1 / gradients->measured, before.updates); });
   timed(timeline, "publish", [&] { exchange.publish(); });
   out.updated = true;
   return out;
@@ -138,8 +147,10 @@ step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimiz
 /// that the step before has left.
 ///
 /// @param wishes  a number of this rank's own (a wish to stop, say); out: its sum over the ranks.
-/// Errors   numeric_error after as many steps without finite gradients as the precision finds normal; then, and with
-///          any other exception, the state is that before the step.
+/// @param input   if it says that some rank has failed, the step is given up on all of them.
+/// Errors   that failure; numeric_error after as many steps without a finite loss and gradients as the precision finds
+/// normal; then,
+///          and with any other exception, the state is that before the step.
 template <class Run, class Optimizer>
 step_report take_step(Run& run, Optimizer const& optimizer, step_input const& input, std::int64_t& wishes,
                       observe::timeline* timeline = nullptr) {
@@ -152,30 +163,26 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   double const scale = precision.scale();
 
   vote.clear();
-  vote.wish(wishes);
+  vote.wish(wishes + (input.failure ? step_input::gives_up : 0));
   random_key const key{clock.seed, static_cast<std::uint64_t>(clock.step)};
   detail::timed(timeline, "forward, backward", [&] { vote.add(model.train(input, scale, key)); });
   auto const [counted, multiplied, taken, updated] = end_step(
       exchange, run.moments, optimizer, vote, scale,
-      [&](bool finite) {
+      [&](exchange_result const& step) {
+        if (step.votes >= step_input::gives_up) detail::throw_together(exchange.everyone(), input.failure);
         detail::agree_on_maxima(precision, exchange.everyone());
-        return precision.decide(finite);
+        bool const takes = precision.decide(step.finite) && step.finite_loss;
+        clock.skips = takes ? 0 : clock.skips + 1;
+        if (takes || clock.skips != precision.normal_skips()) return takes;
+        throw numeric_error(
+            text("trireme::trainer: no finite ", step.finite ? "loss" : "gradients", " in ", clock.skips,
+                 " steps, up to step ", clock.step, step.finite ? "" : detail::first_bad_gradient(exchange),
+                 "; lower the learning rate or look at the data"),
+            {exchange.everyone().rank(), "step"});
       },
-      clock.updates, timeline);
+      {clock.step, clock.updates}, timeline);
   wishes = counted.votes;
-  if (updated) {
-    model.engine().invalidate();
-    ++clock.updates;
-  }
-  if (taken) {
-    clock.skips = 0;
-  } else if (++clock.skips == precision.normal_skips()) {
-    throw numeric_error(
-        text("trireme::trainer: no finite gradients in ", clock.skips, " steps, up to step ", clock.step,
-             detail::first_bad_gradient(exchange), "; lower the learning rate or look at the data"),
-        {exchange.everyone().rank(), "step"});
-  }
-  if (exchange.end(clock.step)) model.engine().invalidate();
+  if (updated) ++clock.updates;
   step_report const report{.step = clock.step,
                            .loss = counted.loss,
                            .norm = counted.norm / multiplied,

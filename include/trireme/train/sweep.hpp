@@ -1,9 +1,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
+#include <exception>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -11,9 +13,12 @@
 
 #include "trireme/comm/counted.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/core/pack.hpp"
+#include "trireme/core/text.hpp"
 #include "trireme/optim/adamw.hpp"
 #include "trireme/train/detail/sweep_rates.hpp"
+#include "trireme/train/detail/together.hpp"
 #include "trireme/train/make.hpp"
 #include "trireme/train/plan.hpp"
 
@@ -36,13 +41,23 @@ struct sweep_options {
   std::int64_t micro_batches = 0;  ///< logical ones of a step; 0 = one a replica
   double flops = 0;                ///< what a rank computes, in operations a second; 0 = measured
   double bandwidth = 0;            ///< what a rank sends, in bytes a second; 0 = measured, and latency with it
-  double latency = 0;              ///< of a message, in seconds
+  double latency = 0;              ///< of a message, in seconds; counts where a bandwidth is given
+  void validate() const {
+    if (steps < 3 || batch < 1) {
+      throw config_error(text("trireme::sweep: ", steps, " steps of ", batch,
+                              " samples; the first two are not timed: give at least three, of one sample"));
+    }
+    expect_number("sweep", ".micro_batches", micro_batches, not_negative);
+    expect_number("sweep", ".flops", flops, not_negative);
+    expect_number("sweep", ".bandwidth", bandwidth, not_negative);
+    expect_number("sweep", ".latency", latency, not_negative);
+  }
 };
 
 /// One strategy of a sweep. Where ranks differ, each number is that of the rank that has most of it.
 struct sweep_row {
   std::string name;                 ///< "zero1", "data=2,pipeline=2:1f1b"
-  std::string refused;              ///< why it was not trained; empty if it was
+  std::string refused;              ///< why it was not trained, or what became of it; empty if all went well
   double at_best = 0;               ///< predicted seconds a step, if all of the sending is hidden
   double at_worst = 0;              ///< predicted, if none is
   double seconds = 0;               ///< measured: the median step
@@ -96,10 +111,10 @@ void most_of_all(World& world, sweep_row& row) {
   row.at_worst = reals[1];
   row.seconds = reals[2];
   row.bubble = reals[3];
-  std::uint64_t sent[] = {row.planned_bytes, row.bytes};
-  most_of_all(world, std::span<std::uint64_t>(sent));
-  row.planned_bytes = sent[0];
-  row.bytes = sent[1];
+  std::int64_t sent[] = {static_cast<std::int64_t>(row.planned_bytes), static_cast<std::int64_t>(row.bytes)};
+  most_of_all(world, std::span<std::int64_t>(sent));
+  row.planned_bytes = static_cast<std::uint64_t>(sent[0]);
+  row.bytes = static_cast<std::uint64_t>(sent[1]);
   for (auto* const kinds : {&row.planned, &row.memory}) {
     std::int64_t held[] = {kinds->parameters, kinds->gradients, kinds->optimizer, kinds->activations, kinds->buffers};
     most_of_all(world, std::span<std::int64_t>(held));
@@ -107,14 +122,32 @@ void most_of_all(World& world, sweep_row& row) {
   }
 }
 
-/// One strategy, planned and trained.
+/// Collective. What has failed, the same on every rank: the first sentence of a rank that failed by itself, else of one
+/// that others have left alone; empty if none has.
+template <class World>
+[[nodiscard]] std::string failure_of_all(World& world, std::string const& own, std::string const& left_alone) {
+  std::int64_t failed[2] = {own.empty() ? 0 : 1, left_alone.empty() ? 0 : 1};
+  try {
+    world.all_reduce(tensor_view<std::int64_t>(failed, shape{2}), reduction::sum{});
+  } catch (comm_error const&) {  // the others still wait within the strategy: what kept this rank is the reason
+    if (own.empty()) throw;
+    throw error(own);
+  }
+  if (failed[0] + failed[1] == 0) return {};
+  auto const first = first_to_tell(world, failed[0] > 0 ? own : left_alone);
+  bool const all = failed[failed[0] > 0 ? 0 : 1] == world.size();
+  return all ? first->sentence : text("rank ", first->rank, ": ", first->sentence);
+}
+
+/// One strategy, planned and trained in a duplicate of the world. What it throws is what its row says on all ranks.
 template <class Strategy, class Model, class Data, class World, class... Policies>
 [[nodiscard]] sweep_row sweep_one(Strategy const& strategy, Model const& model, Data const& data, World& world,
                                   sweep_options const& options, Policies const&... policies) {
   sweep_row row;
   row.name = strategy_name(strategy);
-  auto counted = comm::decorate(world, comm::counted{});
+  std::string failed, left_alone;
   try {
+    auto counted = comm::decorate(world, comm::counted{});
     auto trainer = make_trainer(model, counted, strategy, policies...);
     auto const what = plan(trainer, data,
                            {.samples = options.batch,
@@ -135,7 +168,12 @@ template <class Strategy, class Model, class Data, class World, class... Policie
     };
     std::vector<double> seconds;
     std::uint64_t before = 0;
+    std::int64_t diverged = -1;  // the first step of those at the end whose loss is no number
     trainer.on_step([&](step_report const& done) {
+      if (std::isfinite(done.loss))
+        diverged = -1;
+      else if (diverged < 0)
+        diverged = done.step;
       auto const now = sent();
       auto const bytes = now - std::exchange(before, now);
       if (done.step < 2) return;
@@ -149,21 +187,27 @@ template <class Strategy, class Model, class Data, class World, class... Policie
     std::ranges::sort(seconds);
     row.seconds = seconds[seconds.size() / 2];
     row.memory = memory_of(trainer);
-  } catch (config_error const& error) {  // the same on every rank: sizes do not fit
-    row.refused = error.what();
-    return row;
+    if (diverged >= 0) {
+      failed = text("trireme::sweep: the loss is not finite from step ", diverged, " of ", options.steps,
+                    " on; give the optimizer a lower learning rate, or .clip");
+    }
+  } catch (comm_error const& error) {
+    left_alone = error.what();
+  } catch (std::bad_alloc const&) {
+    failed = "trireme::sweep: there is not enough memory for it";
+  } catch (std::exception const& error) {
+    failed = error.what();
+    if (failed.empty()) failed = "an exception without a word";
   }
-  most_of_all(world, row);
+  row.refused = failure_of_all(world, failed, left_alone);
+  if (row.refused.empty()) most_of_all(world, row);
   return row;
 }
 
 template <class List, class Model, class Data, class World, class... Policies>
 [[nodiscard]] std::vector<sweep_row> sweep_all(List const& list, Model const& model, Data const& data, World& world,
                                                sweep_options options, Policies const&... policies) {
-  if (options.steps < 3 || options.batch < 1) {
-    throw config_error(text("trireme::sweep: ", options.steps, " steps of ", options.batch,
-                            " samples; the first two are not timed: give at least three, of one sample"));
-  }
+  options.validate();
   if (options.flops <= 0) options.flops = measured_flops(model, data, world, options, policies...);
   if (options.bandwidth <= 0) {
     auto const link = measured_link(world);
@@ -185,7 +229,11 @@ template <class List, class Model, class Data, class World, class... Policies>
 /// pipeline for equal, and a rank for as fast however little it has to do.
 ///
 /// Ranks    collective: every rank makes the same call; each gets the same rows.
-/// Errors   config_error for fewer than three steps. A strategy whose sizes do not fit the world is a row that says so.
+/// Errors   config_error for numbers that cannot be meant. A strategy that fails (sizes that do not fit the world, a
+///          loss that is no longer finite, memory that is not there, what all ranks throw, or the dataset on one of
+///          them) is a row that says so, and the next one is trained. What a model throws on one rank alone within a
+///          step, where the others wait for it, ends the sweep: there with its own sentence, on the others with
+///          comm_error at the communicator's deadline.
 ///
 /// @param policies  an optimizer (optim::adamw{} if there is none), a precision, a compressor.
 /// @example for (auto const& row : sweep<strategies<parallel::data, parallel::zero<1>>>(model, data, world)) ...
@@ -212,16 +260,17 @@ template <parallel::parallel_policy... Strategies, staged_model Model, dataset D
   constexpr double ms = 1e3, mega = 1e-6;
   std::size_t width = 8;
   for (auto const& row : rows) width = std::max(width, row.name.size());
-  int const name = static_cast<int>(width);
-  char line[256];
   std::string out;
-  auto const add = [&](char const* format, auto... values) {
-    std::snprintf(line, sizeof line, format, values...);
-    out += line;
+  auto const gap = [](std::size_t wide, std::string const& word) {
+    return std::string(wide - std::min(wide, word.size()), ' ');
   };
-  add("%-*s | %-26s | %-19s | %-55s | %s\n", name, "", "ms a step", "MB sent a step", "MB held", "loss");
-  add("%-*s | %17s %8s | %9s %9s | %9s %9s %9s %9s %9s %5s | %7s\n", name, "strategy", "predicted", "measured",
-      "predicted", "counted", "params", "gradients", "optimizer", "activat.", "buffers", "sum", "last");
+  auto const left = [&](std::size_t wide, std::string const& word) { return word + gap(wide, word); };
+  auto const right = [&](std::size_t wide, std::string const& word) { return gap(wide, word) + word; };
+  using trireme::detail::fixed;
+  out += text(left(width, ""), " | ", left(26, "ms a step"), " | ", left(19, "MB sent a step"), " | ",
+              left(55, "MB held"), " | loss\n");
+  out += text(left(width, "strategy"), " |         predicted measured | predicted   counted |    params gradients",
+              " optimizer  activat.   buffers   sum |    last\n");
   for (auto const& row : rows) {
     if (!row.refused.empty()) {
       out += row.name + std::string(width - row.name.size(), ' ') + " | " + row.refused + '\n';
@@ -229,10 +278,13 @@ template <parallel::parallel_policy... Strategies, staged_model Model, dataset D
     }
     auto const mb = [](auto bytes) { return mega * static_cast<double>(bytes); };
     auto const& held = row.memory;
-    add("%-*s | %8.2f-%8.2f %8.2f | %9.3f %9.3f | %9.3f %9.3f %9.3f %9.3f %9.3f %5.1f | %7.4f\n", name,
-        row.name.c_str(), ms * row.at_best, ms * row.at_worst, ms * row.seconds, mb(row.planned_bytes), mb(row.bytes),
-        mb(held.parameters), mb(held.gradients), mb(held.optimizer), mb(held.activations), mb(held.buffers),
-        mb(held.total()), row.last_loss);
+    auto const in_ms = [&](double seconds) { return right(8, fixed(ms * seconds, 2)); };
+    auto const in_mb = [&](auto bytes) { return right(9, fixed(mb(bytes), 3)); };
+    out +=
+        text(left(width, row.name), " | ", in_ms(row.at_best), "-", in_ms(row.at_worst), " ", in_ms(row.seconds), " | ",
+             in_mb(row.planned_bytes), " ", in_mb(row.bytes), " | ", in_mb(held.parameters), " ", in_mb(held.gradients),
+             " ", in_mb(held.optimizer), " ", in_mb(held.activations), " ", in_mb(held.buffers), " ",
+             right(5, fixed(mb(held.total()), 1)), " | ", right(7, fixed(row.last_loss, 4)), "\n");
   }
   return out;
 }

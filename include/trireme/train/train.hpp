@@ -7,5 +7,6 @@
 #include "trireme/train/make.hpp"
 #include "trireme/train/patience.hpp"
 #include "trireme/train/report.hpp"
+#include "trireme/train/share_parameters.hpp"
 #include "trireme/train/slots.hpp"
 #include "trireme/train/trainer.hpp"

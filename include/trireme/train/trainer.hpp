@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -20,18 +21,25 @@
 #include "trireme/contract/own_start.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/contract/state.hpp"
+#include "trireme/core/arrays.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/core/hash.hpp"
 #include "trireme/core/type_name.hpp"
 #include "trireme/data/loader.hpp"
 #include "trireme/observe/timeline.hpp"
 #include "trireme/parallel/agreement.hpp"
+#include "trireme/parallel/broadcast.hpp"
+#include "trireme/parallel/patterns.hpp"
 #include "trireme/train/checkpoint.hpp"
 #include "trireme/train/detail/background_save.hpp"
 #include "trireme/train/detail/copies.hpp"
 #include "trireme/train/detail/run_checks.hpp"
+#include "trireme/train/detail/run_directory.hpp"
 #include "trireme/train/detail/slips.hpp"
+#include "trireme/train/detail/together.hpp"
 #include "trireme/train/detail/whole_tensors.hpp"
+#include "trireme/train/environment.hpp"
 #include "trireme/train/metrics.hpp"
 #include "trireme/train/patience.hpp"
 #include "trireme/train/report.hpp"
@@ -60,7 +68,9 @@ struct fit_options {
 /// Numerics a step's loss is the mean over its samples on all ranks, whatever their share; so are its gradients.
 /// Threads  one owner; communicator and model (if it was passed by name) must outlive it.
 /// Errors   config_error for sizes that do not fit, and for arguments that differ between ranks; comm_error from the
-///          communicator; numeric_error after ten steps in a row without finite gradients. A step that throws has not
+///          communicator; numeric_error after ten steps in a row without a finite loss and gradients. What a dataset
+///          throws on one rank ends fit() or evaluate() on all of them: there with what was thrown, on the others with
+///          an error that has its sentence and the rank; the communicator can be used on. A step that throws has not
 ///          changed the state.
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 class basic_trainer {
@@ -70,14 +80,21 @@ class basic_trainer {
   using master = typename env::master;
   static constexpr bool staged = staged_model<Model>;
   static constexpr bool predicts = staged || has_model_predict<Model>;
+  using output_tensor = typename outputs_of<Model, env>::type;
+  using input_gradient_tensor = typename input_gradients_of<Model, env>::type;
+  /// What a network's samples are, double or float; void for a plain model, which takes what it likes.
+  using sample_type = std::conditional_t<staged, sample_number<env>, void>;
 
-  basic_trainer(Model model, Optimizer optimizer, Comm& world, Parallel const& parallel, Precision const& precision,
-                Compression const& compression) requires(staged_model<Model>);
-  template <class GivenModel>
-  basic_trainer(GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel,
-                Precision const& precision, Compression const& compression) requires(!staged_model<Model>)
-      : basic_trainer(std::in_place, std::forward<GivenModel>(model), std::move(optimizer), world, parallel, precision,
-                      compression) {}
+  /// Of the policies that its type names, in any order, as by make_trainer.
+  template <class... Policies>
+  requires(sizeof...(Policies) > 2 && !(std::is_void_v<detail::kind_of_t<std::remove_cvref_t<Policies>>> ||
+                                        ...)) explicit basic_trainer(Policies&&... policies)
+      : basic_trainer(checked<Policies...>(), detail::pick<slot::model, void>(std::forward<Policies>(policies)...),
+                      detail::pick<slot::optimizer, void>(std::forward<Policies>(policies)...),
+                      detail::pick<slot::communicator, void>(policies...),
+                      detail::pick<slot::parallel, parallel::data>(std::forward<Policies>(policies)...),
+                      detail::pick<slot::precision, precision::fp32>(std::forward<Policies>(policies)...),
+                      detail::pick<slot::compression, compression::none>(std::forward<Policies>(policies)...)) {}
   ~basic_trainer();
   basic_trainer(basic_trainer const&) = delete;
   basic_trainer& operator=(basic_trainer const&) = delete;
@@ -85,12 +102,16 @@ class basic_trainer {
   /// Trains on a dataset, from where the trainer stands (0, or a loaded checkpoint) to the end of the schedule.
   ///
   /// Errors   config_error if that is no step. (One exception: a run that was complete, loaded again, may stand at the
-  ///          end. It takes no step, and its losses are NaN.)
+  ///          end. It takes no step, and its losses are NaN.) config_error for another number or form of samples than
+  ///          those of the epoch that the run, or the checkpoint that was loaded, stands in; see start_epoch().
   template <dataset Data>
   fit_report fit(Data const& data, fit_options const& options) {
     detail::expect_same_schedule(world_, data, options, steps());
     auto const last = options.stop_after < 0 ? options.steps : std::min(options.steps, options.stop_after);
     detail::expect_steps(options, last, steps(), loaded_at_);
+    auto form = detail::form_of(data);
+    detail::expect_same_data(run_.clock.data, form, run_.clock.position);
+    run_.clock.data = std::move(form);
     auto const own = run_.model.samples_share();
     data::loader loader(data, loader_options(options), own.rank, own.size);
     loader.seek(run_.clock.position);
@@ -99,8 +120,9 @@ class basic_trainer {
     auto const start = detail::step_clock::now();
     stopped_ = false;
     while (steps() < last && !stopped_) {
-      auto const& batch = loader.next();
-      auto const done = run_step({batch.micro_batches, loader.parts(), batch.parts, batch.samples});
+      std::exception_ptr failure;  // of the data of this rank: the others hear of it in the step
+      auto const& batch = next_of(loader, failure);
+      auto const done = run_step({batch.micro_batches, loader.parts(), batch.parts, batch.samples, failure});
       run_.clock.position = loader.position();
       report.add(done);
       if (options.check_every > 0 && steps() % options.check_every == 0) expect_equal_copies();
@@ -114,6 +136,12 @@ class basic_trainer {
     return report;
   }
 
+  /// The next fit() begins an epoch, on whatever dataset; samples that the one under way has not had are left out.
+  /// Every rank calls it.
+  void start_epoch() noexcept {
+    if (run_.clock.position.position != 0) run_.clock.position = run_.clock.position.next_epoch();
+  }
+
   /// Whatever is no dataset is one sentence.
   template <class Data>
   fit_report fit(Data const&, fit_options const&) {
@@ -122,21 +150,27 @@ class basic_trainer {
   }
 
   /// One step on samples of your own: each rank brings its own share, of any size; ranks of one replica of the model
-  /// bring the same.
+  /// bring the same. Where no rank has a sample no step is taken: the report says samples = 0, nothing has changed, and
+  /// steps() and schedules go on from where they were.
   step_report step(samples const& batch) { return step(std::span(&batch, 1)); }
   /// The same in several micro-batches, one after the other, of any sizes; with parallel::zero<2> and zero<3> and with
   /// .reproducible every rank brings as many. Those without samples are left out.
   step_report step(std::span<samples const> micro_batches);
+  /// The same from arrays of one's own, of any form that array_of_samples knows; what does not lie densely is copied.
   template <class Features, class Targets>
   step_report step(Features const& features, Targets const& targets) {
-    return step(make_samples(tensor_view(features), tensor_view(targets)));
+    auto const x = detail::dense_samples<sample_type>(features);
+    auto const y = detail::dense_samples<sample_type>(targets);
+    return step(make_samples(x.view(), y.view()));
   }
 
   /// The mean loss over a whole dataset, the same on every rank; nothing is changed.
   template <dataset Data>
   [[nodiscard]] double evaluate(Data const& data, std::int64_t batch = 8) {
     run_.model.share_buffers();
-    return run_.model.mean(run_.model.evaluate(data, batch));
+    std::exception_ptr failure;
+    auto const sum = run_.model.evaluate(data, batch, failure);
+    return run_.model.mean(sum, failure);
   }
   template <class Data>
   [[nodiscard]] double evaluate(Data const&, std::int64_t = 8) {
@@ -146,26 +180,36 @@ class basic_trainer {
 
   /// What metrics count over a whole dataset, whose samples are predicted `batch` at a time: copies of them with the
   /// counts of all ranks, the same on every rank. Nothing is changed.
+  /// Errors   what a metric throws, on every rank.
   /// @example auto const [seen] = trainer.evaluate(data, 64, metric::confusion(10));  // seen.accuracy(), seen.f1(3)
   template <dataset Data, metric_policy... Metrics>
   [[nodiscard]] std::tuple<Metrics...> evaluate(Data const& data, std::int64_t batch,
                                                 Metrics... metrics) requires(predicts && sizeof...(Metrics) > 0) {
     run_.model.share_buffers();
-    run_.model.for_each_prediction(
-        data, batch, [&](auto const& outputs, auto const& targets) { (metrics.add(outputs, targets), ...); });
+    std::exception_ptr failure;  // of a rank whose samples cannot be read or are refused: others are in collectives
+    run_.model.for_each_prediction(data, batch, failure, [&](auto const& outputs, auto const& targets) {
+      if (failure) return;
+      try {
+        (metrics.add(outputs, targets), ...);
+      } catch (std::exception const&) {
+        failure = std::current_exception();
+      }
+    });
+    detail::throw_together(world_, failure);
     (world_.all_reduce(metrics.counts(), reduction::sum{}), ...);
     return {std::move(metrics)...};
   }
 
-  /// The model's outputs for some inputs (n, outputs). A GPT gives the logits of what follows each sample. Computed by
-  /// this rank alone, unless it lacks a part of the model: then the ranks that have the others call it too, with the
-  /// same inputs (where parameters are sharded, all ranks).
+  /// The model's outputs for some inputs (n, outputs): float, or double in precision::fp64. A GPT gives the logits of
+  /// what follows each sample. Computed by this rank alone, unless it lacks a part of the model: then the ranks that
+  /// have the others call it too, with the same inputs (where parameters are sharded, all ranks).
   template <class Features>
-  [[nodiscard]] tensor<float> predict(Features const& features) requires(predicts &&
+  [[nodiscard]] output_tensor predict(Features const& features) requires(predicts &&
                                                                          !std::is_same_v<Features, samples>) {
-    return predict(make_samples(tensor_view(features), tensor_view<float const>{}));
+    auto const x = detail::dense_samples<sample_type>(features);
+    return run_.model.predict(make_samples(x.view(), tensor_view<float const>{}));
   }
-  [[nodiscard]] tensor<float> predict(samples const& batch) requires predicts { return run_.model.predict(batch); }
+  [[nodiscard]] output_tensor predict(samples const& batch) requires predicts { return run_.model.predict(batch); }
   /// The same for tokens (samples, positions) that follow those of the calls before: each position is computed once, in
   /// time that grows with those before it only in attention. forget(), a step or new parameters begin anew.
   /// @example auto logits = trainer.predict_more(prompt); while (...) logits = trainer.predict_more(drawn(logits));
@@ -186,13 +230,15 @@ class basic_trainer {
   ///          plain models without it are refused by the compiler.
   template <class Samples>
   requires std::is_same_v<Samples, samples>
-  [[nodiscard]] tensor<float> input_gradient(Samples const& batch) {
+  [[nodiscard]] input_gradient_tensor input_gradient(Samples const& batch) {
     detail::expect_input_gradient<env, Model>();
     return run_.model.input_gradient(batch);
   }
   template <class Features, class Targets>
-  [[nodiscard]] tensor<float> input_gradient(Features const& features, Targets const& targets) {
-    return input_gradient(make_samples(tensor_view(features), tensor_view(targets)));
+  [[nodiscard]] input_gradient_tensor input_gradient(Features const& features, Targets const& targets) {
+    auto const x = detail::dense_samples<sample_type>(features);
+    auto const y = detail::dense_samples<sample_type>(targets);
+    return input_gradient(make_samples(x.view(), y.view()));
   }
 
   /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model, and one that
@@ -209,6 +255,12 @@ class basic_trainer {
   /// Collective. Makes the model's buffers the same on all ranks, as fit(), evaluate(), save() and state_hash() do by
   /// themselves: for predict() after steps of your own.
   void share_buffers() { run_.model.share_buffers(); }
+  /// Collective over `everyone`. Makes them those that rank `root` of these has; see share_parameters().
+  template <class Ranks>
+  void share_buffers(Ranks& everyone, int root) {
+    run_.model.visit_state(state_scope::kept,
+                           [&](auto const&, auto const&, auto values) { parallel::broadcast(everyone, values, root); });
+  }
 
   /// Calls f(step_report const&) on every rank after each step.
   void on_step(std::function<void(step_report const&)> f) { step_calls_.push_back(std::move(f)); }
@@ -246,14 +298,24 @@ class basic_trainer {
   [[nodiscard]] std::uint64_t state_hash();
 
   /// Collective. Publishes a checkpoint in `directory` and keeps those before it that `keep` says; see checkpoint.hpp.
-  /// A directory belongs to one run: that of another is refused.
+  /// A directory belongs to one run: that of another is refused (prepare_saves() does so at the start).
   ///
   /// Errors   also comm_error, if a rank is not done when the patience is over; numeric_error as state_hash().
   void save(std::string const& directory, checkpoint::patience const& patience = {},
             checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files());
   void save(std::string const& directory, formats::file_system& files) { save(directory, {}, {}, files); }
 
-  /// Collective. The same, while training goes on: this call copies the state, and a thread of each rank writes it. The
+  /// Collective. For the start of a run that will save in `directory`: throws now what the first save() would, if
+  /// another run's checkpoints lie there, or later ones of this run, or nothing can be written there. Makes the
+  /// directory.
+  /// @see checkpoint::resume_or_start
+  void prepare_saves(std::string const& directory, checkpoint::patience const& patience = {},
+                     formats::file_system& files = formats::real_files()) {
+    finish_save();
+    files_.prepare(world_, directory, progress_of_run(), patience, files);
+  }
+
+  /// Collective. save() while training goes on: this call copies the state, and a thread of each rank writes it. The
   /// checkpoint is published after the step in which the last rank is done; one that was begun before it, first. fit()
   /// does not return before that; with steps of your own, finish_save() is the end, without which it is given up.
   ///
@@ -281,55 +343,96 @@ class basic_trainer {
     return load(directory, {}, files);
   }
 
+  /// The files that came with the model, where load_pretrained() has read it, on the first rank: config.json, the
+  /// tokenizer's and so on. Checkpoints keep them, and save_pretrained() writes them again. initialise() forgets them.
+  [[nodiscard]] std::vector<formats::model_file> const& model_files() const noexcept { return model_files_; }
+  void keep_model_files(std::vector<formats::model_file> files) { model_files_ = std::move(files); }
+
   /// Calls f(name, info, first, view) for every piece of state that this rank answers for, or, if `replicas`, for every
   /// piece that it keeps: where state is replicated, each rank keeps all of it. A piece is elements from `first` on of
   /// the part of a tensor that the parameter_info says. Of what each rank has of its own the name says the rank.
   /// Nothing is written here: parameters are changed by change_parameters().
   template <class F>
   void for_each_state(F&& f, bool replicas = false) {
-    visit_state(replicas ? state_scope::kept : state_scope::answered,
-                [&](std::string const& name, state_place const& place, auto view) {
-                  using element = typename decltype(view)::value_type;
-                  f(name_of_piece(name, place), place.info, place.first, tensor_view<element const, space>(view));
-                });
+    visit_state(replicas ? state_scope::kept : state_scope::answered, [&](std::string const& name,
+                                                                          state_place const& place, auto view) {
+      using element = typename decltype(view)::value_type;
+      f(name_of_piece(name, place, world_.rank()), place.info, place.first, tensor_view<element const, space>(view));
+    });
   }
 
-  /// Collective. Calls f(name, extents, values) with the whole master value of each parameter, on every rank in the
-  /// same order, whatever part of it lies here. Where ranks have parameters of their own it is that of the first.
+  /// Collective. Calls f(std::string const& name, shape const& extents, std::span<master const> values) with the whole
+  /// master value of each parameter, on every rank in the same order, whatever part of it lies here; master is float,
+  /// and double in precision::fp64. Where ranks have parameters of their own it is that of the first.
   template <class F>
   void for_each_parameter(F&& f) {
     detail::for_each_whole_tensor<master>(exchange(), f);
   }
 
   /// Collective. Changes parameters from outside: weights from elsewhere, an average over several runs. Calls
-  /// f(name, info, first, values) for each piece of a parameter that this rank keeps, as for_each_state() does; f
-  /// writes the values, which are the master ones. Afterwards all that layers read on any rank follows them. Moments,
-  /// residuals and buffers stay.
+  /// f(std::string const& name, shape const& extents, std::span<master> values) with the whole master value of each, as
+  /// for_each_parameter() does; f writes the values. Afterwards all that layers read on any rank follows them, and so
+  /// does what a strategy goes out from (the outer values of parallel::diloco). Moments, residuals and buffers stay.
   ///
-  /// Ranks    f writes the same numbers to the same elements on every rank that keeps them (for_each_run() says where
-  ///          they are in the whole tensor), unless ranks have parameters of their own, as with parallel::diloco; it
-  ///          may meet other ranks in a collective, and throws on all of them or on none.
+  /// A function of four arguments, f(std::string const& name, parameter_info const& info, std::int64_t first,
+  /// tensor_view<master, space> values), gets the pieces that this rank keeps instead, as of for_each_state(): nothing
+  /// is sent, and models of any size have the memory. for_each_run() says where a piece is in the whole tensor.
+  ///
+  /// Ranks    f writes the same numbers to the same elements on every rank that has them, unless ranks have parameters
+  ///          of their own, as with parallel::diloco, and f gets pieces; it may meet other ranks in a collective, and
+  ///          throws on all of them or on none.
   /// Errors   numeric_error that names the tensor if ranks that keep the same part of it have other numbers afterwards;
   ///          broadcast() then makes those of the first rank everybody's.
-  /// @example trainer.change_parameters([](std::string const& name, auto const&, std::int64_t, auto values) {
-  ///            if (name == "layers.0.bias") ops::on<host>::fill(values, 0.0);
+  /// @example trainer.change_parameters([](std::string const& name, shape const&, std::span<float> values) {
+  ///            if (name == "layers.0.bias") std::ranges::fill(values, 0.0F);
   ///          });
   template <class F>
   void change_parameters(F&& f) {
-    constexpr std::string_view kind = "value/";
-    exchange().visit_values(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
-      f(name.substr(kind.size()), place.info, place.first, view);
-    });
-    exchange().refresh_parameters();
-    engine().invalidate();
+    if constexpr (std::is_invocable_v<F&, std::string const&, shape const&, std::span<master>>) {
+      std::vector<state_piece> own;
+      piece_collector const collect{world_.rank(), own};
+      exchange().visit_values(state_scope::kept, collect);
+      for_each_parameter([&](std::string const& name, shape const& extents, std::span<master const> values) {
+        std::vector<master> whole(values.begin(), values.end());
+        f(name, extents, std::span<master>(whole));
+        detail::upload_parts<master>(own, text(value_prefix, name), whole);
+      });
+      exchange().change_values([](auto const&, auto const&, auto) {});  // all else follows
+    } else {
+      exchange().change_values([&](std::string const& name, state_place const& place, auto view) {
+        f(name.substr(value_prefix.size()), place.info, place.first, view);
+      });
+    }
     expect_equal_copies();
   }
 
  private:
   using numbers = typename env::precision;
   using exchange_type = typename placed_model<env, Model, Comm, Parallel, Compression>::exchange_type;
-  static constexpr std::int64_t written = std::int64_t{1} << 32;  // a wish
+  static constexpr std::string_view value_prefix = "value/";
+  static constexpr std::int64_t written = std::int64_t{1} << 21;  // a wish; see step_input::gives_up
 
+  struct in_order {};
+  template <class... Policies>
+  static in_order checked() {
+    using sorted = detail::resolve<std::remove_cvref_t<Policies>...>;
+    static_assert(
+        std::is_same_v<Model, typename sorted::model> && std::is_same_v<Optimizer, typename sorted::optimizer> &&
+            std::is_same_v<Comm, typename sorted::comm> && std::is_same_v<Parallel, typename sorted::parallel> &&
+            std::is_same_v<Precision, typename sorted::precision> &&
+            std::is_same_v<Compression, typename sorted::compression>,
+        "trireme::trainer: it is made of other policies than trainer_for<...> names: name the same types there");
+    static_cast<void>(sizeof(detail::check_lent_world<detail::slip_of_world<Policies...>()>));
+    check_environment();
+    return {};
+  }
+  basic_trainer(in_order, Model model, Optimizer optimizer, Comm& world, Parallel const& parallel,
+                Precision const& precision, Compression const& compression) requires(staged_model<Model>);
+  template <class GivenModel>
+  basic_trainer(in_order, GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel,
+                Precision const& precision, Compression const& compression) requires(!staged_model<Model>)
+      : basic_trainer(std::in_place, std::forward<GivenModel>(model), std::move(optimizer), world, parallel, precision,
+                      compression) {}
   template <class GivenModel>
   basic_trainer(std::in_place_t, GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel,
                 Precision const& precision, Compression const& compression)
@@ -342,7 +445,7 @@ class basic_trainer {
         compression_text_(describe(compression)),
         world_(agreed(world)),
         run_(std::forward<GivenModel>(model), world, parallel, numbers{precision}, compression, optimizer_) {
-    if constexpr (requires { Model::freezes_most; }) expect_trained_parameters();
+    expect_patterns();
     initialise(0);
   }
 
@@ -351,23 +454,25 @@ class basic_trainer {
     return {.batch = options.batch, .micro_batches = micro, .seed = seed()};
   }
 
+  template <class Loader>
+  static data::batch const& next_of(Loader& loader, std::exception_ptr& failure) {
+    try {
+      return loader.next();
+    } catch (...) {
+      failure = std::current_exception();
+      return loader.zeros();
+    }
+  }
+
   // What has to be the same on all ranks before they meet in anything else.
   [[nodiscard]] Comm& agreed(Comm& world) const;
-  // Collective. Ranks that go on together must be as many as there were if one of them keeps something of its own.
-  [[nodiscard]] int ranks_with_own_state() {
-    std::int64_t own = 0;
-    for (auto const& each : pieces(state_scope::answered)) own += each.of_rank ? 1 : 0;
-    world_.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
-    return own == 0 ? 0 : world_.size();
-  }
   void expect_equal_copies();
-  // Collective. A pattern that nothing matches would train nothing, without an error.
-  void expect_trained_parameters() {
-    auto trained = static_cast<std::int64_t>(exchange().plan().trained_buckets());
-    world_.all_reduce(tensor_view<std::int64_t>(&trained, shape{1}), reduction::max{});
-    if (trained > 0) return;
-    throw config_error(text("trireme::trainer: all parameters of ", model_text_,
-                            " are frozen; give a pattern that the names of some layers match"));
+  // Collective. A pattern that nothing matches would change nothing, without an error.
+  void expect_patterns() {
+    std::vector<std::string> names;
+    for (auto const& entry : exchange().plan().entries()) names.push_back(entry.info.name);
+    if constexpr (staged) parallel::expect_patterns(world_, described_, names);
+    parallel::expect_patterns(world_, optimizer_, names);
   }
 
   // Collective.
@@ -391,24 +496,17 @@ class basic_trainer {
     for (auto const& call : save_calls_) call(report);
   }
 
-  checkpoint::run_description description();
+  // Collective.
+  checkpoint::run_description description(std::span<state_piece const> answered);
   // The name without the numbers: a resumed run may change rates and schedules.
   [[nodiscard]] std::string optimizer_name() const {
     auto const full = describe(optimizer_);
     return full.substr(0, full.find('{'));
   }
-  // The name of a piece: of what each rank has of its own it says the rank.
-  [[nodiscard]] std::string name_of_piece(std::string const& name, state_place const& place) const {
-    if (!place.of_rank) return name;
-    auto const slash = name.find('/');
-    return text(name.substr(0, slash), ".", world_.rank(), name.substr(slash));
-  }
   // All state, to be read or written.
   [[nodiscard]] std::vector<state_piece> pieces(state_scope scope) {
     std::vector<state_piece> all;
-    visit_state(scope, [&](std::string const& name, state_place const& place, auto view) {
-      all.emplace_back(name_of_piece(name, place), place.info, place.first, view, place.of_rank);
-    });
+    visit_state(scope, piece_collector{world_.rank(), all});
     return all;
   }
   // Of all slots' run states.
@@ -444,13 +542,14 @@ class basic_trainer {
   std::string compression_text_;
   Comm& world_;
   run_state<env, Model, Optimizer, Comm, Parallel, Compression> run_;
-  checkpoint::detail::patient_world<Comm> patient_;  // while others save or load
-  checkpoint::detail::held_state held_;              // what is being written in the background
+  checkpoint::detail::run_directory<Comm> files_;
+  checkpoint::detail::held_state held_;  // what is being written in the background
   std::unique_ptr<checkpoint::detail::pending_save> background_;
   std::vector<std::function<void(step_report const&)>> step_calls_;
   std::vector<std::function<void(save_report const&)>> save_calls_;
+  detail::copy_holders holders_;
   std::int64_t loaded_at_ = -1;  // the step of the last checkpoint that was loaded
-  checkpoint::identity identity_;
+  std::vector<formats::model_file> model_files_;
   observe::timeline* timeline_ = nullptr;
   bool has_started_ = false;
   bool wants_stop_ = false;
@@ -462,7 +561,7 @@ class basic_trainer {
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::basic_trainer(
-    Model model, Optimizer optimizer, Comm& world, Parallel const& parallel, Precision const& precision,
+    in_order, Model model, Optimizer optimizer, Comm& world, Parallel const& parallel, Precision const& precision,
     Compression const& compression) requires(staged_model<Model>)
     : basic_trainer(std::in_place, std::move(model), std::move(optimizer), world, parallel, precision, compression) {}
 
@@ -482,7 +581,7 @@ step_report basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compressi
     places.push_back(static_cast<std::int64_t>(m));
   }
   auto const total = run_.model.samples_of_all(own);
-  if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
+  if (total == 0) return {.step = steps(), .loss = std::numeric_limits<double>::quiet_NaN()};
   auto const done = run_step({filled, {0, static_cast<std::int64_t>(micro_batches.size())}, places, total});
   for (auto const& call : step_calls_) call(done);
   return done;
@@ -497,7 +596,8 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::in
   run_.clock.seed = seed;
   run_.precision = precision_state<numbers>(numbers{precision_});
   loaded_at_ = -1;
-  identity_ = {};
+  files_.run() = {};
+  model_files_.clear();
   run_.moments.clear();
   exchange().forget_compression();
   start_parameters(seed);
@@ -519,7 +619,6 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::st
     });
   } else if constexpr (staged) {
     exchange().initialise(seed);
-    engine().invalidate();
   }
 }
 
@@ -531,13 +630,12 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::br
       auto const [first, count] = exchange().owned_range(bucket);
       for (auto const piece : plan.pieces(bucket, first, count)) {
         run_.moments.visit_piece(bucket, piece, [&](std::string const&, state_place const&, auto view) {
-          exchange().world().broadcast(view, 0);
+          parallel::broadcast(exchange().world(), view, 0);
         });
       }
     }
   }
   run_.model.broadcast();
-  engine().invalidate();
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
@@ -565,25 +663,27 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::sa
                                                                                    checkpoint::patience const& patience,
                                                                                    checkpoint::keeping const& keep,
                                                                                    formats::file_system& files) {
+  expect_valid(patience);
   finish_save();
   expect_equal_copies();  // what a rank has spoiled is not kept
-  patient_.within([&] {
-    checkpoint::save(patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(),
-                     pieces(state_scope::answered), files, keep, patience);
-  });
+  auto const answered = pieces(state_scope::answered);
+  files_.save(world_, directory, description(answered), progress_of_run(), answered, patience, keep, files,
+              model_files_);
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::save_in_background(
     std::string const& directory, checkpoint::patience const& patience, checkpoint::keeping const& keep,
     formats::file_system& files) {
+  expect_valid(patience);
   finish_save();
   expect_equal_copies();
   save_report begun{steps(), 0, {}};
+  auto const answered = pieces(state_scope::answered);
   attempt_save(begun, "copy for a checkpoint", [&] {
     background_.reset(new checkpoint::detail::background_save<Comm>(
-        patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(), patience, keep,
-        files, held_, pieces(state_scope::answered)));
+        files_.for_disks(world_, patience.deadline), directory, files_.run(), description(answered), progress_of_run(),
+        patience, keep, files, held_, answered, model_files_));
   });
   if (background_ == nullptr) tell(begun);
 }
@@ -601,23 +701,21 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::fi
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 checkpoint::loaded basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::load(
     std::string const& directory, checkpoint::patience const& patience, formats::file_system& files) {
+  expect_valid(patience);
   finish_save();
-  std::int64_t elements = 0;
-  for (auto const& each : pieces(state_scope::answered)) elements += each.size();
-  checkpoint::loaded found;
-  patient_.within([&] {
-    found = checkpoint::load(patient_.of(world_, patience.deadline), directory, identity_, description(),
-                             pieces(state_scope::kept), elements, files, patience);
-  });
+  auto const answered = pieces(state_scope::answered);
+  auto found =
+      files_.load(world_, directory, description(answered), pieces(state_scope::kept), answered, patience, files);
   auto const& progress = found.at;
   run_.clock = {.seed = progress.seed,
                 .step = progress.step,
                 .updates = progress.updates,
-                .position = {progress.epoch, progress.position}};
+                .position = {progress.epoch, progress.position},
+                .data = progress.data};
   visit_numbers([&](std::string_view name, auto& number) { progress.read(found.path, name, number); });
   loaded_at_ = progress.step;
+  if (!found.model_files.empty()) model_files_ = found.model_files;
   exchange().refresh_parameters();
-  engine().invalidate();
   return found;
 }
 
@@ -631,6 +729,11 @@ Comm& basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::a
                                     {"the compressor", compression_text_}};
   parallel::expect_agreement(world, "trireme::trainer", world.rank(), items,
                              "make the trainer of the same descriptions on every rank");
+  if constexpr (staged) expect_valid(described_);
+  expect_valid(optimizer_);
+  expect_valid(parallel_);
+  expect_valid(precision_);
+  expect_valid(compression_);
   return world;
 }
 
@@ -639,15 +742,13 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::ex
   detail::timed(timeline_, "compare copies", [&] {
     run_.model.share_buffers();
     detail::kept_copies copies;
-    for (auto const& each : pieces(state_scope::kept)) {
-      if (!each.of_rank) copies.add(each);
-    }
+    copies.add(pieces(state_scope::kept));
     if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate &&
                   !exchange_type::replicas_differ) {
       for (auto const& entry : exchange().plan().entries())
         copies.add(state_piece(entry.info.name, entry.info, 0, exchange().parameter_values(entry)));
     }
-    copies.expect_equal(world_);
+    copies.expect_equal(world_, holders_);
   });
 }
 
@@ -669,18 +770,20 @@ step_report basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compressi
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
-checkpoint::run_description basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::description() {
+checkpoint::run_description basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::description(
+    std::span<state_piece const> answered) {
   return {.model = model_text_,
           .optimizer = optimizer_name(),
           .precision = describe(precision_),
           .compression = compression_text_,
-          .residual_ranks = ranks_with_own_state()};
+          .residual_ranks = checkpoint::detail::ranks_with_own_state(world_, answered)};
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 checkpoint::progress basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::progress_of_run() {
   auto const& clock = run_.clock;
   checkpoint::progress now{clock.step, clock.updates, clock.seed, clock.position.epoch, clock.position.position};
+  now.data = clock.data;
   visit_numbers([&](std::string_view name, auto& number) { now.write(name, number); });
   return now;
 }

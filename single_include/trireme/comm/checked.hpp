@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/checked.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 37fd4292d82572e7579ba302591f031385e8282a06a128b7e541a2c25a7fc958
+// SHA-256 of the sources: 36ee667d3c8c90e8e7238fd8cbbbbd875e960ad47ca043ed9f6b2accbfb07e64
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -32,9 +32,9 @@ struct intent {
 };
 
 [[nodiscard]] inline std::string describe(intent const& it) {
-  auto const where = it.group == 0 ? std::string("the whole world")
-                                   : text("group ", it.group % 10000, " (", it.size, it.size == 1 ? " rank" : " ranks",
-                                          " from rank ", it.first, ")");
+  auto const where =
+      it.group == 0 ? std::string("the whole world")
+                    : text("group ", it.group % 10000, " (", how_many(it.size, "rank"), " from rank ", it.first, ")");
   return text(to_string(it.what), " as call number ", it.number, " on ", where);
 }
 
@@ -150,12 +150,10 @@ class agreement {
     return out;
   }
   [[nodiscard]] std::string missing_sentence(std::vector<waiting> const& open) const {
-    std::string missing;
-    for (auto const& each : open)
-      missing += text(missing.empty() ? "" : ", ", names_[static_cast<std::size_t>(each.peer)]);
+    std::vector<std::int32_t> missing;
+    for (auto const& each : open) missing.push_back(names_[static_cast<std::size_t>(each.peer)]);
     return text("trireme::comm::checked: ", called(rank(), mail_[static_cast<std::size_t>(open[0].peer)].mine),
-                ", but ", open.size() == 1 ? "rank " : "ranks ", missing, " did not call it within ",
-                to_string(patience_), last_calls(open),
+                ", but ", list_of("rank", missing), " did not call it within ", to_string(patience_), last_calls(open),
                 "; make every rank call the same collectives, or raise comm::checked{.patience}");
   }
 

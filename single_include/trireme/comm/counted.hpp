@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/counted.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: fe24ed11fbec921ab5623da8323a248f93ae0a376681bd15f6985eaf54782379
+// SHA-256 of the sources: dd22903627b253a270bb344278630b8f96be38213a0739f2bc350f9d2b7d28f1
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -55,9 +55,8 @@ struct traffic_table {
   std::string out;
   auto const line = [&](std::string_view what, traffic_table::row const& each) {
     if (each.calls == 0) return;
-    out +=
-        text("rank ", it.rank, " ", what, ": ", each.calls, each.calls == 1 ? " call, " : " calls, ", each.messages,
-             each.messages == 1 ? " message, " : " messages, ", each.bytes, each.bytes == 1 ? " byte\n" : " bytes\n");
+    out += text("rank ", it.rank, " ", what, ": ", how_many(each.calls, "call"), ", ",
+                how_many(each.messages, "message"), ", ", how_many(each.bytes, "byte"), "\n");
   };
   for (int kind = 0; kind < collective_kinds; ++kind)
     line(name_of(static_cast<collective>(kind)), it.by_operation[kind]);

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/decorate.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1097bf3fa3bad5e16f289f7380efb07758dd0486bec7f8cdfaa83fd7f55268c6
+// SHA-256 of the sources: 976e5a6708a559ce525a5dfe6ec4cc163adfdff3f1f66a4bb99352428e5fddab
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -99,6 +99,8 @@ class decorator : public collectives<Derived> {
   { return inner_.template allocate<T>(extents); }
   [[nodiscard]] auto deadline() const requires requires(Inner const& it) { it.deadline(); }
   { return inner_.deadline(); }
+  void poll() requires requires(Inner& it) { it.poll(); }
+  { inner_.poll(); }
   void abandon(std::string const& sentence) noexcept requires requires(Inner& it) { it.abandon(sentence); }
   { inner_.abandon(sentence); }
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d2e2df0a9d9bf90044ea4da083e73bf482b8eeb6b2e6aa66c2cb6c6f756680c5
+// SHA-256 of the sources: a5d934fe0ec59a3bf2348d4c1ec0b06b751333b3c767db85125bf67d2ff54af5
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <mpi.h>
 
 #include <chrono>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
@@ -35,87 +36,13 @@
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <mutex>
 
-#ifndef TRIREME_COMM_MPI_NOTICES_INCLUDED
-#define TRIREME_COMM_MPI_NOTICES_INCLUDED
+#ifndef TRIREME_COMM_MPI_CLOSING_INCLUDED
+#define TRIREME_COMM_MPI_CLOSING_INCLUDED
 
-// ---- trireme/comm/mpi/notices.hpp
-#include <limits>
-#include <optional>
-
-#ifndef TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
-#define TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
-
-// ---- trireme/comm/detail/roll_call.hpp
-namespace trireme::comm::detail {
-
-/// Which ranks are known to be in a call, and which are waited for there. A rank that waits for long tells others what
-/// it knows, and learns what they know: both sets only grow, until they are the same on all ranks that wait. Missing
-/// are the ranks that are waited for and not in the call.
-class roll_call {
- public:
-  void clear() noexcept { bits_.clear(); }
-
-  void begin(int size) {
-    if (!bits_.empty()) return;
-    words_ = static_cast<std::size_t>(size + 63) / 64;
-    bits_.assign(2 * words_, 0);
-  }
-  void add_here(int rank) noexcept { set(0, rank); }
-  void add_wanted(int rank) noexcept { set(words_, rank); }
-
-  /// Both sets; what another rank is told.
-  [[nodiscard]] std::span<std::uint64_t const> bits() const noexcept { return bits_; }
-  /// Takes over what another rank knows, as bits() of the same size; whether any of it is new.
-  bool merge(std::span<std::uint64_t const> theirs) noexcept {
-    bool grew = false;
-    for (std::size_t i = 0; i < bits_.size(); ++i) {
-      grew = grew || (theirs[i] & ~bits_[i]) != 0;
-      bits_[i] |= theirs[i];
-    }
-    return grew;
-  }
-  [[nodiscard]] bool knows_more_than(std::span<std::uint64_t const> theirs) const noexcept {
-    return !std::equal(bits_.begin(), bits_.end(), theirs.begin(), theirs.end());
-  }
-  void append_missing(std::vector<int>& ranks) const {
-    for (int rank = 0; rank < static_cast<int>(words_ * 64) && !bits_.empty(); ++rank)
-      if (get(words_, rank) && !get(0, rank)) ranks.push_back(rank);
-  }
-
-  /// Whom a rank tells: those 2^i before it and after it. Calls visit(peer), once for each.
-  template <class Visit>
-  static void for_each_neighbour(int rank, int size, Visit visit) {
-    for (int hop = 1; hop < size; hop *= 2) {
-      int const after = (rank + hop) % size;
-      int const before = (rank - hop + size) % size;
-      visit(after);
-      if (before != after) visit(before);
-    }
-  }
-
- private:
-  void set(std::size_t first, int rank) noexcept {
-    bits_[first + static_cast<std::size_t>(rank) / 64] |= std::uint64_t{1} << (rank % 64);
-  }
-  [[nodiscard]] bool get(std::size_t first, int rank) const noexcept {
-    return (bits_[first + static_cast<std::size_t>(rank) / 64] >> (rank % 64) & 1U) != 0;
-  }
-
-  std::size_t words_ = 0;
-  std::vector<std::uint64_t> bits_;  ///< who is here, then who is waited for
-};
-
-}  // namespace trireme::comm::detail
-
-#endif  // TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
-
-// ---- trireme/comm/mpi/notices.hpp (goes on)
-#ifndef TRIREME_COMM_MPI_MESSAGES_INCLUDED
-#define TRIREME_COMM_MPI_MESSAGES_INCLUDED
-
-// ---- trireme/comm/mpi/messages.hpp
+// ---- trireme/comm/mpi/closing.hpp
 #include <cstddef>
 
 #ifndef TRIREME_COMM_DETAIL_ROUNDS_INCLUDED
@@ -135,11 +62,6 @@ class byte_buffer {
     return data_.get();
   }
   [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
-  /// Leaks the bytes, for somebody else may still write to them.
-  void give_up() noexcept {
-    static_cast<void>(data_.release());
-    size_ = 0;
-  }
 
  private:
   std::unique_ptr<std::byte[]> data_;
@@ -189,7 +111,7 @@ struct round_blocks {
 ///                 sent()                              whether all sends are done
 ///                 take(peer, channel, message)        whether a message has come, which stays until the next call
 ///                 compare(peer, call)                 throws if the call of a peer is another one
-///                 refuse(peer)                        throws: a message is not as long as it must be
+///                 refuse(peer)                        throws: a message is not as long as it must be, or names no call
 template <class Wire>
 class rounds {
  public:
@@ -297,9 +219,8 @@ class rounds {
   }
   void hear(Wire& wire, std::span<std::byte const> message) {
     int const peer = source();
-    if (message.size() < head_bytes) wire.refuse(peer);
     call theirs;
-    std::memcpy(&theirs, message.data(), head_bytes);
+    if (message.size() < head_bytes || !read_call(theirs, message.data())) wire.refuse(peer);
     wire.compare(peer, theirs);
     message = message.subspan(head_bytes);
     if (blocks_.how == way::dealt) {
@@ -336,7 +257,11 @@ class rounds {
 
 #endif  // TRIREME_COMM_DETAIL_ROUNDS_INCLUDED
 
-// ---- trireme/comm/mpi/messages.hpp (goes on)
+// ---- trireme/comm/mpi/closing.hpp (goes on)
+#ifndef TRIREME_COMM_MPI_MESSAGES_INCLUDED
+#define TRIREME_COMM_MPI_MESSAGES_INCLUDED
+
+// ---- trireme/comm/mpi/messages.hpp
 #ifndef TRIREME_COMM_MPI_SESSION_INCLUDED
 #define TRIREME_COMM_MPI_SESSION_INCLUDED
 
@@ -358,10 +283,11 @@ class mpi_session {
     return only;
   }
 
-  /// Initialises MPI if nobody has; throws config_error if it is over, or lacks MPI_THREAD_SERIALIZED.
+  /// Initialises MPI if nobody has. Throws config_error if it is over, or lets only another thread call it.
   void begin() {
     if (is_over())
-      throw config_error("trireme::comm::mpi: MPI has been finalised already; finalise it after the last launch");
+      throw config_error(
+          "trireme::comm::mpi: MPI has been finalised already; finalise it after the last launch or borrow");
     int begun = 0;
     MPI_Initialized(&begun);
     int provided = MPI_THREAD_SINGLE;
@@ -371,11 +297,33 @@ class mpi_session {
     } else {
       MPI_Query_thread(&provided);
     }
-    if (provided < MPI_THREAD_SERIALIZED)
-      throw config_error(
-          begun == 0 ? "trireme::comm::mpi: this MPI offers less than MPI_THREAD_SERIALIZED; use one built with threads"
-                     : "trireme::comm::mpi: MPI was initialised with less than MPI_THREAD_SERIALIZED; initialise it "
-                       "with MPI_Init_thread(..., MPI_THREAD_SERIALIZED, ...)");
+    provided_ = provided;
+    if (provided >= MPI_THREAD_SERIALIZED) return;
+    int is_main = 0;
+    MPI_Is_thread_main(&is_main);
+    if (is_main == 0)
+      throw config_error(text("trireme::comm::mpi: MPI was initialised with ", level(),
+                              ", so that only the thread that did it may use this world; call from that thread, or "
+                              "initialise MPI with MPI_Init_thread(..., MPI_THREAD_SERIALIZED, ...)"));
+    only_caller_ = std::this_thread::get_id();
+  }
+  /// Whether a thread of the library may call MPI while the rank computes (adr/0025): if MPI lets all threads call at
+  /// once. With MPI_THREAD_SERIALIZED the program would have to wait for that thread before its own calls, so then only
+  /// if it is the library that has initialised MPI.
+  [[nodiscard]] bool has_helper() const noexcept {
+    return provided_ >= (ours_ ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE);
+  }
+  /// Whether this thread may call MPI at all.
+  [[nodiscard]] bool may_call() const noexcept {
+    return provided_ >= MPI_THREAD_SERIALIZED || only_caller_ == std::this_thread::get_id();
+  }
+  /// Whether several threads may, one at a time.
+  [[nodiscard]] bool lets_threads_call() const noexcept { return provided_ >= MPI_THREAD_SERIALIZED; }
+  /// What MPI provides.
+  [[nodiscard]] std::string_view level() const noexcept {
+    if (provided_ == MPI_THREAD_SINGLE) return "MPI_THREAD_SINGLE";
+    if (provided_ == MPI_THREAD_FUNNELED) return "MPI_THREAD_FUNNELED";
+    return provided_ == MPI_THREAD_SERIALIZED ? "MPI_THREAD_SERIALIZED" : "MPI_THREAD_MULTIPLE";
   }
   [[nodiscard]] static bool is_over() noexcept {
     int over = 0;
@@ -390,7 +338,9 @@ class mpi_session {
   ~mpi_session() {
     if (ours_ && !abandoned_ && !is_over()) MPI_Finalize();
   }
-  bool ours_ = false;
+  std::atomic<bool> ours_{false};
+  std::atomic<int> provided_{MPI_THREAD_SINGLE};
+  std::thread::id only_caller_;  // below MPI_THREAD_SERIALIZED
   bool abandoned_ = false;
 };
 
@@ -417,8 +367,9 @@ struct mpi_tags {
   static constexpr int ends = 1;        ///< empty: the sender ends with an error
   static constexpr int reports = 2;     ///< empty: the sender prints it
   static constexpr int roll = 3;        ///< who is here, and who is waited for (roll_call.hpp)
-  static constexpr int exchange = 4;    ///< and the next one
-  static constexpr int collective = 6;  ///< number k uses this + 3 (k mod window), and the two after it
+  static constexpr int closes = 4;      ///< empty: the sender has nothing in flight any more (closing.hpp)
+  static constexpr int exchange = 5;    ///< and the next two: announcements, large values, and that these may come
+  static constexpr int collective = 8;  ///< number k uses this + 3 (k mod window), and the two after it
 
   /// How many collectives have tags of their own, where `most` is the largest tag of this MPI.
   [[nodiscard]] static constexpr std::uint64_t window_of(int most) noexcept {
@@ -426,8 +377,11 @@ struct mpi_tags {
   }
 };
 
+struct mpi_family;
+
 /// A duplicate of an MPI communicator; nobody else's messages travel in it.
 struct mpi_group {
+  std::shared_ptr<mpi_family> family;  // fails with it; see driver.hpp
   MPI_Comm handle = MPI_COMM_NULL;
   std::vector<int> members;  // their ranks in `handle`
   int rank = 0;
@@ -441,7 +395,13 @@ struct mpi_group {
   std::vector<int> machines;  // of each rank, where they are known
   int places = 0;             // ranks on each machine, if all have as many and they stand in rank order; else 0
   sum_order order = sum_order::ranks;
-  bool is_whole = false;                   // all ranks of `handle`, in their order, as MPI's collectives need
+  bool is_whole = false;  // all ranks of `handle`, in their order, as MPI's collectives need
+  struct large_part {
+    std::uint64_t exchange;
+    int peer;
+    bool sent;
+  };
+  std::vector<large_part> large_line;      // large messages of exchanges that have not begun, in the order of the calls
   std::vector<std::uint64_t> native_line;  // numbers of calls whose own collectives of MPI have not all begun
 
   static constexpr std::size_t whole = std::size_t{1} << 30;  // MPI counts in int
@@ -485,6 +445,22 @@ struct mpi_route {
   }
 };
 
+/// Whether MPI is done with a request, which is then null. One that ends with an error is done, too.
+[[nodiscard]] inline bool is_done(MPI_Request& request) noexcept {
+  if (request == MPI_REQUEST_NULL) return true;
+  int flag = 0;
+  if (MPI_Test(&request, &flag, MPI_STATUS_IGNORE) == MPI_SUCCESS && flag == 0) return false;
+  request = MPI_REQUEST_NULL;
+  return true;
+}
+/// The same of several: all of them are tested.
+template <class Requests>
+[[nodiscard]] bool are_done(Requests& requests) noexcept {
+  bool all = true;
+  for (auto& each : requests) all = is_done(each) && all;
+  return all;
+}
+
 /// Visits all others of `size` numbers as (from whom, to whom) in an order in which not all begin with number 0.
 template <class Visit>
 void for_each_other(int own, int size, Visit visit) {
@@ -525,12 +501,15 @@ class mpi_messages {
       if (flag == 0) peers.push_back(ends_[i].peer);
     }
   }
-  /// After a failure: MPI must not write to what it has not begun to write to.
+  /// After a failure: MPI must not write to what it has not begun to write to. What it has begun, and all that is sent,
+  /// goes on until is_quiet().
   void cancel() noexcept {
     for (std::size_t i = 0; i < requests_.size(); ++i)
       if (requests_[i] != MPI_REQUEST_NULL && ends_[i].receiving) MPI_Cancel(&requests_[i]);
     waiting_ = 0;
   }
+  /// After cancel(): whether MPI is done with all memory.
+  [[nodiscard]] bool is_quiet() noexcept { return are_done(requests_); }
 
  private:
   struct end {
@@ -637,12 +616,13 @@ class mpi_wire {
   [[noreturn]] void refuse(int peer) const {
     throw comm_error(text(mpi_name, ": ", to_string(route_->what), " number ", route_->number_told(),
                           ": a message of rank ", peer,
-                          " has another length than the same call here; make every rank "
+                          " has another length or form than that of the same call here; make every rank "
                           "call the same collectives in the same order"));
   }
-  void reset() noexcept {
-    sends_.clear();
-    coming_ = MPI_REQUEST_NULL;
+  /// After a failure: whether MPI is done with all memory. What is coming has been matched, so that it does come.
+  [[nodiscard]] bool is_quiet() noexcept {
+    bool const sent = are_done(sends_);
+    return is_done(coming_) && sent;
   }
 
  private:
@@ -656,6 +636,129 @@ class mpi_wire {
 }  // namespace trireme::comm::detail
 
 #endif  // TRIREME_COMM_MPI_MESSAGES_INCLUDED
+
+// ---- trireme/comm/mpi/closing.hpp (goes on)
+#ifndef TRIREME_COMM_MPI_NOTICES_INCLUDED
+#define TRIREME_COMM_MPI_NOTICES_INCLUDED
+
+// ---- trireme/comm/mpi/notices.hpp
+#include <limits>
+#include <optional>
+
+#ifndef TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
+#define TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
+
+// ---- trireme/comm/detail/roll_call.hpp
+namespace trireme::comm::detail {
+
+/// Which ranks are known to be in a call, and which are waited for there. A rank that waits for long tells others what
+/// it knows, and learns what they know: both sets only grow, until they are the same on all ranks that wait. Missing
+/// are the ranks that are waited for and not in the call.
+class roll_call {
+ public:
+  void clear() noexcept { bits_.clear(); }
+
+  void begin(int size) {
+    if (!bits_.empty()) return;
+    words_ = static_cast<std::size_t>(size + 63) / 64;
+    bits_.assign(2 * words_, 0);
+  }
+  void add_here(int rank) noexcept { set(0, rank); }
+  void add_wanted(int rank) noexcept { set(words_, rank); }
+
+  /// Both sets; what another rank is told.
+  [[nodiscard]] std::span<std::uint64_t const> bits() const noexcept { return bits_; }
+  /// Takes over what another rank knows, as bits() of the same size; whether any of it is new.
+  bool merge(std::span<std::uint64_t const> theirs) noexcept {
+    bool grew = false;
+    for (std::size_t i = 0; i < bits_.size(); ++i) {
+      grew = grew || (theirs[i] & ~bits_[i]) != 0;
+      bits_[i] |= theirs[i];
+    }
+    return grew;
+  }
+  [[nodiscard]] bool knows_more_than(std::span<std::uint64_t const> theirs) const noexcept {
+    return !std::equal(bits_.begin(), bits_.end(), theirs.begin(), theirs.end());
+  }
+  void append_missing(std::vector<int>& ranks) const {
+    for (int rank = 0; rank < static_cast<int>(words_ * 64) && !bits_.empty(); ++rank)
+      if (get(words_, rank) && !get(0, rank)) ranks.push_back(rank);
+  }
+
+  /// Whom a rank tells: those 2^i before it and after it. Calls visit(peer), once for each.
+  template <class Visit>
+  static void for_each_neighbour(int rank, int size, Visit visit) {
+    for (int hop = 1; hop < size; hop *= 2) {
+      int const after = (rank + hop) % size;
+      int const before = (rank - hop + size) % size;
+      visit(after);
+      if (before != after) visit(before);
+    }
+  }
+
+ private:
+  void set(std::size_t first, int rank) noexcept {
+    bits_[first + static_cast<std::size_t>(rank) / 64] |= std::uint64_t{1} << (rank % 64);
+  }
+  [[nodiscard]] bool get(std::size_t first, int rank) const noexcept {
+    return (bits_[first + static_cast<std::size_t>(rank) / 64] >> (rank % 64) & 1U) != 0;
+  }
+
+  std::size_t words_ = 0;
+  std::vector<std::uint64_t> bits_;  ///< who is here, then who is waited for
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
+
+// ---- trireme/comm/mpi/notices.hpp (goes on)
+#ifndef TRIREME_COMM_MPI_OUTBOX_INCLUDED
+#define TRIREME_COMM_MPI_OUTBOX_INCLUDED
+
+// ---- trireme/comm/mpi/outbox.hpp
+namespace trireme::comm::detail {
+
+/// Small messages whose sender waits for nobody. Each keeps its bytes until MPI is done with them, because not every
+/// MPI copies small messages (MPICH over UCX does not).
+class mpi_outbox {
+ public:
+  /// The only one of this process: messages outlive the world that they come from. Used with the driver's lock held.
+  [[nodiscard]] static mpi_outbox& of_process() {
+    static auto& only = *new mpi_outbox;
+    return only;
+  }
+
+  /// Without memory for it the message is not sent.
+  void send(MPI_Comm where, int peer, int tag, std::string_view bytes) noexcept try {
+    auto& it = letters_.emplace_back();
+    it.where = where;
+    it.bytes = std::make_unique<std::string>(bytes);
+    MPI_Isend(it.bytes->data(), static_cast<int>(bytes.size()), MPI_BYTE, peer, tag, where, &it.request);
+    if (is_done(it.request)) letters_.pop_back();
+  } catch (...) {
+  }
+  /// Forgets what has been sent; whether nothing is left of what goes to ranks of `where`.
+  bool sweep(MPI_Comm where = MPI_COMM_NULL) noexcept {
+    std::erase_if(letters_, [](auto& each) { return is_done(each.request); });
+    for (auto const& each : letters_)
+      if (each.where == where) return false;
+    return true;
+  }
+  [[nodiscard]] bool is_empty() const noexcept { return letters_.empty(); }
+
+ private:
+  struct letter {
+    MPI_Comm where = MPI_COMM_NULL;
+    MPI_Request request = MPI_REQUEST_NULL;
+    std::unique_ptr<std::string> bytes;  // keeps its place when the list grows
+  };
+  std::vector<letter> letters_;
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_MPI_OUTBOX_INCLUDED
 
 // ---- trireme/comm/mpi/notices.hpp (goes on)
 namespace trireme::comm::detail {
@@ -709,8 +812,7 @@ class mpi_notices {
   void hear_who_reports(mpi_group const& launch) noexcept {
     char sentence[most_bytes];
     for (int const tag : {mpi_tags::failure, mpi_tags::ends, mpi_tags::reports})
-      for (int bytes = 0, from = 0; (from = take(launch, tag, sentence, most_bytes, bytes)) >= 0;) {
-        if (tag == mpi_tags::reports) reported_ = true;
+      for (int bytes = 0; take(launch, tag, sentence, most_bytes, bytes) >= 0;) {
       }
   }
   /// The lowest rank that has told of a failure, or that it ends.
@@ -723,23 +825,27 @@ class mpi_notices {
     MPI_Status status;
     if (MPI_Iprobe(MPI_ANY_SOURCE, tag, group.handle, &flag, &status) != MPI_SUCCESS || flag == 0) return -1;
     MPI_Get_count(&status, MPI_BYTE, &bytes);
-    if (bytes < 0 || static_cast<std::size_t>(bytes) > room) return -1;
     int const from = status.MPI_SOURCE;
+    // A longer one is nobody's notice: it is received, so that it does not stand before others, and not believed.
+    bool const fits = bytes >= 0 && static_cast<std::size_t>(bytes) <= room;
+    bytes = std::min(std::max(bytes, 0), static_cast<int>(room));
     MPI_Recv(to, bytes, MPI_BYTE, from, tag, group.handle, MPI_STATUS_IGNORE);
-    if (tag != mpi_tags::roll) told_by_ = std::min(told_by_, from);
+    if (!fits) return -1;
+    note(tag, from);
     return from;
+  }
+  /// Notes who has sent a message that somebody else has received.
+  void note(int tag, int from) noexcept {
+    if (tag <= mpi_tags::reports) told_by_ = std::min(told_by_, from);
+    if (tag == mpi_tags::reports) reported_ = true;
   }
 
  private:
   [[nodiscard]] static int member(mpi_group const& group, int rank) noexcept {
     return group.members[static_cast<std::size_t>(rank)];
   }
-  /// Does not wait until it arrives: MPI copies a message so small, or the process ends with the failure.
   static void send(mpi_group const& group, int peer, int tag, std::string_view what) noexcept {
-    MPI_Request request = MPI_REQUEST_NULL;
-    int flag = 0;
-    MPI_Isend(what.data(), static_cast<int>(what.size()), MPI_BYTE, member(group, peer), tag, group.handle, &request);
-    if (request != MPI_REQUEST_NULL) MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
+    mpi_outbox::of_process().send(group.handle, member(group, peer), tag, what);
   }
 
   bool has_told_ = false;
@@ -751,7 +857,7 @@ class mpi_notices {
 
 #endif  // TRIREME_COMM_MPI_NOTICES_INCLUDED
 
-// ---- trireme/comm/mpi/driver.hpp (goes on)
+// ---- trireme/comm/mpi/closing.hpp (goes on)
 #ifndef TRIREME_COMM_MPI_OPERATION_INCLUDED
 #define TRIREME_COMM_MPI_OPERATION_INCLUDED
 
@@ -800,7 +906,7 @@ inline constexpr native_row native_rows[] = {
 }
 
 /// A large all_reduce by MPI's own. It begins when calls have been compared, so that all ranks are there, and goes in
-/// segments, two of them at a time. MPI writes into memory of this class, which is leaked if the call fails, because a
+/// segments, two of them at a time. MPI writes into memory of this class, which is kept if the call fails, because a
 /// collective of MPI cannot be cancelled. (That memory is also quicker: with separate input and output Open MPI sends
 /// 2 n (p - 1) / p bytes a rank; in place it sends all n up to log2(p) times.)
 class mpi_native {
@@ -840,9 +946,12 @@ class mpi_native {
       take(finished_++);
     }
   }
-  /// After a failure: leaks the memory that MPI may still write to.
-  void give_up() noexcept {
-    for (auto& each : flights_) each.result.give_up();
+  /// After a failure: whether MPI is done with all memory. It is not while other ranks have not begun the collective,
+  /// which cannot be cancelled.
+  [[nodiscard]] bool is_quiet() noexcept {
+    bool all = true;
+    for (auto& each : flights_) all = is_done(each.request) && all;
+    return all;
   }
 
  private:
@@ -994,6 +1103,12 @@ class mpi_reduction {
       each.result.cancel();
     }
   }
+  [[nodiscard]] bool is_quiet() noexcept {
+    bool all = true;
+    for (auto& each : flights_)
+      for (auto* messages : {&each.terms, &each.result}) all = messages->is_quiet() && all;
+    return all;
+  }
 
  private:
   // 8 messages of MPI, or 16 for a float partial sum of 16-bit values: as many as mpi_messages has in flight at once.
@@ -1103,7 +1218,7 @@ class mpi_reduction {
   void combine(std::int64_t piece, interval mine, std::byte* result) {
     terms_.clear();
     if (machine_ > 0) terms_.push_back(partial_slot(piece, true));
-    auto* wide = reinterpret_cast<float*>(wide_.data());
+    auto* wide = elements_at<float>(wide_.data());
     for (int place = 0; place < places_; ++place) {
       std::byte const* term = place == place_ ? from(mine.first) : term_slot(piece, place);
       if (widened_) {
@@ -1130,13 +1245,13 @@ class mpi_reduction {
   }
   void widen(float* to, std::byte const* from, std::int64_t count) const {
     with_type([&]<class T>(T) {
-      auto const* const values = reinterpret_cast<T const*>(from);
+      auto const* const values = elements_at<T>(from);
       std::transform(values, values + count, to, [](T each) { return static_cast<float>(each); });
     });
   }
   void narrow(std::byte* to, float const* from, std::int64_t count) const {
     with_type([&]<class T>(T) {
-      std::transform(from, from + count, reinterpret_cast<T*>(to), [](float each) { return static_cast<T>(each); });
+      std::transform(from, from + count, elements_at<T>(to), [](float each) { return static_cast<T>(each); });
     });
   }
 
@@ -1191,18 +1306,25 @@ struct stretch {
 /// One rank's part in one command, as stages of messages that never block. A collective begins with rounds, which
 /// compare calls and carry small values; then large values move; then a broadcast passes on its slices. An exchange
 /// announces each of its messages to the receiver.
+///
+/// MPI gets the caller's memory only when the other side has come and its call fits: a message that is longer than its
+/// receiver expects ends the program in some MPIs, and memory of a send cannot be taken back from a rank that comes
+/// late, when the caller has been told of the failure and has freed it.
 class mpi_operation final : public process_operation {
  public:
   mpi_group* where = nullptr;
   mpi_route route;
   std::atomic<bool> finished{false};
   bool told_late = false;
+  bool is_given_up = false;         ///< its group has failed, and may be gone: only is_quiet() and these are left
+  MPI_Comm handle = MPI_COMM_NULL;  ///< in which its messages travel
   roll_call roll;
   clock::time_point next_roll{};
 
   /// Takes its number and posts the first messages. Called, as all below, with the driver's lock held.
   void begin(mpi_group& group, command const& it) {
     where = &group;
+    handle = group.handle;
     it_ = it;
     parts_.assign(it.parts.begin(), it.parts.end());
     counts_.assign(it.counts.begin(), it.counts.end());
@@ -1213,12 +1335,14 @@ class mpi_operation final : public process_operation {
     heard_.clear();
     first_.clear();
     second_.clear();
+    answers_.clear();
     roll.clear();
     next_roll = {};
     at_ = stage::announcing;
     finished.store(false, std::memory_order_relaxed);
     told_late = false;
     large_ = way_of_large::moved;
+    is_large_ = false;
     if (it.what.kind == collective::exchange) {
       route = {where, it.what, where->next_exchange++, mpi_tags::exchange};
       begin_exchange();
@@ -1230,21 +1354,15 @@ class mpi_operation final : public process_operation {
     begin_rounds();
     if (!touched_ || of().count == 0 || (carries() && !has_parts())) return;
     if (does().folds) large_ = mpi_native::suits(*where, it_) ? way_of_large::native : way_of_large::reduced;
-    if (large_ == way_of_large::native) {
-      native_.begin(route, *where, it_);
-    } else if (large_ == way_of_large::reduced) {
-      reduction_.begin(route, it_, cuts());
-    } else {
-      move_own();
-      move_large();
-    }
+    if (large_ == way_of_large::native) native_.begin(route, *where, it_);
+    is_large_ = true;
   }
 
   /// Makes the progress that is possible now. Throws comm_error.
   void advance() {
-    if (at_ == stage::announcing && (is_exchange() ? heard_.done(route) : rounds_.advance(wire_))) {
-      if (is_exchange()) expect_equal_ends();
-      at_ = touched_ || has_parts() ? take_small() : stage::carrying;
+    if (at_ == stage::announcing && (is_exchange() ? advance_exchange() : rounds_.advance(wire_))) {
+      at_ = !is_exchange() && (touched_ || has_parts()) ? take_small() : stage::carrying;
+      if (is_large_ && at_ == stage::carrying) begin_large();
     }
     if (at_ == stage::telling && heard_.done(route)) expect_equal_parts();
     if (at_ == stage::gathering && rounds_.advance(wire_)) {
@@ -1280,9 +1398,7 @@ class mpi_operation final : public process_operation {
     if (late.empty()) late = waited_for();
     std::ranges::sort(late);
     late.erase(std::unique(late.begin(), late.end()), late.end());
-    std::string out = late.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < late.size(); ++i) out += text(i == 0 ? "" : ", ", late[i]);
-    return late.empty() ? "the others" : out;
+    return late.empty() ? "the others" : list_of("rank", late);
   }
 
   /// What it is, while its driver waits for it.
@@ -1290,11 +1406,23 @@ class mpi_operation final : public process_operation {
     return {rank(), text(to_string(route.what), " number ", route.number_told()), bytes(it_.what.count), missing()};
   }
 
-  /// After a failure: cancels what MPI can cancel, so that it does not write to the caller's memory any more.
-  void cancel() noexcept {
+  /// After a failure: cancels what MPI can cancel, so that it does not write to the caller's memory any more. Until
+  /// is_quiet() MPI still knows memory of this operation and of the caller.
+  /// @param may_call  whether this thread may call MPI: without that nothing is cancelled.
+  void give_up(bool may_call) noexcept {
+    is_given_up = true;
+    if (!may_call) return;
     for (auto* each : {&heard_, &first_, &second_}) each->cancel();
-    if (large_ == way_of_large::reduced) reduction_.cancel();
-    if (large_ == way_of_large::native) native_.give_up();
+    reduction_.cancel();
+    for (auto& each : answers_)
+      if (each != MPI_REQUEST_NULL) MPI_Cancel(&each);
+  }
+  [[nodiscard]] bool is_quiet() noexcept {
+    bool all = wire_.is_quiet();
+    for (auto* each : {&heard_, &first_, &second_}) all = each->is_quiet() && all;
+    all = are_done(answers_) && all;
+    all = reduction_.is_quiet() && all;
+    return native_.is_quiet() && all;
   }
 
  private:
@@ -1306,7 +1434,8 @@ class mpi_operation final : public process_operation {
   enum class way_of_large : std::uint8_t { moved, reduced, native };
   struct message_head {
     std::int64_t count;
-    dtype type;
+    std::uint32_t carried;  ///< bytes behind it
+    std::uint8_t type;      ///< a dtype, or what a damaged message has instead
   };
   /// A message of an exchange of at most this size travels with its announcement.
   static constexpr std::size_t announced_bytes = std::size_t{16} << 10;
@@ -1385,12 +1514,6 @@ class mpi_operation final : public process_operation {
 
   /// Puts values that travelled in rounds, or with announcements, in their places, or combines them; what comes next.
   [[nodiscard]] stage take_small() {
-    if (is_exchange()) {
-      for (std::size_t i = 0; i < parts_.size(); ++i)
-        if (auto const& part = parts_[i]; !part.sent && is_announced(part) && part.count > 0)
-          std::memcpy(part.address, received_.data() + i * capacity + sizeof(message_head), bytes_of(part));
-      return stage::carrying;
-    }
     if (!carries()) return stage::carrying;
     if (has_parts()) return all_parts_fit() ? stage::carrying : tell_parts();
     auto const where_cut = cuts();
@@ -1499,6 +1622,12 @@ class mpi_operation final : public process_operation {
     if (large_ == way_of_large::reduced) return reduction_.advance();
     return large_ == way_of_large::native ? native_.advance() : first_.done(route);
   }
+  void begin_large() {
+    if (large_ == way_of_large::reduced) return reduction_.begin(route, it_, cuts());
+    if (large_ == way_of_large::native) return;  // it stands in line since the call
+    move_own();
+    move_large();
+  }
   void move_own() const {
     auto const source = outgoing(rank());
     auto const target = incoming(rank());
@@ -1533,7 +1662,8 @@ class mpi_operation final : public process_operation {
   /// The peers whose messages are missing.
   [[nodiscard]] std::vector<int> waited_for() const {
     std::vector<int> late;
-    if (at_ == stage::announcing && is_exchange()) heard_.append_late(late, true);
+    for (std::size_t i = 0; at_ == stage::announcing && i < answers_.size(); ++i)
+      if (!begun_[i]) late.push_back(parts_[i].peer);
     if (int const peer = rounds_.waits_for(); !is_exchange() && peer >= 0) late.push_back(peer);
     for (bool const receiving : {true, false}) {
       if (!late.empty()) break;
@@ -1545,50 +1675,98 @@ class mpi_operation final : public process_operation {
     return late;
   }
 
-  // --- exchange: each message has an announcement of its own
+  // --- exchange: each message has an announcement of its own. A large one comes when its receiver has said that it
+  // may, which the receiver does at once, and when its announcement has been found to fit.
 
   [[nodiscard]] static std::size_t bytes_of(part const& it) noexcept {
     return static_cast<std::size_t>(it.count) * size_of(it.type);
   }
   [[nodiscard]] static bool is_announced(part const& it) noexcept { return bytes_of(it) <= announced_bytes; }
 
+  [[nodiscard]] bool is_apart(part const& it) const noexcept { return touched_ && !is_announced(it); }
+
   void begin_exchange() {
     auto* const received = received_.at_least(parts_.size() * capacity);
     auto* const sent = sent_.at_least(parts_.size() * capacity);
+    answers_.assign(parts_.size(), MPI_REQUEST_NULL);
+    begun_.assign(parts_.size(), false);
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       auto const& part = parts_[i];
-      bool const large = touched_ && !is_announced(part);
+      bool const apart = is_apart(part);
+      if (apart) where->large_line.push_back({route.number, part.peer, part.sent});
       if (!part.sent) {
-        heard_.receive(route, received + i * capacity, capacity, part.peer, route.tag);
-        if (large) first_.receive(route, part.address, bytes_of(part), part.peer, route.tag + 1);
+        expect_answer(i, received + i * capacity, capacity, route.tag);
+        if (apart) heard_.send(route, received, 0, part.peer, route.tag + 2);
         continue;
       }
       auto* const out = sent + i * capacity;
-      message_head const head{part.count, part.type};
+      auto const carried = touched_ && !apart ? bytes_of(part) : 0;
+      message_head const head{part.count, static_cast<std::uint32_t>(carried), static_cast<std::uint8_t>(part.type)};
       std::memcpy(out, &head, sizeof head);
-      auto const carried = touched_ && !large ? bytes_of(part) : 0;
       if (carried > 0) std::memcpy(out + sizeof head, part.address, carried);
       heard_.send(route, out, sizeof head + carried, part.peer, route.tag);
-      if (large) first_.send(route, part.address, bytes_of(part), part.peer, route.tag + 1);
+      if (apart) expect_answer(i, sent, 0, route.tag + 2);
     }
   }
-  void expect_equal_ends() const {
-    if (!asserts(assertion_level::normal)) return;
+  void expect_answer(std::size_t i, std::byte* to, std::size_t most, int tag) {
+    route.check(MPI_Irecv(to, static_cast<int>(most), MPI_BYTE,
+                          where->members[static_cast<std::size_t>(parts_[i].peer)], tag, where->handle, &answers_[i]));
+  }
+  /// Whether all messages have begun.
+  [[nodiscard]] bool advance_exchange() {
+    bool all = true;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
-      auto const& part = parts_[i];
-      if (part.sent) continue;
-      message_head head;
-      std::memcpy(&head, received_.data() + i * capacity, sizeof head);
-      if (head.count != part.count || head.type != part.type)
-        throw comm_error(
-            differing_transfers(mpi_name, part.peer, {rank(), true, head.type, head.count, nullptr}, rank(), part));
+      if (!begun_[i]) begun_[i] = begins(i);
+      all = all && begun_[i];
     }
+    return heard_.done(route) && all;
+  }
+  /// Begins a message if it may; a small one ends with that.
+  [[nodiscard]] bool begins(std::size_t i) {
+    auto const& part = parts_[i];
+    if (answers_[i] != MPI_REQUEST_NULL) {
+      int flag = 0;
+      route.check(MPI_Test(&answers_[i], &flag, MPI_STATUS_IGNORE));
+      if (flag == 0) return false;
+      answers_[i] = MPI_REQUEST_NULL;
+      if (!part.sent) expect_equal_ends(i);
+    }
+    if (!is_apart(part)) {
+      if (!part.sent && touched_ && part.count > 0)
+        std::memcpy(part.address, received_.data() + i * capacity + sizeof(message_head), bytes_of(part));
+      return true;
+    }
+    // All large messages between two ranks have one tag, so they begin in the order of the calls.
+    auto const first = std::ranges::find_if(
+        where->large_line, [&](auto const& each) { return each.peer == part.peer && each.sent == part.sent; });
+    if (first == where->large_line.end() || first->exchange != route.number) return false;
+    where->large_line.erase(first);
+    if (part.sent)
+      first_.send(route, part.address, bytes_of(part), part.peer, route.tag + 1);
+    else
+      first_.receive(route, part.address, bytes_of(part), part.peer, route.tag + 1);
+    return true;
+  }
+  void expect_equal_ends(std::size_t i) const {
+    if (!asserts(assertion_level::normal)) return;
+    auto const& part = parts_[i];
+    message_head head;
+    std::memcpy(&head, received_.data() + i * capacity, sizeof head);
+    auto const type = static_cast<dtype>(head.type);
+    if (head.count != part.count || type != part.type)
+      throw comm_error(
+          differing_transfers(mpi_name, part.peer, {rank(), true, type, head.count, nullptr}, rank(), part));
+    if (head.carried != (touched_ && is_announced(part) ? bytes_of(part) : 0))
+      throw comm_error(text(mpi_name, ": a message of rank ", part.peer, " to rank ", rank(), " brings ", head.carried,
+                            " bytes with its announcement of ", describe(part),
+                            "; give both sides of an exchange the same kind of memory"));
   }
 
   command it_;
   std::vector<part> parts_;
   std::vector<std::int64_t> counts_, firsts_;  ///< of a ragged call: elements of each rank, and of all before it
   bool touched_ = false;
+  bool is_large_ = false;  ///< something moves after the rounds
   way_of_large large_ = way_of_large::moved;
   stage at_ = stage::announcing;
   mpi_wire wire_;
@@ -1596,6 +1774,8 @@ class mpi_operation final : public process_operation {
   mpi_messages heard_, first_, second_;
   mpi_reduction reduction_;
   mpi_native native_;
+  std::vector<MPI_Request> answers_;  ///< of an exchange: what the other side of each message says first
+  std::vector<bool> begun_;           ///< and which messages have begun
   byte_buffer received_, sent_;
   std::vector<void const*> terms_;
 };
@@ -1604,34 +1784,119 @@ class mpi_operation final : public process_operation {
 
 #endif  // TRIREME_COMM_MPI_OPERATION_INCLUDED
 
+// ---- trireme/comm/mpi/closing.hpp (goes on)
+namespace trireme::comm::detail {
+
+/// The end of a group that has failed. A message that is under way then can often not be cancelled: it ends when its
+/// receiver takes it, and MPI_Finalize of some MPIs waits for that. So each rank takes all that still comes to it, and
+/// drops it. When MPI is done with all that this rank has begun, it says so in rounds as those of a barrier. After the
+/// last round that holds for all ranks: no memory is used any more.
+///
+/// A rank that has not heard of the failure yet, or has died, keeps the others from it; so nobody waits for this
+/// without a limit, and whoever has more time later (another call, MPI_Finalize) goes on with it.
+class mpi_closing {
+ public:
+  /// @param notices  of the group's family: hears what comes about who ends and who reports.
+  mpi_closing(mpi_group const& group, std::shared_ptr<mpi_notices> notices)
+      : notices_(std::move(notices)),
+        handle_(group.handle),
+        members_(group.members),
+        rank_(group.rank),
+        rounds_(rounds_among(group.size)),
+        heard_(group.members.size()) {}
+
+  /// The communicator whose messages it takes.
+  [[nodiscard]] MPI_Comm handle() const noexcept { return handle_; }
+  /// Makes the progress that is possible now; whether it is over. `quiet()` says whether MPI is done with the
+  /// operations of this rank.
+  template <class Quiet>
+  bool advance(Quiet&& quiet) {
+    drop_what_comes();
+    bool const all_here = are_done(requests_);
+    if (all_here) {
+      coming_.clear();
+      requests_.clear();
+    }
+    if (round_ == 0) {
+      if (!all_here || !quiet()) return false;
+      next_round();
+    }
+    while (round_ <= rounds_ && heard_[at(rank_ - hop())]) next_round();
+    return round_ > rounds_ && requests_.empty();
+  }
+
+ private:
+  [[nodiscard]] int hop() const noexcept { return 1 << (round_ - 1); }
+  [[nodiscard]] std::size_t at(int number) const noexcept {
+    auto const size = static_cast<int>(members_.size());
+    return static_cast<std::size_t>((number + size) % size);
+  }
+  void next_round() {
+    if (++round_ <= rounds_) mpi_outbox::of_process().send(handle_, members_[at(rank_ + hop())], mpi_tags::closes, {});
+  }
+  void drop_what_comes() {
+    for (;;) {
+      int found = 0;
+      MPI_Message message = MPI_MESSAGE_NULL;
+      MPI_Status status;
+      if (MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, handle_, &found, &message, &status) != MPI_SUCCESS || found == 0)
+        return;
+      int bytes = 0;
+      MPI_Get_count(&status, MPI_BYTE, &bytes);
+      coming_.push_back(std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(std::max(bytes, 1))));
+      requests_.push_back(MPI_REQUEST_NULL);
+      MPI_Imrecv(coming_.back().get(), bytes, MPI_BYTE, &message, &requests_.back());
+      notices_->note(status.MPI_TAG, status.MPI_SOURCE);
+      if (status.MPI_TAG != mpi_tags::closes) continue;
+      for (std::size_t each = 0; each < members_.size(); ++each)
+        if (members_[each] == status.MPI_SOURCE) heard_[each] = true;
+    }
+  }
+
+  std::shared_ptr<mpi_notices> notices_;
+  MPI_Comm handle_;
+  std::vector<int> members_;
+  int rank_;
+  int rounds_;
+  int round_ = 0;            // 0: something is in flight; above rounds_: over
+  std::vector<bool> heard_;  // from whom, each in one round
+  std::vector<MPI_Request> requests_;
+  std::vector<std::unique_ptr<std::byte[]>> coming_;
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_MPI_CLOSING_INCLUDED
+
 // ---- trireme/comm/mpi/driver.hpp (goes on)
 namespace trireme::comm::detail {
 
+/// The groups that come from one launch or one borrow(): if a call of one fails, all of them have failed, and no
+/// others.
+struct mpi_family {
+  bool failed = false;
+  bool settled = false;  ///< nobody waits any more until MPI has let go of the caller's memory
+  std::string message;
+  mpi_notices notices;
+};
+
 /// Carries out the commands of this process. A thread calls MPI only while it holds the driver's lock, as
 /// MPI_THREAD_SERIALIZED asks for. A rank that waits drives all commands itself, so that nothing is handed over between
-/// threads; otherwise a helper thread does, while some are in flight. With none in flight it sleeps and makes no MPI
-/// calls.
+/// threads. While it computes, a helper thread does, if MPI lets it (session.hpp) and something is in flight: otherwise
+/// it sleeps and makes no MPI calls. Without a helper all commands proceed in whatever call the rank makes: start,
+/// test, wait, poll.
+///
+/// What MPI was given lives until MPI is done with it: after a failure the driver, which is never destroyed, keeps the
+/// operations of the group, and closes the group (closing.hpp) in the calls of other groups and in MPI_Finalize.
 class mpi_driver {
  public:
   mpi_driver(mpi_driver const&) = delete;
   mpi_driver& operator=(mpi_driver const&) = delete;
-  ~mpi_driver() {
-    {
-      std::lock_guard const lock(mutex_);
-      over_ = true;
-    }
-    changed_.notify_all();
-    if (helper_.joinable()) helper_.join();
-  }
 
-  /// The only driver of this process, which lives as long as some engine holds it.
-  static std::shared_ptr<mpi_driver> shared() {
-    static std::mutex guard;
-    static std::weak_ptr<mpi_driver> known;
-    std::lock_guard const lock(guard);
-    auto driver = known.lock();
-    if (driver == nullptr) known = driver = std::shared_ptr<mpi_driver>(new mpi_driver);
-    return driver;
+  /// The only driver of this process.
+  [[nodiscard]] static mpi_driver& of_process() {
+    static auto& only = *new mpi_driver;
+    return only;
   }
 
   /// Calls `use()` with the lock held.
@@ -1644,30 +1909,53 @@ class mpi_driver {
   /// Adds a group: failures are sent to its ranks, and heard from them.
   void add(mpi_group& group) {
     std::lock_guard const lock(mutex_);
+    end_with_mpi();
     groups_.push_back(&group);
     heard_roll_.resize(std::max(heard_roll_.size(), roll_bytes(group.size)));
   }
+  /// The helper ends with the last group.
   void remove(mpi_group& group) noexcept {
-    std::lock_guard const lock(mutex_);
-    std::erase(groups_, &group);
-    if (!failed_ && !mpi_session::is_over()) hear_rolls(group);  // no message may be left in it
-    // Freeing waits for the others, which may not come after a failure.
-    if (!failed_ && !mpi_session::is_over()) MPI_Comm_free(&group.handle);
+    std::thread ended;
+    {
+      std::lock_guard const lock(mutex_);
+      std::erase(groups_, &group);
+      // Freeing waits for the others, which may not come after a failure; that group is closed instead. And it is a
+      // call of MPI, which this thread may not be allowed to make.
+      if (!group.family->failed && !is_over_ && mpi_session::instance().may_call()) {
+        hear_rolls(group);  // no message may be left in it
+        MPI_Comm_free(&group.handle);
+      }
+      if (groups_.empty() && helper_.joinable()) {
+        ended = std::move(helper_);
+        ++generation_;
+      }
+    }
+    changed_.notify_all();
+    if (ended.joinable()) ended.join();
   }
 
   void run(mpi_group& group, command const& it) {
     std::unique_lock lock(mutex_);
-    auto& op = begin(group, it);
-    drive(op, lock);
+    auto& op = begin(group, it, lock);
+    try {
+      drive(op, lock);
+    } catch (...) {
+      reuse(op);
+      throw;
+    }
     reuse(op);
   }
 
   /// The command proceeds while the caller computes.
   mpi_operation& start(mpi_group& group, command const& it) {
     std::unique_lock lock(mutex_);
-    auto& op = begin(group, it);
+    auto& op = begin(group, it, lock);
+    if (!mpi_session::instance().has_helper()) {
+      advance_all();
+      return op;
+    }
     if (op.finished.load(std::memory_order_relaxed)) return op;
-    if (!helper_.joinable()) helper_ = std::thread([this] { help(); });
+    if (!helper_.joinable()) helper_ = std::thread([this, generation = generation_] { help(generation); });
     wake_helper(lock);
     return op;
   }
@@ -1675,17 +1963,22 @@ class mpi_driver {
   /// Gives an operation back that has finished, or that has failed.
   void release(mpi_operation& op) noexcept {
     std::lock_guard const lock(mutex_);
+    try {  // a thread that may not wait for it has ended its request
+      if (goes_on(op) && !is_over_) fail(*op.where->family, text(mpi_name, ": ", description_of(op), " was given up"));
+    } catch (...) {  // without memory for the sentence
+    }
     reuse(op);
   }
 
   [[nodiscard]] bool test(mpi_operation& op) {
     if (op.finished.load(std::memory_order_acquire)) return true;
-    std::unique_lock const lock(mutex_, std::try_to_lock);
+    std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
-    if (!failed_) advance_all();
+    expect_callable(op);
+    advance_all();
     if (op.finished.load(std::memory_order_acquire)) return true;
-    if (!failed_) listen();
-    if (failed_) throw_failure(op);
+    listen();
+    if (op.where->family->failed) throw_failure(*op.where, op.route.what.kind, lock);
     return false;
   }
 
@@ -1693,6 +1986,20 @@ class mpi_driver {
     if (op.finished.load(std::memory_order_acquire)) return;
     std::unique_lock lock(mutex_);
     drive(op, lock);
+  }
+
+  /// Makes the progress that is possible now with all commands of this process.
+  void poll(mpi_group const& group) {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) return;  // somebody else does
+    if (!group.family->failed) {
+      expect_callable(group, "poll");
+      advance_all();
+      listen();
+    }
+    if (!group.family->failed) return;
+    settle(group, lock);
+    throw comm_error(group.family->message, {group.rank, "poll"});
   }
 
   /// Returns when MPI's own collectives of all calls so far have begun. Needed before another collective of MPI on the
@@ -1705,60 +2012,103 @@ class mpi_driver {
     if (last != active_.end()) drive(**last, lock);
   }
 
-  [[nodiscard]] bool failed() {
+  [[nodiscard]] bool failed(mpi_family const& family) {
     std::lock_guard const lock(mutex_);
-    return failed_;
+    return family.failed;
+  }
+  /// Goes on closing groups that have failed. Without one there is nothing to do.
+  void close_groups() {
+    std::lock_guard const lock(mutex_);
+    advance_closings();
   }
   /// As node_launch::reports(), but by messages. `launch` is the group of all ranks.
   [[nodiscard]] bool reports(mpi_group const& launch) noexcept {
     std::lock_guard const lock(mutex_);
-    if (mpi_session::is_over()) return launch.rank == 0;
+    if (is_over_ || !mpi_session::instance().may_call()) return launch.rank == 0;
     mpi_notices::tell_that_it_ends(launch);
+    auto& notices = launch.family->notices;
+    auto const hear_who_reports = [&] {
+      advance_closings();  // which takes all messages, and notes those
+      notices.hear_who_reports(launch);
+    };
     auto const begin = clock::now();
-    for (hear_who_reports(); launch.rank > 0 && !notices_.another_reports(); hear_who_reports()) {
-      if (clock::now() - begin > patience_with_reporters * (notices_.told_by() < launch.rank ? 2 : 1)) break;
+    for (hear_who_reports(); launch.rank > 0 && !notices.another_reports(); hear_who_reports()) {
+      if (clock::now() - begin > patience_with_reporters * (notices.told_by() < launch.rank ? 2 : 1)) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    if (notices_.another_reports()) {
+    if (notices.another_reports()) {
       std::this_thread::sleep_for(time_to_report);
       return false;
     }
     mpi_notices::tell_that_it_reports(launch);
     return true;
   }
-  /// Tells every other rank that this one cannot go on, and stops.
-  void announce_failure(std::string const& sentence) {
-    std::lock_guard const lock(mutex_);
-    fail(sentence);
+  /// Tells every other rank of the group that this one cannot go on, and stops.
+  void announce_failure(mpi_group const& group, std::string const& sentence) {
+    std::unique_lock lock(mutex_);
+    expect_caller(group, "abandon");
+    fail(*group.family, sentence);
+    settle(group, lock);
   }
 
  private:
   mpi_driver() = default;
 
-  mpi_operation& begin(mpi_group& group, command const& it) {
+  mpi_operation& begin(mpi_group& group, command const& it, std::unique_lock<std::mutex>& lock) {
     if (unused_.empty()) {
       owned_.push_back(std::make_unique<mpi_operation>());
       unused_.push_back(owned_.back().get());
       active_.reserve(owned_.size());
       unused_.reserve(owned_.size());
     }
-    if (failed_) throw_failure(group.rank, it.what.kind);
+    if (group.family->failed) throw_failure(group, it.what.kind, lock);
+    expect_callable(group, name_of(it.what.kind));
     auto& op = *unused_.back();
     unused_.pop_back();
     active_.push_back(&op);
     try {
       op.begin(group, it);
       op.advance();
-    } catch (error const& problem) {
-      fail(problem.what());
-      throw_failure(group.rank, it.what.kind);
+    } catch (std::exception const& problem) {
+      fail(*group.family, problem.what());
+      struct release {
+        mpi_driver& driver;
+        mpi_operation& op;
+        ~release() { driver.reuse(op); }
+      } const after{*this, op};
+      throw_failure(group, it.what.kind, lock);
     }
     return op;
   }
+  /// Errors  config_error if this thread may not call MPI; comm_error if nobody may any more.
+  static void expect_caller(mpi_group const& group, std::string_view call) {
+    auto const& session = mpi_session::instance();
+    if (!session.may_call())
+      throw config_error(
+          text(mpi_name, ": MPI was initialised with ", session.level(), ", but another thread calls ", call,
+               "; call from the thread that has initialised MPI, or initialise it with "
+               "MPI_Init_thread(..., MPI_THREAD_SERIALIZED, ...)"),
+          {group.rank, std::string(call)});
+  }
+  void expect_callable(mpi_group const& group, std::string_view call) const {
+    expect_caller(group, call);
+    if (is_over_)
+      throw comm_error(text(mpi_name, ": ", call, " was called after MPI_Finalize; finalise MPI after the last call"),
+                       {group.rank, std::string(call)});
+  }
+  /// The same of a call that has begun earlier.
+  void expect_callable(mpi_operation const& op) const {
+    auto const call = name_of(op.route.what.kind);
+    expect_caller(*op.where, call);
+    if (is_over_)
+      throw comm_error(text(mpi_name, ": ", description_of(op),
+                            " was under way when MPI was finalised; wait for it before MPI_Finalize"),
+                       {op.where->rank, std::string(call)});
+  }
   void reuse(mpi_operation& op) noexcept {
     std::erase(active_, &op);
-    if (failed_) return;  // MPI may still know its buffers
-    unused_.push_back(&op);
+    // MPI may still know the buffers of a failed one, which is then only kept.
+    if (!op.where->family->failed && !is_over_) unused_.push_back(&op);
   }
 
   /// Makes the calls of MPI that finish `op`.
@@ -1777,7 +2127,8 @@ class mpi_driver {
     clock::time_point began{};
     for (std::uint32_t round = 1;; ++round) {
       if (op.finished.load(std::memory_order_relaxed)) return;
-      if (failed_) throw_failure(op);
+      if (op.where->family->failed) throw_failure(*op.where, op.route.what.kind, lock);
+      if (round == 1) expect_callable(op);
       if (active_.size() == 1)
         advance(op);
       else
@@ -1798,38 +2149,46 @@ class mpi_driver {
       lock.lock();
     }
   }
+  [[nodiscard]] static std::string description_of(mpi_operation const& op) {
+    return text(to_string(op.route.what), " number ", op.route.number_told());
+  }
   void give_up(mpi_operation& op) {
-    if (failed_) return;
-    fail(text(mpi_name, ": ", to_string(op.route.what), " number ", op.route.number_told(), " waited ",
-              to_string(op.where->deadline), " for ", op.missing(),
-              "; look at what is keeping it, or raise comm::mpi{.deadline}"));
+    fail(*op.where->family, text(mpi_name, ": ", description_of(op), " waited ", to_string(op.where->deadline), " for ",
+                                 op.missing(), "; look at what is keeping it, or raise comm::mpi{.deadline}"));
   }
 
   void advance(mpi_operation& op) {
     try {
       op.advance();
-    } catch (error const& problem) {
-      fail(problem.what());
+    } catch (std::exception const& problem) {  // memory that is not there, too
+      fail(*op.where->family, problem.what());
     }
   }
+  /// Whether it can still make progress.
+  [[nodiscard]] static bool goes_on(mpi_operation const& op) noexcept {
+    return !op.finished.load(std::memory_order_relaxed) && !op.where->family->failed;
+  }
   void advance_all() {
-    for (std::size_t i = 0; i < active_.size() && !failed_; ++i)
-      if (!active_[i]->finished.load(std::memory_order_relaxed)) advance(*active_[i]);
+    if (is_over_) return;
+    for (std::size_t i = 0; i < active_.size(); ++i)
+      if (goes_on(*active_[i])) advance(*active_[i]);
   }
   [[nodiscard]] std::size_t unfinished() const noexcept {
-    return static_cast<std::size_t>(
-        std::ranges::count_if(active_, [](auto const* op) { return !op->finished.load(std::memory_order_relaxed); }));
+    if (is_over_) return 0;
+    return static_cast<std::size_t>(std::ranges::count_if(active_, [](auto const* op) { return goes_on(*op); }));
   }
 
   /// Receives what other ranks say of a failure, and of who is missing.
   void listen() {
+    if (is_over_) return;
     for (auto* group : groups_) {
+      auto& family = *group->family;
+      if (family.failed) continue;
       hear_rolls(*group);
-      if (auto const heard = notices_.heard(*group)) return fail(heard->sentence, heard->from);
+      if (auto const heard = family.notices.heard(*group)) fail(family, heard->sentence, heard->from);
     }
-  }
-  void hear_who_reports() noexcept {
-    for (auto const* group : groups_) notices_.hear_who_reports(*group);
+    mpi_outbox::of_process().sweep();
+    advance_closings();
   }
 
   // A rank that waits for long exchanges with others which ranks are in the call and which are waited for
@@ -1839,10 +2198,6 @@ class mpi_driver {
     std::int32_t rank = 0;
     std::int32_t size = 0;
   };
-  struct sent_roll {
-    MPI_Request request = MPI_REQUEST_NULL;
-    std::vector<char> bytes;
-  };
   [[nodiscard]] static std::size_t roll_bytes(int size) noexcept {
     return sizeof(roll_head) + 2 * sizeof(std::uint64_t) * static_cast<std::size_t>((size + 63) / 64);
   }
@@ -1850,7 +2205,7 @@ class mpi_driver {
   /// Sends the sets when `op` has been waited for longer than usual, and again from time to time.
   void call_roll(mpi_operation& op, clock::duration waited, clock::time_point now) {
     auto const deadline = op.where->deadline;
-    if (failed_ || !op.calls_roll() || waited < std::min<clock::duration>(std::chrono::seconds(1), deadline / 4) ||
+    if (!goes_on(op) || !op.calls_roll() || waited < std::min<clock::duration>(std::chrono::seconds(1), deadline / 4) ||
         now < op.next_roll)
       return;
     op.next_roll = now + std::min<clock::duration>(std::chrono::seconds(1), deadline / 16);
@@ -1865,39 +2220,28 @@ class mpi_driver {
   }
   void send_roll(mpi_operation const& op, int peer) {
     auto const& group = *op.where;
-    auto& out = next_roll();
-    out.bytes.resize(roll_bytes(group.size));
+    std::string out(roll_bytes(group.size), '\0');
     roll_head const head{op.route.number, group.rank, group.size};
-    std::memcpy(out.bytes.data(), &head, sizeof head);
-    std::memcpy(out.bytes.data() + sizeof head, op.roll.bits().data(), op.roll.bits().size_bytes());
-    send(out, group, peer);
+    std::memcpy(out.data(), &head, sizeof head);
+    std::memcpy(out.data() + sizeof head, op.roll.bits().data(), op.roll.bits().size_bytes());
+    send_roll(group, peer, out);
   }
-  [[nodiscard]] sent_roll& next_roll() {
-    std::erase_if(sent_rolls_, [](auto const& each) {
-      int flag = 0;
-      MPI_Test(&each->request, &flag, MPI_STATUS_IGNORE);
-      return flag != 0;
-    });
-    return *sent_rolls_.emplace_back(std::make_unique<sent_roll>());
-  }
-  static void send(sent_roll& roll, mpi_group const& group, int peer) {
-    MPI_Isend(roll.bytes.data(), static_cast<int>(roll.bytes.size()), MPI_BYTE,
-              group.members[static_cast<std::size_t>(peer)], mpi_tags::roll, group.handle, &roll.request);
+  static void send_roll(mpi_group const& group, int peer, std::string_view bytes) noexcept {
+    mpi_outbox::of_process().send(group.handle, group.members[static_cast<std::size_t>(peer)], mpi_tags::roll, bytes);
   }
   void hear_rolls(mpi_group const& group) noexcept {
     int bytes = 0;
-    while (notices_.take(group, mpi_tags::roll, heard_roll_.data(), heard_roll_.size(), bytes) >= 0)
+    while (group.family->notices.take(group, mpi_tags::roll, heard_roll_.data(), heard_roll_.size(), bytes) >= 0)
       hear_roll(group, static_cast<std::size_t>(bytes));
   }
   /// If the call is in flight here: answers a rank that knows less, and passes on what is new.
   void hear_roll(mpi_group const& group, std::size_t bytes) noexcept try {
     roll_head head;
-    if (failed_ || bytes != roll_bytes(group.size)) return;
+    if (bytes != roll_bytes(group.size)) return;
     std::memcpy(&head, heard_roll_.data(), sizeof head);
+    if (head.rank < 0 || head.rank >= group.size || head.size != group.size) return;
     for (auto* op : active_) {
-      if (op->where != &group || op->route.number != head.number || !op->calls_roll() || head.size != group.size ||
-          op->finished.load(std::memory_order_relaxed))
-        continue;
+      if (op->where != &group || op->route.number != head.number || !op->calls_roll() || !goes_on(*op)) continue;
       heard_bits_.resize((bytes - sizeof head) / sizeof(std::uint64_t));
       std::memcpy(heard_bits_.data(), heard_roll_.data() + sizeof head, bytes - sizeof head);
       op->enter_roll();
@@ -1915,42 +2259,119 @@ class mpi_driver {
     if ((word & bit) != 0) return;
     word |= bit;
     std::memcpy(heard_roll_.data() + mine, &word, sizeof word);
-    auto& out = next_roll();
-    out.bytes.assign(heard_roll_.begin(), heard_roll_.begin() + static_cast<std::ptrdiff_t>(bytes));
     auto const to = std::exchange(head.rank, group.rank);
-    std::memcpy(out.bytes.data(), &head, sizeof head);
-    send(out, group, to);
+    std::memcpy(heard_roll_.data(), &head, sizeof head);
+    send_roll(group, to, {heard_roll_.data(), bytes});
   } catch (...) {  // no memory for an answer: the error may name ranks that are not missing, too
   }
-  /// Fails all calls and tells other ranks, except `heard_from`, which has told this one.
-  void fail(std::string sentence, int heard_from = -1) {
-    if (failed_) return;
-    failed_ = true;
-    message_ = std::move(sentence);
-    mpi_session::instance().abandon();
-    for (auto* op : active_) op->cancel();
-    if (!mpi_session::is_over()) notices_.tell(groups_, message_, heard_from);
+  /// Fails all calls of a family and tells its other ranks, except `heard_from`, which has told this one.
+  void fail(mpi_family& family, std::string sentence, int heard_from = -1) {
+    if (family.failed) return;
+    family.failed = true;
+    family.message = std::move(sentence);
+    if (is_over_) return;
+    std::vector<mpi_group*> those;
+    for (auto* group : groups_)
+      if (group->family.get() == &family) those.push_back(group);
+    bool const may_call = mpi_session::instance().may_call();
+    if (may_call) family.notices.tell(those, family.message, heard_from);
+    for (auto* op : active_)
+      if (op->where->family.get() == &family) op->give_up(may_call);
+    for (auto* group : those)
+      closings_.push_back(
+          std::make_unique<mpi_closing>(*group, std::shared_ptr<mpi_notices>(group->family, &group->family->notices)));
   }
-  [[noreturn]] void throw_failure(mpi_operation const& op) const { throw_failure(op.where->rank, op.route.what.kind); }
-  [[noreturn]] void throw_failure(int rank, collective kind) const {
-    throw comm_error(message_, {rank, std::string(name_of(kind))});
+  /// Waits until nobody uses the caller's memory any more: for a part of the deadline and at most a second, because a
+  /// rank that stands still keeps it.
+  void settle(mpi_group const& group, std::unique_lock<std::mutex>& lock) {
+    auto const family = group.family;
+    auto const end = clock::now() + std::min<clock::duration>(std::chrono::seconds(1), group.deadline / 4);
+    while (!family->settled && !is_over_ && mpi_session::instance().may_call()) {
+      advance_closings();
+      bool const open = std::ranges::any_of(groups_, [&](auto const* each) {
+        return each->family == family &&
+               std::ranges::any_of(closings_, [&](auto const& one) { return one->handle() == each->handle; });
+      });
+      if (!open || clock::now() > end) break;
+      lock.unlock();
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      lock.lock();
+    }
+    family->settled = true;
+  }
+  [[noreturn]] void throw_failure(mpi_group const& group, collective kind, std::unique_lock<std::mutex>& lock) {
+    settle(group, lock);
+    throw comm_error(group.family->message, {group.rank, std::string(name_of(kind))});
+  }
+
+  /// Makes progress with the groups that have failed.
+  void advance_closings() noexcept {
+    if (closings_.empty() || is_over_) return;
+    std::erase_if(closings_, [&](auto& each) {
+      try {
+        return each->advance([&] { return is_quiet(each->handle()); });
+      } catch (...) {  // without memory for a message it stays for later
+        return false;
+      }
+    });
+    // What a failed operation has kept goes with its group.
+    if (std::ranges::none_of(owned_, [](auto const& op) { return op->is_given_up; })) return;
+    std::erase_if(owned_, [&](auto const& op) {
+      return op->is_given_up && std::ranges::find(active_, op.get()) == active_.end() &&
+             std::ranges::none_of(closings_, [&](auto const& each) { return each->handle() == op->handle; });
+    });
+  }
+  /// Whether MPI is done with all that this rank has begun in a group that has failed.
+  [[nodiscard]] bool is_quiet(MPI_Comm handle) noexcept {
+    bool all = mpi_outbox::of_process().sweep(handle);
+    for (auto const& op : owned_)
+      if (op->is_given_up && op->handle == handle) all = op->is_quiet() && all;
+    return all;
+  }
+
+  /// Has MPI_Finalize go on with what is not over yet, for at most a second: its call is one that all ranks make, and
+  /// some MPIs never return from it while messages are under way. MPI does so with attributes of MPI_COMM_SELF.
+  void end_with_mpi() {
+    if (std::exchange(ends_with_mpi_, true)) return;
+    int key = MPI_KEYVAL_INVALID;
+    MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &mpi_driver::at_finalize, &key, nullptr);
+    MPI_Comm_set_attr(MPI_COMM_SELF, key, this);
+  }
+  static int at_finalize(MPI_Comm, int, void* driver, void*) {
+    static_cast<mpi_driver*>(driver)->finish_all();
+    return MPI_SUCCESS;
+  }
+  void finish_all() noexcept {
+    auto const end = clock::now() + std::chrono::seconds(1);
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      advance_all();
+      advance_closings();
+      bool const sent = mpi_outbox::of_process().sweep();
+      if ((closings_.empty() && sent && unfinished() == 0) || clock::now() > end) break;
+      lock.unlock();
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      lock.lock();
+    }
+    is_over_ = true;  // the helper makes no call of MPI from here on
   }
 
   /// Wakes the helper if there is something to do that no caller does.
   void wake_helper(std::unique_lock<std::mutex>& lock) {
-    if (!helper_sleeps_ || drivers_ > 0 || failed_ || unfinished() == 0) return;
+    if (!helper_sleeps_ || drivers_ > 0 || unfinished() == 0) return;
     helper_sleeps_ = false;
     lock.unlock();
     changed_.notify_one();
     lock.lock();
   }
-  void help() {
+  /// @param generation  of helpers: it ends when there is another one.
+  void help(int generation) {
     std::unique_lock lock(mutex_);
     int idle = 0;
-    while (!over_) {
-      if (drivers_ > 0 || failed_ || unfinished() == 0) {
+    while (generation_ == generation) {
+      if (drivers_ > 0 || unfinished() == 0) {
         helper_sleeps_ = true;
-        changed_.wait(lock, [&] { return over_ || !helper_sleeps_; });
+        changed_.wait(lock, [&] { return generation_ != generation || !helper_sleeps_; });
         idle = 0;
         continue;
       }
@@ -1971,16 +2392,15 @@ class mpi_driver {
   std::condition_variable changed_;
   int drivers_ = 0;
   bool helper_sleeps_ = false;
-  bool failed_ = false;
-  bool over_ = false;
+  bool ends_with_mpi_ = false;  ///< whether MPI_Finalize is to call finish_all()
+  bool is_over_ = false;        ///< it has, and no call of MPI may follow
+  int generation_ = 0;
   std::vector<mpi_operation*> active_, unused_;
   std::vector<std::unique_ptr<mpi_operation>> owned_;
   std::vector<mpi_group*> groups_;
-  std::string message_;
-  mpi_notices notices_;
+  std::vector<std::unique_ptr<mpi_closing>> closings_;
   std::vector<char> heard_roll_;
   std::vector<std::uint64_t> heard_bits_;
-  std::vector<std::unique_ptr<sent_roll>> sent_rolls_;
   std::thread helper_;
 };
 
@@ -2018,16 +2438,17 @@ class message_engine final : public process_engine {
  public:
   /// Takes `own`, a communicator of this engine alone, and frees it at the end. `members` are those of its ranks that
   /// this group consists of, `rank` is this one's place among them.
-  message_engine(std::shared_ptr<mpi_driver> driver, MPI_Comm own, std::vector<int> members, int rank,
-                 std::chrono::milliseconds deadline, std::size_t piece_bytes)
-      : driver_(std::move(driver)) {
+  /// `family` are the groups that fail together.
+  message_engine(std::shared_ptr<mpi_family> family, MPI_Comm own, std::vector<int> members, int rank,
+                 std::chrono::milliseconds deadline, std::size_t piece_bytes) {
+    group_.family = std::move(family);
     group_.handle = own;
     group_.members = std::move(members);
     group_.rank = rank;
     group_.size = static_cast<int>(group_.members.size());
     group_.deadline = deadline;
     group_.piece_bytes = piece_bytes;
-    driver_->alone([&] {
+    driver_.alone([&] {
       MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
       void* bound = nullptr;
       int known = 0;
@@ -2037,35 +2458,36 @@ class message_engine final : public process_engine {
       MPI_Comm_size(own, &all);
       group_.is_whole = group_.members == numbers_below(all);
     });
-    driver_->add(group_);
+    driver_.add(group_);
   }
-  ~message_engine() override { driver_->remove(group_); }
+  ~message_engine() override { driver_.remove(group_); }
 
   /// Collective over `theirs`, which stays as it is.
   [[nodiscard]] static std::shared_ptr<message_engine> on_duplicate(MPI_Comm theirs,
                                                                     std::chrono::milliseconds deadline) {
-    auto driver = mpi_driver::shared();
+    auto& driver = mpi_driver::of_process();
     int rank = 0;
     std::vector<int> all;
-    driver->alone([&] {
+    driver.alone([&] {
       int size = 0;
       MPI_Comm_rank(theirs, &rank);
       MPI_Comm_size(theirs, &size);
       all = numbers_below(size);
     });
-    auto const own = duplicate_of(*driver, theirs, deadline);
-    return std::make_shared<message_engine>(std::move(driver), own, std::move(all), rank, deadline, mpi_group::whole);
+    auto const own = duplicate_of(driver, theirs, deadline);
+    return std::make_shared<message_engine>(std::make_shared<mpi_family>(), own, std::move(all), rank, deadline,
+                                            mpi_group::whole);
   }
 
   [[nodiscard]] int rank() const noexcept override { return group_.rank; }
   [[nodiscard]] int size() const noexcept override { return group_.size; }
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept override { return group_.deadline; }
 
-  void run(command const& it) override { driver_->run(group_, it); }
-  [[nodiscard]] process_operation& start(command const& it) override { return driver_->start(group_, it); }
-  [[nodiscard]] bool test(process_operation& op) override { return driver_->test(static_cast<mpi_operation&>(op)); }
-  void wait(process_operation& op) override { driver_->wait(static_cast<mpi_operation&>(op)); }
-  void release(process_operation& op) noexcept override { driver_->release(static_cast<mpi_operation&>(op)); }
+  void run(command const& it) override { driver_.run(group_, it); }
+  [[nodiscard]] process_operation& start(command const& it) override { return driver_.start(group_, it); }
+  [[nodiscard]] bool test(process_operation& op) override { return driver_.test(static_cast<mpi_operation&>(op)); }
+  void wait(process_operation& op) override { driver_.wait(static_cast<mpi_operation&>(op)); }
+  void release(process_operation& op) noexcept override { driver_.release(static_cast<mpi_operation&>(op)); }
 
   [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
     std::vector<color_and_key> wishes(static_cast<std::size_t>(size()));
@@ -2078,15 +2500,23 @@ class message_engine final : public process_engine {
     run({.what = {.kind = collective::duplicate}});
     return part(numbers_below(size()), deadline);
   }
+  void poll() override { driver_.poll(group_); }
+  void expect_several_callers() override {
+    auto const& session = mpi_session::instance();
+    if (!session.lets_threads_call())
+      throw config_error(text(mpi_name, ": several threads of a rank call, but MPI was initialised with ",
+                              session.level(),
+                              "; initialise it with MPI_Init_thread(..., MPI_THREAD_SERIALIZED, ...)"));
+  }
   void abandon(std::string const& sentence) noexcept override {
     try {
-      driver_->announce_failure(text(mpi_name, ": rank ", rank(), " ended with an error: ", sentence));
+      driver_.announce_failure(group_, text(mpi_name, ": rank ", rank(), " ended with an error: ", sentence));
     } catch (...) {  // without memory for a sentence their deadlines end the waits
     }
   }
 
-  [[nodiscard]] bool failed() const noexcept override { return driver_->failed(); }
-  [[nodiscard]] bool reports() noexcept override { return driver_->reports(group_); }
+  [[nodiscard]] bool failed() const noexcept override { return driver_.failed(*group_.family); }
+  [[nodiscard]] bool reports() noexcept override { return driver_.reports(group_); }
 
   /// Collective. Whether all ranks wish to share memory, and are on one machine, as MPI sees it. Also settles the order
   /// of sums: `any` only if all ranks ask for it.
@@ -2097,7 +2527,7 @@ class message_engine final : public process_engine {
     std::vector<standing> all(static_cast<std::size_t>(size()));
     auto& mine = all[static_cast<std::size_t>(rank())];
     mine = {0, wished ? 1 : 0, order == sum_order::any ? 1 : 0};
-    driver_->alone([&] { mine.machine = first_rank_here(); });
+    driver_.alone([&] { mine.machine = first_rank_here(); });
     gather_all(all.data(), size(), sizeof(standing), {});
     group_.order = std::ranges::all_of(all, [](standing const& each) { return each.any_order == 1; })
                        ? sum_order::any
@@ -2154,6 +2584,7 @@ class message_engine final : public process_engine {
     auto const end = clock::now() + deadline;
     for (int done = 0; code == MPI_SUCCESS && done == 0;) {
       code = driver.alone([&] { return MPI_Test(&request, &done, MPI_STATUS_IGNORE); });
+      driver.close_groups();  // others may have to end one before they come
       if (done == 0) std::this_thread::yield();
       if (done == 0 && clock::now() > end) {
         mpi_session::instance().abandon();
@@ -2176,9 +2607,10 @@ class message_engine final : public process_engine {
       if (!group_.machines.empty()) machines.push_back(group_.machines[static_cast<std::size_t>(each)]);
     }
     auto const place = static_cast<int>(std::ranges::find(chosen, rank()) - chosen.begin());
-    driver_->begin_native(group_);
-    auto const own = duplicate_of(*driver_, group_.handle, group_.deadline);
-    auto made = std::make_shared<message_engine>(driver_, own, std::move(members), place, deadline, group_.piece_bytes);
+    driver_.begin_native(group_);
+    auto const own = duplicate_of(driver_, group_.handle, group_.deadline);
+    auto made =
+        std::make_shared<message_engine>(group_.family, own, std::move(members), place, deadline, group_.piece_bytes);
     made->group_.stand_on(std::move(machines));
     made->group_.order = group_.order;
     return made;
@@ -2192,13 +2624,63 @@ class message_engine final : public process_engine {
          .counts = counts});
   }
 
-  std::shared_ptr<mpi_driver> driver_;
+  mpi_driver& driver_ = mpi_driver::of_process();
   mpi_group group_;
 };
 
 }  // namespace trireme::comm::detail
 
 #endif  // TRIREME_COMM_MPI_ENGINE_INCLUDED
+
+// ---- trireme/comm/mpi.hpp (goes on)
+#ifndef TRIREME_COMM_MPI_HANDLE_INCLUDED
+#define TRIREME_COMM_MPI_HANDLE_INCLUDED
+
+// ---- trireme/comm/mpi/handle.hpp
+namespace trireme::comm::detail {
+
+/// While it lives, errors in calls on `of` come back as codes, whatever handler the program has set: the usual one ends
+/// the job.
+class returned_errors {
+ public:
+  explicit returned_errors(MPI_Comm of) : of_(of) {
+    MPI_Comm_get_errhandler(of_, &before_);
+    MPI_Comm_set_errhandler(of_, MPI_ERRORS_RETURN);
+  }
+  returned_errors(returned_errors const&) = delete;
+  returned_errors& operator=(returned_errors const&) = delete;
+  ~returned_errors() {
+    MPI_Comm_set_errhandler(of_, before_);
+    MPI_Errhandler_free(&before_);
+  }
+
+ private:
+  MPI_Comm of_;
+  MPI_Errhandler before_ = MPI_ERRHANDLER_NULL;
+};
+
+/// Errors  config_error if ranks cannot be made of `theirs`.
+inline void check_communicator(MPI_Comm theirs) {
+  if (theirs == MPI_COMM_NULL)
+    throw config_error(
+        "trireme::comm::mpi: borrow got MPI_COMM_NULL, which processes get that are not in a communicator, or have "
+        "freed it; call borrow only on its members, before MPI_Comm_free");
+  // MPI reports what is wrong with a handle on one of these: MPI 3 on the first, MPI 4 on the second.
+  returned_errors const on_world(MPI_COMM_WORLD), on_self(MPI_COMM_SELF);
+  int between_two = 0;
+  auto const code = MPI_Comm_test_inter(theirs, &between_two);
+  if (code != MPI_SUCCESS)
+    throw config_error(text("trireme::comm::mpi: borrow got what is no communicator any more (", mpi_sentence(code),
+                            "); call it before MPI_Comm_free"));
+  if (between_two != 0)
+    throw config_error(
+        "trireme::comm::mpi: borrow got an intercommunicator, whose two groups of ranks are numbered apart; make one "
+        "group of them with MPI_Intercomm_merge, and lend that");
+}
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_MPI_HANDLE_INCLUDED
 
 // ---- trireme/comm/mpi.hpp (goes on)
 namespace trireme::comm {
@@ -2220,12 +2702,16 @@ using mpi_world = process_world<mpi>;
 ///          own (comm/sum_order.hpp): sums and means of float, double and integers of 32 and 64 bits, over all ranks.
 ///          All others, and those of groups of only some ranks, stay in rank order. On plain networks rank order is as
 ///          quick or quicker (docs/communicators.md); `any` is for networks that add up themselves.
-/// Threads  MPI_THREAD_SERIALIZED. While requests are in flight as messages, a thread of the library calls MPI, so that
-///          the program's own MPI calls need MPI_THREAD_MULTIPLE. With none in flight, or in shared memory, the library
-///          makes no MPI calls.
-/// Errors   launch and borrow throw config_error if MPI lacks MPI_THREAD_SERIALIZED, is finalised, or is not the
-///          launcher's MPI. After an error MPI is not finalised, so that mpirun ends the other ranks when this one
-///          ends.
+/// Threads  Any level of MPI serves. In shared memory the library makes no MPI calls. By messages a thread of its own
+///          makes them while the rank computes, if MPI provides MPI_THREAD_MULTIPLE or launch has initialised it.
+///          Otherwise requests proceed only in calls of the rank (also `poll()`), so that programs may call MPI
+///          between start and wait. Below MPI_THREAD_SERIALIZED only the thread that has initialised MPI may use a
+///          world of it.
+/// Errors   launch and borrow throw config_error if MPI is finalised, lets only another thread call, or is not the
+///          launcher's MPI; borrow also if it is given MPI_COMM_NULL, an intercommunicator or one that has been freed.
+///          Calls on a world whose MPI is finalised meanwhile throw comm_error. After an error of a launch MPI is not
+///          finalised, so that mpirun ends the other ranks when this one ends. A borrowed world that has failed keeps
+///          nobody from MPI_Finalize, from other worlds or from borrowing again.
 struct mpi {
   using policy_category = slot::communicator;
   static constexpr std::string_view name = "mpi";
@@ -2256,14 +2742,25 @@ namespace detail {
   auto messages = message_engine::on_duplicate(theirs, deadline);
   bool const together = messages->on_one_machine(shared_memory, order);
   messages->end_set_up();
-  if (!together) return messages;
+  auto const by_messages = [&] {
+    auto const& session = mpi_session::instance();
+    if (messages->rank() == 0 && !session.has_helper() && bootstrap::environment_variable("TRIREME_LOG") == "1")
+      std::fputs(
+          text("trireme: MPI provides ", session.level(),
+               ", so messages proceed only in calls of the rank; with MPI_THREAD_MULTIPLE they overlap with what "
+               "it computes\n")
+              .c_str(),
+          stderr);
+    return messages;
+  };
+  if (!together) return by_messages();
   std::string why;  // some machines forbid shared memory: then messages
   // In shared memory nobody calls MPI, so MPI (Open MPI 5) does not notice that mpirun has ended: hence needs_launcher.
   auto node = try_node_engine(
       mpi_name, messages->rank(), messages->size(), deadline,
       [&](std::string const& own) { return messages->gather_texts(own); }, why, true);
   messages->end_set_up();
-  if (node == nullptr) return messages;
+  if (node == nullptr) return by_messages();
   return node;
 }
 
@@ -2297,7 +2794,7 @@ namespace detail {
     throw config_error(text(mpi_name, ": ", name_of(here.started_by), " has started ", here.size, " ranks (",
                             here.because,
                             "), but the MPI that this program is linked with sees only one; use that MPI's own mpirun, "
-                            "or srun --mpi=pmix"));
+                            "or srun --mpi=pmix, or set TRIREME_RANK=0 and TRIREME_SIZE=1 to run this process alone"));
   return engine;
 }
 
@@ -2309,6 +2806,9 @@ inline mpi_world mpi::borrow(MPI_Comm theirs, std::chrono::milliseconds deadline
   if (begun == 0)
     throw config_error(
         "trireme::comm::mpi: borrow needs an initialised MPI; call MPI_Init_thread first, or use launch");
+  detail::mpi_session::instance().begin();  // MPI may be over, and then no handle may be asked anything
+  detail::check_communicator(theirs);
+  detail::returned_errors const as_codes(theirs);
   return mpi_world(detail::engine_by_mpi(theirs, deadline, shared_memory, order));
 }
 

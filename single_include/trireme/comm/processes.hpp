@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 587f521ba40214ed509d07607ba986637a56c80e75bdd04aaf2182018f9316f7
+// SHA-256 of the sources: fce130c3d8b88e584e1ea41a8628b5b9b50c590c64ff941811b8cf35bb8e44da
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,15 +22,13 @@
 #define TRIREME_COMM_NODE_SETUP_INCLUDED
 
 // ---- trireme/comm/node/setup.hpp
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 
-#include <bitset>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <random>
-#include <sstream>
 
 #ifndef TRIREME_COMM_NODE_MEMORY_INCLUDED
 #define TRIREME_COMM_NODE_MEMORY_INCLUDED
@@ -185,7 +183,8 @@ struct node_card {
   int file = -1;
   std::uint64_t token[2] = {};
   std::size_t stride = 0;
-  std::string cores;  ///< which it may run on
+  int granted = 0;    ///< cores' time that its control groups grant; 0: no limit
+  std::string cores;  ///< a 1 for each that it may run on
 
   [[nodiscard]] static std::string this_host() {
     utsname names{};
@@ -193,23 +192,35 @@ struct node_card {
     return std::string("host:") + static_cast<char const*>(names.nodename);
   }
   [[nodiscard]] static std::string these_cores() {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    std::bitset<CPU_SETSIZE> bits;
-    if (::sched_getaffinity(0, sizeof set, &set) == 0)
-      for (std::size_t core = 0; core < CPU_SETSIZE; ++core) bits[core] = CPU_ISSET(core, &set);
-    return bits.to_string();
+    auto const allowed = trireme::detail::allowed_cores();
+    std::string out(static_cast<std::size_t>(allowed.back()) + 1, '0');
+    for (int const core : allowed) out[static_cast<std::size_t>(core)] = '1';
+    return out;
   }
 };
 
 [[nodiscard]] inline std::string to_line(node_card const& it) {
   return text(it.host, " ", it.process, " ", it.file, " ", it.token[0], " ", it.token[1], " ", it.stride, " ",
-              it.cores);
+              it.granted, " ", it.cores);
 }
-[[nodiscard]] inline bool read_line(std::string const& line, node_card& it) {
-  std::istringstream in(line);
-  return static_cast<bool>(in >> it.host >> it.process >> it.file >> it.token[0] >> it.token[1] >> it.stride >>
-                           it.cores);
+/// Not by a stream: a global locale of the program would decide how its numbers look.
+[[nodiscard]] inline bool read_line(std::string_view line, node_card& it) {
+  auto const word = [&line] {
+    auto const out = line.substr(0, line.find(' '));
+    line.remove_prefix(std::min(out.size() + 1, line.size()));
+    return out;
+  };
+  auto const number = [&word](auto& into) {
+    auto const digits = word();
+    auto const* const end = digits.data() + digits.size();
+    auto const [rest, error] = std::from_chars(digits.data(), end, into);
+    return error == std::errc() && rest == end;
+  };
+  it.host = word();
+  bool const numbers = number(it.process) && number(it.file) && number(it.token[0]) && number(it.token[1]) &&
+                       number(it.stride) && number(it.granted);
+  it.cores = word();
+  return numbers && !it.cores.empty();
 }
 
 /// Processes of one machine: a memory file a rank, mapped by all of them.
@@ -240,7 +251,7 @@ class process_place final : public node_place {
   }
   [[nodiscard]] static std::vector<node_header*> headers_of(node_map const& map, std::size_t size) {
     std::vector<node_header*> all;
-    for (auto* const each : bases_of(map, size)) all.push_back(std::launder(reinterpret_cast<node_header*>(each)));
+    for (auto* const each : bases_of(map, size)) all.push_back(std::launder(elements_at<node_header>(each)));
     return all;
   }
 
@@ -260,6 +271,7 @@ class node_meeting {
     if (size_ > node_most_ranks) return text(size_, " ranks are more than the ", node_most_ranks, " that it can hold");
     card_.host = node_card::this_host();
     card_.process = ::getpid();
+    card_.granted = trireme::detail::granted_cores();
     card_.cores = node_card::these_cores();
     std::random_device dice;
     for (auto& word : card_.token) word = (std::uint64_t{dice()} << 32) | dice();
@@ -281,14 +293,18 @@ class node_meeting {
   /// Maps the memory of all ranks and writes this rank's header; returns what is wrong, or nothing.
   [[nodiscard]] std::string meet(std::vector<std::string> const& lines) {
     std::vector<node_card> cards(static_cast<std::size_t>(size_));
-    std::bitset<CPU_SETSIZE> cores;
+    std::string cores;  // of all ranks together
+    bool granted = true;
     for (std::size_t each = 0; each < cards.size(); ++each) {
       if (!read_line(lines[each], cards[each])) return text("rank ", each, " sent no card");
       if (cards[each].host != card_.host) return text("ranks ", rank_, " and ", each, " are on different hosts");
-      cores |= std::bitset<CPU_SETSIZE>(cards[each].cores);
+      cores.resize(std::max(cores.size(), cards[each].cores.size()), '0');
+      for (std::size_t core = 0; core < cards[each].cores.size(); ++core)
+        if (cards[each].cores[core] == '1') cores[core] = '1';
+      granted = granted && (cards[each].granted == 0 || cards[each].granted >= size_);
       card_.stride = std::min(card_.stride, cards[each].stride);
     }
-    core_each_ = cores.count() >= cards.size();
+    core_each_ = granted && std::ranges::count(cores, '1') >= size_;
     map_ = {};  // both at once may not fit
     if (!map_.reserve(size_, card_.stride)) return reason("mmap");
     for (int each = 0; each < size_; ++each) {
@@ -305,7 +321,7 @@ class node_meeting {
     return {};
   }
   /// Whether the files are the right ones. Called when all ranks have written their tokens.
-  [[nodiscard]] std::string verify(std::vector<std::string> const& lines) const {
+  [[nodiscard]] std::string first_difference(std::vector<std::string> const& lines) const {
     for (int each = 0; each < size_; ++each) {
       node_card card;
       static_cast<void>(read_line(lines[static_cast<std::size_t>(each)], card));
@@ -325,7 +341,7 @@ class node_meeting {
     std::vector<node_board*> boards;
     for (int each = 0; each < size_; ++each) {
       members.push_back(each);
-      boards.push_back(reinterpret_cast<node_board*>(launch->base(each) + launch->offset(own)));
+      boards.push_back(elements_at<node_board>(launch->base(each) + launch->offset(own)));
     }
     auto driver = std::make_shared<node_driver>(std::move(launch));
     return std::make_shared<node_engine>(std::move(driver), std::move(members), rank_, deadline, std::move(boards));
@@ -337,16 +353,18 @@ class node_meeting {
     auto const need = node_header::bytes + 2 * node_board::bytes(size_, true) + node_map::huge_page;
     return (need / node_map::huge_page + 8) * node_map::huge_page;
   }
-  /// Four times the memory of the machine, because what is not used costs nothing; less if limits ask for it.
+  /// All ranks together have twice the memory of the machine, because what is not used costs nothing, and holes lie
+  /// between blocks; less if limits ask for it. (A rank for which that is too little gets memory of its own, and its
+  /// messages one copy more.)
   [[nodiscard]] std::size_t largest() const noexcept {
     auto const memory =
         static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    auto wish = std::min(4 * memory, (std::size_t{1} << 45) / static_cast<std::size_t>(size_));
+    auto wish = std::min(2 * memory, std::size_t{1} << 45) / static_cast<std::size_t>(size_);
     rlimit limit{};
     if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-      wish = std::min(wish, static_cast<std::size_t>(limit.rlim_cur));
+      wish = std::min<std::size_t>(wish, limit.rlim_cur);
     if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)  // the program needs some, too
-      wish = std::min(wish, static_cast<std::size_t>(limit.rlim_cur) / 4 / static_cast<std::size_t>(size_));
+      wish = std::min<std::size_t>(wish, limit.rlim_cur / 4 / static_cast<std::size_t>(size_));
     return std::max(wish, smallest()) / node_map::huge_page * node_map::huge_page;
   }
 
@@ -377,7 +395,7 @@ class node_meeting {
   auto const lines = all_gather(fault.empty() ? meeting.line() : say(fault));
   if (why = first_fault(lines); !why.empty()) return nullptr;
   if (why = first_fault(all_gather(say(meeting.meet(lines)))); !why.empty()) return nullptr;
-  if (why = first_fault(all_gather(say(meeting.verify(lines)))); !why.empty()) return nullptr;
+  if (why = first_fault(all_gather(say(meeting.first_difference(lines)))); !why.empty()) return nullptr;
   auto engine = meeting.engine(who, deadline, needs_launcher);
   static_cast<void>(all_gather("ok"));  // all boards exist now
   return engine;
@@ -446,6 +464,7 @@ auto recover_processes(std::string_view who, bootstrap::place here, std::chrono:
   auto engine = engine_by_rendezvous(who, here, deadline);
   for (int attempt = 0;; ++attempt) {
     std::exception_ptr failure;
+    engine->worlds->leave_it_to_the_launch();
     try {
       World world(engine);
       return std::invoke(body, world, attempt);
@@ -474,6 +493,7 @@ auto recover_processes(std::string_view who, bootstrap::place here, std::chrono:
 /// Runs the body as the rank that this process is.
 template <class World, class Body>
 auto run_process(std::shared_ptr<process_engine> const& engine, Body& body) {
+  engine->worlds->leave_it_to_the_launch();
   World world(engine);
   try {
     return std::invoke(body, world);

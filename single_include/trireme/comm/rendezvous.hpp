@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/rendezvous.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d20c38cb9b92b185aa4aadbe9519753ad1c80631c2e94a9707559b8187987868
+// SHA-256 of the sources: c36a9634f697b83e5831a235ded6dd9d33416621973fc41b9a191061c0850169
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -779,6 +779,7 @@ struct rendezvous {
   int port = 0;
   std::string secret{};  ///< at least 32 characters; `openssl rand -hex 32` makes one
   std::string job{};     ///< ranks of different jobs do not meet
+  std::string origin{};  ///< for messages: who says how many ranks there are
   bool remote = false;   ///< allows an address that other machines reach
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
   friend bool operator==(rendezvous const&, rendezvous const&) = default;
@@ -797,12 +798,14 @@ inline rendezvous rendezvous::from(bootstrap::place const& here, bootstrap::look
   auto const word = [&](char const* name) { return variable(name).value_or(""); };
   rendezvous out;
   out.job = here.job;
+  out.origin = here.size > 1 ? here.origin() : std::string();
   bool const by_file = !here.told_where && here.is_one_machine();
   if (by_file) {
     if (here.job.empty())
       throw config_error(text("trireme::comm::rendezvous: ", bootstrap::name_of(here.started_by),
                               " does not say which run this is; set TRIREME_JOB, alike on all ranks and new for each "
-                              "run, or TRIREME_RENDEZVOUS=file:PATH"));
+                              "run, or TRIREME_RENDEZVOUS=file:PATH; ",
+                              here.origin()));
     auto const run =
         text(static_cast<int>(here.started_by), "\n", here.address, "\n", here.port, "\n", here.job, "\n", here.size);
     out.file = text(detail::meeting_directory(word("TMPDIR")), "/", sha256().update(run).hexadecimal().substr(0, 32));
@@ -814,7 +817,7 @@ inline rendezvous rendezvous::from(bootstrap::place const& here, bootstrap::look
   }
   if (here.address.empty())
     throw config_error(text("trireme::comm::rendezvous: ", bootstrap::name_of(here.started_by),
-                            " does not say where rank 0 is; set TRIREME_RENDEZVOUS=HOST:PORT"));
+                            " does not say where rank 0 is; set TRIREME_RENDEZVOUS=HOST:PORT; ", here.origin()));
   out.address = here.address;
   out.port = here.told_where ? here.port : here.port + 1;  // torchrun's agent listens at its port itself
   out.remote = word("TRIREME_RENDEZVOUS_REMOTE") == "1";
@@ -851,7 +854,7 @@ class meeting {
   static constexpr int most_ranks = 1 << 16;  ///< as many as one machine has ports
 
   meeting(rendezvous const& where, int rank, int size, std::string_view who = "trireme::comm::rendezvous")
-      : rank_(rank), size_(size), who_(who), deadline_(where.deadline) {
+      : rank_(rank), size_(size), who_(who), origin_(where.origin), deadline_(where.deadline) {
     check(where);
     if (size == 1) return;
     if (rank == 0)
@@ -948,7 +951,7 @@ class meeting {
     if (!missing.empty())
       fail(text(who_, ": ", names(missing), " did not come to ",
                 where.file.empty() ? text(where.address, ":", where.port) : where.file, " within ",
-                to_string(where.deadline), refused.empty() ? std::string("; is every rank started?") : "; " + refused));
+                to_string(where.deadline), and_origin(), "; ", refused.empty() ? "is every rank started?" : refused));
     for (auto const& line : lines_)
       if (line != nullptr)
         static_cast<void>(line->send(kind::go, {}, until));  // who has gone is named by the first call
@@ -979,7 +982,7 @@ class meeting {
       if (std::chrono::steady_clock::now() + pause >= until)
         throw comm_error(text(who_, ": rank ", rank_, " did not find rank 0 of ", size_, " at ",
                               where.file.empty() ? text(where.address, ":", where.port) : where.file, " within ",
-                              to_string(where.deadline), ": ", found.sentence));
+                              to_string(where.deadline), ": ", found.sentence, and_origin()));
       std::this_thread::sleep_for(pause);
     }
     // Rank 0 may have begun later than this rank, and speaks first if somebody is missing.
@@ -1081,13 +1084,14 @@ class meeting {
   }
 
   [[nodiscard]] std::string names(std::vector<int> const& ranks) const {
-    std::string out = ranks.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < ranks.size(); ++i) out += text(i == 0 ? "" : ", ", ranks[i]);
-    return out + text(" of ", size_);
+    return text(list_of("rank", ranks), " of ", size_);
   }
+
+  [[nodiscard]] std::string and_origin() const { return origin_.empty() ? std::string() : "; " + origin_; }
 
   int rank_, size_;
   std::string who_;
+  std::string origin_;
   std::chrono::milliseconds deadline_;
   std::vector<std::unique_ptr<detail::meeting_line>> lines_;  ///< rank 0: of all; others: to rank 0
 };

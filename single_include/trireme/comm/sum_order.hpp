@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/sum_order.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: c0af42b3a621186a1eb12ee6c58a4d81959e75af893191a8a8be7737f0e125fa
+// SHA-256 of the sources: 471b71f1b4224af32ca85019514290e15f1608108cac63f9f17a4457b2a13f6e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/crc32c.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1f7644c602ddedfe5a211f1bec28d1992624add06512702f296386ca494b614b
+// SHA-256 of the sources: 5240f7fe9037e60b85a40deb28695d70028c2f9d44dc06103af20a9f43f0cadb
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/tensorboard.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 075392a5600ae6811a5c3e36d2396074cca2a5a482ac7c053ffeada79bc176f4
+// SHA-256 of the sources: 8fec33fd1b72f565bf0f0439514908fbf5f85d3f9f08aa75e542a1f68e8ae111
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -71,6 +71,7 @@ struct writer_options {
   int flush_every = 1;            ///< events; 0 leaves it to flush()
   std::function<double()> clock;  ///< seconds since 1970; the system's by default
   file_system* files = nullptr;
+  void validate() const { expect_number("formats::tensorboard", ".flush_every", flush_every, not_negative); }
 };
 
 /// Writes scalars for TensorBoard.
@@ -79,8 +80,8 @@ struct writer_options {
 /// torn.
 ///
 /// Threads  one owner; one process a file.
-/// Errors   io_error (what was pending is lost then, the file stays whole); format_error when an existing file to go on
-/// with is corrupt in the middle.
+/// Errors   config_error for options that cannot be meant; io_error (what was pending is lost then, the file stays
+/// whole); format_error when an existing file to go on with is corrupt in the middle.
 class writer {
  public:
   /// Opens a file: a new one, or one to go on with, whose torn tail is cut off first.
@@ -218,7 +219,7 @@ class message_reader {
  private:
   [[nodiscard]] std::span<std::byte const> take(std::uint64_t size) {
     if (size > left_.size()) fail("a field ends beyond its message");
-    auto const out = left_.first(static_cast<std::size_t>(size));
+    auto const out = left_.first(size);
     left_ = left_.subspan(out.size());
     offset_ += size;
     return out;
@@ -406,7 +407,7 @@ inline double seconds_since_1970() {
 
 /// Cuts a torn tail off, and returns how many bytes are left.
 inline std::uint64_t repair(file& existing) {
-  std::vector<std::byte> bytes(static_cast<std::size_t>(existing.size()));
+  std::vector<std::byte> bytes(existing.size());
   existing.read(0, bytes);
   auto const list = split_records(bytes);
   if (list.tail == tail::corrupt) {
@@ -419,7 +420,7 @@ inline std::uint64_t repair(file& existing) {
 }  // namespace detail
 
 inline writer::writer(std::string const& path, writer_options options)
-    : options_(std::move(options)),
+    : options_((options.validate(), std::move(options))),  // before there is a file
       file_(path, file::access::extend, options_.files == nullptr ? real_files() : *options_.files) {
   if (!options_.clock) options_.clock = detail::seconds_since_1970;
   written_ = detail::repair(file_);

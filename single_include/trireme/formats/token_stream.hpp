@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/token_stream.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 6d8479259411f6740957f2efd49f9d1b34c59861a0d86a5040d976feb19ba4ba
+// SHA-256 of the sources: 9d102d0fc298ee07654b9f74648860269c98917a20bc1b0429ad700a7b087d7f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 19437f8f472163bef7961fd07aa2f43580fc9609adeee2ab83542197af0ece1d
+// SHA-256 of the sources: 975b5abf4f7dd2f91f31f7aeb71021e25fe50406d4b8adb0bf7f3ea5cf1a53b4
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,7 +24,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <thread>
 #include <vector>
 
 namespace trireme::interop {
@@ -60,16 +59,15 @@ void manual_seed(Comm& world, std::uint64_t seed) {
   world.barrier();
 }
 
-/// Collective. Ranks that are threads of one process get an equal part of the cores each, for torch's own threads;
-/// without this each of them uses all cores. Ranks that are processes keep what their launcher has set.
+/// Collective. Ranks that are threads of one process get an equal part of the usable cores each, for torch's own
+/// threads; without this each of them uses all cores. Ranks that are processes keep what their launcher has set.
 ///
 /// @returns how many threads this rank's operations use now.
 template <class Comm>
 int divide_threads(Comm& world) {
   auto const ranks = static_cast<int>(detail::ranks_of_this_process(world).size());
   if (ranks > 1) {
-    auto const cores = static_cast<int>(std::thread::hardware_concurrency());
-    torch::set_num_threads(std::max(1, cores / ranks));
+    torch::set_num_threads(std::max(1, usable_cores() / ranks));
   }
   return torch::get_num_threads();
 }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_data_parallel.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d7a50c7a50c1f80e0fd3ef1dd7594059b2707485b330d7737eac1dbb3464cf2d
+// SHA-256 of the sources: afeaa33df2f9cc938b7159bf8897888b65e084854ab0209d3012c8fbbb4abe73
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -184,16 +185,21 @@ class gradient_hooks {
   using listener = std::function<void(std::size_t)>;
 
   gradient_hooks(std::vector<torch::Tensor> const& parameters, listener f) : f_(std::move(f)) {
-    for (std::size_t place = 0; place < parameters.size(); ++place) {
-      auto accumulator = torch::autograd::impl::grad_accumulator(parameters[place]);
-      auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, place));
-      held_.push_back({std::move(accumulator), key});
-    }
+    for (std::size_t place = 0; place < parameters.size(); ++place) held_.push_back(hooked(parameters[place], place));
   }
   gradient_hooks(gradient_hooks const&) = delete;
   gradient_hooks& operator=(gradient_hooks const&) = delete;
   ~gradient_hooks() {
     for (auto& each : held_) each.accumulator->del_post_hook(each.key);
+  }
+  /// Whether the parameter has another accumulator than was listened to, as torch::load and to() may give it one: what
+  /// comes from now on is told again.
+  bool renew(torch::Tensor const& parameter, std::size_t place) {
+    auto& each = held_[place];
+    if (torch::autograd::impl::grad_accumulator(parameter) == each.accumulator) return false;
+    each.accumulator->del_post_hook(each.key);
+    each = hooked(parameter, place);
+    return true;
   }
 
  private:
@@ -212,6 +218,11 @@ class gradient_hooks {
     decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
     std::uintptr_t key;
   };
+  [[nodiscard]] held hooked(torch::Tensor const& parameter, std::size_t place) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+    auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, place));
+    return {std::move(accumulator), key};
+  }
 
   listener f_;
   std::vector<held> held_;
@@ -255,10 +266,8 @@ void expect_equal_modules(torch::nn::Module const& module, Comm& world) {
 template <class Space>
 class shared_tensors {
  public:
-  explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {
-    for (auto const& each : all_) bytes_ += each.tensor.nbytes();
-  }
-  [[nodiscard]] bool empty() const noexcept { return bytes_ == 0; }
+  explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {}
+  [[nodiscard]] bool empty() const noexcept { return bytes() == 0; }
 
   /// Collective. Every rank gets those of `root`.
   template <class Comm>
@@ -268,7 +277,7 @@ class shared_tensors {
       for (auto const& each : all_) broadcast(each.tensor, world, root);
       return;
     }
-    packed_.resize(bytes_);
+    packed_.resize(bytes());
     for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte* part) {
       std::memcpy(part, tensor.data_ptr(), tensor.nbytes());
     });
@@ -305,6 +314,12 @@ class shared_tensors {
   }
 
  private:
+  // Counted each time: a buffer may be resized between two steps, on all ranks alike.
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    std::size_t sum = 0;
+    for (auto const& each : all_) sum += each.tensor.nbytes();
+    return sum;
+  }
   template <class Comm>
   static void broadcast(torch::Tensor const& tensor, Comm& world, int root) {
     if (tensor.nbytes() > 0) world.broadcast(bytes_of<Space>(tensor), root);
@@ -327,7 +342,6 @@ class shared_tensors {
   }
 
   std::vector<named_tensor> all_;
-  std::size_t bytes_ = 0;
   std::vector<std::byte> packed_;
 };
 
@@ -395,12 +409,15 @@ void broadcast(Module const& module, Comm& world, int root = 0) {
 /// Shapes   what torch::nn::Module::named_parameters() lists and requires a gradient, each tensor once.
 /// Bytes    the buckets of the exchange, as large as the gradients; gradients are copied into them as they become
 ///          final, and back by finish(). The memory of .grad() stays torch's, unless .gradients_in_buckets is set.
-/// Ranks    collective: construction, finish() (or join() in its place) and step().
+/// Ranks    collective: construction, finish() (or join() in its place) and step(). Its calls travel in a duplicate of
+///          the world, so backward passes of several such objects, and the caller's own calls in the world, may come in
+///          another order on each rank; ends of steps come in one order.
 /// Numerics sums in rank order (docs/communicators.md): the same bits on every rank, communicator and in every run.
 /// Devices  of a world in CUDA memory (comm::nccl, comm::in_space<cuda>) the module is on this thread's device, and
 ///          torch_cuda.hpp is included: buckets are there, too, and finish() begins the exchange.
 /// Threads  one owner; cannot be moved. Ranks that are threads have a module each.
-/// Errors   config_error for a parameter without a gradient, a sparse gradient, or a second gradient in one step;
+/// Errors   config_error for a parameter without a gradient, a sparse gradient, a second gradient in one step, one that
+///          was frozen or not there when the object was made; and for a module that several ranks share;
 ///          comm_error from the world. After an exception call abandon() on all ranks, or destroy the object.
 template <class Element, class Module, class Comm, class Exchange>
 class data_parallel_module {
@@ -414,11 +431,11 @@ class data_parallel_module {
   data_parallel_module(std::shared_ptr<Module> module, Comm& world, data_parallel_options const& options,
                        Policies const&... policies)
       : module_(std::move(module)),
-        world_(world),
+        world_(world.duplicate()),
         options_(options),
         buffers_(detail::buffers_of<space>(*module_)),
-        trained_(equal_at_the_start(*module_, world)),
-        exchange_(make_exchange(as_foreign(trained_), world, policies...)),
+        trained_(equal_at_the_start(*module_, world_)),
+        exchange_(make_exchange(as_foreign(trained_), world_, policies...)),
         hooks_(tensors_of(trained_), [this](std::size_t place) { on_gradient(place); }) {
     if (options_.loss_scale) scale_.emplace(*options_.loss_scale);
     if (options_.gradients_in_buckets) use_buckets();
@@ -438,6 +455,7 @@ class data_parallel_module {
   /// Starts autograd's backward pass. The same as loss.backward(), but with .loss_scale.
   void backward(torch::Tensor const& loss) {
     if (scale_) {
+      is_scaled_ = true;
       (loss * scale_->scale()).backward();
     } else {
       loss.backward();
@@ -488,13 +506,13 @@ class data_parallel_module {
           "trireme::interop::data_parallel: join() with .static_graph, which a rank without a batch has not; leave it "
           "out, or give every rank as many batches");
     }
-    if (exchange_.steps() > 0) {
+    if (exchange_.keeps_moments()) {
       throw config_error(
           "trireme::interop::data_parallel: join() after step(optimizer), whose updates this rank would not make; end "
           "steps by finish() and an optimizer of torch's, or give every rank as many batches");
     }
     for (std::size_t place = 0; place < trained_.size(); ++place) stand_in(place);
-    exchange_.begin(0);
+    exchange_.begin({.micro_batches = 0});
     begun_ = true;
     parallel::vote vote;
     vote.clear();
@@ -528,17 +546,21 @@ class data_parallel_module {
   }
 
  private:
+  // What ranks with a batch have of a parameter in a step: nothing, a gradient of before, one of this step.
+  struct use {
+    static constexpr std::uint8_t no_gradient = 0, none = 1, some = 2;
+  };
   struct trained {
     std::string name;
     torch::Tensor parameter;
-    void const* memory;        // of the parameter, as the exchange knows it
-    torch::Tensor bucket{};    // with .gradients_in_buckets: where .grad() is to lie
-    torch::Tensor gradient{};  // what the exchange reads and writes in this step
-    bool used = false;         // backward has added to it since the last step
-    int events = 0;            // how often, without no_sync()
-    bool static_used = true;   // with .static_graph: by this rank, in each step
-    int static_events = 0;     // with .static_graph: in each step; the last of them reports
-    bool used_by_any = true;   // some rank has used it; with .static_graph in each step
+    void const* memory;               // of the parameter, as the exchange knows it
+    torch::Tensor bucket{};           // with .gradients_in_buckets: where .grad() is to lie
+    torch::Tensor gradient{};         // what the exchange reads and writes in this step
+    bool used = false;                // backward has added to it since the last step
+    int events = 0;                   // how often, without no_sync()
+    bool static_used = true;          // with .static_graph: by this rank, in each step
+    int static_events = 0;            // with .static_graph: in each step; the last of them reports
+    std::uint8_t of_any = use::some;  // the most that a rank has of it; with .static_graph in each step
     bool reported = false;
     bool stands_in = false;  // `gradient` is not .grad()
   };
@@ -558,8 +580,24 @@ class data_parallel_module {
       }
       all.push_back({each.name, each.tensor, each.tensor.data_ptr()});
     }
+    expect_own_module(module, world);
     interop::broadcast(std::shared_ptr<Module const>(std::shared_ptr<void>(), &module), world);
     return all;
+  }
+  // Ranks that are threads may have been given one object.
+  static void expect_own_module(Module const& module, Comm& world) {
+    static std::uint64_t const process = (std::uint64_t{std::random_device{}()} << 32) ^ std::random_device{}();
+    auto const size = static_cast<std::size_t>(world.size());
+    std::vector<std::uint64_t> all(size);
+    auto const mine = process ^ reinterpret_cast<std::uintptr_t>(&module);
+    all[static_cast<std::size_t>(world.rank())] = mine;
+    world.all_gather(tensor_view<std::uint64_t>(all));
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      auto const other = std::find(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(rank), all[rank]);
+      if (other == all.begin() + static_cast<std::ptrdiff_t>(rank)) continue;
+      throw config_error(text("trireme::interop::data_parallel: ranks ", other - all.begin(), " and ", rank,
+                              " have one module between them; make a module in each rank, within launch()"));
+    }
   }
   static std::vector<foreign_parameter<Element, space>> as_foreign(std::vector<trained> const& all) {
     std::vector<foreign_parameter<Element, space>> list;
@@ -584,6 +622,12 @@ class data_parallel_module {
       throw config_error(text("trireme::interop::data_parallel: parameter \"", it.name,
                               "\" got a second gradient in one step; finish() is missing, or no_sync() around all "
                               "backward() of a step but the last"));
+    }
+    if (scale_ && !is_scaled_) {
+      throw config_error(
+          "trireme::interop::data_parallel: loss.backward() with .loss_scale, of which nobody has scaled the loss; "
+          "call "
+          "ddp.backward(loss), which does");
     }
     if (is_counted_ && !it.static_used) expect_as_first(place, "got a gradient");
     it.used = true;
@@ -619,7 +663,7 @@ class data_parallel_module {
     if (!begun_) {
       static constexpr std::int64_t only[] = {0};
       exchange_.begin({.places = only, .all_reported = true});
-      if (scale_) exchange_.weight(1 / (scale_->scale() * (Exchange::replicas_differ ? 1 : world_.size())));
+      if (scale_) exchange_.weight(1 / (scale_->scale() * world_.size()));
       begun_ = true;
       if (is_counted_) report_never_used(place);
     }
@@ -669,6 +713,7 @@ class data_parallel_module {
   }
   // Reports the gradients that backward has not reported.
   void complete() {
+    follow();
     if (!has_batch()) {
       throw config_error(
           "trireme::interop::data_parallel: finish() without a backward() since the last one; a rank without a batch "
@@ -698,10 +743,37 @@ class data_parallel_module {
                             "{.unused_parameters = true}, and requires_grad_(false) of what is never trained"));
   }
 
+  // What has become of the module since it was wrapped, or since the last step. Gradients of a parameter that has got
+  // another accumulator were not told, and are in .grad() alone.
+  void follow() {
+    for (std::size_t place = 0; place < trained_.size(); ++place) {
+      auto& it = trained_[place];
+      if (!it.parameter.requires_grad()) continue;
+      if (hooks_.renew(it.parameter, place) && std::as_const(it.parameter).grad().defined()) it.used = true;
+    }
+    std::size_t place = 0;
+    for (auto const& each : module_->parameters()) {
+      if (!each.requires_grad()) continue;
+      if (place < trained_.size() && trained_[place].parameter.is_same(each)) {
+        ++place;
+      } else if (std::none_of(trained_.begin(), trained_.end(),
+                              [&](auto const& known) { return known.parameter.is_same(each); })) {
+        for (auto const& named : module_->named_parameters())
+          if (named.value().is_same(each)) not_known(named.key());
+      }
+    }
+  }
+  [[noreturn]] static void not_known(std::string const& name) {
+    throw config_error(text("trireme::interop::data_parallel: parameter \"", name,
+                            "\" requires a gradient, and did not when ranks began to share the module, or has come "
+                            "since: no rank would see the others' gradients of it; wrap the module anew after such a "
+                            "change, on all ranks"));
+  }
+
   exchange_result settle(exchange_result const& result) {
     if (result.votes > 0) {
       if (scale_) static_cast<void>(scale_->decide(result.finite));
-      give_back();
+      give_back(result.votes == world_.size());
       if (options_.static_graph) count();
       share_buffers(has_batch(), result.votes == world_.size());
     }
@@ -713,14 +785,18 @@ class data_parallel_module {
     if (std::exchange(is_counted_, true)) return;
     for (auto& it : trained_) it.static_used = it.used, it.static_events = it.events;
   }
-  // Makes .grad() the mean, also where something stood in for a gradient, unless no rank has used that parameter.
-  void give_back() {
+  // Makes .grad() the mean, also where something stood in for a gradient, unless no rank has used that parameter: then
+  // ranks with a batch keep what they have, and one without takes that over, so that optimizers do the same everywhere.
+  void give_back(bool all_had_one) {
     if (!is_counted_ && (options_.unused_parameters || options_.static_graph)) {
-      std::vector<std::uint8_t> used(trained_.size(), 1);
-      std::transform(trained_.begin(), trained_.end(), used.begin(),
-                     [](auto const& each) { return each.used ? 1 : 0; });
-      world_.all_reduce(tensor_view<std::uint8_t>(used), reduction::max{});
-      for (std::size_t place = 0; place < used.size(); ++place) trained_[place].used_by_any = used[place] != 0;
+      std::vector<std::uint8_t> uses(trained_.size(), 0);
+      bool const own = has_batch();
+      std::transform(trained_.begin(), trained_.end(), uses.begin(), [&](auto const& each) {
+        if (each.used) return use::some;
+        return own && std::as_const(each.parameter).grad().defined() ? use::none : use::no_gradient;
+      });
+      world_.all_reduce(tensor_view<std::uint8_t>(uses), reduction::max{});
+      for (std::size_t place = 0; place < uses.size(); ++place) trained_[place].of_any = uses[place];
     }
     torch::NoGradGuard const guard;
     for (std::size_t place = 0; place < trained_.size(); ++place) {
@@ -728,8 +804,10 @@ class data_parallel_module {
       auto& own = it.parameter.mutable_grad();
       if (!it.stands_in) {
         own = it.gradient;  // the same tensor, unless the caller has put another one there
-      } else if (!it.used_by_any) {
+      } else if (it.of_any != use::some && all_had_one) {
         continue;
+      } else if (it.of_any == use::no_gradient) {
+        own.reset();
       } else if (own.defined()) {
         own.copy_(it.gradient);
       } else {
@@ -757,17 +835,18 @@ class data_parallel_module {
       each.used = each.reported = each.stands_in = false;
       each.events = 0;
     }
-    begun_ = false;
+    begun_ = is_scaled_ = false;
   }
 
   std::shared_ptr<Module> module_;
-  Comm& world_;
+  Comm world_;  // of its own: ranks may reach several modules' gradients in different orders
   data_parallel_options options_;
   detail::shared_tensors<space> buffers_;
   std::vector<trained> trained_;
   Exchange exchange_;
   std::optional<precision::fp16::instance> scale_{};
   bool begun_ = false;
+  bool is_scaled_ = false;  // with .loss_scale: this step's losses are
   bool quiet_ = false;
   bool is_counted_ = false;       // with .static_graph: the first step has been
   detail::gradient_hooks hooks_;  // last, so that hooks end before what they use

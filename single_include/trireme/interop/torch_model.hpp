@@ -1,10 +1,11 @@
 // Trireme 0.1.0: trireme/interop/torch_model.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: e17116e20bcb7dcbb591f097fa99a70a57dc76caae4fe56a0359b452b843c27f
+// SHA-256 of the sources: 3f7033ce9d902766120e17f6cea17848e7ff7a6c9feb17a25719e9160550ad89
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
 #include "trireme/interop/torch_autocast.hpp"
+#include "trireme/interop/torch_loss.hpp"
 
 // ---- trireme/interop/torch_model.hpp
 #include <concepts>
@@ -185,16 +186,21 @@ class gradient_hooks {
   using listener = std::function<void(std::size_t)>;
 
   gradient_hooks(std::vector<torch::Tensor> const& parameters, listener f) : f_(std::move(f)) {
-    for (std::size_t place = 0; place < parameters.size(); ++place) {
-      auto accumulator = torch::autograd::impl::grad_accumulator(parameters[place]);
-      auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, place));
-      held_.push_back({std::move(accumulator), key});
-    }
+    for (std::size_t place = 0; place < parameters.size(); ++place) held_.push_back(hooked(parameters[place], place));
   }
   gradient_hooks(gradient_hooks const&) = delete;
   gradient_hooks& operator=(gradient_hooks const&) = delete;
   ~gradient_hooks() {
     for (auto& each : held_) each.accumulator->del_post_hook(each.key);
+  }
+  /// Whether the parameter has another accumulator than was listened to, as torch::load and to() may give it one: what
+  /// comes from now on is told again.
+  bool renew(torch::Tensor const& parameter, std::size_t place) {
+    auto& each = held_[place];
+    if (torch::autograd::impl::grad_accumulator(parameter) == each.accumulator) return false;
+    each.accumulator->del_post_hook(each.key);
+    each = hooked(parameter, place);
+    return true;
   }
 
  private:
@@ -213,6 +219,11 @@ class gradient_hooks {
     decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
     std::uintptr_t key;
   };
+  [[nodiscard]] held hooked(torch::Tensor const& parameter, std::size_t place) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+    auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, place));
+    return {std::move(accumulator), key};
+  }
 
   listener f_;
   std::vector<held> held_;
@@ -256,10 +267,8 @@ void expect_equal_modules(torch::nn::Module const& module, Comm& world) {
 template <class Space>
 class shared_tensors {
  public:
-  explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {
-    for (auto const& each : all_) bytes_ += each.tensor.nbytes();
-  }
-  [[nodiscard]] bool empty() const noexcept { return bytes_ == 0; }
+  explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {}
+  [[nodiscard]] bool empty() const noexcept { return bytes() == 0; }
 
   /// Collective. Every rank gets those of `root`.
   template <class Comm>
@@ -269,7 +278,7 @@ class shared_tensors {
       for (auto const& each : all_) broadcast(each.tensor, world, root);
       return;
     }
-    packed_.resize(bytes_);
+    packed_.resize(bytes());
     for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte* part) {
       std::memcpy(part, tensor.data_ptr(), tensor.nbytes());
     });
@@ -306,6 +315,12 @@ class shared_tensors {
   }
 
  private:
+  // Counted each time: a buffer may be resized between two steps, on all ranks alike.
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    std::size_t sum = 0;
+    for (auto const& each : all_) sum += each.tensor.nbytes();
+    return sum;
+  }
   template <class Comm>
   static void broadcast(torch::Tensor const& tensor, Comm& world, int root) {
     if (tensor.nbytes() > 0) world.broadcast(bytes_of<Space>(tensor), root);
@@ -328,7 +343,6 @@ class shared_tensors {
   }
 
   std::vector<named_tensor> all_;
-  std::size_t bytes_ = 0;
   std::vector<std::byte> packed_;
 };
 
@@ -407,20 +421,22 @@ class torch_module_model {
     state_->computes = detail::torch_type(type);
     if (state_->casts()) interop::autocast const known(state_->computes);
   }
-  double forward(samples const& batch, purpose why) {
+  std::conditional_t<detail::loss_counts<Loss>, counted_loss, double> forward(samples const& batch, purpose why) {
     auto& it = *state_;
     for (auto const& each : it.parameters) detail::expect_at(each.value, each.memory, each.name);
     if (it.module->is_training() != (why == purpose::train)) it.module->train(why == purpose::train);
     torch::AutoGradMode const mode(why == purpose::train);
-    auto loss = it.cast(
-        [&] { return it.loss(it.module->forward(detail::tensor_of(batch.inputs)), detail::tensor_of(batch.targets)); });
-    if (loss.numel() != 1) {
-      throw config_error(text("trireme::interop::torch_model: the loss has ", loss.numel(),
-                              " numbers; it is to be one, the mean over the batch"));
+    auto loss = it.cast([&] {
+      return detail::loss_of(it.loss, it.module->forward(detail::tensor_of(batch.inputs)),
+                             detail::tensor_of(batch.targets), "torch_model");
+    });
+    auto const number = loss.sum.template item<double>();
+    if (why == purpose::train) it.last = std::move(loss.sum);
+    if constexpr (detail::loss_counts<Loss>) {
+      return {number, loss.count};
+    } else {
+      return number;
     }
-    auto const number = loss.template item<double>();
-    if (why == purpose::train) it.last = std::move(loss);
-    return number;
   }
   template <class Ready>
   void backward(Ready&& ready, double scale = 1) {
@@ -485,7 +501,7 @@ class torch_module_model {
     [[nodiscard]] bool casts() const noexcept { return computes == at::kHalf || computes == at::kBFloat16; }
     // What f() gives, under autocast if that is wanted.
     template <class F>
-    torch::Tensor cast(F&& f) const {
+    auto cast(F&& f) const {
       if (!casts()) return f();
       interop::autocast const guard(computes);
       return f();
@@ -537,7 +553,10 @@ class torch_module_model {
 /// it. All ranks must start from the same values: interop::broadcast(module, world) makes them equal.
 ///
 /// @param module  a torch::nn::ModuleHolder (what TORCH_MODULE makes) or a std::shared_ptr of a module.
-/// @param loss    loss(outputs, targets) -> the mean over the batch, as a tensor of one number.
+/// @param loss    loss(outputs, targets) -> the mean over the batch, as a tensor of one number, or loss_and_count. Of
+///                torch::nn::CrossEntropyLoss and NLLLoss with their mean (the default) the targets are counted: those
+///                of ignore_index are left out of the step's mean, and weights of classes weigh in it, however samples
+///                are dealt out.
 /// @example auto model = interop::torch_model(net, torch::nn::MSELoss());
 ///          auto trainer = make_trainer(model, optim::adamw{.learning_rate = 1e-3}, world, parallel::zero<1>{});
 template <class Element = float, class Module, class Loss>

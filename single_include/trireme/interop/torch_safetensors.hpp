@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_safetensors.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 59f63dbc8e2851ab927deecf66f03a9ad916ab5b6a76db4d7246a36e6ae8da7d
+// SHA-256 of the sources: cbaecebbffd05ff7a30b1eed6e9334886b9991f2ab4439682e2091790e021867
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -184,16 +184,21 @@ class gradient_hooks {
   using listener = std::function<void(std::size_t)>;
 
   gradient_hooks(std::vector<torch::Tensor> const& parameters, listener f) : f_(std::move(f)) {
-    for (std::size_t place = 0; place < parameters.size(); ++place) {
-      auto accumulator = torch::autograd::impl::grad_accumulator(parameters[place]);
-      auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, place));
-      held_.push_back({std::move(accumulator), key});
-    }
+    for (std::size_t place = 0; place < parameters.size(); ++place) held_.push_back(hooked(parameters[place], place));
   }
   gradient_hooks(gradient_hooks const&) = delete;
   gradient_hooks& operator=(gradient_hooks const&) = delete;
   ~gradient_hooks() {
     for (auto& each : held_) each.accumulator->del_post_hook(each.key);
+  }
+  /// Whether the parameter has another accumulator than was listened to, as torch::load and to() may give it one: what
+  /// comes from now on is told again.
+  bool renew(torch::Tensor const& parameter, std::size_t place) {
+    auto& each = held_[place];
+    if (torch::autograd::impl::grad_accumulator(parameter) == each.accumulator) return false;
+    each.accumulator->del_post_hook(each.key);
+    each = hooked(parameter, place);
+    return true;
   }
 
  private:
@@ -212,6 +217,11 @@ class gradient_hooks {
     decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
     std::uintptr_t key;
   };
+  [[nodiscard]] held hooked(torch::Tensor const& parameter, std::size_t place) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+    auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, place));
+    return {std::move(accumulator), key};
+  }
 
   listener f_;
   std::vector<held> held_;
@@ -255,10 +265,8 @@ void expect_equal_modules(torch::nn::Module const& module, Comm& world) {
 template <class Space>
 class shared_tensors {
  public:
-  explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {
-    for (auto const& each : all_) bytes_ += each.tensor.nbytes();
-  }
-  [[nodiscard]] bool empty() const noexcept { return bytes_ == 0; }
+  explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {}
+  [[nodiscard]] bool empty() const noexcept { return bytes() == 0; }
 
   /// Collective. Every rank gets those of `root`.
   template <class Comm>
@@ -268,7 +276,7 @@ class shared_tensors {
       for (auto const& each : all_) broadcast(each.tensor, world, root);
       return;
     }
-    packed_.resize(bytes_);
+    packed_.resize(bytes());
     for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte* part) {
       std::memcpy(part, tensor.data_ptr(), tensor.nbytes());
     });
@@ -305,6 +313,12 @@ class shared_tensors {
   }
 
  private:
+  // Counted each time: a buffer may be resized between two steps, on all ranks alike.
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    std::size_t sum = 0;
+    for (auto const& each : all_) sum += each.tensor.nbytes();
+    return sum;
+  }
   template <class Comm>
   static void broadcast(torch::Tensor const& tensor, Comm& world, int root) {
     if (tensor.nbytes() > 0) world.broadcast(bytes_of<Space>(tensor), root);
@@ -327,7 +341,6 @@ class shared_tensors {
   }
 
   std::vector<named_tensor> all_;
-  std::size_t bytes_ = 0;
   std::vector<std::byte> packed_;
 };
 

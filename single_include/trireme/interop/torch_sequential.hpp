@@ -1,10 +1,11 @@
 // Trireme 0.1.0: trireme/interop/torch_sequential.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3ada48b9941cb19dc7df5a6a1d863aea8786ccd5b151db412aa389b38289bd90
+// SHA-256 of the sources: e8a9367d5165c3165c11081c96b61511cb0c7b141b4a84f25d6866f17cf7c6ae
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
 #include "trireme/interop/torch_autocast.hpp"
+#include "trireme/interop/torch_loss.hpp"
 
 // ---- trireme/interop/torch_sequential.hpp
 #include <torch/torch.h>
@@ -186,16 +187,21 @@ class gradient_hooks {
   using listener = std::function<void(std::size_t)>;
 
   gradient_hooks(std::vector<torch::Tensor> const& parameters, listener f) : f_(std::move(f)) {
-    for (std::size_t place = 0; place < parameters.size(); ++place) {
-      auto accumulator = torch::autograd::impl::grad_accumulator(parameters[place]);
-      auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, place));
-      held_.push_back({std::move(accumulator), key});
-    }
+    for (std::size_t place = 0; place < parameters.size(); ++place) held_.push_back(hooked(parameters[place], place));
   }
   gradient_hooks(gradient_hooks const&) = delete;
   gradient_hooks& operator=(gradient_hooks const&) = delete;
   ~gradient_hooks() {
     for (auto& each : held_) each.accumulator->del_post_hook(each.key);
+  }
+  /// Whether the parameter has another accumulator than was listened to, as torch::load and to() may give it one: what
+  /// comes from now on is told again.
+  bool renew(torch::Tensor const& parameter, std::size_t place) {
+    auto& each = held_[place];
+    if (torch::autograd::impl::grad_accumulator(parameter) == each.accumulator) return false;
+    each.accumulator->del_post_hook(each.key);
+    each = hooked(parameter, place);
+    return true;
   }
 
  private:
@@ -214,6 +220,11 @@ class gradient_hooks {
     decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
     std::uintptr_t key;
   };
+  [[nodiscard]] held hooked(torch::Tensor const& parameter, std::size_t place) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+    auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, place));
+    return {std::move(accumulator), key};
+  }
 
   listener f_;
   std::vector<held> held_;
@@ -257,10 +268,8 @@ void expect_equal_modules(torch::nn::Module const& module, Comm& world) {
 template <class Space>
 class shared_tensors {
  public:
-  explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {
-    for (auto const& each : all_) bytes_ += each.tensor.nbytes();
-  }
-  [[nodiscard]] bool empty() const noexcept { return bytes_ == 0; }
+  explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {}
+  [[nodiscard]] bool empty() const noexcept { return bytes() == 0; }
 
   /// Collective. Every rank gets those of `root`.
   template <class Comm>
@@ -270,7 +279,7 @@ class shared_tensors {
       for (auto const& each : all_) broadcast(each.tensor, world, root);
       return;
     }
-    packed_.resize(bytes_);
+    packed_.resize(bytes());
     for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte* part) {
       std::memcpy(part, tensor.data_ptr(), tensor.nbytes());
     });
@@ -307,6 +316,12 @@ class shared_tensors {
   }
 
  private:
+  // Counted each time: a buffer may be resized between two steps, on all ranks alike.
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    std::size_t sum = 0;
+    for (auto const& each : all_) sum += each.tensor.nbytes();
+    return sum;
+  }
   template <class Comm>
   static void broadcast(torch::Tensor const& tensor, Comm& world, int root) {
     if (tensor.nbytes() > 0) world.broadcast(bytes_of<Space>(tensor), root);
@@ -329,7 +344,6 @@ class shared_tensors {
   }
 
   std::vector<named_tensor> all_;
-  std::size_t bytes_ = 0;
   std::vector<std::byte> packed_;
 };
 
@@ -390,7 +404,7 @@ struct sequence_part {
 
 /// A sequence and a loss, and how they come apart.
 struct sequence {
-  using loss_function = std::function<torch::Tensor(torch::Tensor const&, torch::Tensor const&)>;
+  using loss_function = std::function<loss_and_count(torch::Tensor const&, torch::Tensor const&)>;
 
   sequence(std::shared_ptr<torch::nn::SequentialImpl> of, loss_function l)
       : module(std::move(of)), loss(std::move(l)), children(module->begin(), module->end()) {
@@ -445,7 +459,7 @@ struct sequence {
     auto const again = [&](auto const& each) { return each.tensor.is_same(tensor); };
     if (std::any_of(part.parameters.begin(), part.parameters.end(), again)) return;
     if (tensor.dim() > shape::max_rank || tensor.storage_offset() != 0 ||
-        tensor.storage().nbytes() != static_cast<std::size_t>(tensor.nbytes())) {
+        tensor.storage().nbytes() != tensor.nbytes()) {
       throw config_error(text("trireme::interop::torch_sequential: parameter \"", at->name,
                               "\" shares its memory with another tensor, or has more than ", shape::max_rank,
                               " dimensions; give it memory of its own, as clone() does"));
@@ -478,6 +492,7 @@ class sequence_unit::instance {
   /// What backward starts from.
   struct saved {
     torch::Tensor x{}, y{}, dx{}, dy{};
+    double count = -1;  // of the loss, if this is the last unit
   };
 
   explicit instance(sequence_unit const& what) : of_(what.of), part_(of_->parts[what.part]) {
@@ -509,11 +524,13 @@ class sequence_unit::instance {
     kept = {};
     kept.x = is_first_ ? tensor_of(pass.batch.inputs) : tensor_of(x);
     if (!is_first_ && pass.training()) kept.x.requires_grad_(true);
-    kept.y = cast([&] { return run(kept.x, pass); });
+    kept.y = cast([&] { return run(kept, pass); });
     if (!is_last_) return shown(kept.y);
     if (pass.purpose == purpose::predict) return shown(kept.y, {kept.y.size(0), -1});
     auto const count = pass.batch.count();
-    pass.loss += {kept.y.template item<double>() * static_cast<double>(count), count};
+    auto const loss = kept.y.template item<double>();
+    pass.loss += kept.count < 0 ? loss_sum{loss * static_cast<double>(count), count}
+                                : trireme::sum_of({loss, kept.count}, count);
     return {};
   }
   view backward(pass<Env>& pass, saved& kept, view dy) {
@@ -549,7 +566,8 @@ class sequence_unit::instance {
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       values.lend(part_.parameters[i].tensor, parameters_[i].value.address());
   }
-  torch::Tensor run(torch::Tensor h, pass<Env> const& pass) {
+  torch::Tensor run(saved& kept, pass<Env> const& pass) {
+    auto h = kept.x;
     for (auto child = part_.first; child < part_.last; ++child) {
       auto any = of_->children[child];
       if (any.ptr()->is_training() != pass.training()) any.ptr()->train(pass.training());
@@ -557,9 +575,8 @@ class sequence_unit::instance {
     }
     if (!is_last_ || pass.purpose == purpose::predict) return h;
     auto const loss = of_->loss(h, interop::detail::tensor_of(pass.batch.targets));
-    if (loss.numel() == 1) return loss;
-    throw config_error(text("trireme::interop::torch_sequential: the loss has ", loss.numel(),
-                            " numbers; it is to be one, the mean over the batch"));
+    kept.count = loss.count;
+    return loss.sum;
   }
   template <class F>
   static torch::Tensor cast(F&& f) {
@@ -588,7 +605,8 @@ class sequence_unit::instance {
   // The gradient of y: what the next unit says, or the weight of this micro-batch in the loss of the step.
   torch::Tensor slope(pass<Env> const& pass, saved const& kept, view dy) const {
     if (!is_last_) return tensor_of(dy);
-    return torch::full_like(kept.y, pass.weight * static_cast<double>(pass.batch.count()));
+    return torch::full_like(kept.y,
+                            kept.count < 0 ? pass.weight * static_cast<double>(pass.batch.count()) : pass.weight);
   }
   [[nodiscard]] tensors trained() const {
     tensors list;
@@ -642,8 +660,8 @@ class torch_sequential_model {
   explicit torch_sequential_model(std::shared_ptr<detail::sequence const> of) : of_(std::move(of)) {}
 
   template <class Emit>
-  void units(Emit&& emit) const {
-    for (std::size_t part = 0; part < of_->parts.size(); ++part) emit(detail::sequence_unit{of_, part});
+  void units(Emit&& put) const {
+    for (std::size_t part = 0; part < of_->parts.size(); ++part) put(detail::sequence_unit{of_, part});
   }
   /// What pipelines are cut by, unless parallel::pipeline{.cuts} says it: elements of parameters.
   [[nodiscard]] std::vector<double> unit_costs() const {
@@ -740,12 +758,15 @@ class torch_sequential_model {
 ///          units or is not float, double, int64 or int32, and for a loss that is not one number; where make_trainer
 ///          refuses it, in its words.
 ///
-/// @param loss  loss(outputs, targets) -> the mean over the batch, as a tensor of one number.
+/// @param loss  as for torch_model.
 /// @example auto trainer = make_trainer(interop::torch_sequential(net, torch::nn::MSELoss()), optim::adamw{}, world,
 ///                                      parallel::zero<3>{});
 template <class Loss>
 [[nodiscard]] torch_sequential_model torch_sequential(torch::nn::Sequential const& module, Loss loss) {
-  return torch_sequential_model(std::make_shared<detail::sequence const>(module.ptr(), std::move(loss)));
+  auto counted = [loss = std::move(loss)](torch::Tensor const& outputs, torch::Tensor const& targets) mutable {
+    return detail::loss_of(loss, outputs, targets, "torch_sequential");
+  };
+  return torch_sequential_model(std::make_shared<detail::sequence const>(module.ptr(), std::move(counted)));
 }
 
 /// Collective. Writes the values and buffers that a trainer of torch_sequential() has into a module of the same

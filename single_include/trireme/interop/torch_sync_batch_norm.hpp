@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_sync_batch_norm.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 43e719bdda76fb3fac7633a6b73c29f9d90be755e1ccfef6a332e7d0a30e0c71
+// SHA-256 of the sources: 078065603998c6b8b2c5536ef7dec6132c3c44e77fd12082fe9592924c892443
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -140,7 +140,7 @@ class sync_batch_norm_impl : public torch::nn::NormImplBase<1, sync_batch_norm_i
         .to(given.scalar_type());
   }
   void pretty_print(std::ostream& out) const override {
-    out << "trireme::interop::sync_batch_norm(" << options.num_features() << ", eps=" << options.eps() << ")";
+    out << text("trireme::interop::sync_batch_norm(", options.num_features(), ", eps=", options.eps(), ")");
   }
 
   /// From now on statistics are those of these ranks. Called by synchronize().

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/batch_norm.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ccc3eb129eefaf9f08d0fa72197b7f3c4ea73f40547d171f94bef3c6a1989c06
+// SHA-256 of the sources: 25a47ee90a58e4be057053a5f6d3c151573ce2fca4ecf6b92bcfa05a4df3bb25
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -139,7 +139,7 @@ class batch_norm_node final : public node<Env> {
     std::int64_t n = 1;         // numbers of a channel that they are of
   };
   void do_place(placing<Env>& at, layer_step const&) override {
-    if (!(what_.epsilon > 0) || !(what_.momentum > 0 && what_.momentum <= 1)) {
+    if (!positive.holds(what_.epsilon) || !(what_.momentum > 0 && what_.momentum <= 1)) {
       throw config_error(text("trireme::nn::batch_norm ", at.name, ": epsilon ", what_.epsilon, ", momentum ",
                               what_.momentum, "; epsilon is above 0, and momentum in (0, 1]"));
     }

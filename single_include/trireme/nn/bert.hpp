@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/bert.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 16643d88472f469aeedf83fffc52e9fbaebffb45800d26ce955bb01dd226e287
+// SHA-256 of the sources: e7e1e8e179ef8c9706d9d06bb0f1f848dc68aa24cbd92d105ead5a6bd43408e5
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -85,18 +85,18 @@ struct bert {
                  named("classifier", linear{.outputs = classes}), loss::cross_entropy{.of_first = true});
   }
   template <class Emit>
-  void units(Emit&& emit) const {
-    emit(nn::block{"", channels, 0, embeddings<Emit>()});
+  void units(Emit&& put) const {
+    put(nn::block{"", channels, 0, embeddings<Emit>()});
     for (std::int64_t i = 0; i < layers; ++i) {
       nn::block const one{text("bert.encoder.layer.", i), channels, static_cast<std::uint32_t>(1 + 3 * i),
                           layer<Emit>()};
-      detail::emit_block(emit, one, checkpointed);
+      detail::emit_block(put, one, checkpointed);
     }
     auto const site = static_cast<std::uint32_t>(1 + 3 * layers);
     if (classes > 0) {
-      emit(nn::block{"", channels, site, classifier<Emit>()});
+      put(nn::block{"", channels, site, classifier<Emit>()});
     } else {
-      emit(nn::block{"", channels, site, masked_words<Emit>()});
+      put(nn::block{"", channels, site, masked_words<Emit>()});
     }
   }
 
@@ -113,6 +113,7 @@ struct bert {
           text("trireme::nn::bert: ", hidden, " hidden and ", classes, " classes; neither may be below 0"));
     }
     detail::expect_dropout("bert", dropout);
+    expect_number("nn::bert", ".epsilon", epsilon, positive);
   }
 
   /// Hugging Face's files of BertForMaskedLM; with classes BertForSequenceClassification. A classifier is read from
@@ -153,7 +154,10 @@ struct bert {
       product("bert.pooler.dense", c, c);
       product("classifier", c, classes);
     } else {
-      out.ignored.insert(out.ignored.end(), {"*pooler.dense.*", "cls.predictions.decoder.*"});
+      out.ignored.insert(out.ignored.end(), {"*pooler.dense.*"});
+      auto const* const remedy = "nn::bert has no head of its own; use a model whose head is its embedding";
+      out.copies.push_back({"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight", remedy});
+      out.copies.push_back({"cls.predictions.decoder.bias", "cls.predictions.bias", remedy});
       product("cls.predictions.transform.dense", c, c);
       norm("cls.predictions.transform.LayerNorm");
       out.add("cls.predictions.bias", {vocabulary});

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/convnet.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 78ef442fb13e66fa484a40be71848e7f2132a1b10b23fb41c46197b0efd2b13a
+// SHA-256 of the sources: 09117c5d195742883cd1404a20735d3ff8fcce9e2b09da556b7d28b6ee09a1a1
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -68,23 +68,23 @@ struct convnet_of {
     return chain(in, sum(two_convolutions(outputs, 2), shortcut), relu());
   }
   template <class Emit>
-  void units(Emit&& emit) const {
+  void units(Emit&& put) const {
     nn::image at{images.height, images.width, channels};
-    emit(nn::block{
+    put(nn::block{
         "", 0, 0,
         chain(features{images.size()}, images, named("conv1", conv(channels, 3, 1)), named("bn1", normal()), relu())});
     for (std::int64_t i = 0; i < 3 * blocks; ++i) {
       auto const name = text("layer", i / blocks + 1, ".", i % blocks);
       if (i == 0 || i % blocks != 0) {
-        emit(nn::block{name, at.size(), 0, plain_block<Emit>(at)});
+        put(nn::block{name, at.size(), 0, plain_block<Emit>(at)});
       } else {
-        emit(nn::block{name, at.size(), 0, halving_block<Emit>(at)});
+        put(nn::block{name, at.size(), 0, halving_block<Emit>(at)});
         at = {(at.height + 1) / 2, (at.width + 1) / 2, 2 * at.channels};
       }
     }
     initial const start{initial::distribution::uniform, 1 / std::sqrt(static_cast<double>(at.channels))};
     linear const fc{.outputs = classes, .start = start, .bias_start = start};
-    emit(nn::block{"", at.size(), 0, chain(at, average_pool2d{}, named("fc", fc), loss::cross_entropy{})});
+    put(nn::block{"", at.size(), 0, chain(at, average_pool2d{}, named("fc", fc), loss::cross_entropy{})});
   }
 
   void validate() const {
@@ -94,6 +94,8 @@ struct convnet_of {
                                         {"classes", classes},
                                         {"blocks", blocks},
                                         {"channels", channels}});
+    expect_number("nn::convnet", ".norm.epsilon", norm.epsilon, positive);
+    expect_number("nn::convnet", ".norm.momentum", norm.momentum, {.high = 1, .above = true});
     if (images.height == images.width) return;
     throw config_error(
         text("trireme::nn::convnet: images of ", images.height, " x ", images.width, "; they must be square"));

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/latent_attention.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 4f86298fa6bb236ed05e70b86f79578465a951f1b63d1880aa133a7cecd2606c
+// SHA-256 of the sources: 6e7308b3501ec76c344413397f285841e0698d292c61f0639cc8039933750bf1
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -188,7 +188,7 @@ class latent_attention_node final : public node<Env> {
     at.width = what_.heads * what_.values;
     at.cut = by_head;
     at.image = {};
-    site_ = at.site++;
+    site_ = at.take_site(what_.dropout);
     heads_ = at.own.of(what_.heads);
   }
   [[nodiscard]] ops::latent_layout layout(pass<Env> const& pass) const {

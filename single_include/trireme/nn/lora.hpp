@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/lora.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: be2a753a756f42ca8738ad6fc0ca746acebc5d510f36355b83cb33555f875df1
+// SHA-256 of the sources: 55d56026303049e226ae914fb54ef2e49bcdd317361d8548f554fd24cfd66df7
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -37,7 +37,7 @@ namespace detail {
 
 template <class Emit>
 struct emits_changed {
-  Emit& emit;
+  Emit& put;
   lora_options const& changes;
 
   template <class Unit>
@@ -46,11 +46,11 @@ struct emits_changed {
         unit_of_layers<Unit>,
         "trireme::nn::lora: a unit that is written by hand has no layers whose products could be changed; make "
         "it an expression of layers");
-    if constexpr (unit_of_layers<Unit>) emit(changed_unit<Unit>{unit, changes});
+    if constexpr (unit_of_layers<Unit>) put(changed_unit<Unit>{unit, changes});
   }
   template <class Unit>
   void operator()(checkpointed_unit<Unit> const& it) const {
-    emit(checkpointed_unit<changed_unit<Unit>>{{it.unit, changes}});
+    put(checkpointed_unit<changed_unit<Unit>>{{it.unit, changes}});
   }
 };
 
@@ -109,22 +109,34 @@ struct lora_of {
     return false;
   }();
   static constexpr bool made_of_layers = true;
-  static constexpr bool freezes_most = true;
 
   Model model{};
   lora_options changes{};
   friend bool operator==(lora_of const&, lora_of const&) = default;
 
   template <class Emit>
-  void units(Emit&& emit) const {
-    model.units(detail::emits_changed<Emit>{emit, changes});
+  void units(Emit&& put) const {
+    model.units(detail::emits_changed<Emit>{put, changes});
   }
   void validate() const {
     if constexpr (requires { model.validate(); }) model.validate();
-    if (changes.rank < 0 || !(changes.alpha > 0)) {
+    if (changes.rank < 0 || !positive.holds(changes.alpha)) {
       throw config_error(text("trireme::nn::lora: rank ", changes.rank, " and alpha ", changes.alpha,
                               "; the rank is not below 0 (0: nothing is changed), and alpha is above 0"));
     }
+  }
+  /// See name_pattern.
+  template <class F>
+  void for_each_pattern(F&& f) const {
+    if (changes.rank == 0) return;
+    f(name_pattern{"nn::lora: .layers", changes.layers,
+                   [](std::string_view pattern, std::string_view parameter) {
+                     return parameter.ends_with(detail::first_factor) &&
+                            detail::changes_layer({.layers = std::string(pattern)},
+                                                  parameter.substr(0, parameter.size() - detail::first_factor.size()));
+                   },
+                   "no linear layer of the model matches ",
+                   ", and all others are frozen; give a pattern that the names of some layers match"});
   }
   [[nodiscard]] std::vector<double> unit_costs() const requires requires { model.unit_costs(); }
   { return model.unit_costs(); }

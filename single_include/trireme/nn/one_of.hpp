@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/one_of.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: f2fe0b795ee0604f655bc354feac52a59b2bbd1cd5128b94040be11474bbf621
+// SHA-256 of the sources: 002d06cfc92e887285ee4ed4477fe309fe2ceb4845d4c4ae9da706c0ae15e9f6
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -36,8 +36,8 @@ struct one_of {
   }
 
   template <class Emit>
-  void units(Emit&& emit) const {
-    with([&](auto const& model) { model.units(emit); });
+  void units(Emit&& put) const {
+    with([&](auto const& model) { model.units(put); });
   }
   void validate() const {
     with([](auto const& model) { model.validate(); });

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/vit.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: f39d14ff6878c23385c6bcebbf32905e51e241e830bf9a3fd112442eecf44723
+// SHA-256 of the sources: 4552420362a0b1ff09f0236ab43ce3e27c7eb25ce8c9424d17c0f9a415d76ccc
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -67,14 +67,14 @@ struct vit {
                  loss::cross_entropy{.of_first = true});
   }
   template <class Emit>
-  void units(Emit&& emit) const {
-    emit(nn::block{"", channels, 0, embeddings<Emit>()});
+  void units(Emit&& put) const {
+    put(nn::block{"", channels, 0, embeddings<Emit>()});
     for (std::int64_t i = 0; i < layers; ++i) {
       nn::block const one{text("vit.encoder.layer.", i), channels, static_cast<std::uint32_t>(1 + 3 * i),
                           layer<Emit>()};
-      detail::emit_block(emit, one, checkpointed);
+      detail::emit_block(put, one, checkpointed);
     }
-    emit(nn::block{"", channels, static_cast<std::uint32_t>(1 + 3 * layers), classifier<Emit>()});
+    put(nn::block{"", channels, static_cast<std::uint32_t>(1 + 3 * layers), classifier<Emit>()});
   }
 
   void validate() const {
@@ -93,6 +93,7 @@ struct vit {
     detail::expect_heads("vit", channels, heads);
     if (hidden < 0) throw config_error(text("trireme::nn::vit: ", hidden, " hidden, which may not be below 0"));
     detail::expect_dropout("vit", dropout);
+    expect_number("nn::vit", ".epsilon", epsilon, positive);
   }
 
   /// What each unit computes in training, forward and backward: multiplications and additions a row.

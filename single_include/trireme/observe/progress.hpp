@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/observe/progress.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 123819e174ed51055098c5a1fd845d69358011c4d60e1eba57450f47669eecdf
+// SHA-256 of the sources: 74d2bef0b50306a6006a570f2bfe8ec8a7768f78223ed3858b5053cbf2ab9843
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,17 +26,14 @@ struct progress_state {
   std::int64_t steps = 0;  ///< steps in all, 0 if nobody knows
   double loss = 0;
   double tokens_per_second = 0;  ///< 0 leaves it out
-  double elapsed_seconds = 0;
+  double elapsed_seconds = 0;    ///< of this process
+  std::int64_t first_step = 0;   ///< where this process began: that of the checkpoint that it goes on from
+  double seconds_per_step = 0;   ///< of steps lately; 0: all that has elapsed, over the steps since first_step
 };
 
 namespace detail {
 
-/// A number with so many digits behind the point ("nan" and "inf" as words).
-[[nodiscard]] inline std::string fixed(double value, int digits) {
-  if (!(std::abs(value) < 1e15)) return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-  char out[48];
-  return {out, std::to_chars(out, out + sizeof out, value, std::chars_format::fixed, digits).ptr};
-}
+using trireme::detail::fixed;
 
 }  // namespace detail
 
@@ -66,9 +63,48 @@ namespace detail {
 
 /// Seconds until the last step at the pace so far; NaN if that cannot be known.
 [[nodiscard]] inline double seconds_left(progress_state const& at) {
-  if (at.step <= 0 || at.steps < at.step) return std::nan("");
-  return at.elapsed_seconds / static_cast<double>(at.step) * static_cast<double>(at.steps - at.step);
+  auto const left = static_cast<double>(at.steps - at.step);
+  if (left < 0) return std::nan("");
+  if (at.seconds_per_step > 0) return at.seconds_per_step * left;
+  auto const done = at.step - at.first_step;
+  if (done <= 0) return std::nan("");
+  return at.elapsed_seconds / static_cast<double>(done) * left;
 }
+
+/// How long a step takes: a mean over at least half of the steps that were counted, the last ones. So the first steps,
+/// which take longer (memory is taken, files are read), soon count no more, and neither does what was before them.
+///
+/// Threads  one owner.
+class step_pace {
+ public:
+  /// @param step     steps done, those of a run before this process among them.
+  /// @param seconds  on any clock that does not go back.
+  void add(std::int64_t step, double seconds) {
+    if (!any_ || step < last_.step) {  // a run that was loaded again begins anew
+      any_ = true;
+      first_ = since_ = next_ = last_ = {step, seconds};
+      return;
+    }
+    last_ = {step, seconds};
+    if (step - first_.step >= 2 * (next_.step - first_.step)) {
+      since_ = next_;
+      next_ = last_;
+    }
+  }
+  /// 0 where it cannot be known: not from the first call alone, which is the end of the first step.
+  [[nodiscard]] double seconds_per_step() const noexcept {
+    if (last_.step == since_.step) return 0;
+    return (last_.seconds - since_.seconds) / static_cast<double>(last_.step - since_.step);
+  }
+
+ private:
+  struct mark {
+    std::int64_t step = 0;
+    double seconds = 0;
+  };
+  bool any_ = false;
+  mark first_, since_, next_, last_;
+};
 
 /// "loss 3.1415  12.3k tokens/s  0:10 < 1:30": time used, and time left if it is known.
 [[nodiscard]] inline std::string format_figures(progress_state const& at) {
@@ -102,7 +138,8 @@ namespace detail {
   return text(head, " [", std::string(full, '#'), std::string(cells - full, ' '), "]", rest);
 }
 
-/// Shows how far a training is: a bar that is redrawn in place on a terminal, lines now and then elsewhere.
+/// Shows how far a training is: a bar that is redrawn in place on a terminal, lines now and then elsewhere. The time
+/// left is estimated from the steps of this process, the last ones (step_pace), whatever checkpoint it began with.
 ///
 /// Threads  one owner; made on the rank that reports (rank 0).
 /// Errors   none: what cannot be shown is not shown.
@@ -125,7 +162,10 @@ class progress {
   }
 
   /// Call it after every step: it decides itself whether to show anything.
-  void update(progress_state const& at) {
+  void update(progress_state at) {
+    pace_.add(at.step, at.elapsed_seconds);
+    if (at.seconds_per_step <= 0) at.seconds_per_step = pace_.seconds_per_step();
+    if (at.seconds_per_step <= 0) at.first_step = at.step;  // one step says nothing: it is the slowest
     bool const last = at.steps > 0 && at.step >= at.steps;
     if (options_.how == style::bar) {
       if (shown_ && !last && at.elapsed_seconds - shown_at_ < options_.redraw_seconds) return;
@@ -172,6 +212,7 @@ class progress {
   }
 
   options options_;
+  step_pace pace_;
   progress_state drawn_;
   bool open_ = false;
   bool shown_ = false;

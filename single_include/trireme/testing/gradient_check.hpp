@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/testing/gradient_check.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: f7b5d6d40af1646f5c46a5c0a3caedefb7dc783198011e18f8d92ee6518ce6d5
+// SHA-256 of the sources: 197c290174f855db4e7498d58b0d2e4313042e838848c83242904a492e1fb83f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -103,16 +103,12 @@ template <staged_model Model>
     ++site;
   }
   double const weight = 1.0 / static_cast<double>(batch.count());
-  auto const run = [&](auto&& ready) {
-    engine.invalidate();
-    return engine.train(batch, weight, {options.seed, 0}, ready);
-  };
+  auto const run = [&](auto&& ready) { return engine.train(batch, weight, {options.seed, 0}, ready); };
   exchange.begin();
   auto const losses = run([&](int use) { exchange.ready(use); });
   exchange.finish();
   // Backward weighs each row as one of all; the loss is the mean over those that are counted.
-  auto const more =
-      losses.count == 0 ? 1.0 : static_cast<double>(losses.count + losses.left_out) / static_cast<double>(losses.count);
+  double const more = 1 / losses.counted_share();
   std::vector<std::vector<double>> gradients(exchange.plan().entries().size());
   exchange.for_each_segment([&](int, parallel::layout::piece const& piece, auto const& segment) {
     auto const terms = segment.gradient.terms[0].span();
@@ -142,10 +138,17 @@ requires(!staged_model<Model>) [[nodiscard]] gradient_report
                             "\" is not double, and differences of its loss are lost in rounding; check the model with "
                             "parameters of double"));
   }
-  auto const loss = [&] { return engine.train(batch, [](int) {}).mean(); };
-  static_cast<void>(loss());
+  auto const run = [&] { return engine.train(batch, [](int) {}); };
+  auto const loss = [&] { return run().mean(); };
+  auto const losses = run();
+  // Where backward gives the gradients of a sum, the loss is that over what is counted.
+  double const counted = losses.counted_share() * static_cast<double>(batch.count());
+  double const factor = decltype(engine)::sums_gradients ? 1 / counted : 1.0;
   std::vector<std::vector<double>> gradients;
-  for (auto const& each : parameters) gradients.emplace_back(each.gradient.span().begin(), each.gradient.span().end());
+  for (auto const& each : parameters) {
+    auto& all = gradients.emplace_back();
+    for (auto const one : each.gradient.span()) all.push_back(factor * one);
+  }
   gradient_report report;
   for (std::size_t i = 0; i < gradients.size(); ++i)
     check_gradient(parameters[i].name, parameters[i].value.span(), gradients[i], loss, options, report);

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/any_trainer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 866051b2acad3f9fa56229e24081d0dd6f46c4ec7f1003cbb872e148deb1fdb9
+// SHA-256 of the sources: b34ae0226adbde596c5cdd99ba40628b4cbc2cedbb273b4b755eb696a05685ca
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,6 +25,7 @@ class any_trainer {
   virtual void initialise(std::uint64_t seed) = 0;
   virtual void broadcast() = 0;
   virtual fit_report fit(data::any_dataset const& data, fit_options const& options) = 0;
+  virtual void start_epoch() noexcept = 0;
   [[nodiscard]] virtual double evaluate(data::any_dataset const& data, std::int64_t batch) = 0;
   [[nodiscard]] virtual tensor<float> predict(samples const& batch) = 0;
   [[nodiscard]] virtual tensor<float> predict_more(samples const& batch) = 0;
@@ -41,6 +42,8 @@ class any_trainer {
   virtual checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
   /// See train/pretrained.hpp; config_error for a model that has no such files.
   virtual void load_pretrained(std::string const& directory) = 0;
+  /// Of the trainer: the files that came with a model that was read, on the first rank.
+  [[nodiscard]] virtual std::vector<formats::model_file> const& model_files() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t state_hash() = 0;
   [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
   [[nodiscard]] virtual exchange_times times() const noexcept = 0;
@@ -65,8 +68,9 @@ class typed_trainer final : public any_trainer {
   fit_report fit(data::any_dataset const& data, fit_options const& options) override {
     return trainer_.fit(data, options);
   }
+  void start_epoch() noexcept override { trainer_.start_epoch(); }
   double evaluate(data::any_dataset const& data, std::int64_t batch) override { return trainer_.evaluate(data, batch); }
-  tensor<float> predict(samples const& batch) override { return trainer_.predict(batch); }
+  tensor<float> predict(samples const& batch) override { return detail::floats_of(trainer_.predict(batch)); }
   tensor<float> predict_more([[maybe_unused]] samples const& batch) override {
     if constexpr (Trainer::staged) {
       return trainer_.predict_more(batch);
@@ -100,6 +104,7 @@ class typed_trainer final : public any_trainer {
       throw config_error("trireme::any_trainer: the model has no in_files(), so it is in no one's files");
     }
   }
+  std::vector<formats::model_file> const& model_files() const noexcept override { return trainer_.model_files(); }
   std::uint64_t state_hash() override { return trainer_.state_hash(); }
   std::int64_t steps() const noexcept override { return trainer_.steps(); }
   exchange_times times() const noexcept override { return trainer_.exchange().times(); }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/plan.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: abfb2676a4aad187dcd533e0a7b0140201c06a84484dd5a2e6828a0f8c020617
+// SHA-256 of the sources: 9fd6c9590fa7d78982731586356a36a18a8f9ea0b8f8d83cff0cac02c2d0424d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -285,31 +285,26 @@ class paper_training {
     double mean[4]{};
     double sum = 0;
     for (std::size_t kind = 0; kind < 4; ++kind) {
-      mean[kind] = steps_[kind] == 0 ? 0 : flops_[kind] / steps_[kind];
+      mean[kind] = exactly_equal(steps_[kind], 0) ? 0 : flops_[kind] / steps_[kind];
       sum += mean[kind];
     }
     auto const of = [&](schedule::work kind) {
       return static_cast<std::int64_t>(mean[static_cast<std::size_t>(kind)] / sum * 1e6);
     };
-    if (mean[static_cast<std::size_t>(schedule::work::forward)] == 0) return {};  // nothing to go by: a third each
+    if (exactly_equal(mean[static_cast<std::size_t>(schedule::work::forward)], 0))
+      return {};  // nothing to go by: a third each
     bool const halves = steps_[static_cast<std::size_t>(schedule::work::backward_input)] > 0;
     return {.forward = of(schedule::work::forward),
             .backward_input = of(halves ? schedule::work::backward_input : schedule::work::backward),
             .backward_weight = halves ? of(schedule::work::backward_weight) : 0};
   }
   [[nodiscard]] int stages() { return placed_.engine().seat().where.stages; }
-  // The stage that waits longest: the share of its step in which it does.
+  // The stage that waits longest: the share of the step in which it does. Steps do not overlap, since all ranks vote at
+  // the end of each: a stage also waits before its first and after its last work.
   [[nodiscard]] double bubble(int micro_batches) {
     if (micro_batches == 0 || stages() == 1) return 0;
     auto const run = schedule::simulate(placed_.engine().seat().lists(micro_batches), costs());
-    double most = 0;
-    for (int s = 0; s < run.stage_count; ++s) {
-      auto const& stage = run.stage(s);
-      if (stage.end == stage.start) continue;
-      auto const share = static_cast<double>(stage.idle()) / static_cast<double>(stage.end - stage.start);
-      most = share > most ? share : most;
-    }
-    return most;
+    return run.span() == 0 ? 0 : static_cast<double>(run.waiting()) / static_cast<double>(run.span());
   }
 
   Model const& model_;
@@ -373,7 +368,7 @@ struct training_plan {
   std::int64_t steps = 1;       ///< after which what is sent repeats: more than 1 where ranks meet less often
   planned_memory memory;
   double flops = 0;          ///< additions and multiplications of products and attention in this rank's step
-  double bubble = 0;         ///< share of its step in which the stage that waits longest waits for other stages
+  double bubble = 0;         ///< share of the step in which the stage that waits longest waits for other stages
   double computing = 0;      ///< seconds for flops, without waiting
   double sending = 0;        ///< seconds for what is sent, one call after the other: bytes, and latencies
   double step_at_best = 0;   ///< seconds if all of the sending is hidden behind the computing
@@ -434,6 +429,9 @@ template <dataset Data>
 }
 
 [[nodiscard]] inline training_plan planned(paper_step const& step, int ranks, plan_options const& options) {
+  expect_number("plan", ".samples", options.samples, at_least_one);
+  expect_number("plan", ".micro_batches", options.micro_batches, not_negative);
+  expect_number("plan", ".context", options.context, not_negative);
   if (!(options.flops > 0 && options.bandwidth > 0 && options.latency >= 0)) {
     throw config_error(text("trireme::plan: .flops = ", options.flops, ", .bandwidth = ", options.bandwidth,
                             ", .latency = ", options.latency, "; rates are above 0, and no message is early"));
@@ -507,17 +505,17 @@ template <staged_model Model, class Optimizer, class Comm, class Parallel, class
 template <class... Policies>
 [[nodiscard]] training_plan plan_for(plan_options const& options, Policies const&... policies) {
   using world = detail::paper_world<detail::messages>;
-  using slots = detail::resolve<Policies..., world>;
+  using sorted = detail::resolve<Policies..., world>;
   static_cast<void>(check_policies<Policies..., world>());
-  if constexpr (slots::ok) {
-    static_assert(staged_model<typename slots::model>,
+  if constexpr (sorted::ok) {
+    static_assert(staged_model<typename sorted::model>,
                   "trireme::plan_for: a plain model keeps its activations to itself; describe the model in units");
     if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks) {
       throw config_error(text("trireme::plan_for: there is no rank ", options.rank, " in a world of ", options.ranks));
     }
     auto const model = detail::pick<slot::model, void>(policies...);
-    detail::paper_training<detail::messages, typename slots::precision, typename slots::model,
-                           typename slots::optimizer, typename slots::parallel, typename slots::compression>
+    detail::paper_training<detail::messages, typename sorted::precision, typename sorted::model,
+                           typename sorted::optimizer, typename sorted::parallel, typename sorted::compression>
         paper(model, detail::pick<slot::optimizer, void>(policies...),
               detail::pick<slot::parallel, parallel::data>(policies...),
               detail::pick<slot::precision, precision::fp32>(policies...),

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 14f4b2920ec889aa40e18974b40510485b0011ed5c682475e9bfba031f43a409
+// SHA-256 of the sources: 21a5a49022b661bbc2e737c66a6037d6a62371ba88bc07ea6e775336f6813c65
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,9 +8,11 @@
 
 // ---- trireme/train/pretrained.hpp
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace trireme {
@@ -56,6 +58,35 @@ template <class Model>
 
 }  // namespace detail
 
+namespace detail {
+
+/// config_of() what a config.json says, as far as it decides what the model computes.
+template <class Model>
+[[nodiscard]] formats::json::value config_as_read(Model const& model, formats::json::value const& said) {
+  if constexpr (requires { model.chosen; }) {
+    return model.with([&](auto const& chosen) { return config_as_read(chosen, said); });
+  } else if constexpr (requires { model.changes; }) {
+    return config_as_read(model.model, said);
+  } else {
+    Model read;
+    read_config(said, read);
+    // Without a table of positions, training on shorter samples takes none away.
+    if constexpr (requires { model.rotary; }) {
+      if (model.context < read.context) read.context = model.context;
+    }
+    if constexpr (requires { model.ahead; }) read.ahead = model.ahead;
+    return config_of(read);
+  }
+}
+
+}  // namespace detail
+
+/// What save_pretrained() has done beside the weights; on the first rank.
+struct pretrained_report {
+  std::vector<std::string> copied;    ///< files that came with the model, as they were
+  std::vector<std::string> left_out;  ///< tensors that came with the model, and are not in it
+};
+
 /// What load_pretrained() does not read.
 struct load_options {
   std::string fresh{};  ///< patterns of parameters that stay as they are, separated by spaces: "classifier.*"
@@ -82,14 +113,23 @@ void load_pretrained(Trainer& trainer, std::string const& directory, load_option
   using master = typename Trainer::master;
   auto const& model = trainer.described_model();
   std::vector<std::vector<master>> pieces;
+  std::vector<formats::model_file> beside;
   detail::together(trainer.world(), [&] {
     detail::expect_same_model(model, directory, !options.fresh.empty(), files);
     auto layout = model.in_files();
-    if (!options.fresh.empty() && layout.leave_out(options.fresh) == 0) {
-      throw config_error(text("trireme::load_pretrained: no parameter of the model is \"", options.fresh,
-                              "\", which should start anew"));
+    std::vector<std::string> names;
+    for (auto const& each : layout.tensors) names.push_back(each.parameter);
+    name_pattern fresh{"load_pretrained", options.fresh};
+    fresh.before = "no parameter of the model is ";
+    fresh.after = ", which should start anew";
+    expect_matches(fresh, names);
+    layout.leave_out(options.fresh);
+    share const compared{trainer.world().rank(), trainer.world().size()};
+    nn::pretrained_reader const from(layout, directory, files, compared);
+    if (compared.rank == 0) {
+      beside = formats::read_model_files(directory, files);
+      beside.push_back(from.notes());
     }
-    nn::pretrained_reader const from(layout, directory, files);
     trainer.exchange().visit_values(state_scope::kept, [&](auto const&, state_place const& place, auto view) {
       auto& piece = pieces.emplace_back();
       auto const& name = place.info.name;
@@ -103,6 +143,7 @@ void load_pretrained(Trainer& trainer, std::string const& directory, load_option
     if (!next->empty()) ops::on<typename Trainer::space>::upload(view, std::span<master const>(*next));
     *next++ = {};
   });
+  trainer.keep_model_files(std::move(beside));
 }
 template <class Trainer>
 void load_pretrained(Trainer& trainer, std::string const& directory,
@@ -112,21 +153,53 @@ void load_pretrained(Trainer& trainer, std::string const& directory,
 
 /// What save_pretrained() writes.
 struct pretrained_options {
-  dtype stored = dtype::f32;                                     ///< or bf16, f16
+  std::optional<dtype> stored{};  ///< f32, bf16 or f16; else each tensor as it was read (F64 as F32), or f32
   std::uint64_t most_file_bytes = std::uint64_t{5'000'000'000};  ///< of one file; a larger model has several
 };
+
+/// Writes a model's weights, and what belongs to them: config.json, which is as it was read where the model is as it
+/// was, and the other files that came with it (formats::model_file_names).
+///
+/// @param out     has all parameters.   @param origin  a trainer's model_files(), or some of them.
+template <class Model>
+pretrained_report write_pretrained(Model const& model, nn::pretrained_writer const& out,
+                                   std::vector<formats::model_file> const& origin, std::string const& directory,
+                                   std::uint64_t most_file_bytes = pretrained_options{}.most_file_bytes,
+                                   formats::file_system& files = formats::real_files()) {
+  pretrained_report done;
+  auto config = config_of(model);
+  if (auto const* const said = formats::find(origin, formats::config_file)) {
+    auto const read = formats::json::parse(said->content, formats::config_file);
+    config = nn::config_to_write(origin, detail::config_as_read(model, read), config);
+  }
+  formats::make_directories(directory, files);
+  for (auto const& each : origin) {
+    if (each.name == formats::config_file || each.name == nn::tensor_notes) continue;
+    formats::write_model_file(directory, each, files);
+    done.copied.push_back(each.name);
+  }
+  out.write(formats::directory(directory, files), std::move(config), most_file_bytes);
+  done.left_out = nn::left_out(origin);
+  return done;
+}
 
 /// Collective; the first rank writes. The trainer's model in Hugging Face's files, which transformers and
 /// load_pretrained() read.
 ///
+/// A model that load_pretrained() has read, in this run or before a checkpoint that it goes on from, comes out as it
+/// came: in the types of its tensors, with what its config.json said of other things, and with the files that lay
+/// beside it (how to generate, the tokenizer). Its licence and README are the user's to copy.
+///
 /// Bytes    the first rank holds the whole model in the type that is stored, and every rank one tensor.
 /// Errors   io_error, on every rank. Files are replaced one by one, each by a whole one.
+/// @returns on the first rank, what was copied, and which tensors of the files that were read are none of the model's.
 template <class Trainer>
-void save_pretrained(Trainer& trainer, std::string const& directory, pretrained_options const& options = {},
-                     formats::file_system& files = formats::real_files()) {
+pretrained_report save_pretrained(Trainer& trainer, std::string const& directory,
+                                  pretrained_options const& options = {},
+                                  formats::file_system& files = formats::real_files()) {
   auto const& model = trainer.described_model();
   bool const writes = trainer.world().rank() == 0;
-  nn::pretrained_writer out(model.in_files(), options.stored);
+  nn::pretrained_writer out(model.in_files(), options.stored, trainer.model_files());
   auto const add = [&](std::string const& name, std::span<float const> values) { out.add(name, values); };
   auto put = [&] {
     if constexpr (requires { model.merged(add); }) {
@@ -139,11 +212,11 @@ void save_pretrained(Trainer& trainer, std::string const& directory, pretrained_
                                 [&](std::string const& name, shape const&, std::span<float const> values) {
                                   if (writes) put(name, values);
                                 });
+  pretrained_report done;
   detail::together(trainer.world(), [&] {
-    if (!writes) return;
-    formats::make_directories(directory, files);
-    out.write(formats::directory(directory, files), config_of(model), options.most_file_bytes);
+    if (writes) done = write_pretrained(model, out, trainer.model_files(), directory, options.most_file_bytes, files);
   });
+  return done;
 }
 
 }  // namespace trireme

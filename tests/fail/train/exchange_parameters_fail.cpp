@@ -11,4 +11,20 @@ void train(comm::self_world& world, std::vector<float>& weights, std::vector<flo
   exchange.begin();
   exchange.ready("weights");
   if (exchange.finish().finite) exchange.publish();
+  exchange.begin({.micro_batches = 1});
+  exchange.weight(0.5);
+  exchange.accumulate();
+  exchange.ready(0);
+  exchange.step(optim::sgd{.learning_rate = 0.1});
+  exchange.step(optim::sgd{.learning_rate = 0.1}, 1);
+  exchange.step([](int, auto const&, auto const&) {});
+  parallel::vote vote;
+  exchange.finish(vote);
+  if (exchange.settle(exchange.count(vote).finite, {})) exchange.for_each_segment([](int, auto const&, auto const&) {});
+  exchange.initialise(1);
+  exchange.broadcast();
+  exchange.verify_replicas();
+  exchange.abandon();
+  checkpoint::save(exchange, "run");
+  if (checkpoint::load(exchange, "run", optim::sgd{}).at.step != exchange.steps()) exchange.refresh_parameters();
 }

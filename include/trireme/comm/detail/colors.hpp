@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme::comm::detail {
 
 /// What a rank passes to split().

@@ -7,6 +7,8 @@
 #include <system_error>
 #include <utility>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme::comm::detail {
 
 /// Owns a descriptor of the system.

@@ -19,7 +19,7 @@ namespace trireme::comm::detail {
 
 /// "8 elements of F32"
 [[nodiscard]] inline std::string describe(part const& it) {
-  return text(it.count, it.count == 1 ? " element of " : " elements of ", trireme::name_of(it.type));
+  return text(how_many(it.count, "element"), " of ", trireme::name_of(it.type));
 }
 [[nodiscard]] inline std::string differing_transfers(std::string_view who, int from, part const& sent, int to,
                                                      part const& received) {
@@ -33,7 +33,8 @@ inline void expect_right(std::string_view who, call const& what, int size) {
   auto const& of = row_of(what.kind);
   bool const sliced = of.into == cut::equal && what.shape == 0;
   if (sliced && what.count % size != 0)
-    throw config_error(text(who, "::", name_of(what.kind), ": ", what.count, " elements do not divide into ", size,
+    throw config_error(text(who, "::", name_of(what.kind), ": ", how_many(what.count, "element"),
+                            agreeing(static_cast<std::uint64_t>(what.count), " does", " do"), " not divide into ", size,
                             " equal slices; pad the view to a multiple of the number of ranks"));
   bool const rooted = of.moves[0].givers == side::root || of.moves[0].takers == side::root;
   if (rooted && (what.root < 0 || what.root >= size))
@@ -60,16 +61,16 @@ inline void expect_counts(std::string_view who, collective kind, std::span<std::
                           std::int64_t elements, int size) {
   if (!asserts(assertion_level::light)) return;
   if (counts.size() != static_cast<std::size_t>(size))
-    throw config_error(
-        text(who, "::", name_of(kind), ": ", counts.size(), " counts for ", size, " ranks; give one count a rank"));
+    throw config_error(text(who, "::", name_of(kind), ": ", how_many(counts.size(), "count"), " for ",
+                            how_many(size, "rank"), "; give one count a rank"));
   std::int64_t sum = 0;
   for (auto const each : counts) {
     if (each < 0) throw config_error(text(who, "::", name_of(kind), ": a count is ", each, "; counts begin at 0"));
     sum += each;
   }
   if (sum != elements)
-    throw config_error(text(who, "::", name_of(kind), ": the counts add up to ", sum, " but the view has ", elements,
-                            " elements; make them equal"));
+    throw config_error(text(who, "::", name_of(kind), ": the counts add up to ", sum, " but the view has ",
+                            how_many(elements, "element"), "; make them equal"));
 }
 
 inline void expect_peer(std::string_view who, int peer, int size) {

@@ -3,6 +3,8 @@
 #include <exception>
 #include <string>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme::comm::detail {
 
 /// The sentence of an exception of any type.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/comm/command.hpp"
+#include "trireme/comm/detail/world_count.hpp"
 
 namespace trireme::comm::detail {
 
@@ -20,13 +21,17 @@ class process_operation {
 };
 
 /// What carries the commands of a group of processes, or of threads. One caller a rank, though a thread of the engine's
-/// own may help. After a failure every call throws the comm_error that said so first.
+/// own may help. After a failure every call of this engine, and of those that come from the same launch or borrow(),
+/// throws the comm_error that said so first. Other engines go on.
 class process_engine {
  public:
   process_engine() = default;
   process_engine(process_engine const&) = delete;
   process_engine& operator=(process_engine const&) = delete;
   virtual ~process_engine() = default;
+
+  /// Of this engine and those that come from it by split() and duplicate().
+  std::shared_ptr<world_count> worlds = std::make_shared<world_count>();
 
   [[nodiscard]] virtual int rank() const noexcept = 0;
   [[nodiscard]] virtual int size() const noexcept = 0;
@@ -39,6 +44,8 @@ class process_engine {
   [[nodiscard]] virtual bool test(process_operation& op) = 0;
   virtual void wait(process_operation& op) = 0;
   virtual void release(process_operation& op) noexcept = 0;
+  /// Makes the progress that is possible now with what has been started.
+  virtual void poll() = 0;
 
   /// Collective. The ranks of one color, in the order of (key, rank).
   [[nodiscard]] virtual std::shared_ptr<process_engine> split(int color, int key) = 0;

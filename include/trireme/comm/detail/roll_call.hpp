@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme::comm::detail {
 
 /// Which ranks are known to be in a call, and which are waited for there. A rank that waits for long tells others what

@@ -23,11 +23,6 @@ class byte_buffer {
     return data_.get();
   }
   [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
-  /// Leaks the bytes, for somebody else may still write to them.
-  void give_up() noexcept {
-    static_cast<void>(data_.release());
-    size_ = 0;
-  }
 
  private:
   std::unique_ptr<std::byte[]> data_;
@@ -77,7 +72,7 @@ struct round_blocks {
 ///                 sent()                              whether all sends are done
 ///                 take(peer, channel, message)        whether a message has come, which stays until the next call
 ///                 compare(peer, call)                 throws if the call of a peer is another one
-///                 refuse(peer)                        throws: a message is not as long as it must be
+///                 refuse(peer)                        throws: a message is not as long as it must be, or names no call
 template <class Wire>
 class rounds {
  public:
@@ -185,9 +180,8 @@ class rounds {
   }
   void hear(Wire& wire, std::span<std::byte const> message) {
     int const peer = source();
-    if (message.size() < head_bytes) wire.refuse(peer);
     call theirs;
-    std::memcpy(&theirs, message.data(), head_bytes);
+    if (message.size() < head_bytes || !read_call(theirs, message.data())) wire.refuse(peer);
     wire.compare(peer, theirs);
     message = message.subspan(head_bytes);
     if (blocks_.how == way::dealt) {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <thread>
 
+#include "trireme/core/dialect.hpp"
+
 #if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/syscall.h>

@@ -5,44 +5,49 @@
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "trireme/comm/detail/waiting.hpp"
+#include "trireme/comm/mpi/closing.hpp"
 #include "trireme/comm/mpi/notices.hpp"
 #include "trireme/comm/mpi/operation.hpp"
+#include "trireme/comm/mpi/outbox.hpp"
 
 namespace trireme::comm::detail {
 
+/// The groups that come from one launch or one borrow(): if a call of one fails, all of them have failed, and no
+/// others.
+struct mpi_family {
+  bool failed = false;
+  bool settled = false;  ///< nobody waits any more until MPI has let go of the caller's memory
+  std::string message;
+  mpi_notices notices;
+};
+
 /// Carries out the commands of this process. A thread calls MPI only while it holds the driver's lock, as
 /// MPI_THREAD_SERIALIZED asks for. A rank that waits drives all commands itself, so that nothing is handed over between
-/// threads; otherwise a helper thread does, while some are in flight. With none in flight it sleeps and makes no MPI
-/// calls.
+/// threads. While it computes, a helper thread does, if MPI lets it (session.hpp) and something is in flight: otherwise
+/// it sleeps and makes no MPI calls. Without a helper all commands proceed in whatever call the rank makes: start,
+/// test, wait, poll.
+///
+/// What MPI was given lives until MPI is done with it: after a failure the driver, which is never destroyed, keeps the
+/// operations of the group, and closes the group (closing.hpp) in the calls of other groups and in MPI_Finalize.
 class mpi_driver {
  public:
   mpi_driver(mpi_driver const&) = delete;
   mpi_driver& operator=(mpi_driver const&) = delete;
-  ~mpi_driver() {
-    {
-      std::lock_guard const lock(mutex_);
-      over_ = true;
-    }
-    changed_.notify_all();
-    if (helper_.joinable()) helper_.join();
-  }
 
-  /// The only driver of this process, which lives as long as some engine holds it.
-  static std::shared_ptr<mpi_driver> shared() {
-    static std::mutex guard;
-    static std::weak_ptr<mpi_driver> known;
-    std::lock_guard const lock(guard);
-    auto driver = known.lock();
-    if (driver == nullptr) known = driver = std::shared_ptr<mpi_driver>(new mpi_driver);
-    return driver;
+  /// The only driver of this process.
+  [[nodiscard]] static mpi_driver& of_process() {
+    static auto& only = *new mpi_driver;
+    return only;
   }
 
   /// Calls `use()` with the lock held.
@@ -55,30 +60,53 @@ class mpi_driver {
   /// Adds a group: failures are sent to its ranks, and heard from them.
   void add(mpi_group& group) {
     std::lock_guard const lock(mutex_);
+    end_with_mpi();
     groups_.push_back(&group);
     heard_roll_.resize(std::max(heard_roll_.size(), roll_bytes(group.size)));
   }
+  /// The helper ends with the last group.
   void remove(mpi_group& group) noexcept {
-    std::lock_guard const lock(mutex_);
-    std::erase(groups_, &group);
-    if (!failed_ && !mpi_session::is_over()) hear_rolls(group);  // no message may be left in it
-    // Freeing waits for the others, which may not come after a failure.
-    if (!failed_ && !mpi_session::is_over()) MPI_Comm_free(&group.handle);
+    std::thread ended;
+    {
+      std::lock_guard const lock(mutex_);
+      std::erase(groups_, &group);
+      // Freeing waits for the others, which may not come after a failure; that group is closed instead. And it is a
+      // call of MPI, which this thread may not be allowed to make.
+      if (!group.family->failed && !is_over_ && mpi_session::instance().may_call()) {
+        hear_rolls(group);  // no message may be left in it
+        MPI_Comm_free(&group.handle);
+      }
+      if (groups_.empty() && helper_.joinable()) {
+        ended = std::move(helper_);
+        ++generation_;
+      }
+    }
+    changed_.notify_all();
+    if (ended.joinable()) ended.join();
   }
 
   void run(mpi_group& group, command const& it) {
     std::unique_lock lock(mutex_);
-    auto& op = begin(group, it);
-    drive(op, lock);
+    auto& op = begin(group, it, lock);
+    try {
+      drive(op, lock);
+    } catch (...) {
+      reuse(op);
+      throw;
+    }
     reuse(op);
   }
 
   /// The command proceeds while the caller computes.
   mpi_operation& start(mpi_group& group, command const& it) {
     std::unique_lock lock(mutex_);
-    auto& op = begin(group, it);
+    auto& op = begin(group, it, lock);
+    if (!mpi_session::instance().has_helper()) {
+      advance_all();
+      return op;
+    }
     if (op.finished.load(std::memory_order_relaxed)) return op;
-    if (!helper_.joinable()) helper_ = std::thread([this] { help(); });
+    if (!helper_.joinable()) helper_ = std::thread([this, generation = generation_] { help(generation); });
     wake_helper(lock);
     return op;
   }
@@ -86,17 +114,22 @@ class mpi_driver {
   /// Gives an operation back that has finished, or that has failed.
   void release(mpi_operation& op) noexcept {
     std::lock_guard const lock(mutex_);
+    try {  // a thread that may not wait for it has ended its request
+      if (goes_on(op) && !is_over_) fail(*op.where->family, text(mpi_name, ": ", description_of(op), " was given up"));
+    } catch (...) {  // without memory for the sentence
+    }
     reuse(op);
   }
 
   [[nodiscard]] bool test(mpi_operation& op) {
     if (op.finished.load(std::memory_order_acquire)) return true;
-    std::unique_lock const lock(mutex_, std::try_to_lock);
+    std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
-    if (!failed_) advance_all();
+    expect_callable(op);
+    advance_all();
     if (op.finished.load(std::memory_order_acquire)) return true;
-    if (!failed_) listen();
-    if (failed_) throw_failure(op);
+    listen();
+    if (op.where->family->failed) throw_failure(*op.where, op.route.what.kind, lock);
     return false;
   }
 
@@ -104,6 +137,20 @@ class mpi_driver {
     if (op.finished.load(std::memory_order_acquire)) return;
     std::unique_lock lock(mutex_);
     drive(op, lock);
+  }
+
+  /// Makes the progress that is possible now with all commands of this process.
+  void poll(mpi_group const& group) {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) return;  // somebody else does
+    if (!group.family->failed) {
+      expect_callable(group, "poll");
+      advance_all();
+      listen();
+    }
+    if (!group.family->failed) return;
+    settle(group, lock);
+    throw comm_error(group.family->message, {group.rank, "poll"});
   }
 
   /// Returns when MPI's own collectives of all calls so far have begun. Needed before another collective of MPI on the
@@ -116,60 +163,103 @@ class mpi_driver {
     if (last != active_.end()) drive(**last, lock);
   }
 
-  [[nodiscard]] bool failed() {
+  [[nodiscard]] bool failed(mpi_family const& family) {
     std::lock_guard const lock(mutex_);
-    return failed_;
+    return family.failed;
+  }
+  /// Goes on closing groups that have failed. Without one there is nothing to do.
+  void close_groups() {
+    std::lock_guard const lock(mutex_);
+    advance_closings();
   }
   /// As node_launch::reports(), but by messages. `launch` is the group of all ranks.
   [[nodiscard]] bool reports(mpi_group const& launch) noexcept {
     std::lock_guard const lock(mutex_);
-    if (mpi_session::is_over()) return launch.rank == 0;
+    if (is_over_ || !mpi_session::instance().may_call()) return launch.rank == 0;
     mpi_notices::tell_that_it_ends(launch);
+    auto& notices = launch.family->notices;
+    auto const hear_who_reports = [&] {
+      advance_closings();  // which takes all messages, and notes those
+      notices.hear_who_reports(launch);
+    };
     auto const begin = clock::now();
-    for (hear_who_reports(); launch.rank > 0 && !notices_.another_reports(); hear_who_reports()) {
-      if (clock::now() - begin > patience_with_reporters * (notices_.told_by() < launch.rank ? 2 : 1)) break;
+    for (hear_who_reports(); launch.rank > 0 && !notices.another_reports(); hear_who_reports()) {
+      if (clock::now() - begin > patience_with_reporters * (notices.told_by() < launch.rank ? 2 : 1)) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    if (notices_.another_reports()) {
+    if (notices.another_reports()) {
       std::this_thread::sleep_for(time_to_report);
       return false;
     }
     mpi_notices::tell_that_it_reports(launch);
     return true;
   }
-  /// Tells every other rank that this one cannot go on, and stops.
-  void announce_failure(std::string const& sentence) {
-    std::lock_guard const lock(mutex_);
-    fail(sentence);
+  /// Tells every other rank of the group that this one cannot go on, and stops.
+  void announce_failure(mpi_group const& group, std::string const& sentence) {
+    std::unique_lock lock(mutex_);
+    expect_caller(group, "abandon");
+    fail(*group.family, sentence);
+    settle(group, lock);
   }
 
  private:
   mpi_driver() = default;
 
-  mpi_operation& begin(mpi_group& group, command const& it) {
+  mpi_operation& begin(mpi_group& group, command const& it, std::unique_lock<std::mutex>& lock) {
     if (unused_.empty()) {
       owned_.push_back(std::make_unique<mpi_operation>());
       unused_.push_back(owned_.back().get());
       active_.reserve(owned_.size());
       unused_.reserve(owned_.size());
     }
-    if (failed_) throw_failure(group.rank, it.what.kind);
+    if (group.family->failed) throw_failure(group, it.what.kind, lock);
+    expect_callable(group, name_of(it.what.kind));
     auto& op = *unused_.back();
     unused_.pop_back();
     active_.push_back(&op);
     try {
       op.begin(group, it);
       op.advance();
-    } catch (error const& problem) {
-      fail(problem.what());
-      throw_failure(group.rank, it.what.kind);
+    } catch (std::exception const& problem) {
+      fail(*group.family, problem.what());
+      struct release {
+        mpi_driver& driver;
+        mpi_operation& op;
+        ~release() { driver.reuse(op); }
+      } const after{*this, op};
+      throw_failure(group, it.what.kind, lock);
     }
     return op;
   }
+  /// Errors  config_error if this thread may not call MPI; comm_error if nobody may any more.
+  static void expect_caller(mpi_group const& group, std::string_view call) {
+    auto const& session = mpi_session::instance();
+    if (!session.may_call())
+      throw config_error(
+          text(mpi_name, ": MPI was initialised with ", session.level(), ", but another thread calls ", call,
+               "; call from the thread that has initialised MPI, or initialise it with "
+               "MPI_Init_thread(..., MPI_THREAD_SERIALIZED, ...)"),
+          {group.rank, std::string(call)});
+  }
+  void expect_callable(mpi_group const& group, std::string_view call) const {
+    expect_caller(group, call);
+    if (is_over_)
+      throw comm_error(text(mpi_name, ": ", call, " was called after MPI_Finalize; finalise MPI after the last call"),
+                       {group.rank, std::string(call)});
+  }
+  /// The same of a call that has begun earlier.
+  void expect_callable(mpi_operation const& op) const {
+    auto const call = name_of(op.route.what.kind);
+    expect_caller(*op.where, call);
+    if (is_over_)
+      throw comm_error(text(mpi_name, ": ", description_of(op),
+                            " was under way when MPI was finalised; wait for it before MPI_Finalize"),
+                       {op.where->rank, std::string(call)});
+  }
   void reuse(mpi_operation& op) noexcept {
     std::erase(active_, &op);
-    if (failed_) return;  // MPI may still know its buffers
-    unused_.push_back(&op);
+    // MPI may still know the buffers of a failed one, which is then only kept.
+    if (!op.where->family->failed && !is_over_) unused_.push_back(&op);
   }
 
   /// Makes the calls of MPI that finish `op`.
@@ -188,7 +278,8 @@ class mpi_driver {
     clock::time_point began{};
     for (std::uint32_t round = 1;; ++round) {
       if (op.finished.load(std::memory_order_relaxed)) return;
-      if (failed_) throw_failure(op);
+      if (op.where->family->failed) throw_failure(*op.where, op.route.what.kind, lock);
+      if (round == 1) expect_callable(op);
       if (active_.size() == 1)
         advance(op);
       else
@@ -209,38 +300,46 @@ class mpi_driver {
       lock.lock();
     }
   }
+  [[nodiscard]] static std::string description_of(mpi_operation const& op) {
+    return text(to_string(op.route.what), " number ", op.route.number_told());
+  }
   void give_up(mpi_operation& op) {
-    if (failed_) return;
-    fail(text(mpi_name, ": ", to_string(op.route.what), " number ", op.route.number_told(), " waited ",
-              to_string(op.where->deadline), " for ", op.missing(),
-              "; look at what is keeping it, or raise comm::mpi{.deadline}"));
+    fail(*op.where->family, text(mpi_name, ": ", description_of(op), " waited ", to_string(op.where->deadline), " for ",
+                                 op.missing(), "; look at what is keeping it, or raise comm::mpi{.deadline}"));
   }
 
   void advance(mpi_operation& op) {
     try {
       op.advance();
-    } catch (error const& problem) {
-      fail(problem.what());
+    } catch (std::exception const& problem) {  // memory that is not there, too
+      fail(*op.where->family, problem.what());
     }
   }
+  /// Whether it can still make progress.
+  [[nodiscard]] static bool goes_on(mpi_operation const& op) noexcept {
+    return !op.finished.load(std::memory_order_relaxed) && !op.where->family->failed;
+  }
   void advance_all() {
-    for (std::size_t i = 0; i < active_.size() && !failed_; ++i)
-      if (!active_[i]->finished.load(std::memory_order_relaxed)) advance(*active_[i]);
+    if (is_over_) return;
+    for (std::size_t i = 0; i < active_.size(); ++i)
+      if (goes_on(*active_[i])) advance(*active_[i]);
   }
   [[nodiscard]] std::size_t unfinished() const noexcept {
-    return static_cast<std::size_t>(
-        std::ranges::count_if(active_, [](auto const* op) { return !op->finished.load(std::memory_order_relaxed); }));
+    if (is_over_) return 0;
+    return static_cast<std::size_t>(std::ranges::count_if(active_, [](auto const* op) { return goes_on(*op); }));
   }
 
   /// Receives what other ranks say of a failure, and of who is missing.
   void listen() {
+    if (is_over_) return;
     for (auto* group : groups_) {
+      auto& family = *group->family;
+      if (family.failed) continue;
       hear_rolls(*group);
-      if (auto const heard = notices_.heard(*group)) return fail(heard->sentence, heard->from);
+      if (auto const heard = family.notices.heard(*group)) fail(family, heard->sentence, heard->from);
     }
-  }
-  void hear_who_reports() noexcept {
-    for (auto const* group : groups_) notices_.hear_who_reports(*group);
+    mpi_outbox::of_process().sweep();
+    advance_closings();
   }
 
   // A rank that waits for long exchanges with others which ranks are in the call and which are waited for
@@ -250,10 +349,6 @@ class mpi_driver {
     std::int32_t rank = 0;
     std::int32_t size = 0;
   };
-  struct sent_roll {
-    MPI_Request request = MPI_REQUEST_NULL;
-    std::vector<char> bytes;
-  };
   [[nodiscard]] static std::size_t roll_bytes(int size) noexcept {
     return sizeof(roll_head) + 2 * sizeof(std::uint64_t) * static_cast<std::size_t>((size + 63) / 64);
   }
@@ -261,7 +356,7 @@ class mpi_driver {
   /// Sends the sets when `op` has been waited for longer than usual, and again from time to time.
   void call_roll(mpi_operation& op, clock::duration waited, clock::time_point now) {
     auto const deadline = op.where->deadline;
-    if (failed_ || !op.calls_roll() || waited < std::min<clock::duration>(std::chrono::seconds(1), deadline / 4) ||
+    if (!goes_on(op) || !op.calls_roll() || waited < std::min<clock::duration>(std::chrono::seconds(1), deadline / 4) ||
         now < op.next_roll)
       return;
     op.next_roll = now + std::min<clock::duration>(std::chrono::seconds(1), deadline / 16);
@@ -276,39 +371,28 @@ class mpi_driver {
   }
   void send_roll(mpi_operation const& op, int peer) {
     auto const& group = *op.where;
-    auto& out = next_roll();
-    out.bytes.resize(roll_bytes(group.size));
+    std::string out(roll_bytes(group.size), '\0');
     roll_head const head{op.route.number, group.rank, group.size};
-    std::memcpy(out.bytes.data(), &head, sizeof head);
-    std::memcpy(out.bytes.data() + sizeof head, op.roll.bits().data(), op.roll.bits().size_bytes());
-    send(out, group, peer);
+    std::memcpy(out.data(), &head, sizeof head);
+    std::memcpy(out.data() + sizeof head, op.roll.bits().data(), op.roll.bits().size_bytes());
+    send_roll(group, peer, out);
   }
-  [[nodiscard]] sent_roll& next_roll() {
-    std::erase_if(sent_rolls_, [](auto const& each) {
-      int flag = 0;
-      MPI_Test(&each->request, &flag, MPI_STATUS_IGNORE);
-      return flag != 0;
-    });
-    return *sent_rolls_.emplace_back(std::make_unique<sent_roll>());
-  }
-  static void send(sent_roll& roll, mpi_group const& group, int peer) {
-    MPI_Isend(roll.bytes.data(), static_cast<int>(roll.bytes.size()), MPI_BYTE,
-              group.members[static_cast<std::size_t>(peer)], mpi_tags::roll, group.handle, &roll.request);
+  static void send_roll(mpi_group const& group, int peer, std::string_view bytes) noexcept {
+    mpi_outbox::of_process().send(group.handle, group.members[static_cast<std::size_t>(peer)], mpi_tags::roll, bytes);
   }
   void hear_rolls(mpi_group const& group) noexcept {
     int bytes = 0;
-    while (notices_.take(group, mpi_tags::roll, heard_roll_.data(), heard_roll_.size(), bytes) >= 0)
+    while (group.family->notices.take(group, mpi_tags::roll, heard_roll_.data(), heard_roll_.size(), bytes) >= 0)
       hear_roll(group, static_cast<std::size_t>(bytes));
   }
   /// If the call is in flight here: answers a rank that knows less, and passes on what is new.
   void hear_roll(mpi_group const& group, std::size_t bytes) noexcept try {
     roll_head head;
-    if (failed_ || bytes != roll_bytes(group.size)) return;
+    if (bytes != roll_bytes(group.size)) return;
     std::memcpy(&head, heard_roll_.data(), sizeof head);
+    if (head.rank < 0 || head.rank >= group.size || head.size != group.size) return;
     for (auto* op : active_) {
-      if (op->where != &group || op->route.number != head.number || !op->calls_roll() || head.size != group.size ||
-          op->finished.load(std::memory_order_relaxed))
-        continue;
+      if (op->where != &group || op->route.number != head.number || !op->calls_roll() || !goes_on(*op)) continue;
       heard_bits_.resize((bytes - sizeof head) / sizeof(std::uint64_t));
       std::memcpy(heard_bits_.data(), heard_roll_.data() + sizeof head, bytes - sizeof head);
       op->enter_roll();
@@ -326,42 +410,119 @@ class mpi_driver {
     if ((word & bit) != 0) return;
     word |= bit;
     std::memcpy(heard_roll_.data() + mine, &word, sizeof word);
-    auto& out = next_roll();
-    out.bytes.assign(heard_roll_.begin(), heard_roll_.begin() + static_cast<std::ptrdiff_t>(bytes));
     auto const to = std::exchange(head.rank, group.rank);
-    std::memcpy(out.bytes.data(), &head, sizeof head);
-    send(out, group, to);
+    std::memcpy(heard_roll_.data(), &head, sizeof head);
+    send_roll(group, to, {heard_roll_.data(), bytes});
   } catch (...) {  // no memory for an answer: the error may name ranks that are not missing, too
   }
-  /// Fails all calls and tells other ranks, except `heard_from`, which has told this one.
-  void fail(std::string sentence, int heard_from = -1) {
-    if (failed_) return;
-    failed_ = true;
-    message_ = std::move(sentence);
-    mpi_session::instance().abandon();
-    for (auto* op : active_) op->cancel();
-    if (!mpi_session::is_over()) notices_.tell(groups_, message_, heard_from);
+  /// Fails all calls of a family and tells its other ranks, except `heard_from`, which has told this one.
+  void fail(mpi_family& family, std::string sentence, int heard_from = -1) {
+    if (family.failed) return;
+    family.failed = true;
+    family.message = std::move(sentence);
+    if (is_over_) return;
+    std::vector<mpi_group*> those;
+    for (auto* group : groups_)
+      if (group->family.get() == &family) those.push_back(group);
+    bool const may_call = mpi_session::instance().may_call();
+    if (may_call) family.notices.tell(those, family.message, heard_from);
+    for (auto* op : active_)
+      if (op->where->family.get() == &family) op->give_up(may_call);
+    for (auto* group : those)
+      closings_.push_back(
+          std::make_unique<mpi_closing>(*group, std::shared_ptr<mpi_notices>(group->family, &group->family->notices)));
   }
-  [[noreturn]] void throw_failure(mpi_operation const& op) const { throw_failure(op.where->rank, op.route.what.kind); }
-  [[noreturn]] void throw_failure(int rank, collective kind) const {
-    throw comm_error(message_, {rank, std::string(name_of(kind))});
+  /// Waits until nobody uses the caller's memory any more: for a part of the deadline and at most a second, because a
+  /// rank that stands still keeps it.
+  void settle(mpi_group const& group, std::unique_lock<std::mutex>& lock) {
+    auto const family = group.family;
+    auto const end = clock::now() + std::min<clock::duration>(std::chrono::seconds(1), group.deadline / 4);
+    while (!family->settled && !is_over_ && mpi_session::instance().may_call()) {
+      advance_closings();
+      bool const open = std::ranges::any_of(groups_, [&](auto const* each) {
+        return each->family == family &&
+               std::ranges::any_of(closings_, [&](auto const& one) { return one->handle() == each->handle; });
+      });
+      if (!open || clock::now() > end) break;
+      lock.unlock();
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      lock.lock();
+    }
+    family->settled = true;
+  }
+  [[noreturn]] void throw_failure(mpi_group const& group, collective kind, std::unique_lock<std::mutex>& lock) {
+    settle(group, lock);
+    throw comm_error(group.family->message, {group.rank, std::string(name_of(kind))});
+  }
+
+  /// Makes progress with the groups that have failed.
+  void advance_closings() noexcept {
+    if (closings_.empty() || is_over_) return;
+    std::erase_if(closings_, [&](auto& each) {
+      try {
+        return each->advance([&] { return is_quiet(each->handle()); });
+      } catch (...) {  // without memory for a message it stays for later
+        return false;
+      }
+    });
+    // What a failed operation has kept goes with its group.
+    if (std::ranges::none_of(owned_, [](auto const& op) { return op->is_given_up; })) return;
+    std::erase_if(owned_, [&](auto const& op) {
+      return op->is_given_up && std::ranges::find(active_, op.get()) == active_.end() &&
+             std::ranges::none_of(closings_, [&](auto const& each) { return each->handle() == op->handle; });
+    });
+  }
+  /// Whether MPI is done with all that this rank has begun in a group that has failed.
+  [[nodiscard]] bool is_quiet(MPI_Comm handle) noexcept {
+    bool all = mpi_outbox::of_process().sweep(handle);
+    for (auto const& op : owned_)
+      if (op->is_given_up && op->handle == handle) all = op->is_quiet() && all;
+    return all;
+  }
+
+  /// Has MPI_Finalize go on with what is not over yet, for at most a second: its call is one that all ranks make, and
+  /// some MPIs never return from it while messages are under way. MPI does so with attributes of MPI_COMM_SELF.
+  void end_with_mpi() {
+    if (std::exchange(ends_with_mpi_, true)) return;
+    int key = MPI_KEYVAL_INVALID;
+    MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &mpi_driver::at_finalize, &key, nullptr);
+    MPI_Comm_set_attr(MPI_COMM_SELF, key, this);
+  }
+  static int at_finalize(MPI_Comm, int, void* driver, void*) {
+    static_cast<mpi_driver*>(driver)->finish_all();
+    return MPI_SUCCESS;
+  }
+  void finish_all() noexcept {
+    auto const end = clock::now() + std::chrono::seconds(1);
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      advance_all();
+      advance_closings();
+      bool const sent = mpi_outbox::of_process().sweep();
+      if ((closings_.empty() && sent && unfinished() == 0) || clock::now() > end) break;
+      lock.unlock();
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      lock.lock();
+    }
+    is_over_ = true;  // the helper makes no call of MPI from here on
   }
 
   /// Wakes the helper if there is something to do that no caller does.
   void wake_helper(std::unique_lock<std::mutex>& lock) {
-    if (!helper_sleeps_ || drivers_ > 0 || failed_ || unfinished() == 0) return;
+    if (!helper_sleeps_ || drivers_ > 0 || unfinished() == 0) return;
     helper_sleeps_ = false;
     lock.unlock();
     changed_.notify_one();
     lock.lock();
   }
-  void help() {
+  /// @param generation  of helpers: it ends when there is another one.
+  void help(int generation) {
     std::unique_lock lock(mutex_);
     int idle = 0;
-    while (!over_) {
-      if (drivers_ > 0 || failed_ || unfinished() == 0) {
+    while (generation_ == generation) {
+      if (drivers_ > 0 || unfinished() == 0) {
         helper_sleeps_ = true;
-        changed_.wait(lock, [&] { return over_ || !helper_sleeps_; });
+        changed_.wait(lock, [&] { return generation_ != generation || !helper_sleeps_; });
         idle = 0;
         continue;
       }
@@ -382,16 +543,15 @@ class mpi_driver {
   std::condition_variable changed_;
   int drivers_ = 0;
   bool helper_sleeps_ = false;
-  bool failed_ = false;
-  bool over_ = false;
+  bool ends_with_mpi_ = false;  ///< whether MPI_Finalize is to call finish_all()
+  bool is_over_ = false;        ///< it has, and no call of MPI may follow
+  int generation_ = 0;
   std::vector<mpi_operation*> active_, unused_;
   std::vector<std::unique_ptr<mpi_operation>> owned_;
   std::vector<mpi_group*> groups_;
-  std::string message_;
-  mpi_notices notices_;
+  std::vector<std::unique_ptr<mpi_closing>> closings_;
   std::vector<char> heard_roll_;
   std::vector<std::uint64_t> heard_bits_;
-  std::vector<std::unique_ptr<sent_roll>> sent_rolls_;
   std::thread helper_;
 };
 

@@ -45,16 +45,17 @@ class message_engine final : public process_engine {
  public:
   /// Takes `own`, a communicator of this engine alone, and frees it at the end. `members` are those of its ranks that
   /// this group consists of, `rank` is this one's place among them.
-  message_engine(std::shared_ptr<mpi_driver> driver, MPI_Comm own, std::vector<int> members, int rank,
-                 std::chrono::milliseconds deadline, std::size_t piece_bytes)
-      : driver_(std::move(driver)) {
+  /// `family` are the groups that fail together.
+  message_engine(std::shared_ptr<mpi_family> family, MPI_Comm own, std::vector<int> members, int rank,
+                 std::chrono::milliseconds deadline, std::size_t piece_bytes) {
+    group_.family = std::move(family);
     group_.handle = own;
     group_.members = std::move(members);
     group_.rank = rank;
     group_.size = static_cast<int>(group_.members.size());
     group_.deadline = deadline;
     group_.piece_bytes = piece_bytes;
-    driver_->alone([&] {
+    driver_.alone([&] {
       MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
       void* bound = nullptr;
       int known = 0;
@@ -64,35 +65,36 @@ class message_engine final : public process_engine {
       MPI_Comm_size(own, &all);
       group_.is_whole = group_.members == numbers_below(all);
     });
-    driver_->add(group_);
+    driver_.add(group_);
   }
-  ~message_engine() override { driver_->remove(group_); }
+  ~message_engine() override { driver_.remove(group_); }
 
   /// Collective over `theirs`, which stays as it is.
   [[nodiscard]] static std::shared_ptr<message_engine> on_duplicate(MPI_Comm theirs,
                                                                     std::chrono::milliseconds deadline) {
-    auto driver = mpi_driver::shared();
+    auto& driver = mpi_driver::of_process();
     int rank = 0;
     std::vector<int> all;
-    driver->alone([&] {
+    driver.alone([&] {
       int size = 0;
       MPI_Comm_rank(theirs, &rank);
       MPI_Comm_size(theirs, &size);
       all = numbers_below(size);
     });
-    auto const own = duplicate_of(*driver, theirs, deadline);
-    return std::make_shared<message_engine>(std::move(driver), own, std::move(all), rank, deadline, mpi_group::whole);
+    auto const own = duplicate_of(driver, theirs, deadline);
+    return std::make_shared<message_engine>(std::make_shared<mpi_family>(), own, std::move(all), rank, deadline,
+                                            mpi_group::whole);
   }
 
   [[nodiscard]] int rank() const noexcept override { return group_.rank; }
   [[nodiscard]] int size() const noexcept override { return group_.size; }
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept override { return group_.deadline; }
 
-  void run(command const& it) override { driver_->run(group_, it); }
-  [[nodiscard]] process_operation& start(command const& it) override { return driver_->start(group_, it); }
-  [[nodiscard]] bool test(process_operation& op) override { return driver_->test(static_cast<mpi_operation&>(op)); }
-  void wait(process_operation& op) override { driver_->wait(static_cast<mpi_operation&>(op)); }
-  void release(process_operation& op) noexcept override { driver_->release(static_cast<mpi_operation&>(op)); }
+  void run(command const& it) override { driver_.run(group_, it); }
+  [[nodiscard]] process_operation& start(command const& it) override { return driver_.start(group_, it); }
+  [[nodiscard]] bool test(process_operation& op) override { return driver_.test(static_cast<mpi_operation&>(op)); }
+  void wait(process_operation& op) override { driver_.wait(static_cast<mpi_operation&>(op)); }
+  void release(process_operation& op) noexcept override { driver_.release(static_cast<mpi_operation&>(op)); }
 
   [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
     std::vector<color_and_key> wishes(static_cast<std::size_t>(size()));
@@ -105,15 +107,23 @@ class message_engine final : public process_engine {
     run({.what = {.kind = collective::duplicate}});
     return part(numbers_below(size()), deadline);
   }
+  void poll() override { driver_.poll(group_); }
+  void expect_several_callers() override {
+    auto const& session = mpi_session::instance();
+    if (!session.lets_threads_call())
+      throw config_error(text(mpi_name, ": several threads of a rank call, but MPI was initialised with ",
+                              session.level(),
+                              "; initialise it with MPI_Init_thread(..., MPI_THREAD_SERIALIZED, ...)"));
+  }
   void abandon(std::string const& sentence) noexcept override {
     try {
-      driver_->announce_failure(text(mpi_name, ": rank ", rank(), " ended with an error: ", sentence));
+      driver_.announce_failure(group_, text(mpi_name, ": rank ", rank(), " ended with an error: ", sentence));
     } catch (...) {  // without memory for a sentence their deadlines end the waits
     }
   }
 
-  [[nodiscard]] bool failed() const noexcept override { return driver_->failed(); }
-  [[nodiscard]] bool reports() noexcept override { return driver_->reports(group_); }
+  [[nodiscard]] bool failed() const noexcept override { return driver_.failed(*group_.family); }
+  [[nodiscard]] bool reports() noexcept override { return driver_.reports(group_); }
 
   /// Collective. Whether all ranks wish to share memory, and are on one machine, as MPI sees it. Also settles the order
   /// of sums: `any` only if all ranks ask for it.
@@ -124,7 +134,7 @@ class message_engine final : public process_engine {
     std::vector<standing> all(static_cast<std::size_t>(size()));
     auto& mine = all[static_cast<std::size_t>(rank())];
     mine = {0, wished ? 1 : 0, order == sum_order::any ? 1 : 0};
-    driver_->alone([&] { mine.machine = first_rank_here(); });
+    driver_.alone([&] { mine.machine = first_rank_here(); });
     gather_all(all.data(), size(), sizeof(standing), {});
     group_.order = std::ranges::all_of(all, [](standing const& each) { return each.any_order == 1; })
                        ? sum_order::any
@@ -181,6 +191,7 @@ class message_engine final : public process_engine {
     auto const end = clock::now() + deadline;
     for (int done = 0; code == MPI_SUCCESS && done == 0;) {
       code = driver.alone([&] { return MPI_Test(&request, &done, MPI_STATUS_IGNORE); });
+      driver.close_groups();  // others may have to end one before they come
       if (done == 0) std::this_thread::yield();
       if (done == 0 && clock::now() > end) {
         mpi_session::instance().abandon();
@@ -203,9 +214,10 @@ class message_engine final : public process_engine {
       if (!group_.machines.empty()) machines.push_back(group_.machines[static_cast<std::size_t>(each)]);
     }
     auto const place = static_cast<int>(std::ranges::find(chosen, rank()) - chosen.begin());
-    driver_->begin_native(group_);
-    auto const own = duplicate_of(*driver_, group_.handle, group_.deadline);
-    auto made = std::make_shared<message_engine>(driver_, own, std::move(members), place, deadline, group_.piece_bytes);
+    driver_.begin_native(group_);
+    auto const own = duplicate_of(driver_, group_.handle, group_.deadline);
+    auto made =
+        std::make_shared<message_engine>(group_.family, own, std::move(members), place, deadline, group_.piece_bytes);
     made->group_.stand_on(std::move(machines));
     made->group_.order = group_.order;
     return made;
@@ -219,7 +231,7 @@ class message_engine final : public process_engine {
          .counts = counts});
   }
 
-  std::shared_ptr<mpi_driver> driver_;
+  mpi_driver& driver_ = mpi_driver::of_process();
   mpi_group group_;
 };
 

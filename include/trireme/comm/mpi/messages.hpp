@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -27,8 +28,9 @@ struct mpi_tags {
   static constexpr int ends = 1;        ///< empty: the sender ends with an error
   static constexpr int reports = 2;     ///< empty: the sender prints it
   static constexpr int roll = 3;        ///< who is here, and who is waited for (roll_call.hpp)
-  static constexpr int exchange = 4;    ///< and the next one
-  static constexpr int collective = 6;  ///< number k uses this + 3 (k mod window), and the two after it
+  static constexpr int closes = 4;      ///< empty: the sender has nothing in flight any more (closing.hpp)
+  static constexpr int exchange = 5;    ///< and the next two: announcements, large values, and that these may come
+  static constexpr int collective = 8;  ///< number k uses this + 3 (k mod window), and the two after it
 
   /// How many collectives have tags of their own, where `most` is the largest tag of this MPI.
   [[nodiscard]] static constexpr std::uint64_t window_of(int most) noexcept {
@@ -36,8 +38,11 @@ struct mpi_tags {
   }
 };
 
+struct mpi_family;
+
 /// A duplicate of an MPI communicator; nobody else's messages travel in it.
 struct mpi_group {
+  std::shared_ptr<mpi_family> family;  // fails with it; see driver.hpp
   MPI_Comm handle = MPI_COMM_NULL;
   std::vector<int> members;  // their ranks in `handle`
   int rank = 0;
@@ -51,7 +56,13 @@ struct mpi_group {
   std::vector<int> machines;  // of each rank, where they are known
   int places = 0;             // ranks on each machine, if all have as many and they stand in rank order; else 0
   sum_order order = sum_order::ranks;
-  bool is_whole = false;                   // all ranks of `handle`, in their order, as MPI's collectives need
+  bool is_whole = false;  // all ranks of `handle`, in their order, as MPI's collectives need
+  struct large_part {
+    std::uint64_t exchange;
+    int peer;
+    bool sent;
+  };
+  std::vector<large_part> large_line;      // large messages of exchanges that have not begun, in the order of the calls
   std::vector<std::uint64_t> native_line;  // numbers of calls whose own collectives of MPI have not all begun
 
   static constexpr std::size_t whole = std::size_t{1} << 30;  // MPI counts in int
@@ -95,6 +106,22 @@ struct mpi_route {
   }
 };
 
+/// Whether MPI is done with a request, which is then null. One that ends with an error is done, too.
+[[nodiscard]] inline bool is_done(MPI_Request& request) noexcept {
+  if (request == MPI_REQUEST_NULL) return true;
+  int flag = 0;
+  if (MPI_Test(&request, &flag, MPI_STATUS_IGNORE) == MPI_SUCCESS && flag == 0) return false;
+  request = MPI_REQUEST_NULL;
+  return true;
+}
+/// The same of several: all of them are tested.
+template <class Requests>
+[[nodiscard]] bool are_done(Requests& requests) noexcept {
+  bool all = true;
+  for (auto& each : requests) all = is_done(each) && all;
+  return all;
+}
+
 /// Visits all others of `size` numbers as (from whom, to whom) in an order in which not all begin with number 0.
 template <class Visit>
 void for_each_other(int own, int size, Visit visit) {
@@ -135,12 +162,15 @@ class mpi_messages {
       if (flag == 0) peers.push_back(ends_[i].peer);
     }
   }
-  /// After a failure: MPI must not write to what it has not begun to write to.
+  /// After a failure: MPI must not write to what it has not begun to write to. What it has begun, and all that is sent,
+  /// goes on until is_quiet().
   void cancel() noexcept {
     for (std::size_t i = 0; i < requests_.size(); ++i)
       if (requests_[i] != MPI_REQUEST_NULL && ends_[i].receiving) MPI_Cancel(&requests_[i]);
     waiting_ = 0;
   }
+  /// After cancel(): whether MPI is done with all memory.
+  [[nodiscard]] bool is_quiet() noexcept { return are_done(requests_); }
 
  private:
   struct end {
@@ -247,12 +277,13 @@ class mpi_wire {
   [[noreturn]] void refuse(int peer) const {
     throw comm_error(text(mpi_name, ": ", to_string(route_->what), " number ", route_->number_told(),
                           ": a message of rank ", peer,
-                          " has another length than the same call here; make every rank "
+                          " has another length or form than that of the same call here; make every rank "
                           "call the same collectives in the same order"));
   }
-  void reset() noexcept {
-    sends_.clear();
-    coming_ = MPI_REQUEST_NULL;
+  /// After a failure: whether MPI is done with all memory. What is coming has been matched, so that it does come.
+  [[nodiscard]] bool is_quiet() noexcept {
+    bool const sent = are_done(sends_);
+    return is_done(coming_) && sent;
   }
 
  private:

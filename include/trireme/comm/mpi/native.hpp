@@ -49,7 +49,7 @@ inline constexpr native_row native_rows[] = {
 }
 
 /// A large all_reduce by MPI's own. It begins when calls have been compared, so that all ranks are there, and goes in
-/// segments, two of them at a time. MPI writes into memory of this class, which is leaked if the call fails, because a
+/// segments, two of them at a time. MPI writes into memory of this class, which is kept if the call fails, because a
 /// collective of MPI cannot be cancelled. (That memory is also quicker: with separate input and output Open MPI sends
 /// 2 n (p - 1) / p bytes a rank; in place it sends all n up to log2(p) times.)
 class mpi_native {
@@ -89,9 +89,12 @@ class mpi_native {
       take(finished_++);
     }
   }
-  /// After a failure: leaks the memory that MPI may still write to.
-  void give_up() noexcept {
-    for (auto& each : flights_) each.result.give_up();
+  /// After a failure: whether MPI is done with all memory. It is not while other ranks have not begun the collective,
+  /// which cannot be cancelled.
+  [[nodiscard]] bool is_quiet() noexcept {
+    bool all = true;
+    for (auto& each : flights_) all = is_done(each.request) && all;
+    return all;
   }
 
  private:

@@ -11,6 +11,7 @@
 
 #include "trireme/comm/detail/roll_call.hpp"
 #include "trireme/comm/mpi/messages.hpp"
+#include "trireme/comm/mpi/outbox.hpp"
 
 namespace trireme::comm::detail {
 
@@ -63,8 +64,7 @@ class mpi_notices {
   void hear_who_reports(mpi_group const& launch) noexcept {
     char sentence[most_bytes];
     for (int const tag : {mpi_tags::failure, mpi_tags::ends, mpi_tags::reports})
-      for (int bytes = 0, from = 0; (from = take(launch, tag, sentence, most_bytes, bytes)) >= 0;) {
-        if (tag == mpi_tags::reports) reported_ = true;
+      for (int bytes = 0; take(launch, tag, sentence, most_bytes, bytes) >= 0;) {
       }
   }
   /// The lowest rank that has told of a failure, or that it ends.
@@ -77,23 +77,27 @@ class mpi_notices {
     MPI_Status status;
     if (MPI_Iprobe(MPI_ANY_SOURCE, tag, group.handle, &flag, &status) != MPI_SUCCESS || flag == 0) return -1;
     MPI_Get_count(&status, MPI_BYTE, &bytes);
-    if (bytes < 0 || static_cast<std::size_t>(bytes) > room) return -1;
     int const from = status.MPI_SOURCE;
+    // A longer one is nobody's notice: it is received, so that it does not stand before others, and not believed.
+    bool const fits = bytes >= 0 && static_cast<std::size_t>(bytes) <= room;
+    bytes = std::min(std::max(bytes, 0), static_cast<int>(room));
     MPI_Recv(to, bytes, MPI_BYTE, from, tag, group.handle, MPI_STATUS_IGNORE);
-    if (tag != mpi_tags::roll) told_by_ = std::min(told_by_, from);
+    if (!fits) return -1;
+    note(tag, from);
     return from;
+  }
+  /// Notes who has sent a message that somebody else has received.
+  void note(int tag, int from) noexcept {
+    if (tag <= mpi_tags::reports) told_by_ = std::min(told_by_, from);
+    if (tag == mpi_tags::reports) reported_ = true;
   }
 
  private:
   [[nodiscard]] static int member(mpi_group const& group, int rank) noexcept {
     return group.members[static_cast<std::size_t>(rank)];
   }
-  /// Does not wait until it arrives: MPI copies a message so small, or the process ends with the failure.
   static void send(mpi_group const& group, int peer, int tag, std::string_view what) noexcept {
-    MPI_Request request = MPI_REQUEST_NULL;
-    int flag = 0;
-    MPI_Isend(what.data(), static_cast<int>(what.size()), MPI_BYTE, member(group, peer), tag, group.handle, &request);
-    if (request != MPI_REQUEST_NULL) MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
+    mpi_outbox::of_process().send(group.handle, member(group, peer), tag, what);
   }
 
   bool has_told_ = false;

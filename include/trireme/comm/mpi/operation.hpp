@@ -20,6 +20,7 @@
 #include "trireme/comm/mpi/messages.hpp"
 #include "trireme/comm/mpi/native.hpp"
 #include "trireme/comm/mpi/reduction.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::comm::detail {
 
@@ -32,18 +33,25 @@ struct stretch {
 /// One rank's part in one command, as stages of messages that never block. A collective begins with rounds, which
 /// compare calls and carry small values; then large values move; then a broadcast passes on its slices. An exchange
 /// announces each of its messages to the receiver.
+///
+/// MPI gets the caller's memory only when the other side has come and its call fits: a message that is longer than its
+/// receiver expects ends the program in some MPIs, and memory of a send cannot be taken back from a rank that comes
+/// late, when the caller has been told of the failure and has freed it.
 class mpi_operation final : public process_operation {
  public:
   mpi_group* where = nullptr;
   mpi_route route;
   std::atomic<bool> finished{false};
   bool told_late = false;
+  bool is_given_up = false;         ///< its group has failed, and may be gone: only is_quiet() and these are left
+  MPI_Comm handle = MPI_COMM_NULL;  ///< in which its messages travel
   roll_call roll;
   clock::time_point next_roll{};
 
   /// Takes its number and posts the first messages. Called, as all below, with the driver's lock held.
   void begin(mpi_group& group, command const& it) {
     where = &group;
+    handle = group.handle;
     it_ = it;
     parts_.assign(it.parts.begin(), it.parts.end());
     counts_.assign(it.counts.begin(), it.counts.end());
@@ -54,12 +62,14 @@ class mpi_operation final : public process_operation {
     heard_.clear();
     first_.clear();
     second_.clear();
+    answers_.clear();
     roll.clear();
     next_roll = {};
     at_ = stage::announcing;
     finished.store(false, std::memory_order_relaxed);
     told_late = false;
     large_ = way_of_large::moved;
+    is_large_ = false;
     if (it.what.kind == collective::exchange) {
       route = {where, it.what, where->next_exchange++, mpi_tags::exchange};
       begin_exchange();
@@ -71,21 +81,15 @@ class mpi_operation final : public process_operation {
     begin_rounds();
     if (!touched_ || of().count == 0 || (carries() && !has_parts())) return;
     if (does().folds) large_ = mpi_native::suits(*where, it_) ? way_of_large::native : way_of_large::reduced;
-    if (large_ == way_of_large::native) {
-      native_.begin(route, *where, it_);
-    } else if (large_ == way_of_large::reduced) {
-      reduction_.begin(route, it_, cuts());
-    } else {
-      move_own();
-      move_large();
-    }
+    if (large_ == way_of_large::native) native_.begin(route, *where, it_);
+    is_large_ = true;
   }
 
   /// Makes the progress that is possible now. Throws comm_error.
   void advance() {
-    if (at_ == stage::announcing && (is_exchange() ? heard_.done(route) : rounds_.advance(wire_))) {
-      if (is_exchange()) expect_equal_ends();
-      at_ = touched_ || has_parts() ? take_small() : stage::carrying;
+    if (at_ == stage::announcing && (is_exchange() ? advance_exchange() : rounds_.advance(wire_))) {
+      at_ = !is_exchange() && (touched_ || has_parts()) ? take_small() : stage::carrying;
+      if (is_large_ && at_ == stage::carrying) begin_large();
     }
     if (at_ == stage::telling && heard_.done(route)) expect_equal_parts();
     if (at_ == stage::gathering && rounds_.advance(wire_)) {
@@ -121,9 +125,7 @@ class mpi_operation final : public process_operation {
     if (late.empty()) late = waited_for();
     std::ranges::sort(late);
     late.erase(std::unique(late.begin(), late.end()), late.end());
-    std::string out = late.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < late.size(); ++i) out += text(i == 0 ? "" : ", ", late[i]);
-    return late.empty() ? "the others" : out;
+    return late.empty() ? "the others" : list_of("rank", late);
   }
 
   /// What it is, while its driver waits for it.
@@ -131,11 +133,23 @@ class mpi_operation final : public process_operation {
     return {rank(), text(to_string(route.what), " number ", route.number_told()), bytes(it_.what.count), missing()};
   }
 
-  /// After a failure: cancels what MPI can cancel, so that it does not write to the caller's memory any more.
-  void cancel() noexcept {
+  /// After a failure: cancels what MPI can cancel, so that it does not write to the caller's memory any more. Until
+  /// is_quiet() MPI still knows memory of this operation and of the caller.
+  /// @param may_call  whether this thread may call MPI: without that nothing is cancelled.
+  void give_up(bool may_call) noexcept {
+    is_given_up = true;
+    if (!may_call) return;
     for (auto* each : {&heard_, &first_, &second_}) each->cancel();
-    if (large_ == way_of_large::reduced) reduction_.cancel();
-    if (large_ == way_of_large::native) native_.give_up();
+    reduction_.cancel();
+    for (auto& each : answers_)
+      if (each != MPI_REQUEST_NULL) MPI_Cancel(&each);
+  }
+  [[nodiscard]] bool is_quiet() noexcept {
+    bool all = wire_.is_quiet();
+    for (auto* each : {&heard_, &first_, &second_}) all = each->is_quiet() && all;
+    all = are_done(answers_) && all;
+    all = reduction_.is_quiet() && all;
+    return native_.is_quiet() && all;
   }
 
  private:
@@ -147,7 +161,8 @@ class mpi_operation final : public process_operation {
   enum class way_of_large : std::uint8_t { moved, reduced, native };
   struct message_head {
     std::int64_t count;
-    dtype type;
+    std::uint32_t carried;  ///< bytes behind it
+    std::uint8_t type;      ///< a dtype, or what a damaged message has instead
   };
   /// A message of an exchange of at most this size travels with its announcement.
   static constexpr std::size_t announced_bytes = std::size_t{16} << 10;
@@ -226,12 +241,6 @@ class mpi_operation final : public process_operation {
 
   /// Puts values that travelled in rounds, or with announcements, in their places, or combines them; what comes next.
   [[nodiscard]] stage take_small() {
-    if (is_exchange()) {
-      for (std::size_t i = 0; i < parts_.size(); ++i)
-        if (auto const& part = parts_[i]; !part.sent && is_announced(part) && part.count > 0)
-          std::memcpy(part.address, received_.data() + i * capacity + sizeof(message_head), bytes_of(part));
-      return stage::carrying;
-    }
     if (!carries()) return stage::carrying;
     if (has_parts()) return all_parts_fit() ? stage::carrying : tell_parts();
     auto const where_cut = cuts();
@@ -340,6 +349,12 @@ class mpi_operation final : public process_operation {
     if (large_ == way_of_large::reduced) return reduction_.advance();
     return large_ == way_of_large::native ? native_.advance() : first_.done(route);
   }
+  void begin_large() {
+    if (large_ == way_of_large::reduced) return reduction_.begin(route, it_, cuts());
+    if (large_ == way_of_large::native) return;  // it stands in line since the call
+    move_own();
+    move_large();
+  }
   void move_own() const {
     auto const source = outgoing(rank());
     auto const target = incoming(rank());
@@ -374,7 +389,8 @@ class mpi_operation final : public process_operation {
   /// The peers whose messages are missing.
   [[nodiscard]] std::vector<int> waited_for() const {
     std::vector<int> late;
-    if (at_ == stage::announcing && is_exchange()) heard_.append_late(late, true);
+    for (std::size_t i = 0; at_ == stage::announcing && i < answers_.size(); ++i)
+      if (!begun_[i]) late.push_back(parts_[i].peer);
     if (int const peer = rounds_.waits_for(); !is_exchange() && peer >= 0) late.push_back(peer);
     for (bool const receiving : {true, false}) {
       if (!late.empty()) break;
@@ -386,50 +402,98 @@ class mpi_operation final : public process_operation {
     return late;
   }
 
-  // --- exchange: each message has an announcement of its own
+  // --- exchange: each message has an announcement of its own. A large one comes when its receiver has said that it
+  // may, which the receiver does at once, and when its announcement has been found to fit.
 
   [[nodiscard]] static std::size_t bytes_of(part const& it) noexcept {
     return static_cast<std::size_t>(it.count) * size_of(it.type);
   }
   [[nodiscard]] static bool is_announced(part const& it) noexcept { return bytes_of(it) <= announced_bytes; }
 
+  [[nodiscard]] bool is_apart(part const& it) const noexcept { return touched_ && !is_announced(it); }
+
   void begin_exchange() {
     auto* const received = received_.at_least(parts_.size() * capacity);
     auto* const sent = sent_.at_least(parts_.size() * capacity);
+    answers_.assign(parts_.size(), MPI_REQUEST_NULL);
+    begun_.assign(parts_.size(), false);
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       auto const& part = parts_[i];
-      bool const large = touched_ && !is_announced(part);
+      bool const apart = is_apart(part);
+      if (apart) where->large_line.push_back({route.number, part.peer, part.sent});
       if (!part.sent) {
-        heard_.receive(route, received + i * capacity, capacity, part.peer, route.tag);
-        if (large) first_.receive(route, part.address, bytes_of(part), part.peer, route.tag + 1);
+        expect_answer(i, received + i * capacity, capacity, route.tag);
+        if (apart) heard_.send(route, received, 0, part.peer, route.tag + 2);
         continue;
       }
       auto* const out = sent + i * capacity;
-      message_head const head{part.count, part.type};
+      auto const carried = touched_ && !apart ? bytes_of(part) : 0;
+      message_head const head{part.count, static_cast<std::uint32_t>(carried), static_cast<std::uint8_t>(part.type)};
       std::memcpy(out, &head, sizeof head);
-      auto const carried = touched_ && !large ? bytes_of(part) : 0;
       if (carried > 0) std::memcpy(out + sizeof head, part.address, carried);
       heard_.send(route, out, sizeof head + carried, part.peer, route.tag);
-      if (large) first_.send(route, part.address, bytes_of(part), part.peer, route.tag + 1);
+      if (apart) expect_answer(i, sent, 0, route.tag + 2);
     }
   }
-  void expect_equal_ends() const {
-    if (!asserts(assertion_level::normal)) return;
+  void expect_answer(std::size_t i, std::byte* to, std::size_t most, int tag) {
+    route.check(MPI_Irecv(to, static_cast<int>(most), MPI_BYTE,
+                          where->members[static_cast<std::size_t>(parts_[i].peer)], tag, where->handle, &answers_[i]));
+  }
+  /// Whether all messages have begun.
+  [[nodiscard]] bool advance_exchange() {
+    bool all = true;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
-      auto const& part = parts_[i];
-      if (part.sent) continue;
-      message_head head;
-      std::memcpy(&head, received_.data() + i * capacity, sizeof head);
-      if (head.count != part.count || head.type != part.type)
-        throw comm_error(
-            differing_transfers(mpi_name, part.peer, {rank(), true, head.type, head.count, nullptr}, rank(), part));
+      if (!begun_[i]) begun_[i] = begins(i);
+      all = all && begun_[i];
     }
+    return heard_.done(route) && all;
+  }
+  /// Begins a message if it may; a small one ends with that.
+  [[nodiscard]] bool begins(std::size_t i) {
+    auto const& part = parts_[i];
+    if (answers_[i] != MPI_REQUEST_NULL) {
+      int flag = 0;
+      route.check(MPI_Test(&answers_[i], &flag, MPI_STATUS_IGNORE));
+      if (flag == 0) return false;
+      answers_[i] = MPI_REQUEST_NULL;
+      if (!part.sent) expect_equal_ends(i);
+    }
+    if (!is_apart(part)) {
+      if (!part.sent && touched_ && part.count > 0)
+        std::memcpy(part.address, received_.data() + i * capacity + sizeof(message_head), bytes_of(part));
+      return true;
+    }
+    // All large messages between two ranks have one tag, so they begin in the order of the calls.
+    auto const first = std::ranges::find_if(
+        where->large_line, [&](auto const& each) { return each.peer == part.peer && each.sent == part.sent; });
+    if (first == where->large_line.end() || first->exchange != route.number) return false;
+    where->large_line.erase(first);
+    if (part.sent)
+      first_.send(route, part.address, bytes_of(part), part.peer, route.tag + 1);
+    else
+      first_.receive(route, part.address, bytes_of(part), part.peer, route.tag + 1);
+    return true;
+  }
+  void expect_equal_ends(std::size_t i) const {
+    if (!asserts(assertion_level::normal)) return;
+    auto const& part = parts_[i];
+    message_head head;
+    std::memcpy(&head, received_.data() + i * capacity, sizeof head);
+    auto const type = static_cast<dtype>(head.type);
+    if (head.count != part.count || type != part.type)
+      throw comm_error(
+          differing_transfers(mpi_name, part.peer, {rank(), true, type, head.count, nullptr}, rank(), part));
+    if (head.carried != (touched_ && is_announced(part) ? bytes_of(part) : 0))
+      throw comm_error(text(mpi_name, ": a message of rank ", part.peer, " to rank ", rank(), " brings ", head.carried,
+                            " bytes with its announcement of ", describe(part),
+                            "; give both sides of an exchange the same kind of memory"));
   }
 
   command it_;
   std::vector<part> parts_;
   std::vector<std::int64_t> counts_, firsts_;  ///< of a ragged call: elements of each rank, and of all before it
   bool touched_ = false;
+  bool is_large_ = false;  ///< something moves after the rounds
   way_of_large large_ = way_of_large::moved;
   stage at_ = stage::announcing;
   mpi_wire wire_;
@@ -437,6 +501,8 @@ class mpi_operation final : public process_operation {
   mpi_messages heard_, first_, second_;
   mpi_reduction reduction_;
   mpi_native native_;
+  std::vector<MPI_Request> answers_;  ///< of an exchange: what the other side of each message says first
+  std::vector<bool> begun_;           ///< and which messages have begun
   byte_buffer received_, sent_;
   std::vector<void const*> terms_;
 };

@@ -8,6 +8,7 @@
 #include "trireme/comm/detail/kernels.hpp"
 #include "trireme/comm/geometry.hpp"
 #include "trireme/comm/mpi/messages.hpp"
+#include "trireme/core/address.hpp"
 
 namespace trireme::comm::detail {
 
@@ -108,6 +109,12 @@ class mpi_reduction {
       each.terms.cancel();
       each.result.cancel();
     }
+  }
+  [[nodiscard]] bool is_quiet() noexcept {
+    bool all = true;
+    for (auto& each : flights_)
+      for (auto* messages : {&each.terms, &each.result}) all = messages->is_quiet() && all;
+    return all;
   }
 
  private:
@@ -218,7 +225,7 @@ class mpi_reduction {
   void combine(std::int64_t piece, interval mine, std::byte* result) {
     terms_.clear();
     if (machine_ > 0) terms_.push_back(partial_slot(piece, true));
-    auto* wide = reinterpret_cast<float*>(wide_.data());
+    auto* wide = elements_at<float>(wide_.data());
     for (int place = 0; place < places_; ++place) {
       std::byte const* term = place == place_ ? from(mine.first) : term_slot(piece, place);
       if (widened_) {
@@ -245,13 +252,13 @@ class mpi_reduction {
   }
   void widen(float* to, std::byte const* from, std::int64_t count) const {
     with_type([&]<class T>(T) {
-      auto const* const values = reinterpret_cast<T const*>(from);
+      auto const* const values = elements_at<T>(from);
       std::transform(values, values + count, to, [](T each) { return static_cast<float>(each); });
     });
   }
   void narrow(std::byte* to, float const* from, std::int64_t count) const {
     with_type([&]<class T>(T) {
-      std::transform(from, from + count, reinterpret_cast<T*>(to), [](float each) { return static_cast<T>(each); });
+      std::transform(from, from + count, elements_at<T>(to), [](float each) { return static_cast<T>(each); });
     });
   }
 

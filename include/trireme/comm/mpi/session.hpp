@@ -2,7 +2,10 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <string>
+#include <string_view>
+#include <thread>
 
 #include "trireme/core/error.hpp"
 
@@ -23,10 +26,11 @@ class mpi_session {
     return only;
   }
 
-  /// Initialises MPI if nobody has; throws config_error if it is over, or lacks MPI_THREAD_SERIALIZED.
+  /// Initialises MPI if nobody has. Throws config_error if it is over, or lets only another thread call it.
   void begin() {
     if (is_over())
-      throw config_error("trireme::comm::mpi: MPI has been finalised already; finalise it after the last launch");
+      throw config_error(
+          "trireme::comm::mpi: MPI has been finalised already; finalise it after the last launch or borrow");
     int begun = 0;
     MPI_Initialized(&begun);
     int provided = MPI_THREAD_SINGLE;
@@ -36,11 +40,33 @@ class mpi_session {
     } else {
       MPI_Query_thread(&provided);
     }
-    if (provided < MPI_THREAD_SERIALIZED)
-      throw config_error(
-          begun == 0 ? "trireme::comm::mpi: this MPI offers less than MPI_THREAD_SERIALIZED; use one built with threads"
-                     : "trireme::comm::mpi: MPI was initialised with less than MPI_THREAD_SERIALIZED; initialise it "
-                       "with MPI_Init_thread(..., MPI_THREAD_SERIALIZED, ...)");
+    provided_ = provided;
+    if (provided >= MPI_THREAD_SERIALIZED) return;
+    int is_main = 0;
+    MPI_Is_thread_main(&is_main);
+    if (is_main == 0)
+      throw config_error(text("trireme::comm::mpi: MPI was initialised with ", level(),
+                              ", so that only the thread that did it may use this world; call from that thread, or "
+                              "initialise MPI with MPI_Init_thread(..., MPI_THREAD_SERIALIZED, ...)"));
+    only_caller_ = std::this_thread::get_id();
+  }
+  /// Whether a thread of the library may call MPI while the rank computes (adr/0025): if MPI lets all threads call at
+  /// once. With MPI_THREAD_SERIALIZED the program would have to wait for that thread before its own calls, so then only
+  /// if it is the library that has initialised MPI.
+  [[nodiscard]] bool has_helper() const noexcept {
+    return provided_ >= (ours_ ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE);
+  }
+  /// Whether this thread may call MPI at all.
+  [[nodiscard]] bool may_call() const noexcept {
+    return provided_ >= MPI_THREAD_SERIALIZED || only_caller_ == std::this_thread::get_id();
+  }
+  /// Whether several threads may, one at a time.
+  [[nodiscard]] bool lets_threads_call() const noexcept { return provided_ >= MPI_THREAD_SERIALIZED; }
+  /// What MPI provides.
+  [[nodiscard]] std::string_view level() const noexcept {
+    if (provided_ == MPI_THREAD_SINGLE) return "MPI_THREAD_SINGLE";
+    if (provided_ == MPI_THREAD_FUNNELED) return "MPI_THREAD_FUNNELED";
+    return provided_ == MPI_THREAD_SERIALIZED ? "MPI_THREAD_SERIALIZED" : "MPI_THREAD_MULTIPLE";
   }
   [[nodiscard]] static bool is_over() noexcept {
     int over = 0;
@@ -55,7 +81,9 @@ class mpi_session {
   ~mpi_session() {
     if (ours_ && !abandoned_ && !is_over()) MPI_Finalize();
   }
-  bool ours_ = false;
+  std::atomic<bool> ours_{false};
+  std::atomic<int> provided_{MPI_THREAD_SINGLE};
+  std::thread::id only_caller_;  // below MPI_THREAD_SERIALIZED
   bool abandoned_ = false;
 };
 

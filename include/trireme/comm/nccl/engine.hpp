@@ -302,7 +302,7 @@ inline void nccl_communicator::wait(nccl_operation& op) {
 }
 inline void nccl_communicator::release(nccl_operation& op) noexcept {
   if (launch_->launching == &op) launch_->launching = nullptr;
-  launch_->unused.push_back(&op);
+  launch_->idle.push_back(&op);
 }
 
 /// Begins a command on the device; the operation goes back with release().
@@ -315,13 +315,13 @@ inline void nccl_communicator::release(nccl_operation& op) noexcept {
       (void)advance(*before);
       return before->at != nccl_operation::stage::launching;
     });
-  if (launch.unused.empty()) {
-    launch.unused.reserve(launch.owned.size() + 1);
+  if (launch.idle.empty()) {
+    launch.idle.reserve(launch.owned.size() + 1);
     launch.owned.push_back(std::make_unique<nccl_operation>());
-    launch.unused.push_back(launch.owned.back().get());
+    launch.idle.push_back(launch.owned.back().get());
   }
-  auto& op = *launch.unused.back();
-  launch.unused.pop_back();
+  auto& op = *launch.idle.back();
+  launch.idle.pop_back();
   op.where = where.get();
   op.what = it.what;
   op.number = ++where->calls;

@@ -75,7 +75,7 @@ class nccl_launch {
   /// Issued, but perhaps not yet queued on the stream: to be looked after before the next one is issued.
   nccl_operation* launching = nullptr;
   std::vector<std::unique_ptr<nccl_operation>> owned;
-  std::vector<nccl_operation*> unused;
+  std::vector<nccl_operation*> idle;
 
  private:
   void release() noexcept;

@@ -10,6 +10,7 @@
 
 #include "trireme/comm/detail/colors.hpp"
 #include "trireme/comm/node/progress.hpp"
+#include "trireme/core/address.hpp"
 
 namespace trireme::comm::detail {
 
@@ -83,6 +84,10 @@ class node_driver {
     if (op.finished()) return true;
     if (launch_->failed()) throw_failure(op);
     return false;
+  }
+  void poll() {
+    if (std::unique_lock lock(mutex_, std::defer_lock); !helper_.joinable() || lock.try_lock()) advance_pending();
+    if (launch_->failed()) detail::throw_failure(*launch_, collective::barrier);
   }
   void wait(node_operation& op) {
     if (op.finished()) return;
@@ -282,6 +287,7 @@ class node_engine final : public process_engine {
   [[nodiscard]] process_operation& start(command const& it) override { return driver_->start(group_, it); }
   [[nodiscard]] bool test(process_operation& op) override { return driver_->test(static_cast<node_operation&>(op)); }
   void wait(process_operation& op) override { driver_->wait(static_cast<node_operation&>(op)); }
+  void poll() override { driver_->poll(); }
   void release(process_operation& op) noexcept override { driver_->release(static_cast<node_operation&>(op)); }
 
   [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
@@ -340,8 +346,7 @@ class node_engine final : public process_engine {
     std::vector<node_board*> boards;
     for (int const each : chosen) {
       members.push_back(group_.world_rank(each));
-      boards.push_back(
-          std::launder(reinterpret_cast<node_board*>(group_.at(each, places[static_cast<std::size_t>(each)]))));
+      boards.push_back(std::launder(elements_at<node_board>(group_.at(each, places[static_cast<std::size_t>(each)]))));
     }
     auto const place = static_cast<int>(std::ranges::find(chosen, group_.rank) - chosen.begin());
     return std::make_shared<node_engine>(driver_, std::move(members), place, deadline, std::move(boards));

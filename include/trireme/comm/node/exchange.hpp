@@ -4,6 +4,7 @@
 #include <string>
 
 #include "trireme/comm/node/operation.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::comm::detail {
 
@@ -30,7 +31,7 @@ inline bool send_step(node_operation& op, node_operation::message& it) {
   if (untaken >= node_channel::ring) return false;
   auto const bytes = bytes_of(op, it.what);
   bool const direct = bytes == 0 || it.what.peer == where.rank || where.launch->is_reached(it.what.address, bytes);
-  if (!direct && untaken >= node_channel::slots) return false;
+  if (!direct && untaken >= node_channel::slot_count) return false;
   if (it.at == waiting) {
     where.mine().label(it.what.peer, head, where.size()) = {where.launch->offset(it.what.address), it.what.count,
                                                             it.what.type, direct};
@@ -120,7 +121,7 @@ inline bool exchange_step(node_operation& op) {
   }
   auto const& channel = where.mine().channel(it.what.peer, where.size());
   if (it.at == closing) return channel.tail.load() < it.target;
-  return channel.head.load() - channel.tail.load() >= node_channel::slots;
+  return channel.head.load() - channel.tail.load() >= node_channel::slot_count;
 }
 
 /// Whether all ranks send this one what it expects, in a ragged all_to_all; if not, the launch fails.
@@ -130,9 +131,9 @@ inline bool exchange_step(node_operation& op) {
     auto const sent = where.portions(rank, op.number)[static_cast<std::size_t>(where.rank)].count;
     auto const wanted = op.parts[static_cast<std::size_t>(where.size() + rank)].count;
     if (sent == wanted) continue;
-    op.launch().fail(text(op.launch().who, ": ", describe(op), ": rank ", where.world_rank(rank), " sends ", sent,
-                          " elements to rank ", where.world_rank(where.rank), ", which expects ", wanted,
-                          "; exchange the counts first"));
+    op.launch().fail(text(op.launch().who, ": ", describe(op), ": rank ", where.world_rank(rank), " sends ",
+                          how_many(sent, "element"), " to rank ", where.world_rank(where.rank), ", which expects ",
+                          wanted, "; exchange the counts first"));
     return false;
   }
   return true;

@@ -93,7 +93,10 @@ class node_launch {
   }
   [[nodiscard]] std::string sentence() const {
     auto const speaker = static_cast<int>(header(0).failure.load()) - 1;
-    return speaker < 0 || speaker >= size() ? std::string() : std::string(header(speaker).sentence);
+    return speaker < 0 || speaker >= size()
+               ? std::string()
+               : std::string(header(speaker).sentence,
+                             ::strnlen(header(speaker).sentence, node_header::sentence_bytes));
   }
   /// After a failure: waits until no other rank works in this rank's memory any more. For a process at most a second,
   /// because it may have been stopped while it worked there.

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "trireme/comm/command.hpp"
+#include "trireme/core/address.hpp"
 
 namespace trireme::comm::detail {
 
@@ -79,7 +80,7 @@ struct node_portion {
 /// memory that the receiver does not reach is copied through slots, piece by piece, with one label for each piece.
 struct alignas(64) node_channel {
   static constexpr std::uint64_t ring = 64;
-  static constexpr std::uint64_t slots = 4;
+  static constexpr std::uint64_t slot_count = 4;
   static constexpr std::size_t slot_bytes = 1 << 18;
 
   struct label {
@@ -99,7 +100,7 @@ struct alignas(64) node_board {
   static constexpr std::size_t value_bytes = 1024;  ///< values up to this size travel with the announcement
   static constexpr std::uint64_t letters = 16;      ///< copies of small broadcasts: their root waits for no reader
   static constexpr std::size_t letter_bytes = 1 << 14;
-  static constexpr std::uint64_t slots = 4;
+  static constexpr std::uint64_t slot_count = 4;
   /// The slots together are larger than a second-level cache, on purpose: a line that is still dirty in the cache of
   /// one core is slow to read from another.
   static constexpr std::size_t slot_bytes = 1 << 18;
@@ -124,25 +125,25 @@ struct alignas(64) node_board {
     return bytes <= sizeof(node_posting::first) ? at(number).first : more(number, size);
   }
   [[nodiscard]] node_channel& channel(int to, int size) noexcept {
-    return reinterpret_cast<node_channel*>(behind(channels_at(size)))[to];
+    return elements_at<node_channel>(behind(channels_at(size)))[to];
   }
   [[nodiscard]] node_channel::label& label(int to, std::uint64_t turn, int size) noexcept {
     auto const which = static_cast<std::size_t>(to) * node_channel::ring + turn % node_channel::ring;
-    return reinterpret_cast<node_channel::label*>(behind(labels_at(size)))[which];
+    return elements_at<node_channel::label>(behind(labels_at(size)))[which];
   }
   [[nodiscard]] std::byte* letter(std::uint64_t which, int size) noexcept {
     return behind(letters_at(size)) + which % letters * letter_bytes;
   }
   [[nodiscard]] std::byte* slot(std::uint64_t round, int size) noexcept {
-    return behind(staging_at(size)) + round % slots * slot_bytes;
+    return behind(staging_at(size)) + round % slot_count * slot_bytes;
   }
   [[nodiscard]] std::byte* channel_slot(int to, std::uint64_t turn, int size) noexcept {
-    auto const which = static_cast<std::size_t>(to) * node_channel::slots + turn % node_channel::slots;
+    auto const which = static_cast<std::size_t>(to) * node_channel::slot_count + turn % node_channel::slot_count;
     return behind(channel_slots_at(size)) + which * node_channel::slot_bytes;
   }
 
   [[nodiscard]] static constexpr std::size_t bytes(int size, bool with_slots) noexcept {
-    return with_slots ? channel_slots_at(size) + times(size, node_channel::slots * node_channel::slot_bytes)
+    return with_slots ? channel_slots_at(size) + times(size, node_channel::slot_count * node_channel::slot_bytes)
                       : letters_at(size) + letters * letter_bytes;
   }
   /// Makes a board of a group of `size` in a block of bytes(size, ...).
@@ -170,7 +171,9 @@ struct alignas(64) node_board {
     return labels_at(size) + times(size, node_channel::ring * sizeof(node_channel::label));
   }
   static constexpr std::size_t staging_at(int size) noexcept { return whole_pages(bytes(size, false)); }
-  static constexpr std::size_t channel_slots_at(int size) noexcept { return staging_at(size) + slots * slot_bytes; }
+  static constexpr std::size_t channel_slots_at(int size) noexcept {
+    return staging_at(size) + slot_count * slot_bytes;
+  }
 };
 
 [[nodiscard]] constexpr std::uint64_t node_arrived(std::uint64_t number) noexcept { return number * 4 + 1; }

@@ -20,6 +20,7 @@
 #include "trireme/comm/detail/process_engine.hpp"
 #include "trireme/comm/node/launch.hpp"
 #include "trireme/comm/traffic.hpp"
+#include "trireme/core/address.hpp"
 
 namespace trireme::comm::detail {
 
@@ -40,8 +41,8 @@ inline void stream_copy(std::byte* to, std::byte const* from, std::size_t bytes)
   std::size_t at = skip;
   for (; at + 64 <= bytes; at += 64)
     for (std::size_t part = at; part < at + 64; part += 16)
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to + part),
-                       _mm_loadu_si128(reinterpret_cast<__m128i const*>(from + part)));
+      _mm_stream_si128(static_cast<__m128i*>(static_cast<void*>(to + part)),
+                       _mm_loadu_si128(static_cast<__m128i const*>(static_cast<void const*>(from + part))));
   std::memmove(to + at, from + at, bytes - at);
   _mm_sfence();
 #else
@@ -89,7 +90,7 @@ struct node_group {
   }
   /// What rank `of` gives to each rank in a ragged all_to_all.
   [[nodiscard]] std::span<node_portion> portions(int of, std::uint64_t number) const noexcept {
-    return {reinterpret_cast<node_portion*>(board(of).more(number, size())), members.size()};
+    return {elements_at<node_portion>(board(of).more(number, size())), members.size()};
   }
 
   /// Wakes the other ranks if they sleep. Called after every change that they may wait for.

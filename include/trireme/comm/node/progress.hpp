@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <string>
+#include <vector>
 
 #include "trireme/comm/late.hpp"
 #include "trireme/comm/node/exchange.hpp"
 #include "trireme/comm/node/paths.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::comm::detail {
 
@@ -35,7 +38,7 @@ enum class node_outcome : std::uint8_t { stuck, moved, finished };
 [[nodiscard]] inline bool may_fill(node_operation const& op, std::uint64_t round) noexcept {
   if (!combines(op) && op.where->mine().combined.load(std::memory_order_relaxed) != round) return false;
   for (int rank = 0; rank < op.where->size(); ++rank)
-    if (op.where->board(rank).drained.load() + node_board::slots <= round) return false;
+    if (op.where->board(rank).drained.load() + node_board::slot_count <= round) return false;
   return true;
 }
 inline void fill_round(node_operation const& op, std::uint64_t round) {
@@ -47,11 +50,17 @@ inline void fill_round(node_operation const& op, std::uint64_t round) {
 
 /// Whether `rank` called `mine` as collective `number`; if not, the launch fails.
 [[nodiscard]] inline bool agrees(node_group const& where, std::uint64_t number, call const& mine, int rank) {
-  auto const& theirs = where.board(rank).at(number).what;
-  if (theirs == mine || !asserts(assertion_level::normal)) return true;
+  auto const& posted = where.board(rank).at(number).what;
+  if (std::memcmp(&posted, &mine, sizeof mine) == 0 || !asserts(assertion_level::normal)) return true;
   auto const other = where.world_rank(rank);
   auto const self = where.world_rank(where.rank);
   auto& launch = *where.launch;
+  call theirs;
+  if (!read_call(theirs, &posted)) {
+    launch.fail(text(launch.who, ": call number ", number, ": what rank ", other,
+                     " wrote into shared memory is no call; look for what overwrites memory there"));
+    return false;
+  }
   launch.fail(other < self ? differing_calls(launch.who, number, other, theirs, self, mine)
                            : differing_calls(launch.who, number, self, mine, other, theirs));
   return false;
@@ -312,7 +321,7 @@ inline node_outcome advance(node_operation& op) {
     case staging: {
       auto const& mine = op.where->mine();
       return board.filled.load() <= mine.combined.load() || board.combined.load() <= mine.drained.load() ||
-             board.drained.load() + node_board::slots <= mine.filled.load();
+             board.drained.load() + node_board::slot_count <= mine.filled.load();
     }
     case exchanging:
       return std::ranges::any_of(op.messages,
@@ -322,17 +331,16 @@ inline node_outcome advance(node_operation& op) {
   }
 }
 
-/// "rank 1" or "ranks 1, 3": those that `op` waits for and for which such(rank) holds, by their ranks in the launch.
+/// Those that `op` waits for and for which such(rank) holds, by their ranks in the launch.
 template <class Such>
-[[nodiscard]] std::string awaited_ranks(node_operation const& op, Such&& such) {
-  std::string out;
-  int count = 0;
+[[nodiscard]] std::vector<int> awaited_ranks(node_operation const& op, Such&& such) {
+  std::vector<int> out;
   for (int rank = 0; rank < op.where->size(); ++rank) {
     // Such first: a rank that has left or died has announced everything it ever will.
     if (rank == op.where->rank || !such(rank) || !awaits(op, rank)) continue;
-    out += text(count++ == 0 ? "" : ", ", op.where->world_rank(rank));
+    out.push_back(op.where->world_rank(rank));
   }
-  return count == 0 ? out : text(count == 1 ? "rank " : "ranks ", out);
+  return out;
 }
 
 /// Fails the launch if `op` can never finish, or has been waited for too long (if `since` is given).
@@ -354,19 +362,23 @@ inline void check_patience(node_operation& op, clock::time_point since) {
       return (together ? launch.header(op.where->world_rank(rank)).left : here).load() != 0;
     });
     if (!left.empty())
-      return launch.fail(text(begin(), " cannot finish, because ", together ? "the body of " : "", left, " has ",
+      return launch.fail(text(begin(), " cannot finish, because ",
+                              !together          ? ""
+                              : left.size() == 1 ? "the body of "
+                                                 : "the bodies of ",
+                              list_of("rank", left), agreeing(left.size(), " has ", " have "),
                               together ? "returned" : "left",
                               " without calling it; make every rank call the same collectives"));
     auto const dead = awaited_ranks(op, [&](int rank) { return launch.is_dead(op.where->world_rank(rank)); });
     if (!dead.empty())
-      return launch.fail(
-          text(launch.who, ": ", dead, " has died; ", describe(op), " cannot finish; look at what ended it"));
+      return launch.fail(text(launch.who, ": ", list_of("rank", dead), agreeing(dead.size(), " has", " have"),
+                              " died; ", describe(op), " cannot finish; look at what ended it"));
   }
   if (since == clock::time_point{}) return;
   if (now - since <= op.where->deadline) {
     return tell_if_late(op.told_late, now - since, op.where->deadline, [&] {
       return late_call{launch.rank, describe(op), static_cast<std::uint64_t>(op.bytes(op.what().count)),
-                       awaited_ranks(op, [](int) { return true; })};
+                       list_of("rank", awaited_ranks(op, [](int) { return true; }))};
     });
   }
   auto const missing = awaited_ranks(op, [](int) { return true; });
@@ -375,7 +387,7 @@ inline void check_patience(node_operation& op, clock::time_point since) {
   auto const offence = stage == node_operation::stage::arriving     ? ", which did not call it"
                        : stage == node_operation::stage::exchanging ? ", which did not take its part"
                                                                     : ", which did not finish its share";
-  launch.fail(text(begin(), " waited ", to_string(op.where->deadline), " for ", missing, offence,
+  launch.fail(text(begin(), " waited ", to_string(op.where->deadline), " for ", list_of("rank", missing), offence,
                    "; look at what is keeping it, or raise ", launch.who.substr(launch.who.find("comm::")),
                    "{.deadline}"));
 }

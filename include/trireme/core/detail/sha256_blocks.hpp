@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "trireme/core/dialect.hpp"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif

@@ -50,7 +50,7 @@ class stable_file {
   /// Fills `to` with the bytes from `at` on.
   void read(std::int64_t at, std::span<unsigned char> to) const {
     while (!to.empty()) {
-      auto const got = ::pread(descriptor_, to.data(), to.size(), static_cast<::off_t>(at));
+      auto const got = ::pread(descriptor_, to.data(), to.size(), at);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) throw failure("cannot read the file: " + reason());
       if (got == 0) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme::formats::json::detail {
 
 /// A string in quotes; only what must be escaped is.

@@ -206,7 +206,7 @@ TRIREME_BODY std::uint64_t header_bytes(std::span<std::byte const> start, std::u
 TRIREME_BODY header parse_header(std::span<std::byte const> start, std::uint64_t file_size, std::string const& path) {
   auto const size = header_bytes(start, file_size, path);
   if (start.size() < size) throw format_error(path, start.size(), "the header is cut short");
-  std::string_view const json(reinterpret_cast<char const*>(start.data()) + 8, static_cast<std::size_t>(size - 8));
+  std::string_view const json(reinterpret_cast<char const*>(start.data()) + 8, size - 8);
   auto out = detail::header_parser(json, path).parse();
   out.data_offset = size;
   detail::check_cover(out, file_size, path);

@@ -99,7 +99,7 @@ class message_reader {
  private:
   [[nodiscard]] std::span<std::byte const> take(std::uint64_t size) {
     if (size > left_.size()) fail("a field ends beyond its message");
-    auto const out = left_.first(static_cast<std::size_t>(size));
+    auto const out = left_.first(size);
     left_ = left_.subspan(out.size());
     offset_ += size;
     return out;

@@ -19,7 +19,7 @@ inline double seconds_since_1970() {
 
 /// Cuts a torn tail off, and returns how many bytes are left.
 inline std::uint64_t repair(file& existing) {
-  std::vector<std::byte> bytes(static_cast<std::size_t>(existing.size()));
+  std::vector<std::byte> bytes(existing.size());
   existing.read(0, bytes);
   auto const list = split_records(bytes);
   if (list.tail == tail::corrupt) {
@@ -32,7 +32,7 @@ inline std::uint64_t repair(file& existing) {
 }  // namespace detail
 
 inline writer::writer(std::string const& path, writer_options options)
-    : options_(std::move(options)),
+    : options_((options.validate(), std::move(options))),  // before there is a file
       file_(path, file::access::extend, options_.files == nullptr ? real_files() : *options_.files) {
   if (!options_.clock) options_.clock = detail::seconds_since_1970;
   written_ = detail::repair(file_);

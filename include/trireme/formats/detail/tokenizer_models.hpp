@@ -123,7 +123,7 @@ class byte_tree {
   }
   [[nodiscard]] std::size_t place_of(std::uint64_t key) const noexcept {
     auto const mask = slots_.size() - 1;
-    auto place = static_cast<std::size_t>(mix(key)) & mask;
+    std::size_t place = mix(key) & mask;
     while (slots_[place].child != 0 && slots_[place].key != key) place = (place + 1) & mask;
     return place;
   }
@@ -172,7 +172,7 @@ class merge_table {
   }
   [[nodiscard]] std::size_t place_of(std::uint64_t key) const noexcept {
     auto const mask = slots_.size() - 1;
-    auto place = static_cast<std::size_t>(mix(key)) & mask;
+    std::size_t place = mix(key) & mask;
     while (slots_[place].key != empty && slots_[place].key != key) place = (place + 1) & mask;
     return place;
   }
@@ -477,7 +477,7 @@ class word_cache {
   }
   [[nodiscard]] std::size_t place_of(std::uint64_t hash, std::string_view word) const noexcept {
     auto const mask = slots_.size() - 1;
-    for (auto place = static_cast<std::size_t>(hash) & mask;; place = (place + 1) & mask) {
+    for (std::size_t place = hash & mask;; place = (place + 1) & mask) {
       auto const& each = slots_[place];
       if (each.length == 0) return place;
       if (each.hash == hash && std::string_view(bytes_).substr(each.first_byte, each.length) == word) return place;

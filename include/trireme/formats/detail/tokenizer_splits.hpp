@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "trireme/core/error.hpp"
+#include "trireme/formats/detail/tokenizer_expression.hpp"
 #include "trireme/formats/detail/tokenizer_unicode.hpp"
 
 // How texts are cut into words before a model sees them. The regular expressions of known tokenizers are written out
@@ -119,13 +120,16 @@ inline void expect_encodable(std::size_t bytes) {
 
 /// One step of cutting a text into words.
 struct split_step {
-  enum class rule { whole, gpt2, llama3, qwen2, each_digit, digits, bert, spaces, string, marks, before_marks };
+  enum class rule { whole, gpt2, llama3, qwen2, each_digit, digits, bert, spaces, pattern, marks, before_marks };
   enum class put { never, at_start, always };
   rule how = rule::whole;
   bool space_first = false;                     ///< a space is put before what does not begin with one
-  std::string mark{};                           ///< of string and marks; of marks it takes the place of spaces
+  std::string mark{};                           ///< of marks: it takes the place of spaces
   bool cut_before = false, cut_behind = false;  ///< where a mark ends words
   put mark_first = put::never;                  ///< of marks: put before what does not begin with one
+  split_pattern what{};                         ///< of pattern
+  split_behaviour behaviour = split_behaviour::isolated;
+  bool inverted = false;
 };
 
 /// Calls take(word) with the words of a piece, in order; a word may be gone with the next one.
@@ -199,8 +203,8 @@ void split(std::span<split_step const> steps, std::string_view piece, bool at_st
       return between(unicode::is_space, unicode::is_bert_punctuation);
     case rule::spaces:
       return between(unicode::is_space, [](std::uint32_t) { return false; });
-    case rule::string:
-      return by_marks();
+    case rule::pattern:
+      return split_by(step.what, step.behaviour, step.inverted, piece, pass_on);
     case rule::marks: {
       auto const first =
           step.mark_first == split_step::put::always || (step.mark_first == split_step::put::at_start && at_start);

@@ -178,16 +178,21 @@ class gradient_hooks {
   using listener = std::function<void(std::size_t)>;
 
   gradient_hooks(std::vector<torch::Tensor> const& parameters, listener f) : f_(std::move(f)) {
-    for (std::size_t place = 0; place < parameters.size(); ++place) {
-      auto accumulator = torch::autograd::impl::grad_accumulator(parameters[place]);
-      auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, place));
-      held_.push_back({std::move(accumulator), key});
-    }
+    for (std::size_t place = 0; place < parameters.size(); ++place) held_.push_back(hooked(parameters[place], place));
   }
   gradient_hooks(gradient_hooks const&) = delete;
   gradient_hooks& operator=(gradient_hooks const&) = delete;
   ~gradient_hooks() {
     for (auto& each : held_) each.accumulator->del_post_hook(each.key);
+  }
+  /// Whether the parameter has another accumulator than was listened to, as torch::load and to() may give it one: what
+  /// comes from now on is told again.
+  bool renew(torch::Tensor const& parameter, std::size_t place) {
+    auto& each = held_[place];
+    if (torch::autograd::impl::grad_accumulator(parameter) == each.accumulator) return false;
+    each.accumulator->del_post_hook(each.key);
+    each = hooked(parameter, place);
+    return true;
   }
 
  private:
@@ -206,6 +211,11 @@ class gradient_hooks {
     decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
     std::uintptr_t key;
   };
+  [[nodiscard]] held hooked(torch::Tensor const& parameter, std::size_t place) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+    auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, place));
+    return {std::move(accumulator), key};
+  }
 
   listener f_;
   std::vector<held> held_;
@@ -249,10 +259,8 @@ void expect_equal_modules(torch::nn::Module const& module, Comm& world) {
 template <class Space>
 class shared_tensors {
  public:
-  explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {
-    for (auto const& each : all_) bytes_ += each.tensor.nbytes();
-  }
-  [[nodiscard]] bool empty() const noexcept { return bytes_ == 0; }
+  explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {}
+  [[nodiscard]] bool empty() const noexcept { return bytes() == 0; }
 
   /// Collective. Every rank gets those of `root`.
   template <class Comm>
@@ -262,7 +270,7 @@ class shared_tensors {
       for (auto const& each : all_) broadcast(each.tensor, world, root);
       return;
     }
-    packed_.resize(bytes_);
+    packed_.resize(bytes());
     for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte* part) {
       std::memcpy(part, tensor.data_ptr(), tensor.nbytes());
     });
@@ -299,6 +307,12 @@ class shared_tensors {
   }
 
  private:
+  // Counted each time: a buffer may be resized between two steps, on all ranks alike.
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    std::size_t sum = 0;
+    for (auto const& each : all_) sum += each.tensor.nbytes();
+    return sum;
+  }
   template <class Comm>
   static void broadcast(torch::Tensor const& tensor, Comm& world, int root) {
     if (tensor.nbytes() > 0) world.broadcast(bytes_of<Space>(tensor), root);
@@ -321,7 +335,6 @@ class shared_tensors {
   }
 
   std::vector<named_tensor> all_;
-  std::size_t bytes_ = 0;
   std::vector<std::byte> packed_;
 };
 

@@ -46,6 +46,17 @@ class chain_node {
     return from;
   }
 
+  /// Whether one of these layers adds terms to the loss that each sample has once.
+  [[nodiscard]] bool adds_sample_losses() const {
+    return std::any_of(nodes_.begin(), nodes_.end(), [](auto const& each) { return each->adds_sample_losses(); });
+  }
+  /// The loss that these layers end in; null if they do not.
+  [[nodiscard]] loss_node<Env>* loss() const { return nodes_.empty() ? nullptr : nodes_.back()->as_loss(); }
+  /// How many rows of some samples that loss counts.
+  [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const {
+    return nodes_.empty() ? loss_sum{} : nodes_.back()->rows_of_loss(batch);
+  }
+
   void place(placing<Env>& at, lie entry, lie exit) {
     auto const all = says();
     auto const found = resolve(all, steps_, entry, exit);

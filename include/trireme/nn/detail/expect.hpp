@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/core/text.hpp"
 
 namespace trireme::nn::detail {

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/core/pattern.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/detail/packed_weights.hpp"
@@ -19,7 +20,7 @@ inline constexpr std::string_view first_factor = ".lora_A.weight", second_factor
 }
 /// Running means stay: nobody trains them anyway.
 inline void freeze_all_but_changes(parameter_info& info) {
-  info.frozen = info.running == 0 && !is_low_rank_factor(info.name);
+  info.frozen = exactly_equal(info.running, 0) && !is_low_rank_factor(info.name);
 }
 
 /// Whether one of some patterns fits a layer's name, or the end of it behind a dot.
@@ -56,6 +57,7 @@ class low_rank_change {
     initial const start{initial::distribution::normal, 1 / static_cast<double>(rank_)};
     a_.info = {text(layer, first_factor), {whole[0], rank_}, start, true};
     b_.info = {text(layer, second_factor), second, {}, true};
+    b_.info.fused = weight.fused;
     if (!weight.is_part()) return;
     bool const by_rows = weight.extents[0] < whole[0];
     int const axis = by_rows ? 0 : last;

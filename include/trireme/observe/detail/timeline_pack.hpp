@@ -44,7 +44,7 @@ class unpacker {
  private:
   [[nodiscard]] std::span<std::byte const> take(std::uint64_t size) {
     if (size > left_.size()) fail();
-    auto const out = left_.first(static_cast<std::size_t>(size));
+    auto const out = left_.first(size);
     left_ = left_.subspan(out.size());
     return out;
   }

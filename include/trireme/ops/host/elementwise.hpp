@@ -12,6 +12,7 @@
 #include "trireme/contract/parameter.hpp"
 #include "trireme/core/assertion.hpp"
 #include "trireme/core/compiled.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/core/rng.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/types.hpp"
@@ -74,7 +75,7 @@ struct host_elementwise {
   static void fill(view<T> y, double value) {
     if constexpr (storage_float<T>) {
       std::fill_n(raw(y), y.size(), T(static_cast<float>(value)));
-    } else if (value == 0 && !std::signbit(value)) {
+    } else if (exactly_equal(value, 0) && !std::signbit(value)) {
       if (!y.empty()) std::memset(static_cast<void*>(raw(y)), 0, y.bytes());
     } else {
       std::fill_n(raw(y), y.size(), static_cast<T>(value));

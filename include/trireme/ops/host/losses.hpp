@@ -26,8 +26,8 @@ double row_mass(T const* logits, std::int64_t classes, double peak);
 template <class T>
 void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak, double mass,
                          cross_entropy_terms const& terms, std::int64_t whole);
-template <class T>
-double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight);
+template <class T, class Target>
+double squared_error_row(T* dy, T const* y, Target const* target, std::int64_t columns, double weight);
 
 }  // namespace detail
 
@@ -135,6 +135,15 @@ struct host_losses {
   /// Shapes   y, dy, targets (n, C) or (n). dy may be y.
   template <class T>
   static loss_sum squared_error(view<T> dy, detail::input<T> y, view<float const> targets, double weight) {
+    return squared_error_of(dy, y, targets, weight);
+  }
+  static loss_sum squared_error(view<double> dy, view<double const> y, view<double const> targets, double weight) {
+    return squared_error_of<double>(dy, y, targets, weight);
+  }
+
+ private:
+  template <class T, class Target>
+  static loss_sum squared_error_of(view<T> dy, detail::input<T> y, view<Target const> targets, double weight) {
     if (y.empty()) return {};
     detail::same_size("squared_error", y.size(), targets.size());
     if (!dy.empty()) detail::same_size("squared_error", dy.size(), y.size());

@@ -41,8 +41,8 @@ void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, d
                          cross_entropy_terms const& terms, std::int64_t whole) {
   TRIREME_DISPATCH(fits_float<T>, cross_entropy_slope(logits, classes, target, weight, peak, mass, terms, whole));
 }
-template <class T>
-double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
+template <class T, class Target>
+double squared_error_row(T* dy, T const* y, Target const* target, std::int64_t columns, double weight) {
   TRIREME_DISPATCH(fits_float<T>, squared_error_row(dy, y, target, columns, weight));
 }
 

@@ -34,6 +34,16 @@
 #define TRIREME_LEVEL_END
 #endif
 
+#if TRIREME_X86
+namespace trireme::ops::detail {
+// Where numbers lie, as what loads and stores of any alignment ask for.
+TRIREME_INLINE __m128i* m128i_at(void* address) { return static_cast<__m128i*>(address); }
+TRIREME_INLINE __m128i const* m128i_at(void const* address) { return static_cast<__m128i const*>(address); }
+TRIREME_INLINE __m256i* m256i_at(void* address) { return static_cast<__m256i*>(address); }
+TRIREME_INLINE __m256i const* m256i_at(void const* address) { return static_cast<__m256i const*>(address); }
+}  // namespace trireme::ops::detail
+#endif
+
 /// Unrolls the next loop, whose bounds are constants, so that arrays of lanes live in registers at -O2 too.
 #if defined(__clang__)
 #define TRIREME_UNROLL _Pragma("clang loop unroll(full)")
@@ -168,7 +178,7 @@ struct lanes {
   static TRIREME_INLINE lanes load(float const* p) { return {_mm256_loadu_ps(p)}; }
   template <storage_float T>
   static TRIREME_INLINE lanes load(T const* p) {
-    return {widen<T>(_mm_loadu_si128(reinterpret_cast<__m128i const*>(p)))};
+    return {widen<T>(_mm_loadu_si128(m128i_at(p)))};
   }
   static TRIREME_INLINE lanes load(float const* p, int count) {
     return count == width ? load(p) : lanes{_mm256_maskload_ps(p, mask(count))};
@@ -183,7 +193,7 @@ struct lanes {
   TRIREME_INLINE void store(float* p) const { _mm256_storeu_ps(p, v); }
   template <storage_float T>
   TRIREME_INLINE void store(T* p) const {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow<T>(v));
+    _mm_storeu_si128(m128i_at(p), narrow<T>(v));
   }
   TRIREME_INLINE void store(float* p, int count) const {
     count == width ? store(p) : _mm256_maskstore_ps(p, mask(count), v);
@@ -267,7 +277,7 @@ struct lanes {
   static TRIREME_INLINE lanes load(float const* p) { return {_mm512_loadu_ps(p)}; }
   template <storage_float T>
   static TRIREME_INLINE lanes load(T const* p) {
-    return {widen<T>(_mm256_loadu_si256(reinterpret_cast<__m256i const*>(p)))};
+    return {widen<T>(_mm256_loadu_si256(m256i_at(p)))};
   }
   static TRIREME_INLINE lanes load(float const* p, int count) {
     return count == width ? load(p) : lanes{_mm512_maskz_loadu_ps(mask(count), p)};
@@ -279,7 +289,7 @@ struct lanes {
   TRIREME_INLINE void store(float* p) const { _mm512_storeu_ps(p, v); }
   template <storage_float T>
   TRIREME_INLINE void store(T* p) const {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow<T>(v));
+    _mm256_storeu_si256(m256i_at(p), narrow<T>(v));
   }
   TRIREME_INLINE void store(float* p, int count) const {
     count == width ? store(p) : _mm512_mask_storeu_ps(p, mask(count), v);

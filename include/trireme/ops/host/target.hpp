@@ -7,6 +7,8 @@
 
 // Intrinsics (simd.hpp) and standard headers are included before a region begins: what a region declares is compiled
 // for its CPU.
+#include "trireme/core/dialect.hpp"
+
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define TRIREME_X86 1
 #else
@@ -41,11 +43,17 @@
 #endif
 #define TRIREME_PRAGMA_(text) _Pragma(#text)
 
+// clang 18 to 21 have registers of 512 bits as a feature of its own, which a command line may have taken away.
+#if defined(__clang__) && !defined(__apple_build_version__) && __clang_major__ >= 18 && __clang_major__ <= 21
+#define TRIREME_WIDE_ "evex512,"
+#else
+#define TRIREME_WIDE_ ""
+#endif
 #define TRIREME_TARGET_AVX2_BEGIN TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2")
 #define TRIREME_TARGET_AVX512_BEGIN \
-  TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd")
+  TRIREME_TARGET_BEGIN_(TRIREME_WIDE_ "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd")
 #define TRIREME_TARGET_AVX512_BF16_BEGIN \
-  TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512bf16")
+  TRIREME_TARGET_BEGIN_(TRIREME_WIDE_ "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512bf16")
 
 namespace trireme::ops {
 

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "trireme/core/assertion.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/host/elementwise.hpp"
 #include "trireme/ops/types.hpp"
@@ -48,7 +49,7 @@ struct host_updates {
   template <class M, class G, class P>
   static void sgd(view<M> value, detail::output<M> velocity, gradient_terms<G, host> const& gradient,
                   std::span<view<P> const> outputs, sgd_numbers const& numbers) {
-    if (numbers.momentum != 0) detail::same_size("sgd", value.size(), velocity.size());
+    if (!exactly_equal(numbers.momentum, 0)) detail::same_size("sgd", value.size(), velocity.size());
     check("sgd", value.size(), gradient, outputs);
     detail::sgd_elements(raw(value), raw(velocity), value.size(), gradient, outputs, numbers);
   }

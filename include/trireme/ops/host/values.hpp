@@ -34,11 +34,11 @@ struct host_values {
   }
 
  private:
-  template <class T, class F, class All, std::size_t... I>
-  static void apply(tensor_view<T, host> y, F const& f, All const& all, std::index_sequence<I...>) {
-    (detail::same_size("each", y.size(), std::get<I>(all).size()), ...);
+  template <class T, class F, class All, std::size_t... Index>
+  static void apply(tensor_view<T, host> y, F const& f, All const& all, std::index_sequence<Index...>) {
+    (detail::same_size("each", y.size(), std::get<Index>(all).size()), ...);
     loop(
-        raw(y), y.size(), [&](auto... x) { return f(x...); }, raw(std::get<I>(all))...);
+        raw(y), y.size(), [&](auto... x) { return f(x...); }, raw(std::get<Index>(all))...);
   }
   template <class T, class F, class... X>
   static void loop(T* y, std::int64_t n, F const& f, X const*... x) {

@@ -30,8 +30,8 @@ template <class T>
 template <class Env>
 [[nodiscard]] update_segment<Env> as_segment(
     tensor_update<Env> const& tensor, std::span<tensor_view<typename Env::master, typename Env::space> const> moments) {
-  return {tensor.value,       moments,     {{&tensor.gradient, 1}, tensor.scale}, tensor.outputs,
-          tensor.info.decays, &tensor.info};
+  return {tensor.value, moments,       {{&tensor.gradient, 1}, tensor.scale}, tensor.outputs, tensor.info.decays,
+          &tensor.info, tensor.updates};
 }
 
 }  // namespace trireme::optim::detail

@@ -50,7 +50,7 @@ class buffer_pool {
  private:
   static constexpr std::size_t classes = 65;
   static std::size_t class_of(std::int64_t elements) noexcept {
-    return static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(elements) - 1));
+    return static_cast<std::size_t>(64 - std::countl_zero(static_cast<std::uint64_t>(elements) - 1));
   }
   std::array<std::int64_t, classes> elements_{};  // of the largest bucket in each class
   std::array<std::int64_t, classes> made_{};

@@ -11,6 +11,7 @@
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/strategy.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/core/type_name.hpp"
 #include "trireme/parallel/agreement.hpp"
@@ -52,7 +53,7 @@ template <class Compressor>
 void expect_exact_means(layout const& plan, Compressor const& compressor) {
   if constexpr (lossless_identity<Compressor>) return;
   for (auto const& entry : plan.entries()) {
-    if (entry.info.running == 0) continue;
+    if (exactly_equal(entry.info.running, 0)) continue;
     throw config_error(text("trireme::exchange: \"", entry.info.name,
                             "\" is a running mean of what is measured, which ", describe(compressor),
                             " would change; leave the compressor out"));

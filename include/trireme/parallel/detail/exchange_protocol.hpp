@@ -13,8 +13,13 @@
 
 namespace trireme::parallel::detail {
 
+/// What a step with an update may not be left without: nothing; publish(), because each rank has updated only its part;
+/// or publish(), because the strategy does something when a step ends.
+enum class publishing : std::uint8_t { nothing, parts, ends };
+
 /// Which calls of an exchange may come now: begin, then a ready for each use (after an open where gradients have memory
-/// only then), finish, and publish where each rank has updated only its part.
+/// only then), finish, and publish where each rank has updated only its part, or the strategy ends a step with
+/// something.
 ///
 /// It counts two numbers a use and sends nothing, and it always counts: only whether it speaks depends on the assertion
 /// level.
@@ -24,7 +29,7 @@ class exchange_protocol {
  public:
   /// @param publishes  updated values reach the other ranks by publish().
   /// @param opens      gradients have memory from open() on, in each micro-batch.
-  exchange_protocol(layout const& plan, int uses, bool publishes, bool opens)
+  exchange_protocol(layout const& plan, int uses, publishing publishes, bool opens)
       : plan_(plan), uses_(static_cast<std::size_t>(uses)), publishes_(publishes), opens_(opens) {}
 
   /// Before anything is done for a step.
@@ -88,12 +93,21 @@ class exchange_protocol {
   }
   /// @param reader  the call that is about to read parameters.
   void expect_published(std::string_view reader) const {
-    expect(!publishes_ || phase_ != phase::finished, [&] {
+    expect(publishes_ == publishing::nothing || phase_ != phase::finished, [&] {
+      if (publishes_ == publishing::ends)
+        return text(reader, " in a step that is not over, in which \"", plan_.at(0).info.name,
+                    "\" was to be updated; publish(), with which this strategy's steps end, is missing after finish()");
       return text(reader, " after an update in which each rank has changed only its part of the parameters, \"",
                   plan_.at(0).info.name, "\" among them; publish() is missing after finish()");
     });
   }
   void abandon() noexcept { phase_ = phase::idle; }
+  /// @param call  that sees all state.
+  void expect_between_steps(std::string_view call) const {
+    expect(phase_ != phase::begun,
+           [&] { return text(call, " in a step that is not over; finish() of that step is missing"); });
+    expect_published(call);
+  }
 
  private:
   enum class phase : std::uint8_t { idle, begun, finished };
@@ -146,7 +160,7 @@ class exchange_protocol {
 
   layout const& plan_;
   std::vector<use_state> uses_;
-  bool publishes_;
+  publishing publishes_;
   bool opens_;
   phase phase_ = phase::idle;
   std::int64_t own_ = 0;

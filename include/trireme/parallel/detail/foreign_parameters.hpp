@@ -37,6 +37,8 @@ class foreign_parameters {
         }
       }
       infos.push_back({each.name, each.value.extents(), {}, each.value.rank() > 1});
+      infos.back().fused = each.fused;
+      infos.back().stacked = each.stacked;
     }
     return infos;
   }
@@ -50,6 +52,13 @@ class foreign_parameters {
                               " values, but its gradient is moved to ", gradient.size()));
     }
     it.gradient = gradient;
+  }
+
+  /// The values have been written: copies of the caller's own follow.
+  void follow() const {
+    for (auto const& each : all_) {
+      if (each.follow) each.follow();
+    }
   }
 
   /// All values, and all gradients, of one tensor.

@@ -18,6 +18,7 @@
 #include "trireme/contract/state.hpp"
 #include "trireme/contract/strategy.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/observe/timeline.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/detail/buffer_pool.hpp"
@@ -442,7 +443,7 @@ class gradient_store {
   }
   void progress() {
     for (auto* const it : in_flight_) {
-      if (it->open->wire->test() && it->done_time == not_done) it->done_time = now();
+      if (it->open->wire->test() && exactly_equal(it->done_time, not_done)) it->done_time = now();
     }
   }
   // A round of every bucket that is on its way, in the order in which they were sent.

@@ -51,7 +51,20 @@ class one_round {
     using type = typename State::wire;
   };
   using payload_element = typename payload_of<summable, state>::type;
-  using request = decltype(std::declval<Comm&>().all_gather_async(tensor_view<std::uint8_t, space>{}));
+  using sent_element = std::conditional_t<identity, gradient, payload_element>;
+  // What the one collective gives that is used; the communicator may lack the others.
+  static auto start_for_type(Comm& world) {
+    if constexpr (!summable && sharded) {
+      return world.all_to_all_async(tensor_view<std::uint8_t const, space>{}, tensor_view<std::uint8_t, space>{});
+    } else if constexpr (!summable) {
+      return world.all_gather_async(tensor_view<std::uint8_t, space>{});
+    } else if constexpr (sharded) {
+      return world.reduce_scatter_async(tensor_view<sent_element, space>{}, reduction::sum{});
+    } else {
+      return world.all_reduce_async(tensor_view<sent_element, space>{}, reduction::sum{});
+    }
+  }
+  using request = decltype(start_for_type(std::declval<Comm&>()));
 
  public:
   /// Whether sums can be formed in a tree over the ranks.

@@ -13,12 +13,12 @@ namespace trireme::schedule {
 /// A pipeline schedule: its name, how parts lie on stages, how many chunks a stage has (0: as many as one likes), what
 /// it needs of a size (nullptr: nothing is wrong), and each stage's steps.
 template <class S>
-concept schedule = requires(size const& of, void (*emit)(step)) {
+concept schedule = requires(size const& of, void (*put)(step)) {
   { S::name } -> std::convertible_to<std::string_view>;
   { S::where } -> std::convertible_to<placement>;
   { S::chunks } -> std::convertible_to<int>;
   { S::refuses(of) } -> std::convertible_to<char const*>;
-  S::steps(of, 0, emit);
+  S::steps(of, 0, put);
 };
 
 // The rules of a schedule: name, sentence. In the order in which they are checked: each relies on those before it.

@@ -19,9 +19,9 @@ struct gpipe {
   static constexpr placement where = placement::straight;
   static constexpr int chunks = 1;
   static constexpr char const* refuses(size const&) { return nullptr; }
-  static constexpr void steps(size const& of, int /*stage*/, auto&& emit) {
-    for (int m = 0; m < of.micro_batches; ++m) emit(step{.kind = work::forward, .micro_batch = m});
-    for (int m = 0; m < of.micro_batches; ++m) emit(step{.kind = work::backward, .micro_batch = m});
+  static constexpr void steps(size const& of, int /*stage*/, auto&& put) {
+    for (int m = 0; m < of.micro_batches; ++m) put(step{.kind = work::forward, .micro_batch = m});
+    for (int m = 0; m < of.micro_batches; ++m) put(step{.kind = work::backward, .micro_batch = m});
   }
 };
 
@@ -35,11 +35,11 @@ struct one_f_one_b {
   static constexpr placement where = placement::straight;
   static constexpr int chunks = 1;
   static constexpr char const* refuses(size const&) { return nullptr; }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
+  static constexpr void steps(size const& of, int stage, auto&& put) {
     int const ahead = of.stages - 1 - stage;
     for (int k = 0; k < of.micro_batches + ahead; ++k) {
-      if (k < of.micro_batches) emit(step{.kind = work::forward, .micro_batch = k});
-      if (k >= ahead) emit(step{.kind = work::backward, .micro_batch = k - ahead});
+      if (k < of.micro_batches) put(step{.kind = work::forward, .micro_batch = k});
+      if (k >= ahead) put(step{.kind = work::backward, .micro_batch = k - ahead});
     }
   }
 };
@@ -55,20 +55,20 @@ struct interleaved {
   static constexpr char const* refuses(size const& of) {
     return of.micro_batches % of.stages == 0 ? nullptr : "needs micro-batches that are a multiple of the stages";
   }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
+  static constexpr void steps(size const& of, int stage, auto&& put) {
     int const group = of.stages * of.chunks;  // a chunk is taken by as many micro-batches as there are stages in turn
     int const total = of.micro_batches * of.chunks;
     int const ahead = (of.stages - 1 - stage) * 2 + (of.chunks - 1) * of.stages;
     for (int k = 0; k < total + ahead; ++k) {
       if (k < total) {
-        emit(step{.kind = work::forward,
-                  .chunk = k % group / of.stages,
-                  .micro_batch = k / group * of.stages + k % of.stages});
+        put(step{.kind = work::forward,
+                 .chunk = k % group / of.stages,
+                 .micro_batch = k / group * of.stages + k % of.stages});
       }
       if (int const b = k - ahead; b >= 0) {
-        emit(step{.kind = work::backward,
-                  .chunk = of.chunks - 1 - b % group / of.stages,
-                  .micro_batch = b / group * of.stages + b % of.stages});
+        put(step{.kind = work::backward,
+                 .chunk = of.chunks - 1 - b % group / of.stages,
+                 .micro_batch = b / group * of.stages + b % of.stages});
       }
     }
   }
@@ -83,14 +83,14 @@ struct zb_h1 {
   static constexpr placement where = placement::straight;
   static constexpr int chunks = 1;
   static constexpr char const* refuses(size const&) { return nullptr; }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
+  static constexpr void steps(size const& of, int stage, auto&& put) {
     int const ahead = of.stages - 1 - stage;
     int const behind = stage;
     for (int k = 0; k < of.micro_batches + ahead + behind; ++k) {
       int const b = k - ahead;
-      if (k < of.micro_batches) emit(step{.kind = work::forward, .micro_batch = k});
-      if (b >= 0 && b < of.micro_batches) emit(step{.kind = work::backward_input, .micro_batch = b});
-      if (b >= behind) emit(step{.kind = work::backward_weight, .micro_batch = b - behind});
+      if (k < of.micro_batches) put(step{.kind = work::forward, .micro_batch = k});
+      if (b >= 0 && b < of.micro_batches) put(step{.kind = work::backward_input, .micro_batch = b});
+      if (b >= behind) put(step{.kind = work::backward_weight, .micro_batch = b - behind});
     }
   }
 };

@@ -17,17 +17,17 @@ struct costs {
   std::int64_t forward = 1;
   std::int64_t backward_input = 1;
   std::int64_t backward_weight = 1;
-  std::int64_t hop = 0;          ///< from one stage to another
-  std::int64_t overlapped = -1;  ///< a forward and a full backward that overlap (F&B); -1: their sum
+  std::int64_t hop = 0;  ///< from one stage to another
+  /// A forward and a full backward that overlap (F&B). -1: they do not, as in the engine, which takes the two of a pair
+  /// one after the other, each as soon as it has what it receives.
+  std::int64_t overlapped = -1;
 
   [[nodiscard]] constexpr std::int64_t of(work kind) const noexcept {
     if (kind == work::forward) return forward;
     if (kind == work::backward_input) return backward_input;
     return kind == work::backward_weight ? backward_weight : backward_input + backward_weight;
   }
-  [[nodiscard]] constexpr std::int64_t of_pair() const noexcept {
-    return overlapped >= 0 ? overlapped : of(work::forward) + of(work::backward);
-  }
+  [[nodiscard]] constexpr bool overlaps() const noexcept { return overlapped >= 0; }
 };
 
 /// The times of one step of training.
@@ -57,10 +57,17 @@ struct basic_timing {
   bool finished = false;  ///< false: deadlock
 
   [[nodiscard]] constexpr stage_time const& stage(int which) const noexcept { return stages.data()[which]; }
-  /// The idle time of the stage that idles most: what the step of training takes longer than its work.
+  /// The idle time of the stage that idles most, between its first and its last step.
   [[nodiscard]] constexpr std::int64_t bubble() const noexcept {
     std::int64_t most = 0;
     for (int s = 0; s < stage_count; ++s) most = stage(s).idle() > most ? stage(s).idle() : most;
+    return most;
+  }
+  /// What the stage that waits most waits from the first step of any stage to the last one of any, which is what a step
+  /// of training takes longer than its work: no stage begins the next one before all have ended this one.
+  [[nodiscard]] constexpr std::int64_t waiting() const noexcept {
+    std::int64_t most = 0;
+    for (int s = 0; s < stage_count; ++s) most = span() - stage(s).busy > most ? span() - stage(s).busy : most;
     return most;
   }
   /// The most activations that any stage holds, in micro-batches of one chunk.
@@ -129,7 +136,7 @@ class simulator {
   constexpr bool advance(int s, state& stage) {
     int const left = lists_.count(s) - stage.next;
     auto const* const steps = lists_.of(s) + stage.next;
-    int const group = left > 1 && steps->with_next ? 2 : left > 0 ? 1 : 0;
+    int const group = left > 1 && steps->with_next && cost_.overlaps() ? 2 : left > 0 ? 1 : 0;
     if (semantics_ != sends::buffered && !exchanged(stage, steps, group)) return false;
     auto clock = stage.clock;
     for (auto const* each = steps; each != steps + group; ++each) {
@@ -146,7 +153,7 @@ class simulator {
 
   constexpr void take(int s, state& stage, step const* steps, int group, std::int64_t begin) {
     auto& sum = out_.stages.data()[s];
-    auto const length = group == 2 ? cost_.of_pair() : cost_.of(steps->kind);
+    auto const length = group == 2 ? cost_.overlapped : cost_.of(steps->kind);
     sum.start = stage.next == 0 ? begin : sum.start;
     sum.end = stage.clock = begin + length;
     sum.busy += length;

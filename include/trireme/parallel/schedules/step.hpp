@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme::schedule {
 
 /// What a stage does in one step. A zero-bubble schedule does a backward in two halves: `backward_input` makes the
@@ -18,7 +20,7 @@ inline constexpr int nobody = -1;
 /// comes from or goes to.
 struct step {
   work kind = work::forward;
-  bool with_next = false;  ///< this step and the next one may overlap; each begins when both have what they receive
+  bool with_next = false;  ///< this step and the next one may overlap: costs::overlapped; the engine takes them in turn
   int chunk = 0;
   int micro_batch = 0;
   int from = nobody;

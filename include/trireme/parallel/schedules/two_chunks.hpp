@@ -13,8 +13,8 @@ template <class Emit>
 class two_chunk_writer {
  public:
   /// Chunk c takes the micro-batches from first_of_second * c on. Steps of micro-batches past the last are left out.
-  constexpr two_chunk_writer(Emit& emit, int micro_batches, int first_of_second = 0)
-      : emit_(emit), micro_batches_(micro_batches), first_of_second_(first_of_second) {}
+  constexpr two_chunk_writer(Emit& put, int micro_batches, int first_of_second = 0)
+      : emit_(put), micro_batches_(micro_batches), first_of_second_(first_of_second) {}
 
   constexpr void forward(int chunk) { put(work::forward, chunk, forwards[chunk]++); }
   constexpr void backward(int chunk) {
@@ -93,20 +93,20 @@ constexpr void dual_pipe_steps(two_chunk_writer<Emit>& out, int half, int place,
 
 /// Two chunks a stage, down and back, and backwards in halves: no stage ever waits if F = B-W = W.
 ///
-/// Bubble   0 if F = B-W = W and m >= 2p-1; before and after its own steps a stage has nothing to do, so that the end
-///          of one step of training and the begin of the next one have to overlap, too.   Holds    min(p, m)
-///          micro-batches; the first and the last part lie on stage 0.
+/// Bubble   0 if F = B-W = W and m >= 2p-1, but (p-1)F of a chunk before and after a stage's own steps, in which the
+///          trainer's stages wait: its steps do not overlap.   Holds    min(p, m) micro-batches; the first and the last
+///          part lie on stage 0.
 /// Method   ZB-V of [Qi et al., "Pipeline Parallelism with Controllable Memory", 2024].
 struct zb_v {
   static constexpr std::string_view name = "zbv";
   static constexpr placement where = placement::vee;
   static constexpr int chunks = 2;
   static constexpr char const* refuses(size const&) { return nullptr; }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
+  static constexpr void steps(size const& of, int stage, auto&& put) {
     int const to_turn = of.stages - stage;
     // The pattern is that of a full pipeline; micro-batches that are not there are left out of it.
     int const full = of.micro_batches < 2 * of.stages - 1 ? 2 * of.stages - 1 : of.micro_batches;
-    detail::two_chunk_writer out(emit, of.micro_batches);
+    detail::two_chunk_writer out(put, of.micro_batches);
     auto const backward = [&](int chunk) {
       out.backward_input(chunk);
       out.backward_weight(chunk);
@@ -142,8 +142,9 @@ struct zb_v {
 /// Micro-batches enter at both ends: each stage has two parts of the model, and each part lies on two stages, so that
 /// forwards of one direction overlap with backwards of the other.
 ///
-/// Bubble   (p/2-1)(F&B+B-3W), F&B a forward and a backward that may overlap, if F = B-W >= W and F&B = F+B; no more
-///          than that if B-W > F or F&B < F+B.   Holds    p+1 micro-batches.   Bytes    parameters twice.
+/// Bubble   (p/2-1)(F+B-2W) if F = B-W >= W, where the two of a pair run one after the other, as in the engine; where
+///          they overlap, (p/2-1)(F&B+B-3W) if also F&B = F+B, and no more than that if B-W > F or F&B < F+B.
+///          Holds    p+1 micro-batches.   Bytes    parameters twice.
 /// Method   [DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024].
 struct dual_pipe {
   static constexpr std::string_view name = "dualpipe";
@@ -154,9 +155,9 @@ struct dual_pipe {
     if (of.micro_batches % 2 != 0) return "needs an even number of micro-batches";
     return of.micro_batches < 2 * of.stages ? "needs at least two micro-batches a stage" : nullptr;
   }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
+  static constexpr void steps(size const& of, int stage, auto&& put) {
     bool const second = stage >= of.stages / 2;
-    detail::two_chunk_writer out(emit, of.micro_batches, of.micro_batches / 2);
+    detail::two_chunk_writer out(put, of.micro_batches, of.micro_batches / 2);
     detail::dual_pipe_steps(out, of.stages / 2, second ? of.stages - 1 - stage : stage, of.micro_batches / 2,
                             second ? 1 : 0);
   }
@@ -164,7 +165,7 @@ struct dual_pipe {
 
 /// DualPipe folded in the middle: half the stages, each part on one of them.
 ///
-/// Bubble   (p-1)(F&B+B-3W) for p stages, F and B of a chunk, under the conditions of dual_pipe.
+/// Bubble   (p-1)(F+B-2W), or (p-1)(F&B+B-3W), for p stages, F and B of a chunk, under the conditions of dual_pipe.
 ///          Holds    2p+1 chunks of micro-batches, each half a stage; the first and the last part lie on stage 0.
 /// Method   [Qi et al., "DualPipe could be better without the Dual", 2025].
 struct dual_pipe_v {
@@ -174,8 +175,8 @@ struct dual_pipe_v {
   static constexpr char const* refuses(size const& of) {
     return of.micro_batches < 2 * of.stages ? "needs at least two micro-batches a stage" : nullptr;
   }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
-    detail::two_chunk_writer out(emit, of.micro_batches);
+  static constexpr void steps(size const& of, int stage, auto&& put) {
+    detail::two_chunk_writer out(put, of.micro_batches);
     detail::dual_pipe_steps(out, of.stages, stage, of.micro_batches, 0);
   }
 };

@@ -45,8 +45,10 @@ class background_save final : public pending_save {
   /// @param memory  for the copy; it and the world are this object's until it is destroyed.
   background_save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
                   patience patience, keeping const& keep, formats::file_system& files, held_state& memory,
-                  std::span<state_piece const> pieces)
-      : pending_save(at.step), patience_(std::move(patience)), writing_(world, path, own, run, at, keep, files) {
+                  std::span<state_piece const> pieces, std::vector<formats::model_file> const& beside)
+      : pending_save(at.step),
+        patience_(std::move(patience)),
+        writing_(world, path, own, run, at, keep, files, beside) {
     trireme::detail::together(world, [&] { memory.copy(pieces); });
     thread_ = std::thread([this, &memory] {
       try {

@@ -29,6 +29,7 @@ class batch_places {
     if (!copies_) return {from.address, from.type, from.extents};
     if (from.empty()) return {nullptr, from.type, from.extents};
     if (from.type == dtype::i32) return copied<std::int32_t>(from, memory);
+    if (from.type == dtype::f64) return copied<double>(from, memory);
     return copied<float>(from, memory);
   }
   template <class T>

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,6 +19,7 @@
 #include "trireme/formats/directory.hpp"
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/json.hpp"
+#include "trireme/formats/model_files.hpp"
 #include "trireme/formats/safetensors.hpp"
 
 namespace trireme::checkpoint::detail {
@@ -25,6 +27,8 @@ namespace trireme::checkpoint::detail {
 inline constexpr std::int64_t format_version = 2;
 inline constexpr char const* temporary_name = ".saving";
 inline constexpr std::string_view step_prefix = "step-";
+inline constexpr std::string_view replaced_prefix = ".replaced-";  ///< of a step that makes room for another one
+inline constexpr std::string_view model_files_file = "model_files.safetensors";
 
 /// "step-0000000500": names sort as steps do.
 [[nodiscard]] inline std::string step_name(std::int64_t step) {
@@ -58,14 +62,84 @@ inline constexpr std::string_view step_prefix = "step-";
     throw;
   }
 }
-/// The steps of a directory's checkpoints, whole or not, oldest first. Other names are not looked at.
+/// Whether a checkpoint has a file of this name. What else lies in its directory is somebody else's.
+[[nodiscard]] inline bool is_ours(std::string_view name) noexcept {
+  constexpr std::string_view unfinished = ".partial", rank = "rank-", end = ".safetensors";  // see atomic_file
+  if (name.ends_with(unfinished)) name.remove_suffix(unfinished.size());
+  if (name == "manifest.json" || name == "manifest.sha256" || name == model_files_file) return true;
+  if (!name.starts_with(rank) || !name.ends_with(end) || name.size() <= rank.size() + end.size()) return false;
+  auto const digits = name.substr(rank.size(), name.size() - rank.size() - end.size());
+  return digits.find_first_not_of("0123456789") == digits.npos;
+}
+/// What a directory holds.
+struct contents {
+  bool is_directory = false;
+  std::vector<std::string> ours;  ///< sorted
+  bool others = false;
+};
+/// Nothing, of what is no directory, a link to one, or not there. Errors: io_error where it cannot be looked into now.
+[[nodiscard]] inline contents contents_of(formats::directory const& home, std::string const& name) {
+  contents out;
+  try {
+    for (auto& each : home.below(name).names())
+      is_ours(each) ? out.ours.push_back(std::move(each)) : void(out.others = true);
+    out.is_directory = true;
+  } catch (io_error const& problem) {
+    if (problem.number() != ENOENT && problem.number() != ENOTDIR && problem.number() != ELOOP) throw;
+  }
+  return out;
+}
+
+/// The steps of a directory's checkpoints, whole or not, oldest first. Other names are not looked at; a directory in
+/// which only files of others are left is none.
 [[nodiscard]] inline std::vector<std::int64_t> steps_in(formats::directory const& home) {
   std::vector<std::int64_t> steps;
   for (auto const& name : home.names()) {
-    if (auto const step = step_of(name)) steps.push_back(*step);
+    auto const replaced = name.starts_with(replaced_prefix);
+    auto const step = step_of(replaced ? std::string_view(name).substr(replaced_prefix.size()) : name);
+    if (!step) continue;
+    try {
+      auto const has = contents_of(home, name);
+      if ((has.others && has.ours.empty()) || (replaced && !has.is_directory)) continue;
+    } catch (io_error const&) {  // whoever reads it says so
+    }
+    steps.push_back(*step);
   }
   std::sort(steps.begin(), steps.end());
+  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
   return steps;
+}
+
+/// Removes a checkpoint's files, and its directory unless others have put something there; of what is no directory, the
+/// name. What cannot be removed stays.
+inline void remove_ours(formats::directory const& home, std::string const& name) {
+  try {
+    auto const has = contents_of(home, name);
+    if (!has.is_directory) return void(home.remove(name));
+    auto const in = home.below(name);
+    for (auto const& each : has.ours) in.files().unlink(in.descriptor(), each.c_str());
+  } catch (io_error const&) {  // the next save tries again
+    return;
+  }
+  home.files().remove_directory(home.descriptor(), name.c_str());
+}
+
+/// Gives a checkpoint another name: its directory if there is nothing else in it, else file by file. So what others
+/// have put there stays where it is, in `from` and in `to`.
+/// @param arrives  whether `to` becomes a checkpoint, at the last file; else `from` is none any more, from the first
+/// on.
+inline void rename_ours(formats::directory const& home, std::string const& from, std::string const& to, bool arrives) {
+  auto const has = contents_of(home, from);
+  if (!has.is_directory || (!has.others && !home.has(to))) return home.rename(from, to);
+  auto const source = home.below(from), target = home.make(to);
+  auto const move = [&](bool hash) {
+    for (auto const& each : has.ours) {
+      if (hash == (each == "manifest.sha256")) source.move(each, target);
+    }
+    target.synchronise(), source.synchronise();
+  };
+  move(!arrives), move(arrives);
+  home.files().remove_directory(home.descriptor(), from.c_str());  // fails if something is left in it
 }
 
 [[nodiscard]] inline std::string sha256_text(std::span<std::byte const> bytes) {
@@ -95,10 +169,12 @@ static_assert(sizeof(file_record) == 72);
 /// Collective. Every rank's record, in rank order.
 template <class Comm>
 std::vector<file_record> gather(Comm& world, file_record const& own) {
+  constexpr auto words = sizeof(file_record) / sizeof(std::uint64_t);
   std::vector<file_record> records(static_cast<std::size_t>(world.size()));
-  records[static_cast<std::size_t>(world.rank())] = own;
-  world.all_gather(tensor_view<std::uint8_t>(reinterpret_cast<std::uint8_t*>(records.data()),
-                                             shape{static_cast<std::int64_t>(records.size() * sizeof(file_record))}));
+  std::vector<std::uint64_t> table(words * records.size());
+  std::memcpy(table.data() + words * static_cast<std::size_t>(world.rank()), &own, sizeof own);
+  world.all_gather(tensor_view<std::uint64_t>(table));
+  std::memcpy(static_cast<void*>(records.data()), table.data(), records.size() * sizeof(file_record));
   return records;
 }
 [[nodiscard]] inline formats::json::value to_json(std::vector<file_record> const& records) {
@@ -109,6 +185,37 @@ std::vector<file_record> gather(Comm& world, file_record const& own) {
          {"header_sha256", std::string_view(each.header_sha256.data(), each.header_sha256.size())}}));
   }
   return all;
+}
+
+/// Writes files that came with a model as one. @returns what the manifest says of it.
+[[nodiscard]] inline formats::json::value write_model_files(formats::directory const& in,
+                                                            std::vector<formats::model_file> const& all) {
+  std::vector<formats::safetensors::entry> entries;
+  for (auto const& each : all)
+    entries.push_back({each.name, dtype::u8, shape{static_cast<std::int64_t>(each.content.size())}});
+  sha256 digest;
+  formats::safetensors::writer to(in, std::string(model_files_file), std::move(entries), {}, {.digest = &digest});
+  for (auto const& each : all) to.write(std::as_bytes(std::span(each.content)));
+  to.finish();
+  return formats::json::value::make({{"bytes", to.file_bytes()}, {"sha256", digest.hexadecimal()}});
+}
+/// Those files again; none if the checkpoint was saved without.
+[[nodiscard]] inline std::vector<formats::model_file> read_model_files(formats::directory const& in,
+                                                                       formats::json::value const& manifest) {
+  std::vector<formats::model_file> out;
+  auto const* const said = manifest.find("model_files");
+  if (said == nullptr) return out;
+  std::string const name(model_files_file);
+  auto const content = formats::read_text(in, name, said->at("bytes").as_uint64());
+  if (sha256_text(std::as_bytes(std::span(content))) != said->at("sha256").as_string())
+    throw format_error(in.path_of(name), 0, "its SHA-256 is not the one in manifest.json");
+  formats::safetensors::reader const from(in, name);
+  for (auto const& each : from.entries()) {
+    std::string bytes(static_cast<std::size_t>(each.bytes), '\0');
+    from.read(each, 0, std::as_writable_bytes(std::span(bytes)));
+    out.push_back({each.name, std::move(bytes)});
+  }
+  return out;
 }
 
 /// The manifest of a checkpoint, once its own hash is right.
@@ -167,6 +274,23 @@ std::string damage_in(F&& f) {
   }
 }
 
+/// Where a save was killed while a step made room for itself, saved once more, one of the two is whole: that is the
+/// step. Errors   io_error if the earlier one cannot be given its name again.
+inline void finish_replacing(formats::directory const& home) {
+  for (auto const& name : home.names()) {
+    if (!name.starts_with(replaced_prefix)) continue;
+    auto const step = name.substr(replaced_prefix.size());
+    if (!step_of(step)) continue;
+    bool whole = false;
+    try {
+      whole = home.has(step) && damage_in([&] { static_cast<void>(read_manifest(home.below(step))); }).empty();
+    } catch (config_error const&) {  // of another version: not this save's
+    }
+    whole ? remove_ours(home, name) : rename_ours(home, name, step, true);
+    home.synchronise();
+  }
+}
+
 /// "damaged-step-0000000500", or ".2" and so on behind it: a name under which nothing is looked for.
 [[nodiscard]] inline std::string aside_name(std::string const& name, int number) {
   return "damaged-" + name + (number > 1 ? text('.', number) : std::string());
@@ -176,7 +300,7 @@ inline int set_aside(formats::directory const& home, std::string const& name) {
   try {
     int number = 1;
     while (home.has(aside_name(name, number))) ++number;
-    home.rename(name, aside_name(name, number));
+    rename_ours(home, name, aside_name(name, number), false);
     home.synchronise();
     return number;
   } catch (io_error const&) {  // a file system that cannot be written, say: reading goes on

@@ -72,7 +72,7 @@ namespace trireme::checkpoint::detail {
 
 /// An empty directory of the temporary name.
 [[nodiscard]] inline formats::directory make_temporary(formats::directory const& home) {
-  home.remove(temporary_name);
+  remove_ours(home, temporary_name);
   return home.make(temporary_name);
 }
 
@@ -87,27 +87,38 @@ inline void publish(formats::directory const& home, formats::directory const& te
   temporary.synchronise();
   auto const name = step_name(step);
   // A run that went back and came to the same step again: the two change places, so that one of them is always there.
+  // Where that cannot be one step, the earlier one is renamed first; finish_replacing() knows what a kill leaves.
   bool const again = !ours.empty() && ours.back().step == step;
-  if (again) {
-    home.exchange(temporary_name, name);
-  } else {
-    if (home.has(name)) set_aside(home, name);  // it could not be read
-    home.rename(temporary_name, name);
+  bool const shared = contents_of(home, name).others || contents_of(home, temporary_name).others;
+  auto const replaced = std::string(replaced_prefix) + name;
+  bool const exchanged = again && !shared && home.exchange(temporary_name, name);
+  if (again && !exchanged) {
+    rename_ours(home, name, replaced, false);
+    try {
+      rename_ours(home, temporary_name, name, true);
+    } catch (io_error const&) {
+      finish_replacing(home);
+      throw;
+    }
+  } else if (!again) {
+    auto const there = contents_of(home, name);
+    if (home.has(name) && !(there.others && there.ours.empty())) set_aside(home, name);  // it could not be read
+    rename_ours(home, temporary_name, name, true);
   }
   home.synchronise();
   if (again) {
-    home.remove(temporary_name);
+    remove_ours(home, exchanged ? std::string(temporary_name) : replaced);
     ours.pop_back();
   }
   ours.push_back({step, keep.held_out});
   // Under the temporary name first: one that is half removed when the program ends is no checkpoint any more.
   for (auto const each : steps_to_remove(std::move(ours), keep)) {
     try {
-      home.rename(step_name(each), temporary_name);
+      rename_ours(home, step_name(each), temporary_name, false);
     } catch (io_error const&) {  // the next save tries again
       break;
     }
-    home.remove(temporary_name);
+    remove_ours(home, temporary_name);
   }
 }
 

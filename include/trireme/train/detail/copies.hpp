@@ -4,28 +4,49 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "trireme/contract/communicator.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/hash.hpp"
-#include "trireme/parallel/agreement.hpp"
+#include "trireme/parallel/broadcast.hpp"
+#include "trireme/parallel/distinct_lists.hpp"
 #include "trireme/train/state_piece.hpp"
 
 namespace trireme::detail {
+
+/// Which of the tensors that a rank keeps others keep, too: it changes only where what ranks keep does, and is found
+/// once.
+struct copy_holders {
+  struct holders {
+    int first = 0;  ///< rank
+    std::int64_t ranks = 0;
+  };
+  std::uint64_t of = 0;                               ///< the hash of what this rank keeps; 0: nothing is known yet
+  std::unordered_map<std::uint64_t, holders> shared;  ///< what is kept by several ranks
+};
 
 /// Hashes of the tensors that a rank keeps, by what they are and where in them they lie: ranks that keep the same must
 /// have the same numbers.
 class kept_copies {
  public:
+  void add(std::span<state_piece const> pieces) {
+    for (auto const& each : pieces) {
+      if (!each.of_rank) add(each);
+    }
+  }
   void add(state_piece const& piece) {
     auto const& part = piece.part;
-    auto const box =
-        text(piece.name, "@", to_string(part.first), to_string(part.extents), piece.first, "+", piece.size());
-    at_.emplace(hash_name(box), names_.size());
-    keys_.push_back(hash_name(box));
+    auto const key = hash_name(
+        text(piece.name, "@", to_string(part.first), to_string(part.extents), piece.first, "+", piece.size()));
+    if (!at_.emplace(key, names_.size()).second) return;
+    keys_.push_back(key);
     hashes_.push_back(piece.hash(0, piece.size(), 0, 0));
     names_.push_back(piece.name);
   }
@@ -33,41 +54,23 @@ class kept_copies {
   /// Collective. Throws numeric_error on every rank if two ranks' copies of a tensor differ; the sentence names it, and
   /// the rank whose copy is unlike all others, if there are at least three and only one such.
   ///
-  /// Bytes    an all_reduce of all hashes of each rank, one rank after the other.
+  /// Method   each copy adds a hash of its numbers, and the first rank that keeps it takes away as many of its own as
+  ///          there are copies: the sum over all ranks is 0 where all copies are alike (and, once in 2^64, where some
+  ///          are not).
+  /// Bytes    one all_reduce of two numbers. Who keeps what is found when that changes, and the hashes themselves are
+  ///          gathered only where there is a difference.
   template <class Comm>
-  void expect_equal(Comm& world) const {
+  void expect_equal(Comm& world, copy_holders& holders) const {
     if (world.size() == 1) return;
-    std::vector<std::int64_t> counts(static_cast<std::size_t>(world.size()));
-    counts[static_cast<std::size_t>(world.rank())] = static_cast<std::int64_t>(keys_.size());
-    world.all_reduce(tensor_view<std::int64_t>(counts), reduction::sum{});
-    std::vector<others> seen(names_.size());
-    std::vector<std::uint64_t> theirs;
-    for (int rank = 0; rank < world.size(); ++rank) {
-      auto const count = static_cast<std::size_t>(counts[static_cast<std::size_t>(rank)]);
-      if (count == 0) continue;
-      theirs.assign(2 * count, 0);
-      if (rank == world.rank()) {
-        std::copy(keys_.begin(), keys_.end(), theirs.begin());
-        std::copy(hashes_.begin(), hashes_.end(), theirs.begin() + static_cast<std::ptrdiff_t>(count));
-      }
-      world.all_reduce(tensor_view<std::uint64_t>(theirs), reduction::sum{});
-      for (std::size_t i = 0; i < count && rank != world.rank(); ++i) {
-        auto const own = at_.find(theirs[i]);
-        if (own != at_.end()) seen[own->second].add(rank, theirs[count + i], hashes_[own->second]);
-      }
+    auto const own = std::max<std::uint64_t>(1, parallel::hash_words(keys_));
+    for (;;) {
+      std::uint64_t numbers[2] = {holders.of == own ? 0U : 1U, 0};
+      if (holders.of == own) numbers[1] = difference(world.rank(), holders);
+      world.all_reduce(tensor_view<std::uint64_t>(numbers, shape{2}), reduction::sum{});
+      if (numbers[0] == 0 && numbers[1] == 0) return;
+      if (numbers[0] == 0) throw numeric_error(sentence_for_all(world));
+      holders = find_holders(world, own);
     }
-    // Of all that see a difference the rank speaks that has the fewest on its side.
-    std::size_t odd = names_.size();
-    for (std::size_t i = 0; i < seen.size(); ++i) {
-      if (seen[i].unlike > 0 && (odd == names_.size() || seen[i].alike < seen[odd].alike)) odd = i;
-    }
-    auto const none = std::numeric_limits<std::int64_t>::max();
-    std::int64_t speaker = odd == names_.size() ? none : seen[odd].alike * world.size() + world.rank();
-    world.all_reduce(tensor_view<std::int64_t>(&speaker, shape{1}), reduction::min{});
-    if (speaker == none) return;
-    auto const rank = static_cast<int>(speaker % world.size());
-    throw numeric_error(
-        parallel::detail::said_by(world, rank, rank == world.rank() ? sentence(odd, rank, seen[odd]) : std::string()));
   }
 
  private:
@@ -84,13 +87,84 @@ class kept_copies {
         ++alike;
         return;
       }
-      if (++unlike == 1) {
+      agree = agree && (unlike == 0 || theirs == hash);
+      if (++unlike == 1 || rank < first) {
         first = rank;
         hash = theirs;
       }
-      agree = agree && theirs == hash;
     }
   };
+
+  [[nodiscard]] std::uint64_t difference(int rank, copy_holders const& holders) const {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < keys_.size(); ++i) {
+      auto const found = holders.shared.find(keys_[i]);
+      if (found == holders.shared.end()) continue;
+      auto const one = mix(hashes_[i] ^ keys_[i]);
+      sum += found->second.first == rank ? one * (1 - static_cast<std::uint64_t>(found->second.ranks)) : one;
+    }
+    return sum;
+  }
+
+  // Collective. What is of one kind ("value/", "moment/") is told as one list, since ranks often have the same one.
+  template <class Comm>
+  [[nodiscard]] copy_holders find_holders(Comm& world, std::uint64_t own) const {
+    std::map<std::string_view, parallel::word_list> kinds;
+    for (std::size_t i = 0; i < keys_.size(); ++i) {
+      std::string_view const name = names_[i];
+      auto const slash = name.find('/');
+      kinds[slash == name.npos ? std::string_view() : name.substr(0, std::min(slash, name.find('.')))].push_back(
+          keys_[i]);
+    }
+    std::vector<parallel::word_list> lists;
+    for (auto& each : kinds) lists.push_back(std::move(each.second));
+    copy_holders out{own, {}};
+    for (auto const& list : parallel::distinct_lists(world, lists)) {
+      for (auto const key : list.words) {
+        if (!at_.contains(key)) continue;
+        auto& here = out.shared.try_emplace(key, copy_holders::holders{list.first, 0}).first->second;
+        here.first = std::min(here.first, list.first);
+        here.ranks += list.ranks;
+      }
+    }
+    std::erase_if(out.shared, [](auto const& each) { return each.second.ranks == 1; });
+    return out;
+  }
+
+  // Collective, where copies differ: all hashes meet, some of each rank at a time, and one rank finds the words.
+  template <class Comm>
+  [[nodiscard]] std::string sentence_for_all(Comm& world) const {
+    constexpr std::size_t at_a_time = 512;
+    auto most = static_cast<std::int64_t>(keys_.size());
+    world.all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
+    std::vector<others> seen(names_.size());
+    std::vector<std::uint64_t> table(2 * at_a_time * static_cast<std::size_t>(world.size()));  // keys and hashes
+    for (std::size_t begin = 0; begin < static_cast<std::size_t>(most); begin += at_a_time) {
+      auto* const mine = table.data() + 2 * at_a_time * static_cast<std::size_t>(world.rank());
+      std::fill_n(mine, 2 * at_a_time, 0);
+      for (std::size_t i = begin; i < std::min(begin + at_a_time, keys_.size()); ++i) {
+        mine[2 * (i - begin)] = keys_[i];
+        mine[2 * (i - begin) + 1] = hashes_[i];
+      }
+      world.all_gather(tensor_view<std::uint64_t>(table));
+      for (std::size_t i = 0; i < table.size(); i += 2) {
+        auto const rank = static_cast<int>(i / (2 * at_a_time));
+        auto const own = rank == world.rank() ? at_.end() : at_.find(table[i]);
+        if (own != at_.end()) seen[own->second].add(rank, table[i + 1], hashes_[own->second]);
+      }
+    }
+    // Of all that see a difference the rank speaks that has the fewest on its side.
+    std::size_t odd = names_.size();
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      if (seen[i].unlike > 0 && (odd == names_.size() || seen[i].alike < seen[odd].alike)) odd = i;
+    }
+    std::int64_t speaker =
+        odd == names_.size() ? std::numeric_limits<std::int64_t>::max() : seen[odd].alike * world.size() + world.rank();
+    world.all_reduce(tensor_view<std::int64_t>(&speaker, shape{1}), reduction::min{});
+    auto const rank = static_cast<int>(speaker % world.size());
+    return parallel::detail::said_by(world, rank,
+                                     rank == world.rank() ? sentence(odd, rank, seen[odd]) : std::string());
+  }
   [[nodiscard]] std::string sentence(std::size_t item, int rank, others const& seen) const {
     bool const alone = seen.alike == 0 && seen.unlike > 1 && seen.agree;
     auto const what =
@@ -103,7 +177,7 @@ class kept_copies {
   }
 
   std::unordered_map<std::uint64_t, std::size_t> at_;
-  std::vector<std::uint64_t> keys_, hashes_;
+  parallel::word_list keys_, hashes_;
   std::vector<std::string> names_;
 };
 

@@ -12,6 +12,7 @@
 #include "trireme/contract/casting_model.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/ops/phantom.hpp"
 #include "trireme/parallel/schedules/simulate.hpp"
@@ -192,31 +193,26 @@ class paper_training {
     double mean[4]{};
     double sum = 0;
     for (std::size_t kind = 0; kind < 4; ++kind) {
-      mean[kind] = steps_[kind] == 0 ? 0 : flops_[kind] / steps_[kind];
+      mean[kind] = exactly_equal(steps_[kind], 0) ? 0 : flops_[kind] / steps_[kind];
       sum += mean[kind];
     }
     auto const of = [&](schedule::work kind) {
       return static_cast<std::int64_t>(mean[static_cast<std::size_t>(kind)] / sum * 1e6);
     };
-    if (mean[static_cast<std::size_t>(schedule::work::forward)] == 0) return {};  // nothing to go by: a third each
+    if (exactly_equal(mean[static_cast<std::size_t>(schedule::work::forward)], 0))
+      return {};  // nothing to go by: a third each
     bool const halves = steps_[static_cast<std::size_t>(schedule::work::backward_input)] > 0;
     return {.forward = of(schedule::work::forward),
             .backward_input = of(halves ? schedule::work::backward_input : schedule::work::backward),
             .backward_weight = halves ? of(schedule::work::backward_weight) : 0};
   }
   [[nodiscard]] int stages() { return placed_.engine().seat().where.stages; }
-  // The stage that waits longest: the share of its step in which it does.
+  // The stage that waits longest: the share of the step in which it does. Steps do not overlap, since all ranks vote at
+  // the end of each: a stage also waits before its first and after its last work.
   [[nodiscard]] double bubble(int micro_batches) {
     if (micro_batches == 0 || stages() == 1) return 0;
     auto const run = schedule::simulate(placed_.engine().seat().lists(micro_batches), costs());
-    double most = 0;
-    for (int s = 0; s < run.stage_count; ++s) {
-      auto const& stage = run.stage(s);
-      if (stage.end == stage.start) continue;
-      auto const share = static_cast<double>(stage.idle()) / static_cast<double>(stage.end - stage.start);
-      most = share > most ? share : most;
-    }
-    return most;
+    return run.span() == 0 ? 0 : static_cast<double>(run.waiting()) / static_cast<double>(run.span());
   }
 
   Model const& model_;

@@ -2,6 +2,8 @@
 
 #include <concepts>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -10,7 +12,9 @@
 #include "trireme/contract/model.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/contract/slot.hpp"
+#include "trireme/parallel/exchange.hpp"
 #include "trireme/parallel/exchange_report.hpp"
+#include "trireme/train/checkpoint.hpp"
 #include "trireme/train/slots.hpp"
 
 // Slips that would be pages of a compiler's own words: what is wrong is computed by a slip_of function, and said by the
@@ -93,17 +97,96 @@ struct check_exchange {
                 "world)");
 };
 
-/// What make_exchange returns after its one sentence, so that no line that uses it adds another error.
+/// What calls of a refused trainer or exchange return where no type is known: it goes wherever it is put.
+struct refused_part {
+  template <class T>
+  operator T() const;  // never called, and so never defined
+  refused_part operator()(auto&&...) const { return {}; }
+};
+
+/// What make_exchange returns after its one sentence, so that no line that uses it adds another error: it has every
+/// public function of own_exchange and basic_exchange (tests/train/refused_test.py compares them). What has no result
+/// is void, so that nothing is unused.
 struct refused_exchange {
-  void begin(std::int64_t = 1) {}
+  static constexpr bool sharded = false, shards_parameters = false, keeps_master = false, replicas_differ = false;
+  static constexpr bool has_gradient_memory = false, can_be_direct = false;
+
+  // A step.
+  std::int64_t begin(std::int64_t = 1) { return 0; }
+  void begin(mean_over_ranks) {}
+  void begin(exchange_step const&) {}
   void weight(double) {}
+  void gradient_at(int, auto&&) {}
+  refused_part gradient_memory(int) { return {}; }
   void accumulate() {}
-  void ready(std::string_view) {}
-  void broadcast() {}
-  void abandon() {}
-  exchange_result finish() { return {}; }
+  void ready(auto&&) {}
+  void abandon() noexcept {}
+  void sit_out() {}
+  void sit_out_forward() {}
+  exchange_result finish(auto&&...) { return {}; }
+  exchange_result count(auto&&) { return {}; }
+  std::optional<gradient_numbers> settle(bool, gradient_numbers const&) { return {}; }
+  bool updates_due() const noexcept { return false; }
   void for_each_segment(auto&&) {}
   void publish() {}
+  exchange_result step(auto&&, std::int64_t = 0) { return {}; }
+  void gather(int, int) {}
+  void prefetch(int, int) {}
+  void release(int, int) {}
+  void open(int, int) {}
+
+  // Values and state.
+  void initialise(std::uint64_t) {}
+  void broadcast(auto&&...) {}
+  void change_values(auto&&) {}
+  void refresh_parameters() {}
+  void verify_replicas() {}
+  void expect_between_steps(std::string_view) const {}
+  std::uint64_t hash_of_parameters() const { return {}; }
+  bool has_finite_gradient(auto&&) const { return {}; }
+  refused_part parameter_values(auto&&) const { return {}; }
+  refused_part master_of(int, auto&&) const { return {}; }
+  void visit_values(auto&&...) {}
+  void visit_state(auto&&...) {}
+  void prepare_saves(auto&&...) {}
+  void visit_numbers(auto&&) {}
+  void visit_compression(auto&&...) const {}
+  void forget_compression() {}
+  void go_on(std::int64_t, std::int64_t) noexcept {}
+  template <class... Files>
+  void save(std::string const&, checkpoint::patience const& = {}, checkpoint::keeping const& = {}, Files&...) {}
+  template <class... Files>
+  checkpoint::loaded load(std::string const&, checkpoint::patience const& = {}, Files&...) {
+    return {};
+  }
+  template <class Optimizer, class... More>
+  requires(!std::is_convertible_v<Optimizer const&, checkpoint::patience>) checkpoint::loaded
+      load(std::string const&, Optimizer const&, More&&...) {
+    return {};
+  }
+
+  // What it is.
+  refused_part plan() const noexcept { return {}; }
+  refused_part own() const noexcept { return {}; }
+  refused_part uses() const noexcept { return {}; }
+  refused_part world() const noexcept { return {}; }
+  refused_part everyone() const noexcept { return {}; }
+  refused_part strategy() const noexcept { return {}; }
+  refused_part owned_range(int) const noexcept { return {}; }
+  refused_part accounted_range(int) const noexcept { return {}; }
+  int use_count() const noexcept { return {}; }
+  std::uint64_t version() const noexcept { return {}; }
+  std::int64_t steps() const noexcept { return {}; }
+  std::int64_t updates() const noexcept { return {}; }
+  std::int64_t period() const noexcept { return 1; }
+  std::int64_t settles_after() const noexcept { return 1; }
+  double sample_weight(std::int64_t) const noexcept { return {}; }
+  bool keeps_moments() const noexcept { return {}; }
+  bool reports_every_micro_batch() const noexcept { return {}; }
+  exchange_memory memory() const { return {}; }
+  exchange_times times() const noexcept { return {}; }
+  void record(auto&&) {}
+  void sum_also(std::string_view, auto&&) {}
 };
 
 /// What trainer.input_gradient() finds in a model.
@@ -165,3 +248,10 @@ struct check_data {
 };
 
 }  // namespace trireme::detail
+
+namespace trireme::checkpoint {
+
+inline void save(trireme::detail::refused_exchange&, std::string const&, auto&&...) {}
+inline loaded load(trireme::detail::refused_exchange&, std::string const&, auto&&...) { return {}; }
+
+}  // namespace trireme::checkpoint

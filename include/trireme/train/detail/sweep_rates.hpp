@@ -9,6 +9,7 @@
 #include "trireme/comm/self.hpp"
 #include "trireme/contract/communicator.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/train/detail/together.hpp"
 #include "trireme/train/make.hpp"
 #include "trireme/train/plan.hpp"
 
@@ -24,15 +25,18 @@ template <class Model, class Data, class World, class Options, class... Policies
     auto const share = [&](std::int64_t of) { return of > world.size() ? of / world.size() : std::int64_t{1}; };
     auto const samples = share(options.batch);
     auto const parts = share(options.micro_batches);
-    comm::self_world alone;
-    auto trainer = make_trainer(model, alone, policies...);
-    auto const work = plan(trainer, data, {.samples = samples, .micro_batches = parts}).flops;
+    double work = 0;
     double seconds = 0;  // of the fastest step
-    trainer.on_step([&](step_report const& done) {
-      if (done.step == 0 || done.seconds < seconds) seconds = done.seconds;
-    });
     world.barrier();
-    trainer.fit(data, {.steps = 6, .batch = samples, .micro_batches = parts});
+    together(world, [&] {
+      comm::self_world alone;
+      auto trainer = make_trainer(model, alone, policies...);
+      work = plan(trainer, data, {.samples = samples, .micro_batches = parts}).flops;
+      trainer.on_step([&](step_report const& done) {
+        if (done.step == 0 || done.seconds < seconds) seconds = done.seconds;
+      });
+      trainer.fit(data, {.steps = 6, .batch = samples, .micro_batches = parts});
+    });
     world.all_reduce(tensor_view<double>(&seconds, shape{1}), reduction::max{});
     return work / seconds;
   }

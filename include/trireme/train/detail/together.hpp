@@ -9,6 +9,7 @@
 
 #include "trireme/contract/communicator.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/parallel/broadcast.hpp"
 
 namespace trireme::detail {
 
@@ -21,15 +22,17 @@ struct told {
 /// Collective. The first of the ranks whose sentence is not empty, or nothing if all of them are.
 template <class Comm>
 [[nodiscard]] std::optional<told> first_to_tell(Comm& world, std::string const& sentence) {
-  std::int32_t first = sentence.empty() ? world.size() : world.rank();
-  world.all_reduce(tensor_view<std::int32_t>(&first, shape{1}), reduction::min{});
+  std::int64_t first = sentence.empty() ? world.size() : world.rank();
+  world.all_reduce(tensor_view<std::int64_t>(&first, shape{1}), reduction::min{});
   if (first == world.size()) return std::nullopt;
+  auto const rank = static_cast<int>(first);
   std::array<std::uint8_t, 1024> letters{};
-  if (world.rank() == first) {
+  if (world.rank() == rank) {
     std::copy_n(sentence.begin(), std::min(sentence.size(), letters.size() - 1), letters.begin());
   }
-  world.broadcast(tensor_view<std::uint8_t>(letters.data(), shape{static_cast<std::int64_t>(letters.size())}), first);
-  return told{first, reinterpret_cast<char const*>(letters.data())};
+  parallel::broadcast(
+      world, tensor_view<std::uint8_t>(letters.data(), shape{static_cast<std::int64_t>(letters.size())}), rank);
+  return told{rank, reinterpret_cast<char const*>(letters.data())};
 }
 
 /// Runs f on every rank and makes its failure everybody's: the ranks that failed throw what f threw, the others an
@@ -43,12 +46,22 @@ void together(Comm& world, F&& f) {
   } catch (std::exception const& problem) {
     failure = std::current_exception();
     sentence = problem.what();
-    if (sentence.empty()) sentence = "an exception without a word";
+  } catch (...) {
+    failure = std::current_exception();
   }
+  if (failure && sentence.empty()) sentence = "an exception without a word";
   auto const first = first_to_tell(world, sentence);
   if (!first) return;
   if (failure) std::rethrow_exception(failure);
   throw error(text("rank ", first->rank, " failed: ", first->sentence));
+}
+
+/// Collective. The same of what has failed before, where it could not be thrown because others went on.
+template <class Comm>
+void throw_together(Comm& world, std::exception_ptr const& failure) {
+  together(world, [&] {
+    if (failure) std::rethrow_exception(failure);
+  });
 }
 
 }  // namespace trireme::detail

@@ -1,13 +1,19 @@
 #pragma once
 
 #include <algorithm>
+#include <any>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "trireme/contract/model.hpp"
+#include "trireme/core/hash.hpp"
+#include "trireme/core/rng.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/parallel/stage_seat.hpp"
 
@@ -30,8 +36,8 @@ class unit_chunks {
   void box(Model const& model, parallel::stage_seat const& at, rank_groups<Env> const& groups) {
     if constexpr (requires { model.validate(); }) model.validate();
     chunks_.resize(static_cast<std::size_t>(at.where.chunks));
-    boxes emit{*this, at, groups};
-    model.units(emit);
+    boxes put{*this, at, groups};
+    model.units(put);
     for (auto const& each : units_) {
       for (auto* const use : each->parameters()) uses_.push_back(use);
       last_use_.push_back(static_cast<int>(uses_.size()));
@@ -42,6 +48,9 @@ class unit_chunks {
   [[nodiscard]] unit<Env>& operator[](std::size_t unit) const noexcept { return *units_[unit]; }
   [[nodiscard]] std::vector<unit_chunk>& chunks() noexcept { return chunks_; }
   [[nodiscard]] unit_chunk& chunk(int number) noexcept { return chunks_[static_cast<std::size_t>(number)]; }
+
+  /// Whether a unit of the model, here or elsewhere, adds terms to the loss that each sample has once.
+  [[nodiscard]] bool adds_sample_losses() const noexcept { return adds_sample_losses_; }
 
   /// Whether a unit of the model lies here.
   [[nodiscard]] bool has(std::int64_t number) const noexcept {
@@ -57,6 +66,12 @@ class unit_chunks {
     return out;
   }
 
+  /// The random numbers of a unit: others where it would draw the same ones as a unit before it in the model.
+  [[nodiscard]] random_key key_of(std::size_t unit, random_key key) const noexcept {
+    if (repeats_[unit]) key.seed ^= mix(static_cast<std::uint64_t>(numbers_[unit]) + 1);
+    return key;
+  }
+
   [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
   /// Where each unit's uses end.
   [[nodiscard]] std::vector<int> const& ends() const noexcept { return last_use_; }
@@ -69,15 +84,44 @@ class unit_chunks {
     parallel::stage_seat const& at;
     rank_groups<Env> const& groups;
     std::int64_t index = 0;
+    std::set<std::uint32_t> taken{};  // dropout sites of the units so far, on all stages
+    std::vector<std::any> by_hand{};  // units so far that do not say theirs
     template <class Description>
     void operator()(Description const& description) {
+      using state = typename Description::template instance<Env>;
       auto const number = index++;
-      if (auto* const home = all.chunk_of(number, at); home != nullptr) {
-        all.numbers_.push_back(number);
-        // Not make_unique, which would make a type of pointer for each type of unit.
-        all.units_.push_back(std::unique_ptr<unit<Env>>(new boxed_unit<Env, Description>(description, groups)));
-        home->last = all.units_.size();
+      all.adds_sample_losses_ = all.adds_sample_losses_ || trireme::adds_sample_losses<Env>(description);
+      auto* const home = all.chunk_of(number, at);
+      if (home == nullptr && !says_dropout_sites<state> && !std::equality_comparable<Description>) return;
+      // Not make_unique, which would make a type of pointer for each type of unit.
+      std::unique_ptr<unit<Env>> made;
+      if (home != nullptr || says_dropout_sites<state>)
+        made.reset(new boxed_unit<Env, Description>(description, groups));
+      bool repeats = false;
+      if constexpr (says_dropout_sites<state>) {
+        repeats = !take(made->dropout_sites());
+      } else if constexpr (std::equality_comparable<Description>) {
+        repeats = has_seen(description);
       }
+      if (home == nullptr) return;
+      all.numbers_.push_back(number);
+      all.repeats_.push_back(repeats);
+      all.units_.push_back(std::move(made));
+      home->last = all.units_.size();
+    }
+    bool take(std::span<std::uint32_t const> sites) {
+      bool const free = std::none_of(sites.begin(), sites.end(), [&](auto each) { return taken.contains(each); });
+      if (free) taken.insert(sites.begin(), sites.end());
+      return free;
+    }
+    template <class Description>
+    bool has_seen(Description const& description) {
+      for (auto const& each : by_hand) {
+        auto const* const other = std::any_cast<Description>(&each);
+        if (other != nullptr && *other == description) return true;
+      }
+      by_hand.emplace_back(description);
+      return false;
     }
   };
   // The chunk here that a unit of the model belongs to, if any; a first unit opens it.
@@ -94,7 +138,9 @@ class unit_chunks {
 
   std::vector<std::unique_ptr<unit<Env>>> units_;
   std::vector<std::int64_t> numbers_;  // of the units, in the whole model
+  std::vector<bool> repeats_;          // whether a unit before it draws the same random numbers
   std::vector<unit_chunk> chunks_;
+  bool adds_sample_losses_ = false;
   std::vector<parameter<Env>*> uses_;
   std::vector<int> last_use_;
 };

@@ -11,6 +11,7 @@
 #include "trireme/contract/model.hpp"
 #include "trireme/core/assertion.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/core/hash.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/ops/types.hpp"
@@ -80,7 +81,7 @@ class unit_edges {
     kernels::download(std::span<number>(parts), shared);
     pass.scratch.rewind(mark);
     for (std::size_t i = 0; i < 4; ++i) {
-      if (parts[i] == -parts[i + 4]) continue;
+      if (exactly_equal(parts[i], -parts[i + 4])) continue;
       throw assertion_error(text("trireme::model: the ", what, " of ", name(), " is not the same on the ",
                                  pass.group.size(), " ranks of its tensor group, which share its matrices; a sum over ",
                                  "them is missing: pass.group.reduce() makes it"));

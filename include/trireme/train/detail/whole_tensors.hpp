@@ -7,13 +7,16 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/parallel/distinct_lists.hpp"
 #include "trireme/parallel/layout.hpp"
+#include "trireme/train/state_piece.hpp"
 
 namespace trireme::detail {
 
@@ -25,35 +28,24 @@ struct named_shape {
 /// Collective. The tensors that any rank has a part of, each once, with their whole extents, in the order of the ranks.
 template <class Comm>
 [[nodiscard]] std::vector<named_shape> tensors_of_everyone(Comm& world, parallel::layout const& own) {
-  std::string names;
-  std::vector<std::int64_t> numbers;  // of each tensor: the letters of its name, its rank, its extents
+  parallel::word_list words;  // of each tensor: the letters of its name, its rank, its extents, its name
   for (auto const& entry : own.entries()) {
     auto const& whole = entry.info.whole_extents();
-    names += entry.info.name;
-    numbers.push_back(static_cast<std::int64_t>(entry.info.name.size()));
-    numbers.push_back(whole.rank());
-    numbers.insert(numbers.end(), whole.extents().begin(), whole.extents().end());
+    auto const& name = entry.info.name;
+    words.push_back(name.size());
+    words.push_back(static_cast<std::uint64_t>(whole.rank()));
+    for (auto const extent : whole.extents()) words.push_back(static_cast<std::uint64_t>(extent));
+    parallel::append_letters(words, name);
   }
   std::vector<named_shape> all;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    std::int64_t sizes[2] = {static_cast<std::int64_t>(names.size()), static_cast<std::int64_t>(numbers.size())};
-    world.broadcast(tensor_view<std::int64_t>(sizes, shape{2}), rank);
-    std::vector<std::uint8_t> letters(static_cast<std::size_t>(sizes[0]));
-    std::vector<std::int64_t> theirs(static_cast<std::size_t>(sizes[1]));
-    if (rank == world.rank()) {
-      std::copy(names.begin(), names.end(), letters.begin());
-      theirs = numbers;
-    }
-    world.broadcast(tensor_view<std::uint8_t>(letters), rank);
-    world.broadcast(tensor_view<std::int64_t>(theirs), rank);
-    auto letter = letters.begin();
-    for (auto number = theirs.begin(); number != theirs.end();) {
-      named_shape each{{letter, letter + *number}, {}};
-      letter += *number++;
-      for (auto left = *number++; left > 0; --left) each.extents.push_back(*number++);
-      bool const known =
-          std::any_of(all.begin(), all.end(), [&](auto const& other) { return other.name == each.name; });
-      if (!known) all.push_back(std::move(each));
+  std::unordered_set<std::string> known;
+  for (auto const& list : parallel::distinct_lists(world, std::span<parallel::word_list const>(&words, 1))) {
+    for (auto const* at = list.words.data(); at != list.words.data() + list.words.size();) {
+      auto const letters = static_cast<std::size_t>(*at++);
+      shape extents;
+      for (auto left = *at++; left > 0; --left) extents.push_back(static_cast<std::int64_t>(*at++));
+      auto name = parallel::letters_at(at, letters);
+      if (known.insert(name).second) all.push_back({std::move(name), std::move(extents)});
     }
   }
   return all;
@@ -90,6 +82,19 @@ void for_each_whole_tensor(Exchange const& exchange, F&& f) {
     world.all_reduce(tensor_view<double>(sum), reduction::sum{});
     std::vector<T> const values(sum.begin(), sum.end());
     f(tensor.name, tensor.extents, std::span<T const>(values));
+  }
+}
+
+/// Writes a whole tensor into those pieces that are of it. They are in its element type.
+template <class T>
+void upload_parts(std::span<state_piece const> pieces, std::string const& name, std::span<T const> whole) {
+  for (auto const& each : pieces) {
+    if (each.name != name) continue;
+    std::vector<T> part(static_cast<std::size_t>(each.size()));
+    for_each_run(each.part, each.first, each.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+      std::copy_n(whole.begin() + in_whole, n, part.begin() + (in_part - each.first));
+    });
+    each.upload(std::as_bytes(std::span(part)));
   }
 }
 

@@ -72,7 +72,7 @@ inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, atte
                        part.key > span.begin());
     }
     for (std::int64_t r = 0; r < rows; ++r) {
-      if (masses[r] == 0) continue;  // it sees none of these keys
+      if (exactly_equal(masses[r], 0)) continue;  // it sees none of these keys
       A const here = peaks[r] + std::log(masses[r]);
       A const before = lse[row + r];
       A const more = before > here ? before : here;

@@ -16,7 +16,7 @@ struct word_lanes {
   static TRIREME_INLINE word_lanes load(std::uint32_t const* p) { return {_mm512_loadu_si512(p)}; }
 };
 TRIREME_INLINE avx512::lanes fma(word_lanes a, word_lanes b, avx512::lanes c) {
-  return {_mm512_dpbf16_ps(c.v, (__m512bh)a.v, (__m512bh)b.v)};
+  return {_mm512_dpbf16_ps(c.v, reinterpret_cast<__m512bh>(a.v), reinterpret_cast<__m512bh>(b.v))};
 }
 
 /// 2^x to 2e-7 for x below 128; 0 far below, NaN stays NaN. Rounding to bfloat16 leaves nothing of that error.
@@ -36,11 +36,11 @@ TRIREME_INLINE avx512::lanes exponential_of_two(avx512::lanes x) {
 
 /// The lanes of two rows in bfloat16: all of the first, then all of the second.
 TRIREME_INLINE __m512i rounded_rows(avx512::lanes first, avx512::lanes second) {
-  return (__m512i)_mm512_cvtne2ps_pbh(second.v, first.v);
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second.v, first.v));
 }
 TRIREME_INLINE void store_rows(std::uint32_t* to, std::int64_t stride, __m512i rows) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_castsi512_si256(rows));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + stride), _mm512_extracti64x4_epi64(rows, 1));
+  _mm256_storeu_si256(m256i_at(to), _mm512_castsi512_si256(rows));
+  _mm256_storeu_si256(m256i_at(to + stride), _mm512_extracti64x4_epi64(rows, 1));
 }
 /// The words of two that such rows make together.
 TRIREME_INLINE __m512i paired_rows(__m512i rows) {

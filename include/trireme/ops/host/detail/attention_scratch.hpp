@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme::ops::detail {
 
 /// Query rows that are worked on together: one lane each, so that softmax needs no sum across lanes.

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "trireme/contract/numerics.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/ops/host/detail/attention_scratch.hpp"
 
 namespace trireme::ops::detail {
@@ -105,7 +106,7 @@ class attention_span {
 /// What weights are divided by: a row that sees no key has a mass of 0.
 template <class Real>
 [[nodiscard]] constexpr Real one_over_mass(Real mass) noexcept {
-  return mass == 0 ? Real(0) : Real(1) / mass;
+  return exactly_equal(mass, 0) ? Real(0) : Real(1) / mass;
 }
 
 }  // namespace trireme::ops::detail

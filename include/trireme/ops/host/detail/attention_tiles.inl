@@ -34,8 +34,8 @@ TRIREME_INLINE void store_shares(std::uint32_t* pairs, bfloat16* first_row, bflo
       _mm512_storeu_si512(pairs, words);
     }
     if (first_row != nullptr) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(first_row), a);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(second_row), b);
+      _mm256_storeu_si256(m256i_at(first_row), a);
+      _mm256_storeu_si256(m256i_at(second_row), b);
     }
     return;
   }

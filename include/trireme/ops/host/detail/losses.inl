@@ -16,7 +16,7 @@ template <class T>
 inline double target_logit(T const* logits, std::int64_t classes, std::int64_t target, std::int64_t whole,
                            double smoothing) {
   double const own = target >= 0 && target < classes ? static_cast<double>(logits[target]) : 0.0;
-  if (smoothing == 0) return own;
+  if (exactly_equal(smoothing, 0)) return own;
   return (1 - smoothing) * own + smoothing / static_cast<double>(whole) * row_total(logits, classes);
 }
 
@@ -89,8 +89,8 @@ inline double row_mass(T const* logits, std::int64_t classes, double peak) {
                     { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
   return static_cast<double>(sum(total));
 }
-template <class T>
-inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
+template <class T, class Target>
+inline double squared_error_row(T* dy, T const* y, Target const* target, std::int64_t columns, double weight) {
   using F = lanes_for<T>;
   using real = typename F::real;
   F const slope = F::all(static_cast<real>(2 * weight / static_cast<double>(columns)));

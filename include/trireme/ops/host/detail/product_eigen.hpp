@@ -1,5 +1,10 @@
 #pragma once
 
+#ifdef Success
+#error \
+    "Eigen, which trireme includes, needs Success as a name, and X11 makes a macro of it: #undef it before the include"
+#include <trireme_stopped_because_of_a_macro>
+#endif
 #include <Eigen/Core>
 #include <algorithm>
 #include <cstdint>

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "trireme/core/address.hpp"
 #include "trireme/ops/host/detail/product_types.hpp"
 #include "trireme/ops/host/detail/tiles.hpp"
 #include "trireme/ops/host/detail/tiles_packing.hpp"
@@ -46,7 +47,7 @@ inline void product_tile(tile_job const& job) {
   TRIREME_UNROLL
   for (int r = 0; r < Rows; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
   char const* a = job.a;
-  auto const* b = reinterpret_cast<float const*>(job.b);
+  auto const* b = elements_at<float>(job.b);
   std::ptrdiff_t const a_row = job.a_row;
   std::ptrdiff_t const a_step = job.a_step;
   char const* ahead0 = job.ahead[0];
@@ -59,7 +60,7 @@ inline void product_tile(tile_job const& job) {
       __m256 const b1 = _mm256_load_ps(b + 8);
       TRIREME_UNROLL
       for (int r = 0; r < Rows; ++r) {
-        __m256 const x = _mm256_broadcast_ss(reinterpret_cast<float const*>(a + r * a_row));
+        __m256 const x = _mm256_broadcast_ss(elements_at<float>(a + r * a_row));
         sum[r][0] = _mm256_fmadd_ps(x, b0, sum[r][0]);
         sum[r][1] = _mm256_fmadd_ps(x, b1, sum[r][1]);
       }
@@ -156,11 +157,16 @@ TRIREME_TARGET_END
 
 TRIREME_TARGET_AVX512_BEGIN
 namespace trireme::ops::detail::avx512 {
-/// The intrinsic, but always in the form that overwrites the sum: of the three forms g++ 12 also takes those that
-/// overwrite a factor, and then has no registers left for all sums (on an Intel Xeon products take 5 % longer).
+/// The intrinsic, but with g++ always in the form that overwrites the sum: of the three forms g++ 12 also takes those
+/// that overwrite a factor, and then has no registers left for all sums (on an Intel Xeon products take 5 % longer).
+/// clang needs no help, and clang 20 may refuse such an asm for its size.
 TRIREME_INLINE __m512 multiply_add(__m512 sum, __m512i a, __m512i b) {
+#if defined(__clang__)
+  return _mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), sum);
+#else
   asm("{vfmadd231ps\t%2, %1, %0|vfmadd231ps\t%0, %1, %2}" : "+v"(sum) : "v"(a), "v"(b));
   return sum;
+#endif
 }
 template <int Rows>
 inline void product_tile(tile_job const& job) {
@@ -172,7 +178,7 @@ TRIREME_TARGET_END
 TRIREME_TARGET_AVX512_BF16_BEGIN
 namespace trireme::ops::detail::avx512_bf16 {
 TRIREME_INLINE __m512 multiply_add(__m512 sum, __m512i a, __m512i b) {
-  return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
 template <int Rows>
 inline void product_tile(tile_job const& job) {

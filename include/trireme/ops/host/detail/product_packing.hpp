@@ -41,10 +41,10 @@ inline void pack_across(float* panel, bfloat16 const* source, std::int64_t ld, s
     int j = 0;
 #if TRIREME_X86
     for (; j + 8 <= columns; j += 8) {
-      __m128i const bits = _mm_loadu_si128(reinterpret_cast<__m128i const*>(source + j));
+      __m128i const bits = _mm_loadu_si128(m128i_at(source + j));
       __m128i const zero = _mm_setzero_si128();
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j), _mm_unpacklo_epi16(zero, bits));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j + 4), _mm_unpackhi_epi16(zero, bits));
+      _mm_storeu_si128(m128i_at(panel + j), _mm_unpacklo_epi16(zero, bits));
+      _mm_storeu_si128(m128i_at(panel + j + 4), _mm_unpackhi_epi16(zero, bits));
     }
 #endif
     for (; j < columns; ++j) panel[j] = static_cast<float>(source[j]);
@@ -66,10 +66,10 @@ inline void pack_across(std::uint32_t* panel, bfloat16 const* source, std::int64
     int j = 0;
 #if TRIREME_X86
     for (; j + 8 <= columns; j += 8) {
-      __m128i const a = _mm_loadu_si128(reinterpret_cast<__m128i const*>(low + j));
-      __m128i const b = both ? _mm_loadu_si128(reinterpret_cast<__m128i const*>(high + j)) : _mm_setzero_si128();
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j), _mm_unpacklo_epi16(a, b));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j + 4), _mm_unpackhi_epi16(a, b));
+      __m128i const a = _mm_loadu_si128(m128i_at(low + j));
+      __m128i const b = both ? _mm_loadu_si128(m128i_at(high + j)) : _mm_setzero_si128();
+      _mm_storeu_si128(m128i_at(panel + j), _mm_unpacklo_epi16(a, b));
+      _mm_storeu_si128(m128i_at(panel + j + 4), _mm_unpackhi_epi16(a, b));
     }
 #endif
     for (; j < columns; ++j) panel[j] = bfloat16_pair(low[j], both ? high[j] : bfloat16{});
@@ -90,11 +90,11 @@ inline std::uint32_t word_along(bfloat16 const* row, std::int64_t step, std::int
 /// Four steps of one row as floats or words.
 inline __m128 words_along(float const* row, std::int64_t step, float*) { return _mm_loadu_ps(row + step); }
 inline __m128 words_along(bfloat16 const* row, std::int64_t step, float*) {
-  __m128i const bits = _mm_loadl_epi64(reinterpret_cast<__m128i const*>(row + step));
+  __m128i const bits = _mm_loadl_epi64(m128i_at(row + step));
   return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), bits));
 }
 inline __m128 words_along(bfloat16 const* row, std::int64_t step, std::uint32_t*) {
-  return _mm_castsi128_ps(_mm_loadu_si128(reinterpret_cast<__m128i const*>(row + 2 * step)));
+  return _mm_castsi128_ps(_mm_loadu_si128(m128i_at(row + 2 * step)));
 }
 #endif
 
@@ -145,7 +145,7 @@ void add_panel_columns(float* sums, Word const* panel, std::int64_t steps, int w
     __m128 low = _mm_setzero_ps();
     __m128 high = _mm_setzero_ps();
     for (std::int64_t step = 0; step < steps; ++step) {
-      auto const* const from = reinterpret_cast<__m128i const*>(panel + step * width + j);
+      auto const* const from = m128i_at(panel + step * width + j);
       __m128i const a = _mm_loadu_si128(from);
       __m128i const b = _mm_loadu_si128(from + 1);
       if constexpr (std::is_same_v<Word, float>) {

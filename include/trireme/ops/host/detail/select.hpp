@@ -7,6 +7,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "trireme/core/dialect.hpp"
+
 namespace trireme::ops::detail {
 
 /// The magnitude of a floating-point number as an integer of the same order; NaN is largest.

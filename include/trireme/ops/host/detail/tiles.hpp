@@ -28,7 +28,7 @@ struct tile_registers {
     struct alignas(64) {
       std::uint8_t palette = 1;
       std::uint8_t start_row = 0;
-      std::uint8_t unused[14] = {};
+      std::uint8_t reserved[14] = {};
       std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     } static constexpr shapes;

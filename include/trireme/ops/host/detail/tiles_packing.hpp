@@ -87,7 +87,7 @@ inline void panel_of(panel_job const& job) {
   auto const columns = static_cast<int>(job.columns);
   __mmask16 const first = lanes::mask(columns);
   __mmask16 const second = lanes::mask(columns - lanes::width);
-  __m512bh const ones = (__m512bh)_mm512_set1_epi16(0x3f80);
+  __m512bh const ones = reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3f80));
   __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
   bfloat16 const* from = job.from;
   std::uint32_t* to = job.to;
@@ -99,7 +99,7 @@ inline void panel_of(panel_job const& job) {
     TRIREME_UNROLL
     for (int v = 0; v < 2; ++v) {
       if (!both) words[v] = _mm512_and_si512(words[v], _mm512_set1_epi32(0xffff));
-      sums[v] = _mm512_dpbf16_ps(sums[v], (__m512bh)words[v], ones);
+      sums[v] = _mm512_dpbf16_ps(sums[v], reinterpret_cast<__m512bh>(words[v]), ones);
       _mm512_storeu_si512(to + v * lanes::width, words[v]);
     }
   }

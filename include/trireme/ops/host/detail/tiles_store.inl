@@ -14,7 +14,7 @@ using avx512::lanes;
 
 /// 32 neighbours in a row. Rounded by the instruction for it, which takes denormals for zero, as tiles do.
 TRIREME_INLINE void store_neighbours(bfloat16* to, lanes first, lanes second) {
-  _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(second.v, first.v));
+  _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second.v, first.v)));
 }
 
 /// store_sums for a whole panel of a tile's sums.

@@ -47,7 +47,7 @@ inline void sgd(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> c
   F const rate = F::all(static_cast<real>(-numbers.learning_rate));
   F const momentum = F::all(static_cast<real>(numbers.momentum));
   F const decay = F::all(static_cast<real>(numbers.weight_decay));
-  bool const moving = numbers.momentum != 0;
+  bool const moving = !exactly_equal(numbers.momentum, 0);
   bool const nesterov = numbers.nesterov;
   TRIREME_FOR_LANES(F, n, i, count, {
     F const before = F::load(value + i, count);

@@ -1,0 +1,33 @@
+#pragma once
+
+// What a compiler must be told for these headers to mean what they say; asked before anything else is read. The names
+// of files that are not there end the compilation, so that no errors follow the one that counts.
+#if defined(_MSVC_LANG) ? _MSVC_LANG < 202002L : __cplusplus < 202002L
+#error "trireme needs C++20: compile with -std=c++20 (CMake: target_compile_features(yours PRIVATE cxx_std_20))"
+#include <trireme_stopped_because_this_is_not_cxx20>
+#endif
+#if !defined(__cpp_exceptions) && !defined(__CUDACC__)
+#error "trireme reports errors by exceptions: compile the files that include it without -fno-exceptions"
+#include <trireme_stopped_because_exceptions_are_off>
+#endif
+// Checks for NaN and infinity are folded away under the first; under the others results have other bits from one
+// compiler, CPU and place in a loop to the next. (clang says the two first ones only.)
+#if (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ != 0) || defined(__FAST_MATH__) || \
+    defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__)
+#error \
+    "trireme needs NaN, infinity, signed zeros and the order of operations, which -ffast-math, -Ofast, \
+-ffinite-math-only, -funsafe-math-optimizations and parts of it give up: compile the files that include it with \
+-fno-fast-math after these"
+#include <trireme_stopped_because_of_fast_math>
+#endif
+
+// Names of functions and members here, of which others make macros. The library's headers take the two first ones back
+// where they are read after them.
+#include <version>
+#if defined(min) || defined(max) || defined(check) || defined(expect) || defined(fail) || defined(error) || \
+    defined(text) || defined(near) || defined(far) || defined(small)
+#error \
+    "trireme needs min, max, check, expect, fail, error, text, near, far and small as names, and one of them is a \
+macro here: #undef it before the include, or include trireme before what defines it"
+#include <trireme_stopped_because_of_a_macro>
+#endif

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/train/checkpoint.hpp"
+#include "trireme/train/patience.hpp"
+#include "trireme/train/state_piece.hpp"
+
+namespace trireme::checkpoint::detail {
+
+/// Collective. How many ranks have to go on together, because one of them keeps something of its own; 0: any number.
+/// @param answered  what this rank answers for.
+template <class Comm>
+[[nodiscard]] int ranks_with_own_state(Comm& world, std::span<state_piece const> answered) {
+  std::int64_t own = 0;
+  for (auto const& each : answered) own += each.of_rank ? 1 : 0;
+  world.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
+  return own == 0 ? 0 : world.size();
+}
+
+/// A run's way to its checkpoints, of a trainer or of a loop of one's own: which run it is, and the world with a
+/// deadline for disks.
+template <class Comm>
+class run_directory {
+ public:
+  /// Collective. As checkpoint::save.
+  void save(Comm& world, std::string const& path, run_description const& run, progress const& at,
+            std::span<state_piece const> answered, patience const& patience, keeping const& keep,
+            formats::file_system& files, std::vector<formats::model_file> const& beside = {}) {
+    patient_.within([&] {
+      checkpoint::save(for_disks(world, patience.deadline), path, identity_, run, at, answered, files, keep, patience,
+                       beside);
+    });
+  }
+  /// Collective. Throws what save() would of a directory that is not this run's, or in which nothing can be written.
+  void prepare(Comm& world, std::string const& path, progress const& at, patience const& patience,
+               formats::file_system& files) {
+    patient_.within([&] { writing<Comm>(for_disks(world, patience.deadline), path, identity_, {}, at, {}, files); });
+  }
+  /// Collective. As checkpoint::load.
+  [[nodiscard]] loaded load(Comm& world, std::string const& path, run_description const& run,
+                            std::span<state_piece const> kept, std::span<state_piece const> answered,
+                            patience const& patience, formats::file_system& files) {
+    std::int64_t elements = 0;
+    for (auto const& each : answered) elements += each.size();
+    loaded found;
+    patient_.within([&] {
+      found =
+          checkpoint::load(for_disks(world, patience.deadline), path, identity_, run, kept, elements, files, patience);
+    });
+    return found;
+  }
+
+  /// Collective when the deadline is another one than before.
+  [[nodiscard]] Comm& for_disks(Comm& world, std::chrono::milliseconds deadline) {
+    return patient_.of(world, deadline);
+  }
+  [[nodiscard]] identity& run() noexcept { return identity_; }
+
+ private:
+  identity identity_;
+  patient_world<Comm> patient_;
+};
+
+}  // namespace trireme::checkpoint::detail

@@ -1,0 +1,11 @@
+// test-compilers: g++ clang++
+// expected-error: trireme::trainer: samples are float, or double in precision::fp64, and tokens and classes are
+// std::int32_t: pass dense<float>(samples) or dense<std::int32_t>(samples), which convert them
+#include "trireme/trireme.hpp"
+
+using namespace trireme;
+
+void learn(comm::self_world& world, std::vector<float> const& x, std::vector<std::int64_t> const& classes) {
+  auto trainer = make_trainer(nn::mlp{}, optim::adamw{}, world);
+  trainer.step(x, classes);
+}
