@@ -12,6 +12,7 @@
 #include "../catch.hpp"
 #include "../watchdog.hpp"
 #include "ladder.hpp"
+#include "trireme/comm/mpi/engine.hpp"
 
 using namespace std::chrono_literals;
 namespace comm = trireme::comm;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "trireme/comm/collectives.hpp"
-#include "trireme/comm/process_world.hpp"
+#include "trireme/comm/any_world.hpp"
 #include "trireme/comm/space_kernels.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/compiled.hpp"
