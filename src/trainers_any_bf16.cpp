@@ -1,4 +1,5 @@
-// Exchange and trainer in bfloat16 with float master weights, of ranks that are processes, or of any communicator that is lent.
+// Exchange and trainer in bfloat16 with float master weights, of ranks that are processes, or of any communicator that
+// is lent.
 #include "trireme/trireme.hpp"
 
 namespace trireme {

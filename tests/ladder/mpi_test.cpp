@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "../comm/message_engine.hpp"
 #include "../watchdog.hpp"
 #include "ladder.hpp"
-#include "trireme/comm/mpi/engine.hpp"
 
 using namespace std::chrono_literals;
 namespace comm = trireme::comm;

@@ -169,9 +169,9 @@ class engine_world : public collectives<Derived> {
   int size_;
 };
 
-/// A rank behind an engine that is chosen at run time: of comm::processes and comm::mpi, and of any communicator that is
-/// lent (comm/lend.hpp). One type for all of them, so that what is compiled for it serves each: trireme::compiled has the
-/// trainers of ranks that are processes.
+/// A rank behind an engine that is chosen at run time: of comm::processes and comm::mpi, and of any communicator that
+/// is lent (comm/lend.hpp). One type for all of them, so that what is compiled for it serves each: trireme::compiled
+/// has the trainers of ranks that are processes.
 ///
 /// Ranks on one machine work in memory that all of them map; buffers from `allocate` are reached by the others without
 /// a copy. Between machines messages travel, and the ranks form sums themselves; MPI forms the large ones where

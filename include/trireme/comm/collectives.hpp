@@ -280,8 +280,8 @@ class collectives {
     bool const deals = kind == collective::scatter;
     auto const count = deals ? to.size() : from.size();
     expect(kind, root, count, {});
-    detail::expect_sizes(self().who(), {.kind = kind, .root = root, .count = count}, from.size(), to.size(), self().rank(),
-                         self().size());
+    detail::expect_sizes(self().who(), {.kind = kind, .root = root, .count = count}, from.size(), to.size(),
+                         self().rank(), self().size());
     auto const sent = detail::sendable(from);
     auto const received = detail::sendable(to);
     auto it = sending(kind, sent, received, deals ? received.size() : sent.size(), root);

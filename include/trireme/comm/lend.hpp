@@ -64,7 +64,8 @@ class lent_engine final : public process_engine {
   [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
     return noting_failure([&] { return std::make_shared<lent_engine>(world_->split(color, key)); });
   }
-  [[nodiscard]] std::shared_ptr<process_engine> duplicate([[maybe_unused]] std::chrono::milliseconds deadline) override {
+  [[nodiscard]] std::shared_ptr<process_engine> duplicate(
+      [[maybe_unused]] std::chrono::milliseconds deadline) override {
     return noting_failure([&] {
       if constexpr (requires { world_->duplicate(deadline); })
         return std::make_shared<lent_engine>(world_->duplicate(deadline));
@@ -111,8 +112,8 @@ class lent_engine final : public process_engine {
 
 }  // namespace detail
 
-/// A world of any communicator as comm::any_world, for what is compiled for that type: a trainer of trireme::compiled, or
-/// functions of your own that are no templates. Its collectives are those of `world`, which has to live longer.
+/// A world of any communicator as comm::any_world, for what is compiled for that type: a trainer of trireme::compiled,
+/// or functions of your own that are no templates. Its collectives are those of `world`, which has to live longer.
 ///
 /// Bytes    counted in both. Groups of split() and duplicate() count for themselves.
 /// Ranks    local; each rank lends its own.
@@ -123,9 +124,10 @@ class lent_engine final : public process_engine {
 /// @example trireme::launch(comm::threads{}, [](auto& world) { train(comm::lend(world)); });
 template <communicator World>
 [[nodiscard]] any_world lend(World& world) {
-  static_assert(std::same_as<typename space_of<World>::type, host>,
-                "trireme::comm::lend: comm::any_world computes in host memory, but this communicator's trainers compute "
-                "on a device; use its own type.");
+  static_assert(
+      std::same_as<typename space_of<World>::type, host>,
+      "trireme::comm::lend: comm::any_world computes in host memory, but this communicator's trainers compute "
+      "on a device; use its own type.");
   return any_world(std::make_shared<detail::lent_engine<World>>(world));
 }
 

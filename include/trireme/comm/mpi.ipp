@@ -110,7 +110,8 @@ TRIREME_MPI_BODY void recover_mpi(mpi const& description, recovery const& how,
 
 }  // namespace detail
 
-TRIREME_MPI_BODY mpi_world mpi::borrow(MPI_Comm theirs, std::chrono::milliseconds deadline, bool shared_memory, sum_order order) {
+TRIREME_MPI_BODY mpi_world mpi::borrow(MPI_Comm theirs, std::chrono::milliseconds deadline, bool shared_memory,
+                                       sum_order order) {
   int begun = 0;
   MPI_Initialized(&begun);
   if (begun == 0)

@@ -9,12 +9,12 @@
 #include <string_view>
 #include <utility>
 
+#include "trireme/comm/any_world.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/comm/cuda.hpp"
 #include "trireme/comm/gathering.hpp"
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/nccl/engine.hpp"
-#include "trireme/comm/any_world.hpp"
 #include "trireme/comm/sum_order.hpp"
 
 namespace trireme::comm {

@@ -80,8 +80,7 @@ auto answer_of(Run const& run, Body& body) {
 /// How trireme::launch runs a body on comm::processes: in this process, as the rank that it is.
 template <class Body>
 auto launch_ranks(processes const& description, Body& body) {
-  return detail::answer_of([&](auto const& once) { detail::run_process(detail::engine_of(description), once); },
-                           body);
+  return detail::answer_of([&](auto const& once) { detail::run_process(detail::engine_of(description), once); }, body);
 }
 
 /// How trireme::launch recovers with comm::processes: the processes that are left go on.

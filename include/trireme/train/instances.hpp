@@ -12,9 +12,9 @@
 #include "trireme/train/trainer.hpp"
 
 // What the library trireme::compiled has of the templates between descriptions and kernels: the layers of `nn`, the
-// engine, and for ranks that are threads or processes (comm::any_world) the exchange, and the trainer of the models of `nn`
-// with AdamW. Everything else, and these with other numbers, is compiled in the program that uses it, from the same
-// headers.
+// engine, and for ranks that are threads or processes (comm::any_world) the exchange, and the trainer of the models of
+// `nn` with AdamW. Everything else, and these with other numbers, is compiled in the program that uses it, from the
+// same headers.
 
 #define TRIREME_LAYERS(WHAT, Env)                                            \
   WHAT class nn::linear::instance<Env>;                                      \
@@ -35,7 +35,7 @@
 // Not where it keeps master values of its own: a constructor then refuses to be instantiated.
 #define TRIREME_EXCHANGE(WHAT, Env, World, Strategy) WHAT class basic_exchange<Env, World, Strategy, compression::none>;
 
-#define TRIREME_TRAINER(WHAT, Precision, World, Model)                                               \
+#define TRIREME_TRAINER(WHAT, Precision, World, Model)                                              \
   WHAT class placed_model<environment<Precision>, Model, World, parallel::data, compression::none>; \
   WHAT class basic_trainer<Model, optim::adamw, World, parallel::data, Precision, compression::none>;
 
