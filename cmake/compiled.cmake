@@ -1,5 +1,5 @@
 # trireme::compiled: the same headers, with their bodies in a library (docs/adr/0015). A program that links it is compiled
-# with TRIREME_COMPILED, and takes the bodies from there.
+# with TRIREME_COMPILED, and takes the bodies from there. trireme::compiled_mpi is the same for comm/mpi.hpp.
 
 file(GLOB TRIREME_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/*.cpp)
 
@@ -23,5 +23,20 @@ if(TRIREME_COMPILED OR (TRIREME_COMPILED_PROGRAMS AND
   set_target_properties(trireme_compiled PROPERTIES EXPORT_NAME compiled)
   if(NOT TRIREME_COMPILED)
     set_target_properties(trireme_compiled PROPERTIES EXCLUDE_FROM_ALL TRUE)
+  endif()
+
+  # The bodies that need MPI, apart, since each MPI needs its own.
+  if(TARGET trireme::mpi)
+    add_library(trireme_compiled_mpi STATIC ${CMAKE_CURRENT_SOURCE_DIR}/src/mpi/communicator.cpp)
+    add_library(trireme::compiled_mpi ALIAS trireme_compiled_mpi)
+    target_link_libraries(trireme_compiled_mpi PUBLIC trireme_compiled trireme_mpi)
+    target_compile_definitions(trireme_compiled_mpi PUBLIC TRIREME_COMPILED_MPI)
+    if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CXX_FLAGS MATCHES "-O0|-fsanitize")
+      target_compile_options(trireme_compiled_mpi PRIVATE -O2)
+    endif()
+    set_target_properties(trireme_compiled_mpi PROPERTIES EXPORT_NAME compiled_mpi POSITION_INDEPENDENT_CODE ON)
+    if(NOT TRIREME_COMPILED)
+      set_target_properties(trireme_compiled_mpi PROPERTIES EXCLUDE_FROM_ALL TRUE)
+    endif()
   endif()
 endif()

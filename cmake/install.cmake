@@ -21,6 +21,10 @@ install(EXPORT triremeSentencepieceTargets NAMESPACE trireme:: DESTINATION ${TRI
 if(TRIREME_COMPILED)
   install(TARGETS trireme_compiled EXPORT triremeCompiledTargets)
   install(EXPORT triremeCompiledTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
+  if(TARGET trireme_compiled_mpi)
+    install(TARGETS trireme_compiled_mpi EXPORT triremeCompiledMpiTargets)
+    install(EXPORT triremeCompiledMpiTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
+  endif()
 endif()
 install(FILES ${CMAKE_CURRENT_LIST_DIR}/cuda.cmake ${CMAKE_CURRENT_LIST_DIR}/torch.cmake
               ${CMAKE_CURRENT_LIST_DIR}/tokenizers.cmake

@@ -59,16 +59,22 @@ endfunction()
 
 # What programs of this project link: the library, or the headers alone.
 set(TRIREME_LIBRARY trireme::trireme)
+set(TRIREME_MPI_LIBRARY trireme_mpi)
 if(TRIREME_COMPILED_PROGRAMS)
   set(TRIREME_LIBRARY trireme::compiled)
+  if(TARGET trireme_compiled_mpi)
+    set(TRIREME_MPI_LIBRARY trireme_compiled_mpi)
+  endif()
 endif()
 
 # trireme_program(target file [library]): an executable of one source; one that needs MPI, LibTorch, utf8proc or
 # sentencepiece is left out where there is none.
 function(trireme_program target file)
   set(library ${TRIREME_LIBRARY})
+  set(mpi_library ${TRIREME_MPI_LIBRARY})
   if(ARGC GREATER 2)
     set(library ${ARGV2})
+    set(mpi_library trireme_mpi)
   endif()
   trireme_uses_mpi(mpi ${file})
   if(mpi AND NOT TARGET trireme::mpi)
@@ -91,7 +97,7 @@ function(trireme_program target file)
     return()
   endif()
   add_executable(${target} ${file})
-  target_link_libraries(${target} PRIVATE ${library} trireme_warnings $<$<BOOL:${mpi}>:trireme_mpi>
+  target_link_libraries(${target} PRIVATE ${library} trireme_warnings $<$<BOOL:${mpi}>:${mpi_library}>
                                           $<$<BOOL:${torch}>:trireme_torch> $<$<BOOL:${utf8proc}>:trireme_utf8proc>
                                           $<$<BOOL:${sentencepiece}>:trireme_sentencepiece>)
 endfunction()

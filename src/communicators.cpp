@@ -1,3 +1,4 @@
-// Ranks that are threads.
+// Ranks that are threads, and ranks that are processes of one machine.
+#include "trireme/comm/processes.ipp"
 #include "trireme/comm/threads.ipp"
 #include "trireme/core/cores.ipp"

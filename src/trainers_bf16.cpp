@@ -1,6 +1,7 @@
-// Layers, engine, exchange and trainer in bfloat16 with float master weights.
+// Layers, engine, exchange and trainer in bfloat16 with float master weights, of ranks that are threads.
 #include "trireme/trireme.hpp"
 
 namespace trireme {
-TRIREME_TRAINERS(template, precision::bf16)
+TRIREME_LAYERS(template, environment<precision::bf16>)
+TRIREME_TRAINERS(template, precision::bf16, comm::threads_world)
 }  // namespace trireme

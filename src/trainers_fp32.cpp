@@ -1,7 +1,8 @@
-// Layers, engine, exchange and trainer in float.
+// Layers, engine, exchange and trainer in float, of ranks that are threads.
 #include "trireme/trireme.hpp"
 
 namespace trireme {
-TRIREME_TRAINERS(template, precision::fp32)
-TRIREME_EXCHANGES(template, precision::fp32)
+TRIREME_LAYERS(template, environment<precision::fp32>)
+TRIREME_TRAINERS(template, precision::fp32, comm::threads_world)
+TRIREME_EXCHANGES(template, precision::fp32, comm::threads_world)
 }  // namespace trireme

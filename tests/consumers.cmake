@@ -34,8 +34,12 @@ trireme_add_test(lint LABELS lint COMMAND ${TRIREME_BASH} ${PROJECT_SOURCE_DIR}/
 if(TRIREME_INSTALL)
   set(prefix ${CMAKE_CURRENT_BINARY_DIR}/prefix)
   if(TRIREME_COMPILED)
+    set(libraries trireme_compiled)
+    if(TARGET trireme_compiled_mpi)
+      list(APPEND libraries trireme_compiled_mpi)
+    endif()
     trireme_add_test(consumer.library TIMEOUT 600 LABELS consumer PROPERTIES FIXTURES_SETUP library
-      COMMAND ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target trireme_compiled)
+      COMMAND ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target ${libraries})
   endif()
   trireme_add_test(consumer.install LABELS consumer PROPERTIES FIXTURES_SETUP prefix FIXTURES_REQUIRED library
     COMMAND ${CMAKE_COMMAND} --install ${PROJECT_BINARY_DIR} --prefix ${prefix})

@@ -14,16 +14,12 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "trireme/comm/any_world.hpp"
 #include "trireme/comm/node/setup.hpp"
-#include "trireme/comm/process_world.hpp"
 
-struct node_ranks {
-  static constexpr std::string_view name = "processes";
-};
-using node_world = trireme::comm::process_world<node_ranks>;
+using node_world = trireme::comm::any_world;
 
 /// Forks ranks that meet through this process, and gives what each of them had to say: nothing if all was well,
 /// "threw: ..." after an exception, "ended" if it ended without a word.

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <vector>
@@ -546,6 +547,23 @@ TEST_CASE("node: a rank that ends with an error says so to the others, once for 
   CHECK(family.said(0) == "rank 0: trireme::comm::processes: rank 1 ended with an error: out of paper");
   CHECK(family.said(1).empty());
   CHECK(family.said(2) == "rank 2: trireme::comm::processes: rank 1 ended with an error: out of paper");
+}
+
+TEST_CASE("node: a rank that ends by exit() is heard of before its process has ended", "[comm][node]") {
+  auto const body = in_world([](node_world& world) -> std::string {
+    world.barrier();
+    if (world.rank() == 1) std::exit(0);
+    world.barrier();
+    return "it went on";
+  });
+  node_family family(2, [&](int rank, node_family::gather const& gather) {
+    std::atexit([] { std::this_thread::sleep_for(60s); });  // as an MPI_Finalize that waits for the other ranks
+    return body(rank, gather);
+  });
+  watchdog dog("exit", 20s);
+  auto const said = family.said(0);
+  INFO(said);
+  CHECK(said.find("cannot finish, because rank 1 has left without calling it") != std::string::npos);
 }
 
 TEST_CASE("node: ranks that need their launcher hear that it has ended", "[comm][node]") {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "../comm/message_engine.hpp"
 #include "../watchdog.hpp"
 #include "ladder.hpp"
 

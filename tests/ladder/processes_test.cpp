@@ -8,11 +8,15 @@
 
 #include <fstream>
 #include <sstream>
+#include <string>
+#include <type_traits>
+#include <vector>
 
 #include "../catch.hpp"
 #include "../formats/scratch.hpp"
 #include "../watchdog.hpp"
 #include "ladder.hpp"
+#include "trireme/comm/lend.hpp"
 
 using namespace std::chrono_literals;
 
@@ -72,4 +76,40 @@ TEST_CASE("every rung holds on 1, 2, 3 and 4 processes that meet by a rendezvous
     INFO("rank " << rank << " of " << size << " said:\n" << content(said(rank)));
     CHECK(status == 0);
   }
+}
+
+TEST_CASE("every rung holds on ranks that are threads, lent as a world of any communicator", "[ladder][any]") {
+  int const size = GENERATE(1, 3, 4);
+  watchdog dog("lent", 200s);
+  ladder::for_each_rung([&](char const* name, auto rung) {
+    dog.now(name);
+    INFO(name << " on " << size << " ranks");
+    CHECK_NOTHROW(trireme::launch(trireme::comm::threads{.ranks = size, .deadline = 60s}, [&](auto& world) {
+      auto lent = trireme::comm::lend(world);
+      rung(lent);
+    }));
+  });
+}
+
+TEST_CASE("a lent world counts as its owner does, and names it in errors", "[any]") {
+  trireme::launch(trireme::comm::threads{.ranks = 2}, [](auto& world) {
+    auto lent = trireme::comm::lend(world);
+    static_assert(std::is_same_v<decltype(lent), trireme::comm::any_world>);
+    std::vector<float> values(100, static_cast<float>(lent.rank()));
+    lent.all_reduce(values);
+    std::string said;
+    try {
+      lent.broadcast(values, 2);
+    } catch (trireme::config_error const& problem) {
+      said = problem.what();
+    }
+    auto group = lent.split(0, -lent.rank());
+    if (lent.rank() != 0) return;
+    CHECK(values[99] == 1.0F);
+    CHECK(lent.traffic().bytes_sent == 400);
+    CHECK(world.traffic().bytes_sent == 400);
+    CHECK(said == "trireme::comm::threads::broadcast: root 2 is not one of the 2 ranks");
+    CHECK(group.rank() == 1);
+    CHECK(group.traffic().bytes_sent == 0);
+  });
 }

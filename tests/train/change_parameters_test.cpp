@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "../formats/scratch.hpp"
 #include "../support/sentence.hpp"
 #include "../support/spline.hpp"
 #include "../watchdog.hpp"
+#include "trireme/train/any_trainer.hpp"
 #include "trireme/trireme.hpp"
 
 // Parameters that are changed from outside: whatever the strategy, all that layers read follows.
@@ -188,4 +190,38 @@ TEST_CASE("a plain model takes over what another rank's has", "[train][plain_mod
       }
     });
   });
+}
+
+TEST_CASE("a trainer of any type starts or goes on in a directory, and its parameters are changed", "[train]") {
+  watchdog const guard("any_trainer");
+  scratch folder;
+  auto const run = folder / "run";
+  comm::self_world world;
+  auto const fill = [](any_trainer& trainer, double value) {
+    trainer.change_parameters([&](std::string const& name, shape const&, std::span<float> values) {
+      if (name.ends_with("bias")) std::ranges::fill(values, static_cast<float>(value));
+    });
+  };
+  auto const check = [&](any_trainer& trainer, float value) {
+    trainer.for_each_parameter([&](std::string const& name, shape const&, std::span<float const> values) {
+      if (name.ends_with("bias")) CHECK(std::ranges::count(values, value) == std::ssize(values));
+    });
+  };
+  auto first = make_any_trainer(model, optim::sgd{}, world);
+  CHECK_FALSE(first->resume_or_start(run));
+  fill(*first, 0.5);
+  check(*first, 0.5F);
+  first->save(run);
+  auto second = make_any_trainer(model, optim::sgd{}, world);
+  CHECK(second->resume_or_start(run));
+  CHECK(second->state_hash() == first->state_hash());
+  CHECK(contains(sentence_of<config_error>([&] { make_any_trainer(model, optim::sgd{}, world)->prepare_saves(run); }),
+                 "another run"));
+
+  auto wide = make_any_trainer(model, optim::sgd{}, precision::fp64{}, world);
+  auto const before = wide->state_hash();
+  wide->change_parameters([](std::string const&, shape const&, std::span<float>) {});
+  CHECK(wide->state_hash() == before);  // what is left alone keeps all its bits
+  fill(*wide, 0.5);
+  check(*wide, 0.5F);
 }

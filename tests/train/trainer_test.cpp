@@ -18,6 +18,7 @@
 #include "../support/spline.hpp"
 #include "../support/training.hpp"
 #include "../watchdog.hpp"
+#include "trireme/comm/lend.hpp"
 #include "trireme/compression/compression.hpp"
 #include "trireme/data/function.hpp"
 #include "trireme/nn/mlp.hpp"
@@ -206,6 +207,20 @@ TEST_CASE("more ranks than micro-batches, and batches that end short, equal seri
       CHECK(zero == data);
     });
   }
+}
+
+TEST_CASE("a lent world trains to the bits of its own, with the same traffic", "[train]") {
+  auto const train = [](auto& world, auto model) {
+    auto trainer = make_trainer(model, optim::adamw{.learning_rate = 1e-2}, world);
+    trainer.fit(curve(64), {.steps = 5, .batch = 16});
+    return std::pair{trainer.state_hash(), trainer.traffic().bytes_sent};
+  };
+  launch(comm::threads{.ranks = 2}, [&](auto& world) {
+    auto const own = train(world, nn::mlp{.hidden = {8}});
+    auto lent = comm::lend(world);
+    auto const others = train(lent, nn::mlp{.hidden = {8}});
+    if (world.rank() == 0) CHECK(own == others);
+  });
 }
 
 TEST_CASE("a trained perceptron predicts, the same on every rank", "[train]") {

@@ -4,6 +4,8 @@
 #include <initializer_list>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -224,7 +226,11 @@ class collectives {
   collectives& operator=(collectives&&) = default;
   ~collectives() = default;
 
-  static inline std::string const who{text("trireme::comm::", Derived::name)};
+  /// What its errors begin with. A communicator whose name is known at run time only has a `who()` of its own.
+  [[nodiscard]] static std::string_view who() {
+    static std::string const name = text("trireme::comm::", Derived::name);
+    return name;
+  }
 
  private:
   [[nodiscard]] Derived& self() noexcept { return static_cast<Derived&>(*this); }
@@ -274,8 +280,8 @@ class collectives {
     bool const deals = kind == collective::scatter;
     auto const count = deals ? to.size() : from.size();
     expect(kind, root, count, {});
-    detail::expect_sizes(who, {.kind = kind, .root = root, .count = count}, from.size(), to.size(), self().rank(),
-                         self().size());
+    detail::expect_sizes(self().who(), {.kind = kind, .root = root, .count = count}, from.size(), to.size(),
+                         self().rank(), self().size());
     auto const sent = detail::sendable(from);
     auto const received = detail::sendable(to);
     auto it = sending(kind, sent, received, deals ? received.size() : sent.size(), root);
@@ -300,7 +306,7 @@ class collectives {
   [[nodiscard]] command exchanging(std::span<transfer<Space> const> transfers) const {
     auto& parts = detail::parts_of_this_thread();
     for (auto const& each : transfers) {
-      detail::expect_peer(who, each.peer, self().size());
+      detail::expect_peer(self().who(), each.peer, self().size());
       parts.push_back({each.peer, each.way == transfer<Space>::direction::send, each.type, each.count,
                        static_cast<std::byte*>(each.address)});
     }
@@ -321,9 +327,9 @@ class collectives {
   /// Checks what can be checked of slices, counts and roots.
   void expect(collective kind, int root, std::int64_t count, rank_counts counts) const {
     if (counts)
-      detail::expect_counts(who, kind, *counts, count, self().size());
+      detail::expect_counts(self().who(), kind, *counts, count, self().size());
     else
-      detail::expect_right(who, {.kind = kind, .root = root, .count = count}, self().size());
+      detail::expect_right(self().who(), {.kind = kind, .root = root, .count = count}, self().size());
   }
   /// Adds what a ragged call has besides, and what the command counts as sent.
   void complete(command& it, rank_counts counts = {}) const {

@@ -69,7 +69,7 @@ class decorator : public collectives<Derived> {
     return derived().around(it, [&] { return inner_.submit(it); });
   }
   [[nodiscard]] Derived split(int color, int key) {
-    expect_color(decorator::who, color);
+    expect_color(decorator::who(), color);
     return derived().around(command{.what = {.kind = collective::split}},
                             [&] { return Derived(inner_.split(color, key), derived(), descent::split, color); });
   }

@@ -123,7 +123,7 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
 
   /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
   [[nodiscard]] hierarchical_world split(int color, int key) {
-    detail::expect_color(hierarchical_world::who, color);
+    detail::expect_color(hierarchical_world::who(), color);
     auto const part = choose(color, key);
     return hierarchical_world(core_->split(part.group, part.place, part.node));
   }

@@ -3,29 +3,20 @@
 #include <mpi.h>
 
 #include <chrono>
-#include <cstdio>
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 
-#include "trireme/comm/bootstrap.hpp"
+#include "trireme/comm/any_world.hpp"
 #include "trireme/comm/launch.hpp"
-#include "trireme/comm/mpi/engine.hpp"
-#include "trireme/comm/mpi/handle.hpp"
-#include "trireme/comm/node/setup.hpp"
-#include "trireme/comm/process_world.hpp"
 #include "trireme/comm/processes.hpp"
 #include "trireme/comm/sum_order.hpp"
 #include "trireme/contract/slot.hpp"
 
 namespace trireme::comm {
 
-struct mpi;
-
 /// One rank of comm::mpi.
-using mpi_world = process_world<mpi>;
+using mpi_world = any_world;
 
 /// Ranks are the processes that mpirun has started, or on one machine torchrun, without MPI.
 ///
@@ -71,107 +62,28 @@ struct mpi {
 
 namespace detail {
 
-/// Collective over `theirs`: shared memory if all ranks wish it and are on one machine, otherwise messages.
-[[nodiscard]] inline std::shared_ptr<process_engine> engine_by_mpi(MPI_Comm theirs, std::chrono::milliseconds deadline,
-                                                                   bool shared_memory, sum_order order) {
-  if (deadline.count() < 1) throw config_error("trireme::comm::mpi: the deadline must be at least 1ms");
-  mpi_session::instance().begin();
-  auto messages = message_engine::on_duplicate(theirs, deadline);
-  bool const together = messages->on_one_machine(shared_memory, order);
-  messages->end_set_up();
-  auto const by_messages = [&] {
-    auto const& session = mpi_session::instance();
-    if (messages->rank() == 0 && !session.has_helper() && bootstrap::environment_variable("TRIREME_LOG") == "1")
-      std::fputs(
-          text("trireme: MPI provides ", session.level(),
-               ", so messages proceed only in calls of the rank; with MPI_THREAD_MULTIPLE they overlap with what "
-               "it computes\n")
-              .c_str(),
-          stderr);
-    return messages;
-  };
-  if (!together) return by_messages();
-  std::string why;  // some machines forbid shared memory: then messages
-  // In shared memory nobody calls MPI, so MPI (Open MPI 5) does not notice that mpirun has ended: hence needs_launcher.
-  auto node = try_node_engine(
-      mpi_name, messages->rank(), messages->size(), deadline,
-      [&](std::string const& own) { return messages->gather_texts(own); }, why, true);
-  messages->end_set_up();
-  if (node == nullptr) return by_messages();
-  return node;
-}
-
-/// Whether the launcher of some MPI has started this process, whoever else has set variables.
-[[nodiscard]] inline bool launched_by_mpi() {
-  int begun = 0;
-  MPI_Initialized(&begun);
-  if (begun != 0) return true;
-  for (auto const* name : {"OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK"})
-    if (bootstrap::environment_variable(name)) return true;
-  return false;
-}
-
-[[nodiscard]] inline bool launched_by_others(bootstrap::place const& here) noexcept {
-  return here.started_by == bootstrap::launcher::torchrun || here.started_by == bootstrap::launcher::stated;
-}
-
-[[nodiscard]] inline std::shared_ptr<process_engine> engine_of(mpi const& description) {
-  auto const here = bootstrap::detect();
-  bootstrap::log(here);
-  bool const by_others = launched_by_others(here);
-  if (by_others && !launched_by_mpi()) {
-    if (!description.shared_memory)
-      throw config_error(text(mpi_name, ": .shared_memory = false needs MPI's messages, but ", name_of(here.started_by),
-                              " (", here.because, ") has started this process; start it by mpirun"));
-    return engine_by_rendezvous(mpi_name, here, description.deadline);
-  }
-  auto engine = engine_by_mpi(MPI_COMM_WORLD, description.deadline, description.shared_memory, description.order);
-  // Otherwise each process would train a model of its own, and nobody would notice.
-  if (engine->size() == 1 && here.size > 1 && !by_others)
-    throw config_error(text(mpi_name, ": ", name_of(here.started_by), " has started ", here.size, " ranks (",
-                            here.because,
-                            "), but the MPI that this program is linked with sees only one; use that MPI's own mpirun, "
-                            "or srun --mpi=pmix, or set TRIREME_RANK=0 and TRIREME_SIZE=1 to run this process alone"));
-  return engine;
-}
+/// Runs `body(world, attempt)` as the rank that this process is.
+void run_mpi(mpi const& description, std::function<void(any_world&, int)> const& body);
+/// Runs it again after a failure, as comm::processes does, if mpirun has not started the ranks; else once.
+void recover_mpi(mpi const& description, recovery const& how, std::function<void(any_world&, int)> const& body);
 
 }  // namespace detail
-
-inline mpi_world mpi::borrow(MPI_Comm theirs, std::chrono::milliseconds deadline, bool shared_memory, sum_order order) {
-  int begun = 0;
-  MPI_Initialized(&begun);
-  if (begun == 0)
-    throw config_error(
-        "trireme::comm::mpi: borrow needs an initialised MPI; call MPI_Init_thread first, or use launch");
-  detail::mpi_session::instance().begin();  // MPI may be over, and then no handle may be asked anything
-  detail::check_communicator(theirs);
-  detail::returned_errors const as_codes(theirs);
-  return mpi_world(detail::engine_by_mpi(theirs, deadline, shared_memory, order));
-}
 
 /// How trireme::launch runs a body on comm::mpi: in this process, as the rank that it is.
 template <class Body>
 auto launch_ranks(mpi const& description, Body& body) {
-  detail::last_report() = detail::report::unsettled;
-  struct leaving {
-    std::shared_ptr<detail::process_engine> engine;
-    ~leaving() {
-      if (engine->failed()) detail::mpi_session::instance().abandon();
-    }
-  } const guard{detail::engine_of(description)};
-  return detail::run_process<mpi_world>(guard.engine, body);
+  return detail::answer_of([&](auto const& once) { detail::run_mpi(description, once); }, body);
 }
 
 /// How trireme::launch recovers with comm::mpi: as comm::processes if mpirun has not started the ranks; else not.
 template <class Body>
 auto recover_ranks(mpi const& description, recovery const& how, Body& body) {
-  auto const here = bootstrap::detect();
-  if (description.shared_memory && detail::launched_by_others(here) && !detail::launched_by_mpi()) {
-    bootstrap::log(here);
-    return detail::recover_processes<mpi_world>(detail::mpi_name, here, description.deadline, how, body);
-  }
-  auto once = [&](mpi_world& world) { return std::invoke(body, world, 0); };
-  return launch_ranks(description, once);
+  return detail::answer_of([&](auto const& again) { detail::recover_mpi(description, how, again); }, body);
 }
 
 }  // namespace trireme::comm
+
+// The bodies are in the library trireme::compiled_mpi, which belongs to one MPI.
+#ifndef TRIREME_COMPILED_MPI
+#include "trireme/comm/mpi.ipp"
+#endif

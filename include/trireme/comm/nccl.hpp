@@ -9,12 +9,12 @@
 #include <string_view>
 #include <utility>
 
+#include "trireme/comm/any_world.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/comm/cuda.hpp"
 #include "trireme/comm/gathering.hpp"
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/nccl/engine.hpp"
-#include "trireme/comm/process_world.hpp"
 #include "trireme/comm/sum_order.hpp"
 
 namespace trireme::comm {
@@ -112,7 +112,7 @@ class nccl_world : public collectives<nccl_world> {
 
   /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
   [[nodiscard]] nccl_world split(int color, int key) {
-    detail::expect_color(who, color);
+    detail::expect_color(who(), color);
     return part(color, key, deadline());
   }
   /// The same ranks again, whose calls are counted apart from this one's.

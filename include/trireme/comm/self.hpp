@@ -62,7 +62,7 @@ class self_world : public collectives<self_world> {
   }
 
   [[nodiscard]] self_world split(int color, int /*key*/) const {
-    detail::expect_color(who, color);
+    detail::expect_color(who(), color);
     return {};
   }
   [[nodiscard]] self_world duplicate() const { return {}; }
@@ -80,7 +80,7 @@ class self_world : public collectives<self_world> {
  private:
   static void copy(command const& it, part const& from, part const& to) {
     if (from.type != to.type || from.count != to.count)
-      throw config_error(detail::differing_transfers(who, 0, from, 0, to));
+      throw config_error(detail::differing_transfers(who(), 0, from, 0, to));
     it.elements->copy(to.address, from.address, static_cast<std::size_t>(to.count) * size_of(to.type));
   }
   /// The k-th send goes to the k-th receive.
@@ -88,8 +88,9 @@ class self_world : public collectives<self_world> {
     std::vector<part const*> sends, receives;
     for (auto const& each : it.parts) (each.sent ? sends : receives).push_back(&each);
     if (sends.size() != receives.size())
-      throw config_error(text(who, "::exchange: a rank alone sends ", sends.size(), " messages to itself but receives ",
-                              receives.size(), "; name both ends in one exchange"));
+      throw config_error(text(who(), "::exchange: a rank alone sends ", sends.size(),
+                              " messages to itself but receives ", receives.size(),
+                              "; name both ends in one exchange"));
     for (std::size_t k = 0; k < sends.size(); ++k) copy(it, *sends[k], *receives[k]);
   }
 };

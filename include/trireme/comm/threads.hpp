@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/comm/any_world.hpp"
 #include "trireme/comm/collectives.hpp"
-#include "trireme/comm/process_world.hpp"
 #include "trireme/comm/space_kernels.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/compiled.hpp"

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,6 +17,7 @@
 #include "trireme/data/any_dataset.hpp"
 #include "trireme/train/detail/whole_tensors.hpp"
 #include "trireme/train/make.hpp"
+#include "trireme/train/own_exchange.hpp"
 #include "trireme/train/pretrained.hpp"
 
 namespace trireme {
@@ -41,6 +45,9 @@ class any_trainer {
   virtual void on_save(std::function<void(save_report const&)> f) = 0;
   virtual void finish_save() = 0;
   virtual checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
+  virtual void prepare_saves(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
+  /// As checkpoint::resume_or_start().
+  virtual std::optional<checkpoint::loaded> resume_or_start(std::string const& directory) = 0;
   /// See train/pretrained.hpp; config_error for a model that has no such files.
   virtual void load_pretrained(std::string const& directory) = 0;
   /// Of the trainer: the files that came with a model that was read, on the first rank.
@@ -54,6 +61,10 @@ class any_trainer {
   /// mesh.
   virtual void for_each_parameter(
       std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) = 0;
+  /// Collective. As change_parameters() of a trainer: f(name, extents, master values) writes the values, the same on
+  /// every rank. In precision::fp64 f gets them rounded to float, and those that it leaves as they are keep all their
+  /// bits.
+  virtual void change_parameters(std::function<void(std::string const&, shape const&, std::span<float>)> const& f) = 0;
 };
 
 namespace detail {
@@ -98,6 +109,12 @@ class typed_trainer final : public any_trainer {
   checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience) override {
     return trainer_.load(directory, patience);
   }
+  void prepare_saves(std::string const& directory, checkpoint::patience const& patience) override {
+    trainer_.prepare_saves(directory, patience);
+  }
+  std::optional<checkpoint::loaded> resume_or_start(std::string const& directory) override {
+    return checkpoint::resume_or_start(trainer_, directory);
+  }
   void load_pretrained(std::string const& directory) override {
     if constexpr (requires { trainer_.described_model().in_files(); }) {
       trireme::load_pretrained(trainer_, directory);
@@ -113,6 +130,19 @@ class typed_trainer final : public any_trainer {
   void for_each_parameter(
       std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) override {
     for_each_whole_tensor(trainer_.exchange(), f);
+  }
+  void change_parameters(std::function<void(std::string const&, shape const&, std::span<float>)> const& f) override {
+    using master = typename Trainer::master;
+    if constexpr (std::same_as<master, float>) {
+      trainer_.change_parameters(f);
+    } else {
+      trainer_.change_parameters([&](std::string const& name, shape const& extents, std::span<master> values) {
+        std::vector<float> rounded(values.begin(), values.end());
+        f(name, extents, rounded);
+        for (std::size_t i = 0; i < values.size(); ++i)
+          if (rounded[i] != static_cast<float>(values[i])) values[i] = rounded[i];
+      });
+    }
   }
 
  private:

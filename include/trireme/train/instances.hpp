@@ -1,5 +1,6 @@
 #pragma once
 
+#include "trireme/comm/any_world.hpp"
 #include "trireme/comm/self.hpp"
 #include "trireme/comm/threads.hpp"
 #include "trireme/compression/none.hpp"
@@ -11,8 +12,9 @@
 #include "trireme/train/trainer.hpp"
 
 // What the library trireme::compiled has of the templates between descriptions and kernels: the layers of `nn`, the
-// engine, the exchange of ranks that are threads, and the trainer of the models of `nn` with AdamW. Everything else,
-// and these with other numbers, is compiled in the program that uses it, from the same headers.
+// engine, and for ranks that are threads or processes (comm::any_world) the exchange, and the trainer of the models of
+// `nn` with AdamW. Everything else, and these with other numbers, is compiled in the program that uses it, from the
+// same headers.
 
 #define TRIREME_LAYERS(WHAT, Env)                                            \
   WHAT class nn::linear::instance<Env>;                                      \
@@ -26,35 +28,38 @@
   WHAT class boxed_unit<Env, nn::gpt_head>;                                  \
   WHAT class staged_engine<Env>;
 
-#define TRIREME_GRADIENTS(WHAT, Env, Strategy)                                                        \
-  WHAT class parallel::detail::gradient_lanes<Env, comm::threads_world, Strategy, compression::none>; \
-  WHAT class parallel::detail::gradient_store<Env, comm::threads_world, Strategy, compression::none>;
+#define TRIREME_GRADIENTS(WHAT, Env, World, Strategy)                                   \
+  WHAT class parallel::detail::gradient_lanes<Env, World, Strategy, compression::none>; \
+  WHAT class parallel::detail::gradient_store<Env, World, Strategy, compression::none>;
 
 // Not where it keeps master values of its own: a constructor then refuses to be instantiated.
-#define TRIREME_EXCHANGE(WHAT, Env, Strategy) \
-  WHAT class basic_exchange<Env, comm::threads_world, Strategy, compression::none>;
+#define TRIREME_EXCHANGE(WHAT, Env, World, Strategy) WHAT class basic_exchange<Env, World, Strategy, compression::none>;
 
-#define TRIREME_TRAINER(WHAT, Precision, Model)                                                                   \
-  WHAT class placed_model<environment<Precision>, Model, comm::threads_world, parallel::data, compression::none>; \
-  WHAT class basic_trainer<Model, optim::adamw, comm::threads_world, parallel::data, Precision, compression::none>;
+#define TRIREME_TRAINER(WHAT, Precision, World, Model)                                              \
+  WHAT class placed_model<environment<Precision>, Model, World, parallel::data, compression::none>; \
+  WHAT class basic_trainer<Model, optim::adamw, World, parallel::data, Precision, compression::none>;
 
-#define TRIREME_TRAINERS(WHAT, Precision)                            \
-  TRIREME_LAYERS(WHAT, environment<Precision>)                       \
-  TRIREME_GRADIENTS(WHAT, environment<Precision>, parallel::data)    \
-  TRIREME_GRADIENTS(WHAT, environment<Precision>, parallel::zero<1>) \
-  TRIREME_GRADIENTS(WHAT, environment<Precision>, parallel::zero<2>) \
-  TRIREME_TRAINER(WHAT, Precision, nn::mlp)                          \
-  TRIREME_TRAINER(WHAT, Precision, nn::gpt)
+#define TRIREME_TRAINERS(WHAT, Precision, World)                            \
+  TRIREME_GRADIENTS(WHAT, environment<Precision>, World, parallel::data)    \
+  TRIREME_GRADIENTS(WHAT, environment<Precision>, World, parallel::zero<1>) \
+  TRIREME_GRADIENTS(WHAT, environment<Precision>, World, parallel::zero<2>) \
+  TRIREME_TRAINER(WHAT, Precision, World, nn::mlp)                          \
+  TRIREME_TRAINER(WHAT, Precision, World, nn::gpt)
 
-#define TRIREME_EXCHANGES(WHAT, Precision)                          \
-  TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::data)    \
-  TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::zero<1>) \
-  TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::zero<2>)
+#define TRIREME_EXCHANGES(WHAT, Precision, World)                          \
+  TRIREME_EXCHANGE(WHAT, environment<Precision>, World, parallel::data)    \
+  TRIREME_EXCHANGE(WHAT, environment<Precision>, World, parallel::zero<1>) \
+  TRIREME_EXCHANGE(WHAT, environment<Precision>, World, parallel::zero<2>)
 
 #ifdef TRIREME_COMPILED
 namespace trireme {
-TRIREME_TRAINERS(extern template, precision::fp32)
-TRIREME_EXCHANGES(extern template, precision::fp32)
-TRIREME_TRAINERS(extern template, precision::bf16)
+TRIREME_LAYERS(extern template, environment<precision::fp32>)
+TRIREME_TRAINERS(extern template, precision::fp32, comm::threads_world)
+TRIREME_TRAINERS(extern template, precision::fp32, comm::any_world)
+TRIREME_EXCHANGES(extern template, precision::fp32, comm::threads_world)
+TRIREME_EXCHANGES(extern template, precision::fp32, comm::any_world)
+TRIREME_LAYERS(extern template, environment<precision::bf16>)
+TRIREME_TRAINERS(extern template, precision::bf16, comm::threads_world)
+TRIREME_TRAINERS(extern template, precision::bf16, comm::any_world)
 }  // namespace trireme
 #endif

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trireme/comm/command.hpp"
@@ -33,6 +34,8 @@ class process_engine {
   /// Of this engine and those that come from it by split() and duplicate().
   std::shared_ptr<world_count> worlds = std::make_shared<world_count>();
 
+  /// What errors begin with: "trireme::comm::mpi".
+  [[nodiscard]] virtual std::string_view who() const noexcept = 0;
   [[nodiscard]] virtual int rank() const noexcept = 0;
   [[nodiscard]] virtual int size() const noexcept = 0;
   [[nodiscard]] virtual std::chrono::milliseconds deadline() const noexcept = 0;

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -86,6 +87,7 @@ class message_engine final : public process_engine {
                                             mpi_group::whole);
   }
 
+  [[nodiscard]] std::string_view who() const noexcept override { return mpi_name; }
   [[nodiscard]] int rank() const noexcept override { return group_.rank; }
   [[nodiscard]] int size() const noexcept override { return group_.size; }
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept override { return group_.deadline; }

@@ -279,6 +279,7 @@ class node_engine final : public process_engine {
     }
   }
 
+  [[nodiscard]] std::string_view who() const noexcept override { return group_.launch->who; }
   [[nodiscard]] int rank() const noexcept override { return group_.rank; }
   [[nodiscard]] int size() const noexcept override { return group_.size(); }
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept override { return group_.deadline; }

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -47,6 +50,40 @@ class node_place {
   [[nodiscard]] virtual bool is_orphaned() const noexcept { return false; }
 };
 
+class node_launch;
+
+/// The launches of this process that are still there when it ends by exit(). Their other ranks hear of it then: the
+/// process may live on for long, in destructors, or in an MPI_Finalize that waits for those ranks.
+class node_exits {
+ public:
+  static node_exits& of_process() {
+    static auto& only = *new node_exits;  // a launch may end after static objects
+    return only;
+  }
+  void add(node_launch& it) {
+    std::lock_guard const lock(mutex_);
+    if (!std::exchange(asked_, true)) std::atexit([] { of_process().tell(); });
+    launches_.push_back({&it, ::getpid()});
+  }
+  void remove(node_launch& it) noexcept {
+    std::lock_guard const lock(mutex_);
+    std::erase_if(launches_, [&](open_launch const& each) { return each.launch == &it; });
+  }
+
+ private:
+  struct open_launch {
+    node_launch* launch;
+    ::pid_t process;  // not a child that this process has forked
+  };
+
+  node_exits() = default;
+  void tell() noexcept;
+
+  std::mutex mutex_;
+  bool asked_ = false;
+  std::vector<open_launch> launches_;
+};
+
 /// What one rank shares with the others of its launch: the memory of all, the failure, and how they wake each other.
 class node_launch {
  public:
@@ -56,7 +93,14 @@ class node_launch {
         spins(core_each ? 300 : 10),
         patience(core_each ? std::chrono::microseconds(1000) : std::chrono::microseconds(200)),
         place(std::move(where)),
-        base_(reinterpret_cast<std::uintptr_t>(place->bases[static_cast<std::size_t>(own_rank)])) {}
+        base_(reinterpret_cast<std::uintptr_t>(place->bases[static_cast<std::size_t>(own_rank)])) {
+    if (!place->one_process) node_exits::of_process().add(*this);
+  }
+  node_launch(node_launch const&) = delete;
+  node_launch& operator=(node_launch const&) = delete;
+  ~node_launch() {
+    if (!place->one_process) node_exits::of_process().remove(*this);
+  }
 
   std::string const who;  ///< "trireme::comm::mpi"
   int const rank;
@@ -227,5 +271,14 @@ class node_launch {
   std::mutex retiring_;
   std::vector<std::pair<node_board*, int>> retired_;
 };
+
+inline void node_exits::tell() noexcept {
+  std::lock_guard const lock(mutex_);
+  for (auto const& [launch, process] : launches_) {
+    if (process != ::getpid()) continue;
+    launch->mine().left.store(1);
+    for (auto* const header : launch->place->headers) launch->ring(*header);
+  }
+}
 
 }  // namespace trireme::comm::detail

@@ -29,7 +29,7 @@ struct alignas(64) node_header {
   std::atomic<std::uint32_t> sleepers{0};
   /// 1 while this rank reads or writes memory of other ranks.
   alignas(64) std::atomic<std::uint32_t> inside{0};
-  /// 1 once the body of this rank has returned; only for ranks that are threads.
+  /// 1 once the body of this rank has returned, if it is a thread, or its process ends by exit().
   std::atomic<std::uint32_t> left{0};
   /// In the header of rank 0: 1 + the rank whose sentence says why the launch has failed; 0 before.
   alignas(64) std::atomic<std::uint32_t> failure{0};

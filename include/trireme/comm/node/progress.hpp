@@ -354,12 +354,13 @@ inline void check_patience(node_operation& op, clock::time_point since) {
     if (launch.place->is_orphaned())
       return launch.fail(text(begin(), " cannot finish, because what started rank ", launch.rank,
                               " (mpirun, or its daemon) has ended; start the job again"));
-    // A thread leaves its group while an exception leaves its body, and the exception is then the error to report. So
-    // for threads only the header counts, which says that the body has ended.
+    // The header says that the body of a thread has ended, or that a process ends by exit(). A thread leaves its group
+    // while an exception leaves its body, and the exception is then the error to report: so for threads that alone
+    // counts.
     bool const together = launch.place->one_process;
     auto const left = awaited_ranks(op, [&](int rank) {
-      auto const& here = op.where->board(rank).left;
-      return (together ? launch.header(op.where->world_rank(rank)).left : here).load() != 0;
+      return launch.header(op.where->world_rank(rank)).left.load() != 0 ||
+             (!together && op.where->board(rank).left.load() != 0);
     });
     if (!left.empty())
       return launch.fail(text(begin(), " cannot finish, because ",

@@ -99,7 +99,7 @@ class engine_request {
 
 using process_request = engine_request<detail::process_engine, detail::process_operation>;
 
-/// What worlds of threads and of processes have in common: their engine.
+/// What worlds of threads and any_world have in common: an engine.
 template <class Derived>
 class engine_world : public collectives<Derived> {
  public:
@@ -114,7 +114,7 @@ class engine_world : public collectives<Derived> {
 
   /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
   [[nodiscard]] Derived split(int color, int key) {
-    detail::expect_color(engine_world::who, color);
+    detail::expect_color(self().who(), color);
     return Derived(of_same_worlds(engine_->split(color, key)));
   }
   /// The same ranks again, whose calls are counted and ordered apart from this one's.
@@ -152,6 +152,7 @@ class engine_world : public collectives<Derived> {
   std::shared_ptr<detail::process_engine> engine_;
 
  private:
+  [[nodiscard]] Derived const& self() const noexcept { return static_cast<Derived const&>(*this); }
   [[nodiscard]] std::shared_ptr<detail::process_engine> of_same_worlds(std::shared_ptr<detail::process_engine> made) {
     made->worlds = engine_->worlds;
     return made;
@@ -168,7 +169,9 @@ class engine_world : public collectives<Derived> {
   int size_;
 };
 
-/// One rank that is a process: of comm::mpi or comm::processes, as Description says.
+/// A rank behind an engine that is chosen at run time: of comm::processes and comm::mpi, and of any communicator that
+/// is lent (comm/lend.hpp). One type for all of them, so that what is compiled for it serves each: trireme::compiled
+/// has the trainers of ranks that are processes.
 ///
 /// Ranks on one machine work in memory that all of them map; buffers from `allocate` are reached by the others without
 /// a copy. Between machines messages travel, and the ranks form sums themselves; MPI forms the large ones where
@@ -183,14 +186,16 @@ class engine_world : public collectives<Derived> {
 /// Errors   comm_error if a rank is late past the deadline, has died, or announces its failure; it names the rank and
 ///          the operation. After an error every communicator of the same launch, or of the same borrow(), only throws.
 ///          Others go on, and one may borrow again.
-template <class Description>
-class process_world : public engine_world<process_world<Description>> {
+class any_world : public engine_world<any_world> {
  public:
-  static constexpr std::string_view name = Description::name;
+  static constexpr std::string_view name = "any";
   static constexpr bool progresses = true;  // a request travels while its rank computes
 
-  explicit process_world(std::shared_ptr<detail::process_engine> engine) noexcept
-      : engine_world<process_world>(std::move(engine)) {}
+  explicit any_world(std::shared_ptr<detail::process_engine> engine) noexcept
+      : engine_world<any_world>(std::move(engine)) {}
+
+  /// Which communicator its errors name: "trireme::comm::mpi".
+  [[nodiscard]] std::string_view who() const noexcept { return engine_->who(); }
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
@@ -202,14 +207,14 @@ class process_world : public engine_world<process_world<Description>> {
   template <element T>
   [[nodiscard]] tensor<T> allocate(shape extents) {
     auto const bytes = static_cast<std::size_t>(extents.size()) * sizeof(T);
-    void* const block = bytes == 0 ? nullptr : this->engine_->allocate(bytes);
+    void* const block = bytes == 0 ? nullptr : engine_->allocate(bytes);
     if (block == nullptr) return tensor<T>(extents);
-    std::shared_ptr<void> owner(block, [engine = this->engine_, bytes](void* it) { engine->deallocate(it, bytes); });
+    std::shared_ptr<void> owner(block, [engine = engine_, bytes](void* it) { engine->deallocate(it, bytes); });
     return tensor<T>(tensor_view<T>(static_cast<T*>(block), extents), std::move(owner));
   }
 
   /// Before threads of this process start that have duplicates of this world, one each.
-  void expect_several_callers() { this->engine_->expect_several_callers(); }
+  void expect_several_callers() { engine_->expect_several_callers(); }
 };
 
 }  // namespace trireme::comm
