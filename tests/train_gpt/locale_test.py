@@ -50,7 +50,7 @@ def under(locale, program, *arguments):
 def without_times(text):
     """Without what no two runs have alike: rates, times, and how much memory is free."""
     text = re.sub(r"\d+ tokens/s", "N tokens/s", text)
-    return re.sub(r"\d[\d.]*(e[+-]\d+)? ?([kMGT]?B|s)\b", "N", text)
+    return re.sub(r"\d[\d.]*(e[+-]\d+)? ?([kMGTP]?B|s)\b", "N", text)
 
 
 runs = TINY | {"steps": 4, "ranks": 2, "name": "one", "keep_best": 1, "save_every": 2}
