@@ -228,6 +228,7 @@ TEST_CASE("a Split makes the words that the package tokenizers makes, whatever i
   CHECK(removed("\\W+", all) == ideograph + letter + number + mark + "|" + upper + lower + late + "|");
   CHECK(removed("[[:lower:]]+", all) == "-" + ideograph + letter + number + mark + symbol + upper + "|!|");
   CHECK(removed("\\p{^Uppercase}+", all) == upper + "|");
+  CHECK(removed("[\\-\\p{Zs}]+", "a- b-c") == "a|b|c|");
   // A script is that of the characters that are of it alone: U+3001 is of several.
   std::string const comma = "\xe3\x80\x81", han = "\xe6\xbc\xa2";
   CHECK(removed("\\p{Han}+", comma + han + ideograph + letter) == comma + "|" + letter + "|");

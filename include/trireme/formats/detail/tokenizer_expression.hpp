@@ -58,7 +58,8 @@ class character_class {
   [[nodiscard]] std::string as_text(bool negated) const {
     auto const missing = ranges(meant_, seen_), superfluous = ranges(seen_, meant_);
     auto inside = written_;
-    bool const alone = properties_ == 1 && inside.starts_with('\\') && inside.find('}') == inside.size() - 1;
+    bool const begins = inside.starts_with("\\p{") || inside.starts_with("\\P{");
+    bool const alone = properties_ == 1 && begins && inside.find('}') == inside.size() - 1;
     if (alone && !negated && missing.empty() && superfluous.empty()) return inside;
     if (inside.ends_with('-') && !inside.ends_with("\\-")) inside.insert(inside.size() - 1, 1, '\\');
     inside += missing;
