@@ -107,7 +107,8 @@ for ((round = 0; round < rounds; ++round)); do
 done
 
 # The median, and (highest - lowest) / median.
-awk -v model="$model" -v shape="$shape" -v precision="$precision" -v ours="${ours[*]}" -v peers="${peers[*]:-}" '
+LC_ALL=C awk -v model="$model" -v shape="$shape" -v precision="$precision" -v ours="${ours[*]}" \
+  -v peers="${peers[*]:-}" '
   function order(list, n,    i, j, x) {
     for (i = 2; i <= n; ++i) {
       x = list[i]

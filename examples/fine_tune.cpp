@@ -147,6 +147,7 @@ int run(options given) {
   fmt::print("{} pairs, {} more are held out; the classifier {}\n", train.count(), held_out.count(),
              fresh ? "starts anew" : "goes on");
   optim::linear const rate{.peak = number<double>(given, "--rate"), .warmup = steps / 10, .total = steps};
+  if (!to.empty()) formats::expect_writable(to);
   double last = 0;
   trireme::launch(comm::threads{.ranks = number<int>(given, "--ranks")}, [&](auto& world) {
     auto trainer = make_trainer(model, optim::adamw{.schedule = rate, .clip = 1}, world);

@@ -12,8 +12,9 @@
 #include <mpi.h>
 
 #include <cmath>
-#include <cstdio>
 #include <vector>
+
+#include <fmt/core.h>
 
 #include "trireme/comm/mpi.hpp"  // +
 #include "trireme/trireme.hpp"   // +
@@ -113,7 +114,7 @@ int run() {
   }
   double const off = std::sqrt(plate.everywhere(wrong) / plate.everywhere(exact));
   if (plate.rank == 0)
-    std::printf("%d ranks: loss %.3e; predictions are off by %.1f %%\n", plate.ranks, loss, 100 * off);
+    fmt::print("{} ranks: loss {:.3e}; predictions are off by {:.1f} %\n", plate.ranks, loss, 100 * off);
   return off < 0.1 ? 0 : 1;
 }
 

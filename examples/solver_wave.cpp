@@ -15,8 +15,9 @@
 #include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <vector>
+
+#include <fmt/core.h>
 
 #include "trireme/comm/mpi.hpp"  // +
 #include "trireme/trireme.hpp"   // +
@@ -96,7 +97,8 @@ int run() {
   auto const predicted = trainer.predict(trireme::samples_in_columns(drum.seen));             // +
   Eigen::Map<Eigen::RowVectorXf const> const law(predicted.span().data(), predicted.size());  // +
   float const worst = (law - drum.said).cwiseAbs().maxCoeff();
-  if (drum.rank == 0) std::printf("%d ranks: loss %.3e -> %.3e; worst %.3f\n", drum.ranks, first, last, double{worst});
+  if (drum.rank == 0)
+    fmt::print("{} ranks: loss {:.3e} -> {:.3e}; worst {:.3f}\n", drum.ranks, first, last, double{worst});
   return last < 0.05 * first ? 0 : 1;
 }
 

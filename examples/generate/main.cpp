@@ -5,11 +5,13 @@
 // leaves in RUN/model, say. Each token is drawn at temperature T (0.7; 0 takes the likeliest), from the K likeliest
 // ones (0: all) and of these from the likeliest that have the probability P together (1). Keys and values of the tokens
 // so far are kept, so that each is computed once. Tokens are those of FILE, a tokenizer.json or a .model of
-// sentencepiece; without it those of tokenizer.json or tokenizer.model in DIR, and if there is none, bytes.
+// sentencepiece; without it those of tokenizer.json or tokenizer.model in DIR, and if there is none, bytes. The text
+// ends earlier at a token that generation_config.json or config.json calls one of its ends (eos_token_id).
 //
 // If DIR is -, it first trains a tiny model on a line of its own and writes it to ./model.
 //
 // test: - --tokens 60 --temperature 0
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
@@ -24,6 +26,7 @@
 
 #include "trireme/nn/deepseek_files.hpp"
 #include "trireme/nn/one_of.hpp"
+#include "trireme/nn/pretrained.hpp"
 #include "trireme/train/generate.hpp"
 #include "trireme/train/pretrained.hpp"
 #include "trireme/trireme.hpp"
@@ -124,11 +127,13 @@ void run(options given) {
   // Nothing is trained, so that there are no gradients.
   auto trainer = make_trainer(model, optim::groups{optim::sgd{}, {{.names = "*", .frozen = true}}}, world);
   load_pretrained(trainer, given.directory);
+  auto const ends = nn::end_tokens_in(given.directory);
   auto const context = model.with([](auto const& each) { return each.context; });
   std::printf("%s", given.prompt.c_str());
   generate(
       trainer, vocabulary.encode(given.prompt), given.tokens, context, given.how,
       [&](std::int32_t token) {
+        if (std::find(ends.begin(), ends.end(), token) != ends.end()) return false;
         std::fputs(vocabulary.add(token).c_str(), stdout);
         std::fflush(stdout);
         return true;

@@ -1,15 +1,22 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tokens.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/nn/pretrained.hpp"
 #include "trireme/train/any_trainer.hpp"
 #include "trireme/train/generate.hpp"
 
 /// Continues a text, token by token, drawing from the model's distribution over them at a temperature.
-/// Collective: where the model lies on several ranks, all of them make it together.
+/// Collective: where the model lies on several ranks, all of them make it together. The text ends at the first token
+/// that the files of the model of --from call an end; only the first rank has them, so that all ranks draw on to the
+/// last one.
 /// @param asked  collective; before each token: whether there is no time for it. Then there is no text.
 template <class Asked>
 std::string generate(trireme::any_trainer& trainer, token_choice const& words, std::string_view text,
@@ -28,5 +35,12 @@ std::string generate(trireme::any_trainer& trainer, token_choice const& words, s
   trireme::generate(trainer, begin, count, context, {.temperature = temperature, .seed = seed}, take,
                     words.vocabulary());
   if (!in_time) return {};
+  std::vector<std::int32_t> ends;
+  try {
+    if (!words.bytes()) ends = trireme::nn::end_tokens(trainer.model_files());
+  } catch (trireme::format_error const&) {  // theirs may say anything; the run is done all the same
+  }
+  auto const drawn = tokens.begin() + static_cast<std::ptrdiff_t>(begin.size());
+  tokens.erase(std::find_first_of(drawn, tokens.end(), ends.begin(), ends.end()), tokens.end());
   return words.decode(tokens);
 }

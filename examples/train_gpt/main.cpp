@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include <fmt/core.h>
+
 #include "asked.hpp"
 #include "deadline_options.hpp"
 #include "generate.hpp"
@@ -470,14 +472,13 @@ class run {
   // What a loss is measured a; where tokens are not bytes, also the loss a byte.
   [[nodiscard]] std::string a_token(double held_out) const {
     if (words_.bytes()) return "a byte";
-    char out[64];
-    std::snprintf(out, sizeof out, "a token (%.4f a byte)", held_out * text_.tokens_a_byte());
-    return out;
+    return fmt::format("a token ({:.4f} a byte)", held_out * text_.tokens_a_byte());
   }
 
   void tell(double held_out) const {  // where nothing was trained
-    std::printf("\nheld-out loss %.4f nats %s on %d ranks\n\nthe run     %s/summary.json\n", held_out,
-                a_token(held_out).c_str(), world_.size(), plan_.files.directory.c_str());
+    // Not by printf, for which the locale of the program would decide how numbers look.
+    fmt::print("\nheld-out loss {:.4f} nats {} on {} ranks\n\nthe run     {}/summary.json\n", held_out,
+               a_token(held_out), world_.size(), plan_.files.directory);
     std::fflush(stdout);
     if (std::isnan(held_out)) std::fprintf(stderr, "train_gpt: the held-out loss is not a number\n");
   }
@@ -488,15 +489,15 @@ class run {
     std::printf("\n%s after %lld of %lld steps", report.stopped ? "stopped" : "done",
                 static_cast<long long>(trainer_->steps()), static_cast<long long>(plan_.steps));
     if (!hurried) {
-      std::printf(": held-out loss %.4f -> %.4f nats %s", history_.held_out_first, held_out, a_token(held_out).c_str());
+      fmt::print(": held-out loss {:.4f} -> {:.4f} nats {}", history_.held_out_first, held_out, a_token(held_out));
     }
-    std::printf(", %.0f tokens/s on %d ranks\n\n", rate, world_.size());
+    fmt::print(", {:.0f} tokens/s on {} ranks\n\n", rate, world_.size());
     if (!sample.empty()) std::printf("%s\n\n", sample.c_str());
     std::printf("the run     %s/summary.json\n", directory);
     if (!hurried) {
       std::printf("the model   %s/model%s\n", directory, readers_of(plan_.model).c_str());
     }
-    if (best_) std::printf("the best    %s (held-out loss %.4f)\n", best_->path.c_str(), best_->held_out);
+    if (best_) fmt::print("the best    {} (held-out loss {:.4f})\n", best_->path, best_->held_out);
     std::printf("checkpoint  %s (--name and --resume go on from it)\nto look at  tensorboard --logdir %s",
                 plan_.files.checkpoints().c_str(), directory);
     if (!hurried) std::printf("; %s/timeline.json in ui.perfetto.dev", directory);

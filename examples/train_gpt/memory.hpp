@@ -1,14 +1,16 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
-#include <cstdio>
-#include <exception>
 #include <fstream>
 #include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
+
+#include <fmt/core.h>
 
 #include "trireme/core/error.hpp"
 
@@ -43,11 +45,10 @@ inline std::optional<double> number_in(char const* path, std::string_view name) 
   std::string line;
   while (std::getline(file, line)) {
     if (!line.starts_with(name)) continue;
-    try {
-      return std::stod(line.substr(name.size()));
-    } catch (std::exception const&) {  // "max": there is no limit
-      return std::nullopt;
-    }
+    auto const first = std::min(line.find_first_not_of(" \t", name.size()), line.size());
+    double number = 0;
+    auto const read = std::from_chars(line.data() + first, line.data() + line.size(), number);
+    return read.ec == std::errc() ? std::optional(number) : std::nullopt;  // "max": there is no limit
   }
   return std::nullopt;
 }
@@ -88,9 +89,7 @@ inline std::string readable_bytes(double bytes) {
   constexpr std::string_view units[] = {"bytes", "kB", "MB", "GB", "TB", "PB"};
   std::size_t unit = 0;
   for (; bytes >= 1000 && unit + 1 < std::size(units); ++unit) bytes /= 1000;
-  char out[64];
-  std::snprintf(out, sizeof out, bytes < 1e6 ? "%.3g %s" : "%.2e %s", bytes, units[unit].data());
-  return out;
+  return bytes < 1e6 ? fmt::format("{:.3g} {}", bytes, units[unit]) : fmt::format("{:.2e} {}", bytes, units[unit]);
 }
 
 }  // namespace detail
@@ -100,10 +99,8 @@ inline void expect_room(memory_need const& need) {
   auto const least = need.least_bytes();
   auto const left = detail::memory_left();
   if (!left || least <= *left) return;
-  char parameters[32];
-  std::snprintf(parameters, sizeof parameters, "%.3g", need.parameters);
   throw trireme::config_error(
-      trireme::text("training a model of ", static_cast<char const*>(parameters), " parameters takes at least ",
+      trireme::text("training a model of ", fmt::format("{:.3g}", need.parameters), " parameters takes at least ",
                     detail::readable_bytes(least), " for the ", need.ranks_here, " of ", need.ranks,
                     " ranks on this machine, which has ", detail::readable_bytes(*left),
                     " left; choose fewer --layers, --channels, --context, --experts or --ranks, or "

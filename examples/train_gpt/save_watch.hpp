@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include <fmt/core.h>
+
 #include "trireme/train/patience.hpp"
 
 /// While a checkpoint is written or read: says on standard error how far this rank is, after 10 s, 20 s, 40 s, ...
@@ -45,9 +47,9 @@ class save_watch {
       auto const all = all_.load(), done = done_.load();
       auto const seconds = static_cast<long long>(passed.count());
       if (all == 0 || done < all) {
-        std::fprintf(stderr, "%s: rank %d is at %.0f %% of %.1f MB after %lld s\n", what_.c_str(), rank_,
-                     all == 0 ? 0.0 : 100 * static_cast<double>(done) / static_cast<double>(all),
-                     static_cast<double>(all) / 1e6, seconds);
+        fmt::print(stderr, "{}: rank {} is at {:.0f} % of {:.1f} MB after {} s\n", what_, rank_,
+                   all == 0 ? 0.0 : 100 * static_cast<double>(done) / static_cast<double>(all),
+                   static_cast<double>(all) / 1e6, seconds);
       } else {
         std::fprintf(stderr, "%s: rank %d waits for its disk or for other ranks after %lld s\n", what_.c_str(), rank_,
                      seconds);

@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include <fmt/core.h>
+
 #include "trireme/core/error.hpp"
 #include "trireme/core/sha256.hpp"
 #include "trireme/data/token_file.hpp"
@@ -78,8 +80,8 @@ class reading_progress {
     auto const now = clock::now();
     if (!speaks_ || now - last_ < std::chrono::seconds(2)) return;
     last_ = now;
-    std::fprintf(stderr, "reading %s: %.0f %% of %.2f GB\n", path_.c_str(),
-                 100 * static_cast<double>(done) / static_cast<double>(bytes_), static_cast<double>(bytes_) / 1e9);
+    fmt::print(stderr, "reading {}: {:.0f} % of {:.2f} GB\n", path_,
+               100 * static_cast<double>(done) / static_cast<double>(bytes_), static_cast<double>(bytes_) / 1e9);
   }
 
  private:

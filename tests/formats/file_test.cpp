@@ -4,7 +4,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../catch.hpp"
@@ -215,6 +219,53 @@ TEST_CASE("atomic_write in a process that ends at any operation leaves the old o
     CHECK(formats::read_text(dir / "a") == "next");
     CHECK(dir.entries() == 1);
   }
+}
+
+TEST_CASE("files of a set take their places together, or none of them does", "[formats][file]") {
+  auto const write = [](std::string const& to, formats::file_system& files) {
+    formats::directory const in(to, files);
+    formats::file_set set;
+    set.add(in, "a", "new");
+    formats::atomic_file larger(in, "b");
+    larger.write(std::as_bytes(std::span("new as well", 11)));
+    set.add(std::move(larger));
+    set.add(in, "same", "as it was");
+    set.appear();
+  };
+  faulty_files all;
+  int operations = 0;
+  {
+    scratch dir;
+    formats::atomic_write(dir / "same", "as it was");
+    write(dir.path(), all);
+    CHECK(formats::read_text(dir / "a") == "new");
+    CHECK(formats::read_text(dir / "b") == "new as well");
+    CHECK(dir.entries() == 3);
+    auto const first = std::find(all.log.begin(), all.log.end(), "rename");
+    operations = static_cast<int>(first - all.log.begin());
+    CHECK(std::count(first, all.log.end(), "rename") == 2);
+    CHECK(std::count(all.log.begin(), first, "write") == 2);
+    CHECK(std::count(all.log.begin(), first, "synchronise") == 2);
+    CHECK(std::count(first, all.log.end(), "synchronise") == 1);
+  }
+  for (int at = 0; at <= operations; ++at) {
+    INFO(at << ": " << all.log[static_cast<std::size_t>(at)]);
+    scratch dir;
+    for (auto const* const name : {"a", "b"}) formats::atomic_write(dir / name, "old");
+    formats::atomic_write(dir / "same", "as it was");
+    faulty_files files(at, ENOSPC);
+    auto const said = message([&] { write(dir.path(), files); });
+    bool const old = formats::read_text(dir / "a") == "old" && formats::read_text(dir / "b") == "old";
+    bool const whole = formats::read_text(dir / "a") == "new" && formats::read_text(dir / "b") == "new as well";
+    CHECK((said.empty() ? whole : old));  // some operations only ask what is there
+    CHECK(formats::read_text(dir / "same") == "as it was");
+    CHECK(dir.entries() == 3);
+  }
+  scratch dir;
+  formats::make_directories(dir / "b");
+  CHECK(message([&] { write(dir.path(), formats::real_files()); }) ==
+        (dir / "b") + ": is a directory, where a file is to be written");
+  CHECK(dir.entries() == 1);
 }
 
 TEST_CASE("what is written never goes through a symbolic or a hard link", "[formats][file]") {

@@ -205,6 +205,35 @@ TEST_CASE("a Split makes the words that the package tokenizers makes, whatever i
   CHECK(made(of("(?m:a.)"), split_behaviour::isolated, false, "ba\nc") == words{"b", "a\n", "c"});
   CHECK(made(of("^."), split_behaviour::isolated, false, "ab\ncd") == words{"a", "b\n", "c", "d"});
   CHECK(made(of("x(?i)a|b"), split_behaviour::removed, true, "xB b xa") == words{"xB", "xa"});
+  // Characters and properties that are newer than an old PCRE2: U+31350 and U+10D4A (letters), U+1E5F1 (a number),
+  // U+10D69 (a mark), U+1CD00 (a symbol), U+A7DA and U+A7DB (upper and lower case), U+10FC (lower case of late).
+  auto const removed = [&](std::string const& expression, std::string const& text) {
+    std::string out;
+    for (auto const& word : made(of(expression), split_behaviour::removed, false, text)) out += word + "|";
+    return out;
+  };
+  std::string const ideograph = "\xf0\xb1\x8d\x90", letter = "\xf0\x90\xb5\x8a", number = "\xf0\x9e\x97\xb1",
+                    mark = "\xf0\x90\xb5\xa9", symbol = "\xf0\x9c\xb4\x80", upper = "\xea\x9f\x9a",
+                    lower = "\xea\x9f\x9b", late = "\xe1\x83\xbc";
+  auto const all = "-" + ideograph + letter + number + mark + symbol + upper + lower + late + "!";
+  CHECK(removed("[\\p{L}\\p{M}]+", all) == "-|" + number + "|" + symbol + "|!|");
+  CHECK(removed("\\P{L}+", all) == ideograph + letter + "|" + upper + lower + late + "|");
+  CHECK(removed("[^\\P{L}]+", all) == "-|" + number + mark + symbol + "|!|");
+  CHECK(removed("[-\\P{L}]+", all) == ideograph + letter + "|" + upper + lower + late + "|");
+  CHECK(removed("[\\p{N}-]+", all) == ideograph + letter + "|" + mark + symbol + upper + lower + late + "!|");
+  CHECK(removed("[^\\s\\p{L}\\p{N}]+", all) == ideograph + letter + number + "|" + upper + lower + late + "|");
+  CHECK(removed("\\p{Cn}|\\p{C}", all) == all + "|");
+  CHECK(removed("[^\\p{C}]+", all).empty());
+  CHECK(removed("\\w+", all) == "-|" + symbol + "|!|");
+  CHECK(removed("\\W+", all) == ideograph + letter + number + mark + "|" + upper + lower + late + "|");
+  CHECK(removed("[[:lower:]]+", all) == "-" + ideograph + letter + number + mark + symbol + upper + "|!|");
+  CHECK(removed("\\p{^Uppercase}+", all) == upper + "|");
+  CHECK(removed("[\\-\\p{Zs}]+", "a- b-c") == "a|b|c|");
+  // A script is that of the characters that are of it alone: U+3001 is of several.
+  std::string const comma = "\xe3\x80\x81", han = "\xe6\xbc\xa2";
+  CHECK(removed("\\p{Han}+", comma + han + ideograph + letter) == comma + "|" + letter + "|");
+  CHECK(removed("[^\\p{HAN}a]+", comma + han + ideograph + letter) == han + ideograph + "|");
+  CHECK(removed("\\P{han}", comma + han + ideograph + letter) == han + ideograph + "|");
   // A pattern that would go back for years is an error, soon.
   auto const sentence = sentence_of<config_error>([&] {
     static_cast<void>(made(of("(a|a)*b|(a+)+c"), split_behaviour::isolated, false, std::string(60, 'a') + "d"));

@@ -383,3 +383,26 @@ TEST_CASE("norms of BERTs have other names in older files", "[nn][pretrained]") 
   CHECK(norm == std::vector<float>{7, 7});
   CHECK(old.tensors[3].name == "bert.embeddings.LayerNorm.gamma");
 }
+
+TEST_CASE("a text ends at the tokens of generation_config.json, or else of config.json", "[nn][pretrained]") {
+  memory_files files;
+  files.add_directory("m");
+  using ends = std::vector<std::int32_t>;
+  auto const read = [&] { return nn::end_tokens_in("m", files); };
+  CHECK(read().empty());
+  files["m/config.json"] = R"({"eos_token_id": null})";
+  CHECK(read().empty());
+  files["m/config.json"] = R"({"eos_token_id": 2})";
+  CHECK(read() == ends{2});
+  files["m/config.json"] = R"({"eos_token_id": [128001, 128008]})";
+  CHECK(read() == ends{128001, 128008});
+  files["m/generation_config.json"] = R"({"temperature": 0.6})";
+  CHECK(read() == ends{128001, 128008});
+  files["m/generation_config.json"] = R"({"eos_token_id": [7, -1, 0]})";
+  CHECK(read() == ends{7, 0});
+  CHECK(nn::end_tokens({{"config.json", R"({"eos_token_id": 3})"}}) == ends{3});
+  for (auto const* const bad : {R"("</s>")", "3000000000", "1.5", "[[1]]"}) {
+    files["m/generation_config.json"] = text(R"({"eos_token_id": )", bad, "}");
+    CHECK(contains(sentence_of<format_error>([&] { read(); }), "generation_config.json: byte "));
+  }
+}

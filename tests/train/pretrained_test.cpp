@@ -2,10 +2,15 @@
 // test-sanitize: none
 #include "trireme/train/pretrained.hpp"
 
+#include <fcntl.h>
+#include <sys/types.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -155,6 +160,33 @@ void writes_what_it_has_read(std::string const& kind, std::string const& to, pre
   });
   CHECK(nn::read_description<Model>(to) == described<Model>(golden(kind)));
   if (options.stored == dtype::f32) CHECK(content(to) == content(golden(kind)));
+}
+
+/// A disk that has room for so many bytes more.
+class small_disk : public formats::file_system {
+ public:
+  explicit small_disk(std::size_t room) : room_(room) {}
+  ::ssize_t write(int descriptor, void const* from, std::size_t bytes) override {
+    if (room_ == 0) {
+      errno = ENOSPC;
+      return -1;
+    }
+    auto const done = file_system::write(descriptor, from, std::min(bytes, room_));
+    if (done > 0) room_ -= static_cast<std::size_t>(done);
+    return done;
+  }
+
+ private:
+  std::size_t room_;
+};
+
+/// The bytes of all files below a directory.
+std::map<std::string, std::string> all_files(std::string const& directory) {
+  std::map<std::string, std::string> out;
+  for (auto const& each : std::filesystem::recursive_directory_iterator(directory)) {
+    if (each.is_regular_file()) out[each.path().string()] = formats::read_text(each.path().string());
+  }
+  return out;
 }
 
 /// Counts what is read.
@@ -326,6 +358,8 @@ void write_theirs(std::string const& to, std::string const& kind) {
   config.set("pad_token_id", 0);
   config.set("a_key_of_theirs", formats::json::value::make({{"deep", formats::json::array{1, 2.5, "x"}}}));
   out.write(formats::directory(to), config);
+  auto const written = formats::read_json(to + "/config.json", 1'000'000);
+  formats::atomic_write(to + "/config.json", formats::json::to_string(written, 4) + "\n\n");  // as others may print it
   for (auto const* const name :
        {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
         "merges.txt", "tokenizer.model", "chat_template.jinja", "additional_chat_templates/tool.jinja", "README.md"})
@@ -343,6 +377,7 @@ void expect_theirs(std::string const& from, std::string const& to, bool same_typ
   if (!same_types) theirs.set(theirs.find("dtype") != nullptr ? "dtype" : "torch_dtype", "float32");
   CHECK(formats::json::to_string(theirs) ==
         formats::json::to_string(formats::read_json(to + "/config.json", 1'000'000)));
+  if (same_types) CHECK(formats::read_text(from + "/config.json") == formats::read_text(to + "/config.json"));
   formats::weight_files const files(to);
   for (auto const& each : files.tensors()) CHECK(each.what->type == (same_types ? dtype::bf16 : dtype::f32));
 }
@@ -422,4 +457,82 @@ TEST_CASE("what lies where a model is written stays, under a name that nobody ta
     CHECK_FALSE(name.starts_with("model-"));
     CHECK(name != "model.safetensors.index.json");
   }
+}
+
+TEST_CASE("a model that the disk has no room for leaves the earlier one as it was", "[train][pretrained]") {
+  watchdog const guard("a full disk");
+  scratch dir;
+  write_theirs(dir / "theirs", "llama");
+  comm::self_world alone;
+  auto model = described<nn::llama>(dir / "theirs");
+  auto theirs = make_trainer(model, optim::sgd{}, alone);
+  load_pretrained(theirs, dir / "theirs");
+  auto fresh = make_trainer(model, optim::sgd{}, alone);  // another model, without a tokenizer
+  for (std::uint64_t const most : {std::uint64_t{1} << 30, std::uint64_t{4096}}) {
+    auto const to = dir / text("to.", most);
+    save_pretrained(fresh, to, {.most_file_bytes = most});
+    auto const before = all_files(to);
+    std::size_t all = 0;
+    save_pretrained(theirs, dir / text("whole.", most), {.most_file_bytes = most});
+    for (auto const& [name, content] : all_files(dir / text("whole.", most))) all += content.size();
+    for (auto const room : {std::size_t{0}, std::size_t{100}, all / 4, all / 2, all - 1}) {
+      INFO(room << " of " << all);
+      small_disk files(room);
+      auto const said = sentence_of<io_error>([&] { save_pretrained(theirs, to, {.most_file_bytes = most}, files); });
+      CHECK(contains(said, "no space left on device"));
+      CHECK(all_files(to) == before);
+    }
+    small_disk files(all);
+    save_pretrained(theirs, to, {.most_file_bytes = most}, files);
+    CHECK(content(to) == content(dir / "theirs"));
+    expect_theirs(dir / "theirs", to);
+  }
+}
+
+TEST_CASE("a full file system leaves the earlier model as it was", "[train][pretrained]") {
+  watchdog const guard("a full file system");
+  scratch dir;
+  auto const disk = dir / "disk";
+  formats::make_directories(disk);
+  auto const mounted = std::system(text("mount -t tmpfs -o size=64k tmpfs '", disk, "' 2>/dev/null").c_str()) == 0;
+  if (!mounted) return missing_part("no file system can be mounted here (for that one has to be root)");
+  std::map<std::string, std::string> before, after;
+  std::string said;
+  {
+    comm::self_world alone;
+    nn::llama small{.vocabulary = 37, .context = 16, .layers = 1, .heads = 2, .channels = 16};
+    auto trainer = make_trainer(small, optim::sgd{}, alone);
+    save_pretrained(trainer, disk + "/model");
+    before = all_files(disk);
+    trainer.initialise(2);
+    trainer.keep_model_files({{"tokenizer.json", "of the new one"}});
+    formats::atomic_write(disk + "/filler", std::string(30'000, 'x'));
+    before = all_files(disk);
+    said = sentence_of<io_error>([&] { save_pretrained(trainer, disk + "/model"); });
+    after = all_files(disk);
+  }
+  CHECK(std::system(text("umount '", disk, "'").c_str()) == 0);
+  CHECK(contains(said, "no space left on device"));
+  CHECK(after == before);
+}
+
+TEST_CASE("who will write a model can know before the training whether its directory takes files",
+          "[train][pretrained]") {
+  scratch dir;
+  formats::expect_writable(dir / "new/below");
+  CHECK(std::filesystem::is_empty(dir / "new/below"));
+  formats::atomic_write(dir / "file", "x");
+  CHECK(sentence_of<io_error>([&] { formats::expect_writable(dir / "file"); }) ==
+        (dir / "file") + ": cannot open the directory: not a directory");
+  CHECK(contains(sentence_of<io_error>([&] { formats::expect_writable(dir / "file/below"); }), "not a directory"));
+  class no_files : public formats::file_system {
+   public:
+    int open(int at, char const* path, int flags, ::mode_t mode) override {
+      if ((flags & O_CREAT) == 0) return file_system::open(at, path, flags, mode);
+      errno = EROFS;
+      return -1;
+    }
+  } files;
+  CHECK(sentence_of<io_error>([&] { formats::expect_writable(dir / "new", files); }) ==
+        (dir / "new") + ": cannot make files in it: read-only file system");
 }

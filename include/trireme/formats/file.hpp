@@ -115,18 +115,46 @@ class atomic_file {
 
   /// Makes the file visible. After a failure before the rename the old file is untouched.
   void publish();
+  /// The same in two parts, for files that take their places together (file_set): complete() brings the content to the
+  /// device and closes it, appear() gives it its name. The directory is then the caller's to synchronise.
+  void complete();
+  void appear();
+  [[nodiscard]] directory const& in() const noexcept { return in_; }
+  [[nodiscard]] std::string const& name() const noexcept { return name_; }
   /// The same without waiting for the device: what a crash of the machine leaves may be neither of them. For files that
   /// are written often, and are worth less than that wait.
-  void publish_unsynchronised() { replace(); }
+  void publish_unsynchronised();
 
  private:
-  void replace();
   [[nodiscard]] std::string temporary() const { return name_ + ".partial"; }
 
   directory in_;
   std::string name_;
   file content_;
   bool pending_ = true;
+};
+
+/// Files that take the places of earlier ones together: all are written in full, under temporary names, before the
+/// first of them appears, so that a full disk leaves every earlier file as it was.
+///
+/// Between the first and the last rename a reader, or a crash of the machine, may see some of the new files beside some
+/// of the old ones: no file system renames several files at once.
+///
+/// Bytes    the disk holds the earlier files and the new ones at the same time.
+/// Threads  one owner.
+/// Errors   io_error. Destroyed before appear(), it removes the temporary files.
+class file_set {
+ public:
+  /// Adds a file whose content is written, and brings it to the device.
+  void add(atomic_file content);
+  /// Adds a file, unless one of that name is there with this content.
+  void add(directory const& in, std::string const& name, std::string_view content);
+
+  /// The files get their names, in the order in which they were added; then the names reach the device.
+  void appear();
+
+ private:
+  std::vector<atomic_file> files_;
 };
 
 /// Replaces the content of a file, as atomic_file does.

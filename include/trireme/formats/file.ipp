@@ -110,16 +110,25 @@ TRIREME_BODY atomic_file::~atomic_file() {
   in_.files().unlink(in_.descriptor(), temporary().c_str());
 }
 
-TRIREME_BODY void atomic_file::publish() {
+TRIREME_BODY void atomic_file::complete() {
   content_.synchronise();
-  replace();
+  content_.close();
+}
+
+TRIREME_BODY void atomic_file::appear() {
+  in_.rename(temporary(), name_);
+  pending_ = false;
+}
+
+TRIREME_BODY void atomic_file::publish() {
+  complete();
+  appear();
   in_.synchronise();
 }
 
-TRIREME_BODY void atomic_file::replace() {
+TRIREME_BODY void atomic_file::publish_unsynchronised() {
   content_.close();
-  in_.rename(temporary(), name_);
-  pending_ = false;
+  appear();
 }
 
 TRIREME_BODY atomic_file::atomic_file(std::string const& path, file_system& files)
@@ -127,6 +136,39 @@ TRIREME_BODY atomic_file::atomic_file(std::string const& path, file_system& file
 
 TRIREME_BODY atomic_file::atomic_file(directory in, std::string name)
     : in_(std::move(in)), name_(std::move(name)), content_(in_, temporary(), file::access::create) {}
+
+TRIREME_BODY void file_set::add(atomic_file content) {
+  // A rename could not replace a directory, and would fail when others have already appeared.
+  auto const& in = content.in();
+  auto const there = in.files().open(in.descriptor(), content.name().c_str(), O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+  if (there >= 0) {
+    in.files().close(there);
+    throw io_error(in.path_of(content.name()), "is a directory, where a file is to be written");
+  }
+  content.complete();
+  files_.push_back(std::move(content));
+}
+
+TRIREME_BODY void file_set::add(directory const& in, std::string const& name, std::string_view content) {
+  try {
+    if (read_text(in.path_of(name), content.size(), in.files()) == content) return;  // also by a link
+  } catch (io_error const&) {                                                        // there is none, or another one
+  }
+  atomic_file to(in, name);
+  to.write(std::as_bytes(std::span(content)));
+  add(std::move(to));
+}
+
+TRIREME_BODY void file_set::appear() {
+  for (auto& each : files_) each.appear();
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    bool const first = std::none_of(files_.begin(), files_.begin() + static_cast<std::ptrdiff_t>(i), [&](auto& before) {
+      return before.in().descriptor() == files_[i].in().descriptor();
+    });
+    if (first) files_[i].in().synchronise();
+  }
+  files_.clear();
+}
 
 TRIREME_BODY void atomic_write(std::string const& path, std::span<std::byte const> bytes, file_system& files) {
   atomic_file to(path, files);

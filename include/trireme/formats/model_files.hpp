@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "trireme/core/compiled.hpp"
+#include "trireme/formats/directory.hpp"
+#include "trireme/formats/file.hpp"
 #include "trireme/formats/file_system.hpp"
 
 namespace trireme::formats {
@@ -41,8 +43,14 @@ inline constexpr std::string_view tokenizer_file_names =
   return nullptr;
 }
 
-/// Writes a file into a model's directory, unless it is there with this content.
-void write_model_file(std::string const& directory, model_file const& what, file_system& files = real_files());
+/// Adds a file of a model's directory to those that will appear there, unless it is there with this content.
+void add_model_file(file_set& to, directory const& in, model_file const& what);
+
+/// Makes a directory where it is missing, and expects that files can be made in it: for who wants to know it before a
+/// training, not after it.
+///
+/// Errors   io_error that says why: a file has the name, say, or the directory may not be written to.
+void expect_writable(std::string const& directory, file_system& files = real_files());
 
 }  // namespace trireme::formats
 

@@ -30,14 +30,22 @@ TRIREME_BODY std::vector<model_file> read_model_files(std::string const& directo
   return out;
 }
 
-TRIREME_BODY void write_model_file(std::string const& directory, model_file const& what, file_system& files) {
-  auto const path = text(directory, "/", what.name);
+TRIREME_BODY void add_model_file(file_set& to, directory const& in, model_file const& what) {
+  auto const slash = what.name.rfind('/');
+  if (slash == std::string::npos) return to.add(in, what.name, what.content);
+  auto const folder = in.path_of(what.name.substr(0, slash));
+  make_directories(folder, in.files());
+  to.add(directory(folder, in.files()), what.name.substr(slash + 1), what.content);
+}
+
+TRIREME_BODY void expect_writable(std::string const& directory, file_system& files) {
+  make_directories(directory, files);
+  class directory const in(directory, files);
   try {
-    if (read_text(path, what.content.size(), files) == what.content) return;
-  } catch (io_error const&) {  // there is none, or another one
+    static_cast<void>(atomic_file(in, ".can_be_written"));  // is removed again
+  } catch (io_error const& problem) {
+    throw detail::io_failure(directory, "make files in it", problem.number());
   }
-  make_directories(directory_of(path), files);
-  atomic_write(path, what.content, files);
 }
 
 }  // namespace trireme::formats

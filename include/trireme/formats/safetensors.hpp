@@ -147,8 +147,11 @@ class writer {
   [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_bytes_; }
   void write(std::span<std::byte const> bytes);
   void finish();
+  /// The same without the name: for files that take their places together. The writer is of no more use then.
+  [[nodiscard]] atomic_file content();
 
  private:
+  void expect_all() const;
   void put(std::span<std::byte const> bytes);
 
   std::string path_;

@@ -170,11 +170,19 @@ TRIREME_BODY void writer::write(std::span<std::byte const> bytes) {
   left_ -= bytes.size();
 }
 
+TRIREME_BODY void writer::expect_all() const {
+  if (left_ == 0) return;
+  throw config_error(text("trireme::formats::safetensors: ", path_, ": ", left_, " bytes have not been written"));
+}
+
 TRIREME_BODY void writer::finish() {
-  if (left_ != 0) {
-    throw config_error(text("trireme::formats::safetensors: ", path_, ": ", left_, " bytes have not been written"));
-  }
+  expect_all();
   file_.publish();
+}
+
+TRIREME_BODY atomic_file writer::content() {
+  expect_all();
+  return std::move(file_);
 }
 
 }  // namespace trireme::formats::safetensors

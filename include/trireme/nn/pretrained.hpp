@@ -49,6 +49,9 @@ void read_config(formats::json::value const& config, llama& to);
 
 inline constexpr std::uint64_t most_config_bytes = 1'000'000;
 
+/// How a model generates, in Hugging Face's files; not every model has it.
+inline constexpr std::string_view generation_config_file = "generation_config.json";
+
 /// The description of the model that lies in a directory.
 ///
 /// Errors   io_error; format_error, see read_config().
@@ -122,6 +125,23 @@ inline constexpr std::string_view tensor_notes = ".tensors.json";
 /// The names of tensors that the files had, and the model has not.
 [[nodiscard]] std::vector<std::string> left_out(std::vector<formats::model_file> const& origin);
 
+/// The tokens that end a text of a model, by its files: `eos_token_id`, one number or several, of
+/// generation_config.json, or of config.json where that file is missing or names none. transformers stops at the same.
+///
+/// @param files    formats::read_model_files(), or a trainer's model_files().
+/// @returns in the order of the file; none where no file names any.
+/// Errors   format_error that points at the member, for what is not a token's number or a list of such numbers.
+[[nodiscard]] std::vector<std::int32_t> end_tokens(std::vector<formats::model_file> const& files);
+
+/// The same for the model that lies in a directory. Only those two files are read.
+///
+/// @example auto const ends = nn::end_tokens_in(directory);
+///          generate(trainer, tokens, 200, context, {}, [&](std::int32_t token) {
+///            return std::find(ends.begin(), ends.end(), token) == ends.end();
+///          });
+[[nodiscard]] std::vector<std::int32_t> end_tokens_in(std::string const& directory,
+                                                      formats::file_system& files = formats::real_files());
+
 /// Puts parameters, whole and in any order, into the files of a model.
 ///
 /// Bytes    holds all of them until they are written, in the type that they are stored in.
@@ -137,17 +157,21 @@ class pretrained_writer {
 
   void add(std::string_view parameter, std::span<float const> values);
 
-  /// Writes the files; each appears whole or not at all, config.json last. More than `most_bytes` become several files
-  /// and an index. An index, or a model.safetensors, that would contradict them is removed with its files if this class
-  /// has written it; else it is kept as NAME.replaced.
+  /// Writes the files, and those `beside` them but its config.json and notes: first all of them under temporary names,
+  /// then they take the places of earlier ones, config.json last (formats::file_set). More than `most_bytes` become
+  /// several files and an index. An index, or a model.safetensors, that would contradict them is then removed with its
+  /// files if this class has written it; else it is kept as NAME.replaced. A config that says what that of the origin
+  /// says has its bytes.
   void write(formats::directory const& in, formats::json::value config,
-             std::uint64_t most_bytes = std::uint64_t{5'000'000'000}) const;
+             std::uint64_t most_bytes = std::uint64_t{5'000'000'000},
+             std::vector<formats::model_file> const& beside = {}) const;
 
  private:
   file_layout layout_;
   std::vector<dtype> types_;  // of the layout's tensors
   dtype usual_ = dtype::f32;
   bool as_before_ = false;                        // all types are those of the files that were read
+  std::string config_before_;                     // the text of their config.json
   std::vector<std::vector<std::byte>> contents_;  // of the layout's tensors
 };
 

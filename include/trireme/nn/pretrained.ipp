@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <optional>
 #include <set>
 #include <type_traits>
@@ -293,27 +294,35 @@ TRIREME_BODY void retire(formats::directory const& in, std::string const& name, 
   for (int number = 2; in.has(aside); ++number) aside = text(name, ".replaced.", number);
   in.rename(name, aside);
 }
-/// Removes own files that an earlier index names and the map of a new one does not. @returns whether that was an own
-/// index.
-TRIREME_BODY bool remove_shards(formats::directory const& in, formats::json::value const& map) {
-  std::set<std::string> stay, gone;
-  for (auto const& [tensor, file] : map.as_object()) stay.insert(file.as_string());
+/// The index that lies in a directory; null where there is none, or none that can be read.
+TRIREME_BODY formats::json::value earlier_index(formats::directory const& in) {
   std::string const name(formats::weight_index_file);
   try {
-    auto const content = formats::read_text(in, name, 64'000'000);
-    for (auto const& each : formats::parse_weight_index(content, in.path_of(name))) {
-      if (!stay.contains(each.file)) gone.insert(each.file);
-    }
-    auto const index = formats::json::parse(content, name);
-    auto const* const notes = index.find("metadata");
-    auto const* const writer = notes == nullptr ? nullptr : notes->find("writer");
-    for (auto const& each : gone) {
-      if (is_own_file(in, each)) in.remove(each);
-    }
-    return writer != nullptr && *writer == "trireme";
-  } catch (error const&) {  // none, or none that can be read: not our work
-    return false;
+    return formats::json::parse(formats::read_text(in, name, 64'000'000), in.path_of(name));
+  } catch (error const&) {
+    return nullptr;
   }
+}
+TRIREME_BODY bool is_own_index(formats::directory const& in) {
+  auto const index = earlier_index(in);
+  if (!index.is_object()) return false;
+  auto const* const notes = index.find("metadata");
+  auto const* const writer = notes == nullptr || !notes->is_object() ? nullptr : notes->find("writer");
+  return writer != nullptr && *writer == formats::json::value("trireme");
+}
+/// Own files that an earlier index names and the map of a new one does not.
+TRIREME_BODY std::vector<std::string> earlier_shards(formats::directory const& in, formats::json::value const& map) {
+  std::set<std::string> stay, gone;
+  for (auto const& [tensor, file] : map.as_object()) stay.insert(file.as_string());
+  try {
+    std::string const name(formats::weight_index_file);
+    for (auto const& each : formats::parse_weight_index(formats::read_text(in, name, 64'000'000), in.path_of(name))) {
+      if (!stay.contains(each.file) && is_own_file(in, each.file)) gone.insert(each.file);
+    }
+  } catch (error const&) {  // none, or none that can be read: not our work
+    return {};
+  }
+  return {gone.begin(), gone.end()};
 }
 
 }  // namespace detail
@@ -576,6 +585,7 @@ TRIREME_BODY pretrained_writer::pretrained_writer(file_layout layout, std::optio
     throw config_error(
         text("trireme::nn::pretrained_writer: parameters are stored as F32, BF16 or F16, not as ", name_of(*stored)));
   }
+  if (auto const* const config = formats::find(origin, formats::config_file)) config_before_ = config->content;
   auto const* const notes = formats::find(origin, tensor_notes);
   std::map<std::string, dtype, std::less<>> before;
   if (notes != nullptr) {
@@ -622,7 +632,8 @@ TRIREME_BODY void pretrained_writer::add(std::string_view parameter, std::span<f
 }
 
 TRIREME_BODY void pretrained_writer::write(formats::directory const& in, formats::json::value config,
-                                           std::uint64_t most_bytes) const {
+                                           std::uint64_t most_bytes,
+                                           std::vector<formats::model_file> const& beside) const {
   namespace json = formats::json;
   namespace safetensors = formats::safetensors;
   std::vector<std::size_t> ends;  // of each file's tensors
@@ -646,6 +657,10 @@ TRIREME_BODY void pretrained_writer::write(formats::directory const& in, formats
     auto const digits = std::to_string(n);
     return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
   };
+  formats::file_set set;
+  for (auto const& each : beside) {
+    if (each.name != formats::config_file && each.name != tensor_notes) formats::add_model_file(set, in, each);
+  }
   std::size_t first = 0;
   for (std::size_t k = 0; k < ends.size(); ++k) {
     auto const name = ends.size() == 1 ? std::string(formats::weight_file)
@@ -657,25 +672,28 @@ TRIREME_BODY void pretrained_writer::write(formats::directory const& in, formats
     }
     safetensors::writer writer(in, name, std::move(entries), {{"format", "pt"}, {"writer", "trireme"}});
     for (auto i = first; i < ends[k]; ++i) writer.write(contents_[i]);
-    writer.finish();
+    set.add(writer.content());
     first = ends[k];
   }
   if (ends.size() > 1) {
     auto const index = json::value::make(
         {{"metadata", json::value::make({{"total_size", all}, {"writer", "trireme"}})}, {"weight_map", map}});
-    detail::remove_shards(in, map);
-    formats::atomic_write(in, std::string(formats::weight_index_file), json::to_string(index, 2) + "\n");
-    if (in.has(std::string(formats::weight_file))) {
-      detail::retire(in, std::string(formats::weight_file), detail::is_own_file(in, std::string(formats::weight_file)));
-    }
-  } else if (in.has(std::string(formats::weight_index_file))) {
-    detail::retire(in, std::string(formats::weight_index_file), detail::remove_shards(in, json::object{}));
+    set.add(in, std::string(formats::weight_index_file), json::to_string(index, 2) + "\n");
   }
   if (!as_before_) {
     auto const* const key = config.find("dtype") != nullptr ? "dtype" : "torch_dtype";
     config.set(key, usual_ == dtype::f32 ? "float32" : usual_ == dtype::bf16 ? "bfloat16" : "float16");
   }
-  formats::atomic_write(in, std::string(formats::config_file), json::to_string(config, 2) + "\n");
+  bool const same = !config_before_.empty() && json::parse(config_before_, formats::config_file) == config;
+  set.add(in, std::string(formats::config_file), same ? config_before_ : json::to_string(config, 2) + "\n");
+  // What contradicts the new files is known by the earlier ones.
+  auto const other = std::string(ends.size() > 1 ? formats::weight_file : formats::weight_index_file);
+  auto const gone = detail::earlier_shards(in, map);
+  bool const contradicts = in.has(other);
+  bool const own = contradicts && (ends.size() > 1 ? detail::is_own_file(in, other) : detail::is_own_index(in));
+  set.appear();
+  for (auto const& each : gone) in.remove(each);
+  if (contradicts) detail::retire(in, other, own);
 }
 
 TRIREME_BODY formats::json::value config_to_write(std::vector<formats::model_file> const& origin,
@@ -714,6 +732,39 @@ TRIREME_BODY std::vector<std::string> left_out(std::vector<formats::model_file> 
   auto const all = formats::json::parse(notes->content, tensor_notes);
   for (auto const& name : all.at("left_out").as_array()) out.push_back(name.as_string());
   return out;
+}
+
+TRIREME_BODY std::vector<std::int32_t> end_tokens(std::vector<formats::model_file> const& files) {
+  std::vector<std::int32_t> out;
+  for (auto const name : {generation_config_file, formats::config_file}) {
+    auto const* const file = formats::find(files, name);
+    if (file == nullptr || !out.empty()) continue;
+    auto const said = formats::json::parse(file->content, name);
+    auto const* const ids = said.find("eos_token_id");
+    if (ids == nullptr || ids->is_null()) continue;
+    auto const add = [&](formats::json::value const& id) {
+      auto const token = id.as_int64();
+      if (token < std::numeric_limits<std::int32_t>::min() || token > std::numeric_limits<std::int32_t>::max())
+        id.fail(text("\"eos_token_id\" is ", token, ", which no token can have as its number"));
+      if (token >= 0) out.push_back(static_cast<std::int32_t>(token));  // some files write -1 for none
+    };
+    if (!ids->is_array()) {
+      add(*ids);
+      continue;
+    }
+    for (auto const& each : ids->as_array()) add(each);
+  }
+  return out;
+}
+
+TRIREME_BODY std::vector<std::int32_t> end_tokens_in(std::string const& directory, formats::file_system& files) {
+  std::vector<formats::model_file> both;
+  auto const names = formats::directory(directory, files).names();
+  for (auto const name : {generation_config_file, formats::config_file}) {
+    if (std::binary_search(names.begin(), names.end(), name))
+      both.push_back({std::string(name), formats::read_text(text(directory, "/", name), most_config_bytes, files)});
+  }
+  return end_tokens(both);
 }
 
 }  // namespace trireme::nn

@@ -182,10 +182,9 @@ pretrained_report write_pretrained(Model const& model, nn::pretrained_writer con
   formats::make_directories(directory, files);
   for (auto const& each : origin) {
     if (each.name == formats::config_file || each.name == nn::tensor_notes) continue;
-    formats::write_model_file(directory, each, files);
     done.copied.push_back(each.name);
   }
-  out.write(formats::directory(directory, files), std::move(config), most_file_bytes);
+  out.write(formats::directory(directory, files), std::move(config), most_file_bytes, origin);
   done.left_out = nn::left_out(origin);
   return done;
 }
@@ -198,7 +197,8 @@ pretrained_report write_pretrained(Model const& model, nn::pretrained_writer con
 /// beside it (how to generate, the tokenizer). Its licence and README are the user's to copy.
 ///
 /// Bytes    the first rank holds the whole model in the type that is stored, and every rank one tensor.
-/// Errors   io_error, on every rank. Files are replaced one by one, each by a whole one.
+/// Errors   io_error, on every rank. Files that lie there are as they were unless all new ones could be written
+///          (formats::file_set), for which the disk needs the room of both.
 /// @returns on the first rank, what was copied, and which tensors of the files that were read are none of the model's.
 template <class Trainer>
 pretrained_report save_pretrained(Trainer& trainer, std::string const& directory,

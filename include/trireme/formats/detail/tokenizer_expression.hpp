@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,12 +22,105 @@
 
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/formats/detail/tokenizer_characters.hpp"
 #include "trireme/formats/detail/tokenizer_unicode.hpp"
 
 // Regular expressions of tokenizers, beyond those that are written out by hand. The package tokenizers gives them to
 // Oniguruma (its Ruby syntax), this library to PCRE2: what the two take differently is rewritten, and what cannot be is
-// refused.
+// refused. Its properties are those of Unicode 16, PCRE2's may be older: what is newer is written out.
 namespace trireme::formats::detail {
+
+/// A class of characters as PCRE2 is told it.
+class character_class {
+ public:
+  /// Letters, ranges of them, and escapes that mean the same in every version of Unicode.
+  void add(std::string_view written) { written_ += written; }
+  /// \p{name} or, negative, \P{name}.
+  void add_property(std::string_view name, bool negative) {
+    std::string plain;  // names are the same whatever their case, and with - and _ or without
+    for (auto const letter : name) {
+      if (letter != '_' && letter != '-' && letter != ' ')
+        plain += letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + ('a' - 'A')) : letter;
+    }
+    bool const script = is_script(plain);
+    for (std::size_t i = 0; i < rows; ++i) {
+      auto const& row = unicode::newer_ranges[i];
+      bool const known = row.before != "Cn";  // then the script is the same
+      bool const before = has(plain, row.before, row.properties_before) || (known && script && row.script == plain);
+      bool const now = has(plain, row.category, row.properties) || (script && row.script == plain);
+      seen_[i] = seen_[i] || before != negative;
+      meant_[i] = meant_[i] || now != negative;
+    }
+    written_ += text(negative ? "\\P{" : "\\p{", script ? prefix : "", name, '}');
+    ++properties_;
+  }
+  /// @param negated  all other characters.
+  [[nodiscard]] std::string as_text(bool negated) const {
+    auto const missing = ranges(meant_, seen_), superfluous = ranges(seen_, meant_);
+    auto inside = written_;
+    bool const begins = inside.starts_with("\\p{") || inside.starts_with("\\P{");
+    bool const alone = properties_ == 1 && begins && inside.find('}') == inside.size() - 1;
+    if (alone && !negated && missing.empty() && superfluous.empty()) return inside;
+    if (inside.ends_with('-') && !inside.ends_with("\\-")) inside.insert(inside.size() - 1, 1, '\\');
+    inside += missing;
+    if (superfluous.empty()) return text(negated ? "[^" : "[", inside, ']');
+    if (negated) return text("(?:[^", inside, "]|[", superfluous, "])");
+    return text("(?:(?![", superfluous, "])[", inside, "])");
+  }
+
+ private:
+  static constexpr auto rows = unicode::newer_ranges.size();
+  using marks = std::array<bool, rows>;
+
+  [[nodiscard]] static bool has(std::string_view property, std::string_view category, std::string_view properties) {
+    auto const is = [&](char letter) { return properties.find(letter) != properties.npos; };
+    if (property == "alphabetic" || property == "alpha") return is('a');
+    if (property == "lowercase" || property == "lower") return is('l');
+    if (property == "uppercase" || property == "upper") return is('u');
+    if (property == "emoji" || property == "emojipresentation") return is('e');
+    if (property == "ideographic") return is('i');
+    if (property == "any") return true;
+    if (property.empty() || property.size() > 2) return false;
+    return property[0] == category[0] + ('a' - 'A') && (property.size() == 1 || property[1] == category[1]);
+  }
+  [[nodiscard]] static std::string ranges(marks const& of, marks const& without) {
+    std::string out;
+    for (std::size_t i = 0; i < rows; ++i) {
+      auto const& row = unicode::newer_ranges[i];
+      if (!of[i] || without[i]) continue;
+      out += text("\\x{", hexadecimal(row.first), '}');
+      if (row.last > row.first) out += text("-\\x{", hexadecimal(row.last), '}');
+    }
+    return out;
+  }
+  [[nodiscard]] static std::string hexadecimal(std::uint32_t code) {
+    std::array<char, 8> digits{};
+    return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), code, 16).ptr};
+  }
+
+#if defined(TRIREME_PCRE2) && (PCRE2_MAJOR > 10 || PCRE2_MINOR >= 40)
+  // Since PCRE2 10.40 a script's name alone also takes characters that several scripts use (Script_Extensions);
+  // Oniguruma's does not.
+  static constexpr std::string_view prefix = "sc:";
+  [[nodiscard]] static bool is_script(std::string const& name) {
+    if (name.size() <= 2 || name.find_first_of("{}:=^\\") != name.npos) return false;
+    auto const asked = text("\\p{sc:", name, '}');
+    int problem = 0;
+    std::size_t place = 0;
+    auto* const made = pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(asked.data()), asked.size(), PCRE2_UTF, &problem,
+                                       &place, nullptr);
+    pcre2_code_free_8(made);
+    return made != nullptr;
+  }
+#else
+  static constexpr std::string_view prefix = "";
+  [[nodiscard]] static bool is_script(std::string const&) { return false; }
+#endif
+
+  std::string written_;
+  int properties_ = 0;
+  marks seen_{}, meant_{};  // of the newer characters, which PCRE2 takes if it is old, and which it should take
+};
 
 /// An expression of Oniguruma as one of PCRE2.
 class expression_translation {
@@ -44,13 +138,22 @@ class expression_translation {
 
  private:
   static constexpr int most_depth = 50;
-  // Unicode's White_Space, which PCRE2 has not as \s (it leaves out U+0085), and what a word is made of in Oniguruma.
+  // Unicode's White_Space, which PCRE2 has not as \s (it leaves out U+0085).
   static constexpr std::string_view spaces =
       R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-  static constexpr std::string_view word = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
-  // A \w that is no part of a class has these, too: superscripts and fractions of Latin 1.
-  static constexpr std::string_view word_alone = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
   static constexpr std::string_view hexadecimal = "0-9a-fA-F";
+
+  /// What a word is made of in Oniguruma. A \w that is no part of a class also has superscripts and fractions of
+  /// Latin 1.
+  static void add_word(character_class& to, bool alone) {
+    for (auto const* const property : {"Alphabetic", "M", "Nd", "Pc"}) to.add_property(property, false);
+    if (alone) to.add(R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})");
+  }
+  [[nodiscard]] static std::string word_alone() {
+    character_class out;
+    add_word(out, true);
+    return out.as_text(false);
+  }
 
   void fail(std::string_view why) {
     if (reason_.empty()) reason_ = why;
@@ -84,7 +187,7 @@ class expression_translation {
         quantifier(atom);
       } else if (letter == '\\') {
         atom = out_.size();
-        escape(false);
+        escape(nullptr);
       } else {
         atom = letter == '^' || letter == '$' ? std::nullopt : std::optional(out_.size());
         auto const bytes = unicode::character_at(from_, at_).bytes;
@@ -206,9 +309,9 @@ class expression_translation {
   /// A class of characters.
   void bracket(bool any_case) {
     ++at_;
-    out_ += '[';
-    if (take("^")) out_ += '^';
-    if (take("]")) out_ += "\\]";
+    character_class in;
+    bool const negated = take("^");
+    if (take("]")) in.add("\\]");
     for (;;) {
       if (!more()) return fail("a [ without its ]");
       auto const letter = from_[at_];
@@ -217,86 +320,112 @@ class expression_translation {
         auto const end = from_.find(":]", at_);
         if (end == from_.npos) return fail("a [: without its :]");
         auto const name = from_.substr(at_ + 2, end - at_ - 2);
-        if (name != "digit" && name != "alpha" && name != "upper" && name != "lower" && name != "xdigit")
+        if (name == "digit") {
+          in.add_property("Nd", false);
+        } else if (name == "alpha") {
+          in.add_property("Alphabetic", false);
+        } else if (name == "upper") {
+          in.add_property("Uppercase", false);
+        } else if (name == "lower") {
+          in.add_property("Lowercase", false);
+        } else if (name == "xdigit") {
+          in.add(hexadecimal);
+        } else {
           return fail(text("[:", name, ":]"));
-        out_ += name == "digit"   ? R"(\p{Nd})"
-                : name == "alpha" ? R"(\p{Alphabetic})"
-                : name == "upper" ? R"(\p{Uppercase})"
-                : name == "lower" ? R"(\p{Lowercase})"
-                                  : hexadecimal;
+        }
         at_ = end + 2;
       } else if (letter == '[') {
         return fail("a class within a class");
       } else if (is_next("&&")) {
         return fail("&& in a class");
       } else if (letter == '\\') {
-        escape(true);
+        escape(&in);
       } else {
         auto const bytes = unicode::character_at(from_, at_).bytes;
         if (any_case && bytes > 1) return fail("(?i) of letters that are not ASCII");
-        out_ += from_.substr(at_, bytes);
+        in.add(from_.substr(at_, bytes));
         at_ += bytes;
       }
     }
     ++at_;
-    out_ += ']';
+    out_ += in.as_text(negated);
   }
 
-  void set(std::string_view of, bool outside, bool in_class) {
-    if (in_class) {
-      if (outside) return fail("\\W or \\H in a class");
-      out_ += of;
+  /// What means the same within a class and outside.
+  void put(character_class* in, std::string_view written) {
+    if (in == nullptr) {
+      out_ += written;
     } else {
-      out_ += text(outside ? "[^" : "[", of, ']');
+      in->add(written);
     }
   }
-  void escape(bool in_class) {
+  void put_property(character_class* in, std::string_view name, bool negative) {
+    if (in != nullptr) return in->add_property(name, negative);
+    character_class alone;
+    alone.add_property(name, negative);
+    out_ += alone.as_text(false);
+  }
+  void set(std::string_view of, bool outside, character_class* in) {
+    if (in == nullptr) {
+      out_ += text(outside ? "[^" : "[", of, ']');
+    } else if (outside) {
+      fail("\\W or \\H in a class");
+    } else {
+      in->add(of);
+    }
+  }
+  void escape(character_class* in) {
     if (at_ + 1 == from_.size()) return fail("a \\ at the end");
     auto const letter = from_[at_ + 1];
     at_ += 2;
     switch (letter) {
       case 's':
-        return set(spaces, false, in_class);
+        return set(spaces, false, in);
       case 'S':
-        if (in_class) return void(out_ += R"(\P{White_Space})");
-        return set(spaces, true, in_class);
+        if (in != nullptr) return in->add_property("White_Space", true);
+        return set(spaces, true, in);
       case 'w':
-      case 'W':
-        return set(in_class ? word : word_alone, letter == 'W', in_class);
+      case 'W': {
+        if (in != nullptr && letter == 'W') return fail("\\W or \\H in a class");
+        if (in != nullptr) return add_word(*in, false);
+        character_class alone;
+        add_word(alone, true);
+        return void(out_ += alone.as_text(letter == 'W'));
+      }
       case 'h':
       case 'H':
-        return set(hexadecimal, letter == 'H', in_class);
+        return set(hexadecimal, letter == 'H', in);
       case 'd':
-        return void(out_ += R"(\p{Nd})");
+        return put_property(in, "Nd", false);
       case 'D':
-        return void(out_ += R"(\P{Nd})");
+        return put_property(in, "Nd", true);
       case 'v':
-        return void(out_ += R"(\x{b})");
+        return put(in, R"(\x{b})");
       case 'p':
       case 'P':
-        return property(letter);
+        return property(letter, in);
       case 'u':
       case 'x':
-        return code(letter);
+        return code(letter, in);
       case 'b':
-        if (in_class) return void(out_ += R"(\x{8})");
-        return void(out_ += text("(?:(?<=[", word_alone, "])(?![", word_alone, "])|(?<![", word_alone, "])(?=[",
-                                 word_alone, "]))"));
+        if (in != nullptr) return in->add(R"(\x{8})");
+        return void(out_ += text("(?:(?<=", word_alone(), ")(?!", word_alone(), ")|(?<!", word_alone(),
+                                 ")(?=", word_alone(), "))"));
       case 'B':
-        if (in_class) break;
-        return void(out_ += text("(?:(?<=[", word_alone, "])(?=[", word_alone, "])|(?<![", word_alone, "])(?![",
-                                 word_alone, "]))"));
+        if (in != nullptr) break;
+        return void(out_ += text("(?:(?<=", word_alone(), ")(?=", word_alone(), ")|(?<!", word_alone(), ")(?!",
+                                 word_alone(), "))"));
       case 'n':
       case 't':
       case 'r':
       case 'f':
       case 'a':
       case 'e':
-        return void(out_.append(1, '\\').append(1, letter));
+        return put(in, text('\\', letter));
       case 'A':
       case 'z':
       case 'Z':
-        if (in_class) break;
+        if (in != nullptr) break;
         return void(out_.append(1, '\\').append(1, letter));
       default:
         break;
@@ -305,24 +434,23 @@ class expression_translation {
     if (is_letter || (letter >= '0' && letter <= '9')) return fail(text('\\', letter));
     at_ -= 1;
     auto const bytes = unicode::character_at(from_, at_).bytes;
-    if (bytes == 1) out_ += '\\';
-    out_ += from_.substr(at_, bytes);
+    put(in, text(bytes == 1 ? "\\" : "", from_.substr(at_, bytes)));
     at_ += bytes;
   }
-  void property(char letter) {
+  void property(char letter, character_class* in) {
     auto const end = from_.find('}', at_);
     if (!take("{") || end == from_.npos) return fail(text('\\', letter, " without a name in braces"));
-    auto name = std::string(from_.substr(at_, end - at_));
+    auto name = from_.substr(at_, end - at_);
     at_ = end + 1;
     bool negative = letter == 'P';
     if (name.starts_with('^')) {
       negative = !negative;
-      name.erase(0, 1);
+      name.remove_prefix(1);
     }
-    out_ += text(negative ? "\\P{" : "\\p{", name, '}');
+    put_property(in, name, negative);
   }
   /// \uHHHH, \xHH or \x{H...}
-  void code(char letter) {
+  void code(char letter, character_class* in) {
     auto digits = std::string_view();
     if (letter == 'x' && is_next("{")) {
       auto const end = from_.find('}', at_);
@@ -341,7 +469,7 @@ class expression_translation {
       if (letter == 'x' && digits.size() == 2 && digits[0] >= '8') return fail("a byte that is no character");
     }
     if (digits.empty() || digits.size() > 6) return fail(text('\\', letter, " without a number"));
-    out_ += text("\\x{", digits, '}');
+    put(in, text("\\x{", digits, '}'));
   }
 
   std::string_view from_;

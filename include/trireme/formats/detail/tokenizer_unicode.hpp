@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "trireme/core/error.hpp"
+#include "trireme/formats/detail/tokenizer_characters.hpp"
 
 // What tokenizers ask of Unicode. Categories, cases and normal forms are utf8proc's.
 namespace trireme::formats::detail::unicode {
@@ -165,6 +166,11 @@ inline constexpr auto ascii_kinds = [] {
   if (code < 128) return ascii_kinds[code];
   if (is_space(code)) return kind::space;
   auto const what = category(code);
+  if (what == UTF8PROC_CATEGORY_CN) {
+    auto const* const newer = find_newer(code);
+    if (newer != nullptr && newer->category[0] == 'L') return kind::letter;
+    return newer != nullptr && newer->category[0] == 'N' ? kind::number : kind::other;
+  }
   if (what >= UTF8PROC_CATEGORY_LU && what <= UTF8PROC_CATEGORY_LO) return kind::letter;
   return what >= UTF8PROC_CATEGORY_ND && what <= UTF8PROC_CATEGORY_NO ? kind::number : kind::other;
 }
