@@ -133,6 +133,22 @@ foreach(compiler IN LISTS compilers)
 endforeach()
 
 if(TRIREME_NVCC)
+  if(program MATCHES "clang")  # it has flags of which no macro tells
+    trireme_add_test(headers.arithmetic.${program} LABELS headers
+      COMMAND ${TRIREME_BASH} ${CMAKE_CURRENT_SOURCE_DIR}/support/arithmetic_flags.sh ${compiler}
+              ${CMAKE_CURRENT_SOURCE_DIR}/support/arithmetic_flags.cpp -DFMT_HEADER_ONLY=1 ${include_flags})
+  else()
+    foreach(flag IN ITEMS -fsingle-precision-constant -mfpmath=387)
+      if(flag MATCHES "387" AND NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+        continue()
+      endif()
+      trireme_add_test(headers.refused${flag}.${program} LABELS headers
+        PROPERTIES PASS_REGULAR_EXPRESSION "dialect.hpp:[0-9:]+ error: .*trireme needs"
+                   FAIL_REGULAR_EXPRESSION "trireme/[a-z]+/(schedule|losses|muon|fp16)[.]hpp:[0-9:]+ error"
+        COMMAND ${compiler} -std=c++20 ${flag} -fsyntax-only ${include_flags} -x c++
+                ${PROJECT_SOURCE_DIR}/include/trireme/trireme.hpp)
+    endforeach()
+  endif()
   # Device code includes core and contract; Eigen and fmt must not reach it.
   file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/include
        ${PROJECT_SOURCE_DIR}/include/trireme/core/*.hpp ${PROJECT_SOURCE_DIR}/include/trireme/contract/*.hpp)
