@@ -37,6 +37,12 @@ static_assert(
 // Names of functions and members here, of which others make macros. The library's headers take the two first ones back
 // where they are read after them.
 #include <version>
+#if defined(_LIBCPP_VERSION) && _LIBCPP_VERSION < 200000
+#error \
+    "trireme reads numbers with std::from_chars of double, which libc++ has from version 20 on: compile with \
+-stdlib=libstdc++, or with a later libc++"
+#include <trireme_stopped_because_this_libcxx_cannot_read_numbers>
+#endif
 #if defined(min) || defined(max) || defined(check) || defined(expect) || defined(fail) || defined(error) || \
     defined(text) || defined(near) || defined(far) || defined(small)
 #error \
