@@ -110,7 +110,8 @@ endforeach()
 set(strangers ${CMAKE_CURRENT_SOURCE_DIR}/support/among_strangers.cpp)
 file(CONFIGURE OUTPUT among_min.cpp @ONLY CONTENT
      "#include <vector>\n#define min(a, b) ((a) < (b) ? (a) : (b))\n#include <trireme/trireme.hpp>\n")
-set(refused_flags -std=c++17 -fno-exceptions -Ofast -ffast-math -ffinite-math-only "-Dcheck(x)=(x)" -Dnear= -DSuccess=0)
+set(refused_flags -std=c++17 -fno-exceptions -Ofast -ffast-math -ffinite-math-only "-Dcheck(x)=(x)" -Dnear= -DSuccess=0
+    -D_LIBCPP_VERSION=190107)
 set(compilers ${CMAKE_CXX_COMPILER} ${TRIREME_CLANG})
 list(REMOVE_DUPLICATES compilers)
 foreach(compiler IN LISTS compilers)
@@ -121,9 +122,9 @@ foreach(compiler IN LISTS compilers)
               -DFMT_HEADER_ONLY=1 ${include_flags} ${strangers})
   endforeach()
   foreach(flag IN LISTS refused_flags)
-    string(REGEX REPLACE "^(-D[A-Za-z]+).*" "\\1" short ${flag})
+    string(REGEX REPLACE "^(-D[A-Za-z_]+).*" "\\1" short ${flag})
     trireme_add_test(headers.refused${short}.${program} LABELS headers
-      PROPERTIES PASS_REGULAR_EXPRESSION "[.]hpp:[0-9:]+ error: .*trireme (needs|reports|includes)"
+      PROPERTIES PASS_REGULAR_EXPRESSION "[.]hpp:[0-9:]+ error: .*trireme (needs|reports|includes|reads)"
       COMMAND ${compiler} -std=c++20 ${flag} -fsyntax-only ${include_flags} -x c++
               ${PROJECT_SOURCE_DIR}/include/trireme/trireme.hpp)
   endforeach()
@@ -133,6 +134,22 @@ foreach(compiler IN LISTS compilers)
 endforeach()
 
 if(TRIREME_NVCC)
+  if(program MATCHES "clang")  # it has flags of which no macro tells
+    trireme_add_test(headers.arithmetic.${program} LABELS headers
+      COMMAND ${TRIREME_BASH} ${CMAKE_CURRENT_SOURCE_DIR}/support/arithmetic_flags.sh ${compiler}
+              ${CMAKE_CURRENT_SOURCE_DIR}/support/arithmetic_flags.cpp -DFMT_HEADER_ONLY=1 ${include_flags})
+  else()
+    foreach(flag IN ITEMS -fsingle-precision-constant -mfpmath=387)
+      if(flag MATCHES "387" AND NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+        continue()
+      endif()
+      trireme_add_test(headers.refused${flag}.${program} LABELS headers
+        PROPERTIES PASS_REGULAR_EXPRESSION "dialect.hpp:[0-9:]+ error: .*trireme needs"
+                   FAIL_REGULAR_EXPRESSION "trireme/[a-z]+/(schedule|losses|muon|fp16)[.]hpp:[0-9:]+ error"
+        COMMAND ${compiler} -std=c++20 ${flag} -fsyntax-only ${include_flags} -x c++
+                ${PROJECT_SOURCE_DIR}/include/trireme/trireme.hpp)
+    endforeach()
+  endif()
   # Device code includes core and contract; Eigen and fmt must not reach it.
   file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/include
        ${PROJECT_SOURCE_DIR}/include/trireme/core/*.hpp ${PROJECT_SOURCE_DIR}/include/trireme/contract/*.hpp)

@@ -3,9 +3,13 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <cfenv>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "../catch.hpp"
@@ -275,6 +279,23 @@ TEST_CASE("node: a request proceeds while its rank computes", "[comm][node]") {
   expect_silence(family.said());
   ::close(bell[0]);
   ::close(bell[1]);
+}
+
+TEST_CASE("node: the helper of a rank sums as the rank's processor does", "[comm][node]") {
+  node_family family(2, in_world([](node_world& world) -> std::string {
+                       std::vector<float> values(500'000, 1.0F);
+                       world.all_reduce_async(tensor_view{values}).wait();  // the helper is there
+                       std::ranges::fill(values, world.rank() == 0 ? 1.0F : 1e-9F);
+                       std::fesetround(FE_UPWARD);
+                       auto request = world.all_reduce_async(tensor_view{values});
+                       std::this_thread::sleep_for(100ms);  // without a call to the world
+                       request.wait();
+                       auto const above = std::nextafter(1.0F, 2.0F);
+                       auto const wrong = values.size() - static_cast<std::size_t>(std::ranges::count(values, above));
+                       return wrong == 0 ? "" : text(wrong, " sums are rounded otherwise");
+                     }));
+  watchdog dog("rounding", 60s);
+  expect_silence(family.said());
 }
 
 TEST_CASE("node: groups are split, ordered by key, and give their memory back", "[comm][node]") {

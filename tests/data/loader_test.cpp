@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -391,4 +393,35 @@ TEST_CASE("a place within an epoch is of as many samples and one order", "[data]
   loader next(grown, {.batch = 10, .seed = 3});
   next.seek(first.position());
   CHECK(next.next().epoch == 1);
+}
+
+namespace {
+
+/// Each sample is what rounding makes of 1 + 1e-9.
+struct rounded {
+  std::int64_t size() const { return 64; }
+  dtype input_type() const { return dtype::f32; }
+  dtype target_type() const { return dtype::f32; }
+  shape input_shape() const { return {}; }
+  shape target_shape() const { return {}; }
+  void read(std::span<std::int64_t const> which, void* inputs, void* targets) const {
+    float volatile one = 1, little = 1e-9F;
+    for (std::size_t i = 0; i < which.size(); ++i)
+      static_cast<float*>(inputs)[i] = static_cast<float*>(targets)[i] = one + little;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the reader computes as its caller's processor does", "[data][loader]") {
+  rounded const data;
+  data::loader<rounded> reader(data, {.batch = 4, .prefetch = 1});
+  auto const first = [&] { return reader.next().micro_batches.front().inputs.as<float>()[0]; };
+  CHECK(first() == 1);
+  auto const mode = arithmetic_mode::of_this_thread();
+  std::fesetround(FE_UPWARD);
+  for (int before = 0; before < 2; ++before) static_cast<void>(first());  // read before the reader heard of it
+  auto const above = first();
+  mode.use();
+  CHECK(above == std::nextafter(1.0F, 2.0F));
 }

@@ -107,6 +107,11 @@ put $h/nn/a.hpp "// $(printf 'é%.0s' {1..117})";                accepts length
 put $h/nn/a.hpp '/// What it holds for two\n/// ranks\n/// and why.';    refuses comment 'a word alone on its line'
 put $h/nn/a.hpp '/// What it is for.\n/// first\n// What\n// it\nint x;'; accepts comment
 
+marker=$(printf '<%.0s' {1..7})
+put docs/a.md "one\n$marker main\ntwo";                        refuses conflict 'nobody chose'
+put $h/nn/a.hpp "int x;\n${marker//</>} 1a2b3c";               refuses conflict 'nobody chose'
+put docs/a.md "Title\n=======\n$marker> ends\n  $marker main"; accepts conflict
+
 if command -v clang-format-14 >/dev/null || [[ -x $root/build/venv/bin/clang-format ]]; then
   cp "$root/.clang-format" "$tree/"
   put $h/nn/a.hpp 'int   x ;';                                  refuses format 'run scripts/lint --fix'

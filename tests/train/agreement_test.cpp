@@ -1,5 +1,6 @@
 // test-sanitize: thread
 // What has to be the same on all ranks and is not is told at once, with both ranks and both values.
+#include <cfenv>
 #include <chrono>
 #include <cmath>
 #include <string>
@@ -111,6 +112,40 @@ TEST_CASE("arguments of fit and seeds that differ between ranks are refused befo
           auto trainer = make_trainer(small, optim::sgd{}, world, parallel::zero<3>{});
           trainer.initialise(static_cast<std::uint64_t>(world.rank()));
         }) == all(2, "trireme::trainer: the seed is 0 on rank 0 but 1 on rank 1; call initialise() with one of them"));
+}
+
+TEST_CASE("ranks whose processors round or flush otherwise are told apart", "[train][agreement]") {
+  watchdog const guard("arithmetic");
+  std::string const remedy =
+      "; set rounding and denormal numbers (fesetround, _MM_SET_FLUSH_ZERO_MODE, torch::set_flush_denormal, or a "
+      "program linked with -ffast-math) alike on every rank";
+  std::string const here = "the processor's arithmetic is rounding to nearest, denormal numbers kept on rank 0 but ";
+  // Ranks are threads here, and each one's mode ends with it.
+  CHECK(on_ranks(3, [](auto& world) {
+          if (world.rank() == 2) std::fesetround(FE_DOWNWARD);
+          static_cast<void>(make_trainer(small, optim::sgd{}, world));
+        }) == all(3, "trireme::trainer: " + here + "rounding down, denormal numbers kept on rank 2" + remedy));
+  CHECK(on_ranks(2,
+                 [](auto& world) {
+                   auto trainer = make_trainer(small, optim::sgd{}, world);
+                   if (world.rank() == 1) std::fesetround(FE_TOWARDZERO);
+                   trainer.fit(curve(40), {.steps = 3, .batch = 8});
+                 }) ==
+        all(2, "trireme::trainer: fit(): " + here + "rounding towards zero, denormal numbers kept on rank 1" + remedy));
+#if defined(__SSE2__)
+  CHECK(on_ranks(2, [](auto& world) {
+          if (world.rank() == 1) _mm_setcsr(_mm_getcsr() | 0x8040U);  // what a program linked with -ffast-math does
+          std::vector<float> values(4), gradients(4);
+          std::vector<foreign_parameter<float>> list{{"w", tensor_view{values}, tensor_view{gradients}}};
+          static_cast<void>(make_exchange(list, world));
+        }) == all(2, "trireme::exchange: " + here + "rounding to nearest, denormal numbers zero on rank 1" + remedy));
+#endif
+  // All alike is a choice.
+  CHECK(on_ranks(2, [](auto& world) {
+          std::fesetround(FE_UPWARD);
+          auto trainer = make_trainer(small, optim::sgd{}, world);
+          trainer.fit(curve(40), {.steps = 3, .batch = 8});
+        }) == all(2, ""));
 }
 
 TEST_CASE("what may differ between ranks still does: samples of one's own, of any number", "[train][agreement]") {

@@ -11,7 +11,8 @@
 #include <trireme_stopped_because_exceptions_are_off>
 #endif
 // Checks for NaN and infinity are folded away under the first; under the others results have other bits from one
-// compiler, CPU and place in a loop to the next. (clang says the two first ones only.)
+// compiler, CPU and place in a loop to the next. (clang says the two first ones only; core/arithmetic.hpp finds its
+// others when a trainer is made.)
 #if (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ != 0) || defined(__FAST_MATH__) || \
     defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__)
 #error \
@@ -20,10 +21,28 @@
 -fno-fast-math after these"
 #include <trireme_stopped_because_of_fast_math>
 #endif
+// Numbers of more bits than their type has (x87's) are rounded twice, where the compiler likes.
+#if defined(__FLT_EVAL_METHOD__) && (__FLT_EVAL_METHOD__ == 1 || __FLT_EVAL_METHOD__ == 2)
+#error \
+    "trireme needs float to be computed in float, but here it is computed in wider numbers, as with -mfpmath=387: \
+compile the files that include it with -mfpmath=sse -msse2"
+#include <trireme_stopped_because_float_is_computed_in_wider_numbers>
+#endif
+// The preprocessor does not see this one.
+static_assert(
+    sizeof(0.1) == sizeof(double),
+    "trireme needs constants of type double, which -fsingle-precision-constant makes float: compile the files "
+    "that include it without that");
 
 // Names of functions and members here, of which others make macros. The library's headers take the two first ones back
 // where they are read after them.
 #include <version>
+#if defined(_LIBCPP_VERSION) && _LIBCPP_VERSION < 200000
+#error \
+    "trireme reads numbers with std::from_chars of double, which libc++ has from version 20 on: compile with \
+-stdlib=libstdc++, or with a later libc++"
+#include <trireme_stopped_because_this_libcxx_cannot_read_numbers>
+#endif
 #if defined(min) || defined(max) || defined(check) || defined(expect) || defined(fail) || defined(error) || \
     defined(text) || defined(near) || defined(far) || defined(small)
 #error \

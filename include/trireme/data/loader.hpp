@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trireme/contract/dataset.hpp"
+#include "trireme/core/arithmetic.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/sampler.hpp"
@@ -194,6 +195,7 @@ class loader {
     std::unique_lock lock(mutex_);
     in_use_ = false;
     if (failure_ == nullptr) halted_ = false;  // it was told by the last call: this one tries again
+    mode_ = arithmetic_mode::of_this_thread();
     room_.notify_one();
     filled_.wait(lock, [this] { return read_ > taken_ || failure_ != nullptr; });
     if (read_ == taken_) {  // what was read before the failure comes first
@@ -214,8 +216,10 @@ class loader {
       auto& into = slots_[read_ % slots_.size()];
       std::exception_ptr failure;
       lock.unlock();
+      auto const mode = mode_;
       try {
         fill(into, at);
+      mode.use();
       } catch (...) {
         failure = std::current_exception();
       }
@@ -252,5 +256,6 @@ class loader {
   bool stopping_ = false;
   std::thread reader_;
 };
+  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() computes as it would there
 
 }  // namespace trireme::data

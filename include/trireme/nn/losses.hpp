@@ -75,7 +75,7 @@ struct binary_cross_entropy {
       throw config_error(text("trireme::nn::loss::binary_cross_entropy: target ", target,
                               " is no probability; targets lie in [0, 1]"));
     }
-    return std::max(x, 0.0) - x * target + std::log1p(std::exp(-std::abs(x)));
+    return std::max<double>(x, 0) - x * target + std::log1p(std::exp(-std::abs(x)));
   }
   [[nodiscard]] static double slope(double x, double target) noexcept {
     double const small = std::exp(-std::abs(x));

@@ -95,7 +95,7 @@ struct muon {
         tensor.moments[0], direction, tensor.gradient);
     direction = orthogonal<Env>(direction, tensor.scratch);
     auto const tall = static_cast<double>(rows) / static_cast<double>(columns);
-    auto const stretch = std::sqrt(std::max(1.0, rows_are_outputs ? tall : 1 / tall));
+    auto const stretch = std::sqrt(std::max<double>(1, rows_are_outputs ? tall : 1 / tall));
     kernels::with_values(
         [&](auto value, auto along) {
           auto const now = rate_at(step);

@@ -49,7 +49,7 @@ inline double warm(double peak, std::int64_t warmup, std::int64_t step) {
 /// How much of the way from the end of warm-up to `total` is done, in [0, 1].
 inline double way(std::int64_t warmup, std::int64_t total, std::int64_t step) {
   if (total <= warmup) return 1;
-  return std::clamp(static_cast<double>(step - warmup) / static_cast<double>(total - warmup), 0.0, 1.0);
+  return std::clamp<double>(static_cast<double>(step - warmup) / static_cast<double>(total - warmup), 0, 1);
 }
 
 }  // namespace detail

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trireme/contract/communicator.hpp"
+#include "trireme/core/arithmetic.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/hash.hpp"
 #include "trireme/core/tensor.hpp"
@@ -21,6 +22,7 @@ namespace trireme::parallel {
 struct stated {
   std::string_view what;
   std::string value;
+  std::string_view remedy = {};  ///< how the sentence about it ends, if not as those about the others
 };
 
 namespace detail {
@@ -43,6 +45,13 @@ namespace detail {
 
 }  // namespace detail
 
+/// How this rank's processor computes: results differ in bits where that does.
+[[nodiscard]] inline stated stated_arithmetic() {
+  return {"the processor's arithmetic", to_string(arithmetic_mode::of_this_thread()),
+          "set rounding and denormal numbers (fesetround, _MM_SET_FLUSH_ZERO_MODE, torch::set_flush_denormal, or a "
+          "program linked with -ffast-math) alike on every rank"};
+}
+
 /// Throws config_error on every rank if something is not the same on all of them; the sentence names it, two ranks and
 /// their values.
 ///
@@ -51,7 +60,7 @@ namespace detail {
 ///
 /// @param whose   the public name that the sentence begins with.
 /// @param rank    what this rank is called in the sentence: its number in the whole world.
-/// @param remedy  how the sentence ends.
+/// @param remedy  how the sentence ends, unless an item says it.
 template <class Comm>
 void expect_agreement(Comm& world, std::string_view whose, int rank, std::span<stated const> items,
                       std::string_view remedy) {
@@ -70,7 +79,8 @@ void expect_agreement(Comm& world, std::string_view whose, int rank, std::span<s
       auto const second = detail::said_by(world, static_cast<int>(other), items[item].value);
       auto const [here, there] = detail::differing_lines(first, second);
       throw config_error(text(whose, ": ", items[item].what, " is ", here, " on rank ", table[items.size()], " but ",
-                              there, " on rank ", table[other * each + items.size()], "; ", remedy));
+                              there, " on rank ", table[other * each + items.size()], "; ",
+                              items[item].remedy.empty() ? remedy : items[item].remedy));
     }
   }
 }

@@ -55,7 +55,7 @@ struct fp16 {
     [[nodiscard]] double scale() const noexcept { return scale_; }
     [[nodiscard]] bool decide(bool finite) noexcept {
       if (!finite) {
-        scale_ = std::max(1.0, scale_ / 2);
+        scale_ = std::max<double>(1, scale_ / 2);
         good_steps_ = 0;
       } else if (++good_steps_ == growth_steps_) {
         scale_ = std::min(largest_scale, scale_ * 2);

@@ -21,6 +21,7 @@
 #include "trireme/contract/own_start.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/contract/state.hpp"
+#include "trireme/core/arithmetic.hpp"
 #include "trireme/core/arrays.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/expect.hpp"
@@ -424,6 +425,7 @@ class basic_trainer {
         "trireme::trainer: it is made of other policies than trainer_for<...> names: name the same types there");
     static_cast<void>(sizeof(detail::check_lent_world<detail::slip_of_world<Policies...>()>));
     check_environment();
+    expect_exact_arithmetic();
     return {};
   }
   basic_trainer(in_order, Model model, Optimizer optimizer, Comm& world, Parallel const& parallel,
@@ -726,7 +728,8 @@ Comm& basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::a
                                     {"the optimizer", describe(optimizer_)},
                                     {"the parallel strategy", describe(parallel_)},
                                     {"the precision", describe(precision_)},
-                                    {"the compressor", compression_text_}};
+                                    {"the compressor", compression_text_},
+                                    parallel::stated_arithmetic()};
   parallel::expect_agreement(world, "trireme::trainer", world.rank(), items,
                              "make the trainer of the same descriptions on every rank");
   if constexpr (staged) expect_valid(described_);

@@ -11,6 +11,7 @@
 #include "trireme/comm/detail/colors.hpp"
 #include "trireme/comm/node/progress.hpp"
 #include "trireme/core/address.hpp"
+#include "trireme/core/arithmetic.hpp"
 
 namespace trireme::comm::detail {
 
@@ -50,6 +51,7 @@ class node_driver {
     expect_others();
     turn const mine(*this);
     expect_unfailed(it.what.kind);
+    mode_ = arithmetic_mode::of_this_thread();
     if (unused_ == nullptr) {
       owned_.push_back(std::make_unique<node_operation>());
       unused_ = owned_.back().get();
@@ -216,6 +218,7 @@ class node_driver {
         stuck = 0;
         continue;
       }
+      mode_.use();
       stuck = advance_pending() ? 0 : stuck + 1;
       if (stuck > 0 && stuck % 64 == 0)
         for (auto* each = pending_; each != nullptr; each = each->next) check_patience(*each, {});
@@ -224,6 +227,7 @@ class node_driver {
       if (stuck > launch_->spins / 4 + 20) {
         launch_->sleep(std::chrono::milliseconds(20), [&] {
           lock.lock();
+          mode_.use();
           bool const ready = over_ || launch_->failed() || advance_pending();
           lock.unlock();
           return ready;
@@ -244,7 +248,8 @@ class node_driver {
   std::atomic<int> wanted_{0};  ///< callers that wait for their turn
   bool over_ = false;
   bool idle_ = false;
-  node_operation* pending_ = nullptr;  ///< asynchronous operations, oldest first
+  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  ///< of the rank: the helper sums as it does
+  node_operation* pending_ = nullptr;                         ///< asynchronous operations, oldest first
   node_operation* newest_ = nullptr;
   node_operation* unused_ = nullptr;
   std::vector<std::unique_ptr<node_operation>> owned_;

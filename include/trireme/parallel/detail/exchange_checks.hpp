@@ -10,6 +10,7 @@
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/strategy.hpp"
+#include "trireme/core/arithmetic.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/exact.hpp"
 #include "trireme/core/tensor.hpp"
@@ -36,13 +37,15 @@ template <class Strategy>
 template <class Comm, class Strategy, class Compressor>
 [[nodiscard]] layout agreed(layout plan, Comm& world, int rank, Strategy const& strategy,
                             Compressor const& compressor) {
+  expect_exact_arithmetic();
   std::string parameters;
   for (auto const& entry : plan.entries())
     parameters +=
         text('"', entry.info.name, "\" of shape ", to_string(entry.info.extents), entry.frozen ? ", frozen\n" : "\n");
   stated const items[] = {{"the parallel strategy", describe(strategy)},
                           {"the compressor", describe(compressor)},
-                          {"a parameter", std::move(parameters)}};
+                          {"a parameter", std::move(parameters)},
+                          stated_arithmetic()};
   expect_agreement(world, "trireme::exchange", rank, items,
                    "bring the same parameters in the same order, and the same policies, on every rank");
   return plan;

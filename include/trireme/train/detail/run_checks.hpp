@@ -42,7 +42,8 @@ void expect_same_schedule(Comm& world, Data const& data, Options const& options,
                                     {".steps", text(options.steps)},
                                     {".stop_after", text(options.stop_after)},
                                     {".check_every", text(options.check_every)},
-                                    {"the number of steps taken before", text(taken)}};
+                                    {"the number of steps taken before", text(taken)},
+                                    parallel::stated_arithmetic()};
   parallel::expect_agreement(world, "trireme::trainer: fit()", world.rank(), items,
                              "call it with the same arguments on every rank");
 }
