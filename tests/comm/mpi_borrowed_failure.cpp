@@ -1,13 +1,14 @@
-// A solver that initialises MPI itself, borrows a world, survives one failure and finalises MPI, for
-// mpi_borrowed_failure_test.sh: mpi_borrowed_failure shared|messages CASE [RUNS [single|funneled|multiple]]. Rank 1 is
-// the one that fails. Each rank prints "right" or "WRONG", and what it was told; the program ends with 0 if
-// MPI_Finalize has returned.
+// A solver that initialises MPI itself, borrows worlds, survives failures and finalises MPI, for
+// mpi_borrowed_failure_test.sh: mpi_borrowed_failure shared|messages CASE[,CASE...] [RUNS [LEVEL]], where LEVEL is
+// single, funneled, serialized (the default) or multiple. Rank 1 is the one that fails. Each rank prints "right" or
+// "WRONG", and what it was told; the program ends with 0 if MPI_Finalize has returned.
 #include <mpi.h>
 
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <regex>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -129,14 +130,57 @@ outcome play(comm::mpi_world& world, std::string const& how) {
   });
 }
 
+std::vector<std::string> cases_of(std::string const& list) {
+  std::vector<std::string> all;
+  std::istringstream rest(list);
+  for (std::string each; std::getline(rest, each, ',');) all.push_back(each);
+  return all;
+}
+
+/// One failure of a world beside another one, and what goes on after it; whether everything was right.
+bool survive(int rank, std::string const& how, bool shared) {
+  bool right = true;
+  auto const deadline = is_at_deadline(how) ? short_deadline : long_deadline;
+  auto const say = [&](bool good, char const* what, outcome const& it) {
+    right = right && good;
+    std::printf("%s %s %s rank %d after %.2f s: %s\n", good ? "right" : "WRONG", how.c_str(), what, rank, it.seconds,
+                it.told.c_str());
+    std::fflush(stdout);
+  };
+  try {
+    auto other = comm::mpi::borrow(MPI_COMM_WORLD, deadline, shared);
+    auto const must = expected_of(how, shared);
+    outcome got;
+    try {
+      auto world = comm::mpi::borrow(MPI_COMM_WORLD, deadline, shared);
+      got = play(world, how);
+    } catch (std::domain_error const&) {  // the solver survives it
+    }
+    auto const& sentence = rank == 1 ? must.odd : must.others;
+    bool const good = sentence.empty() ? got.told.empty() : std::regex_search(got.told, std::regex(sentence));
+    say(good && (!must.at_once || got.seconds < std::chrono::duration<double>(deadline).count() / 2), "failure:", got);
+    got = told_by([&] { use(other, 2000); });  // the failed world is dead, others live
+    say(got.told.empty(), "another world:", got);
+    got = told_by([&] {
+      auto again = comm::mpi::borrow(MPI_COMM_WORLD, deadline, shared);
+      use(again, 2000);
+    });
+    say(got.told.empty(), "borrowed again:", got);
+  } catch (std::exception const& problem) {
+    say(false, "ended:", {problem.what()});
+  }
+  return right;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
   bool const shared = std::string(argv[1]) == "shared";
-  std::string const how = argv[2];
-  int provided = 0;
+  auto const cases = cases_of(argv[2]);
+  int const runs = argc > 3 ? std::atoi(argv[3]) : 1;
   std::string const level = argc > 4 ? argv[4] : "";
+  int provided = 0;
   if (level == "single")
     MPI_Init(&argc, &argv);
   else
@@ -148,37 +192,8 @@ int main(int argc, char** argv) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   bool right = true;
-  auto const deadline = is_at_deadline(how) ? short_deadline : long_deadline;
-  auto const say = [&](bool good, char const* what, outcome const& it) {
-    right = right && good;
-    std::printf("%s %s rank %d after %.2f s: %s\n", good ? "right" : "WRONG", what, rank, it.seconds, it.told.c_str());
-    std::fflush(stdout);
-  };
-  for (int run = 0; run < (argc > 3 ? std::atoi(argv[3]) : 1); ++run) {
-    try {
-      auto other = comm::mpi::borrow(MPI_COMM_WORLD, deadline, shared);
-      auto const must = expected_of(how, shared);
-      outcome got;
-      try {
-        auto world = comm::mpi::borrow(MPI_COMM_WORLD, deadline, shared);
-        got = play(world, how);
-      } catch (std::domain_error const&) {  // the solver survives it
-      }
-      auto const& sentence = rank == 1 ? must.odd : must.others;
-      bool const good = sentence.empty() ? got.told.empty() : std::regex_search(got.told, std::regex(sentence));
-      say(good && (!must.at_once || got.seconds < std::chrono::duration<double>(deadline).count() / 2),
-          "failure:", got);
-      got = told_by([&] { use(other, 2000); });  // the failed world is dead, others live
-      say(got.told.empty(), "another world:", got);
-      got = told_by([&] {
-        auto again = comm::mpi::borrow(MPI_COMM_WORLD, deadline, shared);
-        use(again, 2000);
-      });
-      say(got.told.empty(), "borrowed again:", got);
-    } catch (std::exception const& problem) {
-      say(false, "ended:", {problem.what()});
-    }
-  }
+  for (int run = 0; run < runs; ++run)
+    for (auto const& how : cases) right = survive(rank, how, shared) && right;
   MPI_Finalize();
   if (right) std::printf("right finalised rank %d\n", rank);
   return 0;

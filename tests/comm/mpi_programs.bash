@@ -1,6 +1,7 @@
 # Sourced by the tests of programs under mpirun: builds one program for each MPI of this machine.
 #   mpi_begin SOURCE    (beside the test) as $folder/default/program, $folder/mpich/program in a new $folder that goes
-#                       with the test; sets `mpis` to those that there are, and ends the test if there is none
+#                       with the test; sets `mpis` to those that there are, and ends the test if there is none. The
+#                       compiler gets $mpi_flags, too
 #   mpi_run MPI         the command that starts its ranks
 #   mpi_is_open MPI     whether it is Open MPI
 #   mpi_apart MPI FILE  options for that command by which what rank N prints goes into FILE.N, where lines of ranks that
@@ -26,9 +27,10 @@ mpi_build() { # SOURCE FOLDER
     # Debian's mpicxx may be MPICH's own.
     [ $mpi = mpich ] && [ "$(command -v mpirun)" -ef "$(command -v mpirun.mpich)" ] && continue
     mkdir -p "$2/$mpi"
-    $(command -v ccache) "$(mpi_compiler $mpi)" -std=c++20 -O0 -pthread -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX \
-      -I"${TRIREME_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}/include" -isystem /usr/include/eigen3 \
-      -DFMT_HEADER_ONLY=1 "$1" -o "$2/$mpi/program" &
+    # shellcheck disable=SC2086
+    $(command -v ccache) "$(mpi_compiler $mpi)" -std=c++20 -O0 ${mpi_flags-} -pthread -DOMPI_SKIP_MPICXX \
+      -DMPICH_SKIP_MPICXX -I"${TRIREME_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}/include" \
+      -isystem /usr/include/eigen3 -DFMT_HEADER_ONLY=1 "$1" -o "$2/$mpi/program" &
     pids="$pids $!"
     mpis="$mpis $mpi"
   done

@@ -499,6 +499,35 @@ TEST_CASE("node: a rank that leaves while others wait is named", "[comm][node]")
   CHECK(said.find("barrier number 2 cannot finish, because rank 1 has left without calling it") != std::string::npos);
 }
 
+TEST_CASE("node: a rank that only has to copy out waits for nobody who has finished, and left", "[comm][node]") {
+  using namespace trireme::comm::detail;
+  node_board own, other;
+  node_group group;
+  group.members = {0, 1};
+  group.boards = {&own, &other};
+  node_operation op;
+  op.where = &group;
+  op.base = 5;
+  op.rounds = 3;
+  op.become(node_operation::stage::staging);
+  auto const stand_at = [](node_board& board, std::uint64_t filled, std::uint64_t combined, std::uint64_t drained) {
+    board.filled = filled;
+    board.combined = combined;
+    board.drained = drained;
+  };
+  stand_at(other, 8, 8, 8);
+  for (std::uint64_t drained = 5; drained <= 8; ++drained) {
+    stand_at(own, 8, 8, drained);
+    CHECK_FALSE(awaits(op, 1));
+  }
+  stand_at(own, 8, 8, 7);
+  stand_at(other, 8, 7, 7);
+  CHECK(awaits(op, 1));  // what it copies out is not reduced yet
+  stand_at(own, 8, 7, 6);
+  stand_at(other, 7, 7, 7);
+  CHECK(awaits(op, 1));  // nor is what it reduces copied in
+}
+
 TEST_CASE("node: several ranks that leave are named in one grammatical sentence", "[comm][node]") {
   node_family family(3, in_world([](node_world& world) -> std::string {
                        world.barrier();

@@ -15,26 +15,40 @@
 
 namespace trireme::comm::detail {
 
-/// The end of a group that has failed. A message that is under way then can often not be cancelled: it ends when its
-/// receiver takes it, and MPI_Finalize of some MPIs waits for that. So each rank takes all that still comes to it, and
-/// drops it. When MPI is done with all that this rank has begun, it says so in rounds as those of a barrier. After the
-/// last round that holds for all ranks: no memory is used any more.
+/// The end of a group on this rank, which has left it, or in which a call has failed. A communicator may be freed only
+/// when no message can come in it any more: MPI gives its number to the next one, where a message that is late is then
+/// taken for one of another group. So each rank takes all that still comes to it, and drops it. When MPI is done with
+/// all that this rank has begun, it says so in rounds as those of a barrier, but to both sides, so that a rank is also
+/// past every notice that its neighbours have sent. After the last round that holds for all ranks: no memory is used
+/// any more.
 ///
-/// A rank that has not heard of the failure yet, or has died, keeps the others from it; so nobody waits for this
-/// without a limit, and whoever has more time later (another call, MPI_Finalize) goes on with it.
+/// The rounds carry whether a call has failed on any rank. Then messages may still be on their way, and all ranks keep
+/// the communicator; otherwise all of them free it.
+///
+/// A rank that has not left yet, has not heard of the failure, or has died, keeps the others from it; so nobody waits
+/// for this without a limit, and whoever has more time later (another call, MPI_Finalize) goes on with it. After a
+/// failure that matters more: a message that is under way can often not be cancelled. It ends when its receiver takes
+/// it, and MPI_Finalize of some MPIs waits for that.
 class mpi_closing {
  public:
   /// @param notices  of the group's family: hears what comes about who ends and who reports.
-  mpi_closing(mpi_group const& group, std::shared_ptr<mpi_notices> notices)
+  /// @param failed   whether a call of the family has failed; otherwise this rank has left the group.
+  mpi_closing(mpi_group const& group, std::shared_ptr<mpi_notices> notices, bool failed)
       : notices_(std::move(notices)),
         handle_(group.handle),
         members_(group.members),
         rank_(group.rank),
         rounds_(rounds_among(group.size)),
-        heard_(group.members.size()) {}
+        failed_here_(failed),
+        failed_(failed),
+        heard_(static_cast<std::size_t>(rounds_) + 1) {}
 
   /// The communicator whose messages it takes.
   [[nodiscard]] MPI_Comm handle() const noexcept { return handle_; }
+  /// Whether a call of the group has failed on this rank.
+  [[nodiscard]] bool has_failed_here() const noexcept { return failed_here_; }
+  /// Once it is over: whether no rank will use the communicator again, and nothing is on its way in it.
+  [[nodiscard]] bool is_to_free() const noexcept { return !failed_; }
   /// Makes the progress that is possible now; whether it is over. `quiet()` says whether MPI is done with the
   /// operations of this rank.
   template <class Quiet>
@@ -49,18 +63,25 @@ class mpi_closing {
       if (!all_here || !quiet()) return false;
       next_round();
     }
-    while (round_ <= rounds_ && heard_[at(rank_ - hop())]) next_round();
-    return round_ > rounds_ && requests_.empty();
+    while (round_ <= rounds_ && heard_[static_cast<std::size_t>(round_)] >= 2) next_round();
+    return round_ > rounds_ && requests_.empty() && mpi_outbox::of_process().sweep(handle_);
   }
 
  private:
-  [[nodiscard]] int hop() const noexcept { return 1 << (round_ - 1); }
-  [[nodiscard]] std::size_t at(int number) const noexcept {
+  [[nodiscard]] int member(int number) const noexcept {
     auto const size = static_cast<int>(members_.size());
-    return static_cast<std::size_t>((number + size) % size);
+    return members_[static_cast<std::size_t>((number + size) % size)];
   }
   void next_round() {
-    if (++round_ <= rounds_) mpi_outbox::of_process().send(handle_, members_[at(rank_ + hop())], mpi_tags::closes, {});
+    if (++round_ > rounds_) return;
+    char const message[] = {static_cast<char>(round_), failed_ ? '\1' : '\0'};
+    int const hop = 1 << (round_ - 1);
+    for (int const to : {rank_ + hop, rank_ - hop})
+      mpi_outbox::of_process().send(handle_, member(to), mpi_tags::closes, {message, sizeof message});
+  }
+  void hear(char round, char failed) {
+    failed_ = failed_ || failed != '\0';
+    if (round > 0 && round <= rounds_) ++heard_[static_cast<std::size_t>(round)];
   }
   void drop_what_comes() {
     for (;;) {
@@ -75,9 +96,9 @@ class mpi_closing {
       requests_.push_back(MPI_REQUEST_NULL);
       MPI_Imrecv(coming_.back().get(), bytes, MPI_BYTE, &message, &requests_.back());
       notices_->note(status.MPI_TAG, status.MPI_SOURCE);
-      if (status.MPI_TAG != mpi_tags::closes) continue;
-      for (std::size_t each = 0; each < members_.size(); ++each)
-        if (members_[each] == status.MPI_SOURCE) heard_[each] = true;
+      if (status.MPI_TAG != mpi_tags::closes || bytes != 2) continue;
+      MPI_Wait(&requests_.back(), MPI_STATUS_IGNORE);  // it is here already
+      hear(static_cast<char>(coming_.back()[0]), static_cast<char>(coming_.back()[1]));
     }
   }
 
@@ -86,8 +107,10 @@ class mpi_closing {
   std::vector<int> members_;
   int rank_;
   int rounds_;
-  int round_ = 0;            // 0: something is in flight; above rounds_: over
-  std::vector<bool> heard_;  // from whom, each in one round
+  bool failed_here_;
+  bool failed_;             // here or on another rank
+  int round_ = 0;           // 0: something is in flight; above rounds_: over
+  std::vector<int> heard_;  // how many messages of each round: two end it
   std::vector<MPI_Request> requests_;
   std::vector<std::unique_ptr<std::byte[]>> coming_;
 };

@@ -37,8 +37,9 @@ struct mpi_family {
 /// it sleeps and makes no MPI calls. Without a helper all commands proceed in whatever call the rank makes: start,
 /// test, wait, poll.
 ///
-/// What MPI was given lives until MPI is done with it: after a failure the driver, which is never destroyed, keeps the
-/// operations of the group, and closes the group (closing.hpp) in the calls of other groups and in MPI_Finalize.
+/// What MPI was given lives until MPI is done with it: the driver, which is never destroyed, closes a group
+/// (closing.hpp) that this rank has left or in which a call has failed, in the calls of other groups and in
+/// MPI_Finalize. Until then it keeps the communicator, and the operations that have failed.
 class mpi_driver {
  public:
   mpi_driver(mpi_driver const&) = delete;
@@ -64,18 +65,21 @@ class mpi_driver {
     groups_.push_back(&group);
     heard_roll_.resize(std::max(heard_roll_.size(), roll_bytes(group.size)));
   }
-  /// The helper ends with the last group.
+  /// The helper ends with the last group. This does not wait for the others, which may go on with the group.
   void remove(mpi_group& group) noexcept {
     std::thread ended;
     {
       std::lock_guard const lock(mutex_);
       std::erase(groups_, &group);
-      // Freeing waits for the others, which may not come after a failure; that group is closed instead. And it is a
-      // call of MPI, which this thread may not be allowed to make.
-      if (!group.family->failed && !is_over_ && mpi_session::instance().may_call()) {
-        hear_rolls(group);  // no message may be left in it
-        MPI_Comm_free(&group.handle);
+      bool const may_call = mpi_session::instance().may_call();
+      if (!group.family->failed && !is_over_) {
+        if (may_call) hear_rolls(group);
+        try {
+          close(group);
+        } catch (...) {  // without memory the communicator is kept
+        }
       }
+      if (may_call) advance_closings();
       if (groups_.empty() && helper_.joinable()) {
         ended = std::move(helper_);
         ++generation_;
@@ -167,7 +171,7 @@ class mpi_driver {
     std::lock_guard const lock(mutex_);
     return family.failed;
   }
-  /// Goes on closing groups that have failed. Without one there is nothing to do.
+  /// Goes on closing groups. Without one there is nothing to do.
   void close_groups() {
     std::lock_guard const lock(mutex_);
     advance_closings();
@@ -428,9 +432,13 @@ class mpi_driver {
     if (may_call) family.notices.tell(those, family.message, heard_from);
     for (auto* op : active_)
       if (op->where->family.get() == &family) op->give_up(may_call);
-    for (auto* group : those)
-      closings_.push_back(
-          std::make_unique<mpi_closing>(*group, std::shared_ptr<mpi_notices>(group->family, &group->family->notices)));
+    for (auto* group : those) close(*group);
+  }
+  /// Begins to close a group, without a call of MPI.
+  void close(mpi_group const& group) {
+    auto const& family = group.family;
+    closings_.push_back(
+        std::make_unique<mpi_closing>(group, std::shared_ptr<mpi_notices>(family, &family->notices), family->failed));
   }
   /// Waits until nobody uses the caller's memory any more: for a part of the deadline and at most a second, because a
   /// rank that stands still keeps it.
@@ -455,15 +463,18 @@ class mpi_driver {
     throw comm_error(group.family->message, {group.rank, std::string(name_of(kind))});
   }
 
-  /// Makes progress with the groups that have failed.
+  /// Makes progress with the groups that end.
   void advance_closings() noexcept {
     if (closings_.empty() || is_over_) return;
     std::erase_if(closings_, [&](auto& each) {
       try {
-        return each->advance([&] { return is_quiet(each->handle()); });
+        if (!each->advance([&] { return is_quiet(each->handle()); })) return false;
       } catch (...) {  // without memory for a message it stays for later
         return false;
       }
+      auto handle = each->handle();
+      if (each->is_to_free()) MPI_Comm_free(&handle);
+      return true;
     });
     // What a failed operation has kept goes with its group.
     if (std::ranges::none_of(owned_, [](auto const& op) { return op->is_given_up; })) return;
@@ -482,6 +493,7 @@ class mpi_driver {
 
   /// Has MPI_Finalize go on with what is not over yet, for at most a second: its call is one that all ranks make, and
   /// some MPIs never return from it while messages are under way. MPI does so with attributes of MPI_COMM_SELF.
+  /// Nothing is under way in a group that this rank has only left; others may compute long before they leave it.
   void end_with_mpi() {
     if (std::exchange(ends_with_mpi_, true)) return;
     int key = MPI_KEYVAL_INVALID;
@@ -493,13 +505,17 @@ class mpi_driver {
     return MPI_SUCCESS;
   }
   void finish_all() noexcept {
-    auto const end = clock::now() + std::chrono::seconds(1);
+    auto const begin = clock::now();
     std::unique_lock lock(mutex_);
     for (;;) {
       advance_all();
       advance_closings();
-      bool const sent = mpi_outbox::of_process().sweep();
-      if ((closings_.empty() && sent && unfinished() == 0) || clock::now() > end) break;
+      mpi_outbox::of_process().sweep();
+      bool const done = mpi_outbox::of_process().is_empty() && unfinished() == 0 &&
+                        std::ranges::none_of(closings_, [](auto const& each) { return each->has_failed_here(); });
+      auto const waited = clock::now() - begin;
+      if (done && (closings_.empty() || waited > std::chrono::milliseconds(50))) break;
+      if (waited > std::chrono::seconds(1)) break;
       lock.unlock();
       std::this_thread::sleep_for(std::chrono::microseconds(50));
       lock.lock();

@@ -28,7 +28,7 @@ struct mpi_tags {
   static constexpr int ends = 1;        ///< empty: the sender ends with an error
   static constexpr int reports = 2;     ///< empty: the sender prints it
   static constexpr int roll = 3;        ///< who is here, and who is waited for (roll_call.hpp)
-  static constexpr int closes = 4;      ///< empty: the sender has nothing in flight any more (closing.hpp)
+  static constexpr int closes = 4;      ///< the sender has nothing in flight any more (closing.hpp)
   static constexpr int exchange = 5;    ///< and the next two: announcements, large values, and that these may come
   static constexpr int collective = 8;  ///< number k uses this + 3 (k mod window), and the two after it
 

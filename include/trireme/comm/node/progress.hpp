@@ -319,9 +319,15 @@ inline node_outcome advance(node_operation& op) {
     case closing:
       return op.posting(rank).word.load() < node_shared(op.number);
     case staging: {
+      // Nobody waits for more than all rounds: with what this rank still has to do alone, as its last copying out, it
+      // does not wait for ranks that have finished, and perhaps left.
+      auto const waits_with = [end = op.base + op.rounds](std::uint64_t done, std::uint64_t theirs) {
+        return done < end && theirs <= done;
+      };
       auto const& mine = op.where->mine();
-      return board.filled.load() <= mine.combined.load() || board.combined.load() <= mine.drained.load() ||
-             board.drained.load() + node_board::slot_count <= mine.filled.load();
+      return waits_with(mine.combined.load(), board.filled.load()) ||
+             waits_with(mine.drained.load(), board.combined.load()) ||
+             waits_with(mine.filled.load(), board.drained.load() + node_board::slot_count);
     }
     case exchanging:
       return std::ranges::any_of(op.messages,
