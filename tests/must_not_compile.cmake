@@ -65,3 +65,16 @@ foreach(source IN LISTS sources)
   endif()
   trireme_add_fail_test(${name} ${CMAKE_CURRENT_SOURCE_DIR}/fail/${rule} ${asked})
 endforeach()
+
+# LibTorch's mistakes are one unit, because reading it takes most of the time.
+if(TARGET trireme::torch)
+  set(torch_flags ${pair_flags})
+  get_target_property(folders trireme::libtorch INTERFACE_INCLUDE_DIRECTORIES)
+  foreach(folder IN LISTS folders)
+    if(NOT folder STREQUAL "/usr/include")
+      list(APPEND torch_flags -isystem ${folder})
+    endif()
+  endforeach()
+  trireme_add_test(fail.torch TIMEOUT 120 LABELS "fail;torch"
+    COMMAND ${TRIREME_BASH} ${CMAKE_CURRENT_SOURCE_DIR}/torch/refused.sh ${CMAKE_CXX_COMPILER} ${torch_flags})
+endif()

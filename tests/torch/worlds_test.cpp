@@ -48,6 +48,18 @@ TEST_CASE("threads, processes and MPI teach a torch module the same bits", "[tor
   CHECK(launch(comm::processes{}, learnt()).equal(expected[0]));
 }
 
+TEST_CASE("tensors are summed, sent and gathered over processes and MPI", "[torch]") {
+  auto const all = [](auto& world) {
+    auto const own = torch::full({3}, 1.0F + static_cast<float>(world.rank()));
+    auto const gathered = interop::all_gather(world, own);
+    auto const sent = interop::broadcast(world, own.clone(), 1);
+    return torch::cat({gathered.flatten(), sent, interop::all_reduce(world, own)});
+  };
+  auto const expected = torch::cat({torch::full({3}, 1.0F), torch::full({6}, 2.0F), torch::full({3}, 3.0F)});
+  CHECK(launch(comm::mpi{}, all).equal(expected));
+  CHECK(launch(comm::processes{}, all).equal(expected));
+}
+
 TEST_CASE("threads divide torch's own threads, and processes draw other random numbers", "[torch]") {
   auto const threads = on_ranks<int>(2, [](auto& world) { return interop::divide_threads(world); });
   CHECK(threads[1] == std::max(1, usable_cores() / 2));

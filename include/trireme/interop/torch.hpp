@@ -1,8 +1,9 @@
 #pragma once
 
 // LibTorch: a torch::nn::Module in a loop of your own (data_parallel), or in a trainer (torch_model), and what such a
-// loop needs besides: batches (distributed_sampler), files (save_safetensors), statistics (sync_batch_norm). Needs the
-// target trireme::torch, with LibTorch 1.13 (Debian's libtorch-dev) or later. See docs/torch.md.
+// loop needs besides: batches (distributed_sampler), files (save_safetensors), statistics (sync_batch_norm), tensors of
+// all ranks (all_reduce). Needs the target trireme::torch, with LibTorch 1.13 (Debian's libtorch-dev) or later. See
+// docs/torch.md.
 
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 
 #include "trireme/core/cores.hpp"
 #include "trireme/interop/torch_autocast.hpp"
+#include "trireme/interop/torch_collectives.hpp"
 #include "trireme/interop/torch_data_parallel.hpp"
 #include "trireme/interop/torch_model.hpp"
 #include "trireme/interop/torch_safetensors.hpp"

@@ -177,11 +177,11 @@ void read_tensors(std::vector<named_tensor> const& names, std::string const& pat
 /// Ranks    not collective: one rank writes (`if (world.rank() == 0)`); after finish() or step() all have the same.
 /// Errors   config_error for a type or layout that safetensors does not have; io_error.
 ///
-/// @param module  a torch::nn::ModuleHolder (what TORCH_MODULE makes) or a std::shared_ptr of a module.
+/// @param module  a module, a torch::nn::ModuleHolder (what TORCH_MODULE makes) or a std::shared_ptr of one.
 template <class Module>
 void save_safetensors(Module const& module, std::string const& path) {
   torch::NoGradGuard const guard;
-  detail::write_tensors(detail::state_of(*detail::module_of(module)), path);
+  detail::write_tensors(detail::state_of(*detail::lent_module(module)), path);
 }
 
 /// Reads what save_safetensors() or Python's safetensors.torch has written into a module's own tensors, whose memory
@@ -196,7 +196,7 @@ void save_safetensors(Module const& module, std::string const& path) {
 ///          (if the device fails while tensors are read, those before it have been).
 template <class Module>
 void load_safetensors(Module const& module, std::string const& path) {
-  detail::read_tensors(detail::state_of(*detail::module_of(module)), path, detail::same_in_file());
+  detail::read_tensors(detail::state_of(*detail::lent_module(module)), path, detail::same_in_file());
 }
 
 }  // namespace trireme::interop

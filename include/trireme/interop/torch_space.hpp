@@ -3,6 +3,8 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <cstring>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -62,6 +64,21 @@ struct torch_kernels {
     bool all = true;
     queued(x, [&](auto const& from) { all = torch::isfinite(from).all().template item<bool>(); });
     return all;
+  }
+  /// Copies to the host and from it: for checks and state.
+  template <class T>
+  static void download(std::span<T> to, view<T const> from) {
+    queued(from, [&](auto const& there) {
+      auto const copied = there.cpu();
+      std::memcpy(to.data(), copied.data_ptr(), to.size_bytes());
+    });
+  }
+  template <class T>
+  static void upload(view<T> to, std::span<T const> from) {
+    queued(to, [&](auto const& there) {
+      auto const options = at::TensorOptions().dtype(torch_type(dtype_of<T>));
+      there.copy_(torch::from_blob(const_cast<T*>(from.data()), {static_cast<std::int64_t>(from.size())}, options));
+    });
   }
   /// Computed on the host, of a copy: for checks at the start.
   template <class T>

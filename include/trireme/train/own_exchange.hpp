@@ -113,6 +113,29 @@ class own_exchange : public Exchange {
   /// Whether step(optimizer) has been called, or moments were loaded.
   [[nodiscard]] bool keeps_moments() const noexcept { return moments_ != nullptr; }
 
+  /// Collective. Compares what several ranks keep alike, as a trainer does every .check_every steps: parameters, and
+  /// the moments of step(optimizer). Between steps.
+  ///
+  /// Bytes    one all_reduce of two numbers, but in the first call and after what ranks keep has changed.
+  /// Errors   numeric_error on every rank if copies differ; the sentence names the tensor and the ranks.
+  /// @param values  the parameters where they lie now, if that is not where the exchange was shown them.
+  void expect_equal_copies(detail::copies_words const& words = {"trireme::exchange",
+                                                                "give all ranks the same values, or load a checkpoint"},
+                           std::span<state_piece const> values = {}) {
+    this->expect_between_steps("expect_equal_copies()");
+    detail::kept_copies copies;
+    copies.add(values);
+    if constexpr (!Exchange::replicas_differ) {
+      for (auto const& entry : this->plan().entries()) {
+        if (values.empty()) copies.add(state_piece(entry.info.name, entry.info, 0, this->parameter_values(entry)));
+      }
+    }
+    for (auto const& each : pieces(state_scope::kept)) {
+      if (!each.of_rank && !each.name.starts_with("value/")) copies.add(each);
+    }
+    copies.expect_equal(this->everyone(), holders_, words);
+  }
+
   /// Collective. Publishes a checkpoint in `directory`: values, moments, what compressor and strategy keep, and how
   /// many steps there have been. Between steps. Other numbers and pictures of a run are the caller's to keep.
   ///

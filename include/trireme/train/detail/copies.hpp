@@ -32,6 +32,12 @@ struct copy_holders {
   std::unordered_map<std::uint64_t, holders> shared;  ///< what is kept by several ranks
 };
 
+/// How a sentence about copies that differ begins, and what it says is to be done.
+struct copies_words {
+  std::string_view who = "trireme::trainer";
+  std::string_view remedy = "load a checkpoint, or call broadcast()";
+};
+
 /// Hashes of the tensors that a rank keeps, by what they are and where in them they lie: ranks that keep the same must
 /// have the same numbers.
 class kept_copies {
@@ -60,7 +66,7 @@ class kept_copies {
   /// Bytes    one all_reduce of two numbers. Who keeps what is found when that changes, and the hashes themselves are
   ///          gathered only where there is a difference.
   template <class Comm>
-  void expect_equal(Comm& world, copy_holders& holders) const {
+  void expect_equal(Comm& world, copy_holders& holders, copies_words const& words = {}) const {
     if (world.size() == 1) return;
     auto const own = std::max<std::uint64_t>(1, parallel::hash_words(keys_));
     for (;;) {
@@ -68,7 +74,7 @@ class kept_copies {
       if (holders.of == own) numbers[1] = difference(world.rank(), holders);
       world.all_reduce(tensor_view<std::uint64_t>(numbers, shape{2}), reduction::sum{});
       if (numbers[0] == 0 && numbers[1] == 0) return;
-      if (numbers[0] == 0) throw numeric_error(sentence_for_all(world));
+      if (numbers[0] == 0) throw numeric_error(sentence_for_all(world, words));
       holders = find_holders(world, own);
     }
   }
@@ -133,7 +139,7 @@ class kept_copies {
 
   // Collective, where copies differ: all hashes meet, some of each rank at a time, and one rank finds the words.
   template <class Comm>
-  [[nodiscard]] std::string sentence_for_all(Comm& world) const {
+  [[nodiscard]] std::string sentence_for_all(Comm& world, copies_words const& words) const {
     constexpr std::size_t at_a_time = 512;
     auto most = static_cast<std::int64_t>(keys_.size());
     world.all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
@@ -163,9 +169,9 @@ class kept_copies {
     world.all_reduce(tensor_view<std::int64_t>(&speaker, shape{1}), reduction::min{});
     auto const rank = static_cast<int>(speaker % world.size());
     return parallel::detail::said_by(world, rank,
-                                     rank == world.rank() ? sentence(odd, rank, seen[odd]) : std::string());
+                                     rank == world.rank() ? sentence(odd, rank, seen[odd], words) : std::string());
   }
-  [[nodiscard]] std::string sentence(std::size_t item, int rank, others const& seen) const {
+  [[nodiscard]] std::string sentence(std::size_t item, int rank, others const& seen, copies_words const& words) const {
     bool const alone = seen.alike == 0 && seen.unlike > 1 && seen.agree;
     auto const what =
         alone ? text("the copy of \"", names_[item], "\" on rank ", rank, " differs from those of the other ",
@@ -173,7 +179,7 @@ class kept_copies {
               : text("the copies of \"", names_[item], "\" on ranks ", std::min(rank, seen.first), " and ",
                      std::max(rank, seen.first),
                      " differ: they were changed on one of them alone, or their machines round ");
-    return text("trireme::trainer: ", what, "differently; load a checkpoint, or call broadcast()");
+    return text(words.who, ": ", what, "differently; ", words.remedy);
   }
 
   std::unordered_map<std::uint64_t, std::size_t> at_;

@@ -142,6 +142,7 @@ struct refused_exchange {
   void refresh_parameters() {}
   void verify_replicas() {}
   void expect_between_steps(std::string_view) const {}
+  void expect_equal_copies(auto&&...) {}
   std::uint64_t hash_of_parameters() const { return {}; }
   bool has_finite_gradient(auto&&) const { return {}; }
   refused_part parameter_values(auto&&) const { return {}; }
