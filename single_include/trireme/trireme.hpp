@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1351afa06debe6e21d23d88d40ce466e30a7eb0fe68121229873ff920ad304ab
+// SHA-256 of the sources: 1c0044902051ee4037d046aa60d7b085d5398b75d3c3f5e1ce339282322a47e6
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,7 +21,8 @@
 #include <trireme_stopped_because_exceptions_are_off>
 #endif
 // Checks for NaN and infinity are folded away under the first; under the others results have other bits from one
-// compiler, CPU and place in a loop to the next. (clang says the two first ones only.)
+// compiler, CPU and place in a loop to the next. (clang says the two first ones only; core/arithmetic.hpp finds its
+// others when a trainer is made.)
 #if (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ != 0) || defined(__FAST_MATH__) || \
     defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__)
 #error \
@@ -30,10 +31,28 @@
 -fno-fast-math after these"
 #include <trireme_stopped_because_of_fast_math>
 #endif
+// Numbers of more bits than their type has (x87's) are rounded twice, where the compiler likes.
+#if defined(__FLT_EVAL_METHOD__) && (__FLT_EVAL_METHOD__ == 1 || __FLT_EVAL_METHOD__ == 2)
+#error \
+    "trireme needs float to be computed in float, but here it is computed in wider numbers, as with -mfpmath=387: \
+compile the files that include it with -mfpmath=sse -msse2"
+#include <trireme_stopped_because_float_is_computed_in_wider_numbers>
+#endif
+// The preprocessor does not see this one.
+static_assert(
+    sizeof(0.1) == sizeof(double),
+    "trireme needs constants of type double, which -fsingle-precision-constant makes float: compile the files "
+    "that include it without that");
 
 // Names of functions and members here, of which others make macros. The library's headers take the two first ones back
 // where they are read after them.
 #include <version>
+#if defined(_LIBCPP_VERSION) && _LIBCPP_VERSION < 200000
+#error \
+    "trireme reads numbers with std::from_chars of double, which libc++ has from version 20 on: compile with \
+-stdlib=libstdc++, or with a later libc++"
+#include <trireme_stopped_because_this_libcxx_cannot_read_numbers>
+#endif
 #if defined(min) || defined(max) || defined(check) || defined(expect) || defined(fail) || defined(error) || \
     defined(text) || defined(near) || defined(far) || defined(small)
 #error \
@@ -5507,7 +5526,11 @@ class collectives {
   collectives& operator=(collectives&&) = default;
   ~collectives() = default;
 
-  static inline std::string const who{text("trireme::comm::", Derived::name)};
+  /// What its errors begin with. A communicator whose name is known at run time only has a `who()` of its own.
+  [[nodiscard]] static std::string_view who() {
+    static std::string const name = text("trireme::comm::", Derived::name);
+    return name;
+  }
 
  private:
   [[nodiscard]] Derived& self() noexcept { return static_cast<Derived&>(*this); }
@@ -5557,8 +5580,8 @@ class collectives {
     bool const deals = kind == collective::scatter;
     auto const count = deals ? to.size() : from.size();
     expect(kind, root, count, {});
-    detail::expect_sizes(who, {.kind = kind, .root = root, .count = count}, from.size(), to.size(), self().rank(),
-                         self().size());
+    detail::expect_sizes(self().who(), {.kind = kind, .root = root, .count = count}, from.size(), to.size(),
+                         self().rank(), self().size());
     auto const sent = detail::sendable(from);
     auto const received = detail::sendable(to);
     auto it = sending(kind, sent, received, deals ? received.size() : sent.size(), root);
@@ -5583,7 +5606,7 @@ class collectives {
   [[nodiscard]] command exchanging(std::span<transfer<Space> const> transfers) const {
     auto& parts = detail::parts_of_this_thread();
     for (auto const& each : transfers) {
-      detail::expect_peer(who, each.peer, self().size());
+      detail::expect_peer(self().who(), each.peer, self().size());
       parts.push_back({each.peer, each.way == transfer<Space>::direction::send, each.type, each.count,
                        static_cast<std::byte*>(each.address)});
     }
@@ -5604,9 +5627,9 @@ class collectives {
   /// Checks what can be checked of slices, counts and roots.
   void expect(collective kind, int root, std::int64_t count, rank_counts counts) const {
     if (counts)
-      detail::expect_counts(who, kind, *counts, count, self().size());
+      detail::expect_counts(self().who(), kind, *counts, count, self().size());
     else
-      detail::expect_right(who, {.kind = kind, .root = root, .count = count}, self().size());
+      detail::expect_right(self().who(), {.kind = kind, .root = root, .count = count}, self().size());
   }
   /// Adds what a ragged call has besides, and what the command counts as sent.
   void complete(command& it, rank_counts counts = {}) const {
@@ -5678,7 +5701,7 @@ class self_world : public collectives<self_world> {
   }
 
   [[nodiscard]] self_world split(int color, int /*key*/) const {
-    detail::expect_color(who, color);
+    detail::expect_color(who(), color);
     return {};
   }
   [[nodiscard]] self_world duplicate() const { return {}; }
@@ -5696,7 +5719,7 @@ class self_world : public collectives<self_world> {
  private:
   static void copy(command const& it, part const& from, part const& to) {
     if (from.type != to.type || from.count != to.count)
-      throw config_error(detail::differing_transfers(who, 0, from, 0, to));
+      throw config_error(detail::differing_transfers(who(), 0, from, 0, to));
     it.elements->copy(to.address, from.address, static_cast<std::size_t>(to.count) * size_of(to.type));
   }
   /// The k-th send goes to the k-th receive.
@@ -5704,15 +5727,16 @@ class self_world : public collectives<self_world> {
     std::vector<part const*> sends, receives;
     for (auto const& each : it.parts) (each.sent ? sends : receives).push_back(&each);
     if (sends.size() != receives.size())
-      throw config_error(text(who, "::exchange: a rank alone sends ", sends.size(), " messages to itself but receives ",
-                              receives.size(), "; name both ends in one exchange"));
+      throw config_error(text(who(), "::exchange: a rank alone sends ", sends.size(),
+                              " messages to itself but receives ", receives.size(),
+                              "; name both ends in one exchange"));
     for (std::size_t k = 0; k < sends.size(); ++k) copy(it, *sends[k], *receives[k]);
   }
 };
 
 }  // namespace trireme::comm
 
-// ---- trireme/comm/process_world.hpp
+// ---- trireme/comm/any_world.hpp
 #include <exception>
 #include <thread>
 
@@ -5764,6 +5788,8 @@ class process_engine {
   /// Of this engine and those that come from it by split() and duplicate().
   std::shared_ptr<world_count> worlds = std::make_shared<world_count>();
 
+  /// What errors begin with: "trireme::comm::mpi".
+  [[nodiscard]] virtual std::string_view who() const noexcept = 0;
   [[nodiscard]] virtual int rank() const noexcept = 0;
   [[nodiscard]] virtual int size() const noexcept = 0;
   [[nodiscard]] virtual std::chrono::milliseconds deadline() const noexcept = 0;
@@ -5863,7 +5889,7 @@ inline void wake_all([[maybe_unused]] std::atomic<std::uint32_t>& word, [[maybe_
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/process_world.hpp (goes on)
+// ---- trireme/comm/any_world.hpp (goes on)
 namespace trireme::comm {
 
 /// A pending collective, which an engine carries out: it proceeds as the world that started it says, and in `test()`
@@ -5950,7 +5976,7 @@ class engine_request {
 
 using process_request = engine_request<detail::process_engine, detail::process_operation>;
 
-/// What worlds of threads and of processes have in common: their engine.
+/// What worlds of threads and any_world have in common: an engine.
 template <class Derived>
 class engine_world : public collectives<Derived> {
  public:
@@ -5965,7 +5991,7 @@ class engine_world : public collectives<Derived> {
 
   /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
   [[nodiscard]] Derived split(int color, int key) {
-    detail::expect_color(engine_world::who, color);
+    detail::expect_color(self().who(), color);
     return Derived(of_same_worlds(engine_->split(color, key)));
   }
   /// The same ranks again, whose calls are counted and ordered apart from this one's.
@@ -6003,6 +6029,7 @@ class engine_world : public collectives<Derived> {
   std::shared_ptr<detail::process_engine> engine_;
 
  private:
+  [[nodiscard]] Derived const& self() const noexcept { return static_cast<Derived const&>(*this); }
   [[nodiscard]] std::shared_ptr<detail::process_engine> of_same_worlds(std::shared_ptr<detail::process_engine> made) {
     made->worlds = engine_->worlds;
     return made;
@@ -6019,7 +6046,9 @@ class engine_world : public collectives<Derived> {
   int size_;
 };
 
-/// One rank that is a process: of comm::mpi or comm::processes, as Description says.
+/// A rank behind an engine that is chosen at run time: of comm::processes and comm::mpi, and of any communicator that
+/// is lent (comm/lend.hpp). One type for all of them, so that what is compiled for it serves each: trireme::compiled
+/// has the trainers of ranks that are processes.
 ///
 /// Ranks on one machine work in memory that all of them map; buffers from `allocate` are reached by the others without
 /// a copy. Between machines messages travel, and the ranks form sums themselves; MPI forms the large ones where
@@ -6034,14 +6063,16 @@ class engine_world : public collectives<Derived> {
 /// Errors   comm_error if a rank is late past the deadline, has died, or announces its failure; it names the rank and
 ///          the operation. After an error every communicator of the same launch, or of the same borrow(), only throws.
 ///          Others go on, and one may borrow again.
-template <class Description>
-class process_world : public engine_world<process_world<Description>> {
+class any_world : public engine_world<any_world> {
  public:
-  static constexpr std::string_view name = Description::name;
+  static constexpr std::string_view name = "any";
   static constexpr bool progresses = true;  // a request travels while its rank computes
 
-  explicit process_world(std::shared_ptr<detail::process_engine> engine) noexcept
-      : engine_world<process_world>(std::move(engine)) {}
+  explicit any_world(std::shared_ptr<detail::process_engine> engine) noexcept
+      : engine_world<any_world>(std::move(engine)) {}
+
+  /// Which communicator its errors name: "trireme::comm::mpi".
+  [[nodiscard]] std::string_view who() const noexcept { return engine_->who(); }
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
@@ -6053,14 +6084,14 @@ class process_world : public engine_world<process_world<Description>> {
   template <element T>
   [[nodiscard]] tensor<T> allocate(shape extents) {
     auto const bytes = static_cast<std::size_t>(extents.size()) * sizeof(T);
-    void* const block = bytes == 0 ? nullptr : this->engine_->allocate(bytes);
+    void* const block = bytes == 0 ? nullptr : engine_->allocate(bytes);
     if (block == nullptr) return tensor<T>(extents);
-    std::shared_ptr<void> owner(block, [engine = this->engine_, bytes](void* it) { engine->deallocate(it, bytes); });
+    std::shared_ptr<void> owner(block, [engine = engine_, bytes](void* it) { engine->deallocate(it, bytes); });
     return tensor<T>(tensor_view<T>(static_cast<T*>(block), extents), std::move(owner));
   }
 
   /// Before threads of this process start that have duplicates of this world, one each.
-  void expect_several_callers() { this->engine_->expect_several_callers(); }
+  void expect_several_callers() { engine_->expect_several_callers(); }
 };
 
 }  // namespace trireme::comm
@@ -6222,6 +6253,9 @@ struct color_and_key {
 #include <emmintrin.h>
 #endif
 
+// ---- trireme/comm/node/launch.hpp
+#include <unistd.h>
+
 // ---- trireme/core/address.hpp
 namespace trireme {
 
@@ -6262,7 +6296,7 @@ struct alignas(64) node_header {
   std::atomic<std::uint32_t> sleepers{0};
   /// 1 while this rank reads or writes memory of other ranks.
   alignas(64) std::atomic<std::uint32_t> inside{0};
-  /// 1 once the body of this rank has returned; only for ranks that are threads.
+  /// 1 once the body of this rank has returned, if it is a thread, or its process ends by exit().
   std::atomic<std::uint32_t> left{0};
   /// In the header of rank 0: 1 + the rank whose sentence says why the launch has failed; 0 before.
   alignas(64) std::atomic<std::uint32_t> failure{0};
@@ -6446,6 +6480,40 @@ class node_place {
   [[nodiscard]] virtual bool is_orphaned() const noexcept { return false; }
 };
 
+class node_launch;
+
+/// The launches of this process that are still there when it ends by exit(). Their other ranks hear of it then: the
+/// process may live on for long, in destructors, or in an MPI_Finalize that waits for those ranks.
+class node_exits {
+ public:
+  static node_exits& of_process() {
+    static auto& only = *new node_exits;  // a launch may end after static objects
+    return only;
+  }
+  void add(node_launch& it) {
+    std::lock_guard const lock(mutex_);
+    if (!std::exchange(asked_, true)) std::atexit([] { of_process().tell(); });
+    launches_.push_back({&it, ::getpid()});
+  }
+  void remove(node_launch& it) noexcept {
+    std::lock_guard const lock(mutex_);
+    std::erase_if(launches_, [&](open_launch const& each) { return each.launch == &it; });
+  }
+
+ private:
+  struct open_launch {
+    node_launch* launch;
+    ::pid_t process;  // not a child that this process has forked
+  };
+
+  node_exits() = default;
+  void tell() noexcept;
+
+  std::mutex mutex_;
+  bool asked_ = false;
+  std::vector<open_launch> launches_;
+};
+
 /// What one rank shares with the others of its launch: the memory of all, the failure, and how they wake each other.
 class node_launch {
  public:
@@ -6455,7 +6523,14 @@ class node_launch {
         spins(core_each ? 300 : 10),
         patience(core_each ? std::chrono::microseconds(1000) : std::chrono::microseconds(200)),
         place(std::move(where)),
-        base_(reinterpret_cast<std::uintptr_t>(place->bases[static_cast<std::size_t>(own_rank)])) {}
+        base_(reinterpret_cast<std::uintptr_t>(place->bases[static_cast<std::size_t>(own_rank)])) {
+    if (!place->one_process) node_exits::of_process().add(*this);
+  }
+  node_launch(node_launch const&) = delete;
+  node_launch& operator=(node_launch const&) = delete;
+  ~node_launch() {
+    if (!place->one_process) node_exits::of_process().remove(*this);
+  }
 
   std::string const who;  ///< "trireme::comm::mpi"
   int const rank;
@@ -6626,6 +6701,15 @@ class node_launch {
   std::mutex retiring_;
   std::vector<std::pair<node_board*, int>> retired_;
 };
+
+inline void node_exits::tell() noexcept {
+  std::lock_guard const lock(mutex_);
+  for (auto const& [launch, process] : launches_) {
+    if (process != ::getpid()) continue;
+    launch->mine().left.store(1);
+    for (auto* const header : launch->place->headers) launch->ring(*header);
+  }
+}
 
 }  // namespace trireme::comm::detail
 
@@ -7593,9 +7677,15 @@ inline node_outcome advance(node_operation& op) {
     case closing:
       return op.posting(rank).word.load() < node_shared(op.number);
     case staging: {
+      // Nobody waits for more than all rounds: with what this rank still has to do alone, as its last copying out, it
+      // does not wait for ranks that have finished, and perhaps left.
+      auto const waits_with = [end = op.base + op.rounds](std::uint64_t done, std::uint64_t theirs) {
+        return done < end && theirs <= done;
+      };
       auto const& mine = op.where->mine();
-      return board.filled.load() <= mine.combined.load() || board.combined.load() <= mine.drained.load() ||
-             board.drained.load() + node_board::slot_count <= mine.filled.load();
+      return waits_with(mine.combined.load(), board.filled.load()) ||
+             waits_with(mine.drained.load(), board.combined.load()) ||
+             waits_with(mine.filled.load(), board.drained.load() + node_board::slot_count);
     }
     case exchanging:
       return std::ranges::any_of(op.messages,
@@ -7628,12 +7718,13 @@ inline void check_patience(node_operation& op, clock::time_point since) {
     if (launch.place->is_orphaned())
       return launch.fail(text(begin(), " cannot finish, because what started rank ", launch.rank,
                               " (mpirun, or its daemon) has ended; start the job again"));
-    // A thread leaves its group while an exception leaves its body, and the exception is then the error to report. So
-    // for threads only the header counts, which says that the body has ended.
+    // The header says that the body of a thread has ended, or that a process ends by exit(). A thread leaves its group
+    // while an exception leaves its body, and the exception is then the error to report: so for threads that alone
+    // counts.
     bool const together = launch.place->one_process;
     auto const left = awaited_ranks(op, [&](int rank) {
-      auto const& here = op.where->board(rank).left;
-      return (together ? launch.header(op.where->world_rank(rank)).left : here).load() != 0;
+      return launch.header(op.where->world_rank(rank)).left.load() != 0 ||
+             (!together && op.where->board(rank).left.load() != 0);
     });
     if (!left.empty())
       return launch.fail(text(begin(), " cannot finish, because ",
@@ -7674,6 +7765,134 @@ inline void check_patience(node_operation& op, clock::time_point since) {
 
 }  // namespace trireme::comm::detail
 
+// ---- trireme/core/arithmetic.hpp
+#include <cfenv>
+
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
+namespace trireme {
+
+/// How a thread's processor computes: how it rounds, and whether it takes denormal numbers for zero. A program sets
+/// both (fesetround, -ffast-math when it is linked, torch::set_flush_denormal), and results have other bits then.
+class arithmetic_mode {
+ public:
+  /// That of the calling thread. Takes about a nanosecond.
+  [[nodiscard]] static arithmetic_mode of_this_thread() noexcept {
+#if defined(__SSE2__)
+    return arithmetic_mode(_mm_getcsr() & decides);
+#elif defined(__aarch64__) && !defined(__CUDA_ARCH__)
+    return arithmetic_mode(control() & decides);
+#else
+    return arithmetic_mode(static_cast<std::uint64_t>(std::fegetround()));
+#endif
+  }
+  /// The calling thread computes so from now on; its exception masks stay as they are.
+  void use() const noexcept {
+    if (*this == of_this_thread()) return;
+#if defined(__SSE2__)
+    _mm_setcsr(static_cast<unsigned>((_mm_getcsr() & ~decides) | bits_));
+#elif defined(__aarch64__) && !defined(__CUDA_ARCH__)
+    auto const all = (control() & ~decides) | bits_;
+    asm volatile("msr fpcr, %0" : : "r"(all));
+#else
+    static_cast<void>(std::fesetround(static_cast<int>(bits_)));
+#endif
+  }
+
+  [[nodiscard]] bool rounds_to_nearest() const noexcept { return rounding() == "to nearest"; }
+  /// Whether a denormal number is zero, as a result or as an operand.
+  [[nodiscard]] bool flushes() const noexcept { return (bits_ & flush) != 0; }
+
+  /// "rounding to nearest, denormal numbers kept"
+  [[nodiscard]] friend std::string to_string(arithmetic_mode const& mode) {
+    auto const part = mode.bits_ & flush;
+    return text("rounding ", mode.rounding(), ", denormal numbers ",
+                part == 0          ? "kept"
+                : part == operands ? "zero as operands"
+                : part == flush    ? "zero"
+                                   : "zero as results");
+  }
+  friend bool operator==(arithmetic_mode const&, arithmetic_mode const&) = default;
+
+ private:
+  explicit arithmetic_mode(std::uint64_t bits) noexcept : bits_(bits) {}
+
+#if defined(__SSE2__)
+  static constexpr std::uint64_t decides = 0xE040, flush = 0x8040, operands = 0x0040;
+  [[nodiscard]] std::string_view rounding() const noexcept { return directions[(bits_ >> 13) & 3]; }
+  static constexpr std::string_view directions[] = {"to nearest", "down", "up", "towards zero"};
+#elif defined(__aarch64__) && !defined(__CUDA_ARCH__)
+  static constexpr std::uint64_t decides = 0x1C00000, flush = 0x1000000, operands = 0;
+  [[nodiscard]] std::string_view rounding() const noexcept { return directions[(bits_ >> 22) & 3]; }
+  static constexpr std::string_view directions[] = {"to nearest", "up", "down", "towards zero"};
+  [[nodiscard]] static std::uint64_t control() noexcept {
+    std::uint64_t all = 0;
+    asm volatile("mrs %0, fpcr" : "=r"(all));
+    return all;
+  }
+#else
+  static constexpr std::uint64_t flush = 0, operands = 0;
+  [[nodiscard]] std::string_view rounding() const noexcept {
+    return static_cast<int>(bits_) == FE_TONEAREST ? "to nearest" : "not to nearest";
+  }
+#endif
+
+  std::uint64_t bits_;
+};
+
+namespace detail {
+
+/// What compiled code does with numbers where it does not do what it says, and the flags that lead to it; empty if all
+/// is well. The operands are volatile: the answer is that of the code which the compiler has made here. It raises no
+/// floating-point exception but "inexact", so that a program may trap the others.
+[[nodiscard]] inline std::string_view broken_arithmetic() noexcept {
+  using limits = std::numeric_limits<float>;
+  auto const bits = [](float x) { return std::bit_cast<std::uint32_t>(x); };
+  float volatile source = limits::quiet_NaN();
+  float const nan = source;
+  if (exactly_equal(nan, nan) || !std::isnan(nan)) return "NaN equals itself (-ffinite-math-only, -fno-honor-nans)";
+  source = limits::infinity();
+  float const infinite = source;
+  if (std::isfinite(infinite) || !std::isinf(infinite) || !(infinite > limits::max()))
+    return "infinity is finite (-ffinite-math-only, -fno-honor-infinities)";
+  auto const mode = arithmetic_mode::of_this_thread();
+  source = limits::denorm_min();
+  float const tiny = source;
+  if (!mode.flushes() && !(tiny > 0)) return "denormal numbers are zero (-fdenormal-fp-math)";
+  if (!mode.rounds_to_nearest()) return {};  // the rest is known for this mode only
+  source = 1;
+  float const one = source;
+  if (bits((one + 1e30F) - 1e30F) != 0) return "sums have another order (-fassociative-math)";
+  source = -0.0F;
+  float const zero = source;
+  if (bits(zero + 0.0F) != 0) return "zero has no sign (-fno-signed-zeros)";
+  source = 5;
+  float const five = source;
+  if (bits(five / 3.0F) != bits(0x1.aaaaaap+0F)) return "a quotient is a product (-freciprocal-math)";
+  return {};
+}
+
+}  // namespace detail
+
+/// Refuses code that was compiled with flags under which numbers are not what it says: those of which the compiler
+/// tells nothing at compile time (clang's parts of -ffast-math; the others are an #error of core/dialect.hpp).
+///
+/// Why: a loss that is NaN would be taken for a number, a checkpoint could not be read, and results would have other
+/// bits from one compiler to the next. make_trainer and make_exchange call it.
+///
+/// Errors   config_error that says what does not hold, and which flags do that.
+inline void expect_exact_arithmetic() {
+  auto const broken = detail::broken_arithmetic();
+  if (broken.empty()) return;
+  throw config_error(text("trireme::expect_exact_arithmetic: this program was compiled so that ", broken,
+                          "; compile the files that include trireme without such flags, or with -fno-fast-math after "
+                          "them"));
+}
+
+}  // namespace trireme
+
 // ---- trireme/comm/node/engine.hpp (goes on)
 namespace trireme::comm::detail {
 
@@ -7713,6 +7932,7 @@ class node_driver {
     expect_others();
     turn const mine(*this);
     expect_unfailed(it.what.kind);
+    mode_ = arithmetic_mode::of_this_thread();
     if (unused_ == nullptr) {
       owned_.push_back(std::make_unique<node_operation>());
       unused_ = owned_.back().get();
@@ -7879,6 +8099,7 @@ class node_driver {
         stuck = 0;
         continue;
       }
+      mode_.use();
       stuck = advance_pending() ? 0 : stuck + 1;
       if (stuck > 0 && stuck % 64 == 0)
         for (auto* each = pending_; each != nullptr; each = each->next) check_patience(*each, {});
@@ -7887,6 +8108,7 @@ class node_driver {
       if (stuck > launch_->spins / 4 + 20) {
         launch_->sleep(std::chrono::milliseconds(20), [&] {
           lock.lock();
+          mode_.use();
           bool const ready = over_ || launch_->failed() || advance_pending();
           lock.unlock();
           return ready;
@@ -7907,7 +8129,8 @@ class node_driver {
   std::atomic<int> wanted_{0};  ///< callers that wait for their turn
   bool over_ = false;
   bool idle_ = false;
-  node_operation* pending_ = nullptr;  ///< asynchronous operations, oldest first
+  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  ///< of the rank: the helper sums as it does
+  node_operation* pending_ = nullptr;                         ///< asynchronous operations, oldest first
   node_operation* newest_ = nullptr;
   node_operation* unused_ = nullptr;
   std::vector<std::unique_ptr<node_operation>> owned_;
@@ -7942,6 +8165,7 @@ class node_engine final : public process_engine {
     }
   }
 
+  [[nodiscard]] std::string_view who() const noexcept override { return group_.launch->who; }
   [[nodiscard]] int rank() const noexcept override { return group_.rank; }
   [[nodiscard]] int size() const noexcept override { return group_.size(); }
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept override { return group_.deadline; }
@@ -10004,6 +10228,7 @@ class loader {
     std::unique_lock lock(mutex_);
     in_use_ = false;
     if (failure_ == nullptr) halted_ = false;  // it was told by the last call: this one tries again
+    mode_ = arithmetic_mode::of_this_thread();
     room_.notify_one();
     filled_.wait(lock, [this] { return read_ > taken_ || failure_ != nullptr; });
     if (read_ == taken_) {  // what was read before the failure comes first
@@ -10024,8 +10249,10 @@ class loader {
       auto& into = slots_[read_ % slots_.size()];
       std::exception_ptr failure;
       lock.unlock();
+      auto const mode = mode_;
       try {
         fill(into, at);
+        mode.use();
       } catch (...) {
         failure = std::current_exception();
       }
@@ -10062,13 +10289,13 @@ class loader {
   bool stopping_ = false;
   std::thread reader_;
 };
+arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() computes as it would there
 
 }  // namespace trireme::data
 
 // ---- trireme/data/detail/stable_file.hpp
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <system_error>
@@ -15207,7 +15434,7 @@ struct binary_cross_entropy {
       throw config_error(text("trireme::nn::loss::binary_cross_entropy: target ", target,
                               " is no probability; targets lie in [0, 1]"));
     }
-    return std::max(x, 0.0) - x * target + std::log1p(std::exp(-std::abs(x)));
+    return std::max<double>(x, 0) - x * target + std::log1p(std::exp(-std::abs(x)));
   }
   [[nodiscard]] static double slope(double x, double target) noexcept {
     double const small = std::exp(-std::abs(x));
@@ -23852,7 +24079,7 @@ inline double warm(double peak, std::int64_t warmup, std::int64_t step) {
 /// How much of the way from the end of warm-up to `total` is done, in [0, 1].
 inline double way(std::int64_t warmup, std::int64_t total, std::int64_t step) {
   if (total <= warmup) return 1;
-  return std::clamp(static_cast<double>(step - warmup) / static_cast<double>(total - warmup), 0.0, 1.0);
+  return std::clamp<double>(static_cast<double>(step - warmup) / static_cast<double>(total - warmup), 0, 1);
 }
 
 }  // namespace detail
@@ -24493,7 +24720,7 @@ struct muon {
         tensor.moments[0], direction, tensor.gradient);
     direction = orthogonal<Env>(direction, tensor.scratch);
     auto const tall = static_cast<double>(rows) / static_cast<double>(columns);
-    auto const stretch = std::sqrt(std::max(1.0, rows_are_outputs ? tall : 1 / tall));
+    auto const stretch = std::sqrt(std::max<double>(1, rows_are_outputs ? tall : 1 / tall));
     kernels::with_values(
         [&](auto value, auto along) {
           auto const now = rate_at(step);
@@ -28173,7 +28400,7 @@ struct fp16 {
     [[nodiscard]] double scale() const noexcept { return scale_; }
     [[nodiscard]] bool decide(bool finite) noexcept {
       if (!finite) {
-        scale_ = std::max(1.0, scale_ / 2);
+        scale_ = std::max<double>(1, scale_ / 2);
         good_steps_ = 0;
       } else if (++good_steps_ == growth_steps_) {
         scale_ = std::min(largest_scale, scale_ * 2);
@@ -28608,6 +28835,7 @@ namespace trireme::parallel {
 struct stated {
   std::string_view what;
   std::string value;
+  std::string_view remedy = {};  ///< how the sentence about it ends, if not as those about the others
 };
 
 namespace detail {
@@ -28630,6 +28858,13 @@ namespace detail {
 
 }  // namespace detail
 
+/// How this rank's processor computes: results differ in bits where that does.
+[[nodiscard]] inline stated stated_arithmetic() {
+  return {"the processor's arithmetic", to_string(arithmetic_mode::of_this_thread()),
+          "set rounding and denormal numbers (fesetround, _MM_SET_FLUSH_ZERO_MODE, torch::set_flush_denormal, or a "
+          "program linked with -ffast-math) alike on every rank"};
+}
+
 /// Throws config_error on every rank if something is not the same on all of them; the sentence names it, two ranks and
 /// their values.
 ///
@@ -28638,7 +28873,7 @@ namespace detail {
 ///
 /// @param whose   the public name that the sentence begins with.
 /// @param rank    what this rank is called in the sentence: its number in the whole world.
-/// @param remedy  how the sentence ends.
+/// @param remedy  how the sentence ends, unless an item says it.
 template <class Comm>
 void expect_agreement(Comm& world, std::string_view whose, int rank, std::span<stated const> items,
                       std::string_view remedy) {
@@ -28657,7 +28892,8 @@ void expect_agreement(Comm& world, std::string_view whose, int rank, std::span<s
       auto const second = detail::said_by(world, static_cast<int>(other), items[item].value);
       auto const [here, there] = detail::differing_lines(first, second);
       throw config_error(text(whose, ": ", items[item].what, " is ", here, " on rank ", table[items.size()], " but ",
-                              there, " on rank ", table[other * each + items.size()], "; ", remedy));
+                              there, " on rank ", table[other * each + items.size()], "; ",
+                              items[item].remedy.empty() ? remedy : items[item].remedy));
     }
   }
 }
@@ -28684,13 +28920,15 @@ template <class Strategy>
 template <class Comm, class Strategy, class Compressor>
 [[nodiscard]] layout agreed(layout plan, Comm& world, int rank, Strategy const& strategy,
                             Compressor const& compressor) {
+  expect_exact_arithmetic();
   std::string parameters;
   for (auto const& entry : plan.entries())
     parameters +=
         text('"', entry.info.name, "\" of shape ", to_string(entry.info.extents), entry.frozen ? ", frozen\n" : "\n");
   stated const items[] = {{"the parallel strategy", describe(strategy)},
                           {"the compressor", describe(compressor)},
-                          {"a parameter", std::move(parameters)}};
+                          {"a parameter", std::move(parameters)},
+                          stated_arithmetic()};
   expect_agreement(world, "trireme::exchange", rank, items,
                    "bring the same parameters in the same order, and the same policies, on every rank");
   return plan;
@@ -32258,18 +32496,46 @@ class atomic_file {
 
   /// Makes the file visible. After a failure before the rename the old file is untouched.
   void publish();
+  /// The same in two parts, for files that take their places together (file_set): complete() brings the content to the
+  /// device and closes it, appear() gives it its name. The directory is then the caller's to synchronise.
+  void complete();
+  void appear();
+  [[nodiscard]] directory const& in() const noexcept { return in_; }
+  [[nodiscard]] std::string const& name() const noexcept { return name_; }
   /// The same without waiting for the device: what a crash of the machine leaves may be neither of them. For files that
   /// are written often, and are worth less than that wait.
-  void publish_unsynchronised() { replace(); }
+  void publish_unsynchronised();
 
  private:
-  void replace();
   [[nodiscard]] std::string temporary() const { return name_ + ".partial"; }
 
   directory in_;
   std::string name_;
   file content_;
   bool pending_ = true;
+};
+
+/// Files that take the places of earlier ones together: all are written in full, under temporary names, before the
+/// first of them appears, so that a full disk leaves every earlier file as it was.
+///
+/// Between the first and the last rename a reader, or a crash of the machine, may see some of the new files beside some
+/// of the old ones: no file system renames several files at once.
+///
+/// Bytes    the disk holds the earlier files and the new ones at the same time.
+/// Threads  one owner.
+/// Errors   io_error. Destroyed before appear(), it removes the temporary files.
+class file_set {
+ public:
+  /// Adds a file whose content is written, and brings it to the device.
+  void add(atomic_file content);
+  /// Adds a file, unless one of that name is there with this content.
+  void add(directory const& in, std::string const& name, std::string_view content);
+
+  /// The files get their names, in the order in which they were added; then the names reach the device.
+  void appear();
+
+ private:
+  std::vector<atomic_file> files_;
 };
 
 /// Replaces the content of a file, as atomic_file does.
@@ -32385,16 +32651,25 @@ TRIREME_BODY atomic_file::~atomic_file() {
   in_.files().unlink(in_.descriptor(), temporary().c_str());
 }
 
-TRIREME_BODY void atomic_file::publish() {
+TRIREME_BODY void atomic_file::complete() {
   content_.synchronise();
-  replace();
+  content_.close();
+}
+
+TRIREME_BODY void atomic_file::appear() {
+  in_.rename(temporary(), name_);
+  pending_ = false;
+}
+
+TRIREME_BODY void atomic_file::publish() {
+  complete();
+  appear();
   in_.synchronise();
 }
 
-TRIREME_BODY void atomic_file::replace() {
+TRIREME_BODY void atomic_file::publish_unsynchronised() {
   content_.close();
-  in_.rename(temporary(), name_);
-  pending_ = false;
+  appear();
 }
 
 TRIREME_BODY atomic_file::atomic_file(std::string const& path, file_system& files)
@@ -32402,6 +32677,39 @@ TRIREME_BODY atomic_file::atomic_file(std::string const& path, file_system& file
 
 TRIREME_BODY atomic_file::atomic_file(directory in, std::string name)
     : in_(std::move(in)), name_(std::move(name)), content_(in_, temporary(), file::access::create) {}
+
+TRIREME_BODY void file_set::add(atomic_file content) {
+  // A rename could not replace a directory, and would fail when others have already appeared.
+  auto const& in = content.in();
+  auto const there = in.files().open(in.descriptor(), content.name().c_str(), O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+  if (there >= 0) {
+    in.files().close(there);
+    throw io_error(in.path_of(content.name()), "is a directory, where a file is to be written");
+  }
+  content.complete();
+  files_.push_back(std::move(content));
+}
+
+TRIREME_BODY void file_set::add(directory const& in, std::string const& name, std::string_view content) {
+  try {
+    if (read_text(in.path_of(name), content.size(), in.files()) == content) return;  // also by a link
+  } catch (io_error const&) {                                                        // there is none, or another one
+  }
+  atomic_file to(in, name);
+  to.write(std::as_bytes(std::span(content)));
+  add(std::move(to));
+}
+
+TRIREME_BODY void file_set::appear() {
+  for (auto& each : files_) each.appear();
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    bool const first = std::none_of(files_.begin(), files_.begin() + static_cast<std::ptrdiff_t>(i), [&](auto& before) {
+      return before.in().descriptor() == files_[i].in().descriptor();
+    });
+    if (first) files_[i].in().synchronise();
+  }
+  files_.clear();
+}
 
 TRIREME_BODY void atomic_write(std::string const& path, std::span<std::byte const> bytes, file_system& files) {
   atomic_file to(path, files);
@@ -33047,8 +33355,14 @@ inline constexpr std::string_view tokenizer_file_names =
   return nullptr;
 }
 
-/// Writes a file into a model's directory, unless it is there with this content.
-void write_model_file(std::string const& directory, model_file const& what, file_system& files = real_files());
+/// Adds a file of a model's directory to those that will appear there, unless it is there with this content.
+void add_model_file(file_set& to, directory const& in, model_file const& what);
+
+/// Makes a directory where it is missing, and expects that files can be made in it: for who wants to know it before a
+/// training, not after it.
+///
+/// Errors   io_error that says why: a file has the name, say, or the directory may not be written to.
+void expect_writable(std::string const& directory, file_system& files = real_files());
 
 }  // namespace trireme::formats
 
@@ -33185,8 +33499,11 @@ class writer {
   [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_bytes_; }
   void write(std::span<std::byte const> bytes);
   void finish();
+  /// The same without the name: for files that take their places together. The writer is of no more use then.
+  [[nodiscard]] atomic_file content();
 
  private:
+  void expect_all() const;
   void put(std::span<std::byte const> bytes);
 
   std::string path_;
@@ -33575,11 +33892,19 @@ TRIREME_BODY void writer::write(std::span<std::byte const> bytes) {
   left_ -= bytes.size();
 }
 
+TRIREME_BODY void writer::expect_all() const {
+  if (left_ == 0) return;
+  throw config_error(text("trireme::formats::safetensors: ", path_, ": ", left_, " bytes have not been written"));
+}
+
 TRIREME_BODY void writer::finish() {
-  if (left_ != 0) {
-    throw config_error(text("trireme::formats::safetensors: ", path_, ": ", left_, " bytes have not been written"));
-  }
+  expect_all();
   file_.publish();
+}
+
+TRIREME_BODY atomic_file writer::content() {
+  expect_all();
+  return std::move(file_);
 }
 
 }  // namespace trireme::formats::safetensors
@@ -33758,14 +34083,22 @@ TRIREME_BODY std::vector<model_file> read_model_files(std::string const& directo
   return out;
 }
 
-TRIREME_BODY void write_model_file(std::string const& directory, model_file const& what, file_system& files) {
-  auto const path = text(directory, "/", what.name);
+TRIREME_BODY void add_model_file(file_set& to, directory const& in, model_file const& what) {
+  auto const slash = what.name.rfind('/');
+  if (slash == std::string::npos) return to.add(in, what.name, what.content);
+  auto const folder = in.path_of(what.name.substr(0, slash));
+  make_directories(folder, in.files());
+  to.add(directory(folder, in.files()), what.name.substr(slash + 1), what.content);
+}
+
+TRIREME_BODY void expect_writable(std::string const& directory, file_system& files) {
+  make_directories(directory, files);
+  class directory const in(directory, files);
   try {
-    if (read_text(path, what.content.size(), files) == what.content) return;
-  } catch (io_error const&) {  // there is none, or another one
+    static_cast<void>(atomic_file(in, ".can_be_written"));  // is removed again
+  } catch (io_error const& problem) {
+    throw detail::io_failure(directory, "make files in it", problem.number());
   }
-  make_directories(directory_of(path), files);
-  atomic_write(path, what.content, files);
 }
 
 }  // namespace trireme::formats
@@ -35269,6 +35602,12 @@ struct copy_holders {
   std::unordered_map<std::uint64_t, holders> shared;  ///< what is kept by several ranks
 };
 
+/// How a sentence about copies that differ begins, and what it says is to be done.
+struct copies_words {
+  std::string_view who = "trireme::trainer";
+  std::string_view remedy = "load a checkpoint, or call broadcast()";
+};
+
 /// Hashes of the tensors that a rank keeps, by what they are and where in them they lie: ranks that keep the same must
 /// have the same numbers.
 class kept_copies {
@@ -35297,7 +35636,7 @@ class kept_copies {
   /// Bytes    one all_reduce of two numbers. Who keeps what is found when that changes, and the hashes themselves are
   ///          gathered only where there is a difference.
   template <class Comm>
-  void expect_equal(Comm& world, copy_holders& holders) const {
+  void expect_equal(Comm& world, copy_holders& holders, copies_words const& words = {}) const {
     if (world.size() == 1) return;
     auto const own = std::max<std::uint64_t>(1, parallel::hash_words(keys_));
     for (;;) {
@@ -35305,7 +35644,7 @@ class kept_copies {
       if (holders.of == own) numbers[1] = difference(world.rank(), holders);
       world.all_reduce(tensor_view<std::uint64_t>(numbers, shape{2}), reduction::sum{});
       if (numbers[0] == 0 && numbers[1] == 0) return;
-      if (numbers[0] == 0) throw numeric_error(sentence_for_all(world));
+      if (numbers[0] == 0) throw numeric_error(sentence_for_all(world, words));
       holders = find_holders(world, own);
     }
   }
@@ -35370,7 +35709,7 @@ class kept_copies {
 
   // Collective, where copies differ: all hashes meet, some of each rank at a time, and one rank finds the words.
   template <class Comm>
-  [[nodiscard]] std::string sentence_for_all(Comm& world) const {
+  [[nodiscard]] std::string sentence_for_all(Comm& world, copies_words const& words) const {
     constexpr std::size_t at_a_time = 512;
     auto most = static_cast<std::int64_t>(keys_.size());
     world.all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
@@ -35400,9 +35739,9 @@ class kept_copies {
     world.all_reduce(tensor_view<std::int64_t>(&speaker, shape{1}), reduction::min{});
     auto const rank = static_cast<int>(speaker % world.size());
     return parallel::detail::said_by(world, rank,
-                                     rank == world.rank() ? sentence(odd, rank, seen[odd]) : std::string());
+                                     rank == world.rank() ? sentence(odd, rank, seen[odd], words) : std::string());
   }
-  [[nodiscard]] std::string sentence(std::size_t item, int rank, others const& seen) const {
+  [[nodiscard]] std::string sentence(std::size_t item, int rank, others const& seen, copies_words const& words) const {
     bool const alone = seen.alike == 0 && seen.unlike > 1 && seen.agree;
     auto const what =
         alone ? text("the copy of \"", names_[item], "\" on rank ", rank, " differs from those of the other ",
@@ -35410,7 +35749,7 @@ class kept_copies {
               : text("the copies of \"", names_[item], "\" on ranks ", std::min(rank, seen.first), " and ",
                      std::max(rank, seen.first),
                      " differ: they were changed on one of them alone, or their machines round ");
-    return text("trireme::trainer: ", what, "differently; load a checkpoint, or call broadcast()");
+    return text(words.who, ": ", what, "differently; ", words.remedy);
   }
 
   std::unordered_map<std::uint64_t, std::size_t> at_;
@@ -35453,7 +35792,8 @@ void expect_same_schedule(Comm& world, Data const& data, Options const& options,
                                     {".steps", text(options.steps)},
                                     {".stop_after", text(options.stop_after)},
                                     {".check_every", text(options.check_every)},
-                                    {"the number of steps taken before", text(taken)}};
+                                    {"the number of steps taken before", text(taken)},
+                                    parallel::stated_arithmetic()};
   parallel::expect_agreement(world, "trireme::trainer: fit()", world.rank(), items,
                              "call it with the same arguments on every rank");
 }
@@ -36301,6 +36641,7 @@ struct refused_exchange {
   void refresh_parameters() {}
   void verify_replicas() {}
   void expect_between_steps(std::string_view) const {}
+  void expect_equal_copies(auto&&...) {}
   std::uint64_t hash_of_parameters() const { return {}; }
   bool has_finite_gradient(auto&&) const { return {}; }
   refused_part parameter_values(auto&&) const { return {}; }
@@ -39668,6 +40009,7 @@ class basic_trainer {
         "trireme::trainer: it is made of other policies than trainer_for<...> names: name the same types there");
     static_cast<void>(sizeof(detail::check_lent_world<detail::slip_of_world<Policies...>()>));
     check_environment();
+    expect_exact_arithmetic();
     return {};
   }
   basic_trainer(in_order, Model model, Optimizer optimizer, Comm& world, Parallel const& parallel,
@@ -39970,7 +40312,8 @@ Comm& basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::a
                                     {"the optimizer", describe(optimizer_)},
                                     {"the parallel strategy", describe(parallel_)},
                                     {"the precision", describe(precision_)},
-                                    {"the compressor", compression_text_}};
+                                    {"the compressor", compression_text_},
+                                    parallel::stated_arithmetic()};
   parallel::expect_agreement(world, "trireme::trainer", world.rank(), items,
                              "make the trainer of the same descriptions on every rank");
   if constexpr (staged) expect_valid(described_);
@@ -40036,8 +40379,9 @@ checkpoint::progress basic_trainer<Model, Optimizer, Comm, Parallel, Precision, 
 
 // ---- trireme/train/instances.hpp (goes on)
 // What the library trireme::compiled has of the templates between descriptions and kernels: the layers of `nn`, the
-// engine, the exchange of ranks that are threads, and the trainer of the models of `nn` with AdamW. Everything else,
-// and these with other numbers, is compiled in the program that uses it, from the same headers.
+// engine, and for ranks that are threads or processes (comm::any_world) the exchange, and the trainer of the models of
+// `nn` with AdamW. Everything else, and these with other numbers, is compiled in the program that uses it, from the
+// same headers.
 
 #define TRIREME_LAYERS(WHAT, Env)                                            \
   WHAT class nn::linear::instance<Env>;                                      \
@@ -40051,36 +40395,39 @@ checkpoint::progress basic_trainer<Model, Optimizer, Comm, Parallel, Precision, 
   WHAT class boxed_unit<Env, nn::gpt_head>;                                  \
   WHAT class staged_engine<Env>;
 
-#define TRIREME_GRADIENTS(WHAT, Env, Strategy)                                                        \
-  WHAT class parallel::detail::gradient_lanes<Env, comm::threads_world, Strategy, compression::none>; \
-  WHAT class parallel::detail::gradient_store<Env, comm::threads_world, Strategy, compression::none>;
+#define TRIREME_GRADIENTS(WHAT, Env, World, Strategy)                                   \
+  WHAT class parallel::detail::gradient_lanes<Env, World, Strategy, compression::none>; \
+  WHAT class parallel::detail::gradient_store<Env, World, Strategy, compression::none>;
 
 // Not where it keeps master values of its own: a constructor then refuses to be instantiated.
-#define TRIREME_EXCHANGE(WHAT, Env, Strategy) \
-  WHAT class basic_exchange<Env, comm::threads_world, Strategy, compression::none>;
+#define TRIREME_EXCHANGE(WHAT, Env, World, Strategy) WHAT class basic_exchange<Env, World, Strategy, compression::none>;
 
-#define TRIREME_TRAINER(WHAT, Precision, Model)                                                                   \
-  WHAT class placed_model<environment<Precision>, Model, comm::threads_world, parallel::data, compression::none>; \
-  WHAT class basic_trainer<Model, optim::adamw, comm::threads_world, parallel::data, Precision, compression::none>;
+#define TRIREME_TRAINER(WHAT, Precision, World, Model)                                              \
+  WHAT class placed_model<environment<Precision>, Model, World, parallel::data, compression::none>; \
+  WHAT class basic_trainer<Model, optim::adamw, World, parallel::data, Precision, compression::none>;
 
-#define TRIREME_TRAINERS(WHAT, Precision)                            \
-  TRIREME_LAYERS(WHAT, environment<Precision>)                       \
-  TRIREME_GRADIENTS(WHAT, environment<Precision>, parallel::data)    \
-  TRIREME_GRADIENTS(WHAT, environment<Precision>, parallel::zero<1>) \
-  TRIREME_GRADIENTS(WHAT, environment<Precision>, parallel::zero<2>) \
-  TRIREME_TRAINER(WHAT, Precision, nn::mlp)                          \
-  TRIREME_TRAINER(WHAT, Precision, nn::gpt)
+#define TRIREME_TRAINERS(WHAT, Precision, World)                            \
+  TRIREME_GRADIENTS(WHAT, environment<Precision>, World, parallel::data)    \
+  TRIREME_GRADIENTS(WHAT, environment<Precision>, World, parallel::zero<1>) \
+  TRIREME_GRADIENTS(WHAT, environment<Precision>, World, parallel::zero<2>) \
+  TRIREME_TRAINER(WHAT, Precision, World, nn::mlp)                          \
+  TRIREME_TRAINER(WHAT, Precision, World, nn::gpt)
 
-#define TRIREME_EXCHANGES(WHAT, Precision)                          \
-  TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::data)    \
-  TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::zero<1>) \
-  TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::zero<2>)
+#define TRIREME_EXCHANGES(WHAT, Precision, World)                          \
+  TRIREME_EXCHANGE(WHAT, environment<Precision>, World, parallel::data)    \
+  TRIREME_EXCHANGE(WHAT, environment<Precision>, World, parallel::zero<1>) \
+  TRIREME_EXCHANGE(WHAT, environment<Precision>, World, parallel::zero<2>)
 
 #ifdef TRIREME_COMPILED
 namespace trireme {
-TRIREME_TRAINERS(extern template, precision::fp32)
-TRIREME_EXCHANGES(extern template, precision::fp32)
-TRIREME_TRAINERS(extern template, precision::bf16)
+TRIREME_LAYERS(extern template, environment<precision::fp32>)
+TRIREME_TRAINERS(extern template, precision::fp32, comm::threads_world)
+TRIREME_TRAINERS(extern template, precision::fp32, comm::any_world)
+TRIREME_EXCHANGES(extern template, precision::fp32, comm::threads_world)
+TRIREME_EXCHANGES(extern template, precision::fp32, comm::any_world)
+TRIREME_LAYERS(extern template, environment<precision::bf16>)
+TRIREME_TRAINERS(extern template, precision::bf16, comm::threads_world)
+TRIREME_TRAINERS(extern template, precision::bf16, comm::any_world)
 }  // namespace trireme
 #endif
 
@@ -40167,6 +40514,29 @@ class own_exchange : public Exchange {
 
   /// Whether step(optimizer) has been called, or moments were loaded.
   [[nodiscard]] bool keeps_moments() const noexcept { return moments_ != nullptr; }
+
+  /// Collective. Compares what several ranks keep alike, as a trainer does every .check_every steps: parameters, and
+  /// the moments of step(optimizer). Between steps.
+  ///
+  /// Bytes    one all_reduce of two numbers, but in the first call and after what ranks keep has changed.
+  /// Errors   numeric_error on every rank if copies differ; the sentence names the tensor and the ranks.
+  /// @param values  the parameters where they lie now, if that is not where the exchange was shown them.
+  void expect_equal_copies(detail::copies_words const& words = {"trireme::exchange",
+                                                                "give all ranks the same values, or load a checkpoint"},
+                           std::span<state_piece const> values = {}) {
+    this->expect_between_steps("expect_equal_copies()");
+    detail::kept_copies copies;
+    copies.add(values);
+    if constexpr (!Exchange::replicas_differ) {
+      for (auto const& entry : this->plan().entries()) {
+        if (values.empty()) copies.add(state_piece(entry.info.name, entry.info, 0, this->parameter_values(entry)));
+      }
+    }
+    for (auto const& each : pieces(state_scope::kept)) {
+      if (!each.of_rank && !each.name.starts_with("value/")) copies.add(each);
+    }
+    copies.expect_equal(this->everyone(), holders_, words);
+  }
 
   /// Collective. Publishes a checkpoint in `directory`: values, moments, what compressor and strategy keep, and how
   /// many steps there have been. Between steps. Other numbers and pictures of a run are the caller's to keep.

@@ -219,7 +219,7 @@ class loader {
       auto const mode = mode_;
       try {
         fill(into, at);
-      mode.use();
+        mode.use();
       } catch (...) {
         failure = std::current_exception();
       }
@@ -256,6 +256,6 @@ class loader {
   bool stopping_ = false;
   std::thread reader_;
 };
-  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() computes as it would there
+arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() computes as it would there
 
 }  // namespace trireme::data

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/decorate.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 976e5a6708a559ce525a5dfe6ec4cc163adfdff3f1f66a4bb99352428e5fddab
+// SHA-256 of the sources: cef397054ab8730a760a2c1c64828b8425c4c4c85f9bf80ab267da99cb1b027d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -71,7 +71,7 @@ class decorator : public collectives<Derived> {
     return derived().around(it, [&] { return inner_.submit(it); });
   }
   [[nodiscard]] Derived split(int color, int key) {
-    expect_color(decorator::who, color);
+    expect_color(decorator::who(), color);
     return derived().around(command{.what = {.kind = collective::split}},
                             [&] { return Derived(inner_.split(color, key), derived(), descent::split, color); });
   }

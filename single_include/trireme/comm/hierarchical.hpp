@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/hierarchical.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 2a8f84417aa3d3928520e43903119dbdd4626ad272ac32ce973227f44683b77e
+// SHA-256 of the sources: db95a33b25c19368217cf67abcfd25965c6806585c3dc3dd379860cf0ad85de2
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -840,7 +840,7 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
 
   /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
   [[nodiscard]] hierarchical_world split(int color, int key) {
-    detail::expect_color(hierarchical_world::who, color);
+    detail::expect_color(hierarchical_world::who(), color);
     auto const part = choose(color, key);
     return hierarchical_world(core_->split(part.group, part.place, part.node));
   }

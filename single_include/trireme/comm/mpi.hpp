@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: a5d934fe0ec59a3bf2348d4c1ec0b06b751333b3c767db85125bf67d2ff54af5
+// SHA-256 of the sources: fb5e245db490568f93fe0511a751c94c76e0ef54de1e5c8923e44036d8f98b62
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,12 +11,88 @@
 #include <mpi.h>
 
 #include <chrono>
-#include <cstdio>
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
+
+namespace trireme::comm {
+
+/// One rank of comm::mpi.
+using mpi_world = any_world;
+
+/// Ranks are the processes that mpirun has started, or on one machine torchrun, without MPI.
+///
+/// Ranks    with launch all of MPI_COMM_WORLD, or all that torchrun has started, if no MPI has; with borrow() those of
+///          somebody's communicator.
+/// Bytes    on one machine ranks meet by MPI and then work in shared memory, without MPI. Between machines, or with
+///          `.shared_memory = false`, MPI carries messages. A rank begins a collective with ceil(log2(size)) messages
+///          of 24 bytes, in which small values travel, too. Large values go between each two ranks directly; with
+///          several ranks on each machine, large sums are carried from machine to machine (docs/communicators.md).
+/// Numerics sums in rank order. With `.order = sum_order::any` an all_reduce of 256 KiB or more over messages is MPI's
+///          own (comm/sum_order.hpp): sums and means of float, double and integers of 32 and 64 bits, over all ranks.
+///          All others, and those of groups of only some ranks, stay in rank order. On plain networks rank order is as
+///          quick or quicker (docs/communicators.md); `any` is for networks that add up themselves.
+/// Threads  Any level of MPI serves. In shared memory the library makes no MPI calls. By messages a thread of its own
+///          makes them while the rank computes, if MPI provides MPI_THREAD_MULTIPLE or launch has initialised it.
+///          Otherwise requests proceed only in calls of the rank (also `poll()`), so that programs may call MPI
+///          between start and wait. Below MPI_THREAD_SERIALIZED only the thread that has initialised MPI may use a
+///          world of it.
+/// Errors   launch and borrow throw config_error if MPI is finalised, lets only another thread call, or is not the
+///          launcher's MPI; borrow also if it is given MPI_COMM_NULL, an intercommunicator or one that has been freed.
+///          Calls on a world whose MPI is finalised meanwhile throw comm_error. After an error of a launch MPI is not
+///          finalised, so that mpirun ends the other ranks when this one ends. A borrowed world that has failed keeps
+///          nobody from MPI_Finalize, from other worlds or from borrowing again.
+struct mpi {
+  using policy_category = slot::communicator;
+  static constexpr std::string_view name = "mpi";
+
+  std::chrono::milliseconds deadline = std::chrono::seconds(60);
+  bool shared_memory = true;           ///< whether ranks of one machine may use it
+  sum_order order = sum_order::ranks;  ///< of large sums over messages; `any` if all ranks say so
+
+  /// A world on the ranks of `theirs`, which is duplicated (so: collective) and never freed. MPI must be initialised.
+  [[nodiscard]] static mpi_world borrow(MPI_Comm theirs, std::chrono::milliseconds deadline = std::chrono::seconds(60),
+                                        bool shared_memory = true, sum_order order = sum_order::ranks);
+
+  friend bool operator==(mpi const&, mpi const&) = default;
+};
+
+[[nodiscard]] inline std::string to_string(mpi const& it) {
+  return text("comm::mpi{.deadline = ", to_string(it.deadline), it.shared_memory ? "" : ", .shared_memory = false",
+              it.order == sum_order::any ? ", .order = sum_order::any}" : "}");
+}
+
+namespace detail {
+
+/// Runs `body(world, attempt)` as the rank that this process is.
+void run_mpi(mpi const& description, std::function<void(any_world&, int)> const& body);
+/// Runs it again after a failure, as comm::processes does, if mpirun has not started the ranks; else once.
+void recover_mpi(mpi const& description, recovery const& how, std::function<void(any_world&, int)> const& body);
+
+}  // namespace detail
+
+/// How trireme::launch runs a body on comm::mpi: in this process, as the rank that it is.
+template <class Body>
+auto launch_ranks(mpi const& description, Body& body) {
+  return detail::answer_of([&](auto const& once) { detail::run_mpi(description, once); }, body);
+}
+
+/// How trireme::launch recovers with comm::mpi: as comm::processes if mpirun has not started the ranks; else not.
+template <class Body>
+auto recover_ranks(mpi const& description, recovery const& how, Body& body) {
+  return detail::answer_of([&](auto const& again) { detail::recover_mpi(description, how, again); }, body);
+}
+
+}  // namespace trireme::comm
+
+// The bodies are in the library trireme::compiled_mpi, which belongs to one MPI.
+
+#ifndef TRIREME_COMM_MPI_IPP_INCLUDED
+#define TRIREME_COMM_MPI_IPP_INCLUDED
+
+// ---- trireme/comm/mpi.ipp
+#include <cstdio>
+#include <memory>
 
 #ifndef TRIREME_COMM_MPI_ENGINE_INCLUDED
 #define TRIREME_COMM_MPI_ENGINE_INCLUDED
@@ -26,6 +102,7 @@
 #include <numeric>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #ifndef TRIREME_COMM_MPI_DRIVER_INCLUDED
@@ -367,7 +444,7 @@ struct mpi_tags {
   static constexpr int ends = 1;        ///< empty: the sender ends with an error
   static constexpr int reports = 2;     ///< empty: the sender prints it
   static constexpr int roll = 3;        ///< who is here, and who is waited for (roll_call.hpp)
-  static constexpr int closes = 4;      ///< empty: the sender has nothing in flight any more (closing.hpp)
+  static constexpr int closes = 4;      ///< the sender has nothing in flight any more (closing.hpp)
   static constexpr int exchange = 5;    ///< and the next two: announcements, large values, and that these may come
   static constexpr int collective = 8;  ///< number k uses this + 3 (k mod window), and the two after it
 
@@ -1787,26 +1864,40 @@ class mpi_operation final : public process_operation {
 // ---- trireme/comm/mpi/closing.hpp (goes on)
 namespace trireme::comm::detail {
 
-/// The end of a group that has failed. A message that is under way then can often not be cancelled: it ends when its
-/// receiver takes it, and MPI_Finalize of some MPIs waits for that. So each rank takes all that still comes to it, and
-/// drops it. When MPI is done with all that this rank has begun, it says so in rounds as those of a barrier. After the
-/// last round that holds for all ranks: no memory is used any more.
+/// The end of a group on this rank, which has left it, or in which a call has failed. A communicator may be freed only
+/// when no message can come in it any more: MPI gives its number to the next one, where a message that is late is then
+/// taken for one of another group. So each rank takes all that still comes to it, and drops it. When MPI is done with
+/// all that this rank has begun, it says so in rounds as those of a barrier, but to both sides, so that a rank is also
+/// past every notice that its neighbours have sent. After the last round that holds for all ranks: no memory is used
+/// any more.
 ///
-/// A rank that has not heard of the failure yet, or has died, keeps the others from it; so nobody waits for this
-/// without a limit, and whoever has more time later (another call, MPI_Finalize) goes on with it.
+/// The rounds carry whether a call has failed on any rank. Then messages may still be on their way, and all ranks keep
+/// the communicator; otherwise all of them free it.
+///
+/// A rank that has not left yet, has not heard of the failure, or has died, keeps the others from it; so nobody waits
+/// for this without a limit, and whoever has more time later (another call, MPI_Finalize) goes on with it. After a
+/// failure that matters more: a message that is under way can often not be cancelled. It ends when its receiver takes
+/// it, and MPI_Finalize of some MPIs waits for that.
 class mpi_closing {
  public:
   /// @param notices  of the group's family: hears what comes about who ends and who reports.
-  mpi_closing(mpi_group const& group, std::shared_ptr<mpi_notices> notices)
+  /// @param failed   whether a call of the family has failed; otherwise this rank has left the group.
+  mpi_closing(mpi_group const& group, std::shared_ptr<mpi_notices> notices, bool failed)
       : notices_(std::move(notices)),
         handle_(group.handle),
         members_(group.members),
         rank_(group.rank),
         rounds_(rounds_among(group.size)),
-        heard_(group.members.size()) {}
+        failed_here_(failed),
+        failed_(failed),
+        heard_(static_cast<std::size_t>(rounds_) + 1) {}
 
   /// The communicator whose messages it takes.
   [[nodiscard]] MPI_Comm handle() const noexcept { return handle_; }
+  /// Whether a call of the group has failed on this rank.
+  [[nodiscard]] bool has_failed_here() const noexcept { return failed_here_; }
+  /// Once it is over: whether no rank will use the communicator again, and nothing is on its way in it.
+  [[nodiscard]] bool is_to_free() const noexcept { return !failed_; }
   /// Makes the progress that is possible now; whether it is over. `quiet()` says whether MPI is done with the
   /// operations of this rank.
   template <class Quiet>
@@ -1821,18 +1912,25 @@ class mpi_closing {
       if (!all_here || !quiet()) return false;
       next_round();
     }
-    while (round_ <= rounds_ && heard_[at(rank_ - hop())]) next_round();
-    return round_ > rounds_ && requests_.empty();
+    while (round_ <= rounds_ && heard_[static_cast<std::size_t>(round_)] >= 2) next_round();
+    return round_ > rounds_ && requests_.empty() && mpi_outbox::of_process().sweep(handle_);
   }
 
  private:
-  [[nodiscard]] int hop() const noexcept { return 1 << (round_ - 1); }
-  [[nodiscard]] std::size_t at(int number) const noexcept {
+  [[nodiscard]] int member(int number) const noexcept {
     auto const size = static_cast<int>(members_.size());
-    return static_cast<std::size_t>((number + size) % size);
+    return members_[static_cast<std::size_t>((number + size) % size)];
   }
   void next_round() {
-    if (++round_ <= rounds_) mpi_outbox::of_process().send(handle_, members_[at(rank_ + hop())], mpi_tags::closes, {});
+    if (++round_ > rounds_) return;
+    char const message[] = {static_cast<char>(round_), failed_ ? '\1' : '\0'};
+    int const hop = 1 << (round_ - 1);
+    for (int const to : {rank_ + hop, rank_ - hop})
+      mpi_outbox::of_process().send(handle_, member(to), mpi_tags::closes, {message, sizeof message});
+  }
+  void hear(char round, char failed) {
+    failed_ = failed_ || failed != '\0';
+    if (round > 0 && round <= rounds_) ++heard_[static_cast<std::size_t>(round)];
   }
   void drop_what_comes() {
     for (;;) {
@@ -1847,9 +1945,9 @@ class mpi_closing {
       requests_.push_back(MPI_REQUEST_NULL);
       MPI_Imrecv(coming_.back().get(), bytes, MPI_BYTE, &message, &requests_.back());
       notices_->note(status.MPI_TAG, status.MPI_SOURCE);
-      if (status.MPI_TAG != mpi_tags::closes) continue;
-      for (std::size_t each = 0; each < members_.size(); ++each)
-        if (members_[each] == status.MPI_SOURCE) heard_[each] = true;
+      if (status.MPI_TAG != mpi_tags::closes || bytes != 2) continue;
+      MPI_Wait(&requests_.back(), MPI_STATUS_IGNORE);  // it is here already
+      hear(static_cast<char>(coming_.back()[0]), static_cast<char>(coming_.back()[1]));
     }
   }
 
@@ -1858,8 +1956,10 @@ class mpi_closing {
   std::vector<int> members_;
   int rank_;
   int rounds_;
-  int round_ = 0;            // 0: something is in flight; above rounds_: over
-  std::vector<bool> heard_;  // from whom, each in one round
+  bool failed_here_;
+  bool failed_;             // here or on another rank
+  int round_ = 0;           // 0: something is in flight; above rounds_: over
+  std::vector<int> heard_;  // how many messages of each round: two end it
   std::vector<MPI_Request> requests_;
   std::vector<std::unique_ptr<std::byte[]>> coming_;
 };
@@ -1886,8 +1986,9 @@ struct mpi_family {
 /// it sleeps and makes no MPI calls. Without a helper all commands proceed in whatever call the rank makes: start,
 /// test, wait, poll.
 ///
-/// What MPI was given lives until MPI is done with it: after a failure the driver, which is never destroyed, keeps the
-/// operations of the group, and closes the group (closing.hpp) in the calls of other groups and in MPI_Finalize.
+/// What MPI was given lives until MPI is done with it: the driver, which is never destroyed, closes a group
+/// (closing.hpp) that this rank has left or in which a call has failed, in the calls of other groups and in
+/// MPI_Finalize. Until then it keeps the communicator, and the operations that have failed.
 class mpi_driver {
  public:
   mpi_driver(mpi_driver const&) = delete;
@@ -1913,18 +2014,21 @@ class mpi_driver {
     groups_.push_back(&group);
     heard_roll_.resize(std::max(heard_roll_.size(), roll_bytes(group.size)));
   }
-  /// The helper ends with the last group.
+  /// The helper ends with the last group. This does not wait for the others, which may go on with the group.
   void remove(mpi_group& group) noexcept {
     std::thread ended;
     {
       std::lock_guard const lock(mutex_);
       std::erase(groups_, &group);
-      // Freeing waits for the others, which may not come after a failure; that group is closed instead. And it is a
-      // call of MPI, which this thread may not be allowed to make.
-      if (!group.family->failed && !is_over_ && mpi_session::instance().may_call()) {
-        hear_rolls(group);  // no message may be left in it
-        MPI_Comm_free(&group.handle);
+      bool const may_call = mpi_session::instance().may_call();
+      if (!group.family->failed && !is_over_) {
+        if (may_call) hear_rolls(group);
+        try {
+          close(group);
+        } catch (...) {  // without memory the communicator is kept
+        }
       }
+      if (may_call) advance_closings();
       if (groups_.empty() && helper_.joinable()) {
         ended = std::move(helper_);
         ++generation_;
@@ -2016,7 +2120,7 @@ class mpi_driver {
     std::lock_guard const lock(mutex_);
     return family.failed;
   }
-  /// Goes on closing groups that have failed. Without one there is nothing to do.
+  /// Goes on closing groups. Without one there is nothing to do.
   void close_groups() {
     std::lock_guard const lock(mutex_);
     advance_closings();
@@ -2277,9 +2381,13 @@ class mpi_driver {
     if (may_call) family.notices.tell(those, family.message, heard_from);
     for (auto* op : active_)
       if (op->where->family.get() == &family) op->give_up(may_call);
-    for (auto* group : those)
-      closings_.push_back(
-          std::make_unique<mpi_closing>(*group, std::shared_ptr<mpi_notices>(group->family, &group->family->notices)));
+    for (auto* group : those) close(*group);
+  }
+  /// Begins to close a group, without a call of MPI.
+  void close(mpi_group const& group) {
+    auto const& family = group.family;
+    closings_.push_back(
+        std::make_unique<mpi_closing>(group, std::shared_ptr<mpi_notices>(family, &family->notices), family->failed));
   }
   /// Waits until nobody uses the caller's memory any more: for a part of the deadline and at most a second, because a
   /// rank that stands still keeps it.
@@ -2304,15 +2412,18 @@ class mpi_driver {
     throw comm_error(group.family->message, {group.rank, std::string(name_of(kind))});
   }
 
-  /// Makes progress with the groups that have failed.
+  /// Makes progress with the groups that end.
   void advance_closings() noexcept {
     if (closings_.empty() || is_over_) return;
     std::erase_if(closings_, [&](auto& each) {
       try {
-        return each->advance([&] { return is_quiet(each->handle()); });
+        if (!each->advance([&] { return is_quiet(each->handle()); })) return false;
       } catch (...) {  // without memory for a message it stays for later
         return false;
       }
+      auto handle = each->handle();
+      if (each->is_to_free()) MPI_Comm_free(&handle);
+      return true;
     });
     // What a failed operation has kept goes with its group.
     if (std::ranges::none_of(owned_, [](auto const& op) { return op->is_given_up; })) return;
@@ -2331,6 +2442,7 @@ class mpi_driver {
 
   /// Has MPI_Finalize go on with what is not over yet, for at most a second: its call is one that all ranks make, and
   /// some MPIs never return from it while messages are under way. MPI does so with attributes of MPI_COMM_SELF.
+  /// Nothing is under way in a group that this rank has only left; others may compute long before they leave it.
   void end_with_mpi() {
     if (std::exchange(ends_with_mpi_, true)) return;
     int key = MPI_KEYVAL_INVALID;
@@ -2342,13 +2454,17 @@ class mpi_driver {
     return MPI_SUCCESS;
   }
   void finish_all() noexcept {
-    auto const end = clock::now() + std::chrono::seconds(1);
+    auto const begin = clock::now();
     std::unique_lock lock(mutex_);
     for (;;) {
       advance_all();
       advance_closings();
-      bool const sent = mpi_outbox::of_process().sweep();
-      if ((closings_.empty() && sent && unfinished() == 0) || clock::now() > end) break;
+      mpi_outbox::of_process().sweep();
+      bool const done = mpi_outbox::of_process().is_empty() && unfinished() == 0 &&
+                        std::ranges::none_of(closings_, [](auto const& each) { return each->has_failed_here(); });
+      auto const waited = clock::now() - begin;
+      if (done && (closings_.empty() || waited > std::chrono::milliseconds(50))) break;
+      if (waited > std::chrono::seconds(1)) break;
       lock.unlock();
       std::this_thread::sleep_for(std::chrono::microseconds(50));
       lock.lock();
@@ -2479,6 +2595,7 @@ class message_engine final : public process_engine {
                                             mpi_group::whole);
   }
 
+  [[nodiscard]] std::string_view who() const noexcept override { return mpi_name; }
   [[nodiscard]] int rank() const noexcept override { return group_.rank; }
   [[nodiscard]] int size() const noexcept override { return group_.size; }
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept override { return group_.deadline; }
@@ -2632,7 +2749,7 @@ class message_engine final : public process_engine {
 
 #endif  // TRIREME_COMM_MPI_ENGINE_INCLUDED
 
-// ---- trireme/comm/mpi.hpp (goes on)
+// ---- trireme/comm/mpi.ipp (goes on)
 #ifndef TRIREME_COMM_MPI_HANDLE_INCLUDED
 #define TRIREME_COMM_MPI_HANDLE_INCLUDED
 
@@ -2682,55 +2799,15 @@ inline void check_communicator(MPI_Comm theirs) {
 
 #endif  // TRIREME_COMM_MPI_HANDLE_INCLUDED
 
-// ---- trireme/comm/mpi.hpp (goes on)
+// ---- trireme/comm/mpi.ipp (goes on)
+// Bodies of mpi.hpp (see core/compiled.hpp).
+#ifdef TRIREME_COMPILED_MPI
+#define TRIREME_MPI_BODY
+#else
+#define TRIREME_MPI_BODY inline
+#endif
+
 namespace trireme::comm {
-
-struct mpi;
-
-/// One rank of comm::mpi.
-using mpi_world = process_world<mpi>;
-
-/// Ranks are the processes that mpirun has started, or on one machine torchrun, without MPI.
-///
-/// Ranks    with launch all of MPI_COMM_WORLD, or all that torchrun has started, if no MPI has; with borrow() those of
-///          somebody's communicator.
-/// Bytes    on one machine ranks meet by MPI and then work in shared memory, without MPI. Between machines, or with
-///          `.shared_memory = false`, MPI carries messages. A rank begins a collective with ceil(log2(size)) messages
-///          of 24 bytes, in which small values travel, too. Large values go between each two ranks directly; with
-///          several ranks on each machine, large sums are carried from machine to machine (docs/communicators.md).
-/// Numerics sums in rank order. With `.order = sum_order::any` an all_reduce of 256 KiB or more over messages is MPI's
-///          own (comm/sum_order.hpp): sums and means of float, double and integers of 32 and 64 bits, over all ranks.
-///          All others, and those of groups of only some ranks, stay in rank order. On plain networks rank order is as
-///          quick or quicker (docs/communicators.md); `any` is for networks that add up themselves.
-/// Threads  Any level of MPI serves. In shared memory the library makes no MPI calls. By messages a thread of its own
-///          makes them while the rank computes, if MPI provides MPI_THREAD_MULTIPLE or launch has initialised it.
-///          Otherwise requests proceed only in calls of the rank (also `poll()`), so that programs may call MPI
-///          between start and wait. Below MPI_THREAD_SERIALIZED only the thread that has initialised MPI may use a
-///          world of it.
-/// Errors   launch and borrow throw config_error if MPI is finalised, lets only another thread call, or is not the
-///          launcher's MPI; borrow also if it is given MPI_COMM_NULL, an intercommunicator or one that has been freed.
-///          Calls on a world whose MPI is finalised meanwhile throw comm_error. After an error of a launch MPI is not
-///          finalised, so that mpirun ends the other ranks when this one ends. A borrowed world that has failed keeps
-///          nobody from MPI_Finalize, from other worlds or from borrowing again.
-struct mpi {
-  using policy_category = slot::communicator;
-  static constexpr std::string_view name = "mpi";
-
-  std::chrono::milliseconds deadline = std::chrono::seconds(60);
-  bool shared_memory = true;           ///< whether ranks of one machine may use it
-  sum_order order = sum_order::ranks;  ///< of large sums over messages; `any` if all ranks say so
-
-  /// A world on the ranks of `theirs`, which is duplicated (so: collective) and never freed. MPI must be initialised.
-  [[nodiscard]] static mpi_world borrow(MPI_Comm theirs, std::chrono::milliseconds deadline = std::chrono::seconds(60),
-                                        bool shared_memory = true, sum_order order = sum_order::ranks);
-
-  friend bool operator==(mpi const&, mpi const&) = default;
-};
-
-[[nodiscard]] inline std::string to_string(mpi const& it) {
-  return text("comm::mpi{.deadline = ", to_string(it.deadline), it.shared_memory ? "" : ", .shared_memory = false",
-              it.order == sum_order::any ? ", .order = sum_order::any}" : "}");
-}
 
 namespace detail {
 
@@ -2798,9 +2875,29 @@ namespace detail {
   return engine;
 }
 
+TRIREME_MPI_BODY void run_mpi(mpi const& description, std::function<void(any_world&, int)> const& body) {
+  last_report() = report::unsettled;
+  struct leaving {
+    std::shared_ptr<process_engine> engine;
+    ~leaving() {
+      if (engine->failed()) mpi_session::instance().abandon();
+    }
+  } const guard{engine_of(description)};
+  run_process(guard.engine, body);
+}
+
+TRIREME_MPI_BODY void recover_mpi(mpi const& description, recovery const& how,
+                                  std::function<void(any_world&, int)> const& body) {
+  auto const here = bootstrap::detect();
+  if (!description.shared_memory || !launched_by_others(here) || launched_by_mpi()) return run_mpi(description, body);
+  bootstrap::log(here);
+  recover_processes(mpi_name, here, description.deadline, how, body);
+}
+
 }  // namespace detail
 
-inline mpi_world mpi::borrow(MPI_Comm theirs, std::chrono::milliseconds deadline, bool shared_memory, sum_order order) {
+TRIREME_MPI_BODY mpi_world mpi::borrow(MPI_Comm theirs, std::chrono::milliseconds deadline, bool shared_memory,
+                                       sum_order order) {
   int begun = 0;
   MPI_Initialized(&begun);
   if (begun == 0)
@@ -2812,29 +2909,8 @@ inline mpi_world mpi::borrow(MPI_Comm theirs, std::chrono::milliseconds deadline
   return mpi_world(detail::engine_by_mpi(theirs, deadline, shared_memory, order));
 }
 
-/// How trireme::launch runs a body on comm::mpi: in this process, as the rank that it is.
-template <class Body>
-auto launch_ranks(mpi const& description, Body& body) {
-  detail::last_report() = detail::report::unsettled;
-  struct leaving {
-    std::shared_ptr<detail::process_engine> engine;
-    ~leaving() {
-      if (engine->failed()) detail::mpi_session::instance().abandon();
-    }
-  } const guard{detail::engine_of(description)};
-  return detail::run_process<mpi_world>(guard.engine, body);
-}
-
-/// How trireme::launch recovers with comm::mpi: as comm::processes if mpirun has not started the ranks; else not.
-template <class Body>
-auto recover_ranks(mpi const& description, recovery const& how, Body& body) {
-  auto const here = bootstrap::detect();
-  if (description.shared_memory && detail::launched_by_others(here) && !detail::launched_by_mpi()) {
-    bootstrap::log(here);
-    return detail::recover_processes<mpi_world>(detail::mpi_name, here, description.deadline, how, body);
-  }
-  auto once = [&](mpi_world& world) { return std::invoke(body, world, 0); };
-  return launch_ranks(description, once);
-}
-
 }  // namespace trireme::comm
+
+#undef TRIREME_MPI_BODY
+
+#endif  // TRIREME_COMM_MPI_IPP_INCLUDED

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: fce130c3d8b88e584e1ea41a8628b5b9b50c590c64ff941811b8cf35bb8e44da
+// SHA-256 of the sources: c524bcad3291f5bac40916bcc2afeffc22fe3dce60dc8e72201e95832930f4ba
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,14 +8,101 @@
 #include "trireme/comm/report.hpp"
 
 // ---- trireme/comm/processes.hpp
-#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
+
+namespace trireme::comm {
+
+/// Ranks are processes of one machine that some launcher has started: torchrun, mpirun, srun, or a script that sets
+/// TRIREME_RANK and TRIREME_SIZE (comm/bootstrap.hpp). They meet by a rendezvous and work in shared memory; no MPI.
+///
+/// Ranks    all that the launcher has started; one without a launcher.
+/// Errors   launch throws config_error if the environment makes no sense, or the ranks are on several machines: between
+///          machines comm::mpi or comm::nccl carry them. comm_error if ranks do not come before the deadline.
+/// @example torchrun --no-python --nproc-per-node 2 ./program
+struct processes {
+  using policy_category = slot::communicator;
+  static constexpr std::string_view name = "processes";
+
+  std::chrono::milliseconds deadline = std::chrono::seconds(60);
+  friend bool operator==(processes const&, processes const&) = default;
+};
+
+[[nodiscard]] inline std::string to_string(processes const& it) {
+  return text("comm::processes{.deadline = ", to_string(it.deadline), "}");
+}
+
+/// One rank of comm::processes.
+using processes_world = any_world;
+
+namespace detail {
+
+/// The engine of this process's rank, by a rendezvous with the others of its machine. `who` begins every message.
+[[nodiscard]] std::shared_ptr<process_engine> engine_by_rendezvous(std::string_view who, bootstrap::place const& here,
+                                                                   std::chrono::milliseconds deadline);
+/// The same, as the environment says which rank this process is.
+[[nodiscard]] std::shared_ptr<process_engine> engine_of(processes const& description);
+/// Runs `body(world, attempt)` as the rank that this process is, and tells the others how it ended.
+void run_process(std::shared_ptr<process_engine> const& engine, std::function<void(any_world&, int)> const& body);
+/// Runs `body(world, attempt)` until it succeeds. After a failure the processes that are left agree in shared memory
+/// on who goes on (node_launch::survivors). They meet again, and get new ranks in the order of the old ones.
+void recover_processes(std::string_view who, bootstrap::place here, std::chrono::milliseconds deadline,
+                       recovery const& how, std::function<void(any_world&, int)> const& body);
+
+/// Passes `body` on to `run` as a function of a world and the number of an attempt, and returns what it has returned.
+template <class Run, class Body>
+auto answer_of(Run const& run, Body& body) {
+  constexpr bool counts = std::invocable<Body&, any_world&, int>;
+  auto const call = [&body](any_world& world, [[maybe_unused]] int attempt) -> decltype(auto) {
+    if constexpr (counts)
+      return std::invoke(body, world, attempt);
+    else
+      return std::invoke(body, world);
+  };
+  using result = std::decay_t<decltype(call(std::declval<any_world&>(), 0))>;
+  if constexpr (std::is_void_v<result>) {
+    run(call);
+  } else {
+    std::optional<result> answer;
+    run([&](any_world& world, int attempt) { answer.emplace(call(world, attempt)); });
+    return std::move(*answer);
+  }
+}
+
+}  // namespace detail
+
+/// How trireme::launch runs a body on comm::processes: in this process, as the rank that it is.
+template <class Body>
+auto launch_ranks(processes const& description, Body& body) {
+  return detail::answer_of([&](auto const& once) { detail::run_process(detail::engine_of(description), once); }, body);
+}
+
+/// How trireme::launch recovers with comm::processes: the processes that are left go on.
+template <class Body>
+auto recover_ranks(processes const& description, recovery const& how, Body& body) {
+  return detail::answer_of(
+      [&](auto const& again) {
+        auto const here = bootstrap::detect();
+        bootstrap::log(here);
+        detail::recover_processes("trireme::comm::processes", here, description.deadline, how, again);
+      },
+      body);
+}
+
+}  // namespace trireme::comm
+
+#ifndef TRIREME_COMM_PROCESSES_IPP_INCLUDED
+#define TRIREME_COMM_PROCESSES_IPP_INCLUDED
+
+// ---- trireme/comm/processes.ipp
+#include <algorithm>
 #include <vector>
 
 #ifndef TRIREME_COMM_NODE_SETUP_INCLUDED
@@ -418,15 +505,13 @@ class node_meeting {
 
 #endif  // TRIREME_COMM_NODE_SETUP_INCLUDED
 
-// ---- trireme/comm/processes.hpp (goes on)
-namespace trireme::comm {
+// ---- trireme/comm/processes.ipp (goes on)
+// Bodies of processes.hpp (see core/compiled.hpp).
 
-namespace detail {
+namespace trireme::comm::detail {
 
-/// The engine of this process's rank, by a rendezvous with the others of its machine. `who` begins every message.
-[[nodiscard]] inline std::shared_ptr<process_engine> engine_by_rendezvous(std::string_view who,
-                                                                          bootstrap::place const& here,
-                                                                          std::chrono::milliseconds deadline) {
+TRIREME_BODY std::shared_ptr<process_engine> engine_by_rendezvous(std::string_view who, bootstrap::place const& here,
+                                                                  std::chrono::milliseconds deadline) {
   if (here.size < 1)
     throw config_error(text(who, ": ", name_of(here.started_by), " (", here.because,
                             ") does not say how many ranks there are; set TRIREME_RANK and TRIREME_SIZE"));
@@ -445,6 +530,13 @@ namespace detail {
                           [&met](std::string const& own) { return met.all_gather(own); });
 }
 
+TRIREME_BODY std::shared_ptr<process_engine> engine_of(processes const& description) {
+  auto const here = bootstrap::detect();
+  bootstrap::log(here);
+  last_report() = report::unsettled;
+  return engine_by_rendezvous("trireme::comm::processes", here, description.deadline);
+}
+
 /// Tells the other ranks that this one ends with an error, which ends their waits, and settles who tells the user.
 inline void end_with_error(process_engine& engine, std::exception_ptr const& failure) noexcept {
   try {
@@ -454,11 +546,8 @@ inline void end_with_error(process_engine& engine, std::exception_ptr const& fai
   last_report() = engine.reports() ? report::by_this_process : report::by_another;
 }
 
-/// Calls `body(world, attempt)` until it succeeds. After a failure the processes that are left agree in shared memory
-/// on who goes on (node_launch::survivors). They meet again, and get new ranks in the order of the old ones.
-template <class World, class Body>
-auto recover_processes(std::string_view who, bootstrap::place here, std::chrono::milliseconds deadline,
-                       recovery const& how, Body& body) {
+TRIREME_BODY void recover_processes(std::string_view who, bootstrap::place here, std::chrono::milliseconds deadline,
+                                    recovery const& how, std::function<void(any_world&, int)> const& body) {
   check(how, here.size);
   last_report() = report::unsettled;
   auto engine = engine_by_rendezvous(who, here, deadline);
@@ -466,8 +555,8 @@ auto recover_processes(std::string_view who, bootstrap::place here, std::chrono:
     std::exception_ptr failure;
     engine->worlds->leave_it_to_the_launch();
     try {
-      World world(engine);
-      return std::invoke(body, world, attempt);
+      any_world world(engine);
+      return body(world, attempt);
     } catch (comm_error const&) {  // of this rank, because of another one
       failure = std::current_exception();
     } catch (...) {
@@ -490,58 +579,18 @@ auto recover_processes(std::string_view who, bootstrap::place here, std::chrono:
   }
 }
 
-/// Runs the body as the rank that this process is.
-template <class World, class Body>
-auto run_process(std::shared_ptr<process_engine> const& engine, Body& body) {
+TRIREME_BODY void run_process(std::shared_ptr<process_engine> const& engine,
+                              std::function<void(any_world&, int)> const& body) {
   engine->worlds->leave_it_to_the_launch();
-  World world(engine);
+  any_world world(engine);
   try {
-    return std::invoke(body, world);
+    body(world, 0);
   } catch (...) {
     end_with_error(*engine, std::current_exception());
     throw;
   }
 }
 
-}  // namespace detail
+}  // namespace trireme::comm::detail
 
-/// Ranks are processes of one machine that some launcher has started: torchrun, mpirun, srun, or a script that sets
-/// TRIREME_RANK and TRIREME_SIZE (comm/bootstrap.hpp). They meet by a rendezvous and work in shared memory; no MPI.
-///
-/// Ranks    all that the launcher has started; one without a launcher.
-/// Errors   launch throws config_error if the environment makes no sense, or the ranks are on several machines: between
-///          machines comm::mpi or comm::nccl carry them. comm_error if ranks do not come before the deadline.
-/// @example torchrun --no-python --nproc-per-node 2 ./program
-struct processes {
-  using policy_category = slot::communicator;
-  static constexpr std::string_view name = "processes";
-
-  std::chrono::milliseconds deadline = std::chrono::seconds(60);
-  friend bool operator==(processes const&, processes const&) = default;
-};
-
-[[nodiscard]] inline std::string to_string(processes const& it) {
-  return text("comm::processes{.deadline = ", to_string(it.deadline), "}");
-}
-
-using processes_world = process_world<processes>;
-
-/// How trireme::launch runs a body on comm::processes: in this process, as the rank that it is.
-template <class Body>
-auto launch_ranks(processes const& description, Body& body) {
-  auto const here = bootstrap::detect();
-  bootstrap::log(here);
-  detail::last_report() = detail::report::unsettled;
-  return detail::run_process<processes_world>(
-      detail::engine_by_rendezvous("trireme::comm::processes", here, description.deadline), body);
-}
-
-/// How trireme::launch recovers with comm::processes: the processes that are left go on.
-template <class Body>
-auto recover_ranks(processes const& description, recovery const& how, Body& body) {
-  auto const here = bootstrap::detect();
-  bootstrap::log(here);
-  return detail::recover_processes<processes_world>("trireme::comm::processes", here, description.deadline, how, body);
-}
-
-}  // namespace trireme::comm
+#endif  // TRIREME_COMM_PROCESSES_IPP_INCLUDED

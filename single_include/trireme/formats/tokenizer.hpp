@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/tokenizer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 00f19d40333e4fd3b59b9bba3e68446166fb23c65235902f32e30a149eca63f0
+// SHA-256 of the sources: 7ae92f43d9c300ca473454ae35b01d369b59b4b6443f470e935bcb4b5f3c8cd2
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -50,6 +50,93 @@
 #include <memory>
 #include <new>
 
+#ifndef TRIREME_FORMATS_DETAIL_TOKENIZER_CHARACTERS_INCLUDED
+#define TRIREME_FORMATS_DETAIL_TOKENIZER_CHARACTERS_INCLUDED
+
+// ---- trireme/formats/detail/tokenizer_characters.hpp
+namespace trireme::formats::detail::unicode {
+
+/// Characters that an older Unicode does not know, or knows otherwise.
+struct newer_range {
+  std::uint32_t first, last;
+  std::string_view category;
+  std::string_view properties{};  ///< a: Alphabetic, l: Lowercase, u: Uppercase, e: Emoji, i: Ideographic
+  std::string_view script{};      ///< in small letters; only of those that Unicode 14 has
+  std::string_view before{"Cn"};  ///< the category in Unicode 14
+  std::string_view properties_before{};
+};
+
+/// What Unicode 16, whose properties the package tokenizers has, says otherwise than Unicode 14, which is that of PCRE2
+/// 10.40 to 10.42 (and 15 is that of utf8proc 2.8): sorted. Found by asking both about every character.
+// clang-format off
+inline constexpr std::array newer_ranges = std::to_array<newer_range>({
+    {0x363, 0x36f, "Mn", "a", "", "Mn"}, {0x897, 0x897, "Mn", "a", "arabic"}, {0xc04, 0xc04, "Mn", "a", "", "Mn"},
+    {0xcf3, 0xcf3, "Mc", "a", "kannada"}, {0xece, 0xece, "Mn", "", "lao"}, {0xf82, 0xf83, "Mn", "a", "", "Mn"},
+    {0x10fc, 0x10fc, "Lm", "al", "", "Lm", "a"}, {0x1b4e, 0x1b4f, "Po", "", "balinese"},
+    {0x1b7f, 0x1b7f, "Po", "", "balinese"}, {0x1c89, 0x1c89, "Lu", "au", "cyrillic"},
+    {0x1c8a, 0x1c8a, "Ll", "al", "cyrillic"}, {0x1dd3, 0x1de6, "Mn", "a", "", "Mn"},
+    {0x2427, 0x2429, "So", "", "common"}, {0x2ffc, 0x2fff, "So", "", "common"}, {0x31e4, 0x31e5, "So", "", "common"},
+    {0x31ef, 0x31ef, "So", "", "common"}, {0xa7cb, 0xa7cc, "Lu", "au", "latin"}, {0xa7cd, 0xa7cd, "Ll", "al", "latin"},
+    {0xa7da, 0xa7da, "Lu", "au", "latin"}, {0xa7db, 0xa7db, "Ll", "al", "latin"}, {0xa7dc, 0xa7dc, "Lu", "au", "latin"},
+    {0xa7f2, 0xa7f4, "Lm", "al", "", "Lm", "a"}, {0xab69, 0xab69, "Lm", "al", "", "Lm", "a"},
+    {0x105c0, 0x105f3, "Lo", "a"}, {0x10d40, 0x10d49, "Nd"}, {0x10d4a, 0x10d4d, "Lo", "a"},
+    {0x10d4e, 0x10d4e, "Lm", "a"}, {0x10d4f, 0x10d4f, "Lo", "a"}, {0x10d50, 0x10d65, "Lu", "au"},
+    {0x10d69, 0x10d69, "Mn", "a"}, {0x10d6a, 0x10d6d, "Mn"}, {0x10d6e, 0x10d6e, "Pd"}, {0x10d6f, 0x10d6f, "Lm", "a"},
+    {0x10d70, 0x10d85, "Ll", "al"}, {0x10d8e, 0x10d8f, "Sm"}, {0x10ec2, 0x10ec4, "Lo", "a", "arabic"},
+    {0x10efc, 0x10efc, "Mn", "a", "arabic"}, {0x10efd, 0x10eff, "Mn", "", "arabic"},
+    {0x11080, 0x11081, "Mn", "a", "", "Mn"}, {0x1123f, 0x11240, "Lo", "a", "khojki"},
+    {0x11241, 0x11241, "Mn", "a", "khojki"}, {0x11380, 0x11389, "Lo", "a"}, {0x1138b, 0x1138b, "Lo", "a"},
+    {0x1138e, 0x1138e, "Lo", "a"}, {0x11390, 0x113b5, "Lo", "a"}, {0x113b7, 0x113b7, "Lo", "a"},
+    {0x113b8, 0x113ba, "Mc", "a"}, {0x113bb, 0x113c0, "Mn", "a"}, {0x113c2, 0x113c2, "Mc", "a"},
+    {0x113c5, 0x113c5, "Mc", "a"}, {0x113c7, 0x113ca, "Mc", "a"}, {0x113cc, 0x113cd, "Mc", "a"},
+    {0x113ce, 0x113ce, "Mn"}, {0x113cf, 0x113cf, "Mc"}, {0x113d0, 0x113d0, "Mn"}, {0x113d1, 0x113d1, "Lo", "a"},
+    {0x113d2, 0x113d2, "Mn"}, {0x113d3, 0x113d3, "Lo", "a"}, {0x113d4, 0x113d5, "Po"}, {0x113d7, 0x113d8, "Po"},
+    {0x113e1, 0x113e2, "Mn"}, {0x116d0, 0x116e3, "Nd", "", "myanmar"}, {0x1171e, 0x1171e, "Mc", "a", "", "Mn", "a"},
+    {0x11b00, 0x11b09, "Po", "", "devanagari"}, {0x11bc0, 0x11be0, "Lo", "a"}, {0x11be1, 0x11be1, "Po"},
+    {0x11bf0, 0x11bf9, "Nd"}, {0x11f00, 0x11f01, "Mn", "a"}, {0x11f02, 0x11f02, "Lo", "a"},
+    {0x11f03, 0x11f03, "Mc", "a"}, {0x11f04, 0x11f10, "Lo", "a"}, {0x11f12, 0x11f33, "Lo", "a"},
+    {0x11f34, 0x11f35, "Mc", "a"}, {0x11f36, 0x11f3a, "Mn", "a"}, {0x11f3e, 0x11f3f, "Mc", "a"},
+    {0x11f40, 0x11f40, "Mn", "a"}, {0x11f41, 0x11f41, "Mc"}, {0x11f42, 0x11f42, "Mn"}, {0x11f43, 0x11f4f, "Po"},
+    {0x11f50, 0x11f59, "Nd"}, {0x11f5a, 0x11f5a, "Mn"}, {0x1342f, 0x1342f, "Lo", "a", "egyptianhieroglyphs"},
+    {0x13439, 0x1343f, "Cf", "", "egyptianhieroglyphs"}, {0x13440, 0x13440, "Mn", "", "egyptianhieroglyphs"},
+    {0x13441, 0x13446, "Lo", "a", "egyptianhieroglyphs"}, {0x13447, 0x13455, "Mn", "", "egyptianhieroglyphs"},
+    {0x13460, 0x143fa, "Lo", "a", "egyptianhieroglyphs"}, {0x16100, 0x1611d, "Lo", "a"}, {0x1611e, 0x16129, "Mn", "a"},
+    {0x1612a, 0x1612c, "Mc", "a"}, {0x1612d, 0x1612e, "Mn", "a"}, {0x1612f, 0x1612f, "Mn"}, {0x16130, 0x16139, "Nd"},
+    {0x16d40, 0x16d42, "Lm", "a"}, {0x16d43, 0x16d6a, "Lo", "a"}, {0x16d6b, 0x16d6c, "Lm", "a"},
+    {0x16d6d, 0x16d6f, "Po"}, {0x16d70, 0x16d79, "Nd"}, {0x18cff, 0x18cff, "Lo", "ai", "khitansmallscript"},
+    {0x1b132, 0x1b132, "Lo", "a", "hiragana"}, {0x1b155, 0x1b155, "Lo", "a", "katakana"},
+    {0x1cc00, 0x1ccef, "So", "", "common"}, {0x1ccf0, 0x1ccf9, "Nd", "", "common"},
+    {0x1cd00, 0x1ceb3, "So", "", "common"}, {0x1d2c0, 0x1d2d3, "No", "", "common"},
+    {0x1df25, 0x1df2a, "Ll", "al", "latin"}, {0x1e030, 0x1e06d, "Lm", "al", "cyrillic"},
+    {0x1e08f, 0x1e08f, "Mn", "a", "cyrillic"}, {0x1e4d0, 0x1e4ea, "Lo", "a"}, {0x1e4eb, 0x1e4eb, "Lm", "a"},
+    {0x1e4ec, 0x1e4ef, "Mn"}, {0x1e4f0, 0x1e4f9, "Nd"}, {0x1e5d0, 0x1e5ed, "Lo", "a"}, {0x1e5ee, 0x1e5ef, "Mn"},
+    {0x1e5f0, 0x1e5f0, "Lo", "a"}, {0x1e5f1, 0x1e5fa, "Nd"}, {0x1e5ff, 0x1e5ff, "Po"},
+    {0x1f6dc, 0x1f6dc, "So", "e", "common"}, {0x1f774, 0x1f776, "So", "", "common"},
+    {0x1f77b, 0x1f77f, "So", "", "common"}, {0x1f7d9, 0x1f7d9, "So", "", "common"},
+    {0x1f8b2, 0x1f8bb, "So", "", "common"}, {0x1f8c0, 0x1f8c1, "So", "", "common"},
+    {0x1fa75, 0x1fa77, "So", "e", "common"}, {0x1fa87, 0x1fa89, "So", "e", "common"},
+    {0x1fa8f, 0x1fa8f, "So", "e", "common"}, {0x1faad, 0x1faaf, "So", "e", "common"},
+    {0x1fabb, 0x1fabf, "So", "e", "common"}, {0x1fac6, 0x1fac6, "So", "e", "common"},
+    {0x1face, 0x1facf, "So", "e", "common"}, {0x1fada, 0x1fadc, "So", "e", "common"},
+    {0x1fadf, 0x1fadf, "So", "e", "common"}, {0x1fae8, 0x1fae9, "So", "e", "common"},
+    {0x1faf7, 0x1faf8, "So", "e", "common"}, {0x1fbcb, 0x1fbef, "So", "", "common"},
+    {0x2b739, 0x2b739, "Lo", "ai", "han"}, {0x2ebf0, 0x2ee5d, "Lo", "ai", "han"}, {0x31350, 0x323af, "Lo", "ai", "han"},
+});
+// clang-format on
+
+/// The row of a character, or nullptr.
+[[nodiscard]] constexpr newer_range const* find_newer(std::uint32_t code) noexcept {
+  auto const* const end = newer_ranges.data() + newer_ranges.size();
+  auto const* const found =
+      std::partition_point(newer_ranges.data(), end, [&](newer_range const& each) { return each.last < code; });
+  return found == end || found->first > code ? nullptr : found;
+}
+
+}  // namespace trireme::formats::detail::unicode
+
+#endif  // TRIREME_FORMATS_DETAIL_TOKENIZER_CHARACTERS_INCLUDED
+
+// ---- trireme/formats/detail/tokenizer_expression.hpp (goes on)
 #ifndef TRIREME_FORMATS_DETAIL_TOKENIZER_UNICODE_INCLUDED
 #define TRIREME_FORMATS_DETAIL_TOKENIZER_UNICODE_INCLUDED
 
@@ -210,6 +297,11 @@ inline constexpr auto ascii_kinds = [] {
   if (code < 128) return ascii_kinds[code];
   if (is_space(code)) return kind::space;
   auto const what = category(code);
+  if (what == UTF8PROC_CATEGORY_CN) {
+    auto const* const newer = find_newer(code);
+    if (newer != nullptr && newer->category[0] == 'L') return kind::letter;
+    return newer != nullptr && newer->category[0] == 'N' ? kind::number : kind::other;
+  }
   if (what >= UTF8PROC_CATEGORY_LU && what <= UTF8PROC_CATEGORY_LO) return kind::letter;
   return what >= UTF8PROC_CATEGORY_ND && what <= UTF8PROC_CATEGORY_NO ? kind::number : kind::other;
 }
@@ -315,8 +407,100 @@ template <class LeaveOut>
 // ---- trireme/formats/detail/tokenizer_expression.hpp (goes on)
 // Regular expressions of tokenizers, beyond those that are written out by hand. The package tokenizers gives them to
 // Oniguruma (its Ruby syntax), this library to PCRE2: what the two take differently is rewritten, and what cannot be is
-// refused.
+// refused. Its properties are those of Unicode 16, PCRE2's may be older: what is newer is written out.
 namespace trireme::formats::detail {
+
+/// A class of characters as PCRE2 is told it.
+class character_class {
+ public:
+  /// Letters, ranges of them, and escapes that mean the same in every version of Unicode.
+  void add(std::string_view written) { written_ += written; }
+  /// \p{name} or, negative, \P{name}.
+  void add_property(std::string_view name, bool negative) {
+    std::string plain;  // names are the same whatever their case, and with - and _ or without
+    for (auto const letter : name) {
+      if (letter != '_' && letter != '-' && letter != ' ')
+        plain += letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + ('a' - 'A')) : letter;
+    }
+    bool const script = is_script(plain);
+    for (std::size_t i = 0; i < rows; ++i) {
+      auto const& row = unicode::newer_ranges[i];
+      bool const known = row.before != "Cn";  // then the script is the same
+      bool const before = has(plain, row.before, row.properties_before) || (known && script && row.script == plain);
+      bool const now = has(plain, row.category, row.properties) || (script && row.script == plain);
+      seen_[i] = seen_[i] || before != negative;
+      meant_[i] = meant_[i] || now != negative;
+    }
+    written_ += text(negative ? "\\P{" : "\\p{", script ? prefix : "", name, '}');
+    ++properties_;
+  }
+  /// @param negated  all other characters.
+  [[nodiscard]] std::string as_text(bool negated) const {
+    auto const missing = ranges(meant_, seen_), superfluous = ranges(seen_, meant_);
+    auto inside = written_;
+    bool const begins = inside.starts_with("\\p{") || inside.starts_with("\\P{");
+    bool const alone = properties_ == 1 && begins && inside.find('}') == inside.size() - 1;
+    if (alone && !negated && missing.empty() && superfluous.empty()) return inside;
+    if (inside.ends_with('-') && !inside.ends_with("\\-")) inside.insert(inside.size() - 1, 1, '\\');
+    inside += missing;
+    if (superfluous.empty()) return text(negated ? "[^" : "[", inside, ']');
+    if (negated) return text("(?:[^", inside, "]|[", superfluous, "])");
+    return text("(?:(?![", superfluous, "])[", inside, "])");
+  }
+
+ private:
+  static constexpr auto rows = unicode::newer_ranges.size();
+  using marks = std::array<bool, rows>;
+
+  [[nodiscard]] static bool has(std::string_view property, std::string_view category, std::string_view properties) {
+    auto const is = [&](char letter) { return properties.find(letter) != properties.npos; };
+    if (property == "alphabetic" || property == "alpha") return is('a');
+    if (property == "lowercase" || property == "lower") return is('l');
+    if (property == "uppercase" || property == "upper") return is('u');
+    if (property == "emoji" || property == "emojipresentation") return is('e');
+    if (property == "ideographic") return is('i');
+    if (property == "any") return true;
+    if (property.empty() || property.size() > 2) return false;
+    return property[0] == category[0] + ('a' - 'A') && (property.size() == 1 || property[1] == category[1]);
+  }
+  [[nodiscard]] static std::string ranges(marks const& of, marks const& without) {
+    std::string out;
+    for (std::size_t i = 0; i < rows; ++i) {
+      auto const& row = unicode::newer_ranges[i];
+      if (!of[i] || without[i]) continue;
+      out += text("\\x{", hexadecimal(row.first), '}');
+      if (row.last > row.first) out += text("-\\x{", hexadecimal(row.last), '}');
+    }
+    return out;
+  }
+  [[nodiscard]] static std::string hexadecimal(std::uint32_t code) {
+    std::array<char, 8> digits{};
+    return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), code, 16).ptr};
+  }
+
+#if defined(TRIREME_PCRE2) && (PCRE2_MAJOR > 10 || PCRE2_MINOR >= 40)
+  // Since PCRE2 10.40 a script's name alone also takes characters that several scripts use (Script_Extensions);
+  // Oniguruma's does not.
+  static constexpr std::string_view prefix = "sc:";
+  [[nodiscard]] static bool is_script(std::string const& name) {
+    if (name.size() <= 2 || name.find_first_of("{}:=^\\") != name.npos) return false;
+    auto const asked = text("\\p{sc:", name, '}');
+    int problem = 0;
+    std::size_t place = 0;
+    auto* const made = pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(asked.data()), asked.size(), PCRE2_UTF, &problem,
+                                       &place, nullptr);
+    pcre2_code_free_8(made);
+    return made != nullptr;
+  }
+#else
+  static constexpr std::string_view prefix = "";
+  [[nodiscard]] static bool is_script(std::string const&) { return false; }
+#endif
+
+  std::string written_;
+  int properties_ = 0;
+  marks seen_{}, meant_{};  // of the newer characters, which PCRE2 takes if it is old, and which it should take
+};
 
 /// An expression of Oniguruma as one of PCRE2.
 class expression_translation {
@@ -334,13 +518,22 @@ class expression_translation {
 
  private:
   static constexpr int most_depth = 50;
-  // Unicode's White_Space, which PCRE2 has not as \s (it leaves out U+0085), and what a word is made of in Oniguruma.
+  // Unicode's White_Space, which PCRE2 has not as \s (it leaves out U+0085).
   static constexpr std::string_view spaces =
       R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-  static constexpr std::string_view word = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
-  // A \w that is no part of a class has these, too: superscripts and fractions of Latin 1.
-  static constexpr std::string_view word_alone = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
   static constexpr std::string_view hexadecimal = "0-9a-fA-F";
+
+  /// What a word is made of in Oniguruma. A \w that is no part of a class also has superscripts and fractions of
+  /// Latin 1.
+  static void add_word(character_class& to, bool alone) {
+    for (auto const* const property : {"Alphabetic", "M", "Nd", "Pc"}) to.add_property(property, false);
+    if (alone) to.add(R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})");
+  }
+  [[nodiscard]] static std::string word_alone() {
+    character_class out;
+    add_word(out, true);
+    return out.as_text(false);
+  }
 
   void fail(std::string_view why) {
     if (reason_.empty()) reason_ = why;
@@ -374,7 +567,7 @@ class expression_translation {
         quantifier(atom);
       } else if (letter == '\\') {
         atom = out_.size();
-        escape(false);
+        escape(nullptr);
       } else {
         atom = letter == '^' || letter == '$' ? std::nullopt : std::optional(out_.size());
         auto const bytes = unicode::character_at(from_, at_).bytes;
@@ -496,9 +689,9 @@ class expression_translation {
   /// A class of characters.
   void bracket(bool any_case) {
     ++at_;
-    out_ += '[';
-    if (take("^")) out_ += '^';
-    if (take("]")) out_ += "\\]";
+    character_class in;
+    bool const negated = take("^");
+    if (take("]")) in.add("\\]");
     for (;;) {
       if (!more()) return fail("a [ without its ]");
       auto const letter = from_[at_];
@@ -507,86 +700,112 @@ class expression_translation {
         auto const end = from_.find(":]", at_);
         if (end == from_.npos) return fail("a [: without its :]");
         auto const name = from_.substr(at_ + 2, end - at_ - 2);
-        if (name != "digit" && name != "alpha" && name != "upper" && name != "lower" && name != "xdigit")
+        if (name == "digit") {
+          in.add_property("Nd", false);
+        } else if (name == "alpha") {
+          in.add_property("Alphabetic", false);
+        } else if (name == "upper") {
+          in.add_property("Uppercase", false);
+        } else if (name == "lower") {
+          in.add_property("Lowercase", false);
+        } else if (name == "xdigit") {
+          in.add(hexadecimal);
+        } else {
           return fail(text("[:", name, ":]"));
-        out_ += name == "digit"   ? R"(\p{Nd})"
-                : name == "alpha" ? R"(\p{Alphabetic})"
-                : name == "upper" ? R"(\p{Uppercase})"
-                : name == "lower" ? R"(\p{Lowercase})"
-                                  : hexadecimal;
+        }
         at_ = end + 2;
       } else if (letter == '[') {
         return fail("a class within a class");
       } else if (is_next("&&")) {
         return fail("&& in a class");
       } else if (letter == '\\') {
-        escape(true);
+        escape(&in);
       } else {
         auto const bytes = unicode::character_at(from_, at_).bytes;
         if (any_case && bytes > 1) return fail("(?i) of letters that are not ASCII");
-        out_ += from_.substr(at_, bytes);
+        in.add(from_.substr(at_, bytes));
         at_ += bytes;
       }
     }
     ++at_;
-    out_ += ']';
+    out_ += in.as_text(negated);
   }
 
-  void set(std::string_view of, bool outside, bool in_class) {
-    if (in_class) {
-      if (outside) return fail("\\W or \\H in a class");
-      out_ += of;
+  /// What means the same within a class and outside.
+  void put(character_class* in, std::string_view written) {
+    if (in == nullptr) {
+      out_ += written;
     } else {
-      out_ += text(outside ? "[^" : "[", of, ']');
+      in->add(written);
     }
   }
-  void escape(bool in_class) {
+  void put_property(character_class* in, std::string_view name, bool negative) {
+    if (in != nullptr) return in->add_property(name, negative);
+    character_class alone;
+    alone.add_property(name, negative);
+    out_ += alone.as_text(false);
+  }
+  void set(std::string_view of, bool outside, character_class* in) {
+    if (in == nullptr) {
+      out_ += text(outside ? "[^" : "[", of, ']');
+    } else if (outside) {
+      fail("\\W or \\H in a class");
+    } else {
+      in->add(of);
+    }
+  }
+  void escape(character_class* in) {
     if (at_ + 1 == from_.size()) return fail("a \\ at the end");
     auto const letter = from_[at_ + 1];
     at_ += 2;
     switch (letter) {
       case 's':
-        return set(spaces, false, in_class);
+        return set(spaces, false, in);
       case 'S':
-        if (in_class) return void(out_ += R"(\P{White_Space})");
-        return set(spaces, true, in_class);
+        if (in != nullptr) return in->add_property("White_Space", true);
+        return set(spaces, true, in);
       case 'w':
-      case 'W':
-        return set(in_class ? word : word_alone, letter == 'W', in_class);
+      case 'W': {
+        if (in != nullptr && letter == 'W') return fail("\\W or \\H in a class");
+        if (in != nullptr) return add_word(*in, false);
+        character_class alone;
+        add_word(alone, true);
+        return void(out_ += alone.as_text(letter == 'W'));
+      }
       case 'h':
       case 'H':
-        return set(hexadecimal, letter == 'H', in_class);
+        return set(hexadecimal, letter == 'H', in);
       case 'd':
-        return void(out_ += R"(\p{Nd})");
+        return put_property(in, "Nd", false);
       case 'D':
-        return void(out_ += R"(\P{Nd})");
+        return put_property(in, "Nd", true);
       case 'v':
-        return void(out_ += R"(\x{b})");
+        return put(in, R"(\x{b})");
       case 'p':
       case 'P':
-        return property(letter);
+        return property(letter, in);
       case 'u':
       case 'x':
-        return code(letter);
+        return code(letter, in);
       case 'b':
-        if (in_class) return void(out_ += R"(\x{8})");
-        return void(out_ += text("(?:(?<=[", word_alone, "])(?![", word_alone, "])|(?<![", word_alone, "])(?=[",
-                                 word_alone, "]))"));
+        if (in != nullptr) return in->add(R"(\x{8})");
+        return void(out_ += text("(?:(?<=", word_alone(), ")(?!", word_alone(), ")|(?<!", word_alone(),
+                                 ")(?=", word_alone(), "))"));
       case 'B':
-        if (in_class) break;
-        return void(out_ += text("(?:(?<=[", word_alone, "])(?=[", word_alone, "])|(?<![", word_alone, "])(?![",
-                                 word_alone, "]))"));
+        if (in != nullptr) break;
+        return void(out_ += text("(?:(?<=", word_alone(), ")(?=", word_alone(), ")|(?<!", word_alone(), ")(?!",
+                                 word_alone(), "))"));
       case 'n':
       case 't':
       case 'r':
       case 'f':
       case 'a':
       case 'e':
-        return void(out_.append(1, '\\').append(1, letter));
+        return put(in, text('\\', letter));
       case 'A':
       case 'z':
       case 'Z':
-        if (in_class) break;
+        if (in != nullptr) break;
         return void(out_.append(1, '\\').append(1, letter));
       default:
         break;
@@ -595,24 +814,23 @@ class expression_translation {
     if (is_letter || (letter >= '0' && letter <= '9')) return fail(text('\\', letter));
     at_ -= 1;
     auto const bytes = unicode::character_at(from_, at_).bytes;
-    if (bytes == 1) out_ += '\\';
-    out_ += from_.substr(at_, bytes);
+    put(in, text(bytes == 1 ? "\\" : "", from_.substr(at_, bytes)));
     at_ += bytes;
   }
-  void property(char letter) {
+  void property(char letter, character_class* in) {
     auto const end = from_.find('}', at_);
     if (!take("{") || end == from_.npos) return fail(text('\\', letter, " without a name in braces"));
-    auto name = std::string(from_.substr(at_, end - at_));
+    auto name = from_.substr(at_, end - at_);
     at_ = end + 1;
     bool negative = letter == 'P';
     if (name.starts_with('^')) {
       negative = !negative;
-      name.erase(0, 1);
+      name.remove_prefix(1);
     }
-    out_ += text(negative ? "\\P{" : "\\p{", name, '}');
+    put_property(in, name, negative);
   }
   /// \uHHHH, \xHH or \x{H...}
-  void code(char letter) {
+  void code(char letter, character_class* in) {
     auto digits = std::string_view();
     if (letter == 'x' && is_next("{")) {
       auto const end = from_.find('}', at_);
@@ -631,7 +849,7 @@ class expression_translation {
       if (letter == 'x' && digits.size() == 2 && digits[0] >= '8') return fail("a byte that is no character");
     }
     if (digits.empty() || digits.size() > 6) return fail(text('\\', letter, " without a number"));
-    out_ += text("\\x{", digits, '}');
+    put(in, text("\\x{", digits, '}'));
   }
 
   std::string_view from_;

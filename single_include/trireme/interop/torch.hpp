@@ -1,10 +1,11 @@
 // Trireme 0.1.0: trireme/interop/torch.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 975b5abf4f7dd2f91f31f7aeb71021e25fe50406d4b8adb0bf7f3ea5cf1a53b4
+// SHA-256 of the sources: 0c96ef763e9b4d481d378feb71e7719bad9a22fdff0f774a2c075bdceadba722
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
 #include "trireme/interop/torch_autocast.hpp"
+#include "trireme/interop/torch_collectives.hpp"
 #include "trireme/interop/torch_data_parallel.hpp"
 #include "trireme/interop/torch_model.hpp"
 #include "trireme/interop/torch_safetensors.hpp"
@@ -16,8 +17,9 @@
 
 // ---- trireme/interop/torch.hpp
 // LibTorch: a torch::nn::Module in a loop of your own (data_parallel), or in a trainer (torch_model), and what such a
-// loop needs besides: batches (distributed_sampler), files (save_safetensors), statistics (sync_batch_norm). Needs the
-// target trireme::torch, with LibTorch 1.13 (Debian's libtorch-dev) or later. See docs/torch.md.
+// loop needs besides: batches (distributed_sampler), files (save_safetensors), statistics (sync_batch_norm), tensors of
+// all ranks (all_reduce). Needs the target trireme::torch, with LibTorch 1.13 (Debian's libtorch-dev) or later. See
+// docs/torch.md.
 
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_space.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: bd2693eb7817373ea46adce5d1f7134e8cb3dea691ef0d478dda7ae0bbe0b6af
+// SHA-256 of the sources: 8c8fcebd33906880c06ce84de2cb0e67c418bfeb9e9234f31bb815fe4b39c43b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,6 +9,8 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <cstring>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -20,10 +22,10 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 // What the two ways to use a torch::nn::Module share: its tensors by name, views of their memory, the events of
 // autograd, and ranks that compare and copy what they hold.
@@ -81,36 +83,110 @@ struct named_tensor {
   torch::Tensor tensor;
 };
 
+/// What is asked of a module's tensors: row-major, or dense in any order of their dimensions (channels last, say).
+enum class tensor_layouts { row_major, dense };
+
+using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
+
+// What lists tensors by name: torch's modules, and those of one that hide their type.
+[[nodiscard]] inline named_tensors named_parameters_of(torch::nn::Module const& module) {
+  return module.named_parameters();
+}
+[[nodiscard]] inline named_tensors named_buffers_of(torch::nn::Module const& module) { return module.named_buffers(); }
+[[nodiscard]] inline named_tensors named_parameters_of(torch::nn::AnyModule const& module) {
+  return module.ptr()->named_parameters();
+}
+[[nodiscard]] inline named_tensors named_buffers_of(torch::nn::AnyModule const& module) {
+  return module.ptr()->named_buffers();
+}
+[[nodiscard]] inline named_tensors named_parameters_of(torch::jit::Module const& module) {
+  named_tensors all;
+  for (auto const& each : module.named_parameters()) all.insert(each.name, each.value);
+  return all;
+}
+[[nodiscard]] inline named_tensors named_buffers_of(torch::jit::Module const& module) {
+  named_tensors all;
+  for (auto const& each : module.named_buffers()) all.insert(each.name, each.value);
+  return all;
+}
+/// The same without names, which costs less.
+[[nodiscard]] inline std::vector<torch::Tensor> plain_parameters_of(torch::nn::Module const& module) {
+  return module.parameters();
+}
+[[nodiscard]] inline std::vector<torch::Tensor> plain_parameters_of(torch::nn::AnyModule const& module) {
+  return module.ptr()->parameters();
+}
+[[nodiscard]] inline std::vector<torch::Tensor> plain_parameters_of(torch::jit::Module const& module) {
+  std::vector<torch::Tensor> all;
+  for (auto const& each : module.parameters()) all.push_back(each);
+  return all;
+}
+/// The same address for all that hold one module.
+[[nodiscard]] inline void const* identity_of(torch::nn::Module const& module) { return &module; }
+[[nodiscard]] inline void const* identity_of(torch::nn::AnyModule const& module) { return module.ptr().get(); }
+[[nodiscard]] inline void const* identity_of(torch::jit::Module const& module) { return module._ivalue().get(); }
+
+/// The tables whose layers say that their gradients are rows.
+[[nodiscard]] inline std::vector<torch::Tensor> tables_of_rows(torch::nn::Module const& module) {
+  std::vector<torch::Tensor> all;
+  auto const look = [&](torch::nn::Module const& each) {
+    if (auto const* const table = each.as<torch::nn::EmbeddingImpl>())
+      if (table->options.sparse()) all.push_back(table->weight);
+    if (auto const* const bags = each.as<torch::nn::EmbeddingBagImpl>())
+      if (bags->options.sparse()) all.push_back(bags->weight);
+  };
+  look(module);  // which need not be in a shared_ptr, as modules() would want it
+  for (auto const& each : module.modules(false)) look(*each);
+  return all;
+}
+[[nodiscard]] inline std::vector<torch::Tensor> tables_of_rows(torch::nn::AnyModule const& module) {
+  return tables_of_rows(*module.ptr());
+}
+[[nodiscard]] inline std::vector<torch::Tensor> tables_of_rows(torch::jit::Module const&) { return {}; }
+
+/// @param left_alone  patterns, separated by spaces: a tensor one of whose names they match is not listed.
 template <class Space>
-[[nodiscard]] std::vector<named_tensor> listed(torch::OrderedDict<std::string, torch::Tensor> const& all,
-                                               char const* kind) {
+[[nodiscard]] std::vector<named_tensor> listed(named_tensors const& all, char const* kind,
+                                               tensor_layouts layouts = tensor_layouts::row_major,
+                                               std::string_view left_alone = {}) {
   auto const here = torch_space<Space>::here();
+  std::vector<torch::Tensor> left;
+  for (auto const& item : all)
+    if (matches_any(left_alone, item.key())) left.push_back(item.value());
   std::vector<named_tensor> list;
   for (auto const& item : all) {
     auto const& tensor = item.value();
     if (!tensor.defined()) continue;  // a batch normalisation without running statistics has such buffers
+    if (std::any_of(left.begin(), left.end(), [&](auto const& each) { return each.is_same(tensor); })) continue;
     if (std::any_of(list.begin(), list.end(), [&](auto const& each) { return each.tensor.is_same(tensor); })) continue;
     if (tensor.device().type() != here.type() || (here.has_index() && tensor.device() != here)) {
       throw config_error(text("trireme::interop: ", kind, " \"", item.key(), "\" is a tensor of ",
                               tensor.device().str(), ", but here ranks share tensors of ", here.str(),
                               "; move the module with to(), or see \"CUDA tensors\" in docs/torch.md"));
     }
-    if (tensor.layout() != at::kStrided || !tensor.is_contiguous()) {
-      throw config_error(text("trireme::interop: ", kind, " \"", item.key(),
-                              "\" is not a dense row-major tensor; other layouts are not supported (contiguous() makes "
-                              "it row-major)"));
+    bool const fits =
+        tensor.layout() == at::kStrided &&
+        (layouts == tensor_layouts::dense ? tensor.is_non_overlapping_and_dense() : tensor.is_contiguous());
+    if (!fits) {
+      throw config_error(text("trireme::interop: ", kind, " \"", item.key(), "\" is not a dense ",
+                              layouts == tensor_layouts::dense ? "" : "row-major ",
+                              "tensor; other layouts are not supported (contiguous() makes it row-major)"));
     }
     list.push_back({item.key(), tensor});
   }
   return list;
 }
-template <class Space = host>
-[[nodiscard]] std::vector<named_tensor> parameters_of(torch::nn::Module const& module) {
-  return listed<Space>(module.named_parameters(), "parameter");
+template <class Space = host, class Module>
+[[nodiscard]] std::vector<named_tensor> parameters_of(Module const& module,
+                                                      tensor_layouts layouts = tensor_layouts::row_major,
+                                                      std::string_view left_alone = {}) {
+  return listed<Space>(named_parameters_of(module), "parameter", layouts, left_alone);
 }
-template <class Space = host>
-[[nodiscard]] std::vector<named_tensor> buffers_of(torch::nn::Module const& module) {
-  return listed<Space>(module.named_buffers(), "buffer");
+template <class Space = host, class Module>
+[[nodiscard]] std::vector<named_tensor> buffers_of(Module const& module,
+                                                   tensor_layouts layouts = tensor_layouts::row_major,
+                                                   std::string_view left_alone = {}) {
+  return listed<Space>(named_buffers_of(module), "buffer", layouts, left_alone);
 }
 
 [[nodiscard]] inline shape shape_of(torch::Tensor const& tensor) {
@@ -118,6 +194,34 @@ template <class Space = host>
   shape extents;
   for (auto const extent : tensor.sizes()) extents.push_back(extent);
   return extents;
+}
+/// The extents of a dense tensor in the order in which its numbers lie; those of complex numbers are pairs.
+[[nodiscard]] inline shape shape_in_memory(torch::Tensor const& tensor) {
+  std::int64_t const pairs = tensor.is_complex() ? 2 : 1;
+  if (tensor.dim() > shape::max_rank || tensor.dim() == 0) return shape{tensor.numel() * pairs};
+  std::vector<std::int64_t> places(static_cast<std::size_t>(tensor.dim()));
+  for (std::size_t i = 0; i < places.size(); ++i) places[i] = static_cast<std::int64_t>(i);
+  if (!tensor.is_contiguous()) {
+    std::stable_sort(places.begin(), places.end(),
+                     [&](std::int64_t a, std::int64_t b) { return tensor.stride(a) > tensor.stride(b); });
+  }
+  shape extents;
+  for (auto const place : places) extents.push_back(tensor.size(place) * (place == places.back() ? pairs : 1));
+  return extents;
+}
+/// All numbers of a dense tensor in a row, as they lie in its memory.
+[[nodiscard]] inline torch::Tensor row_of(torch::Tensor const& tensor) {
+  auto const numbers = tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
+  return numbers.as_strided({numbers.numel()}, {1});
+}
+/// Whether the numbers of two dense tensors of one shape lie in the same order.
+[[nodiscard]] inline bool lie_alike(torch::Tensor const& a, torch::Tensor const& b) {
+  return a.strides() == b.strides() || (a.is_contiguous() && b.is_contiguous());
+}
+/// All of a dense tensor, in its own memory and in its order; complex numbers are pairs.
+template <element T, class Space>
+[[nodiscard]] tensor_view<T, Space> numbers_of(torch::Tensor const& tensor) {
+  return {static_cast<T*>(tensor.data_ptr()), shape_in_memory(tensor)};
 }
 /// All of a contiguous tensor, in its own memory.
 /// Errors  config_error if its elements are of another type.
@@ -226,20 +330,22 @@ class gradient_hooks {
   std::vector<held> held_;
 };
 
-/// Collective. The ranks hold the same tensors: names, shapes, types, and what is trained.
+/// Collective. The ranks hold the same tensors: names, shapes, types, how they lie, and what is trained.
 /// Errors  config_error on every rank that names the first one that differs.
 template <class Comm>
-void expect_equal_modules(torch::nn::Module const& module, Comm& world) {
-  using space = typename space_of<Comm>::type;
+void expect_equal_tensors(std::vector<named_tensor> const& parameters, std::vector<named_tensor> const& buffers,
+                          Comm& world) {
   std::vector<std::string> entries;
-  for (auto const& each : parameters_of<space>(module)) {
-    entries.push_back(text("parameter \"", each.name, "\" of ", c10::toString(each.tensor.scalar_type()),
-                           to_string(shape_of(each.tensor)), each.tensor.requires_grad() ? "" : ", not trained"));
-  }
-  for (auto const& each : buffers_of<space>(module)) {
-    entries.push_back(text("buffer \"", each.name, "\" of ", c10::toString(each.tensor.scalar_type()),
-                           to_string(shape_of(each.tensor))));
-  }
+  auto const told = [](char const* kind, named_tensor const& each) {
+    auto out = text(kind, " \"", each.name, "\" of ", c10::toString(each.tensor.scalar_type()),
+                    to_string(shape_of(each.tensor)));
+    if (each.tensor.is_contiguous()) return out;
+    for (auto const stride : each.tensor.strides()) out += text(out.back() == ')' ? ", strides " : " ", stride);
+    return out;
+  };
+  for (auto const& each : parameters)
+    entries.push_back(told("parameter", each) + (each.tensor.requires_grad() ? "" : ", not trained"));
+  for (auto const& each : buffers) entries.push_back(told("buffer", each));
   auto most = static_cast<std::int64_t>(entries.size());
   world.all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
   auto const size = static_cast<std::size_t>(world.size());
@@ -305,8 +411,8 @@ class shared_tensors {
     auto* from = numbers.data();
     for (auto const& each : all_) {
       if (!each.tensor.is_floating_point()) continue;
-      auto const sizes = each.tensor.sizes();
-      each.tensor.copy_(torch::from_blob(from, sizes, at::TensorOptions().dtype(at::kDouble)));
+      each.tensor.copy_(
+          torch::from_blob(from, each.tensor.sizes(), each.tensor.strides(), at::TensorOptions().dtype(at::kDouble)));
       from += each.tensor.numel();
     }
   }
@@ -327,7 +433,7 @@ class shared_tensors {
     if (!tensor.is_floating_point()) return broadcast(tensor, world, root);
     torch::NoGradGuard const guard;
     auto const wide = tensor.to(at::kDouble, false, true);
-    world.all_reduce(view_of<double, Space>(wide).flat(), reduction::mean{});
+    world.all_reduce(numbers_of<double, Space>(wide).flat(), reduction::mean{});
     tensor.copy_(wide);
   }
   template <class F>
@@ -351,6 +457,54 @@ template <class Module>
 template <class Module>
 [[nodiscard]] std::shared_ptr<Module> module_of(torch::nn::ModuleHolder<Module> const& module) {
   return module.ptr();
+}
+
+template <class T>
+inline constexpr bool is_holder = requires(T const& held) {
+  module_of(held);
+};
+template <class T>
+inline constexpr bool is_unique_holder = false;
+template <class T, class Delete>
+inline constexpr bool is_unique_holder<std::unique_ptr<T, Delete>> = std::derived_from<T, torch::nn::Module>;
+/// Holders that share what they hold, whatever its type.
+template <class T>
+concept shared_handle = std::same_as<T, torch::nn::AnyModule> || std::same_as<T, torch::jit::Module>;
+/// A module, or what one is held by.
+template <class T>
+concept some_module =
+    is_holder<T> || is_unique_holder<T> || shared_handle<T> || std::derived_from<T, torch::nn::Module>;
+
+/// The module behind all of them. One that is given by its name, or by the name of a unique_ptr, is lent: it outlives
+/// whoever gets it.
+/// Errors  config_error for a holder without a module.
+template <class T>
+requires some_module<std::remove_cvref_t<T>>
+[[nodiscard]] auto lent_module(T&& module) {
+  using plain = std::remove_cvref_t<T>;
+  auto const expect = [](bool has) {
+    if (!has) throw config_error("trireme::interop: the holder has no module; make one before ranks share it");
+  };
+  if constexpr (is_unique_holder<plain>) {
+    using held = typename plain::element_type;
+    expect(module != nullptr);
+    if constexpr (std::is_rvalue_reference_v<T&&> && !std::is_const_v<std::remove_reference_t<T>>)
+      return std::shared_ptr<held>(std::move(module));
+    else
+      return std::shared_ptr<held>(std::shared_ptr<void>(), module.get());
+  } else if constexpr (is_holder<plain>) {
+    if constexpr (requires { module.is_empty(); })
+      expect(!module.is_empty());
+    else
+      expect(module != nullptr);
+    return module_of(module);
+  } else if constexpr (shared_handle<plain>) {
+    if constexpr (requires { module.is_empty(); }) expect(!module.is_empty());
+    return std::make_shared<plain>(module);
+  } else {
+    using held = std::remove_reference_t<T>;
+    return std::shared_ptr<held>(std::shared_ptr<void>(), &module);
+  }
 }
 
 }  // namespace trireme::interop::detail
@@ -408,6 +562,21 @@ struct torch_kernels {
     bool all = true;
     queued(x, [&](auto const& from) { all = torch::isfinite(from).all().template item<bool>(); });
     return all;
+  }
+  /// Copies to the host and from it: for checks and state.
+  template <class T>
+  static void download(std::span<T> to, view<T const> from) {
+    queued(from, [&](auto const& there) {
+      auto const copied = there.cpu();
+      std::memcpy(to.data(), copied.data_ptr(), to.size_bytes());
+    });
+  }
+  template <class T>
+  static void upload(view<T> to, std::span<T const> from) {
+    queued(to, [&](auto const& there) {
+      auto const options = at::TensorOptions().dtype(torch_type(dtype_of<T>));
+      there.copy_(torch::from_blob(const_cast<T*>(from.data()), {static_cast<std::int64_t>(from.size())}, options));
+    });
   }
   /// Computed on the host, of a copy: for checks at the start.
   template <class T>

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_sync_batch_norm.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 078065603998c6b8b2c5536ef7dec6132c3c44e77fd12082fe9592924c892443
+// SHA-256 of the sources: 414c8d787d37dba78b8833e0ddeea377221c65abb3026dedda8f6207baf1120d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -178,16 +178,19 @@ TORCH_MODULE_IMPL(sync_batch_norm, sync_batch_norm_impl);
 /// Their messages have a communicator of their own, so they may come between those of data_parallel's buckets in
 /// another order on each rank.
 ///
-/// @param module  a torch::nn::ModuleHolder or a std::shared_ptr of a module. Batch normalisations of other types stay
-///                as they are: C++ cannot exchange a member of somebody's class.
+/// @param module  a module, a torch::nn::ModuleHolder or a std::shared_ptr of one. Batch normalisations of other types
+///                stay as they are: C++ cannot exchange a member of somebody's class.
 /// @returns how many there are; throws config_error if there is none.
 template <class Module, class Comm>
 int synchronize(Module const& module, Comm& world) {
   rank_group const ranks(world);
   int count = 0;
-  for (auto const& each : detail::module_of(module)->modules()) {
-    if (auto* const found = each->template as<sync_batch_norm_impl>()) found->over(ranks), ++count;
-  }
+  auto const give = [&](torch::nn::Module& each) {
+    if (auto* const found = each.as<sync_batch_norm_impl>()) found->over(ranks), ++count;
+  };
+  auto const held = detail::lent_module(module);
+  give(const_cast<torch::nn::Module&>(static_cast<torch::nn::Module const&>(*held)));
+  for (auto const& each : held->modules(false)) give(*each);  // with itself it would have to be in a shared_ptr
   if (count == 0) {
     throw config_error(
         "trireme::interop::synchronize: the module has no sync_batch_norm; use it in place of torch::nn::BatchNorm");

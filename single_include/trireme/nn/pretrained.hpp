@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 09043083446ab5b9cf99e5aaf1aae943a4f09dd5b89d7c3239b2f553b38f1299
+// SHA-256 of the sources: 1ae999f18852920203318d37acded9b32e47ebe1d88d5c57c5158cf02cf1b484
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -41,6 +41,9 @@ void read_config(formats::json::value const& config, llama& to);
                                         formats::file_system& files = formats::real_files());
 
 inline constexpr std::uint64_t most_config_bytes = 1'000'000;
+
+/// How a model generates, in Hugging Face's files; not every model has it.
+inline constexpr std::string_view generation_config_file = "generation_config.json";
 
 /// The description of the model that lies in a directory.
 ///
@@ -115,6 +118,23 @@ inline constexpr std::string_view tensor_notes = ".tensors.json";
 /// The names of tensors that the files had, and the model has not.
 [[nodiscard]] std::vector<std::string> left_out(std::vector<formats::model_file> const& origin);
 
+/// The tokens that end a text of a model, by its files: `eos_token_id`, one number or several, of
+/// generation_config.json, or of config.json where that file is missing or names none. transformers stops at the same.
+///
+/// @param files    formats::read_model_files(), or a trainer's model_files().
+/// @returns in the order of the file; none where no file names any.
+/// Errors   format_error that points at the member, for what is not a token's number or a list of such numbers.
+[[nodiscard]] std::vector<std::int32_t> end_tokens(std::vector<formats::model_file> const& files);
+
+/// The same for the model that lies in a directory. Only those two files are read.
+///
+/// @example auto const ends = nn::end_tokens_in(directory);
+///          generate(trainer, tokens, 200, context, {}, [&](std::int32_t token) {
+///            return std::find(ends.begin(), ends.end(), token) == ends.end();
+///          });
+[[nodiscard]] std::vector<std::int32_t> end_tokens_in(std::string const& directory,
+                                                      formats::file_system& files = formats::real_files());
+
 /// Puts parameters, whole and in any order, into the files of a model.
 ///
 /// Bytes    holds all of them until they are written, in the type that they are stored in.
@@ -130,17 +150,21 @@ class pretrained_writer {
 
   void add(std::string_view parameter, std::span<float const> values);
 
-  /// Writes the files; each appears whole or not at all, config.json last. More than `most_bytes` become several files
-  /// and an index. An index, or a model.safetensors, that would contradict them is removed with its files if this class
-  /// has written it; else it is kept as NAME.replaced.
+  /// Writes the files, and those `beside` them but its config.json and notes: first all of them under temporary names,
+  /// then they take the places of earlier ones, config.json last (formats::file_set). More than `most_bytes` become
+  /// several files and an index. An index, or a model.safetensors, that would contradict them is then removed with its
+  /// files if this class has written it; else it is kept as NAME.replaced. A config that says what that of the origin
+  /// says has its bytes.
   void write(formats::directory const& in, formats::json::value config,
-             std::uint64_t most_bytes = std::uint64_t{5'000'000'000}) const;
+             std::uint64_t most_bytes = std::uint64_t{5'000'000'000},
+             std::vector<formats::model_file> const& beside = {}) const;
 
  private:
   file_layout layout_;
   std::vector<dtype> types_;  // of the layout's tensors
   dtype usual_ = dtype::f32;
   bool as_before_ = false;                        // all types are those of the files that were read
+  std::string config_before_;                     // the text of their config.json
   std::vector<std::vector<std::byte>> contents_;  // of the layout's tensors
 };
 
@@ -152,6 +176,7 @@ class pretrained_writer {
 // ---- trireme/nn/pretrained.ipp
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <set>
 #include <type_traits>
 #include <utility>
@@ -440,27 +465,35 @@ TRIREME_BODY void retire(formats::directory const& in, std::string const& name, 
   for (int number = 2; in.has(aside); ++number) aside = text(name, ".replaced.", number);
   in.rename(name, aside);
 }
-/// Removes own files that an earlier index names and the map of a new one does not. @returns whether that was an own
-/// index.
-TRIREME_BODY bool remove_shards(formats::directory const& in, formats::json::value const& map) {
-  std::set<std::string> stay, gone;
-  for (auto const& [tensor, file] : map.as_object()) stay.insert(file.as_string());
+/// The index that lies in a directory; null where there is none, or none that can be read.
+TRIREME_BODY formats::json::value earlier_index(formats::directory const& in) {
   std::string const name(formats::weight_index_file);
   try {
-    auto const content = formats::read_text(in, name, 64'000'000);
-    for (auto const& each : formats::parse_weight_index(content, in.path_of(name))) {
-      if (!stay.contains(each.file)) gone.insert(each.file);
-    }
-    auto const index = formats::json::parse(content, name);
-    auto const* const notes = index.find("metadata");
-    auto const* const writer = notes == nullptr ? nullptr : notes->find("writer");
-    for (auto const& each : gone) {
-      if (is_own_file(in, each)) in.remove(each);
-    }
-    return writer != nullptr && *writer == "trireme";
-  } catch (error const&) {  // none, or none that can be read: not our work
-    return false;
+    return formats::json::parse(formats::read_text(in, name, 64'000'000), in.path_of(name));
+  } catch (error const&) {
+    return nullptr;
   }
+}
+TRIREME_BODY bool is_own_index(formats::directory const& in) {
+  auto const index = earlier_index(in);
+  if (!index.is_object()) return false;
+  auto const* const notes = index.find("metadata");
+  auto const* const writer = notes == nullptr || !notes->is_object() ? nullptr : notes->find("writer");
+  return writer != nullptr && *writer == formats::json::value("trireme");
+}
+/// Own files that an earlier index names and the map of a new one does not.
+TRIREME_BODY std::vector<std::string> earlier_shards(formats::directory const& in, formats::json::value const& map) {
+  std::set<std::string> stay, gone;
+  for (auto const& [tensor, file] : map.as_object()) stay.insert(file.as_string());
+  try {
+    std::string const name(formats::weight_index_file);
+    for (auto const& each : formats::parse_weight_index(formats::read_text(in, name, 64'000'000), in.path_of(name))) {
+      if (!stay.contains(each.file) && is_own_file(in, each.file)) gone.insert(each.file);
+    }
+  } catch (error const&) {  // none, or none that can be read: not our work
+    return {};
+  }
+  return {gone.begin(), gone.end()};
 }
 
 }  // namespace detail
@@ -723,6 +756,7 @@ TRIREME_BODY pretrained_writer::pretrained_writer(file_layout layout, std::optio
     throw config_error(
         text("trireme::nn::pretrained_writer: parameters are stored as F32, BF16 or F16, not as ", name_of(*stored)));
   }
+  if (auto const* const config = formats::find(origin, formats::config_file)) config_before_ = config->content;
   auto const* const notes = formats::find(origin, tensor_notes);
   std::map<std::string, dtype, std::less<>> before;
   if (notes != nullptr) {
@@ -769,7 +803,8 @@ TRIREME_BODY void pretrained_writer::add(std::string_view parameter, std::span<f
 }
 
 TRIREME_BODY void pretrained_writer::write(formats::directory const& in, formats::json::value config,
-                                           std::uint64_t most_bytes) const {
+                                           std::uint64_t most_bytes,
+                                           std::vector<formats::model_file> const& beside) const {
   namespace json = formats::json;
   namespace safetensors = formats::safetensors;
   std::vector<std::size_t> ends;  // of each file's tensors
@@ -793,6 +828,10 @@ TRIREME_BODY void pretrained_writer::write(formats::directory const& in, formats
     auto const digits = std::to_string(n);
     return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
   };
+  formats::file_set set;
+  for (auto const& each : beside) {
+    if (each.name != formats::config_file && each.name != tensor_notes) formats::add_model_file(set, in, each);
+  }
   std::size_t first = 0;
   for (std::size_t k = 0; k < ends.size(); ++k) {
     auto const name = ends.size() == 1 ? std::string(formats::weight_file)
@@ -804,25 +843,28 @@ TRIREME_BODY void pretrained_writer::write(formats::directory const& in, formats
     }
     safetensors::writer writer(in, name, std::move(entries), {{"format", "pt"}, {"writer", "trireme"}});
     for (auto i = first; i < ends[k]; ++i) writer.write(contents_[i]);
-    writer.finish();
+    set.add(writer.content());
     first = ends[k];
   }
   if (ends.size() > 1) {
     auto const index = json::value::make(
         {{"metadata", json::value::make({{"total_size", all}, {"writer", "trireme"}})}, {"weight_map", map}});
-    detail::remove_shards(in, map);
-    formats::atomic_write(in, std::string(formats::weight_index_file), json::to_string(index, 2) + "\n");
-    if (in.has(std::string(formats::weight_file))) {
-      detail::retire(in, std::string(formats::weight_file), detail::is_own_file(in, std::string(formats::weight_file)));
-    }
-  } else if (in.has(std::string(formats::weight_index_file))) {
-    detail::retire(in, std::string(formats::weight_index_file), detail::remove_shards(in, json::object{}));
+    set.add(in, std::string(formats::weight_index_file), json::to_string(index, 2) + "\n");
   }
   if (!as_before_) {
     auto const* const key = config.find("dtype") != nullptr ? "dtype" : "torch_dtype";
     config.set(key, usual_ == dtype::f32 ? "float32" : usual_ == dtype::bf16 ? "bfloat16" : "float16");
   }
-  formats::atomic_write(in, std::string(formats::config_file), json::to_string(config, 2) + "\n");
+  bool const same = !config_before_.empty() && json::parse(config_before_, formats::config_file) == config;
+  set.add(in, std::string(formats::config_file), same ? config_before_ : json::to_string(config, 2) + "\n");
+  // What contradicts the new files is known by the earlier ones.
+  auto const other = std::string(ends.size() > 1 ? formats::weight_file : formats::weight_index_file);
+  auto const gone = detail::earlier_shards(in, map);
+  bool const contradicts = in.has(other);
+  bool const own = contradicts && (ends.size() > 1 ? detail::is_own_file(in, other) : detail::is_own_index(in));
+  set.appear();
+  for (auto const& each : gone) in.remove(each);
+  if (contradicts) detail::retire(in, other, own);
 }
 
 TRIREME_BODY formats::json::value config_to_write(std::vector<formats::model_file> const& origin,
@@ -861,6 +903,39 @@ TRIREME_BODY std::vector<std::string> left_out(std::vector<formats::model_file> 
   auto const all = formats::json::parse(notes->content, tensor_notes);
   for (auto const& name : all.at("left_out").as_array()) out.push_back(name.as_string());
   return out;
+}
+
+TRIREME_BODY std::vector<std::int32_t> end_tokens(std::vector<formats::model_file> const& files) {
+  std::vector<std::int32_t> out;
+  for (auto const name : {generation_config_file, formats::config_file}) {
+    auto const* const file = formats::find(files, name);
+    if (file == nullptr || !out.empty()) continue;
+    auto const said = formats::json::parse(file->content, name);
+    auto const* const ids = said.find("eos_token_id");
+    if (ids == nullptr || ids->is_null()) continue;
+    auto const add = [&](formats::json::value const& id) {
+      auto const token = id.as_int64();
+      if (token < std::numeric_limits<std::int32_t>::min() || token > std::numeric_limits<std::int32_t>::max())
+        id.fail(text("\"eos_token_id\" is ", token, ", which no token can have as its number"));
+      if (token >= 0) out.push_back(static_cast<std::int32_t>(token));  // some files write -1 for none
+    };
+    if (!ids->is_array()) {
+      add(*ids);
+      continue;
+    }
+    for (auto const& each : ids->as_array()) add(each);
+  }
+  return out;
+}
+
+TRIREME_BODY std::vector<std::int32_t> end_tokens_in(std::string const& directory, formats::file_system& files) {
+  std::vector<formats::model_file> both;
+  auto const names = formats::directory(directory, files).names();
+  for (auto const name : {generation_config_file, formats::config_file}) {
+    if (std::binary_search(names.begin(), names.end(), name))
+      both.push_back({std::string(name), formats::read_text(text(directory, "/", name), most_config_bytes, files)});
+  }
+  return end_tokens(both);
 }
 
 }  // namespace trireme::nn

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/any_trainer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b34ae0226adbde596c5cdd99ba40628b4cbc2cedbb273b4b755eb696a05685ca
+// SHA-256 of the sources: 54d272ffb5aa3839de8e0d50b33286fc16c447ce9c42f8a34ac90d24b5ea65aa
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,9 +7,12 @@
 #include "trireme/train/pretrained.hpp"
 
 // ---- trireme/train/any_trainer.hpp
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -40,6 +43,9 @@ class any_trainer {
   virtual void on_save(std::function<void(save_report const&)> f) = 0;
   virtual void finish_save() = 0;
   virtual checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
+  virtual void prepare_saves(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
+  /// As checkpoint::resume_or_start().
+  virtual std::optional<checkpoint::loaded> resume_or_start(std::string const& directory) = 0;
   /// See train/pretrained.hpp; config_error for a model that has no such files.
   virtual void load_pretrained(std::string const& directory) = 0;
   /// Of the trainer: the files that came with a model that was read, on the first rank.
@@ -53,6 +59,10 @@ class any_trainer {
   /// mesh.
   virtual void for_each_parameter(
       std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) = 0;
+  /// Collective. As change_parameters() of a trainer: f(name, extents, master values) writes the values, the same on
+  /// every rank. In precision::fp64 f gets them rounded to float, and those that it leaves as they are keep all their
+  /// bits.
+  virtual void change_parameters(std::function<void(std::string const&, shape const&, std::span<float>)> const& f) = 0;
 };
 
 namespace detail {
@@ -97,6 +107,12 @@ class typed_trainer final : public any_trainer {
   checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience) override {
     return trainer_.load(directory, patience);
   }
+  void prepare_saves(std::string const& directory, checkpoint::patience const& patience) override {
+    trainer_.prepare_saves(directory, patience);
+  }
+  std::optional<checkpoint::loaded> resume_or_start(std::string const& directory) override {
+    return checkpoint::resume_or_start(trainer_, directory);
+  }
   void load_pretrained(std::string const& directory) override {
     if constexpr (requires { trainer_.described_model().in_files(); }) {
       trireme::load_pretrained(trainer_, directory);
@@ -112,6 +128,19 @@ class typed_trainer final : public any_trainer {
   void for_each_parameter(
       std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) override {
     for_each_whole_tensor(trainer_.exchange(), f);
+  }
+  void change_parameters(std::function<void(std::string const&, shape const&, std::span<float>)> const& f) override {
+    using master = typename Trainer::master;
+    if constexpr (std::same_as<master, float>) {
+      trainer_.change_parameters(f);
+    } else {
+      trainer_.change_parameters([&](std::string const& name, shape const& extents, std::span<master> values) {
+        std::vector<float> rounded(values.begin(), values.end());
+        f(name, extents, rounded);
+        for (std::size_t i = 0; i < values.size(); ++i)
+          if (rounded[i] != static_cast<float>(values[i])) values[i] = rounded[i];
+      });
+    }
   }
 
  private:

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 21a5a49022b661bbc2e737c66a6037d6a62371ba88bc07ea6e775336f6813c65
+// SHA-256 of the sources: 8edd024ab3183bb17fc8647196a15b7097392f04209aa41e320ef9d04ff08158
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -175,10 +175,9 @@ pretrained_report write_pretrained(Model const& model, nn::pretrained_writer con
   formats::make_directories(directory, files);
   for (auto const& each : origin) {
     if (each.name == formats::config_file || each.name == nn::tensor_notes) continue;
-    formats::write_model_file(directory, each, files);
     done.copied.push_back(each.name);
   }
-  out.write(formats::directory(directory, files), std::move(config), most_file_bytes);
+  out.write(formats::directory(directory, files), std::move(config), most_file_bytes, origin);
   done.left_out = nn::left_out(origin);
   return done;
 }
@@ -191,7 +190,8 @@ pretrained_report write_pretrained(Model const& model, nn::pretrained_writer con
 /// beside it (how to generate, the tokenizer). Its licence and README are the user's to copy.
 ///
 /// Bytes    the first rank holds the whole model in the type that is stored, and every rank one tensor.
-/// Errors   io_error, on every rank. Files are replaced one by one, each by a whole one.
+/// Errors   io_error, on every rank. Files that lie there are as they were unless all new ones could be written
+///          (formats::file_set), for which the disk needs the room of both.
 /// @returns on the first rank, what was copied, and which tensors of the files that were read are none of the model's.
 template <class Trainer>
 pretrained_report save_pretrained(Trainer& trainer, std::string const& directory,
