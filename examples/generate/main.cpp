@@ -134,7 +134,8 @@ void run(options given) {
       trainer, vocabulary.encode(given.prompt), given.tokens, context, given.how,
       [&](std::int32_t token) {
         if (std::find(ends.begin(), ends.end(), token) != ends.end()) return false;
-        std::fputs(vocabulary.add(token).c_str(), stdout);
+        auto const more = vocabulary.add(token);  // a byte may be 0
+        std::fwrite(more.data(), 1, more.size(), stdout);
         std::fflush(stdout);
         return true;
       },

@@ -57,17 +57,17 @@ runs = TINY | {"steps": 4, "ranks": 2, "name": "one", "keep_best": 1, "save_ever
 large = TINY | {"steps": 4, "ranks": 2, "name": "large", "layers": 900, "channels": 8192, "heads": 2}
 programs = [("train_gpt", as_arguments(runs)), ("train_gpt", as_arguments(large)),
             ("generate", ["runs/one/model", "--tokens", "20", "--temperature", "0.5", "--top-p", "0.9"]),
-            ("generate", ["runs/one/model", "--temperature", "0,5"]), ("on_paper", [])]
+            ("generate", ["runs/one/model", "--temperature", "0,5"])]
 for program, line in programs:
     if not os.path.exists(os.path.join(BINARIES, program)):
         expect(program != "train_gpt", program)
         continue
-    wanted = None
+    wanted, said = None, []
     for locale in ["C"] + list(LOCALES):
         code, out, err = under(locale, program, *line)
-        for stream in (out, err):
-            shown = re.findall(r"\d,\d|\d[\u00a0\u202f]\d", stream.replace("\"0,5\"", ""))
-            expect(not shown or program == "on_paper", "%s under %s: %s in %s" % (program, locale, shown, stream))
+        shown = re.findall(r"\d,\d|\d[\u00a0\u202f]\d", out + err)
+        said = said if wanted else shown  # what the model or the user has written is not meant
+        expect(set(shown) <= set(said), "%s under %s: %s in %s%s" % (program, locale, shown, out, err))
         seen = (code, without_times(out),
                 [each for each in without_times(err).splitlines() if each.startswith(program + ":")])
         wanted = wanted or seen

@@ -149,7 +149,7 @@ def generated():
 whole = generated()
 expect(len(whole) == 40 and len(set(whole)) > 10, "a text of %d bytes: %r" % (len(whole), whole))
 first, second = whole[12], next(byte for byte in whole[20:] if byte not in whole[:13])
-unused = next(byte for byte in range(256) if byte not in whole)
+unused = next(byte for byte in range(1, 256) if byte not in whole)
 for of_config, of_generation, wanted in (
         (first, None, [first]), ([second, unused], None, [second]), ([unused, second, first], None, [first, second]),
         (None, {"eos_token_id": [second, first]}, [first, second]), (second, {"eos_token_id": first}, [first]),
