@@ -13,7 +13,8 @@ function(trireme_compiled_library target)
     target_compile_options(${target} PRIVATE -O2)
   endif()
   target_compile_options(${target} PRIVATE ${ARGN})
-  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  # Its files are as large as a compiler's memory likes them, also where CMAKE_UNITY_BUILD asks for one of all.
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
 endfunction()
 
 if(TRIREME_COMPILED OR (TRIREME_COMPILED_PROGRAMS AND

@@ -2,11 +2,27 @@
 # libtorch, or the wheel of PyTorch (TRIREME_TORCH_ROOT: the folder that has include/ and lib/; for a wheel
 # `python3 -c "import torch; print(torch.__path__[0])"`). Without it CMAKE_PREFIX_PATH and the system are searched.
 #
-# Their own TorchConfig.cmake is not read: that of a wheel for CUDA ends the configuration where CUDA is not installed.
-# The target is made only if a program compiles and links here and now; as C++20 Debian's 1.13 does with g++, and not
-# with clang 14.
+# Where the project that this one is a part of has found its own, find_package(Torch), that is taken.
+#
+# Their own TorchConfig.cmake is not read here: that of a wheel for CUDA ends the configuration where CUDA is not
+# installed. The target is made only if a program compiles and links here and now; as C++20 Debian's 1.13 does with
+# g++, and not with clang 14.
 function(trireme_find_torch)
   if(TARGET trireme::libtorch)
+    return()
+  endif()
+  if(Torch_FOUND AND TARGET torch)
+    # Two versions of one library in a program are two of everything.
+    trireme_torch_works(works torch)
+    if(works)
+      add_library(trireme::libtorch INTERFACE IMPORTED GLOBAL)
+      target_link_libraries(trireme::libtorch INTERFACE torch)
+      get_target_property(folders torch INTERFACE_INCLUDE_DIRECTORIES)
+      trireme_torch_fmt(${folders})
+    else()
+      message(STATUS "trireme: a program with the LibTorch that this project has found (${Torch_DIR}) does not compile "
+                     "or link as C++20, so trireme::torch and what needs it are left out")
+    endif()
     return()
   endif()
   set(TRIREME_TORCH_ROOT "" CACHE PATH "Folder of LibTorch, with include/ and lib/ (empty: where CMake looks)")
@@ -38,12 +54,7 @@ function(trireme_find_torch)
   # A wheel's libraries need those of CUDA, which only the dynamic linker knows where to find.
   set(libraries ${TRIREME_TORCH_CPU_LIBRARY} ${TRIREME_TORCH_C10_LIBRARY} -Wl,--allow-shlib-undefined)
   if(NOT DEFINED CACHE{TRIREME_TORCH_WORKS})
-    # A compiler may refuse the header of lists; a function with a string does not link if LibTorch has the old ABI.
-    set(program "#include <ATen/Version.h>\n#include <ATen/core/List.h>\n")
-    string(APPEND program "int main() { return at::show_config().empty(); }\n")
-    try_compile(works SOURCE_FROM_VAR torch.cpp program NO_CACHE
-                CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${folders}" LINK_LIBRARIES ${libraries} CXX_STANDARD 20
-                CXX_STANDARD_REQUIRED TRUE)
+    trireme_torch_works(works "${libraries}" ${folders})
     if(works)  # what failed may be mended before the next time
       set(TRIREME_TORCH_WORKS TRUE CACHE INTERNAL "")
     endif()
@@ -58,8 +69,26 @@ function(trireme_find_torch)
   add_library(trireme::libtorch INTERFACE IMPORTED GLOBAL)
   target_include_directories(trireme::libtorch SYSTEM INTERFACE ${folders})
   target_link_libraries(trireme::libtorch INTERFACE ${libraries})
-  if(EXISTS ${TRIREME_TORCH_INCLUDE}/fmt/core.h AND NOT TRIREME_TORCH_INCLUDE STREQUAL "/usr/include")
-    # It has an fmt of its own before that of the system, whose library does not fit.
-    target_compile_definitions(trireme::libtorch INTERFACE FMT_HEADER_ONLY=1)
-  endif()
+  trireme_torch_fmt(${TRIREME_TORCH_INCLUDE})
+endfunction()
+
+# trireme_torch_works(variable libraries folders...): whether a program with this LibTorch compiles and links.
+function(trireme_torch_works variable libraries)
+  # A compiler may refuse the header of lists; a function with a string does not link if LibTorch has the old ABI.
+  set(program "#include <ATen/Version.h>\n#include <ATen/core/List.h>\n")
+  string(APPEND program "int main() { return at::show_config().empty(); }\n")
+  try_compile(works SOURCE_FROM_VAR torch.cpp program NO_CACHE
+              CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${ARGN}" LINK_LIBRARIES ${libraries} CXX_STANDARD 20
+              CXX_STANDARD_REQUIRED TRUE)
+  set(${variable} ${works} PARENT_SCOPE)
+endfunction()
+
+# trireme_torch_fmt(folders...): LibTorch may have an fmt of its own before that of the system, whose library does not
+# fit then.
+function(trireme_torch_fmt)
+  foreach(folder IN LISTS ARGN)
+    if(EXISTS ${folder}/fmt/core.h AND NOT folder STREQUAL "/usr/include")
+      target_compile_definitions(trireme::libtorch INTERFACE FMT_HEADER_ONLY=1)
+    endif()
+  endforeach()
 endfunction()

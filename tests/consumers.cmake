@@ -18,6 +18,16 @@ get_target_property(eigen_folder Eigen3::Eigen INTERFACE_INCLUDE_DIRECTORIES)
 trireme_consumer_test(own_targets SOURCE add_subdirectory
   ARGUMENTS -DTRIREME_SOURCE=${PROJECT_SOURCE_DIR} -DTRIREME_OWN_TARGETS=ON -DTRIREME_OWN_EIGEN=${eigen_folder})
 
+# The sources of trireme::compiled in one, as a unity build of somebody's own makes of them.
+file(GLOB bodies CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cpp)
+list(FILTER bodies EXCLUDE REGEX "/trainers_[a-z0-9]+\\.cpp$")  # minutes
+list(TRANSFORM bodies REPLACE "(.+)" "#include \"\\1\"")
+list(JOIN bodies "\n" bodies)
+file(CONFIGURE OUTPUT one_unit.cpp CONTENT "${bodies}\n" @ONLY)
+trireme_add_test(consumer.one_unit TIMEOUT 300 LABELS consumer
+  COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -fsyntax-only -DTRIREME_COMPILED ${include_flags}
+          ${CMAKE_CURRENT_BINARY_DIR}/one_unit.cpp)
+
 # One program with both folders that have trireme/trireme.hpp.
 set(folder ${CMAKE_CURRENT_BINARY_DIR}/single_include)
 trireme_add_test(single_header.generate LABELS consumer PROPERTIES FIXTURES_SETUP single_include
@@ -46,12 +56,21 @@ if(TRIREME_INSTALL)
   foreach(name IN ITEMS find_package two_units)
     trireme_consumer_test(${name} ARGUMENTS -DCMAKE_PREFIX_PATH=${prefix} PROPERTIES FIXTURES_REQUIRED prefix)
   endforeach()
+  trireme_consumer_test(unity SOURCE two_units PROPERTIES FIXTURES_REQUIRED prefix
+    ARGUMENTS -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_UNITY_BUILD=ON)
 
   if(TRIREME_COMPILED)
     trireme_consumer_test(compiled PROPERTIES FIXTURES_REQUIRED prefix
       ARGUMENTS -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_BUILD_TYPE=Release
                 -DTRIREME_PKG_CONFIG=${prefix}/${CMAKE_INSTALL_LIBDIR}/pkgconfig)
   endif()
+
+  # Folders of their own for headers, libraries and data, as Nix has them.
+  trireme_add_test(packaging.absolute_folders TIMEOUT 300 LABELS packaging
+    COMMAND ${CMAKE_COMMAND} -DTRIREME_SOURCE=${PROJECT_SOURCE_DIR} -DWORK=${CMAKE_CURRENT_BINARY_DIR}/absolute
+            -DCOMPILER=${CMAKE_CXX_COMPILER} -DLAUNCHER=${launcher}
+            -DCONSUMER=${CMAKE_CURRENT_SOURCE_DIR}/consumer/find_package
+            -P ${CMAKE_CURRENT_SOURCE_DIR}/consumer/absolute_folders.cmake)
 
   trireme_add_test(packaging.vcpkg_portfile TIMEOUT 300 LABELS packaging
     COMMAND ${CMAKE_COMMAND} -DPORT=${PROJECT_SOURCE_DIR}/packaging/vcpkg/ports/trireme

@@ -21,13 +21,17 @@ struct rule_list {};
 
 /// Defines a rule, TRIREME_RULE(name, id, sentence, remedy, condition);, in a namespace or a class: what must hold of a
 /// `combination` C (train/compatibility.hpp), and the one sentence that the compiler says where it does not.
-#define TRIREME_RULE(name, id_, sentence_, remedy_, ...)                                                   \
-  struct name {                                                                                            \
-    static constexpr ::trireme::compatibility_rule says{id_, sentence_, remedy_};                          \
-    template <class C>                                                                                     \
-    static constexpr bool holds = (__VA_ARGS__);                                                           \
-    template <bool Holds>                                                                                  \
-    struct check {                                                                                         \
-      static_assert(Holds, "trireme::trainer: illegal combination: " sentence_ "; " remedy_ " [" id_ "]"); \
-    };                                                                                                     \
+#define TRIREME_RULE(name, id_, sentence_, remedy_, ...)                                                         \
+  struct name {                                                                                                  \
+    static constexpr ::trireme::compatibility_rule says{id_, sentence_, remedy_};                                \
+    template <class C>                                                                                           \
+    static constexpr bool holds = (__VA_ARGS__);                                                                 \
+    template <bool Holds>                                                                                        \
+    struct check {                                                                                               \
+      static_assert(Holds, "trireme::trainer: illegal combination: " sentence_ "; " remedy_ " [" id_ "]");       \
+    };                                                                                                           \
+    template <bool Holds>                                                                                        \
+    struct check_of_exchange {                                                                                   \
+      static_assert(Holds, "trireme::make_exchange: illegal combination: " sentence_ "; " remedy_ " [" id_ "]"); \
+    };                                                                                                           \
   }

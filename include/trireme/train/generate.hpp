@@ -19,6 +19,10 @@
 namespace trireme {
 
 /// How a token is drawn from a model's distribution.
+namespace detail {
+struct refused;  // what make_trainer returns after its one sentence
+}
+
 struct drawing {
   double temperature = 1;  ///< logits are divided by it; 0: always the likeliest token
   std::int64_t top_k = 0;  ///< only so many of the likeliest tokens; 0: all
@@ -126,4 +130,7 @@ void generate(Trainer& trainer, std::vector<std::int32_t> tokens, std::int64_t c
   }
 }
 
+/// Of a trainer that the compiler has refused: its one sentence is enough.
+inline void generate(detail::refused&, std::vector<std::int32_t> const&, std::int64_t, std::int64_t, drawing const&,
+                     auto&&, std::int64_t = 0) {}
 }  // namespace trireme

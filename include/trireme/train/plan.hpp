@@ -15,6 +15,10 @@
 namespace trireme {
 
 /// What a plan is asked for.
+namespace detail {
+struct refused;  // what make_trainer returns after its one sentence
+}
+
 struct plan_options {
   std::int64_t samples = 32;       ///< of a step, over all ranks: fit_options::batch
   std::int64_t micro_batches = 0;  ///< logical ones of a step; 0 = one a replica, as in fit_options
@@ -50,6 +54,8 @@ template <class Trainer>
           .buffers = held.buffers + trainer.engine().mail_bytes()};
 }
 
+/// Of a trainer that the compiler has refused: its one sentence is enough.
+[[nodiscard]] inline planned_memory memory_of(detail::refused&) noexcept { return {}; }
 /// One rank's part in a step of training, before it is taken.
 struct training_plan {
   int ranks = 1;

@@ -25,6 +25,10 @@
 namespace trireme {
 
 namespace detail {
+struct refused;  // what make_trainer returns after its one sentence
+}
+
+namespace detail {
 
 /// Refuses files of another model: what is computed with the same numbers would be something else.
 /// @param other_head  the files' head may be another one.
@@ -157,6 +161,10 @@ void load_pretrained(Trainer& trainer, std::string const& directory,
                      formats::file_system& files = formats::real_files()) {
   load_pretrained(trainer, directory, load_options{}, files);
 }
+/// Of a trainer that the compiler has refused: its one sentence is enough.
+inline void load_pretrained(detail::refused&, std::string const&, load_options const& = {}) {}
+inline void load_pretrained(detail::refused&, std::string const&, load_options const&, formats::file_system&) {}
+inline void load_pretrained(detail::refused&, std::string const&, formats::file_system&) {}
 
 /// What save_pretrained() writes.
 struct pretrained_options {
@@ -224,6 +232,13 @@ pretrained_report save_pretrained(Trainer& trainer, std::string const& directory
     if (writes) done = write_pretrained(model, out, trainer.model_files(), directory, options.most_file_bytes, files);
   });
   return done;
+}
+inline pretrained_report save_pretrained(detail::refused&, std::string const&, pretrained_options const& = {}) {
+  return {};
+}
+inline pretrained_report save_pretrained(detail::refused&, std::string const&, pretrained_options const&,
+                                         formats::file_system&) {
+  return {};
 }
 
 }  // namespace trireme

@@ -16,6 +16,10 @@
 
 namespace trireme {
 
+namespace detail {
+struct refused;  // what make_trainer returns after its one sentence
+}
+
 /// Collective over `everyone`. Makes parameters and buffers of the trainer that rank `root` has those of the trainers
 /// of all ranks of `everyone`: for ranks that predict and do not train.
 ///
@@ -72,5 +76,7 @@ void share_parameters(Trainer& trainer, Comm& everyone, int root = 0) {
   }
   trainer.share_buffers(everyone, root);
 }
+/// Of a trainer that the compiler has refused: its one sentence is enough.
+inline void share_parameters(detail::refused&, auto&, int = 0) {}
 
 }  // namespace trireme

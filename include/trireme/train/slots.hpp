@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -183,7 +184,10 @@ template <class C, class Rules = rules::of_mesh_t<typename C::mesh>>
 struct check_combination;
 template <class C, class... Rules>
 struct check_combination<C, rule_list<Rules...>> {
-  static constexpr auto size = (0 + ... + sizeof(typename Rules::template check<broken_rule<C> != Rules::says.id>));
+  static constexpr std::size_t size =
+      (0 + ... + sizeof(typename Rules::template check<broken_rule<C> != Rules::says.id>));
+  static constexpr std::size_t size_of_exchange =
+      (0 + ... + sizeof(typename Rules::template check_of_exchange<broken_rule<C> != Rules::says.id>));
 };
 
 /// The argument of a kind, or a default made on the spot.

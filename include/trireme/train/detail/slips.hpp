@@ -97,6 +97,8 @@ struct check_exchange {
                 "world)");
 };
 
+struct refused;  // of trainers: in make.hpp
+
 /// What calls of a refused trainer or exchange return where no type is known: it goes wherever it is put.
 struct refused_part {
   template <class T>
@@ -254,5 +256,9 @@ namespace trireme::checkpoint {
 
 inline void save(trireme::detail::refused_exchange&, std::string const&, auto&&...) {}
 inline loaded load(trireme::detail::refused_exchange&, std::string const&, auto&&...) { return {}; }
+inline std::optional<loaded> resume_or_start(trireme::detail::refused_exchange&, std::string const&, auto&&...) {
+  return {};
+}
+inline std::optional<loaded> resume_or_start(trireme::detail::refused&, std::string const&, auto&&...) { return {}; }
 
 }  // namespace trireme::checkpoint

@@ -1,0 +1,11 @@
+// test-compilers: g++ clang++
+#include "trireme/trireme.hpp"
+
+using namespace trireme;
+
+void train(comm::self_world& world, std::vector<foreign_parameter<float>> mine) {
+  auto exchange = make_exchange(std::move(mine), world, parallel::zero<1>{});
+  exchange.begin(mean_over_ranks{});
+  exchange.ready("weights");
+  if (exchange.step(optim::sgd{}).finite) exchange.verify_replicas();
+}

@@ -1,0 +1,12 @@
+// test-compilers: g++ clang++
+// expected-error: trireme::make_exchange: the parallel strategy says nothing of replicas alone
+#include "trireme/trireme.hpp"
+
+using namespace trireme;
+
+void train(comm::threads_world& world, std::vector<foreign_parameter<float>> mine) {
+  auto exchange = make_exchange(std::move(mine), world, parallel::mesh{parallel::data{}, parallel::pipeline<>{}});
+  exchange.begin(mean_over_ranks{});
+  exchange.ready("weights");
+  if (exchange.step(optim::sgd{}).finite) exchange.verify_replicas();
+}
