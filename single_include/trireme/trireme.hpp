@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1c0044902051ee4037d046aa60d7b085d5398b75d3c3f5e1ce339282322a47e6
+// SHA-256 of the sources: faf1c815e87133d7abe6de78e75ded1c60aebd7e64480b5b43dd1f180cc362b1
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10187,7 +10187,8 @@ class loader {
     }
     if (size < 1 || rank < 0 || rank >= size) throw refuse("there is no rank ", rank, " of ", size);
     if (options_.drop_last && order_.samples < options_.batch) {
-      throw refuse("with .drop_last, ", order_.samples, " samples never fill a batch of ", options_.batch,
+      throw refuse("with .drop_last, ", how_many(order_.samples, "sample"),
+                   agreeing(order_.samples, " never fills", " never fill"), " a batch of ", options_.batch,
                    ": choose a smaller batch");
     }
   }
@@ -10226,9 +10227,9 @@ class loader {
 
   slot& wait_for_slot() {
     std::unique_lock lock(mutex_);
+    mode_ = arithmetic_mode::of_this_thread();
     in_use_ = false;
     if (failure_ == nullptr) halted_ = false;  // it was told by the last call: this one tries again
-    mode_ = arithmetic_mode::of_this_thread();
     room_.notify_one();
     filled_.wait(lock, [this] { return read_ > taken_ || failure_ != nullptr; });
     if (read_ == taken_) {  // what was read before the failure comes first
@@ -10247,12 +10248,12 @@ class loader {
       auto const generation = generation_;
       auto const at = cursor_;
       auto& into = slots_[read_ % slots_.size()];
+      auto const mode = mode_;
       std::exception_ptr failure;
       lock.unlock();
-      auto const mode = mode_;
+      mode.use();
       try {
         fill(into, at);
-        mode.use();
       } catch (...) {
         failure = std::current_exception();
       }
@@ -10287,9 +10288,9 @@ class loader {
   bool in_use_ = false;  // whether the caller still looks at slot taken_ - 1
   bool halted_ = false;  // since a failure, until the caller wants to try again
   bool stopping_ = false;
+  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() computes as it would there
   std::thread reader_;
 };
-arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() computes as it would there
 
 }  // namespace trireme::data
 
@@ -24992,15 +24993,19 @@ struct rule_list {};
 
 /// Defines a rule, TRIREME_RULE(name, id, sentence, remedy, condition);, in a namespace or a class: what must hold of a
 /// `combination` C (train/compatibility.hpp), and the one sentence that the compiler says where it does not.
-#define TRIREME_RULE(name, id_, sentence_, remedy_, ...)                                                   \
-  struct name {                                                                                            \
-    static constexpr ::trireme::compatibility_rule says{id_, sentence_, remedy_};                          \
-    template <class C>                                                                                     \
-    static constexpr bool holds = (__VA_ARGS__);                                                           \
-    template <bool Holds>                                                                                  \
-    struct check {                                                                                         \
-      static_assert(Holds, "trireme::trainer: illegal combination: " sentence_ "; " remedy_ " [" id_ "]"); \
-    };                                                                                                     \
+#define TRIREME_RULE(name, id_, sentence_, remedy_, ...)                                                         \
+  struct name {                                                                                                  \
+    static constexpr ::trireme::compatibility_rule says{id_, sentence_, remedy_};                                \
+    template <class C>                                                                                           \
+    static constexpr bool holds = (__VA_ARGS__);                                                                 \
+    template <bool Holds>                                                                                        \
+    struct check {                                                                                               \
+      static_assert(Holds, "trireme::trainer: illegal combination: " sentence_ "; " remedy_ " [" id_ "]");       \
+    };                                                                                                           \
+    template <bool Holds>                                                                                        \
+    struct check_of_exchange {                                                                                   \
+      static_assert(Holds, "trireme::make_exchange: illegal combination: " sentence_ "; " remedy_ " [" id_ "]"); \
+    };                                                                                                           \
   }
 
 // ---- trireme/contract/stage_link.hpp
@@ -36420,7 +36425,10 @@ template <class C, class Rules = rules::of_mesh_t<typename C::mesh>>
 struct check_combination;
 template <class C, class... Rules>
 struct check_combination<C, rule_list<Rules...>> {
-  static constexpr auto size = (0 + ... + sizeof(typename Rules::template check<broken_rule<C> != Rules::says.id>));
+  static constexpr std::size_t size =
+      (0 + ... + sizeof(typename Rules::template check<broken_rule<C> != Rules::says.id>));
+  static constexpr std::size_t size_of_exchange =
+      (0 + ... + sizeof(typename Rules::template check_of_exchange<broken_rule<C> != Rules::says.id>));
 };
 
 /// The argument of a kind, or a default made on the spot.
@@ -36596,6 +36604,8 @@ struct check_exchange {
                 "world)");
 };
 
+struct refused;  // of trainers: in make.hpp
+
 /// What calls of a refused trainer or exchange return where no type is known: it goes wherever it is put.
 struct refused_part {
   template <class T>
@@ -36753,6 +36763,10 @@ namespace trireme::checkpoint {
 
 inline void save(trireme::detail::refused_exchange&, std::string const&, auto&&...) {}
 inline loaded load(trireme::detail::refused_exchange&, std::string const&, auto&&...) { return {}; }
+inline std::optional<loaded> resume_or_start(trireme::detail::refused_exchange&, std::string const&, auto&&...) {
+  return {};
+}
+inline std::optional<loaded> resume_or_start(trireme::detail::refused&, std::string const&, auto&&...) { return {}; }
 
 }  // namespace trireme::checkpoint
 
@@ -40866,38 +40880,129 @@ template <has_visit_parameters Model>
   return list;
 }
 
-/// What make_exchange may be given, and nothing else: one sentence for each other thing.
-template <class... P>
+/// Parameters of one's own, as the rules on combinations see them: a model that is whole on every rank.
+struct lent_parameters {};
+
+// What make_exchange may be given, and nothing else: one sentence for each other thing. As in slots.hpp each check runs
+// only if those before it passed.
+template <bool Fits>
 struct check_exchange_policies {
-  static constexpr bool fits = count_of<slot::parallel, P...> + count_of<slot::compression, P...> +
-                                   count_of<slot::communicator, P...> + count_of<slot::optimizer, P...> ==
-                               static_cast<int>(sizeof...(P));
-  static constexpr bool ok = fits && count_of<slot::parallel, P...> <= 1 && count_of<slot::compression, P...> <= 1 &&
-                             count_of<slot::communicator, P...> <= 1 && count_of<slot::optimizer, P...> <= 1;
-  /// The rule of trainers that a loop of one's own would break, too: gradients of ranks that step alone are not sent.
-  static constexpr bool codes_nothing =
-      parallel::steps_alone<typename find<slot::parallel, parallel::data, P...>::type> &&
-      count_of<slot::compression, P...> > 0 &&
-      !lossless_identity<typename find<slot::compression, compression::none, P...>::type>;
-};
-template <bool Ok, bool CodesNothing>
-struct assert_exchange_policies {
   static_assert(
-      !CodesNothing,
-      "trireme::make_exchange: where ranks take steps alone, as in parallel::diloco, no gradients are sent that "
-      "a compressor could code: leave the compressor out");
-  static_assert(
-      Ok,
+      Fits,
       "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy, one compressor, one "
       "optimizer and one world of everyone who votes");
 };
+template <class Comm, class Everyone>
+struct check_exchange_worlds {
+  static_assert(communicator<Comm>,
+                "trireme::make_exchange: the world lacks a function that every communicator has: rank, size, split, "
+                "duplicate, barrier, traffic or a static name (docs/communicators.md)");
+  static_assert(!communicator<Comm> || std::is_same_v<Comm, Everyone>,
+                "trireme::make_exchange: the world of everyone who votes has another type than that of the replicas");
+};
+template <class Strategy>
+struct check_exchange_strategy {
+  static_assert(
+      strategy<Strategy> && parallel::parallel_policy<Strategy>,
+      "trireme::make_exchange: the parallel strategy says nothing of replicas alone (optimizer_state, gradients, "
+      "parameters, bucket_bytes), as parallel::data and zero do: pass one of these, not a mesh or another axis");
+};
+template <class Compressor, class Optimizer, class Env, class Comm>
+struct check_exchange_parts {
+  static constexpr bool codes = trireme::compressor<Compressor, Env, Comm>;
+  static_assert(codes,
+                "trireme::make_exchange: the compressor lacks instance<Env>(description, elements) with encode and "
+                "decode, or instance<Env, Comm>(description, form, comm) with begin, test, turn, commit and bytes");
+  static_assert(!codes || std::is_same_v<Optimizer, nothing> || trireme::optimizer<Optimizer, Env>,
+                "trireme::make_exchange: the optimizer lacks static moment_names, rate_at(step), clip, or "
+                "update(segment, step)");
+};
+
+template <class T, class Comm, class... P>
+struct resolve_exchange {
+  template <class Kind, class Default>
+  using pick = typename find<Kind, Default, P...>::type;
+  using strategy = pick<slot::parallel, parallel::data>;
+  using compressor = pick<slot::compression, compression::none>;
+  using optimizer = pick<slot::optimizer, nothing>;
+  using everyone = pick<slot::communicator, Comm>;
+  using precision = std::conditional_t<std::is_same_v<T, double>, precision::fp64, precision::fp32>;
+
+  static constexpr bool fits = count_of<slot::parallel, P...> + count_of<slot::compression, P...> +
+                                       count_of<slot::communicator, P...> + count_of<slot::optimizer, P...> ==
+                                   static_cast<int>(sizeof...(P)) &&
+                               count_of<slot::parallel, P...> <= 1 && count_of<slot::compression, P...> <= 1 &&
+                               count_of<slot::communicator, P...> <= 1 && count_of<slot::optimizer, P...> <= 1;
+
+  // The first stage that fails: 0 the list, 1 worlds, 2 the strategy, 3 with the environment, 4 together.
+  static constexpr int failed() {
+    if constexpr (!fits) {
+      return 0;
+    } else if constexpr (!communicator<Comm> || !std::is_same_v<Comm, everyone>) {
+      return 1;
+    } else if constexpr (!trireme::strategy<strategy> || !trireme::parallel::parallel_policy<strategy>) {
+      return 2;
+    } else {
+      using env = environment<precision, typename space_of<Comm>::type>;
+      if constexpr (!trireme::compressor<compressor, env, Comm>) {
+        return 3;
+      } else if constexpr (!std::is_same_v<optimizer, nothing> && !trireme::optimizer<optimizer, env>) {
+        return 3;
+      } else {
+        return broken_rule<combination<lent_parameters, Comm, strategy, precision, compressor>>.empty() ? none_failed
+                                                                                                        : 4;
+      }
+    }
+  }
+  static constexpr int none_failed = 5;
+
+  template <int Stage>
+  static constexpr void say() {
+    if constexpr (Stage == 0) {
+      static_cast<void>(sizeof(check_exchange_policies<fits>));
+    } else if constexpr (Stage == 1) {
+      static_cast<void>(sizeof(check_exchange_worlds<Comm, everyone>));
+    } else if constexpr (Stage == 2) {
+      static_cast<void>(sizeof(check_exchange_strategy<strategy>));
+    } else if constexpr (Stage == 3) {
+      using env = environment<precision, typename space_of<Comm>::type>;
+      static_cast<void>(sizeof(check_exchange_parts<compressor, optimizer, env, Comm>));
+    } else if constexpr (Stage == 4) {
+      static_cast<void>(
+          check_combination<combination<lent_parameters, Comm, strategy, precision, compressor>>::size_of_exchange);
+    }
+  }
+};
+
+template <class Sorted, class List, class Comm, class... Policies>
+[[nodiscard]] auto exchange_of(List list, Comm& world, Policies&... policies) {
+  check_environment();
+  expect_exact_arithmetic();
+  (expect_valid(policies), ...);
+  Comm* everyone = nullptr;
+  if constexpr (count_of<slot::communicator, std::remove_cvref_t<Policies>...> == 1)
+    everyone = &pick<slot::communicator, void>(policies...);
+  layout_wishes wishes;
+  if constexpr (count_of<slot::optimizer, std::remove_cvref_t<Policies>...> == 1) {
+    auto const& optimizer = pick<slot::optimizer, void>(policies...);
+    std::vector<std::string> names;
+    for (auto const& each : list) names.push_back(each.name);
+    parallel::expect_patterns(everyone != nullptr ? *everyone : world, optimizer, names);
+    wishes = wishes_of(optimizer);
+  }
+  using env = environment<typename Sorted::precision, typename decltype(list.front().value)::space>;
+  return own_exchange<basic_exchange<env, Comm, typename Sorted::strategy, typename Sorted::compressor>, env>(
+      std::move(list), world, pick<slot::parallel, parallel::data>(policies...),
+      pick<slot::compression, compression::none>(policies...), everyone, wishes);
+}
 
 }  // namespace detail
 
 /// Only the exchange, for a training loop of your own.
 ///
 /// Ranks    collective; the parameters' names, shapes and starting values are the same on all ranks of `world`.
-/// Errors   config_error that names two ranks where something differs that has to be the same.
+/// Errors   a combination that a trainer would refuse is the same sentence at compile time; config_error that names two
+///          ranks where something differs that has to be the same.
 ///
 /// @param parameters  a std::vector<foreign_parameter<float>> (or double), or anything with visit_parameters.
 /// @param world       the ranks that hold these parameters: gradients are averaged over their samples.
@@ -40910,32 +41015,14 @@ struct assert_exchange_policies {
 template <class Parameters, class Comm, class... Policies>
 requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip::none)
     [[nodiscard]] auto make_exchange(Parameters&& parameters, Comm& world, Policies&&... policies) {
-  using checks = detail::check_exchange_policies<std::remove_cvref_t<Policies>...>;
-  static_cast<void>(sizeof(detail::assert_exchange_policies<checks::ok, checks::codes_nothing>));
-  using strategy = typename detail::find<slot::parallel, parallel::data, std::remove_cvref_t<Policies>...>::type;
-  using compressor =
-      typename detail::find<slot::compression, compression::none, std::remove_cvref_t<Policies>...>::type;
-  check_environment();
-  (expect_valid(policies), ...);
-  auto list = detail::as_foreign(parameters);
-  using value = typename decltype(list.front().value)::value_type;
-  using space = typename decltype(list.front().value)::space;
-  using precision = std::conditional_t<std::is_same_v<value, double>, precision::fp64, precision::fp32>;
-  Comm* everyone = nullptr;
-  if constexpr (detail::count_of<slot::communicator, std::remove_cvref_t<Policies>...> == 1)
-    everyone = &detail::pick<slot::communicator, void>(policies...);
-  layout_wishes wishes;
-  if constexpr (detail::count_of<slot::optimizer, std::remove_cvref_t<Policies>...> == 1) {
-    auto const& optimizer = detail::pick<slot::optimizer, void>(policies...);
-    std::vector<std::string> names;
-    for (auto const& each : list) names.push_back(each.name);
-    parallel::expect_patterns(everyone != nullptr ? *everyone : world, optimizer, names);
-    wishes = wishes_of(optimizer);
+  using value = typename decltype(detail::as_foreign(parameters).front().value)::value_type;
+  using sorted = detail::resolve_exchange<value, Comm, std::remove_cvref_t<Policies>...>;
+  sorted::template say<sorted::failed()>();
+  if constexpr (sorted::failed() != sorted::none_failed) {
+    return detail::refused_exchange{};
+  } else {
+    return detail::exchange_of<sorted>(detail::as_foreign(parameters), world, policies...);
   }
-  using env = environment<precision, space>;
-  return own_exchange<basic_exchange<env, Comm, strategy, compressor>, env>(
-      std::move(list), world, detail::pick<slot::parallel, parallel::data>(policies...),
-      detail::pick<slot::compression, compression::none>(policies...), everyone, wishes);
 }
 /// Whatever else is passed is one sentence.
 template <class Parameters, class Comm, class... Policies>
@@ -40949,6 +41036,10 @@ requires(detail::slip_of_exchange<Parameters, Comm>() != detail::exchange_slip::
 
 // ---- trireme/train/share_parameters.hpp
 namespace trireme {
+
+namespace detail {
+struct refused;  // what make_trainer returns after its one sentence
+}
 
 /// Collective over `everyone`. Makes parameters and buffers of the trainer that rank `root` has those of the trainers
 /// of all ranks of `everyone`: for ranks that predict and do not train.
@@ -41006,6 +41097,8 @@ void share_parameters(Trainer& trainer, Comm& everyone, int root = 0) {
   }
   trainer.share_buffers(everyone, root);
 }
+/// Of a trainer that the compiler has refused: its one sentence is enough.
+inline void share_parameters(detail::refused&, auto&, int = 0) {}
 
 }  // namespace trireme
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/generate.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 510721245320a08b0adc4b3dc4339604947eac24b5b7f28274dfb3e698087b5c
+// SHA-256 of the sources: 652318fa02159d01e8a144791d8ccc37e9e3d14a1a6127bd73340f17ee3a0114
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,6 +18,10 @@
 namespace trireme {
 
 /// How a token is drawn from a model's distribution.
+namespace detail {
+struct refused;  // what make_trainer returns after its one sentence
+}
+
 struct drawing {
   double temperature = 1;  ///< logits are divided by it; 0: always the likeliest token
   std::int64_t top_k = 0;  ///< only so many of the likeliest tokens; 0: all
@@ -125,4 +129,7 @@ void generate(Trainer& trainer, std::vector<std::int32_t> tokens, std::int64_t c
   }
 }
 
+/// Of a trainer that the compiler has refused: its one sentence is enough.
+inline void generate(detail::refused&, std::vector<std::int32_t> const&, std::int64_t, std::int64_t, drawing const&,
+                     auto&&, std::int64_t = 0) {}
 }  // namespace trireme

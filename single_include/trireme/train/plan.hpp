@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/plan.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9fd6c9590fa7d78982731586356a36a18a8f9ea0b8f8d83cff0cac02c2d0424d
+// SHA-256 of the sources: 480cdaad7c0e5d2538ab2ed972547ae6e64edd177c4af61b656b71de1a4589cd
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -325,6 +325,10 @@ class paper_training {
 namespace trireme {
 
 /// What a plan is asked for.
+namespace detail {
+struct refused;  // what make_trainer returns after its one sentence
+}
+
 struct plan_options {
   std::int64_t samples = 32;       ///< of a step, over all ranks: fit_options::batch
   std::int64_t micro_batches = 0;  ///< logical ones of a step; 0 = one a replica, as in fit_options
@@ -360,6 +364,8 @@ template <class Trainer>
           .buffers = held.buffers + trainer.engine().mail_bytes()};
 }
 
+/// Of a trainer that the compiler has refused: its one sentence is enough.
+[[nodiscard]] inline planned_memory memory_of(detail::refused&) noexcept { return {}; }
 /// One rank's part in a step of training, before it is taken.
 struct training_plan {
   int ranks = 1;

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 8edd024ab3183bb17fc8647196a15b7097392f04209aa41e320ef9d04ff08158
+// SHA-256 of the sources: 6c3dd196aafa201cccf2f4516db81b2cc17c3f6a452905dd60d63c61648b30dd
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,6 +16,10 @@
 #include <vector>
 
 namespace trireme {
+
+namespace detail {
+struct refused;  // what make_trainer returns after its one sentence
+}
 
 namespace detail {
 
@@ -150,6 +154,10 @@ void load_pretrained(Trainer& trainer, std::string const& directory,
                      formats::file_system& files = formats::real_files()) {
   load_pretrained(trainer, directory, load_options{}, files);
 }
+/// Of a trainer that the compiler has refused: its one sentence is enough.
+inline void load_pretrained(detail::refused&, std::string const&, load_options const& = {}) {}
+inline void load_pretrained(detail::refused&, std::string const&, load_options const&, formats::file_system&) {}
+inline void load_pretrained(detail::refused&, std::string const&, formats::file_system&) {}
 
 /// What save_pretrained() writes.
 struct pretrained_options {
@@ -217,6 +225,13 @@ pretrained_report save_pretrained(Trainer& trainer, std::string const& directory
     if (writes) done = write_pretrained(model, out, trainer.model_files(), directory, options.most_file_bytes, files);
   });
   return done;
+}
+inline pretrained_report save_pretrained(detail::refused&, std::string const&, pretrained_options const& = {}) {
+  return {};
+}
+inline pretrained_report save_pretrained(detail::refused&, std::string const&, pretrained_options const&,
+                                         formats::file_system&) {
+  return {};
 }
 
 }  // namespace trireme
