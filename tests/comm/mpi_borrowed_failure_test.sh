@@ -30,14 +30,14 @@ try() {
 }
 for mpi in $mpis; do
   # The longest first. Whoever makes the progress: the rank itself, or with MPI_THREAD_MULTIPLE a thread of the library.
-  all=differs,differs-large,throws,alone,pending-large,abandons,late-large,absent-large,transfer-large
+  all=differs,differs-large,throws,alone,leaves,leaves-large,pending-large,abandons,late-large,absent-large,transfer-large
   try "$mpi" messages 3 serialized $all
-  try "$mpi" shared 3 serialized differs,throws,alone,pending,abandons,late-large
+  try "$mpi" shared 3 serialized differs,throws,alone,leaves,pending,abandons,late-large
   try "$mpi" messages 3 multiple pending-large,late-large,differs-large
   try "$mpi" messages 3 single throws,late-large
-  try "$mpi" messages 3 funneled differs-large
-  try "$mpi" messages 7 serialized differs,throws,alone
-  try "$mpi" messages 2 serialized differs,throws,alone
+  try "$mpi" messages 3 funneled differs-large,leaves
+  try "$mpi" messages 7 serialized differs,throws,alone,leaves
+  try "$mpi" messages 2 serialized differs,throws,alone,leaves
 done
 wait
 cat "$folder"/*.wrong 2> /dev/null

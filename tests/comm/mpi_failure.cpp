@@ -1,9 +1,10 @@
 // A program that fails under mpirun, for mpi_failure_test.sh and mpi_killed_test.sh:
-// mpi_failure shared|messages|any late|throws|pending|differs|transfer|stopped|dies|split|works
+// mpi_failure shared|messages|any late|throws|pending|differs|transfer|stopped|dies|exits|split|works
 // By messages with any, too: large sums are then MPI's own. It is rank 1 that is late, throws, ...; with -0 behind the
 // word, rank 0, with -34 ranks 3 and 4. Who prints the error says "reports: ".
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -50,6 +51,7 @@ int main(int argc, char** argv) {
         }
         if (how == "stopped" && odd) std::raise(SIGSTOP);
         if (how == "dies" && odd) std::raise(SIGKILL);
+        if (how == "exits" && odd) std::exit(0);
         if (how == "split" && odd) std::this_thread::sleep_for(3s);
         if (how == "split")
           static_cast<void>(world.split(0, 0));

@@ -55,6 +55,7 @@ for mpi in $mpis; do
     try "$mpi" $how stopped 02 'all_reduce.* waited 1s for rank 1'
     try "$mpi" $how stopped-0 12 'all_reduce.* waited 1s for rank 0'
     try "$mpi" $how throws 02 'rank 1 ended with an error: loss is nan'
+    try "$mpi" $how exits 02 'all_reduce.* cannot finish, because rank 1 has left without calling it'
     try "$mpi" $how pending 02 'rank 1 ended with an error: an exception left a call pending'
     try "$mpi" $how differs 012 "$other_call"
     try "$mpi" $how split 02 'split.* waited 1s for rank 1'

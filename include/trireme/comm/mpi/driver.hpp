@@ -73,7 +73,10 @@ class mpi_driver {
       std::erase(groups_, &group);
       bool const may_call = mpi_session::instance().may_call();
       if (!group.family->failed && !is_over_) {
-        if (may_call) hear_rolls(group);
+        if (may_call) {
+          hear_rolls(group);
+          mpi_notices::tell_that_it_leaves(group);
+        }
         try {
           close(group);
         } catch (...) {  // without memory the communicator is kept
@@ -340,10 +343,26 @@ class mpi_driver {
       auto& family = *group->family;
       if (family.failed) continue;
       hear_rolls(*group);
-      if (auto const heard = family.notices.heard(*group)) fail(family, heard->sentence, heard->from);
+      if (auto const heard = family.notices.heard(*group)) {
+        fail(family, heard->sentence, heard->from);
+        continue;
+      }
+      family.notices.hear_who_has_left(*group);
+      fail_without_all(*group);
     }
     mpi_outbox::of_process().sweep();
     advance_closings();
+  }
+
+  /// Fails what waits for a rank that has left.
+  void fail_without_all(mpi_group const& group) {
+    auto const waits = std::ranges::find_if(active_, [&](auto const* op) {
+      return op->where == &group && op->route.what.kind != collective::exchange &&
+             op->route.number >= group.without_all && goes_on(*op);
+    });
+    if (waits == active_.end()) return;
+    fail(*group.family, text(mpi_name, ": ", description_of(**waits), " cannot finish, because rank ", group.has_left,
+                             " has left without calling it; make every rank call the same collectives"));
   }
 
   // A rank that waits for long exchanges with others which ranks are in the call and which are waited for
@@ -507,6 +526,8 @@ class mpi_driver {
   void finish_all() noexcept {
     auto const begin = clock::now();
     std::unique_lock lock(mutex_);
+    for (auto const* group : groups_)  // whose worlds still stand: the process ends by exit()
+      if (!group->family->failed) mpi_notices::tell_that_it_leaves(*group);
     for (;;) {
       advance_all();
       advance_closings();

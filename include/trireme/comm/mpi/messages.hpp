@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -29,8 +30,9 @@ struct mpi_tags {
   static constexpr int reports = 2;     ///< empty: the sender prints it
   static constexpr int roll = 3;        ///< who is here, and who is waited for (roll_call.hpp)
   static constexpr int closes = 4;      ///< the sender has nothing in flight any more (closing.hpp)
-  static constexpr int exchange = 5;    ///< and the next two: announcements, large values, and that these may come
-  static constexpr int collective = 8;  ///< number k uses this + 3 (k mod window), and the two after it
+  static constexpr int leaves = 5;      ///< the number of the first collective that the sender never calls
+  static constexpr int exchange = 6;    ///< and the next two: announcements, large values, and that these may come
+  static constexpr int collective = 9;  ///< number k uses this + 3 (k mod window), and the two after it
 
   /// How many collectives have tags of their own, where `most` is the largest tag of this MPI.
   [[nodiscard]] static constexpr std::uint64_t window_of(int most) noexcept {
@@ -50,6 +52,9 @@ struct mpi_group {
   std::uint64_t next = 1;           // collective
   std::uint64_t set_up = 0;         // collectives before the first one of the program
   std::uint64_t next_exchange = 1;  // of this rank's own
+  /// The first collective that some rank never calls, because it has left, and that rank as `handle` numbers it.
+  std::uint64_t without_all = std::numeric_limits<std::uint64_t>::max();
+  int has_left = -1;
   std::uint64_t window = 1;
   std::chrono::milliseconds deadline{};
   std::size_t piece_bytes = whole;

@@ -3,6 +3,8 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <span>
@@ -44,6 +46,25 @@ class mpi_notices {
     int const from = take(group, mpi_tags::failure, sentence, most_bytes, bytes);
     if (from < 0) return std::nullopt;
     return notice{std::string(sentence, static_cast<std::size_t>(bytes)), from};
+  }
+
+  /// Tells the neighbours that this rank has left the group, and so never calls what it has not called yet.
+  static void tell_that_it_leaves(mpi_group const& group) noexcept {
+    char number[sizeof group.next];
+    std::memcpy(number, &group.next, sizeof number);
+    roll_call::for_each_neighbour(group.rank, group.size,
+                                  [&](int peer) { send(group, peer, mpi_tags::leaves, {number, sizeof number}); });
+  }
+  /// Notes in the group which neighbours have left it.
+  void hear_who_has_left(mpi_group& group) noexcept {
+    char bytes_of[sizeof group.next];
+    int bytes = 0;
+    for (int from = 0; (from = take(group, mpi_tags::leaves, bytes_of, sizeof bytes_of, bytes)) >= 0;) {
+      std::uint64_t number = 0;
+      if (bytes != sizeof number) continue;
+      std::memcpy(&number, bytes_of, sizeof number);
+      if (number < group.without_all) group.without_all = number, group.has_left = from;
+    }
   }
 
   // Which rank prints the error.
