@@ -13,6 +13,7 @@
 #include "trireme/contract/dataset.hpp"
 #include "trireme/core/arithmetic.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/sampler.hpp"
 
@@ -154,7 +155,8 @@ class loader {
     }
     if (size < 1 || rank < 0 || rank >= size) throw refuse("there is no rank ", rank, " of ", size);
     if (options_.drop_last && order_.samples < options_.batch) {
-      throw refuse("with .drop_last, ", order_.samples, " samples never fill a batch of ", options_.batch,
+      throw refuse("with .drop_last, ", how_many(order_.samples, "sample"),
+                   agreeing(order_.samples, " never fills", " never fill"), " a batch of ", options_.batch,
                    ": choose a smaller batch");
     }
   }
@@ -193,9 +195,9 @@ class loader {
 
   slot& wait_for_slot() {
     std::unique_lock lock(mutex_);
+    mode_ = arithmetic_mode::of_this_thread();
     in_use_ = false;
     if (failure_ == nullptr) halted_ = false;  // it was told by the last call: this one tries again
-    mode_ = arithmetic_mode::of_this_thread();
     room_.notify_one();
     filled_.wait(lock, [this] { return read_ > taken_ || failure_ != nullptr; });
     if (read_ == taken_) {  // what was read before the failure comes first
@@ -214,12 +216,12 @@ class loader {
       auto const generation = generation_;
       auto const at = cursor_;
       auto& into = slots_[read_ % slots_.size()];
+      auto const mode = mode_;
       std::exception_ptr failure;
       lock.unlock();
-      auto const mode = mode_;
+      mode.use();
       try {
         fill(into, at);
-      mode.use();
       } catch (...) {
         failure = std::current_exception();
       }
@@ -254,8 +256,8 @@ class loader {
   bool in_use_ = false;  // whether the caller still looks at slot taken_ - 1
   bool halted_ = false;  // since a failure, until the caller wants to try again
   bool stopping_ = false;
+  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() computes as it would there
   std::thread reader_;
 };
-  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() computes as it would there
 
 }  // namespace trireme::data
