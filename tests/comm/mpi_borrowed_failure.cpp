@@ -76,7 +76,8 @@ expected expected_of(std::string const& how, bool shared) {
   if (how.starts_with("throws")) return {text(own, ".*exception"), ""};
   if (how.starts_with("alone")) return {"", ""};
   if (how.starts_with("leaves"))
-    return {R"(all_reduce\(F32, [0-9]+ elements, sum\).* cannot finish, because rank 1 has left without calling it)", ""};
+    return {R"(all_reduce\(F32, [0-9]+ elements, sum\).* cannot finish, because rank 1 has left without calling it)",
+            ""};
   if (how.starts_with("pending")) return {text(own, ".*exception"), ""};
   if (how.starts_with("abandons")) return {text(own, "loss is nan"), text(own, "loss is nan")};
   if (how.starts_with("late")) {

@@ -147,7 +147,7 @@ TEST_CASE("what a tokenizer file asks for and is not known is refused by name", 
   CHECK(contains(with("decoder", R"({"type": "Metaspace", "replacement": "_", "prepend_scheme": "last"})"),
                  "a prepend_scheme is always, first or never"));
   CHECK(contains(with("model", R"({"type": "Unigram", "vocab": [["a", -1], ["a", -2]]})"), "\"a\" is there twice"));
-  CHECK(contains(with("model", R"({"type": "Unigram", "vocab": [["a", -1]], "unk_id": 1})"), "has only 1 tokens"));
+  CHECK(contains(with("model", R"({"type": "Unigram", "vocab": [["a", -1]], "unk_id": 1})"), "has only 1 token"));
   auto first = small();
   first.set("pre_tokenizer",
             json::parse(R"({"type": "Metaspace", "replacement": "_", "prepend_scheme": "first"})", "content"));

@@ -452,7 +452,7 @@ TEST_CASE("going on is refused where it cannot be, and begins anew after an erro
     return sentence_of<config_error>([&] { static_cast<void>(trainer.predict_more(samples_of(count, positions))); });
   };
   CHECK(more(1, 20) == "");
-  CHECK(contains(more(2, 1), "of 1 samples, as before"));
+  CHECK(contains(more(2, 1), "of 1 sample, as before"));
   CHECK(trainer.engine().known() == 0);
   CHECK(more(2, 20) == "");
   CHECK(contains(more(2, 5), "behind 20 others, do not fit the 24 positions"));

@@ -249,7 +249,7 @@ TEST_CASE("scored experts refuse groups that do not fit, and a balance loss, in 
       "loss");
   CHECK_THROWS_WITH(
       (nn::experts::instance<env>({.channels = 4, .hidden = 8, .count = 6, .balance = 1, .scored = true}, "m")),
-      "trireme::nn::experts: 1 of 6 experts, of 1 of 1 groups, scale 1, speed 0.001, balance 1; groups are of equal "
+      "trireme::nn::experts: 1 of 6 experts, of 1 of 1 group, scale 1, speed 0.001, balance 1; groups are of equal "
       "sizes and have enough experts, the scale is above 0, speed is not below, and a bias balances in place of a "
       "loss");
 }

@@ -211,7 +211,7 @@ TEST_CASE("what a model cannot be is refused in one sentence", "[nn][pretrained]
   CHECK(contains(refused(bert, {{"is_decoder", true}}), "it takes false"));
   CHECK(contains(refused(bert, {{"problem_type", "regression"}}), "it takes \"single_label_classification\""));
   CHECK(contains(refused(bert, {{"classifier_dropout", 0.5}}), "it takes 0"));
-  CHECK(contains(refused(bert, {{"num_labels", 1}}), "a classifier of 1 classes; nn::bert is read with 2 or more"));
+  CHECK(contains(refused(bert, {{"num_labels", 1}}), "a classifier of 1 class; nn::bert is read with 2 or more"));
   CHECK(contains(refused(bert, {{"pad_token_id", -1}}), "\"pad_token_id\" is -1; it is from 0 to 16777215"));
   CHECK(contains(refused(bert, {{"model_type", "roberta"}}), "nn::bert is \"bert\", not \"roberta\""));
   CHECK(contains(refused(bert, {{"architectures", 3}}), "expected an array"));

@@ -258,11 +258,11 @@ TEST_CASE("a schedule that does not fit, or is wrong, is refused with its number
   CHECK(sentence_of<config_error>([] {
           return make_lists<gpipe>({4, 0});
         }) ==
-        "trireme::schedule: gpipe was given 4 stages, 0 micro-batches and 1 chunks a stage; each must be at least 1");
+        "trireme::schedule: gpipe was given 4 stages, 0 micro-batches and 1 chunk a stage; each must be at least 1");
   CHECK(sentence_of<config_error>([] {
           return make_lists<late>({4, 6});
         }) ==
-        "trireme::schedule: late with 4 stages, 6 micro-batches and 1 chunks a stage: each chunk must take each of its "
+        "trireme::schedule: late with 4 stages, 6 micro-batches and 1 chunk a stage: each chunk must take each of its "
         "micro-batches forward exactly once (stage 1, step 8)");
   verdict found;
   static_cast<void>(list<outside, on_heap>({2, 3}, found));
@@ -323,7 +323,7 @@ TEST_CASE("cuts that cannot be are refused with their numbers", "[parallel][sche
         "trireme::schedule::cut_units: a cut at unit 2 after one at unit 2; cuts must increase, and lie inside a model "
         "of 5 units");
   CHECK(sentence_of<config_error>([&] { return cut_units(5, given, 4); }) ==
-        "trireme::schedule::cut_units: 4 stages of 1 chunks need 3 cuts, but 2 are given");
+        "trireme::schedule::cut_units: 4 stages of 1 chunk need 3 cuts, but 2 are given");
   CHECK(sentence_of<config_error>([] {
           static_cast<void>(cut_units(std::vector<double>{1, -1}, 2));
         }) == "trireme::schedule::cut_units: unit 1 costs -1; costs are at least 0");

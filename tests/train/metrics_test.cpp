@@ -83,7 +83,7 @@ TEST_CASE("one output decides between two classes, and a sequence counts by its 
 }
 
 TEST_CASE("what a metric cannot count is one sentence", "[train]") {
-  CHECK_THROWS_WITH(metric::confusion(1), "trireme::metric::confusion: 1 classes; give at least two");
+  CHECK_THROWS_WITH(metric::confusion(1), "trireme::metric::confusion: 1 class; give at least two");
   metric::confusion seen(3);
   CHECK_THROWS_WITH(add(seen, {1, 2}, 2, {0}, {1}), "trireme::metric: the model has 2 outputs for 3 classes");
   CHECK_THROWS_WITH(add(seen, {1, 2, 3}, 3, {3}, {1}), "trireme::metric: target 3 of 3 classes");

@@ -488,7 +488,7 @@ TEST_CASE("more stages than units, and cuts that do not fit, are refused", "[tra
   };
   CHECK(sentence(parallel::pipeline<schedule::one_f_one_b>{}, 8) == "");
   CHECK(sentence(parallel::pipeline<schedule::one_f_one_b>{}, 9) ==
-        "trireme::schedule::cut_units: 9 stages of 1 chunks need at least 9 units, but the model has 8; use fewer "
+        "trireme::schedule::cut_units: 9 stages of 1 chunk need at least 9 units, but the model has 8; use fewer "
         "stages, or a model of more layers");
   CHECK(sentence(parallel::pipeline<schedule::zb_v>{}, 5) ==
         "trireme::schedule::cut_units: 5 stages of 2 chunks need at least 10 units, but the model has 8; use fewer "

@@ -116,7 +116,7 @@ TEST_CASE("a mesh that does not fit is refused in one sentence with its numbers"
   CHECK(sentence(2, any(parallel::data{}, -1, 1, "1f1b")) ==
         "trireme::parallel::data: .ways is -1; it must be at least 0");
   CHECK(sentence(8, any(parallel::data{}, 1, 8, "1f1b")) ==
-        "trireme::schedule::cut_units: 8 stages of 1 chunks need at least 8 units, but the model has 7; use fewer "
+        "trireme::schedule::cut_units: 8 stages of 1 chunk need at least 8 units, but the model has 7; use fewer "
         "stages, or a model of more layers");
   CHECK(sentence(2, any(parallel::data{}, 1, 2, "2f2b")) ==
         "trireme::parallel::pipeline: there is no schedule \"2f2b\"; the schedules are gpipe, 1f1b, interleaved, zbh1, "

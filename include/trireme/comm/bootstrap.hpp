@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 
 /// Which launcher started this process, and as which rank of how many.
 namespace trireme::comm::bootstrap {
@@ -109,9 +110,11 @@ class reader {
     it.local_size = number(size_name, 1).value_or(it.size);
     it.local_rank = number(rank_name, 0).value_or(it.local_size == it.size ? it.rank : 0);
     if (it.size > 0 && it.local_size > it.size)
-      throw refusal(size_name, word(size_name), text("is more than the ", it.size, " ranks that there are"));
+      throw refusal(size_name, word(size_name),
+                    text("is more than the ", how_many(it.size, "rank"), " that there are"));
     if (it.local_size > 0 && it.local_rank >= it.local_size)
-      throw refusal(rank_name, word(rank_name), text("is not one of the ", it.local_size, " ranks of this machine"));
+      throw refusal(rank_name, word(rank_name),
+                    text("is not one of the ", how_many(it.local_size, "rank"), " of this machine"));
   }
   [[nodiscard]] static config_error refusal(char const* name, std::string const& value, std::string_view what) {
     return config_error(

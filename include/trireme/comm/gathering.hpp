@@ -22,6 +22,7 @@
 #include "trireme/comm/command.hpp"
 #include "trireme/comm/rendezvous.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::comm {
 
@@ -78,7 +79,7 @@ class file_gather {
 
   [[nodiscard]] std::vector<std::string> operator()(std::string const& own) {
     if (own.size() > most_bytes)
-      throw config_error(text(who_, ": ", own.size(), " bytes are too many to exchange by file"));
+      throw config_error(text(who_, ": ", how_many(own.size(), "byte"), " are too many to exchange by file"));
     auto const ranks = static_cast<std::size_t>(size_);
     std::vector<std::uint64_t> seen(ranks);
     std::vector<record> all(ranks);

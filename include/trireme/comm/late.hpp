@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "trireme/comm/command.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::comm {
 
@@ -23,7 +24,7 @@ struct late_call {
 
 /// "all_reduce(F32, 1024 elements, sum) number 12, 4096 bytes, has waited 30s of 60s for rank 1"
 [[nodiscard]] inline std::string to_string(late_call const& it) {
-  return text(it.what, it.bytes > 0 ? text(", ", it.bytes, " bytes") : std::string(), ", has waited ",
+  return text(it.what, it.bytes > 0 ? text(", ", how_many(it.bytes, "byte")) : std::string(), ", has waited ",
               to_string(it.waited), " of ", to_string(it.deadline), " for ", it.missing);
 }
 

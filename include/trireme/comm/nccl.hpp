@@ -16,6 +16,7 @@
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/nccl/engine.hpp"
 #include "trireme/comm/sum_order.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::comm {
 
@@ -86,7 +87,7 @@ class nccl_world : public collectives<nccl_world> {
           text(detail::nccl_who, ": .deadline is ", to_string(description.deadline), "; give the ranks at least 1ms"));
     bool const in_rank_order = description.order == sum_order::ranks;
     if (in_rank_order && ranks.size > detail::most_cuda_terms)
-      throw config_error(text(detail::nccl_who, ": sums of ", ranks.size, " ranks in their order; at most ",
+      throw config_error(text(detail::nccl_who, ": sums of ", how_many(ranks.size, "rank"), " in their order; at most ",
                               detail::most_cuda_terms,
                               " are reduced by one kernel: leave .order = sum_order::ranks out"));
     detail::choose_device(description.device, ranks.local_rank);

@@ -15,6 +15,7 @@
 #include "trireme/comm/node/setup.hpp"
 #include "trireme/comm/processes.hpp"
 #include "trireme/comm/rendezvous.hpp"
+#include "trireme/core/plural.hpp"
 
 // Bodies of processes.hpp (see core/compiled.hpp).
 
@@ -27,12 +28,12 @@ TRIREME_BODY std::shared_ptr<process_engine> engine_by_rendezvous(std::string_vi
                             ") does not say how many ranks there are; set TRIREME_RANK and TRIREME_SIZE"));
   if (!here.is_one_machine())
     throw config_error(
-        text(who, ": ", here.size, " ranks with ", here.local_size,
+        text(who, ": ", how_many(here.size, "rank"), " with ", here.local_size,
              " on this machine are on several machines, between which MPI or NCCL are the engines; start "
              "a program with comm::mpi by mpirun, or use comm::nccl"));
   if (here.size > node_most_ranks)  // before memory is taken for each of them
     throw config_error(text(who, ": ", name_of(here.started_by), " (", here.because, ") says that there are ",
-                            here.size, " ranks, but shared memory holds at most ", node_most_ranks));
+                            how_many(here.size, "rank"), ", but shared memory holds at most ", node_most_ranks));
   rendezvous where = here.size == 1 ? rendezvous{} : rendezvous::from(here);
   where.deadline = deadline;
   meeting met(where, here.rank, here.size, who);

@@ -146,7 +146,8 @@ class meeting {
     if (size_ < 1 || rank_ < 0 || rank_ >= size_)
       throw config_error(text(who_, ": rank ", rank_, " of ", size_, " is not possible; ranks are numbered from 0"));
     if (size_ > most_ranks)  // before memory is taken for each of them
-      throw config_error(text(who_, ": ", size_, " ranks are more than the ", most_ranks, " that can meet"));
+      throw config_error(
+          text(who_, ": ", how_many(size_, "rank"), " are more than the ", most_ranks, " that can meet"));
     if (where.deadline.count() < 1)
       throw config_error(text(who_, ": .deadline is ", to_string(where.deadline), "; give the ranks at least 1ms"));
     if (size_ == 1 || !where.file.empty()) return;

@@ -6,6 +6,7 @@
 
 #include "trireme/comm/collectives.hpp"
 #include "trireme/contract/slot.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::comm {
 
@@ -88,9 +89,8 @@ class self_world : public collectives<self_world> {
     std::vector<part const*> sends, receives;
     for (auto const& each : it.parts) (each.sent ? sends : receives).push_back(&each);
     if (sends.size() != receives.size())
-      throw config_error(text(who(), "::exchange: a rank alone sends ", sends.size(),
-                              " messages to itself but receives ", receives.size(),
-                              "; name both ends in one exchange"));
+      throw config_error(text(who(), "::exchange: a rank alone sends ", how_many(sends.size(), "message"),
+                              " to itself but receives ", receives.size(), "; name both ends in one exchange"));
     for (std::size_t k = 0; k < sends.size(); ++k) copy(it, *sends[k], *receives[k]);
   }
 };

@@ -13,6 +13,7 @@
 
 #include "trireme/comm/decorate.hpp"
 #include "trireme/comm/traffic.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::comm {
 
@@ -181,9 +182,9 @@ class throttled_world : public detail::decorator<throttled_world<Inner>, Inner> 
           ".latency >= 0ns and a .bytes_per_second > 0");
     auto const pairs = static_cast<std::size_t>(line_->size) * static_cast<std::size_t>(line_->size);
     if (!line_->how.links.empty() && line_->how.links.size() != pairs)
-      throw config_error(text("trireme::comm::throttled: .links has ", line_->how.links.size(), " links, but ",
-                              line_->size, " ranks need ", pairs, "; give one for each pair, links[from * ",
-                              line_->size, " + to]"));
+      throw config_error(text("trireme::comm::throttled: .links has ", how_many(line_->how.links.size(), "link"),
+                              ", but ", how_many(line_->size, "rank"), agreeing(line_->size, " needs ", " need "),
+                              pairs, "; give one for each pair, links[from * ", line_->size, " + to]"));
     if (!line_->how.links.empty() && !has_all_gather<detail::undecorated_t<Inner>, std::int32_t, host>)
       throw config_error(
           "trireme::comm::throttled: .links needs a communicator that gathers in host memory; use .every");

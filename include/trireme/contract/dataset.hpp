@@ -8,6 +8,7 @@
 
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/tensor.hpp"
 
 namespace trireme {
@@ -100,7 +101,8 @@ template <class X, class Y, class Space>
   if (features.rank() == 0) throw config_error("trireme::make_samples: the features have no axis of samples");
   auto const count = features.extent(0);
   auto const wrong = [count](char const* what, std::int64_t found) {
-    return config_error(text("trireme::make_samples: there are ", count, " rows of features but ", found, what));
+    return config_error(
+        text("trireme::make_samples: there are ", how_many(count, "row"), " of features but ", found, what));
   };
   if (!targets.empty() && targets.extent(0) != count) throw wrong(" rows of targets", targets.extent(0));
   if (!ids.empty() && static_cast<std::int64_t>(ids.size()) != count) {

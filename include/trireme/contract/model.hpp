@@ -20,6 +20,7 @@
 #include "trireme/core/arena.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/expect.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/rng.hpp"
 
 namespace trireme {
@@ -372,8 +373,8 @@ concept counts_targets = requires(M& model, samples const& batch) {
 /// Errors   config_error for a count that is below 0, not finite, or above 2^31.
 [[nodiscard]] inline loss_sum sum_of(counted_loss const& given, std::int64_t all_samples) {
   if (!(given.count >= 0 && given.count <= 0x1p31)) {
-    throw config_error(text("trireme::model: forward() has counted ", given.count, " targets of ", all_samples,
-                            " samples; a count is from 0 to 2^31"));
+    throw config_error(text("trireme::model: forward() has counted ", how_many(given.count, "target"), " of ",
+                            all_samples, " samples; a count is from 0 to 2^31"));
   }
   auto const count = std::llround(given.count * 0x1p30);
   return {count == 0 ? 0 : given.sum * 0x1p30, count, (all_samples << 30) - count};

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/tensor.hpp"
 
 namespace trireme {
@@ -88,7 +89,7 @@ struct cuda {
       (void)::cudaGetLastError();
       throw std::bad_alloc();
     }
-    detail::expect_cuda(code, text("trireme::cuda: allocating ", bytes, " bytes"));
+    detail::expect_cuda(code, text("trireme::cuda: allocating ", how_many(bytes, "byte")));
     return block;
   }
   static void deallocate(void* block, std::size_t /*bytes*/) noexcept { (void)::cudaFree(block); }

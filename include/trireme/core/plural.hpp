@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "trireme/core/exact.hpp"
 #include "trireme/core/text.hpp"
 
 namespace trireme {
@@ -11,15 +12,23 @@ namespace trireme {
 // Numbers in sentences.
 
 /// What agrees with a number: `agreeing(ranks.size(), "has", "have")`.
-[[nodiscard]] constexpr std::string_view agreeing(std::uint64_t count, std::string_view one,
+template <class Number>
+[[nodiscard]] constexpr std::string_view agreeing(Number count, std::string_view one,
                                                   std::string_view several) noexcept {
   return count == 1 ? one : several;
 }
 
-/// "1 element", "0 elements", "12 elements"
+/// "elements", "classes", "queries", "keys"
+[[nodiscard]] inline std::string plural_of(std::string_view one) {
+  auto const ends = [&](std::string_view with) { return one.ends_with(with); };
+  if (ends("s") || ends("x") || ends("ch")) return text(one, "es");
+  if (ends("y") && !ends("ay") && !ends("ey")) return text(one.substr(0, one.size() - 1), "ies");
+  return text(one, "s");
+}
+/// "1 element", "0 elements", "12 classes"
 template <class Number>
 [[nodiscard]] std::string how_many(Number count, std::string_view one) {
-  return text(count, " ", one, count == Number{1} ? "" : "s");
+  return exactly_equal(count, Number{1}) ? text(count, " ", one) : text(count, " ", plural_of(one));
 }
 
 /// "rank 1", "ranks 1, 3"; empty if there are none.

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme {
 
@@ -45,7 +46,8 @@ class shape {
     if (!takes(extent)) {
       if (rank_ == max_rank) throw config_error(text("trireme::shape: more than ", max_rank, " extents"));
       if (extent < 0) throw config_error(text("trireme::shape: extent ", extent, " is negative"));
-      throw config_error(text("trireme::shape: ", size(), " times ", extent, " elements are more than 63 bits count"));
+      throw config_error(
+          text("trireme::shape: ", size(), " times ", how_many(extent, "element"), " are more than 63 bits count"));
     }
     extents_[static_cast<std::size_t>(rank_++)] = extent;
   }

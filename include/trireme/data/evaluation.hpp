@@ -8,6 +8,7 @@
 
 #include "trireme/contract/dataset.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/data/batch.hpp"
 
 namespace trireme::data {
@@ -71,7 +72,7 @@ class evaluation_batches {
       return config_error(text("trireme::data::evaluation_batches: ", parts...));
     };
     if (data.size() < 1) throw refuse("the dataset has no samples");
-    if (batch < 1) throw refuse("a batch of ", batch, " samples: at least one is needed");
+    if (batch < 1) throw refuse("a batch of ", how_many(batch, "sample"), ": at least one is needed");
     if (size < 1 || rank < 0 || rank >= size) throw refuse("there is no rank ", rank, " of ", size);
     return std::min(batch, data.size());
   }

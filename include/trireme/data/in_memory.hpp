@@ -10,6 +10,7 @@
 
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/shape.hpp"
 #include "trireme/core/tensor.hpp"
 
@@ -72,8 +73,8 @@ class in_memory {
   static shape rows_of(std::size_t size, std::int64_t width, char const* what) {
     auto const count = static_cast<std::int64_t>(size);
     if (width < 1 || count % width != 0) {
-      throw config_error(
-          text("trireme::data::in_memory: ", count, " numbers of ", what, " do not divide into rows of ", width));
+      throw config_error(text("trireme::data::in_memory: ", how_many(count, "number"), " of ", what,
+                              agreeing(count, " does", " do"), " not divide into rows of ", width));
     }
     return {count / width, width};
   }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/rng.hpp"
 
 namespace trireme::data {
@@ -24,7 +25,8 @@ struct sampler {
   std::uint64_t seed = 0;
 
   void validate() const {
-    if (samples < 1) throw config_error(text("trireme::data::sampler: ", samples, " samples give no order"));
+    if (samples < 1)
+      throw config_error(text("trireme::data::sampler: ", how_many(samples, "sample"), " give no order"));
   }
 
   /// The number of the sample at `position` of epoch `epoch`. About 0.1 us.

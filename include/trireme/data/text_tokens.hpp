@@ -13,6 +13,7 @@
 
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/shape.hpp"
 #include "trireme/data/detail/stable_file.hpp"
 
@@ -64,7 +65,7 @@ namespace detail {
   auto const last = from.last_byte == -1 ? file.size() - 1 : from.last_byte;
   if (from.first_byte < 0 || last >= file.size() || last < from.first_byte) {
     throw config_error(text(who, ": ", from.path, ": bytes ", from.first_byte, " to ", last,
-                            " are not a range of the file, which has ", file.size(), " bytes"));
+                            " are not a range of the file, which has ", how_many(file.size(), "byte")));
   }
   std::string out(static_cast<std::size_t>(last - from.first_byte + 1), '\0');
   file.read(from.first_byte, {reinterpret_cast<unsigned char*>(out.data()), out.size()});
@@ -103,9 +104,9 @@ class packed_windows {
         separator_(separator) {
     auto const more = use_ == kind::training ? 1 : 0;
     if (context_ < 1 || token_count() - more < context_) {
-      throw config_error(
-          text("trireme::data::packed_windows: ", token_count(), " tokens, but one window of .context = ", context_,
-               " needs ", more == 0 ? "" : "one more than ", "that many: choose a shorter context or a longer text"));
+      throw config_error(text("trireme::data::packed_windows: ", how_many(token_count(), "token"),
+                              ", but one window of .context = ", context_, " needs ", more == 0 ? "" : "one more than ",
+                              "that many: choose a shorter context or a longer text"));
     }
     size_ = (token_count() - more) / context_;
   }

@@ -12,6 +12,7 @@
 
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/shape.hpp"
 #include "trireme/data/detail/stable_file.hpp"
 
@@ -55,12 +56,13 @@ class byte_windows {
     auto const last = file_.last_byte == -1 ? open_->size() - 1 : file_.last_byte;
     if (file_.first_byte < 0 || last >= open_->size() || last < file_.first_byte) {
       throw refusal(text("bytes ", file_.first_byte, " to ", last, " are not a range of the file, which has ",
-                         open_->size(), " bytes"));
+                         how_many(open_->size(), "byte")));
     }
     length_ = last - file_.first_byte + 1;
     if (length_ - more < file_.context) {
-      throw refusal(text("the range has ", length_, " bytes, but one window of .context = ", file_.context, " needs ",
-                         more == 0 ? "" : "one more than ", "that many: choose a shorter context or a longer text"));
+      throw refusal(text("the range has ", how_many(length_, "byte"), ", but one window of .context = ", file_.context,
+                         " needs ", more == 0 ? "" : "one more than ",
+                         "that many: choose a shorter context or a longer text"));
     }
   }
 
@@ -190,7 +192,9 @@ struct token_split {
   auto const bytes = detail::stable_file(path, "trireme::data::split").size();
   auto const kept = whole - millionths;
   auto const begin = bytes / whole * kept + bytes % whole * kept / whole;  // floor(bytes * kept / whole), no overflow
-  if (begin < 1) throw config_error(text("trireme::data::split: ", path, ": ", bytes, " bytes leave none to train on"));
+  if (begin < 1)
+    throw config_error(text("trireme::data::split: ", path, ": ", how_many(bytes, "byte"),
+                            agreeing(bytes, " leaves", " leave"), " none to train on"));
   return {token_windows({.path = path, .context = context, .first_byte = 0, .last_byte = begin - 1}),
           held_out_windows({.path = path, .context = context, .first_byte = begin, .last_byte = bytes - 1}), bytes,
           begin};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "trireme/core/plural.hpp"
 #include "trireme/formats/file.hpp"
 
 namespace trireme::formats {
@@ -11,7 +12,8 @@ namespace detail {
 
 TRIREME_BODY std::vector<std::byte> content_of(file const& from, std::uint64_t most) {
   auto const size = from.size();
-  if (size > most) throw io_error(from.path(), text("has ", size, " bytes, more than the ", most, " expected"));
+  if (size > most)
+    throw io_error(from.path(), text("has ", how_many(size, "byte"), ", more than the ", most, " expected"));
   std::vector<std::byte> out(static_cast<std::size_t>(size));
   from.read(0, out);
   return out;

@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/formats/detail/json_print.hpp"
 #include "trireme/formats/detail/json_scanner.hpp"
@@ -61,7 +62,7 @@ class tree_builder {
   void read(value& into) {
     char const first = scan_.peek();
     auto const start = scan_.position();
-    if (++count_ > most_.values) scan_.fail(start, text("more than ", most_.values, " values"));
+    if (++count_ > most_.values) scan_.fail(start, text("more than ", how_many(most_.values, "value")));
     switch (first) {
       case '{':
       case '[':

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "trireme/core/plural.hpp"
 #include "trireme/formats/detail/json_print.hpp"
 #include "trireme/formats/detail/safetensors_header.inl"
 #include "trireme/formats/safetensors.hpp"
@@ -172,7 +173,8 @@ TRIREME_BODY void writer::write(std::span<std::byte const> bytes) {
 
 TRIREME_BODY void writer::expect_all() const {
   if (left_ == 0) return;
-  throw config_error(text("trireme::formats::safetensors: ", path_, ": ", left_, " bytes have not been written"));
+  throw config_error(text("trireme::formats::safetensors: ", path_, ": ", how_many(left_, "byte"),
+                          agreeing(left_, " has", " have"), " not been written"));
 }
 
 TRIREME_BODY void writer::finish() {

@@ -17,6 +17,7 @@
 
 #include "trireme/core/error.hpp"
 #include "trireme/core/exact.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/formats/detail/tokenizer_models.hpp"
 #include "trireme/formats/detail/tokenizer_splits.hpp"
@@ -292,7 +293,7 @@ class tokenizer_reader {
     }
     if (auto const* const unknown = given(model, "unk_id")) {
       pieces.unknown = id_in(*unknown);
-      if (pieces.unknown >= id) unknown->fail(text("the vocabulary has only ", id, " tokens"));
+      if (pieces.unknown >= id) unknown->fail(text("the vocabulary has only ", how_many(id, "token")));
     }
     out_.model_ = std::move(pieces);
   }

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "trireme/core/plural.hpp"
 #include "trireme/formats/weight_files.hpp"
 
 namespace trireme::formats {
@@ -24,7 +25,8 @@ TRIREME_BODY std::vector<indexed_tensor> parse_weight_index(std::string_view tex
   std::size_t count = 0;
   for (std::size_t i = 0; i < all.size(); ++i) count += i == 0 || all[i].file != all[i - 1].file ? 1U : 0U;
   if (count > most_weight_files) {
-    throw format_error(path, 0, trireme::text("it names ", count, " files; at most ", most_weight_files, " are read"));
+    throw format_error(
+        path, 0, trireme::text("it names ", how_many(count, "file"), "; at most ", most_weight_files, " are read"));
   }
   return all;
 }
@@ -78,8 +80,9 @@ TRIREME_BODY void weight_files::add_indexed(std::string const& index, file_syste
       tensors_.push_back({&file, found});
     }
     if (file.entries().size() != static_cast<std::size_t>(last - first)) {
-      throw format_error(file.path(), 0,
-                         text("it has ", file.entries().size(), " tensors, but the index says ", last - first));
+      throw format_error(
+          file.path(), 0,
+          text("it has ", how_many(file.entries().size(), "tensor"), ", but the index says ", last - first));
     }
     first = last;
   }

@@ -7,6 +7,7 @@
 
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/checkpointed.hpp"
 #include "trireme/nn/detail/expect.hpp"
@@ -114,7 +115,7 @@ struct bert {
     detail::expect_heads("bert", channels, heads);
     if (hidden < 0 || classes < 0) {
       throw config_error(
-          text("trireme::nn::bert: ", hidden, " hidden and ", classes, " classes; neither may be below 0"));
+          text("trireme::nn::bert: ", hidden, " hidden and ", how_many(classes, "class"), "; neither may be below 0"));
     }
     detail::expect_dropout("bert", dropout);
     expect_number("nn::bert", ".epsilon", epsilon, positive);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "trireme/core/plural.hpp"
 #include "trireme/nn/bert_files.hpp"
 #include "trireme/nn/pretrained.ipp"
 
@@ -21,7 +22,8 @@ TRIREME_BODY bool is_bert_classifier(config_reader const& in) {
 TRIREME_BODY std::int64_t classes_in(config_reader const& in) {
   auto const* const names = in.find("id2label");
   auto const count = names == nullptr ? in.size("num_labels", 2) : static_cast<std::int64_t>(names->as_object().size());
-  if (count < 2) in.config().fail(text("a classifier of ", count, " classes; nn::bert is read with 2 or more"));
+  if (count < 2)
+    in.config().fail(text("a classifier of ", how_many(count, "class"), "; nn::bert is read with 2 or more"));
   return count;
 }
 

@@ -8,6 +8,7 @@
 
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/checkpointed.hpp"
 #include "trireme/nn/detail/expect.hpp"
@@ -158,12 +159,13 @@ struct deepseek {
                               "; some of the blocks are dense, no rank is below 0, and rotary_width is even"));
     }
     if (experts % groups != 0 || chosen_groups > groups || top_k > chosen_groups * (experts / groups)) {
-      throw config_error(text("trireme::nn::deepseek: ", top_k, " of ", experts, " experts, of ", chosen_groups, " of ",
-                              groups, " groups; groups are of equal sizes and have enough experts"));
+      throw config_error(text("trireme::nn::deepseek: ", top_k, " of ", how_many(experts, "expert"), ", of ",
+                              chosen_groups, " of ", how_many(groups, "group"),
+                              "; groups are of equal sizes and have enough experts"));
     }
     if (ahead < 0 || !not_negative.holds(ahead_weight)) {
-      throw config_error(text("trireme::nn::deepseek: ", ahead, " modules that predict words ahead, of weight ",
-                              ahead_weight, "; neither is negative"));
+      throw config_error(text("trireme::nn::deepseek: ", how_many(ahead, "module"),
+                              " that predict words ahead, of weight ", ahead_weight, "; neither is negative"));
     }
     if (!positive.holds(rotary) || !positive.holds(epsilon) || !positive.holds(scale) || !not_negative.holds(speed)) {
       throw config_error(text("trireme::nn::deepseek: rotary ", rotary, ", epsilon ", epsilon, ", scale ", scale,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "trireme/core/plural.hpp"
 #include "trireme/nn/deepseek_files.hpp"
 #include "trireme/nn/pretrained.ipp"
 
@@ -25,7 +26,7 @@ TRIREME_BODY void read_config(formats::json::value const& config, deepseek& to) 
   auto const& dense = in.at("first_k_dense_replace");
   to.dense = dense.as_int64();
   if (to.dense < 0 || to.dense > to.layers) {
-    dense.fail(text("\"first_k_dense_replace\" is ", to.dense, ", of ", to.layers, " layers"));
+    dense.fail(text("\"first_k_dense_replace\" is ", to.dense, ", of ", how_many(to.layers, "layer")));
   }
   to.channels = in.size("hidden_size");
   to.heads = in.size("num_attention_heads");

@@ -6,6 +6,7 @@
 
 #include "trireme/contract/context_group.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/nn/expression.hpp"
 #include "trireme/ops/types.hpp"
 
@@ -57,8 +58,9 @@ template <class Env>
                             " (words, channels); both must be at least 1"));
   }
   if (at.own.size > extents[0]) {
-    throw config_error(text("trireme::nn::", layer, ": the ", extents[0], " words of ", name, " cannot be cut into ",
-                            at.own.size, " ways; a tensor group has at most as many ranks as there are words"));
+    throw config_error(text("trireme::nn::", layer, ": the ", how_many(extents[0], "word"), " of ", name,
+                            " cannot be cut into ", at.own.size,
+                            " ways; a tensor group has at most as many ranks as there are words"));
   }
   parameter_info info{std::move(name), extents, start, true};
   if (at.own.size > 1) info = part_of(info, 0, at.own.of(extents[0]));
@@ -90,7 +92,7 @@ class embedding_node final : public node<Env> {
           text("trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
                what_.positions > 0
                    ? text(pass.first_position() > 0 ? text(", behind ", pass.first_position(), " others,") : "",
-                          " do not fit the ", what_.positions, " positions of ", name_)
+                          " do not fit the ", how_many(what_.positions, "position"), " of ", name_)
                    : text(" are no samples of positions")));
     }
     if (pass.goes_on() && what_.segments > 0) {
@@ -166,7 +168,7 @@ class features_node final : public node<Env> {
     auto const count = pass.batch.count();
     if (inputs.size() != count * what_.outputs) {
       throw config_error(text("trireme::nn::features: inputs of shape ", to_string(inputs.extents), " for ", name_,
-                              ", which takes ", what_.outputs, " numbers a sample"));
+                              ", which takes ", how_many(what_.outputs, "number"), " a sample"));
     }
     auto const y = to.template take<typename Env::compute>({count, what_.outputs});
     with_numbers<Env>(inputs, "inputs", [&](auto numbers) { ops::on<space>::copy(y.flat(), numbers.flat()); });

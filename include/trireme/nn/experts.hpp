@@ -14,6 +14,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/exact.hpp"
 #include "trireme/core/expect.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/detail/packed_weights.hpp"
 #include "trireme/nn/expression.hpp"
@@ -113,8 +114,8 @@ class experts::instance {
     expect_number("nn::experts", ".chosen", what_.chosen, {.low = 1, .high = static_cast<double>(what_.count)});
     expect_number("nn::experts", ".balance", what_.balance, not_negative);
     if (own.size > what_.count) {
-      throw config_error(text("trireme::nn::experts: ", what_.count, " experts cannot be dealt out to ", own.size,
-                              " ranks; an expert group has at most as many ranks as a layer has experts"));
+      throw config_error(text("trireme::nn::experts: ", how_many(what_.count, "expert"), " cannot be dealt out to ",
+                              own.size, " ranks; an expert group has at most as many ranks as a layer has experts"));
     }
     favour_.info.running = what_.speed > 0 ? what_.speed : 1;  // without speed nothing is measured, and nothing moves
     favour_.info.by_sign = true;
@@ -213,8 +214,8 @@ class experts::instance {
     bool const groups = how.groups > 0 && how.chosen_groups > 0 && how.chosen_groups <= how.groups &&
                         what_.count % how.groups == 0 && what_.chosen <= how.chosen_groups * (what_.count / how.groups);
     if (groups && how.scale > 0 && what_.speed >= 0 && exactly_equal(what_.balance, 0)) return;
-    throw config_error(text("trireme::nn::experts: ", what_.chosen, " of ", what_.count, " experts, of ",
-                            how.chosen_groups, " of ", how.groups, " groups, scale ", how.scale, ", speed ",
+    throw config_error(text("trireme::nn::experts: ", what_.chosen, " of ", how_many(what_.count, "expert"), ", of ",
+                            how.chosen_groups, " of ", how_many(how.groups, "group"), ", scale ", how.scale, ", speed ",
                             what_.speed, ", balance ", what_.balance,
                             "; groups are of equal sizes and have enough experts, the scale is above 0, speed is not "
                             "below, and a bias balances in place of a loss"));
@@ -459,8 +460,9 @@ class experts_node final : public node<Env> {
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
     if (what_.channels != 0 && what_.channels != at.width) {
-      throw config_error(text("trireme::nn::experts ", at.name, ": rows of ", at.width, " numbers come in where ",
-                              what_.channels, " channels are said; leave channels out"));
+      throw config_error(text("trireme::nn::experts ", at.name, ": rows of ", how_many(at.width, "number"),
+                              " come in where ", how_many(what_.channels, "channel"),
+                              agreeing(what_.channels, " is", " are"), " said; leave channels out"));
     }
     what_.channels = at.width;
     state_.emplace(what_, at.name, expert_group<Env>::of(at.groups).share());

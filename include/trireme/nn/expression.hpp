@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "trireme/core/pack.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/nn/detail/chain_node.hpp"
 #include "trireme/nn/node.hpp"
 
@@ -346,7 +347,7 @@ void append_nodes(std::vector<node_pointer<Env>>& out, chain_of<L...> const& cha
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, repeat_of<L> const& layers) {
   if (layers.count < 1) {
-    throw config_error(text("trireme::nn::repeat: ", layers.count, " layers; repeat a layer once or more"));
+    throw config_error(text("trireme::nn::repeat: ", how_many(layers.count, "layer"), "; repeat a layer once or more"));
   }
   for (std::int64_t i = 0; i < layers.count; ++i) append_nodes<Env>(out, nn::named(std::to_string(i), layers.layer));
 }

@@ -7,6 +7,7 @@
 
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/nn/checkpointed.hpp"
 #include "trireme/nn/detail/expect.hpp"
 #include "trireme/nn/file_layout.hpp"
@@ -47,7 +48,7 @@ struct gpt {
     detail::expect_heads("gpt", channels, heads);
     detail::expect_dropout("gpt", dropout);
     if (experts < 0 || (experts > 0 && (top_k < 1 || top_k > experts))) {
-      throw config_error(text("trireme::nn::gpt: ", top_k, " experts a token of ", experts,
+      throw config_error(text("trireme::nn::gpt: ", how_many(top_k, "expert"), " a token of ", experts,
                               "; a token chooses at least one, and at most all of them"));
     }
     if (!not_negative.holds(balance)) throw config_error(text("trireme::nn::gpt: balance ", balance, " is below 0"));

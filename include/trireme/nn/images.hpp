@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/detail/packed_weights.hpp"
 #include "trireme/nn/expression.hpp"
@@ -70,7 +71,8 @@ template <class Env>
 void expect_images(char const* layer, placing<Env> const& at) {
   if (at.image.size() == at.width && at.width > 0) return;
   throw config_error(text("trireme::nn::", layer, " ", at.name, ": no layer before it says what images its rows of ",
-                          at.width, " numbers are; put nn::image{height, width, channels} of that size before it"));
+                          how_many(at.width, "number"), agreeing(at.width, " is", " are"),
+                          "; put nn::image{height, width, channels} of that size before it"));
 }
 
 /// The window of a layer that stands there; what comes out of it is the image of the layers behind.
@@ -110,8 +112,9 @@ class image_node final : public node<Env> {
   void do_place(placing<Env>& at, layer_step const&) override {
     auto const& [height, width, channels] = what_;
     if (height < 1 || width < 1 || channels < 1 || what_.size() != at.width) {
-      throw config_error(text("trireme::nn::image: rows of ", at.width, " numbers of ", at.name, " are not images of ",
-                              height, " x ", width, " x ", channels, " (height, width, channels)"));
+      throw config_error(text("trireme::nn::image: rows of ", how_many(at.width, "number"), " of ", at.name,
+                              " are not images of ", height, " x ", width, " x ", channels,
+                              " (height, width, channels)"));
     }
     at.image = what_;
   }

@@ -8,6 +8,7 @@
 
 #include "trireme/contract/context_group.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/detail/attention.hpp"
 #include "trireme/nn/expression.hpp"
@@ -148,10 +149,10 @@ class latent_attention_node final : public node<Env> {
     bool const fits = what.heads > 0 && what.query_rank >= 0 && what.rank > 0 && what.plain > 0 && what.values > 0 &&
                       what.rotary_width > 0 && what.rotary_width % 2 == 0 && what.rotary > 0 && what.scaling.factor > 0;
     if (fits) return what;
-    throw config_error(text("trireme::nn::latent_attention: ", what.heads, " heads, ranks ", what.query_rank, " and ",
-                            what.rank, ", ", what.plain, " plain, ", what.rotary_width, " rotary and ", what.values,
-                            " value numbers, rotary ", what.rotary, "; all but query_rank are above 0, and ",
-                            "rotary_width is even"));
+    throw config_error(text("trireme::nn::latent_attention: ", how_many(what.heads, "head"), ", ranks ",
+                            what.query_rank, " and ", what.rank, ", ", what.plain, " plain, ", what.rotary_width,
+                            " rotary and ", what.values, " value numbers, rotary ", what.rotary,
+                            "; all but query_rank are above 0, and ", "rotary_width is even"));
   }
   static linear product(std::int64_t outputs) { return {.outputs = outputs, .bias = false}; }
   static std::vector<node_pointer<Env>> query_layers(latent_attention const& what) {

@@ -6,6 +6,7 @@
 
 #include "trireme/contract/context_group.hpp"
 #include "trireme/core/expect.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/nn/detail/attention.hpp"
 #include "trireme/nn/detail/drop_columns.hpp"
 #include "trireme/nn/detail/low_rank.hpp"
@@ -179,8 +180,9 @@ class linear_node final : public node<Env> {
     inputs_ = at.width;
     outputs_ = what_.outputs;
     if (what_.inputs != 0 && what_.inputs != inputs_) {
-      throw config_error(text("trireme::nn::linear ", at.name, ": rows of ", inputs_, " numbers come in where ",
-                              what_.inputs, " inputs are said; leave inputs out, or make the layer before it as wide"));
+      throw config_error(text("trireme::nn::linear ", at.name, ": rows of ", how_many(inputs_, "number"),
+                              " come in where ", how_many(what_.inputs, "input"), agreeing(what_.inputs, " is", " are"),
+                              " said; leave inputs out, or make the layer before it as wide"));
     }
     act_ = at.act;
     if (what_.act != ops::activation::none) {
@@ -199,8 +201,10 @@ class linear_node final : public node<Env> {
     if (step.as == role::spread) {
       auto const fused = at.wanted.fused;
       if (outputs_ % (fused * at.wanted.granules) != 0) {
-        throw config_error(text("trireme::nn::linear ", at.name, ": ", outputs_, " outputs are not ", fused, " times ",
-                                at.wanted.granules, " heads of one width, which the layer behind it takes"));
+        throw config_error(text("trireme::nn::linear ", at.name, ": ", how_many(outputs_, "output"),
+                                agreeing(outputs_, " is", " are"), " not ", fused, " times ",
+                                how_many(at.wanted.granules, "head"),
+                                " of one width, which the layer behind it takes"));
       }
       weight_.info.fused = bias_.info.fused = at.wanted.tensors;
       if (at.own.size > 1) {
@@ -406,16 +410,17 @@ class attend_node final : public node<Env> {
     if (what_.key_heads == 0) what_.key_heads = what_.heads;
     if (what_.heads < 1 || what_.key_heads < 1 || what_.heads % what_.key_heads != 0 ||
         !not_negative.holds(what_.rotary)) {
-      throw config_error(text("trireme::nn::attend: ", what_.heads, " heads, ", what_.key_heads, " key heads, rotary ",
-                              what_.rotary, "; heads are a multiple of key_heads, and rotary is not negative"));
+      throw config_error(text("trireme::nn::attend: ", how_many(what_.heads, "head"), ", ",
+                              how_many(what_.key_heads, "key head"), ", rotary ", what_.rotary,
+                              "; heads are a multiple of key_heads, and rotary is not negative"));
     }
     expect_number("nn::attend", ".dropout", what_.dropout, below_one);
     auto const& scaling = what_.scaling;
     if (what_.window < 0 || !not_negative.holds(what_.norm) || !positive.holds(scaling.factor) ||
         scaling.original < 0 || !(scaling.low < scaling.high)) {
       throw config_error(text("trireme::nn::attend: window ", what_.window, ", norm ", what_.norm, ", scaling factor ",
-                              scaling.factor, " of ", scaling.original, " positions between ", scaling.low, " and ",
-                              scaling.high,
+                              scaling.factor, " of ", how_many(scaling.original, "position"), " between ", scaling.low,
+                              " and ", scaling.high,
                               " turns; window, norm and positions are not negative, the factor is above "
                               "0, and low is below high"));
     }
@@ -471,9 +476,9 @@ class attend_node final : public node<Env> {
     auto const all = what_.heads + 2 * what_.key_heads;
     auto const each = at.width / all;
     if (each < 1 || at.width % all != 0 || (what_.rotary > 0 && each % 2 != 0)) {
-      throw config_error(text("trireme::nn::attend ", at.name, ": ", at.width, " numbers a row are not ", what_.heads,
-                              " queries, ", what_.key_heads, " keys and as many values of one ",
-                              what_.rotary > 0 ? "even " : "", "width"));
+      throw config_error(text("trireme::nn::attend ", at.name, ": ", how_many(at.width, "number"), " a row are not ",
+                              what_.heads, " queries, ", how_many(what_.key_heads, "key"),
+                              " and as many values of one ", what_.rotary > 0 ? "even " : "", "width"));
     }
     if (what_.tokens.any() && context_group<Env>::of(at.groups).size() > 1) {
       throw config_error(text("trireme::nn::attend ", at.name,

@@ -6,6 +6,7 @@
 
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/checkpointed.hpp"
 #include "trireme/nn/detail/expect.hpp"
@@ -96,13 +97,13 @@ struct llama {
                                       {"heads", heads},
                                       {"channels", channels}});
     if (key_heads < 0 || hidden < 0 || window < 0 || heads % keys() != 0) {
-      throw config_error(text("trireme::nn::llama: ", heads, " heads, ", key_heads, " key heads, ", hidden,
-                              " hidden, a window of ", window,
+      throw config_error(text("trireme::nn::llama: ", how_many(heads, "head"), ", ", how_many(key_heads, "key head"),
+                              ", ", hidden, " hidden, a window of ", window,
                               "; heads are a multiple of key heads, and nothing is below 0"));
     }
     if (head_width == 0 && (channels % heads != 0 || channels / heads % 2 != 0)) {
-      throw config_error(
-          text("trireme::nn::llama: ", channels, " channels are not ", heads, " heads of one even width"));
+      throw config_error(text("trireme::nn::llama: ", how_many(channels, "channel"), agreeing(channels, " is", " are"),
+                              " not ", how_many(heads, "head"), " of one even width"));
     }
     if (head_width < 0 || head_width % 2 != 0) {
       throw config_error(text("trireme::nn::llama: a head is ", head_width,

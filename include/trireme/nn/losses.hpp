@@ -14,6 +14,7 @@
 #include "trireme/contract/context_group.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/exact.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/embedding.hpp"
 #include "trireme/nn/expression.hpp"
@@ -273,11 +274,13 @@ class cross_entropy_node : public loss_node<Env> {
   void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t) const override {
     auto const targets = pass.batch.targets.template as<std::int32_t>("targets").size();
     if (of_first_ && targets != pass.batch.count()) {
-      throw config_error(text("trireme::nn::loss::cross_entropy: ", targets, " targets for the first rows of ",
-                              pass.batch.count(), " samples; give each sample one"));
+      throw config_error(text("trireme::nn::loss::cross_entropy: ", how_many(targets, "target"),
+                              " for the first rows of ", how_many(pass.batch.count(), "sample"),
+                              "; give each sample one"));
     }
     if (!of_first_ && targets != rows)
-      throw config_error(text("trireme::nn::loss::cross_entropy: ", targets, " targets for ", rows, " rows"));
+      throw config_error(
+          text("trireme::nn::loss::cross_entropy: ", how_many(targets, "target"), " for ", how_many(rows, "row")));
   }
   loss_sum of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_part part) override {
     auto const n = logits.extent(0);

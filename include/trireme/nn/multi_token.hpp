@@ -8,6 +8,7 @@
 
 #include "trireme/contract/context_group.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/detail/own_rows.hpp"
 #include "trireme/nn/embedding.hpp"
@@ -146,7 +147,8 @@ class embedding_ahead_node final : public node<Env> {
   explicit embedding_ahead_node(embedding_ahead const& what) : what_(what) {
     this->facts_.weights = this->facts_.accumulates = true;
     if (what.by >= 1) return;
-    throw config_error(text("trireme::nn::embedding_ahead: words ", what.by, " positions ahead; it takes 1 or more"));
+    throw config_error(
+        text("trireme::nn::embedding_ahead: words ", how_many(what.by, "position"), " ahead; it takes 1 or more"));
   }
   [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
   [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
@@ -272,8 +274,8 @@ class cross_entropy_ahead_node final : public cross_entropy_node<Env> {
   explicit cross_entropy_ahead_node(loss::cross_entropy_ahead const& what)
       : cross_entropy_node<Env>(loss::cross_entropy{}), what_(what) {
     if (what.by >= 0 && what.weight >= 0) return;
-    throw config_error(text("trireme::nn::loss::cross_entropy_ahead: ", what.by, " rows ahead, weight ", what.weight,
-                            "; neither is negative"));
+    throw config_error(text("trireme::nn::loss::cross_entropy_ahead: ", how_many(what.by, "row"), " ahead, weight ",
+                            what.weight, "; neither is negative"));
   }
   loss_sum of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_part part) override {
     if (!pass.training() || what_.by == 0) return cross_entropy_node<Env>::of(pass, logits, first, weight, part);

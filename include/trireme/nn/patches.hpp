@@ -5,6 +5,7 @@
 #include <string>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/nn/expression.hpp"
 #include "trireme/nn/images.hpp"
 
@@ -68,7 +69,7 @@ class patches_node final : public node<Env> {
     auto const count = pass.batch.count(), rows = what_.rows_of_sample();
     if (inputs.size() != count * what_.images.size()) {
       throw config_error(text("trireme::nn::patches: inputs of shape ", to_string(inputs.extents), " for ", name_,
-                              ", which takes ", what_.images.size(), " numbers a sample"));
+                              ", which takes ", how_many(what_.images.size(), "number"), " a sample"));
     }
     auto const y = to.template take<value>({count * rows, what_.width()});
     auto const mark = pass.scratch.mark();

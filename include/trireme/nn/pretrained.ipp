@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "trireme/core/plural.hpp"
 #include "trireme/nn/pretrained.hpp"
 
 namespace trireme::nn {
@@ -374,7 +375,8 @@ TRIREME_BODY void read_config(formats::json::value const& config, llama& to) {
   to.heads = in.size("num_attention_heads");
   to.key_heads = type == "llama" ? in.size("num_key_value_heads", to.heads) : in.size("num_key_value_heads");
   auto const width = in.size("head_dim", qwen3 ? 128 : std::max<std::int64_t>(1, to.channels / to.heads));
-  if (width * to.heads > in.most) config.fail(text(to.heads, " heads of ", width, " numbers are too many"));
+  if (width * to.heads > in.most)
+    config.fail(text(how_many(to.heads, "head"), " of ", how_many(width, "number"), " are too many"));
   to.head_width = width * to.heads == to.channels ? 0 : width;
   to.epsilon = in.number("rms_norm_eps", 1e-6);
   auto const positions = detail::rotary_in(config);

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "trireme/core/assertion.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/space.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/core/text.hpp"
@@ -55,8 +56,8 @@ struct image_checks {
                              window const& at) {
     auto const n = at.image() == 0 ? 0 : x.size() / at.image();
     expects(assertion_level::light, x.size() == n * at.image() && y.size() == n * each, [&] {
-      return text("trireme::ops::", who, ": ", x.size(), " numbers of images of ", at.height, " x ", at.width, " x ",
-                  at.channels, " and ", y.size(), " of ", each, " do not fit");
+      return text("trireme::ops::", who, ": ", how_many(x.size(), "number"), " of images of ", at.height, " x ",
+                  at.width, " x ", at.channels, " and ", y.size(), " of ", each, " do not fit");
     });
     return n;
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trireme/core/assertion.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/space.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/core/text.hpp"
@@ -57,8 +58,9 @@ struct latent_checks {
                       pairs.size() == rows * how.heads * how.pair() && key.size() == rows * how.rotary &&
                       how.rotary % 2 == 0 && table.size() == how.context * how.rotary;
     expects(assertion_level::light, fits, [&] {
-      return text("trireme::ops::", who, ": ", rows, " rows of ", how.heads, " heads of ", how.plain, " + ", how.rotary,
-                  " and ", how.values, " numbers, and a table of ", how.context, " positions, do not fit");
+      return text("trireme::ops::", who, ": ", how_many(rows, "row"), " of ", how_many(how.heads, "head"), " of ",
+                  how.plain, " + ", how.rotary, " and ", how_many(how.values, "number"), ", and a table of ",
+                  how_many(how.context, "position"), ", do not fit");
     });
   }
 };

@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "trireme/core/expect.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 
 namespace trireme::optim {
@@ -70,7 +71,7 @@ inline void expect_schedule(schedule const& plan) {
       expect_number(name, ".total", total, at_least_one);
       expect_number(name, ".floor", floor, {.high = peak});
       if (total >= warmup) return;
-      throw config_error(text("trireme::", name, ": .warmup is ", warmup, " steps of .total ", total,
+      throw config_error(text("trireme::", name, ": .warmup is ", how_many(warmup, "step"), " of .total ", total,
                               "; the rate grows in some of the steps, and falls in the others"));
     }
   } const check;

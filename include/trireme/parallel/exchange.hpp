@@ -101,6 +101,7 @@ class basic_exchange {
   using placement = parallel::detail::placement_t<Strategy>;
   using outputs = parallel::detail::value_outputs<Env, Comm, placement>;
   using strategy_type = parallel::strategy_state_t<Strategy, Env, Comm>;
+  using hooks = parallel::detail::strategy_calls<strategy_type>;
 
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
   static constexpr bool shards_parameters = Strategy::parameters == distribution::shard;
@@ -401,7 +402,7 @@ class basic_exchange {
       auto const [first, count] = owned_range(bucket);
       parallel::sum_of_all(*group, gradients_.reduced(bucket, first, count), reduction::sum{});
     }
-    fused_ = direct_ && !want_norm && !strategy_type::has.settle;  // settle() reads sums
+    fused_ = direct_ && !want_norm && !hooks::made.settle;  // settle() reads sums
     if (fused_) vote.without_norm();
     if (direct_) {
       finish_direct(vote.squares());
@@ -429,7 +430,7 @@ class basic_exchange {
     if (!foreign_.empty()) give_back_gradients();
     std::optional<gradient_numbers> due;
     if (taken) due = exchanged;
-    if constexpr (strategy_type::has.settle) {
+    if constexpr (hooks::made.settle) {
       for (auto& each : owned_) each.sum = reduced(each.bucket, each.piece);
       due = strategy_.settle(taken, exchanged);
     }
@@ -521,7 +522,7 @@ class basic_exchange {
       load(entry, tensor_view<master_element const, space>(whole));
     }
     written();
-    if constexpr (strategy_type::has.start) strategy_.start();
+    if constexpr (hooks::made.start) strategy_.start();
     follow_values();
   }
 
@@ -656,11 +657,11 @@ class basic_exchange {
   void visit_state(state_scope scope, F&& f) {
     visit_values(scope, f);
     for (int b = 0; b < trained_count(); ++b) visit_compression(b, scope, f);
-    if constexpr (strategy_type::has.state) strategy_.visit_state(scope, f);
+    if constexpr (hooks::made.state) strategy_.visit_state(scope, f);
   }
   template <class F>
   void visit_numbers(F&& f) {
-    if constexpr (strategy_type::has.numbers) strategy_.visit_numbers(f);
+    if constexpr (hooks::made.numbers) strategy_.visit_numbers(f);
   }
   /// Goes on from a checkpoint: so many steps are over, so many of them with an update.
   void go_on(std::int64_t steps, std::int64_t updates) noexcept {
@@ -678,9 +679,9 @@ class basic_exchange {
   using bucket_transport = parallel::detail::transport<Env, Comm, placement, Compressor>;
   using seen_state = parallel::owned_state<Env, Comm>;
   // What the next step may not begin without.
-  static constexpr auto published_ = sharded                  ? parallel::detail::publishing::parts
-                                     : strategy_type::has.end ? parallel::detail::publishing::ends
-                                                              : parallel::detail::publishing::nothing;
+  static constexpr auto published_ = sharded           ? parallel::detail::publishing::parts
+                                     : hooks::made.end ? parallel::detail::publishing::ends
+                                                       : parallel::detail::publishing::nothing;
   static_assert(sizeof(parallel::detail::check_strategy_hooks<strategy_type>) > 0);
   static_assert(sizeof(parallel::detail::check_strategy_instance<Strategy, Env, Comm>) > 0);
   static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
@@ -743,11 +744,11 @@ class basic_exchange {
     foreign_.follow();
   }
   void follow_values() {
-    if constexpr (strategy_type::has.follow) strategy_.follow();
+    if constexpr (hooks::made.follow) strategy_.follow();
   }
   void end_step() {
     ending_ = false;
-    if constexpr (strategy_type::has.end) {
+    if constexpr (hooks::made.end) {
       if (strategy_.end(steps_)) refresh_parameters();
     }
     ++steps_;

@@ -12,6 +12,7 @@
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::parallel {
 
@@ -164,14 +165,14 @@ class layout {
     for (int const end : ends) {
       if (end < first || end > uses) {
         throw config_error(text("trireme::exchange: a unit's uses end at ", end, " after the one before it ended at ",
-                                first, ", of ", uses, " uses; ends ascend to the number of uses"));
+                                first, ", of ", how_many(uses, "use"), "; ends ascend to the number of uses"));
       }
       units_.push_back({first, end, {}});
       first = end;
     }
     if (!ends.empty() && first != uses) {
-      throw config_error(text("trireme::exchange: the units have ", first, " uses of parameters, but there are ", uses,
-                              "; pass the end of every unit"));
+      throw config_error(text("trireme::exchange: the units have ", how_many(first, "use"),
+                              " of parameters, but there are ", uses, "; pass the end of every unit"));
     }
   }
   [[nodiscard]] int unit_of(entry const& tensor) const {

@@ -16,6 +16,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/expect.hpp"
 #include "trireme/core/pack.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/parallel/strategies.hpp"
 
@@ -284,8 +285,8 @@ class mesh_shape {
     if (open == nullptr && product == world_) return;
     auto const given = product == 1 && axes_.empty() ? std::string("no axes") : to_string();
     throw config_error(text("trireme::parallel::mesh: ", given, open != nullptr ? " (0: what is left) takes" : " takes",
-                            open != nullptr ? " a multiple of " : " ", product, " ranks, but the world has ", world_,
-                            "; change a degree or the number of ranks"));
+                            open != nullptr ? " a multiple of " : " ", how_many(product, "rank"),
+                            ", but the world has ", world_, "; change a degree or the number of ranks"));
   }
 
   int world_;

@@ -18,6 +18,7 @@
 #include "trireme/contract/slot.hpp"
 #include "trireme/contract/stage_link.hpp"
 #include "trireme/core/expect.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/parallel/grid.hpp"
 #include "trireme/parallel/schedules/check.hpp"
 #include "trireme/parallel/schedules/cut_units.hpp"
@@ -250,7 +251,7 @@ class pipeline_stages {
   [[nodiscard]] std::string refuses_tree() const {
     for (auto const& each : tied_) {
       if (each.uses > 2 && adds_in_order(seat_)) {
-        return text("adds the gradients of the ", each.uses, " uses of \"", each.name,
+        return text("adds the gradients of the ", how_many(each.uses, "use"), " of \"", each.name,
                     "\" in their order, but a pipeline those of each stage first; leave one of them out");
       }
     }

@@ -65,44 +65,66 @@ struct strategy_state<Policy, Env, Comm> {
   using type = typename Policy::template instance<Env, Comm>;
 };
 
-/// One sentence for each function that is said and not there, or there and not said.
+/// What a strategy's run state says of its functions, and which of them there are.
 template <class S>
-struct check_strategy_hooks {
+struct strategy_calls {
   static constexpr bool says = requires {
     { S::has } -> std::convertible_to<strategy_hooks>;
   };
-  static_assert(says,
-                "trireme::parallel: a strategy's instance says which of its functions are to be called: static "
-                "constexpr parallel::strategy_hooks has{.end = true};");
   static constexpr strategy_hooks said = [] {
     if constexpr (says) return S::has;
     return strategy_hooks{};
   }();
-  static_assert(
-      !says || said.settle ==
-                   requires(S & s, gradient_numbers const& n) {
-                     { s.settle(true, n) } -> std::same_as<std::optional<gradient_numbers>>;
-                   },
-      "trireme::parallel: a strategy's has.settle and its settle(bool taken, gradient_numbers const&) -> "
-      "std::optional<gradient_numbers> go together");
-  static_assert(
-      !says || said.end ==
-                   requires(S & s) {
-                     { s.end(std::int64_t{}) } -> std::same_as<bool>;
-                   },
-      "trireme::parallel: a strategy's has.end and its end(std::int64_t step) -> bool go together");
-  static_assert(
-      !says || said.start == requires(S & s) { s.start(); },
-      "trireme::parallel: a strategy's has.start and its start() go together");
-  static_assert(
-      !says || said.follow == requires(S & s) { s.follow(); },
-      "trireme::parallel: a strategy's has.follow and its follow() go together");
-  static_assert(
-      !says || said.state == requires(S & s) { s.visit_state(state_scope::kept, [](auto const&...) {}); },
-      "trireme::parallel: a strategy's has.state and its visit_state(state_scope, f) go together");
-  static_assert(
-      !says || said.numbers == requires(S & s) { s.visit_numbers([](auto const&, auto&) {}); },
-      "trireme::parallel: a strategy's has.numbers and its visit_numbers(f) go together");
+  static constexpr bool settles = requires(S & s, gradient_numbers const& n) {
+    { s.settle(true, n) } -> std::same_as<std::optional<gradient_numbers>>;
+  };
+  static constexpr bool ends = requires(S & s) {
+    { s.end(std::int64_t{}) } -> std::same_as<bool>;
+  };
+  static constexpr bool starts = requires(S & s) { s.start(); };
+  static constexpr bool follows = requires(S & s) { s.follow(); };
+  static constexpr bool has_state = requires(S & s) {
+    s.visit_state(state_scope::kept, [](auto const&...) {});
+  };
+  static constexpr bool has_numbers = requires(S & s) {
+    s.visit_numbers([](auto const&, auto&) {});
+  };
+  static constexpr strategy_hooks there{settles, ends, starts, follows, has_state, has_numbers};
+  /// What the exchange calls: of a slip one sentence is enough.
+  static constexpr strategy_hooks made = [] {
+    auto calls = said;
+    if (!settles) calls.settle = false;
+    if (!ends) calls.end = false;
+    if (!starts) calls.start = false;
+    if (!follows) calls.follow = false;
+    if (!has_state) calls.state = false;
+    if (!has_numbers) calls.numbers = false;
+    return calls;
+  }();
+};
+
+/// One sentence for each function that is said and not there, or there and not said.
+template <class S>
+struct check_strategy_hooks {
+  using calls = strategy_calls<S>;
+  static constexpr bool says = calls::says;
+  static constexpr strategy_hooks said = calls::said, there = calls::there;
+  static_assert(says,
+                "trireme::parallel: a strategy's instance says which of its functions are to be called: static "
+                "constexpr parallel::strategy_hooks has{.end = true};");
+  static_assert(!says || said.settle == there.settle,
+                "trireme::parallel: a strategy's has.settle and its settle(bool taken, gradient_numbers const&) -> "
+                "std::optional<gradient_numbers> go together");
+  static_assert(!says || said.end == there.end,
+                "trireme::parallel: a strategy's has.end and its end(std::int64_t step) -> bool go together");
+  static_assert(!says || said.start == there.start,
+                "trireme::parallel: a strategy's has.start and its start() go together");
+  static_assert(!says || said.follow == there.follow,
+                "trireme::parallel: a strategy's has.follow and its follow() go together");
+  static_assert(!says || said.state == there.state,
+                "trireme::parallel: a strategy's has.state and its visit_state(state_scope, f) go together");
+  static_assert(!says || said.numbers == there.numbers,
+                "trireme::parallel: a strategy's has.numbers and its visit_numbers(f) go together");
 };
 template <class Policy, class Env, class Comm>
 struct check_strategy_instance {

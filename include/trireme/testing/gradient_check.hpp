@@ -15,6 +15,7 @@
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/rng.hpp"
 #include "trireme/ops/ops.hpp"
 #include "trireme/parallel/exchange.hpp"
@@ -45,8 +46,8 @@ struct gradient_report {
 
 [[nodiscard]] inline std::string to_string(gradient_report const& r) {
   if (r.checked == 0) return "no gradients to compare";
-  return text(r.checked, " elements, worst relative difference ", r.worst, " at ", r.where, ": backward says ", r.given,
-              ", the loss ", r.expected);
+  return text(how_many(r.checked, "element"), ", worst relative difference ", r.worst, " at ", r.where,
+              ": backward says ", r.given, ", the loss ", r.expected);
 }
 
 /// Compares one tensor's gradient with central differences of a loss: the tool for losses and kernels of your own.
@@ -58,8 +59,8 @@ inline void check_gradient(std::string const& name, std::span<double> values, st
                            std::function<double()> const& loss, gradient_check_options const& options,
                            gradient_report& report) {
   if (values.size() != gradient.size()) {
-    throw config_error(text("trireme::testing::check_gradient: \"", name, "\" has ", values.size(), " values and ",
-                            gradient.size(), " gradients"));
+    throw config_error(text("trireme::testing::check_gradient: \"", name, "\" has ", how_many(values.size(), "value"),
+                            " and ", how_many(gradient.size(), "gradient")));
   }
   report.tolerance = options.tolerance;
   auto const size = static_cast<std::int64_t>(values.size());

@@ -23,6 +23,7 @@
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/sha256.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/formats/directory.hpp"
@@ -201,8 +202,9 @@ inline formats::json::value read_checkpoint(formats::directory const& in, std::i
   if (progress_from(at).step != step) at.at("step").fail(text("the directory's name says step ", step));
   piece_index index(in, manifest.at("files"));
   if (index.elements() != elements) {
-    throw format_error(in.path_of("manifest.json"), 0,
-                       text("the checkpoint holds ", index.elements(), " numbers, but this run takes ", elements));
+    throw format_error(
+        in.path_of("manifest.json"), 0,
+        text("the checkpoint holds ", how_many(index.elements(), "number"), ", but this run takes ", elements));
   }
   for (auto const& each : pieces) {
     each.upload(index.read(each.name, each.type(), each.part, each.first, each.size()));

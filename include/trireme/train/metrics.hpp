@@ -11,6 +11,7 @@
 #include "trireme/contract/dataset.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/exact.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/core/text.hpp"
 
@@ -45,20 +46,22 @@ namespace metric {
 class confusion {
  public:
   explicit confusion(std::int64_t classes) : classes_(classes) {
-    if (classes < 2) throw config_error(text("trireme::metric::confusion: ", classes, " classes; give at least two"));
+    if (classes < 2)
+      throw config_error(text("trireme::metric::confusion: ", how_many(classes, "class"), "; give at least two"));
     counts_.resize(static_cast<std::size_t>(classes * classes));
   }
 
   void add(tensor_view<float const> outputs, any_view<host> const& targets) {
     auto const n = outputs.extent(0), width = outputs.extent(1);
     if (width != classes_ && !(width == 1 && classes_ == 2)) {
-      throw config_error(text("trireme::metric: the model has ", width, " outputs for ", classes_, " classes"));
+      throw config_error(
+          text("trireme::metric: the model has ", how_many(width, "output"), " for ", how_many(classes_, "class")));
     }
     for (std::int64_t i = 0; i < n; ++i) {
       auto const wanted = class_of(targets, i, n);
       if (wanted < 0) continue;
       if (wanted >= classes_)
-        throw config_error(text("trireme::metric: target ", wanted, " of ", classes_, " classes"));
+        throw config_error(text("trireme::metric: target ", wanted, " of ", how_many(classes_, "class")));
       auto const* const row = outputs.address() + i * width;
       for (std::int64_t c = 0; c < width; ++c) {
         if (!std::isnan(row[c])) continue;

@@ -48,7 +48,7 @@ class own_exchange : public Exchange {
                Comm* everyone, layout_wishes const& wishes)
       : Exchange(std::forward<Parameters>(parameters), world, strategy, compressor, everyone, wishes),
         compression_(describe(compressor)),
-        strategy_name_(Exchange::strategy_type::has.state ? Strategy::name : std::string_view()) {}
+        strategy_name_(Exchange::hooks::made.state ? Strategy::name : std::string_view()) {}
 
   using Exchange::begin;
   /// Collective. Starts a step in which this rank's gradients are those of the mean loss over so many samples; with 0

@@ -9,16 +9,17 @@
 #include "trireme/contract/dataset.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/expect.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/train/detail/plan_run.hpp"
 #include "trireme/train/make.hpp"
 
 namespace trireme {
 
-/// What a plan is asked for.
 namespace detail {
 struct refused;  // what make_trainer returns after its one sentence
 }
 
+/// What a plan is asked for.
 struct plan_options {
   std::int64_t samples = 32;       ///< of a step, over all ranks: fit_options::batch
   std::int64_t micro_batches = 0;  ///< logical ones of a step; 0 = one a replica, as in fit_options
@@ -53,9 +54,9 @@ template <class Trainer>
           .activations = static_cast<std::int64_t>(trainer.engine().peak_bytes()),
           .buffers = held.buffers + trainer.engine().mail_bytes()};
 }
-
 /// Of a trainer that the compiler has refused: its one sentence is enough.
 [[nodiscard]] inline planned_memory memory_of(detail::refused&) noexcept { return {}; }
+
 /// One rank's part in a step of training, before it is taken.
 struct training_plan {
   int ranks = 1;
@@ -85,18 +86,18 @@ struct training_plan {
 
 [[nodiscard]] inline std::string to_string(training_plan const& plan) {
   auto out = text("rank ", plan.rank(), " of ", plan.ranks,
-                  plan.steps == 1 ? ", a step\n" : text(", ", plan.steps, " steps\n"));
+                  plan.steps == 1 ? ", a step\n" : text(", ", how_many(plan.steps, "step"), "\n"));
   for (int kind = 0; kind < comm::collective_kinds; ++kind) {
     auto const& row = plan.sent.by_operation[kind];
     if (row.bytes == 0) continue;
-    out += text("  sent by ", name_of(static_cast<comm::collective>(kind)), ": ", row.bytes, " bytes in ", row.calls,
-                row.calls == 1 ? " call\n" : " calls\n");
+    out += text("  sent by ", name_of(static_cast<comm::collective>(kind)), ": ", how_many(row.bytes, "byte"), " in ",
+                row.calls, row.calls == 1 ? " call\n" : " calls\n");
   }
-  out += text("  sent in all: ", plan.bytes_sent(), " bytes\n");
+  out += text("  sent in all: ", how_many(plan.bytes_sent(), "byte"), "\n");
   auto const& memory = plan.memory;
   out += text("  memory: parameters ", memory.parameters, ", gradients ", memory.gradients, ", optimizer ",
               memory.optimizer, ", activations ", memory.activations, ", buffers ", memory.buffers, ", in all ",
-              memory.total(), " bytes\n");
+              how_many(memory.total(), "byte"), "\n");
   out += text("  bubble: ", 100 * plan.bubble, " % of the step\n");
   out += text("  time: ", plan.computing, " s computing, ", plan.sending, " s sending, ", plan.step_at_best, " to ",
               plan.step_at_worst, " s a step\n");

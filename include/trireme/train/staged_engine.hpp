@@ -16,6 +16,7 @@
 #include "trireme/core/arena.hpp"
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/stage_seat.hpp"
@@ -177,9 +178,10 @@ class staged_engine {
     auto const before = std::exchange(known_, 0);
     if (tokens.type != dtype::i32 || tokens.extents.rank() != 2 || tokens.extents.size() == 0 ||
         (before > 0 && tokens.extents[0] != served_)) {
-      throw config_error(text("trireme::predict_more: inputs are ", name_of(tokens.type), " ",
-                              to_string(tokens.extents), ", but they are tokens (samples, positions)",
-                              before > 0 ? text(" of ", served_, " samples, as before; forget() begins anew") : ""));
+      throw config_error(
+          text("trireme::predict_more: inputs are ", name_of(tokens.type), " ", to_string(tokens.extents),
+               ", but they are tokens (samples, positions)",
+               before > 0 ? text(" of ", how_many(served_, "sample"), ", as before; forget() begins anew") : ""));
     }
     auto const out = look({&batch, 1}, purpose::predict, hooks, before);
     served_ = tokens.extents[0];

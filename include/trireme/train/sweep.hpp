@@ -15,6 +15,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/expect.hpp"
 #include "trireme/core/pack.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/optim/adamw.hpp"
 #include "trireme/train/detail/sweep_rates.hpp"
@@ -44,7 +45,7 @@ struct sweep_options {
   double latency = 0;              ///< of a message, in seconds; counts where a bandwidth is given
   void validate() const {
     if (steps < 3 || batch < 1) {
-      throw config_error(text("trireme::sweep: ", steps, " steps of ", batch,
+      throw config_error(text("trireme::sweep: ", how_many(steps, "step"), " of ", batch,
                               " samples; the first two are not timed: give at least three, of one sample"));
     }
     expect_number("sweep", ".micro_batches", micro_batches, not_negative);

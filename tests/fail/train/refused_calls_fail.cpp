@@ -33,5 +33,6 @@ float train(comm::threads_world& world) {
   if (ended.finite) exchange.publish();
   checkpoint::resume_or_start(exchange, "run");
   exchange.save("run");
-  return taken.loss + again.norm + outputs[0] + slopes[0] + static_cast<float>(memory.total() + table.samples(1));
+  return taken.loss + again.norm + outputs[0] + slopes[0] + static_cast<float>(memory.total()) +
+         static_cast<float>(table.accuracy());
 }

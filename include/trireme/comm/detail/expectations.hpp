@@ -8,6 +8,7 @@
 #include "trireme/comm/buffers.hpp"
 #include "trireme/comm/geometry.hpp"
 #include "trireme/core/hash.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::comm::detail {
 
@@ -39,7 +40,7 @@ inline void expect_right(std::string_view who, call const& what, int size) {
   bool const rooted = of.moves[0].givers == side::root || of.moves[0].takers == side::root;
   if (rooted && (what.root < 0 || what.root >= size))
     throw config_error(
-        text(who, "::", name_of(what.kind), ": root ", what.root, " is not one of the ", size, " ranks"));
+        text(who, "::", name_of(what.kind), ": root ", what.root, " is not one of the ", how_many(size, "rank")));
 }
 
 /// Throws config_error unless the two views of a collective fit each other (level light).
@@ -47,13 +48,14 @@ inline void expect_sizes(std::string_view who, call const& what, std::int64_t fr
                          int size) {
   if (!asserts(assertion_level::light)) return;
   if (what.kind == collective::all_to_all && from != to)
-    throw config_error(
-        text(who, "::all_to_all: ", from, " elements go out but ", to, " come in; give both views one size"));
+    throw config_error(text(who, "::all_to_all: ", how_many(from, "element"), agreeing(from, " goes", " go"),
+                            " out but ", to, agreeing(to, " comes", " come"), " in; give both views one size"));
   if (rank != what.root) return;
   bool const gathers = what.kind == collective::gather;
   if ((gathers || what.kind == collective::scatter) && (gathers ? to : from) != what.count * size)
     throw config_error(text(who, "::", name_of(what.kind), ": the root's whole view has ", gathers ? to : from,
-                            " elements, but ", size, " ranks with ", what.count, " each need ", what.count * size));
+                            " elements, but ", how_many(size, "rank"), " with ", what.count, " each need ",
+                            what.count * size));
 }
 
 /// Throws config_error unless there is one count a rank and they add up to the view (level light).
@@ -75,7 +77,7 @@ inline void expect_counts(std::string_view who, collective kind, std::span<std::
 
 inline void expect_peer(std::string_view who, int peer, int size) {
   if (asserts(assertion_level::light) && (peer < 0 || peer >= size))
-    throw config_error(text(who, "::exchange: peer ", peer, " is not one of the ", size, " ranks"));
+    throw config_error(text(who, "::exchange: peer ", peer, " is not one of the ", how_many(size, "rank")));
 }
 
 inline void expect_color(std::string_view who, int color) {

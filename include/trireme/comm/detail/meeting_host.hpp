@@ -12,6 +12,7 @@
 
 #include "trireme/comm/detail/handshake.hpp"
 #include "trireme/comm/detail/socket.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::comm::detail {
 
@@ -137,9 +138,9 @@ class meeting_host {
     auto line = std::make_unique<meeting_line>(std::move(it.socket), it.proof->key, true, size_);
     std::string refusal;
     if (it.claim.size != static_cast<std::uint32_t>(size_))
-      refusal = text("rank ", rank, " counts ", it.claim.size, " ranks, but rank 0 counts ", size_);
+      refusal = text("rank ", rank, " counts ", how_many(it.claim.size, "rank"), ", but rank 0 counts ", size_);
     else if (rank < 1 || rank >= it.claim.size)
-      refusal = text("rank ", rank, " is not one of the ", size_, " ranks that may come to rank 0");
+      refusal = text("rank ", rank, " is not one of the ", how_many(size_, "rank"), " that may come to rank 0");
     else if (lines_[rank] != nullptr)
       refusal = text("rank ", rank, " has come twice; give each process a rank of its own");
     if (!refusal.empty()) {

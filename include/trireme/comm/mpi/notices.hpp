@@ -52,8 +52,9 @@ class mpi_notices {
   static void tell_that_it_leaves(mpi_group const& group) noexcept {
     char number[sizeof group.next];
     std::memcpy(number, &group.next, sizeof number);
-    roll_call::for_each_neighbour(group.rank, group.size,
-                                  [&](int peer) { send(group, peer, mpi_tags::leaves, {number, sizeof number}); });
+    roll_call::for_each_neighbour(group.rank, group.size, [&](int peer) {
+      send(group, peer, mpi_tags::leaves, {number, sizeof number});
+    });
   }
   /// Notes in the group which neighbours have left it.
   void hear_who_has_left(mpi_group& group) noexcept {

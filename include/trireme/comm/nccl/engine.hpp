@@ -16,6 +16,7 @@
 #include "trireme/comm/gathering.hpp"
 #include "trireme/comm/nccl/launch.hpp"
 #include "trireme/comm/traffic.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::comm::detail {
 
@@ -85,8 +86,9 @@ class nccl_issue {
     // NCCL's own mean divides by the number of its ranks.
     bool const composed = it.what.op == reduction_kind::mean && it.divisor != 0 && it.divisor != size_;
     if (composed && size_ > most_cuda_terms)
-      throw config_error(text(nccl_who, ": a mean over ", it.divisor, " ranks through ", size_, " of NCCL; at most ",
-                              most_cuda_terms, " are reduced by one kernel: sum, and divide afterwards"));
+      throw config_error(text(nccl_who, ": a mean over ", how_many(it.divisor, "rank"), " through ", size_,
+                              " of NCCL; at most ", most_cuda_terms,
+                              " are reduced by one kernel: sum, and divide afterwards"));
     if (composed || (reduces && where.launch().ordered && size_ > 1))
       reduce_in_order(op, await);
     else if (reduces || it.what.kind == collective::barrier)
@@ -187,8 +189,8 @@ class nccl_issue {
          send = next_own(send + 1, true), receive = next_own(receive + 1, false)) {
       if (parts[send].type != parts[receive].type || parts[send].count != parts[receive].count)
         throw config_error(text(nccl_who, "::", name_of(it_.what.kind), ": rank ", rank_, " sends itself ",
-                                parts[send].count, " elements of ", name_of(parts[send].type), " but receives ",
-                                parts[receive].count, " of ", name_of(parts[receive].type)));
+                                how_many(parts[send].count, "element"), " of ", name_of(parts[send].type),
+                                " but receives ", parts[receive].count, " of ", name_of(parts[receive].type)));
       copy(parts[receive].address, parts[send].address, length(parts[send]));
     }
     if (send < parts.size() || receive < parts.size())

@@ -19,6 +19,7 @@
 #include "trireme/comm/node/memory.hpp"
 #include "trireme/core/address.hpp"
 #include "trireme/core/cores.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::comm::detail {
 
@@ -117,7 +118,8 @@ class node_meeting {
 
   /// Makes this rank's memory; returns what is wrong, or nothing.
   [[nodiscard]] std::string prepare() {
-    if (size_ > node_most_ranks) return text(size_, " ranks are more than the ", node_most_ranks, " that it can hold");
+    if (size_ > node_most_ranks)
+      return text(how_many(size_, "rank"), " are more than the ", node_most_ranks, " that it can hold");
     card_.host = node_card::this_host();
     card_.process = ::getpid();
     card_.granted = trireme::detail::granted_cores();

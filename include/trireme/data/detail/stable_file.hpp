@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::data::detail {
 
@@ -54,7 +55,7 @@ class stable_file {
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) throw failure("cannot read the file: " + reason());
       if (got == 0) {
-        throw failure(text("the file had ", size_, " bytes when it was opened, but byte ", at,
+        throw failure(text("the file had ", how_many(size_, "byte"), " when it was opened, but byte ", at,
                            " is gone; bring it back as it was, and do not cut a file that is in use"));
       }
       at += got;

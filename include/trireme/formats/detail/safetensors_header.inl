@@ -2,6 +2,7 @@
 #include <array>
 #include <limits>
 
+#include "trireme/core/plural.hpp"
 #include "trireme/formats/detail/json_scanner.hpp"
 #include "trireme/formats/safetensors.hpp"
 
@@ -117,7 +118,8 @@ class header_parser {
     auto const bytes = tensor_bytes(tensor.type, tensor.extents.extents());
     if (!bytes) scan_.fail(at, "dtype times shape is too large, or not whole bytes");
     if (end - tensor.begin != *bytes) {
-      scan_.fail(at, text("data_offsets span ", end - tensor.begin, " bytes, dtype and shape need ", *bytes));
+      scan_.fail(at,
+                 text("data_offsets span ", how_many(end - tensor.begin, "byte"), ", dtype and shape need ", *bytes));
     }
     tensor.bytes = *bytes;
     out_.entries.push_back(std::move(tensor));
@@ -182,10 +184,13 @@ TRIREME_BODY void check_cover(header& head, std::uint64_t file_size, std::string
   }
   auto const data = file_size - head.data_offset;
   if (covered > data) {
-    throw format_error(path, file_size, text("the file ends, its tensors need ", covered - data, " bytes more"));
+    throw format_error(path, file_size,
+                       text("the file ends, its tensors need ", how_many(covered - data, "byte"), " more"));
   }
   if (covered < data) {
-    throw format_error(path, head.data_offset + covered, text(data - covered, " bytes follow the last tensor"));
+    throw format_error(
+        path, head.data_offset + covered,
+        text(how_many(data - covered, "byte"), agreeing(data - covered, " follows", " follow"), " the last tensor"));
   }
 }
 
@@ -196,9 +201,10 @@ TRIREME_BODY std::uint64_t header_bytes(std::span<std::byte const> start, std::u
   if (file_size < 8 || start.size() < 8) throw format_error(path, file_size, "shorter than the 8 bytes of a length");
   std::uint64_t json = 0;
   for (std::size_t i = 0; i < 8; ++i) json |= std::to_integer<std::uint64_t>(start[i]) << (8 * i);
-  if (json > most_header_bytes) throw format_error(path, 0, text("a header of ", json, " bytes, more than 100 MB"));
+  if (json > most_header_bytes)
+    throw format_error(path, 0, text("a header of ", how_many(json, "byte"), ", more than 100 MB"));
   if (json > file_size - 8) {
-    throw format_error(path, 0, text("a header of ", json, " bytes in a file of ", file_size));
+    throw format_error(path, 0, text("a header of ", how_many(json, "byte"), " in a file of ", file_size));
   }
   return 8 + json;
 }

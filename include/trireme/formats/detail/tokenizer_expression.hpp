@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/formats/detail/tokenizer_characters.hpp"
 #include "trireme/formats/detail/tokenizer_unicode.hpp"
@@ -601,7 +602,7 @@ class split_pattern {
     if (result < 0) {
       throw config_error(text("trireme::formats::tokenizer: the regular expression ", string_.substr(0, 200),
                               " takes too many steps (over ", most_steps, ") or too much memory on a text of ",
-                              in.size(), " bytes, from byte ", from,
+                              how_many(in.size(), "byte"), ", from byte ", from,
                               "; it goes back too often: encode shorter texts, or use another tokenizer"));
     }
     auto const* const places = pcre2_get_ovector_pointer_8(own.found);

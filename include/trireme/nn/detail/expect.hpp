@@ -6,6 +6,7 @@
 
 #include "trireme/core/error.hpp"
 #include "trireme/core/expect.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 
 namespace trireme::nn::detail {
@@ -20,7 +21,8 @@ inline void expect_positive(char const* model, std::initializer_list<std::pair<c
 /// Throws config_error unless the channels of a model make so many heads of one width.
 inline void expect_heads(char const* model, std::int64_t channels, std::int64_t heads) {
   if (channels % heads == 0) return;
-  throw config_error(text("trireme::nn::", model, ": ", channels, " channels are not divisible by ", heads, " heads"));
+  throw config_error(text("trireme::nn::", model, ": ", how_many(channels, "channel"),
+                          agreeing(channels, " is", " are"), " not divisible by ", how_many(heads, "head")));
 }
 
 /// Throws config_error unless a dropout is in [0, 1).

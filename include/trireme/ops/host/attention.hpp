@@ -11,6 +11,7 @@
 #include "trireme/core/arena.hpp"
 #include "trireme/core/assertion.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/rng.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/host/detail/attention_scratch.hpp"
@@ -150,7 +151,8 @@ struct host_attention {
     detail::same_size(who, lse, rows * shape.heads);
     if (seen != 0) detail::same_size(who, seen, 2 * rows);
     expects(assertion_level::light, shape.heads > 0 && shape.channels % shape.heads == 0, [&] {
-      return text("trireme::ops::", who, ": ", shape.channels, " channels do not divide into ", shape.heads, " heads");
+      return text("trireme::ops::", who, ": ", how_many(shape.channels, "channel"),
+                  agreeing(shape.channels, " does", " do"), " not divide into ", how_many(shape.heads, "head"));
     });
     if (dropout.active()) {
       detail::same_size(who, static_cast<std::int64_t>(dropout.samples.size()), shape.batch);

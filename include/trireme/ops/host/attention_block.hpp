@@ -7,6 +7,7 @@
 
 #include "trireme/core/arena.hpp"
 #include "trireme/core/assertion.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/host/attention.hpp"
 #include "trireme/ops/host/detail/attention_scratch.hpp"
@@ -90,8 +91,9 @@ struct host_attention_block {
     detail::same_size(who, lse, rows * shape.heads);
     expects(assertion_level::light, at.query_row + at.rows <= shape.context && at.key_row + at.rows <= shape.context,
             [&] {
-              return text("trireme::ops::", who, ": ", at.rows, " queries from position ", at.first_query,
-                          " on, over keys from ", at.first_key, " on, do not fit ", shape.context, " rows");
+              return text("trireme::ops::", who, ": ", how_many(at.rows, "query"), " from position ", at.first_query,
+                          " on, over keys from ", at.first_key, agreeing(at.rows, " on, does", " on, do"), " not fit ",
+                          how_many(shape.context, "row"));
             });
   }
 

@@ -13,6 +13,7 @@
 #include "trireme/core/assertion.hpp"
 #include "trireme/core/compiled.hpp"
 #include "trireme/core/exact.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/rng.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/types.hpp"
@@ -154,8 +155,8 @@ struct host_elementwise {
     auto const samples = static_cast<std::int64_t>(site.samples.size());
     auto const whole = site.whole > 0 ? site.whole : y.size();
     expects(assertion_level::light, whole % samples == 0 && site.first + y.size() <= whole, [&] {
-      return text("trireme::ops::dropout: ", y.size(), " elements from ", site.first, " on, of ", whole,
-                  ", do not divide into ", samples, " samples");
+      return text("trireme::ops::dropout: ", how_many(y.size(), "element"), " from ", site.first, " on, of ", whole,
+                  agreeing(y.size(), ", does", ", do"), " not divide into ", how_many(samples, "sample"));
     });
     auto const each = whole / samples;
     for (std::int64_t at = 0; at < y.size();) {

@@ -5,6 +5,7 @@
 
 #include "trireme/core/assertion.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/host/elementwise.hpp"
 #include "trireme/ops/types.hpp"
@@ -36,7 +37,8 @@ struct host_embedding {
     auto const context = tokens.extent(tokens.rank() - 1);
     detail::same_size("embed", y.size(), tokens.size() * channels);
     expects(assertion_level::light, positions.empty() || positions.size() >= context * channels, [&] {
-      return text("trireme::ops::embed: ", context, " positions asked for, and ", positions.extent(0), " known");
+      return text("trireme::ops::embed: ", how_many(context, "position"), " asked for, and ", positions.extent(0),
+                  " known");
     });
     detail::tokens_within("embed", tokens, part.whole > 0 ? part.whole : table.extent(0));
     detail::embed_rows(raw(y), raw(tokens), raw(table), positions.empty() ? nullptr : raw(positions), tokens.size(),
@@ -52,8 +54,8 @@ struct host_embedding {
     auto const context = tokens.extent(tokens.rank() - 1);
     detail::same_size("embed_backward", dy.size(), tokens.size() * channels);
     expects(assertion_level::light, dpositions.empty() || dpositions.size() >= context * channels, [&] {
-      return text("trireme::ops::embed_backward: ", context, " positions asked for, and ", dpositions.extent(0),
-                  " known");
+      return text("trireme::ops::embed_backward: ", how_many(context, "position"), " asked for, and ",
+                  dpositions.extent(0), " known");
     });
     detail::tokens_within("embed_backward", tokens, part.whole > 0 ? part.whole : dtable.extent(0));
     for (std::int64_t row = 0; row < tokens.size(); ++row) {

@@ -6,6 +6,7 @@
 
 #include "trireme/core/assertion.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/host/elementwise.hpp"
 #include "trireme/ops/types.hpp"
@@ -54,7 +55,7 @@ struct host_losses {
       auto const target = targets[row];
       if (target >= classes && asserts(assertion_level::normal)) {
         throw config_error(
-            text("trireme::ops::cross_entropy: target ", target, " is outside of ", classes, " classes"));
+            text("trireme::ops::cross_entropy: target ", target, " is outside of ", how_many(classes, "class")));
       }
       T* const values = raw(logits) + row * classes;
       if (terms.leaves_out(target)) {
@@ -112,7 +113,7 @@ struct host_losses {
       auto const target = targets[row];
       if (target >= part.whole && asserts(assertion_level::normal)) {
         throw config_error(
-            text("trireme::ops::cross_entropy: target ", target, " is outside of ", part.whole, " classes"));
+            text("trireme::ops::cross_entropy: target ", target, " is outside of ", how_many(part.whole, "class")));
       }
       if (terms.leaves_out(target)) {
         if (gradient) host_elementwise::fill(logits.flat(row * classes, classes), 0.0);

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "trireme/core/assertion.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/host/detail/product_types.hpp"
 #include "trireme/ops/types.hpp"
@@ -170,7 +171,8 @@ struct host_products {
  private:
   static void check(std::string_view who, std::string_view what, std::int64_t size, std::int64_t expected) {
     if (size != expected && asserts(assertion_level::light)) {
-      throw config_error(text("trireme::ops::", who, ": ", what, " has ", size, " elements, expected ", expected));
+      throw config_error(
+          text("trireme::ops::", who, ": ", what, " has ", how_many(size, "element"), ", expected ", expected));
     }
   }
   template <class T>

@@ -16,6 +16,7 @@
 #include "trireme/core/exact_sum.hpp"
 #include "trireme/core/extremes.hpp"
 #include "trireme/core/hash.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/summation_tree.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/host/elementwise.hpp"
@@ -118,7 +119,8 @@ struct host_reductions {
   static void select_largest(view<G> x, view<std::int32_t> indices, detail::output<std::remove_const_t<G>> values) {
     detail::same_size("select_largest", indices.size(), values.size());
     expects(assertion_level::light, indices.size() <= x.size(), [&] {
-      return text("trireme::ops::select_largest: ", indices.size(), " of ", x.size(), " elements asked for");
+      return text("trireme::ops::select_largest: ", indices.size(), " of ", how_many(x.size(), "element"),
+                  " asked for");
     });
     std::remove_const_t<G> const* const from = raw(x);
     detail::select_largest(from, x.size(), raw(indices), indices.size());
@@ -132,8 +134,9 @@ struct host_reductions {
     G* const to = raw(y);
     for (std::int64_t i = 0; i < indices.size(); ++i) {
       auto const at = indices[i];
-      expects(assertion_level::normal, at >= 0 && at < y.size(),
-              [&] { return text("trireme::ops::scatter: index ", at, " is outside of ", y.size(), " elements"); });
+      expects(assertion_level::normal, at >= 0 && at < y.size(), [&] {
+        return text("trireme::ops::scatter: index ", at, " is outside of ", how_many(y.size(), "element"));
+      });
       to[at] = add ? static_cast<G>(to[at] + values[i]) : values[i];
     }
   }

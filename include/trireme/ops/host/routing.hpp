@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trireme/core/assertion.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/ops/host/elementwise.hpp"
@@ -38,8 +39,9 @@ struct host_routing {
     detail::same_size("route", probabilities.size(), logits.size());
     detail::same_size("route", chosen.size(), weights.size());
     detail::same_size("route", chosen.size() * experts, logits.size() * choices);
-    expects(assertion_level::light, choices <= experts,
-            [&] { return text("trireme::ops::route: ", choices, " choices of ", experts, " experts"); });
+    expects(assertion_level::light, choices <= experts, [&] {
+      return text("trireme::ops::route: ", how_many(choices, "choice"), " of ", how_many(experts, "expert"));
+    });
     for (std::int64_t row = 0; row < logits.extent(0); ++row) {
       auto const* const from = raw(logits) + row * experts;
       auto* const p = raw(probabilities) + row * experts;
@@ -104,8 +106,8 @@ struct host_routing {
             experts % how.groups == 0 && how.chosen_groups <= how.groups &&
                 choices <= how.chosen_groups * (experts / how.groups),
             [&] {
-              return text("trireme::ops::score: ", choices, " choices of ", how.chosen_groups, " of ", how.groups,
-                          " groups of ", experts, " experts");
+              return text("trireme::ops::score: ", how_many(choices, "choice"), " of ", how.chosen_groups, " of ",
+                          how.groups, " groups of ", how_many(experts, "expert"));
             });
     thread_local std::vector<A> biased;
     biased.resize(static_cast<std::size_t>(experts));

@@ -10,6 +10,7 @@
 #include "trireme/contract/context_group.hpp"
 #include "trireme/contract/dataset.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/core/text.hpp"
 
@@ -41,9 +42,10 @@ class context_cut {
     auto const& extents = batch.inputs.extents;
     auto const positions = extents.rank() < 2 ? 1 : extents[1];
     if (positions % part_.pieces() != 0) {
-      throw config_error(text("trireme::parallel::context: samples of ", positions, " positions cannot be cut into ",
-                              part_.pieces(), " equal stretches, ", part_.stretches(), " for each of ", part_.own.size,
-                              " ways; give them a multiple of ", part_.pieces(), " positions, or use fewer ways"));
+      throw config_error(text("trireme::parallel::context: samples of ", how_many(positions, "position"),
+                              " cannot be cut into ", part_.pieces(), " equal stretches, ", part_.stretches(),
+                              " for each of ", part_.own.size, " ways; give them a multiple of ",
+                              how_many(part_.pieces(), "position"), ", or use fewer ways"));
     }
     auto const& wanted = batch.targets.extents;
     if (wanted.rank() >= 2 && wanted[1] == positions) return;

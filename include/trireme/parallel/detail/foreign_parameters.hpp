@@ -6,6 +6,7 @@
 
 #include "trireme/contract/parameter.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/layout.hpp"
 
@@ -29,7 +30,7 @@ class foreign_parameters {
     for (auto const& each : all_) {
       if (each.value.size() != each.gradient.size()) {
         throw config_error(text("trireme::exchange: parameter \"", each.name, "\" has ", each.value.size(),
-                                " values but ", each.gradient.size(), " gradients"));
+                                " values but ", how_many(each.gradient.size(), "gradient")));
       }
       for (auto const& other : infos) {
         if (other.name == each.name) {

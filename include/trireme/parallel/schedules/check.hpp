@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/parallel/schedules/simulate.hpp"
 #include "trireme/parallel/schedules/step.hpp"
 
@@ -141,7 +142,8 @@ template <schedule Schedule>
 [[nodiscard]] step_lists make_lists(size of) {
   if (Schedule::chunks != 0) of.chunks = Schedule::chunks;
   auto const given = [&] {
-    return text(of.stages, " stages, ", of.micro_batches, " micro-batches and ", of.chunks, " chunks a stage");
+    return text(how_many(of.stages, "stage"), ", ", how_many(of.micro_batches, "micro-batch"), " and ",
+                how_many(of.chunks, "chunk"), " a stage");
   };
   if (of.stages < 1 || of.micro_batches < 1 || of.chunks < 1) {
     throw config_error(

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/parallel/schedules/step.hpp"
 
 namespace trireme::schedule {
@@ -20,8 +21,9 @@ namespace detail {
 
 inline void expect_enough_units(std::int64_t units, int stages, int chunks) {
   if (stages >= 1 && chunks >= 1 && units >= std::int64_t{stages} * chunks) return;
-  throw config_error(text("trireme::schedule::cut_units: ", stages, " stages of ", chunks, " chunks need at least ",
-                          std::int64_t{stages} * chunks, " units, but the model has ", units,
+  throw config_error(text("trireme::schedule::cut_units: ", how_many(stages, "stage"), " of ",
+                          how_many(chunks, "chunk"), agreeing(stages, " needs", " need"), " at least ",
+                          how_many(std::int64_t{stages} * chunks, "unit"), ", but the model has ", units,
                           "; use fewer stages, or a model of more layers"));
 }
 
@@ -151,14 +153,15 @@ struct unevenness {
   detail::expect_enough_units(units, stages, chunks);
   auto const parts = std::int64_t{stages} * chunks;
   if (static_cast<std::int64_t>(given.size()) != parts - 1) {
-    throw config_error(text("trireme::schedule::cut_units: ", stages, " stages of ", chunks, " chunks need ", parts - 1,
+    throw config_error(text("trireme::schedule::cut_units: ", how_many(stages, "stage"), " of ",
+                            how_many(chunks, "chunk"), agreeing(stages, " needs", " need"), " ", parts - 1,
                             " cuts, but ", given.size(), " are given"));
   }
   unit_cuts cuts{0};
   for (auto const cut : given) {
     if (cut <= cuts.back() || cut >= units) {
       throw config_error(text("trireme::schedule::cut_units: a cut at unit ", cut, " after one at unit ", cuts.back(),
-                              "; cuts must increase, and lie inside a model of ", units, " units"));
+                              "; cuts must increase, and lie inside a model of ", how_many(units, "unit")));
     }
     cuts.push_back(cut);
   }

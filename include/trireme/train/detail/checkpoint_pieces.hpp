@@ -14,6 +14,7 @@
 
 #include "trireme/contract/parameter.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/formats/directory.hpp"
 #include "trireme/formats/json.hpp"
 #include "trireme/formats/safetensors.hpp"
@@ -182,7 +183,7 @@ class piece_index {
     auto const expected = record.at("bytes").as_uint64();
     if (actual.bytes != expected) {
       throw format_error(path, std::min(actual.bytes, expected),
-                         text("the file has ", actual.bytes, " bytes instead of ", expected));
+                         text("the file has ", how_many(actual.bytes, "byte"), " instead of ", expected));
     }
     if (std::string_view(actual.header_sha256.data(), 64) != record.at("header_sha256").as_string()) {
       throw format_error(path, 0, "the header's SHA-256 is not the one in the manifest: the file is damaged");

@@ -15,6 +15,7 @@
 #include "trireme/contract/communicator.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/hash.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/parallel/broadcast.hpp"
 #include "trireme/parallel/distinct_lists.hpp"
 #include "trireme/train/state_piece.hpp"
@@ -173,12 +174,12 @@ class kept_copies {
   }
   [[nodiscard]] std::string sentence(std::size_t item, int rank, others const& seen, copies_words const& words) const {
     bool const alone = seen.alike == 0 && seen.unlike > 1 && seen.agree;
-    auto const what =
-        alone ? text("the copy of \"", names_[item], "\" on rank ", rank, " differs from those of the other ",
-                     seen.unlike, " ranks that keep it: it was changed there alone, or that machine rounds ")
-              : text("the copies of \"", names_[item], "\" on ranks ", std::min(rank, seen.first), " and ",
-                     std::max(rank, seen.first),
-                     " differ: they were changed on one of them alone, or their machines round ");
+    auto const what = alone ? text("the copy of \"", names_[item], "\" on rank ", rank,
+                                   " differs from those of the other ", how_many(seen.unlike, "rank"),
+                                   " that keep it: it was changed there alone, or that machine rounds ")
+                            : text("the copies of \"", names_[item], "\" on ranks ", std::min(rank, seen.first),
+                                   " and ", std::max(rank, seen.first),
+                                   " differ: they were changed on one of them alone, or their machines round ");
     return text(words.who, ": ", what, "differently; ", words.remedy);
   }
 

@@ -13,6 +13,7 @@
 #include "trireme/contract/model.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/exact.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/ops/phantom.hpp"
 #include "trireme/parallel/schedules/simulate.hpp"
@@ -165,11 +166,12 @@ class paper_training {
  private:
   static void check(std::int64_t batch, std::int64_t parts, std::int64_t ways) {
     if (batch < 1 || parts < 1) {
-      throw config_error(
-          text("trireme::plan: a step of ", batch, " samples in ", parts, " micro-batches; give at least one of each"));
+      throw config_error(text("trireme::plan: a step of ", how_many(batch, "sample"), " in ",
+                              how_many(parts, "micro-batch"), "; give at least one of each"));
     }
     if (data_axis::gradients == distribution::shard && (parts % ways != 0 || batch < parts)) {
-      throw config_error(text("trireme::plan: ", batch, " samples in ", parts, " micro-batches for ", ways,
+      throw config_error(text("trireme::plan: ", how_many(batch, "sample"), " in ", how_many(parts, "micro-batch"),
+                              " for ", ways,
                               " replicas; where gradients are sharded a plan needs as many micro-batches on each, none "
                               "of them empty"));
     }

@@ -7,6 +7,7 @@
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/expect.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/parallel/agreement.hpp"
 
@@ -17,8 +18,9 @@ namespace trireme::detail {
 /// How many samples of which form a dataset has.
 template <class Data>
 [[nodiscard]] std::string form_of(Data const& data) {
-  return text(data.size(), " samples of ", name_of(data.input_type()), " ", to_string(shape(data.input_shape())),
-              " and ", name_of(data.target_type()), " ", to_string(shape(data.target_shape())));
+  return text(how_many(data.size(), "sample"), " of ", name_of(data.input_type()), " ",
+              to_string(shape(data.input_shape())), " and ", name_of(data.target_type()), " ",
+              to_string(shape(data.target_shape())));
 }
 
 /// An epoch that is under way goes on with the dataset that it began with.

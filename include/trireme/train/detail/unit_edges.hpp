@@ -13,6 +13,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/exact.hpp"
 #include "trireme/core/hash.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/ops/types.hpp"
 
@@ -83,7 +84,8 @@ class unit_edges {
     for (std::size_t i = 0; i < 4; ++i) {
       if (exactly_equal(parts[i], -parts[i + 4])) continue;
       throw assertion_error(text("trireme::model: the ", what, " of ", name(), " is not the same on the ",
-                                 pass.group.size(), " ranks of its tensor group, which share its matrices; a sum over ",
+                                 how_many(pass.group.size(), "rank"),
+                                 " of its tensor group, which share its matrices; a sum over ",
                                  "them is missing: pass.group.reduce() makes it"));
     }
   }
@@ -104,9 +106,10 @@ class unit_edges {
       here = share;
     }
     if (!is_all) return;
-    throw assertion_error(text("trireme::model: the ", what, " of ", name(), " has all ", rows, " rows on rank ",
-                               pass.group.rank(), " of ", pass.group.size(), ", to which parallel::sequence leaves ",
-                               here, " of them; pass.group.reduce() leaves a rank its own rows of a sum"));
+    throw assertion_error(text("trireme::model: the ", what, " of ", name(), " has all ", how_many(rows, "row"),
+                               " on rank ", pass.group.rank(), " of ", pass.group.size(),
+                               ", to which parallel::sequence leaves ", here,
+                               " of them; pass.group.reduce() leaves a rank its own rows of a sum"));
   }
 
   std::uint64_t steps_ = 0;
