@@ -87,8 +87,7 @@ std::int64_t address_space() {
 }
 
 /// Weights after a loop of one's own that does something between ready and step.
-template <class World>
-std::vector<float> own_loop(World& world, std::function<void()> const& between) {
+std::vector<float> own_loop(comm::mpi_world& world, std::function<void()> const& between) {
   std::vector<float> first(30000), second(700), first_gradient(30000), second_gradient(700);
   std::vector<foreign_parameter<float>> parameters{{"first", tensor_view{first}, tensor_view{first_gradient}},
                                                    {"second", tensor_view{second}, tensor_view{second_gradient}}};
@@ -110,8 +109,7 @@ std::vector<float> own_loop(World& world, std::function<void()> const& between) 
   first.insert(first.end(), second.begin(), second.end());
   return first;
 }
-template <class World>
-std::vector<float> training(World& world) {
+std::vector<float> training(comm::mpi_world& world) {
   auto data = data::function([](float x) { return std::sin(x); }, {.samples = 512});
   auto trainer = make_trainer(nn::mlp{.inputs = 1, .hidden = {32, 32}, .outputs = 1}, optim::sgd{.learning_rate = 1e-2},
                               world, parallel::data{.bucket_bytes = 2048});
@@ -136,27 +134,20 @@ void collectives(MPI_Comm theirs) {
   say(true, "all collectives");
 }
 
-/// Each kind of training gives the bits that threads give.
+/// Each kind of training gives the bits that shared memory gives.
 void trainings(MPI_Comm theirs, int size) {
-  auto world = comm::mpi::borrow(theirs, 60s, false);
-  auto const compare = [&](char const* what, std::vector<float> mine, auto train) {
-    std::vector<float> expected(mine.size());
-    if (own_rank == 0)
-      launch(comm::threads{.ranks = size}, [&](auto& threads) {
-        auto got = train(threads);
-        if (threads.rank() == 0) expected = got;
-      });
-    MPI_Bcast(expected.data(), static_cast<int>(expected.size()), MPI_FLOAT, 0, theirs);
-    say(std::memcmp(mine.data(), expected.data(), mine.size() * sizeof(float)) == 0, what);
+  auto messages = comm::mpi::borrow(theirs, 60s, false);
+  auto shared = comm::mpi::borrow(theirs, 60s);
+  auto const compare = [&](char const* what, std::vector<float> const& got, std::vector<float> const& expected) {
+    say(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0, what);
   };
   auto const call_mpi = [&] {
     int sum = 0;
     MPI_Allreduce(&size, &sum, 1, MPI_INT, MPI_SUM, theirs);
     if (sum != size * size) say(false, "a sum of the program's own");
   };
-  compare("a loop that calls MPI between ready and step", own_loop(world, call_mpi),
-          [](auto& it) { return own_loop(it, [] {}); });
-  compare("a training", training(world), [](auto& it) { return training(it); });
+  compare("a loop that calls MPI between ready and step", own_loop(messages, call_mpi), own_loop(shared, [] {}));
+  compare("a training", training(messages), training(shared));
 }
 
 void poll(MPI_Comm theirs) {

@@ -7,23 +7,29 @@ set -u
 source "$(dirname "$0")/mpi_programs.bash"
 mpi_begin mpi_levels.cpp
 
-failed=0
 run() { # MPI LEVEL RANKS
   local at="$folder/$1.$2.$3" status options=
   mpi_is_open "$1" && options='--oversubscribe'
   # shellcheck disable=SC2046,SC2086
-  timeout -k 5 60 "$(mpi_run "$1")" $options $(mpi_apart "$1" "$at.rank") -n "$3" "$folder/$1/program" "$2" \
+  timeout -k 5 100 "$(mpi_run "$1")" $options $(mpi_apart "$1" "$at.rank") -n "$3" "$folder/$1/program" "$2" \
     > "$at.out" 2> "$at.err"
   status=$?
   cat "$at".rank.* >> "$at.out" 2> /dev/null
   [ $status -eq 0 ] && ! grep -q '^WRONG' "$at.out" && [ "$(grep -c '^right ended' "$at.out")" -eq "$3" ] && return
-  echo "$1 $2 with $3 ranks ended with $status:"
-  cat "$at.out" "$at.err"
-  failed=1
+  { echo "$1 $2 with $3 ranks ended with $status:"; cat "$at.out" "$at.err"; } > "$at.wrong"
+}
+# Two at a time.
+begun=0
+try() {
+  run "$@" &
+  begun=$((begun + 1))
+  [ $begun -lt 2 ] || wait -n
 }
 for mpi in $mpis; do
-  for level in single funneled serialized multiple; do run "$mpi" $level 3; done
-  run "$mpi" single 1
-  run "$mpi" funneled 2
+  for level in single funneled serialized multiple; do try "$mpi" $level 3; done
+  try "$mpi" single 1
+  try "$mpi" funneled 2
 done
-exit $failed
+wait
+cat "$folder"/*.wrong 2> /dev/null
+! ls "$folder"/*.wrong > /dev/null 2>&1
