@@ -1,6 +1,7 @@
 // What data_parallel refuses at compile time: each function has one mistake, which is one error with its sentence,
 // although the loop goes on with what it gets. refused.sh compiles this and compares.
 #include "trireme/interop/torch_data_parallel.hpp"
+#include "trireme/optim/sgd.hpp"
 
 using namespace trireme;
 

@@ -389,6 +389,30 @@ TEST_CASE("another loop's checkpoint is refused in one sentence", "[train][own_l
   });
 }
 
+TEST_CASE("copies of parameters that differ between ranks are told by name", "[train][loop]") {
+  watchdog const guard("copies of a loop of one's own");
+  auto const said = [](auto const& strategy) {
+    std::string words;
+    launch(comm::threads{.ranks = 2}, [&](auto& world) {
+      loop mine;
+      auto exchange = make_exchange(mine.list(), world, strategy);
+      mine.step(exchange, drive::optimizer, world.rank(), 0);
+      exchange.expect_equal_copies();
+      if (world.rank() == 1) mine.w[900] += 1;
+      auto const sentence = sentence_of<numeric_error>([&] { exchange.expect_equal_copies(); });
+      if (world.rank() == 0) words = sentence;
+    });
+    return words;
+  };
+  std::string const expected =
+      "trireme::exchange: the copies of \"b\" on ranks 0 and 1 differ: they were changed on one of them alone, or "
+      "their "
+      "machines round differently; give all ranks the same values, or load a checkpoint";
+  CHECK(said(parallel::data{}) == expected);
+  CHECK(said(parallel::zero<1>{}) == expected);
+  CHECK(said(parallel::diloco{.period = 2}) == "");  // each rank's own
+}
+
 namespace {
 /// The same unit twice, and once more under its name.
 struct repeated {
