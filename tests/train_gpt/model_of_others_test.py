@@ -162,4 +162,11 @@ for of_config, of_generation, wanted in (
     end = min([whole.index(byte) for byte in wanted if byte in whole], default=len(whole))
     seen = generated()
     expect(seen == whole[:end], "%s, %s: %r, not %r" % (of_config, of_generation, seen, whole[:end]))
+
+# --- fine_tune says before the training, not after it, that it cannot write the model
+FINE_TUNE = os.path.join(BINARIES, "fine_tune")
+if os.path.exists(FINE_TUNE):
+    write("file", "")
+    done = subprocess.run([FINE_TUNE, "--from", "-", "--to", "file"], capture_output=True, timeout=60)
+    expect(done.returncode == 1 and b"fine_tune: file: " in done.stderr and b"epoch" not in done.stdout, repr(done))
 finish(folder)
