@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: faf1c815e87133d7abe6de78e75ded1c60aebd7e64480b5b43dd1f180cc362b1
+// SHA-256 of the sources: 3d84e76daaaea5739280eca50b8070247b957fdbb747aef6a9bc75ba037de607
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -464,6 +464,41 @@ struct format_error : error {
 
 }  // namespace trireme
 
+// ---- trireme/core/plural.hpp
+namespace trireme {
+
+// Numbers in sentences.
+
+/// What agrees with a number: `agreeing(ranks.size(), "has", "have")`.
+template <class Number>
+[[nodiscard]] constexpr std::string_view agreeing(Number count, std::string_view one,
+                                                  std::string_view several) noexcept {
+  return count == 1 ? one : several;
+}
+
+/// "elements", "classes", "queries", "keys"
+[[nodiscard]] inline std::string plural_of(std::string_view one) {
+  auto const ends = [&](std::string_view with) { return one.ends_with(with); };
+  if (ends("s") || ends("x") || ends("ch")) return text(one, "es");
+  if (ends("y") && !ends("ay") && !ends("ey")) return text(one.substr(0, one.size() - 1), "ies");
+  return text(one, "s");
+}
+/// "1 element", "0 elements", "12 classes"
+template <class Number>
+[[nodiscard]] std::string how_many(Number count, std::string_view one) {
+  return exactly_equal(count, Number{1}) ? text(count, " ", one) : text(count, " ", plural_of(one));
+}
+
+/// "rank 1", "ranks 1, 3"; empty if there are none.
+template <class Numbers>
+[[nodiscard]] std::string list_of(std::string_view one, Numbers const& numbers) {
+  std::string out;
+  for (auto const each : numbers) out += text(out.empty() ? "" : ", ", each);
+  return out.empty() ? out : text(one, agreeing(numbers.size(), "", "s"), " ", out);
+}
+
+}  // namespace trireme
+
 // ---- trireme/core/shape.hpp (goes on)
 namespace trireme {
 
@@ -502,7 +537,8 @@ class shape {
     if (!takes(extent)) {
       if (rank_ == max_rank) throw config_error(text("trireme::shape: more than ", max_rank, " extents"));
       if (extent < 0) throw config_error(text("trireme::shape: extent ", extent, " is negative"));
-      throw config_error(text("trireme::shape: ", size(), " times ", extent, " elements are more than 63 bits count"));
+      throw config_error(
+          text("trireme::shape: ", size(), " times ", how_many(extent, "element"), " are more than 63 bits count"));
     }
     extents_[static_cast<std::size_t>(rank_++)] = extent;
   }
@@ -1136,33 +1172,6 @@ void expects(assertion_level level, bool condition, Message&& message) {
 
 }  // namespace trireme
 
-// ---- trireme/core/plural.hpp
-namespace trireme {
-
-// Numbers in sentences.
-
-/// What agrees with a number: `agreeing(ranks.size(), "has", "have")`.
-[[nodiscard]] constexpr std::string_view agreeing(std::uint64_t count, std::string_view one,
-                                                  std::string_view several) noexcept {
-  return count == 1 ? one : several;
-}
-
-/// "1 element", "0 elements", "12 elements"
-template <class Number>
-[[nodiscard]] std::string how_many(Number count, std::string_view one) {
-  return text(count, " ", one, count == Number{1} ? "" : "s");
-}
-
-/// "rank 1", "ranks 1, 3"; empty if there are none.
-template <class Numbers>
-[[nodiscard]] std::string list_of(std::string_view one, Numbers const& numbers) {
-  std::string out;
-  for (auto const each : numbers) out += text(out.empty() ? "" : ", ", each);
-  return out.empty() ? out : text(one, agreeing(numbers.size(), "", "s"), " ", out);
-}
-
-}  // namespace trireme
-
 // ---- trireme/comm/command.hpp (goes on)
 namespace trireme::comm {
 
@@ -1309,7 +1318,7 @@ struct late_call {
 
 /// "all_reduce(F32, 1024 elements, sum) number 12, 4096 bytes, has waited 30s of 60s for rank 1"
 [[nodiscard]] inline std::string to_string(late_call const& it) {
-  return text(it.what, it.bytes > 0 ? text(", ", it.bytes, " bytes") : std::string(), ", has waited ",
+  return text(it.what, it.bytes > 0 ? text(", ", how_many(it.bytes, "byte")) : std::string(), ", has waited ",
               to_string(it.waited), " of ", to_string(it.deadline), " for ", it.missing);
 }
 
@@ -1644,7 +1653,7 @@ inline void expect_right(std::string_view who, call const& what, int size) {
   bool const rooted = of.moves[0].givers == side::root || of.moves[0].takers == side::root;
   if (rooted && (what.root < 0 || what.root >= size))
     throw config_error(
-        text(who, "::", name_of(what.kind), ": root ", what.root, " is not one of the ", size, " ranks"));
+        text(who, "::", name_of(what.kind), ": root ", what.root, " is not one of the ", how_many(size, "rank")));
 }
 
 /// Throws config_error unless the two views of a collective fit each other (level light).
@@ -1652,13 +1661,14 @@ inline void expect_sizes(std::string_view who, call const& what, std::int64_t fr
                          int size) {
   if (!asserts(assertion_level::light)) return;
   if (what.kind == collective::all_to_all && from != to)
-    throw config_error(
-        text(who, "::all_to_all: ", from, " elements go out but ", to, " come in; give both views one size"));
+    throw config_error(text(who, "::all_to_all: ", how_many(from, "element"), agreeing(from, " goes", " go"),
+                            " out but ", to, agreeing(to, " comes", " come"), " in; give both views one size"));
   if (rank != what.root) return;
   bool const gathers = what.kind == collective::gather;
   if ((gathers || what.kind == collective::scatter) && (gathers ? to : from) != what.count * size)
     throw config_error(text(who, "::", name_of(what.kind), ": the root's whole view has ", gathers ? to : from,
-                            " elements, but ", size, " ranks with ", what.count, " each need ", what.count * size));
+                            " elements, but ", how_many(size, "rank"), " with ", what.count, " each need ",
+                            what.count * size));
 }
 
 /// Throws config_error unless there is one count a rank and they add up to the view (level light).
@@ -1680,7 +1690,7 @@ inline void expect_counts(std::string_view who, collective kind, std::span<std::
 
 inline void expect_peer(std::string_view who, int peer, int size) {
   if (asserts(assertion_level::light) && (peer < 0 || peer >= size))
-    throw config_error(text(who, "::exchange: peer ", peer, " is not one of the ", size, " ranks"));
+    throw config_error(text(who, "::exchange: peer ", peer, " is not one of the ", how_many(size, "rank")));
 }
 
 inline void expect_color(std::string_view who, int color) {
@@ -2532,8 +2542,8 @@ struct host_elementwise {
     auto const samples = static_cast<std::int64_t>(site.samples.size());
     auto const whole = site.whole > 0 ? site.whole : y.size();
     expects(assertion_level::light, whole % samples == 0 && site.first + y.size() <= whole, [&] {
-      return text("trireme::ops::dropout: ", y.size(), " elements from ", site.first, " on, of ", whole,
-                  ", do not divide into ", samples, " samples");
+      return text("trireme::ops::dropout: ", how_many(y.size(), "element"), " from ", site.first, " on, of ", whole,
+                  agreeing(y.size(), ", does", ", do"), " not divide into ", how_many(samples, "sample"));
     });
     auto const each = whole / samples;
     for (std::int64_t at = 0; at < y.size();) {
@@ -4056,7 +4066,8 @@ struct host_reductions {
   static void select_largest(view<G> x, view<std::int32_t> indices, detail::output<std::remove_const_t<G>> values) {
     detail::same_size("select_largest", indices.size(), values.size());
     expects(assertion_level::light, indices.size() <= x.size(), [&] {
-      return text("trireme::ops::select_largest: ", indices.size(), " of ", x.size(), " elements asked for");
+      return text("trireme::ops::select_largest: ", indices.size(), " of ", how_many(x.size(), "element"),
+                  " asked for");
     });
     std::remove_const_t<G> const* const from = raw(x);
     detail::select_largest(from, x.size(), raw(indices), indices.size());
@@ -4070,8 +4081,9 @@ struct host_reductions {
     G* const to = raw(y);
     for (std::int64_t i = 0; i < indices.size(); ++i) {
       auto const at = indices[i];
-      expects(assertion_level::normal, at >= 0 && at < y.size(),
-              [&] { return text("trireme::ops::scatter: index ", at, " is outside of ", y.size(), " elements"); });
+      expects(assertion_level::normal, at >= 0 && at < y.size(), [&] {
+        return text("trireme::ops::scatter: index ", at, " is outside of ", how_many(y.size(), "element"));
+      });
       to[at] = add ? static_cast<G>(to[at] + values[i]) : values[i];
     }
   }
@@ -5727,9 +5739,8 @@ class self_world : public collectives<self_world> {
     std::vector<part const*> sends, receives;
     for (auto const& each : it.parts) (each.sent ? sends : receives).push_back(&each);
     if (sends.size() != receives.size())
-      throw config_error(text(who(), "::exchange: a rank alone sends ", sends.size(),
-                              " messages to itself but receives ", receives.size(),
-                              "; name both ends in one exchange"));
+      throw config_error(text(who(), "::exchange: a rank alone sends ", how_many(sends.size(), "message"),
+                              " to itself but receives ", receives.size(), "; name both ends in one exchange"));
     for (std::size_t k = 0; k < sends.size(); ++k) copy(it, *sends[k], *receives[k]);
   }
 };
@@ -9513,7 +9524,8 @@ template <class X, class Y, class Space>
   if (features.rank() == 0) throw config_error("trireme::make_samples: the features have no axis of samples");
   auto const count = features.extent(0);
   auto const wrong = [count](char const* what, std::int64_t found) {
-    return config_error(text("trireme::make_samples: there are ", count, " rows of features but ", found, what));
+    return config_error(
+        text("trireme::make_samples: there are ", how_many(count, "row"), " of features but ", found, what));
   };
   if (!targets.empty() && targets.extent(0) != count) throw wrong(" rows of targets", targets.extent(0));
   if (!ids.empty() && static_cast<std::int64_t>(ids.size()) != count) {
@@ -9784,7 +9796,7 @@ class evaluation_batches {
       return config_error(text("trireme::data::evaluation_batches: ", parts...));
     };
     if (data.size() < 1) throw refuse("the dataset has no samples");
-    if (batch < 1) throw refuse("a batch of ", batch, " samples: at least one is needed");
+    if (batch < 1) throw refuse("a batch of ", how_many(batch, "sample"), ": at least one is needed");
     if (size < 1 || rank < 0 || rank >= size) throw refuse("there is no rank ", rank, " of ", size);
     return std::min(batch, data.size());
   }
@@ -9951,8 +9963,8 @@ class in_memory {
   static shape rows_of(std::size_t size, std::int64_t width, char const* what) {
     auto const count = static_cast<std::int64_t>(size);
     if (width < 1 || count % width != 0) {
-      throw config_error(
-          text("trireme::data::in_memory: ", count, " numbers of ", what, " do not divide into rows of ", width));
+      throw config_error(text("trireme::data::in_memory: ", how_many(count, "number"), " of ", what,
+                              agreeing(count, " does", " do"), " not divide into rows of ", width));
     }
     return {count / width, width};
   }
@@ -10001,7 +10013,8 @@ struct sampler {
   std::uint64_t seed = 0;
 
   void validate() const {
-    if (samples < 1) throw config_error(text("trireme::data::sampler: ", samples, " samples give no order"));
+    if (samples < 1)
+      throw config_error(text("trireme::data::sampler: ", how_many(samples, "sample"), " give no order"));
   }
 
   /// The number of the sample at `position` of epoch `epoch`. About 0.1 us.
@@ -10342,7 +10355,7 @@ class stable_file {
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) throw failure("cannot read the file: " + reason());
       if (got == 0) {
-        throw failure(text("the file had ", size_, " bytes when it was opened, but byte ", at,
+        throw failure(text("the file had ", how_many(size_, "byte"), " when it was opened, but byte ", at,
                            " is gone; bring it back as it was, and do not cut a file that is in use"));
       }
       at += got;
@@ -10404,12 +10417,13 @@ class byte_windows {
     auto const last = file_.last_byte == -1 ? open_->size() - 1 : file_.last_byte;
     if (file_.first_byte < 0 || last >= open_->size() || last < file_.first_byte) {
       throw refusal(text("bytes ", file_.first_byte, " to ", last, " are not a range of the file, which has ",
-                         open_->size(), " bytes"));
+                         how_many(open_->size(), "byte")));
     }
     length_ = last - file_.first_byte + 1;
     if (length_ - more < file_.context) {
-      throw refusal(text("the range has ", length_, " bytes, but one window of .context = ", file_.context, " needs ",
-                         more == 0 ? "" : "one more than ", "that many: choose a shorter context or a longer text"));
+      throw refusal(text("the range has ", how_many(length_, "byte"), ", but one window of .context = ", file_.context,
+                         " needs ", more == 0 ? "" : "one more than ",
+                         "that many: choose a shorter context or a longer text"));
     }
   }
 
@@ -10539,7 +10553,9 @@ struct token_split {
   auto const bytes = detail::stable_file(path, "trireme::data::split").size();
   auto const kept = whole - millionths;
   auto const begin = bytes / whole * kept + bytes % whole * kept / whole;  // floor(bytes * kept / whole), no overflow
-  if (begin < 1) throw config_error(text("trireme::data::split: ", path, ": ", bytes, " bytes leave none to train on"));
+  if (begin < 1)
+    throw config_error(text("trireme::data::split: ", path, ": ", how_many(bytes, "byte"),
+                            agreeing(bytes, " leaves", " leave"), " none to train on"));
   return {token_windows({.path = path, .context = context, .first_byte = 0, .last_byte = begin - 1}),
           held_out_windows({.path = path, .context = context, .first_byte = begin, .last_byte = bytes - 1}), bytes,
           begin};
@@ -11266,8 +11282,8 @@ concept counts_targets = requires(M& model, samples const& batch) {
 /// Errors   config_error for a count that is below 0, not finite, or above 2^31.
 [[nodiscard]] inline loss_sum sum_of(counted_loss const& given, std::int64_t all_samples) {
   if (!(given.count >= 0 && given.count <= 0x1p31)) {
-    throw config_error(text("trireme::model: forward() has counted ", given.count, " targets of ", all_samples,
-                            " samples; a count is from 0 to 2^31"));
+    throw config_error(text("trireme::model: forward() has counted ", how_many(given.count, "target"), " of ",
+                            all_samples, " samples; a count is from 0 to 2^31"));
   }
   auto const count = std::llround(given.count * 0x1p30);
   return {count == 0 ? 0 : given.sum * 0x1p30, count, (all_samples << 30) - count};
@@ -12991,7 +13007,7 @@ void append_nodes(std::vector<node_pointer<Env>>& out, chain_of<L...> const& cha
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, repeat_of<L> const& layers) {
   if (layers.count < 1) {
-    throw config_error(text("trireme::nn::repeat: ", layers.count, " layers; repeat a layer once or more"));
+    throw config_error(text("trireme::nn::repeat: ", how_many(layers.count, "layer"), "; repeat a layer once or more"));
   }
   for (std::int64_t i = 0; i < layers.count; ++i) append_nodes<Env>(out, nn::named(std::to_string(i), layers.layer));
 }
@@ -13706,8 +13722,9 @@ template <class Env>
                             " (words, channels); both must be at least 1"));
   }
   if (at.own.size > extents[0]) {
-    throw config_error(text("trireme::nn::", layer, ": the ", extents[0], " words of ", name, " cannot be cut into ",
-                            at.own.size, " ways; a tensor group has at most as many ranks as there are words"));
+    throw config_error(text("trireme::nn::", layer, ": the ", how_many(extents[0], "word"), " of ", name,
+                            " cannot be cut into ", at.own.size,
+                            " ways; a tensor group has at most as many ranks as there are words"));
   }
   parameter_info info{std::move(name), extents, start, true};
   if (at.own.size > 1) info = part_of(info, 0, at.own.of(extents[0]));
@@ -13739,7 +13756,7 @@ class embedding_node final : public node<Env> {
           text("trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
                what_.positions > 0
                    ? text(pass.first_position() > 0 ? text(", behind ", pass.first_position(), " others,") : "",
-                          " do not fit the ", what_.positions, " positions of ", name_)
+                          " do not fit the ", how_many(what_.positions, "position"), " of ", name_)
                    : text(" are no samples of positions")));
     }
     if (pass.goes_on() && what_.segments > 0) {
@@ -13815,7 +13832,7 @@ class features_node final : public node<Env> {
     auto const count = pass.batch.count();
     if (inputs.size() != count * what_.outputs) {
       throw config_error(text("trireme::nn::features: inputs of shape ", to_string(inputs.extents), " for ", name_,
-                              ", which takes ", what_.outputs, " numbers a sample"));
+                              ", which takes ", how_many(what_.outputs, "number"), " a sample"));
     }
     auto const y = to.template take<typename Env::compute>({count, what_.outputs});
     with_numbers<Env>(inputs, "inputs", [&](auto numbers) { ops::on<space>::copy(y.flat(), numbers.flat()); });
@@ -14008,8 +14025,8 @@ class experts::instance {
     expect_number("nn::experts", ".chosen", what_.chosen, {.low = 1, .high = static_cast<double>(what_.count)});
     expect_number("nn::experts", ".balance", what_.balance, not_negative);
     if (own.size > what_.count) {
-      throw config_error(text("trireme::nn::experts: ", what_.count, " experts cannot be dealt out to ", own.size,
-                              " ranks; an expert group has at most as many ranks as a layer has experts"));
+      throw config_error(text("trireme::nn::experts: ", how_many(what_.count, "expert"), " cannot be dealt out to ",
+                              own.size, " ranks; an expert group has at most as many ranks as a layer has experts"));
     }
     favour_.info.running = what_.speed > 0 ? what_.speed : 1;  // without speed nothing is measured, and nothing moves
     favour_.info.by_sign = true;
@@ -14108,8 +14125,8 @@ class experts::instance {
     bool const groups = how.groups > 0 && how.chosen_groups > 0 && how.chosen_groups <= how.groups &&
                         what_.count % how.groups == 0 && what_.chosen <= how.chosen_groups * (what_.count / how.groups);
     if (groups && how.scale > 0 && what_.speed >= 0 && exactly_equal(what_.balance, 0)) return;
-    throw config_error(text("trireme::nn::experts: ", what_.chosen, " of ", what_.count, " experts, of ",
-                            how.chosen_groups, " of ", how.groups, " groups, scale ", how.scale, ", speed ",
+    throw config_error(text("trireme::nn::experts: ", what_.chosen, " of ", how_many(what_.count, "expert"), ", of ",
+                            how.chosen_groups, " of ", how_many(how.groups, "group"), ", scale ", how.scale, ", speed ",
                             what_.speed, ", balance ", what_.balance,
                             "; groups are of equal sizes and have enough experts, the scale is above 0, speed is not "
                             "below, and a bias balances in place of a loss"));
@@ -14354,8 +14371,9 @@ class experts_node final : public node<Env> {
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
     if (what_.channels != 0 && what_.channels != at.width) {
-      throw config_error(text("trireme::nn::experts ", at.name, ": rows of ", at.width, " numbers come in where ",
-                              what_.channels, " channels are said; leave channels out"));
+      throw config_error(text("trireme::nn::experts ", at.name, ": rows of ", how_many(at.width, "number"),
+                              " come in where ", how_many(what_.channels, "channel"),
+                              agreeing(what_.channels, " is", " are"), " said; leave channels out"));
     }
     what_.channels = at.width;
     state_.emplace(what_, at.name, expert_group<Env>::of(at.groups).share());
@@ -14387,7 +14405,8 @@ inline void expect_positive(char const* model, std::initializer_list<std::pair<c
 /// Throws config_error unless the channels of a model make so many heads of one width.
 inline void expect_heads(char const* model, std::int64_t channels, std::int64_t heads) {
   if (channels % heads == 0) return;
-  throw config_error(text("trireme::nn::", model, ": ", channels, " channels are not divisible by ", heads, " heads"));
+  throw config_error(text("trireme::nn::", model, ": ", how_many(channels, "channel"),
+                          agreeing(channels, " is", " are"), " not divisible by ", how_many(heads, "head")));
 }
 
 /// Throws config_error unless a dropout is in [0, 1).
@@ -14981,8 +15000,9 @@ class linear_node final : public node<Env> {
     inputs_ = at.width;
     outputs_ = what_.outputs;
     if (what_.inputs != 0 && what_.inputs != inputs_) {
-      throw config_error(text("trireme::nn::linear ", at.name, ": rows of ", inputs_, " numbers come in where ",
-                              what_.inputs, " inputs are said; leave inputs out, or make the layer before it as wide"));
+      throw config_error(text("trireme::nn::linear ", at.name, ": rows of ", how_many(inputs_, "number"),
+                              " come in where ", how_many(what_.inputs, "input"), agreeing(what_.inputs, " is", " are"),
+                              " said; leave inputs out, or make the layer before it as wide"));
     }
     act_ = at.act;
     if (what_.act != ops::activation::none) {
@@ -15001,8 +15021,10 @@ class linear_node final : public node<Env> {
     if (step.as == role::spread) {
       auto const fused = at.wanted.fused;
       if (outputs_ % (fused * at.wanted.granules) != 0) {
-        throw config_error(text("trireme::nn::linear ", at.name, ": ", outputs_, " outputs are not ", fused, " times ",
-                                at.wanted.granules, " heads of one width, which the layer behind it takes"));
+        throw config_error(text("trireme::nn::linear ", at.name, ": ", how_many(outputs_, "output"),
+                                agreeing(outputs_, " is", " are"), " not ", fused, " times ",
+                                how_many(at.wanted.granules, "head"),
+                                " of one width, which the layer behind it takes"));
       }
       weight_.info.fused = bias_.info.fused = at.wanted.tensors;
       if (at.own.size > 1) {
@@ -15208,16 +15230,17 @@ class attend_node final : public node<Env> {
     if (what_.key_heads == 0) what_.key_heads = what_.heads;
     if (what_.heads < 1 || what_.key_heads < 1 || what_.heads % what_.key_heads != 0 ||
         !not_negative.holds(what_.rotary)) {
-      throw config_error(text("trireme::nn::attend: ", what_.heads, " heads, ", what_.key_heads, " key heads, rotary ",
-                              what_.rotary, "; heads are a multiple of key_heads, and rotary is not negative"));
+      throw config_error(text("trireme::nn::attend: ", how_many(what_.heads, "head"), ", ",
+                              how_many(what_.key_heads, "key head"), ", rotary ", what_.rotary,
+                              "; heads are a multiple of key_heads, and rotary is not negative"));
     }
     expect_number("nn::attend", ".dropout", what_.dropout, below_one);
     auto const& scaling = what_.scaling;
     if (what_.window < 0 || !not_negative.holds(what_.norm) || !positive.holds(scaling.factor) ||
         scaling.original < 0 || !(scaling.low < scaling.high)) {
       throw config_error(text("trireme::nn::attend: window ", what_.window, ", norm ", what_.norm, ", scaling factor ",
-                              scaling.factor, " of ", scaling.original, " positions between ", scaling.low, " and ",
-                              scaling.high,
+                              scaling.factor, " of ", how_many(scaling.original, "position"), " between ", scaling.low,
+                              " and ", scaling.high,
                               " turns; window, norm and positions are not negative, the factor is above "
                               "0, and low is below high"));
     }
@@ -15273,9 +15296,9 @@ class attend_node final : public node<Env> {
     auto const all = what_.heads + 2 * what_.key_heads;
     auto const each = at.width / all;
     if (each < 1 || at.width % all != 0 || (what_.rotary > 0 && each % 2 != 0)) {
-      throw config_error(text("trireme::nn::attend ", at.name, ": ", at.width, " numbers a row are not ", what_.heads,
-                              " queries, ", what_.key_heads, " keys and as many values of one ",
-                              what_.rotary > 0 ? "even " : "", "width"));
+      throw config_error(text("trireme::nn::attend ", at.name, ": ", how_many(at.width, "number"), " a row are not ",
+                              what_.heads, " queries, ", how_many(what_.key_heads, "key"),
+                              " and as many values of one ", what_.rotary > 0 ? "even " : "", "width"));
     }
     if (what_.tokens.any() && context_group<Env>::of(at.groups).size() > 1) {
       throw config_error(text("trireme::nn::attend ", at.name,
@@ -15633,11 +15656,13 @@ class cross_entropy_node : public loss_node<Env> {
   void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t) const override {
     auto const targets = pass.batch.targets.template as<std::int32_t>("targets").size();
     if (of_first_ && targets != pass.batch.count()) {
-      throw config_error(text("trireme::nn::loss::cross_entropy: ", targets, " targets for the first rows of ",
-                              pass.batch.count(), " samples; give each sample one"));
+      throw config_error(text("trireme::nn::loss::cross_entropy: ", how_many(targets, "target"),
+                              " for the first rows of ", how_many(pass.batch.count(), "sample"),
+                              "; give each sample one"));
     }
     if (!of_first_ && targets != rows)
-      throw config_error(text("trireme::nn::loss::cross_entropy: ", targets, " targets for ", rows, " rows"));
+      throw config_error(
+          text("trireme::nn::loss::cross_entropy: ", how_many(targets, "target"), " for ", how_many(rows, "row")));
   }
   loss_sum of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_part part) override {
     auto const n = logits.extent(0);
@@ -16035,7 +16060,7 @@ struct gpt {
     detail::expect_heads("gpt", channels, heads);
     detail::expect_dropout("gpt", dropout);
     if (experts < 0 || (experts > 0 && (top_k < 1 || top_k > experts))) {
-      throw config_error(text("trireme::nn::gpt: ", top_k, " experts a token of ", experts,
+      throw config_error(text("trireme::nn::gpt: ", how_many(top_k, "expert"), " a token of ", experts,
                               "; a token chooses at least one, and at most all of them"));
     }
     if (!not_negative.holds(balance)) throw config_error(text("trireme::nn::gpt: balance ", balance, " is below 0"));
@@ -16197,13 +16222,13 @@ struct llama {
                                       {"heads", heads},
                                       {"channels", channels}});
     if (key_heads < 0 || hidden < 0 || window < 0 || heads % keys() != 0) {
-      throw config_error(text("trireme::nn::llama: ", heads, " heads, ", key_heads, " key heads, ", hidden,
-                              " hidden, a window of ", window,
+      throw config_error(text("trireme::nn::llama: ", how_many(heads, "head"), ", ", how_many(key_heads, "key head"),
+                              ", ", hidden, " hidden, a window of ", window,
                               "; heads are a multiple of key heads, and nothing is below 0"));
     }
     if (head_width == 0 && (channels % heads != 0 || channels / heads % 2 != 0)) {
-      throw config_error(
-          text("trireme::nn::llama: ", channels, " channels are not ", heads, " heads of one even width"));
+      throw config_error(text("trireme::nn::llama: ", how_many(channels, "channel"), agreeing(channels, " is", " are"),
+                              " not ", how_many(heads, "head"), " of one even width"));
     }
     if (head_width < 0 || head_width % 2 != 0) {
       throw config_error(text("trireme::nn::llama: a head is ", head_width,
@@ -16677,7 +16702,8 @@ struct host_attention {
     detail::same_size(who, lse, rows * shape.heads);
     if (seen != 0) detail::same_size(who, seen, 2 * rows);
     expects(assertion_level::light, shape.heads > 0 && shape.channels % shape.heads == 0, [&] {
-      return text("trireme::ops::", who, ": ", shape.channels, " channels do not divide into ", shape.heads, " heads");
+      return text("trireme::ops::", who, ": ", how_many(shape.channels, "channel"),
+                  agreeing(shape.channels, " does", " do"), " not divide into ", how_many(shape.heads, "head"));
     });
     if (dropout.active()) {
       detail::same_size(who, static_cast<std::int64_t>(dropout.samples.size()), shape.batch);
@@ -19174,8 +19200,9 @@ struct host_attention_block {
     detail::same_size(who, lse, rows * shape.heads);
     expects(assertion_level::light, at.query_row + at.rows <= shape.context && at.key_row + at.rows <= shape.context,
             [&] {
-              return text("trireme::ops::", who, ": ", at.rows, " queries from position ", at.first_query,
-                          " on, over keys from ", at.first_key, " on, do not fit ", shape.context, " rows");
+              return text("trireme::ops::", who, ": ", how_many(at.rows, "query"), " from position ", at.first_query,
+                          " on, over keys from ", at.first_key, agreeing(at.rows, " on, does", " on, do"), " not fit ",
+                          how_many(shape.context, "row"));
             });
   }
 
@@ -19765,7 +19792,8 @@ struct host_embedding {
     auto const context = tokens.extent(tokens.rank() - 1);
     detail::same_size("embed", y.size(), tokens.size() * channels);
     expects(assertion_level::light, positions.empty() || positions.size() >= context * channels, [&] {
-      return text("trireme::ops::embed: ", context, " positions asked for, and ", positions.extent(0), " known");
+      return text("trireme::ops::embed: ", how_many(context, "position"), " asked for, and ", positions.extent(0),
+                  " known");
     });
     detail::tokens_within("embed", tokens, part.whole > 0 ? part.whole : table.extent(0));
     detail::embed_rows(raw(y), raw(tokens), raw(table), positions.empty() ? nullptr : raw(positions), tokens.size(),
@@ -19781,8 +19809,8 @@ struct host_embedding {
     auto const context = tokens.extent(tokens.rank() - 1);
     detail::same_size("embed_backward", dy.size(), tokens.size() * channels);
     expects(assertion_level::light, dpositions.empty() || dpositions.size() >= context * channels, [&] {
-      return text("trireme::ops::embed_backward: ", context, " positions asked for, and ", dpositions.extent(0),
-                  " known");
+      return text("trireme::ops::embed_backward: ", how_many(context, "position"), " asked for, and ",
+                  dpositions.extent(0), " known");
     });
     detail::tokens_within("embed_backward", tokens, part.whole > 0 ? part.whole : dtable.extent(0));
     for (std::int64_t row = 0; row < tokens.size(); ++row) {
@@ -20938,7 +20966,7 @@ struct host_losses {
       auto const target = targets[row];
       if (target >= classes && asserts(assertion_level::normal)) {
         throw config_error(
-            text("trireme::ops::cross_entropy: target ", target, " is outside of ", classes, " classes"));
+            text("trireme::ops::cross_entropy: target ", target, " is outside of ", how_many(classes, "class")));
       }
       T* const values = raw(logits) + row * classes;
       if (terms.leaves_out(target)) {
@@ -20996,7 +21024,7 @@ struct host_losses {
       auto const target = targets[row];
       if (target >= part.whole && asserts(assertion_level::normal)) {
         throw config_error(
-            text("trireme::ops::cross_entropy: target ", target, " is outside of ", part.whole, " classes"));
+            text("trireme::ops::cross_entropy: target ", target, " is outside of ", how_many(part.whole, "class")));
       }
       if (terms.leaves_out(target)) {
         if (gradient) host_elementwise::fill(logits.flat(row * classes, classes), 0.0);
@@ -21701,7 +21729,8 @@ struct host_products {
  private:
   static void check(std::string_view who, std::string_view what, std::int64_t size, std::int64_t expected) {
     if (size != expected && asserts(assertion_level::light)) {
-      throw config_error(text("trireme::ops::", who, ": ", what, " has ", size, " elements, expected ", expected));
+      throw config_error(
+          text("trireme::ops::", who, ": ", what, " has ", how_many(size, "element"), ", expected ", expected));
     }
   }
   template <class T>
@@ -22722,8 +22751,9 @@ struct host_routing {
     detail::same_size("route", probabilities.size(), logits.size());
     detail::same_size("route", chosen.size(), weights.size());
     detail::same_size("route", chosen.size() * experts, logits.size() * choices);
-    expects(assertion_level::light, choices <= experts,
-            [&] { return text("trireme::ops::route: ", choices, " choices of ", experts, " experts"); });
+    expects(assertion_level::light, choices <= experts, [&] {
+      return text("trireme::ops::route: ", how_many(choices, "choice"), " of ", how_many(experts, "expert"));
+    });
     for (std::int64_t row = 0; row < logits.extent(0); ++row) {
       auto const* const from = raw(logits) + row * experts;
       auto* const p = raw(probabilities) + row * experts;
@@ -22788,8 +22818,8 @@ struct host_routing {
             experts % how.groups == 0 && how.chosen_groups <= how.groups &&
                 choices <= how.chosen_groups * (experts / how.groups),
             [&] {
-              return text("trireme::ops::score: ", choices, " choices of ", how.chosen_groups, " of ", how.groups,
-                          " groups of ", experts, " experts");
+              return text("trireme::ops::score: ", how_many(choices, "choice"), " of ", how.chosen_groups, " of ",
+                          how.groups, " groups of ", how_many(experts, "expert"));
             });
     thread_local std::vector<A> biased;
     biased.resize(static_cast<std::size_t>(experts));
@@ -24101,7 +24131,7 @@ inline void expect_schedule(schedule const& plan) {
       expect_number(name, ".total", total, at_least_one);
       expect_number(name, ".floor", floor, {.high = peak});
       if (total >= warmup) return;
-      throw config_error(text("trireme::", name, ": .warmup is ", warmup, " steps of .total ", total,
+      throw config_error(text("trireme::", name, ": .warmup is ", how_many(warmup, "step"), " of .total ", total,
                               "; the rate grows in some of the steps, and falls in the others"));
     }
   } const check;
@@ -25375,8 +25405,8 @@ class mesh_shape {
     if (open == nullptr && product == world_) return;
     auto const given = product == 1 && axes_.empty() ? std::string("no axes") : to_string();
     throw config_error(text("trireme::parallel::mesh: ", given, open != nullptr ? " (0: what is left) takes" : " takes",
-                            open != nullptr ? " a multiple of " : " ", product, " ranks, but the world has ", world_,
-                            "; change a degree or the number of ranks"));
+                            open != nullptr ? " a multiple of " : " ", how_many(product, "rank"),
+                            ", but the world has ", world_, "; change a degree or the number of ranks"));
   }
 
   int world_;
@@ -26007,7 +26037,8 @@ template <schedule Schedule>
 [[nodiscard]] step_lists make_lists(size of) {
   if (Schedule::chunks != 0) of.chunks = Schedule::chunks;
   auto const given = [&] {
-    return text(of.stages, " stages, ", of.micro_batches, " micro-batches and ", of.chunks, " chunks a stage");
+    return text(how_many(of.stages, "stage"), ", ", how_many(of.micro_batches, "micro-batch"), " and ",
+                how_many(of.chunks, "chunk"), " a stage");
   };
   if (of.stages < 1 || of.micro_batches < 1 || of.chunks < 1) {
     throw config_error(
@@ -26098,8 +26129,9 @@ namespace detail {
 
 inline void expect_enough_units(std::int64_t units, int stages, int chunks) {
   if (stages >= 1 && chunks >= 1 && units >= std::int64_t{stages} * chunks) return;
-  throw config_error(text("trireme::schedule::cut_units: ", stages, " stages of ", chunks, " chunks need at least ",
-                          std::int64_t{stages} * chunks, " units, but the model has ", units,
+  throw config_error(text("trireme::schedule::cut_units: ", how_many(stages, "stage"), " of ",
+                          how_many(chunks, "chunk"), agreeing(stages, " needs", " need"), " at least ",
+                          how_many(std::int64_t{stages} * chunks, "unit"), ", but the model has ", units,
                           "; use fewer stages, or a model of more layers"));
 }
 
@@ -26229,14 +26261,15 @@ struct unevenness {
   detail::expect_enough_units(units, stages, chunks);
   auto const parts = std::int64_t{stages} * chunks;
   if (static_cast<std::int64_t>(given.size()) != parts - 1) {
-    throw config_error(text("trireme::schedule::cut_units: ", stages, " stages of ", chunks, " chunks need ", parts - 1,
+    throw config_error(text("trireme::schedule::cut_units: ", how_many(stages, "stage"), " of ",
+                            how_many(chunks, "chunk"), agreeing(stages, " needs", " need"), " ", parts - 1,
                             " cuts, but ", given.size(), " are given"));
   }
   unit_cuts cuts{0};
   for (auto const cut : given) {
     if (cut <= cuts.back() || cut >= units) {
       throw config_error(text("trireme::schedule::cut_units: a cut at unit ", cut, " after one at unit ", cuts.back(),
-                              "; cuts must increase, and lie inside a model of ", units, " units"));
+                              "; cuts must increase, and lie inside a model of ", how_many(units, "unit")));
     }
     cuts.push_back(cut);
   }
@@ -26599,7 +26632,7 @@ class pipeline_stages {
   [[nodiscard]] std::string refuses_tree() const {
     for (auto const& each : tied_) {
       if (each.uses > 2 && adds_in_order(seat_)) {
-        return text("adds the gradients of the ", each.uses, " uses of \"", each.name,
+        return text("adds the gradients of the ", how_many(each.uses, "use"), " of \"", each.name,
                     "\" in their order, but a pipeline those of each stage first; leave one of them out");
       }
     }
@@ -26939,9 +26972,10 @@ class context_cut {
     auto const& extents = batch.inputs.extents;
     auto const positions = extents.rank() < 2 ? 1 : extents[1];
     if (positions % part_.pieces() != 0) {
-      throw config_error(text("trireme::parallel::context: samples of ", positions, " positions cannot be cut into ",
-                              part_.pieces(), " equal stretches, ", part_.stretches(), " for each of ", part_.own.size,
-                              " ways; give them a multiple of ", part_.pieces(), " positions, or use fewer ways"));
+      throw config_error(text("trireme::parallel::context: samples of ", how_many(positions, "position"),
+                              " cannot be cut into ", part_.pieces(), " equal stretches, ", part_.stretches(),
+                              " for each of ", part_.own.size, " ways; give them a multiple of ",
+                              how_many(part_.pieces(), "position"), ", or use fewer ways"));
     }
     auto const& wanted = batch.targets.extents;
     if (wanted.rank() >= 2 && wanted[1] == positions) return;
@@ -27521,14 +27555,14 @@ class layout {
     for (int const end : ends) {
       if (end < first || end > uses) {
         throw config_error(text("trireme::exchange: a unit's uses end at ", end, " after the one before it ended at ",
-                                first, ", of ", uses, " uses; ends ascend to the number of uses"));
+                                first, ", of ", how_many(uses, "use"), "; ends ascend to the number of uses"));
       }
       units_.push_back({first, end, {}});
       first = end;
     }
     if (!ends.empty() && first != uses) {
-      throw config_error(text("trireme::exchange: the units have ", first, " uses of parameters, but there are ", uses,
-                              "; pass the end of every unit"));
+      throw config_error(text("trireme::exchange: the units have ", how_many(first, "use"),
+                              " of parameters, but there are ", uses, "; pass the end of every unit"));
     }
   }
   [[nodiscard]] int unit_of(entry const& tensor) const {
@@ -27751,44 +27785,66 @@ struct strategy_state<Policy, Env, Comm> {
   using type = typename Policy::template instance<Env, Comm>;
 };
 
-/// One sentence for each function that is said and not there, or there and not said.
+/// What a strategy's run state says of its functions, and which of them there are.
 template <class S>
-struct check_strategy_hooks {
+struct strategy_calls {
   static constexpr bool says = requires {
     { S::has } -> std::convertible_to<strategy_hooks>;
   };
-  static_assert(says,
-                "trireme::parallel: a strategy's instance says which of its functions are to be called: static "
-                "constexpr parallel::strategy_hooks has{.end = true};");
   static constexpr strategy_hooks said = [] {
     if constexpr (says) return S::has;
     return strategy_hooks{};
   }();
-  static_assert(
-      !says || said.settle ==
-                   requires(S & s, gradient_numbers const& n) {
-                     { s.settle(true, n) } -> std::same_as<std::optional<gradient_numbers>>;
-                   },
-      "trireme::parallel: a strategy's has.settle and its settle(bool taken, gradient_numbers const&) -> "
-      "std::optional<gradient_numbers> go together");
-  static_assert(
-      !says || said.end ==
-                   requires(S & s) {
-                     { s.end(std::int64_t{}) } -> std::same_as<bool>;
-                   },
-      "trireme::parallel: a strategy's has.end and its end(std::int64_t step) -> bool go together");
-  static_assert(
-      !says || said.start == requires(S & s) { s.start(); },
-      "trireme::parallel: a strategy's has.start and its start() go together");
-  static_assert(
-      !says || said.follow == requires(S & s) { s.follow(); },
-      "trireme::parallel: a strategy's has.follow and its follow() go together");
-  static_assert(
-      !says || said.state == requires(S & s) { s.visit_state(state_scope::kept, [](auto const&...) {}); },
-      "trireme::parallel: a strategy's has.state and its visit_state(state_scope, f) go together");
-  static_assert(
-      !says || said.numbers == requires(S & s) { s.visit_numbers([](auto const&, auto&) {}); },
-      "trireme::parallel: a strategy's has.numbers and its visit_numbers(f) go together");
+  static constexpr bool settles = requires(S & s, gradient_numbers const& n) {
+    { s.settle(true, n) } -> std::same_as<std::optional<gradient_numbers>>;
+  };
+  static constexpr bool ends = requires(S & s) {
+    { s.end(std::int64_t{}) } -> std::same_as<bool>;
+  };
+  static constexpr bool starts = requires(S & s) { s.start(); };
+  static constexpr bool follows = requires(S & s) { s.follow(); };
+  static constexpr bool has_state = requires(S & s) {
+    s.visit_state(state_scope::kept, [](auto const&...) {});
+  };
+  static constexpr bool has_numbers = requires(S & s) {
+    s.visit_numbers([](auto const&, auto&) {});
+  };
+  static constexpr strategy_hooks there{settles, ends, starts, follows, has_state, has_numbers};
+  /// What the exchange calls: of a slip one sentence is enough.
+  static constexpr strategy_hooks made = [] {
+    auto calls = said;
+    if (!settles) calls.settle = false;
+    if (!ends) calls.end = false;
+    if (!starts) calls.start = false;
+    if (!follows) calls.follow = false;
+    if (!has_state) calls.state = false;
+    if (!has_numbers) calls.numbers = false;
+    return calls;
+  }();
+};
+
+/// One sentence for each function that is said and not there, or there and not said.
+template <class S>
+struct check_strategy_hooks {
+  using calls = strategy_calls<S>;
+  static constexpr bool says = calls::says;
+  static constexpr strategy_hooks said = calls::said, there = calls::there;
+  static_assert(says,
+                "trireme::parallel: a strategy's instance says which of its functions are to be called: static "
+                "constexpr parallel::strategy_hooks has{.end = true};");
+  static_assert(!says || said.settle == there.settle,
+                "trireme::parallel: a strategy's has.settle and its settle(bool taken, gradient_numbers const&) -> "
+                "std::optional<gradient_numbers> go together");
+  static_assert(!says || said.end == there.end,
+                "trireme::parallel: a strategy's has.end and its end(std::int64_t step) -> bool go together");
+  static_assert(!says || said.start == there.start,
+                "trireme::parallel: a strategy's has.start and its start() go together");
+  static_assert(!says || said.follow == there.follow,
+                "trireme::parallel: a strategy's has.follow and its follow() go together");
+  static_assert(!says || said.state == there.state,
+                "trireme::parallel: a strategy's has.state and its visit_state(state_scope, f) go together");
+  static_assert(!says || said.numbers == there.numbers,
+                "trireme::parallel: a strategy's has.numbers and its visit_numbers(f) go together");
 };
 template <class Policy, class Env, class Comm>
 struct check_strategy_instance {
@@ -29173,7 +29229,7 @@ class foreign_parameters {
     for (auto const& each : all_) {
       if (each.value.size() != each.gradient.size()) {
         throw config_error(text("trireme::exchange: parameter \"", each.name, "\" has ", each.value.size(),
-                                " values but ", each.gradient.size(), " gradients"));
+                                " values but ", how_many(each.gradient.size(), "gradient")));
       }
       for (auto const& other : infos) {
         if (other.name == each.name) {
@@ -30487,6 +30543,7 @@ class basic_exchange {
   using placement = parallel::detail::placement_t<Strategy>;
   using outputs = parallel::detail::value_outputs<Env, Comm, placement>;
   using strategy_type = parallel::strategy_state_t<Strategy, Env, Comm>;
+  using hooks = parallel::detail::strategy_calls<strategy_type>;
 
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
   static constexpr bool shards_parameters = Strategy::parameters == distribution::shard;
@@ -30787,7 +30844,7 @@ class basic_exchange {
       auto const [first, count] = owned_range(bucket);
       parallel::sum_of_all(*group, gradients_.reduced(bucket, first, count), reduction::sum{});
     }
-    fused_ = direct_ && !want_norm && !strategy_type::has.settle;  // settle() reads sums
+    fused_ = direct_ && !want_norm && !hooks::made.settle;  // settle() reads sums
     if (fused_) vote.without_norm();
     if (direct_) {
       finish_direct(vote.squares());
@@ -30815,7 +30872,7 @@ class basic_exchange {
     if (!foreign_.empty()) give_back_gradients();
     std::optional<gradient_numbers> due;
     if (taken) due = exchanged;
-    if constexpr (strategy_type::has.settle) {
+    if constexpr (hooks::made.settle) {
       for (auto& each : owned_) each.sum = reduced(each.bucket, each.piece);
       due = strategy_.settle(taken, exchanged);
     }
@@ -30907,7 +30964,7 @@ class basic_exchange {
       load(entry, tensor_view<master_element const, space>(whole));
     }
     written();
-    if constexpr (strategy_type::has.start) strategy_.start();
+    if constexpr (hooks::made.start) strategy_.start();
     follow_values();
   }
 
@@ -31042,11 +31099,11 @@ class basic_exchange {
   void visit_state(state_scope scope, F&& f) {
     visit_values(scope, f);
     for (int b = 0; b < trained_count(); ++b) visit_compression(b, scope, f);
-    if constexpr (strategy_type::has.state) strategy_.visit_state(scope, f);
+    if constexpr (hooks::made.state) strategy_.visit_state(scope, f);
   }
   template <class F>
   void visit_numbers(F&& f) {
-    if constexpr (strategy_type::has.numbers) strategy_.visit_numbers(f);
+    if constexpr (hooks::made.numbers) strategy_.visit_numbers(f);
   }
   /// Goes on from a checkpoint: so many steps are over, so many of them with an update.
   void go_on(std::int64_t steps, std::int64_t updates) noexcept {
@@ -31064,9 +31121,9 @@ class basic_exchange {
   using bucket_transport = parallel::detail::transport<Env, Comm, placement, Compressor>;
   using seen_state = parallel::owned_state<Env, Comm>;
   // What the next step may not begin without.
-  static constexpr auto published_ = sharded                  ? parallel::detail::publishing::parts
-                                     : strategy_type::has.end ? parallel::detail::publishing::ends
-                                                              : parallel::detail::publishing::nothing;
+  static constexpr auto published_ = sharded           ? parallel::detail::publishing::parts
+                                     : hooks::made.end ? parallel::detail::publishing::ends
+                                                       : parallel::detail::publishing::nothing;
   static_assert(sizeof(parallel::detail::check_strategy_hooks<strategy_type>) > 0);
   static_assert(sizeof(parallel::detail::check_strategy_instance<Strategy, Env, Comm>) > 0);
   static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
@@ -31129,11 +31186,11 @@ class basic_exchange {
     foreign_.follow();
   }
   void follow_values() {
-    if constexpr (strategy_type::has.follow) strategy_.follow();
+    if constexpr (hooks::made.follow) strategy_.follow();
   }
   void end_step() {
     ending_ = false;
-    if constexpr (strategy_type::has.end) {
+    if constexpr (hooks::made.end) {
       if (strategy_.end(steps_)) refresh_parameters();
     }
     ++steps_;
@@ -32557,7 +32614,8 @@ namespace detail {
 
 TRIREME_BODY std::vector<std::byte> content_of(file const& from, std::uint64_t most) {
   auto const size = from.size();
-  if (size > most) throw io_error(from.path(), text("has ", size, " bytes, more than the ", most, " expected"));
+  if (size > most)
+    throw io_error(from.path(), text("has ", how_many(size, "byte"), ", more than the ", most, " expected"));
   std::vector<std::byte> out(static_cast<std::size_t>(size));
   from.read(0, out);
   return out;
@@ -33163,7 +33221,7 @@ class tree_builder {
   void read(value& into) {
     char const first = scan_.peek();
     auto const start = scan_.position();
-    if (++count_ > most_.values) scan_.fail(start, text("more than ", most_.values, " values"));
+    if (++count_ > most_.values) scan_.fail(start, text("more than ", how_many(most_.values, "value")));
     switch (first) {
       case '{':
       case '[':
@@ -33635,7 +33693,8 @@ class header_parser {
     auto const bytes = tensor_bytes(tensor.type, tensor.extents.extents());
     if (!bytes) scan_.fail(at, "dtype times shape is too large, or not whole bytes");
     if (end - tensor.begin != *bytes) {
-      scan_.fail(at, text("data_offsets span ", end - tensor.begin, " bytes, dtype and shape need ", *bytes));
+      scan_.fail(at,
+                 text("data_offsets span ", how_many(end - tensor.begin, "byte"), ", dtype and shape need ", *bytes));
     }
     tensor.bytes = *bytes;
     out_.entries.push_back(std::move(tensor));
@@ -33700,10 +33759,13 @@ TRIREME_BODY void check_cover(header& head, std::uint64_t file_size, std::string
   }
   auto const data = file_size - head.data_offset;
   if (covered > data) {
-    throw format_error(path, file_size, text("the file ends, its tensors need ", covered - data, " bytes more"));
+    throw format_error(path, file_size,
+                       text("the file ends, its tensors need ", how_many(covered - data, "byte"), " more"));
   }
   if (covered < data) {
-    throw format_error(path, head.data_offset + covered, text(data - covered, " bytes follow the last tensor"));
+    throw format_error(
+        path, head.data_offset + covered,
+        text(how_many(data - covered, "byte"), agreeing(data - covered, " follows", " follow"), " the last tensor"));
   }
 }
 
@@ -33714,9 +33776,10 @@ TRIREME_BODY std::uint64_t header_bytes(std::span<std::byte const> start, std::u
   if (file_size < 8 || start.size() < 8) throw format_error(path, file_size, "shorter than the 8 bytes of a length");
   std::uint64_t json = 0;
   for (std::size_t i = 0; i < 8; ++i) json |= std::to_integer<std::uint64_t>(start[i]) << (8 * i);
-  if (json > most_header_bytes) throw format_error(path, 0, text("a header of ", json, " bytes, more than 100 MB"));
+  if (json > most_header_bytes)
+    throw format_error(path, 0, text("a header of ", how_many(json, "byte"), ", more than 100 MB"));
   if (json > file_size - 8) {
-    throw format_error(path, 0, text("a header of ", json, " bytes in a file of ", file_size));
+    throw format_error(path, 0, text("a header of ", how_many(json, "byte"), " in a file of ", file_size));
   }
   return 8 + json;
 }
@@ -33899,7 +33962,8 @@ TRIREME_BODY void writer::write(std::span<std::byte const> bytes) {
 
 TRIREME_BODY void writer::expect_all() const {
   if (left_ == 0) return;
-  throw config_error(text("trireme::formats::safetensors: ", path_, ": ", left_, " bytes have not been written"));
+  throw config_error(text("trireme::formats::safetensors: ", path_, ": ", how_many(left_, "byte"),
+                          agreeing(left_, " has", " have"), " not been written"));
 }
 
 TRIREME_BODY void writer::finish() {
@@ -33996,7 +34060,8 @@ TRIREME_BODY std::vector<indexed_tensor> parse_weight_index(std::string_view tex
   std::size_t count = 0;
   for (std::size_t i = 0; i < all.size(); ++i) count += i == 0 || all[i].file != all[i - 1].file ? 1U : 0U;
   if (count > most_weight_files) {
-    throw format_error(path, 0, trireme::text("it names ", count, " files; at most ", most_weight_files, " are read"));
+    throw format_error(
+        path, 0, trireme::text("it names ", how_many(count, "file"), "; at most ", most_weight_files, " are read"));
   }
   return all;
 }
@@ -34050,8 +34115,9 @@ TRIREME_BODY void weight_files::add_indexed(std::string const& index, file_syste
       tensors_.push_back({&file, found});
     }
     if (file.entries().size() != static_cast<std::size_t>(last - first)) {
-      throw format_error(file.path(), 0,
-                         text("it has ", file.entries().size(), " tensors, but the index says ", last - first));
+      throw format_error(
+          file.path(), 0,
+          text("it has ", how_many(file.entries().size(), "tensor"), ", but the index says ", last - first));
     }
     first = last;
   }
@@ -34561,7 +34627,7 @@ class piece_index {
     auto const expected = record.at("bytes").as_uint64();
     if (actual.bytes != expected) {
       throw format_error(path, std::min(actual.bytes, expected),
-                         text("the file has ", actual.bytes, " bytes instead of ", expected));
+                         text("the file has ", how_many(actual.bytes, "byte"), " instead of ", expected));
     }
     if (std::string_view(actual.header_sha256.data(), 64) != record.at("header_sha256").as_string()) {
       throw format_error(path, 0, "the header's SHA-256 is not the one in the manifest: the file is damaged");
@@ -35251,8 +35317,9 @@ inline formats::json::value read_checkpoint(formats::directory const& in, std::i
   if (progress_from(at).step != step) at.at("step").fail(text("the directory's name says step ", step));
   piece_index index(in, manifest.at("files"));
   if (index.elements() != elements) {
-    throw format_error(in.path_of("manifest.json"), 0,
-                       text("the checkpoint holds ", index.elements(), " numbers, but this run takes ", elements));
+    throw format_error(
+        in.path_of("manifest.json"), 0,
+        text("the checkpoint holds ", how_many(index.elements(), "number"), ", but this run takes ", elements));
   }
   for (auto const& each : pieces) {
     each.upload(index.read(each.name, each.type(), each.part, each.first, each.size()));
@@ -35748,12 +35815,12 @@ class kept_copies {
   }
   [[nodiscard]] std::string sentence(std::size_t item, int rank, others const& seen, copies_words const& words) const {
     bool const alone = seen.alike == 0 && seen.unlike > 1 && seen.agree;
-    auto const what =
-        alone ? text("the copy of \"", names_[item], "\" on rank ", rank, " differs from those of the other ",
-                     seen.unlike, " ranks that keep it: it was changed there alone, or that machine rounds ")
-              : text("the copies of \"", names_[item], "\" on ranks ", std::min(rank, seen.first), " and ",
-                     std::max(rank, seen.first),
-                     " differ: they were changed on one of them alone, or their machines round ");
+    auto const what = alone ? text("the copy of \"", names_[item], "\" on rank ", rank,
+                                   " differs from those of the other ", how_many(seen.unlike, "rank"),
+                                   " that keep it: it was changed there alone, or that machine rounds ")
+                            : text("the copies of \"", names_[item], "\" on ranks ", std::min(rank, seen.first),
+                                   " and ", std::max(rank, seen.first),
+                                   " differ: they were changed on one of them alone, or their machines round ");
     return text(words.who, ": ", what, "differently; ", words.remedy);
   }
 
@@ -35772,8 +35839,9 @@ namespace trireme::detail {
 /// How many samples of which form a dataset has.
 template <class Data>
 [[nodiscard]] std::string form_of(Data const& data) {
-  return text(data.size(), " samples of ", name_of(data.input_type()), " ", to_string(shape(data.input_shape())),
-              " and ", name_of(data.target_type()), " ", to_string(shape(data.target_shape())));
+  return text(how_many(data.size(), "sample"), " of ", name_of(data.input_type()), " ",
+              to_string(shape(data.input_shape())), " and ", name_of(data.target_type()), " ",
+              to_string(shape(data.target_shape())));
 }
 
 /// An epoch that is under way goes on with the dataset that it began with.
@@ -36949,9 +37017,11 @@ class reader {
     it.local_size = number(size_name, 1).value_or(it.size);
     it.local_rank = number(rank_name, 0).value_or(it.local_size == it.size ? it.rank : 0);
     if (it.size > 0 && it.local_size > it.size)
-      throw refusal(size_name, word(size_name), text("is more than the ", it.size, " ranks that there are"));
+      throw refusal(size_name, word(size_name),
+                    text("is more than the ", how_many(it.size, "rank"), " that there are"));
     if (it.local_size > 0 && it.local_rank >= it.local_size)
-      throw refusal(rank_name, word(rank_name), text("is not one of the ", it.local_size, " ranks of this machine"));
+      throw refusal(rank_name, word(rank_name),
+                    text("is not one of the ", how_many(it.local_size, "rank"), " of this machine"));
   }
   [[nodiscard]] static config_error refusal(char const* name, std::string const& value, std::string_view what) {
     return config_error(
@@ -37207,20 +37277,22 @@ namespace metric {
 class confusion {
  public:
   explicit confusion(std::int64_t classes) : classes_(classes) {
-    if (classes < 2) throw config_error(text("trireme::metric::confusion: ", classes, " classes; give at least two"));
+    if (classes < 2)
+      throw config_error(text("trireme::metric::confusion: ", how_many(classes, "class"), "; give at least two"));
     counts_.resize(static_cast<std::size_t>(classes * classes));
   }
 
   void add(tensor_view<float const> outputs, any_view<host> const& targets) {
     auto const n = outputs.extent(0), width = outputs.extent(1);
     if (width != classes_ && !(width == 1 && classes_ == 2)) {
-      throw config_error(text("trireme::metric: the model has ", width, " outputs for ", classes_, " classes"));
+      throw config_error(
+          text("trireme::metric: the model has ", how_many(width, "output"), " for ", how_many(classes_, "class")));
     }
     for (std::int64_t i = 0; i < n; ++i) {
       auto const wanted = class_of(targets, i, n);
       if (wanted < 0) continue;
       if (wanted >= classes_)
-        throw config_error(text("trireme::metric: target ", wanted, " of ", classes_, " classes"));
+        throw config_error(text("trireme::metric: target ", wanted, " of ", how_many(classes_, "class")));
       auto const* const row = outputs.address() + i * width;
       for (std::int64_t c = 0; c < width; ++c) {
         if (!std::isnan(row[c])) continue;
@@ -38520,7 +38592,8 @@ class unit_edges {
     for (std::size_t i = 0; i < 4; ++i) {
       if (exactly_equal(parts[i], -parts[i + 4])) continue;
       throw assertion_error(text("trireme::model: the ", what, " of ", name(), " is not the same on the ",
-                                 pass.group.size(), " ranks of its tensor group, which share its matrices; a sum over ",
+                                 how_many(pass.group.size(), "rank"),
+                                 " of its tensor group, which share its matrices; a sum over ",
                                  "them is missing: pass.group.reduce() makes it"));
     }
   }
@@ -38541,9 +38614,10 @@ class unit_edges {
       here = share;
     }
     if (!is_all) return;
-    throw assertion_error(text("trireme::model: the ", what, " of ", name(), " has all ", rows, " rows on rank ",
-                               pass.group.rank(), " of ", pass.group.size(), ", to which parallel::sequence leaves ",
-                               here, " of them; pass.group.reduce() leaves a rank its own rows of a sum"));
+    throw assertion_error(text("trireme::model: the ", what, " of ", name(), " has all ", how_many(rows, "row"),
+                               " on rank ", pass.group.rank(), " of ", pass.group.size(),
+                               ", to which parallel::sequence leaves ", here,
+                               " of them; pass.group.reduce() leaves a rank its own rows of a sum"));
   }
 
   std::uint64_t steps_ = 0;
@@ -38705,9 +38779,10 @@ class staged_engine {
     auto const before = std::exchange(known_, 0);
     if (tokens.type != dtype::i32 || tokens.extents.rank() != 2 || tokens.extents.size() == 0 ||
         (before > 0 && tokens.extents[0] != served_)) {
-      throw config_error(text("trireme::predict_more: inputs are ", name_of(tokens.type), " ",
-                              to_string(tokens.extents), ", but they are tokens (samples, positions)",
-                              before > 0 ? text(" of ", served_, " samples, as before; forget() begins anew") : ""));
+      throw config_error(
+          text("trireme::predict_more: inputs are ", name_of(tokens.type), " ", to_string(tokens.extents),
+               ", but they are tokens (samples, positions)",
+               before > 0 ? text(" of ", how_many(served_, "sample"), ", as before; forget() begins anew") : ""));
     }
     auto const out = look({&batch, 1}, purpose::predict, hooks, before);
     served_ = tokens.extents[0];
@@ -40464,7 +40539,7 @@ class own_exchange : public Exchange {
                Comm* everyone, layout_wishes const& wishes)
       : Exchange(std::forward<Parameters>(parameters), world, strategy, compressor, everyone, wishes),
         compression_(describe(compressor)),
-        strategy_name_(Exchange::strategy_type::has.state ? Strategy::name : std::string_view()) {}
+        strategy_name_(Exchange::hooks::made.state ? Strategy::name : std::string_view()) {}
 
   using Exchange::begin;
   /// Collective. Starts a step in which this rank's gradients are those of the mean loss over so many samples; with 0

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/gathering.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1b6cf19b31d3771a46d017b3900b567bc446e1ad0b1084796bd3319f65d315e9
+// SHA-256 of the sources: 4e71f9dcbbf750a69fad04f4c6fdd68d4a42c41aaf749b86b23e4cb26655c1fa
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -80,7 +80,7 @@ class file_gather {
 
   [[nodiscard]] std::vector<std::string> operator()(std::string const& own) {
     if (own.size() > most_bytes)
-      throw config_error(text(who_, ": ", own.size(), " bytes are too many to exchange by file"));
+      throw config_error(text(who_, ": ", how_many(own.size(), "byte"), " are too many to exchange by file"));
     auto const ranks = static_cast<std::size_t>(size_);
     std::vector<std::uint64_t> seen(ranks);
     std::vector<record> all(ranks);

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: fb5e245db490568f93fe0511a751c94c76e0ef54de1e5c8923e44036d8f98b62
+// SHA-256 of the sources: 1e0c4a8b7d379ceb16f809d05aa148f3b6a60c3dbc5e470ad971e6a104ce9b89
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -339,6 +339,8 @@ class rounds {
 #define TRIREME_COMM_MPI_MESSAGES_INCLUDED
 
 // ---- trireme/comm/mpi/messages.hpp
+#include <limits>
+
 #ifndef TRIREME_COMM_MPI_SESSION_INCLUDED
 #define TRIREME_COMM_MPI_SESSION_INCLUDED
 
@@ -445,8 +447,9 @@ struct mpi_tags {
   static constexpr int reports = 2;     ///< empty: the sender prints it
   static constexpr int roll = 3;        ///< who is here, and who is waited for (roll_call.hpp)
   static constexpr int closes = 4;      ///< the sender has nothing in flight any more (closing.hpp)
-  static constexpr int exchange = 5;    ///< and the next two: announcements, large values, and that these may come
-  static constexpr int collective = 8;  ///< number k uses this + 3 (k mod window), and the two after it
+  static constexpr int leaves = 5;      ///< the number of the first collective that the sender never calls
+  static constexpr int exchange = 6;    ///< and the next two: announcements, large values, and that these may come
+  static constexpr int collective = 9;  ///< number k uses this + 3 (k mod window), and the two after it
 
   /// How many collectives have tags of their own, where `most` is the largest tag of this MPI.
   [[nodiscard]] static constexpr std::uint64_t window_of(int most) noexcept {
@@ -466,6 +469,9 @@ struct mpi_group {
   std::uint64_t next = 1;           // collective
   std::uint64_t set_up = 0;         // collectives before the first one of the program
   std::uint64_t next_exchange = 1;  // of this rank's own
+  /// The first collective that some rank never calls, because it has left, and that rank as `handle` numbers it.
+  std::uint64_t without_all = std::numeric_limits<std::uint64_t>::max();
+  int has_left = -1;
   std::uint64_t window = 1;
   std::chrono::milliseconds deadline{};
   std::size_t piece_bytes = whole;
@@ -719,7 +725,6 @@ class mpi_wire {
 #define TRIREME_COMM_MPI_NOTICES_INCLUDED
 
 // ---- trireme/comm/mpi/notices.hpp
-#include <limits>
 #include <optional>
 
 #ifndef TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
@@ -869,6 +874,26 @@ class mpi_notices {
     int const from = take(group, mpi_tags::failure, sentence, most_bytes, bytes);
     if (from < 0) return std::nullopt;
     return notice{std::string(sentence, static_cast<std::size_t>(bytes)), from};
+  }
+
+  /// Tells the neighbours that this rank has left the group, and so never calls what it has not called yet.
+  static void tell_that_it_leaves(mpi_group const& group) noexcept {
+    char number[sizeof group.next];
+    std::memcpy(number, &group.next, sizeof number);
+    roll_call::for_each_neighbour(group.rank, group.size, [&](int peer) {
+      send(group, peer, mpi_tags::leaves, {number, sizeof number});
+    });
+  }
+  /// Notes in the group which neighbours have left it.
+  void hear_who_has_left(mpi_group& group) noexcept {
+    char bytes_of[sizeof group.next];
+    int bytes = 0;
+    for (int from = 0; (from = take(group, mpi_tags::leaves, bytes_of, sizeof bytes_of, bytes)) >= 0;) {
+      std::uint64_t number = 0;
+      if (bytes != sizeof number) continue;
+      std::memcpy(&number, bytes_of, sizeof number);
+      if (number < group.without_all) group.without_all = number, group.has_left = from;
+    }
   }
 
   // Which rank prints the error.
@@ -2022,7 +2047,10 @@ class mpi_driver {
       std::erase(groups_, &group);
       bool const may_call = mpi_session::instance().may_call();
       if (!group.family->failed && !is_over_) {
-        if (may_call) hear_rolls(group);
+        if (may_call) {
+          hear_rolls(group);
+          mpi_notices::tell_that_it_leaves(group);
+        }
         try {
           close(group);
         } catch (...) {  // without memory the communicator is kept
@@ -2289,10 +2317,26 @@ class mpi_driver {
       auto& family = *group->family;
       if (family.failed) continue;
       hear_rolls(*group);
-      if (auto const heard = family.notices.heard(*group)) fail(family, heard->sentence, heard->from);
+      if (auto const heard = family.notices.heard(*group)) {
+        fail(family, heard->sentence, heard->from);
+        continue;
+      }
+      family.notices.hear_who_has_left(*group);
+      fail_without_all(*group);
     }
     mpi_outbox::of_process().sweep();
     advance_closings();
+  }
+
+  /// Fails what waits for a rank that has left.
+  void fail_without_all(mpi_group const& group) {
+    auto const waits = std::ranges::find_if(active_, [&](auto const* op) {
+      return op->where == &group && op->route.what.kind != collective::exchange &&
+             op->route.number >= group.without_all && goes_on(*op);
+    });
+    if (waits == active_.end()) return;
+    fail(*group.family, text(mpi_name, ": ", description_of(**waits), " cannot finish, because rank ", group.has_left,
+                             " has left without calling it; make every rank call the same collectives"));
   }
 
   // A rank that waits for long exchanges with others which ranks are in the call and which are waited for
@@ -2456,6 +2500,8 @@ class mpi_driver {
   void finish_all() noexcept {
     auto const begin = clock::now();
     std::unique_lock lock(mutex_);
+    for (auto const* group : groups_)  // whose worlds still stand: the process ends by exit()
+      if (!group->family->failed) mpi_notices::tell_that_it_leaves(*group);
     for (;;) {
       advance_all();
       advance_closings();

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: c524bcad3291f5bac40916bcc2afeffc22fe3dce60dc8e72201e95832930f4ba
+// SHA-256 of the sources: 0f1b5291804cb5da09629e0fc32af4509685b3f0afc10ae559f74a1e002ced81
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -355,7 +355,8 @@ class node_meeting {
 
   /// Makes this rank's memory; returns what is wrong, or nothing.
   [[nodiscard]] std::string prepare() {
-    if (size_ > node_most_ranks) return text(size_, " ranks are more than the ", node_most_ranks, " that it can hold");
+    if (size_ > node_most_ranks)
+      return text(how_many(size_, "rank"), " are more than the ", node_most_ranks, " that it can hold");
     card_.host = node_card::this_host();
     card_.process = ::getpid();
     card_.granted = trireme::detail::granted_cores();
@@ -517,12 +518,12 @@ TRIREME_BODY std::shared_ptr<process_engine> engine_by_rendezvous(std::string_vi
                             ") does not say how many ranks there are; set TRIREME_RANK and TRIREME_SIZE"));
   if (!here.is_one_machine())
     throw config_error(
-        text(who, ": ", here.size, " ranks with ", here.local_size,
+        text(who, ": ", how_many(here.size, "rank"), " with ", here.local_size,
              " on this machine are on several machines, between which MPI or NCCL are the engines; start "
              "a program with comm::mpi by mpirun, or use comm::nccl"));
   if (here.size > node_most_ranks)  // before memory is taken for each of them
     throw config_error(text(who, ": ", name_of(here.started_by), " (", here.because, ") says that there are ",
-                            here.size, " ranks, but shared memory holds at most ", node_most_ranks));
+                            how_many(here.size, "rank"), ", but shared memory holds at most ", node_most_ranks));
   rendezvous where = here.size == 1 ? rendezvous{} : rendezvous::from(here);
   where.deadline = deadline;
   meeting met(where, here.rank, here.size, who);

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/rendezvous.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: c36a9634f697b83e5831a235ded6dd9d33416621973fc41b9a191061c0850169
+// SHA-256 of the sources: 1033c50d2794c62827cee9cedd2cd1e2db65fc887d3edd171efde8c68ff90191
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -741,9 +741,9 @@ class meeting_host {
     auto line = std::make_unique<meeting_line>(std::move(it.socket), it.proof->key, true, size_);
     std::string refusal;
     if (it.claim.size != static_cast<std::uint32_t>(size_))
-      refusal = text("rank ", rank, " counts ", it.claim.size, " ranks, but rank 0 counts ", size_);
+      refusal = text("rank ", rank, " counts ", how_many(it.claim.size, "rank"), ", but rank 0 counts ", size_);
     else if (rank < 1 || rank >= it.claim.size)
-      refusal = text("rank ", rank, " is not one of the ", size_, " ranks that may come to rank 0");
+      refusal = text("rank ", rank, " is not one of the ", how_many(size_, "rank"), " that may come to rank 0");
     else if (lines_[rank] != nullptr)
       refusal = text("rank ", rank, " has come twice; give each process a rank of its own");
     if (!refusal.empty()) {
@@ -897,7 +897,8 @@ class meeting {
     if (size_ < 1 || rank_ < 0 || rank_ >= size_)
       throw config_error(text(who_, ": rank ", rank_, " of ", size_, " is not possible; ranks are numbered from 0"));
     if (size_ > most_ranks)  // before memory is taken for each of them
-      throw config_error(text(who_, ": ", size_, " ranks are more than the ", most_ranks, " that can meet"));
+      throw config_error(
+          text(who_, ": ", how_many(size_, "rank"), " are more than the ", most_ranks, " that can meet"));
     if (where.deadline.count() < 1)
       throw config_error(text(who_, ": .deadline is ", to_string(where.deadline), "; give the ranks at least 1ms"));
     if (size_ == 1 || !where.file.empty()) return;

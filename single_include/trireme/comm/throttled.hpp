@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/throttled.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3dae1a67b21da36ff87528fbd1ac0c32b96bc53e1647b81dd4a28d554d9caae6
+// SHA-256 of the sources: e662e3d77460276e396531bea1a0e81478c31deadb3ba29d607aa1ed3538a7fe
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -185,9 +185,9 @@ class throttled_world : public detail::decorator<throttled_world<Inner>, Inner> 
           ".latency >= 0ns and a .bytes_per_second > 0");
     auto const pairs = static_cast<std::size_t>(line_->size) * static_cast<std::size_t>(line_->size);
     if (!line_->how.links.empty() && line_->how.links.size() != pairs)
-      throw config_error(text("trireme::comm::throttled: .links has ", line_->how.links.size(), " links, but ",
-                              line_->size, " ranks need ", pairs, "; give one for each pair, links[from * ",
-                              line_->size, " + to]"));
+      throw config_error(text("trireme::comm::throttled: .links has ", how_many(line_->how.links.size(), "link"),
+                              ", but ", how_many(line_->size, "rank"), agreeing(line_->size, " needs ", " need "),
+                              pairs, "; give one for each pair, links[from * ", line_->size, " + to]"));
     if (!line_->how.links.empty() && !has_all_gather<detail::undecorated_t<Inner>, std::int32_t, host>)
       throw config_error(
           "trireme::comm::throttled: .links needs a communicator that gathers in host memory; use .every");

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/text_tokens.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: a3fc4575216bee3087fb0ffaf0f30a6abd21513d987afc894ad980a941240015
+// SHA-256 of the sources: 1479bfc1f5ece965cbad05aa99cb3248dea4f83e3d270aad123d8e043c4cbfe0
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -65,7 +65,7 @@ namespace detail {
   auto const last = from.last_byte == -1 ? file.size() - 1 : from.last_byte;
   if (from.first_byte < 0 || last >= file.size() || last < from.first_byte) {
     throw config_error(text(who, ": ", from.path, ": bytes ", from.first_byte, " to ", last,
-                            " are not a range of the file, which has ", file.size(), " bytes"));
+                            " are not a range of the file, which has ", how_many(file.size(), "byte")));
   }
   std::string out(static_cast<std::size_t>(last - from.first_byte + 1), '\0');
   file.read(from.first_byte, {reinterpret_cast<unsigned char*>(out.data()), out.size()});
@@ -104,9 +104,9 @@ class packed_windows {
         separator_(separator) {
     auto const more = use_ == kind::training ? 1 : 0;
     if (context_ < 1 || token_count() - more < context_) {
-      throw config_error(
-          text("trireme::data::packed_windows: ", token_count(), " tokens, but one window of .context = ", context_,
-               " needs ", more == 0 ? "" : "one more than ", "that many: choose a shorter context or a longer text"));
+      throw config_error(text("trireme::data::packed_windows: ", how_many(token_count(), "token"),
+                              ", but one window of .context = ", context_, " needs ", more == 0 ? "" : "one more than ",
+                              "that many: choose a shorter context or a longer text"));
     }
     size_ = (token_count() - more) / context_;
   }

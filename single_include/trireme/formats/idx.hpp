@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/idx.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 95ca28a17d7a95ba2d40c69f50ad3fd723fa9dc9ab7ec7d2a6ef3910ea2dab34
+// SHA-256 of the sources: 5a030c4aede0b025a30ebc2f78dfe3d827d556ef53090fc0f83df427cf8e517d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -37,7 +37,7 @@ struct array {
     throw format_error(path, 0, "an IDX file begins with two bytes of 0, a type and a number of extents");
   if (at(2) != 8) throw format_error(path, 2, text("elements of type ", at(2), "; only unsigned bytes (8) are read"));
   auto const rank = at(3);
-  if (rank < 1 || rank > 4) throw format_error(path, 3, text(rank, " extents; from 1 to 4 are read"));
+  if (rank < 1 || rank > 4) throw format_error(path, 3, text(how_many(rank, "extent"), "; from 1 to 4 are read"));
   std::uint64_t const header = 4 + 4 * rank;
   if (start.size() < header) throw format_error(path, start.size(), "the file ends within its extents");
   shape extents;
@@ -50,9 +50,9 @@ struct array {
     extents.push_back(static_cast<std::int64_t>(extent));
   }
   if (bytes != file_size - header) {
-    throw format_error(
-        path, header,
-        text("the extents ", to_string(extents), " make ", bytes, " bytes, but ", file_size - header, " follow"));
+    throw format_error(path, header,
+                       text("the extents ", to_string(extents), " make ", how_many(bytes, "byte"), ", but ",
+                            file_size - header, agreeing(file_size - header, " follows", " follow")));
   }
   return extents;
 }
@@ -74,7 +74,8 @@ struct array {
 inline void write(std::string const& path, array const& from) {
   if (from.extents.rank() < 1 || from.extents.rank() > 4 ||
       from.extents.size() != static_cast<std::int64_t>(from.values.size())) {
-    throw config_error(text("trireme::formats::idx: ", from.values.size(), " bytes are no array of extents ",
+    throw config_error(text("trireme::formats::idx: ", how_many(from.values.size(), "byte"),
+                            agreeing(from.values.size(), " is", " are"), " no array of extents ",
                             to_string(from.extents), "; there are from 1 to 4 of them"));
   }
   std::vector<std::byte> bytes{std::byte{0}, std::byte{0}, std::byte{8}, static_cast<std::byte>(from.extents.rank())};

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/tokenizer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 7ae92f43d9c300ca473454ae35b01d369b59b4b6443f470e935bcb4b5f3c8cd2
+// SHA-256 of the sources: 239e2e0c097fe57a61095361f54e1ab998293474f349493dd4e32036a36ce297
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -981,7 +981,7 @@ class split_pattern {
     if (result < 0) {
       throw config_error(text("trireme::formats::tokenizer: the regular expression ", string_.substr(0, 200),
                               " takes too many steps (over ", most_steps, ") or too much memory on a text of ",
-                              in.size(), " bytes, from byte ", from,
+                              how_many(in.size(), "byte"), ", from byte ", from,
                               "; it goes back too often: encode shorter texts, or use another tokenizer"));
     }
     auto const* const places = pcre2_get_ovector_pointer_8(own.found);
@@ -2413,7 +2413,7 @@ class tokenizer_reader {
     }
     if (auto const* const unknown = given(model, "unk_id")) {
       pieces.unknown = id_in(*unknown);
-      if (pieces.unknown >= id) unknown->fail(text("the vocabulary has only ", id, " tokens"));
+      if (pieces.unknown >= id) unknown->fail(text("the vocabulary has only ", how_many(id, "token")));
     }
     out_.model_ = std::move(pieces);
   }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/bert.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: e7e1e8e179ef8c9706d9d06bb0f1f848dc68aa24cbd92d105ead5a6bd43408e5
+// SHA-256 of the sources: 76f45b4056646f14e86f6aa9354f2d6650e6edd4a97496f9cf4001b086b78877
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -110,7 +110,7 @@ struct bert {
     detail::expect_heads("bert", channels, heads);
     if (hidden < 0 || classes < 0) {
       throw config_error(
-          text("trireme::nn::bert: ", hidden, " hidden and ", classes, " classes; neither may be below 0"));
+          text("trireme::nn::bert: ", hidden, " hidden and ", how_many(classes, "class"), "; neither may be below 0"));
     }
     detail::expect_dropout("bert", dropout);
     expect_number("nn::bert", ".epsilon", epsilon, positive);

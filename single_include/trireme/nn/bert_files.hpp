@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/bert_files.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 92b74097856784047d62493ae02e25095a9e258e94009ad395770d3006dcb5ee
+// SHA-256 of the sources: 631f208f26d09bca3cd36cef5e51a73f3351226d3c1d3efa008e73de2aeb0855
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -48,7 +48,8 @@ TRIREME_BODY bool is_bert_classifier(config_reader const& in) {
 TRIREME_BODY std::int64_t classes_in(config_reader const& in) {
   auto const* const names = in.find("id2label");
   auto const count = names == nullptr ? in.size("num_labels", 2) : static_cast<std::int64_t>(names->as_object().size());
-  if (count < 2) in.config().fail(text("a classifier of ", count, " classes; nn::bert is read with 2 or more"));
+  if (count < 2)
+    in.config().fail(text("a classifier of ", how_many(count, "class"), "; nn::bert is read with 2 or more"));
   return count;
 }
 

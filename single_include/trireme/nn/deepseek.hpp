@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/deepseek.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9592ba065e1c7b1bcc242bd5af2c669fd3fd7a417ae52f404b2e7907f870053b
+// SHA-256 of the sources: 214f05bbc171183a9e08737ab8e6c62b7c1ee3e5bab50cca13b9377b1de2f0dc
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -153,12 +153,13 @@ struct deepseek {
                               "; some of the blocks are dense, no rank is below 0, and rotary_width is even"));
     }
     if (experts % groups != 0 || chosen_groups > groups || top_k > chosen_groups * (experts / groups)) {
-      throw config_error(text("trireme::nn::deepseek: ", top_k, " of ", experts, " experts, of ", chosen_groups, " of ",
-                              groups, " groups; groups are of equal sizes and have enough experts"));
+      throw config_error(text("trireme::nn::deepseek: ", top_k, " of ", how_many(experts, "expert"), ", of ",
+                              chosen_groups, " of ", how_many(groups, "group"),
+                              "; groups are of equal sizes and have enough experts"));
     }
     if (ahead < 0 || !not_negative.holds(ahead_weight)) {
-      throw config_error(text("trireme::nn::deepseek: ", ahead, " modules that predict words ahead, of weight ",
-                              ahead_weight, "; neither is negative"));
+      throw config_error(text("trireme::nn::deepseek: ", how_many(ahead, "module"),
+                              " that predict words ahead, of weight ", ahead_weight, "; neither is negative"));
     }
     if (!positive.holds(rotary) || !positive.holds(epsilon) || !positive.holds(scale) || !not_negative.holds(speed)) {
       throw config_error(text("trireme::nn::deepseek: rotary ", rotary, ", epsilon ", epsilon, ", scale ", scale,

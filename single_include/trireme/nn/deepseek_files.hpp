@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/deepseek_files.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: f337f3ae03041fafed7a7e4e9d75ed789cdf73fb178083b84564fe985f787fb3
+// SHA-256 of the sources: 1055df042cbbdc50993c2aaed42cd04179c0d61e4fe87a5af8b3492829e3c4bc
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -48,7 +48,7 @@ TRIREME_BODY void read_config(formats::json::value const& config, deepseek& to) 
   auto const& dense = in.at("first_k_dense_replace");
   to.dense = dense.as_int64();
   if (to.dense < 0 || to.dense > to.layers) {
-    dense.fail(text("\"first_k_dense_replace\" is ", to.dense, ", of ", to.layers, " layers"));
+    dense.fail(text("\"first_k_dense_replace\" is ", to.dense, ", of ", how_many(to.layers, "layer")));
   }
   to.channels = in.size("hidden_size");
   to.heads = in.size("num_attention_heads");

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/images.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 97120c7000e2a6a108ec8b6f980f62782aac6c48653ed144a76911bf4805e5d1
+// SHA-256 of the sources: aa80415eaf764c51eae494a805c9f85d186b1d3d7f47d634bd2633e1e06e86fa
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -70,7 +70,8 @@ template <class Env>
 void expect_images(char const* layer, placing<Env> const& at) {
   if (at.image.size() == at.width && at.width > 0) return;
   throw config_error(text("trireme::nn::", layer, " ", at.name, ": no layer before it says what images its rows of ",
-                          at.width, " numbers are; put nn::image{height, width, channels} of that size before it"));
+                          how_many(at.width, "number"), agreeing(at.width, " is", " are"),
+                          "; put nn::image{height, width, channels} of that size before it"));
 }
 
 /// The window of a layer that stands there; what comes out of it is the image of the layers behind.
@@ -110,8 +111,9 @@ class image_node final : public node<Env> {
   void do_place(placing<Env>& at, layer_step const&) override {
     auto const& [height, width, channels] = what_;
     if (height < 1 || width < 1 || channels < 1 || what_.size() != at.width) {
-      throw config_error(text("trireme::nn::image: rows of ", at.width, " numbers of ", at.name, " are not images of ",
-                              height, " x ", width, " x ", channels, " (height, width, channels)"));
+      throw config_error(text("trireme::nn::image: rows of ", how_many(at.width, "number"), " of ", at.name,
+                              " are not images of ", height, " x ", width, " x ", channels,
+                              " (height, width, channels)"));
     }
     at.image = what_;
   }

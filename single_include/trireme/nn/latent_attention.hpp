@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/latent_attention.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 6e7308b3501ec76c344413397f285841e0698d292c61f0639cc8039933750bf1
+// SHA-256 of the sources: 68f97eb41eda1b3627d882cc10cd6130442ba3607065c92ae7ca3bbb0e4ce40b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -147,10 +147,10 @@ class latent_attention_node final : public node<Env> {
     bool const fits = what.heads > 0 && what.query_rank >= 0 && what.rank > 0 && what.plain > 0 && what.values > 0 &&
                       what.rotary_width > 0 && what.rotary_width % 2 == 0 && what.rotary > 0 && what.scaling.factor > 0;
     if (fits) return what;
-    throw config_error(text("trireme::nn::latent_attention: ", what.heads, " heads, ranks ", what.query_rank, " and ",
-                            what.rank, ", ", what.plain, " plain, ", what.rotary_width, " rotary and ", what.values,
-                            " value numbers, rotary ", what.rotary, "; all but query_rank are above 0, and ",
-                            "rotary_width is even"));
+    throw config_error(text("trireme::nn::latent_attention: ", how_many(what.heads, "head"), ", ranks ",
+                            what.query_rank, " and ", what.rank, ", ", what.plain, " plain, ", what.rotary_width,
+                            " rotary and ", what.values, " value numbers, rotary ", what.rotary,
+                            "; all but query_rank are above 0, and ", "rotary_width is even"));
   }
   static linear product(std::int64_t outputs) { return {.outputs = outputs, .bias = false}; }
   static std::vector<node_pointer<Env>> query_layers(latent_attention const& what) {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/multi_token.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9211d20533d36e11d2364a9fd18da75ad42798cd123e21885ba3000931910c4c
+// SHA-256 of the sources: bc02fae93ad48ef5ab4c4b6787a5b24166f9661a80fbcf24a827c7bee7f5de53
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -143,7 +143,8 @@ class embedding_ahead_node final : public node<Env> {
   explicit embedding_ahead_node(embedding_ahead const& what) : what_(what) {
     this->facts_.weights = this->facts_.accumulates = true;
     if (what.by >= 1) return;
-    throw config_error(text("trireme::nn::embedding_ahead: words ", what.by, " positions ahead; it takes 1 or more"));
+    throw config_error(
+        text("trireme::nn::embedding_ahead: words ", how_many(what.by, "position"), " ahead; it takes 1 or more"));
   }
   [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
   [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
@@ -269,8 +270,8 @@ class cross_entropy_ahead_node final : public cross_entropy_node<Env> {
   explicit cross_entropy_ahead_node(loss::cross_entropy_ahead const& what)
       : cross_entropy_node<Env>(loss::cross_entropy{}), what_(what) {
     if (what.by >= 0 && what.weight >= 0) return;
-    throw config_error(text("trireme::nn::loss::cross_entropy_ahead: ", what.by, " rows ahead, weight ", what.weight,
-                            "; neither is negative"));
+    throw config_error(text("trireme::nn::loss::cross_entropy_ahead: ", how_many(what.by, "row"), " ahead, weight ",
+                            what.weight, "; neither is negative"));
   }
   loss_sum of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_part part) override {
     if (!pass.training() || what_.by == 0) return cross_entropy_node<Env>::of(pass, logits, first, weight, part);

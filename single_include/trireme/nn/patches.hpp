@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/patches.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ae31abcdfa161a2eef53dec14d8d789465f07cf53b92acf27319334a116cc7ae
+// SHA-256 of the sources: 28f4c6a2e238e269a942a02fc1f3a1343a4f32f0a5229e6453fcc8dc2fe9aa44
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -71,7 +71,7 @@ class patches_node final : public node<Env> {
     auto const count = pass.batch.count(), rows = what_.rows_of_sample();
     if (inputs.size() != count * what_.images.size()) {
       throw config_error(text("trireme::nn::patches: inputs of shape ", to_string(inputs.extents), " for ", name_,
-                              ", which takes ", what_.images.size(), " numbers a sample"));
+                              ", which takes ", how_many(what_.images.size(), "number"), " a sample"));
     }
     auto const y = to.template take<value>({count * rows, what_.width()});
     auto const mark = pass.scratch.mark();

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1ae999f18852920203318d37acded9b32e47ebe1d88d5c57c5158cf02cf1b484
+// SHA-256 of the sources: b661f2eae1c861f27cbebf42e28d90e22d6435696f7e92b7f8900bf85cbc9c78
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -545,7 +545,8 @@ TRIREME_BODY void read_config(formats::json::value const& config, llama& to) {
   to.heads = in.size("num_attention_heads");
   to.key_heads = type == "llama" ? in.size("num_key_value_heads", to.heads) : in.size("num_key_value_heads");
   auto const width = in.size("head_dim", qwen3 ? 128 : std::max<std::int64_t>(1, to.channels / to.heads));
-  if (width * to.heads > in.most) config.fail(text(to.heads, " heads of ", width, " numbers are too many"));
+  if (width * to.heads > in.most)
+    config.fail(text(how_many(to.heads, "head"), " of ", how_many(width, "number"), " are too many"));
   to.head_width = width * to.heads == to.channels ? 0 : width;
   to.epsilon = in.number("rms_norm_eps", 1e-6);
   auto const positions = detail::rotary_in(config);

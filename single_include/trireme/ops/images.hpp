@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/ops/images.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ec9289a45daf7f9430dbf77e5a2ced587dbfe945a940fa3420d96a624d9987a3
+// SHA-256 of the sources: 940203d69eac769b15905988868c37d83b43c85f2d7b5032e59d53c1012e3db0
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -55,8 +55,8 @@ struct image_checks {
                              window const& at) {
     auto const n = at.image() == 0 ? 0 : x.size() / at.image();
     expects(assertion_level::light, x.size() == n * at.image() && y.size() == n * each, [&] {
-      return text("trireme::ops::", who, ": ", x.size(), " numbers of images of ", at.height, " x ", at.width, " x ",
-                  at.channels, " and ", y.size(), " of ", each, " do not fit");
+      return text("trireme::ops::", who, ": ", how_many(x.size(), "number"), " of images of ", at.height, " x ",
+                  at.width, " x ", at.channels, " and ", y.size(), " of ", each, " do not fit");
     });
     return n;
   }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/ops/latent_heads.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5eac2df1472d3a2700645f811d7e6252bf0abf55edada248f2d7b6e03bf22188
+// SHA-256 of the sources: 95b35dcc04e9e09ae2c9da4e94d80d0a4ebfd44727437467f94caef8718d909d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -57,8 +57,9 @@ struct latent_checks {
                       pairs.size() == rows * how.heads * how.pair() && key.size() == rows * how.rotary &&
                       how.rotary % 2 == 0 && table.size() == how.context * how.rotary;
     expects(assertion_level::light, fits, [&] {
-      return text("trireme::ops::", who, ": ", rows, " rows of ", how.heads, " heads of ", how.plain, " + ", how.rotary,
-                  " and ", how.values, " numbers, and a table of ", how.context, " positions, do not fit");
+      return text("trireme::ops::", who, ": ", how_many(rows, "row"), " of ", how_many(how.heads, "head"), " of ",
+                  how.plain, " + ", how.rotary, " and ", how_many(how.values, "number"), ", and a table of ",
+                  how_many(how.context, "position"), ", do not fit");
     });
   }
 };

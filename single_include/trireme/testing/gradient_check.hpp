@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/testing/gradient_check.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 197c290174f855db4e7498d58b0d2e4313042e838848c83242904a492e1fb83f
+// SHA-256 of the sources: 61bf738b7a7b5983290f15598bce1292f1308aa84b10179e41e35a1766e0a348
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -38,8 +38,8 @@ struct gradient_report {
 
 [[nodiscard]] inline std::string to_string(gradient_report const& r) {
   if (r.checked == 0) return "no gradients to compare";
-  return text(r.checked, " elements, worst relative difference ", r.worst, " at ", r.where, ": backward says ", r.given,
-              ", the loss ", r.expected);
+  return text(how_many(r.checked, "element"), ", worst relative difference ", r.worst, " at ", r.where,
+              ": backward says ", r.given, ", the loss ", r.expected);
 }
 
 /// Compares one tensor's gradient with central differences of a loss: the tool for losses and kernels of your own.
@@ -51,8 +51,8 @@ inline void check_gradient(std::string const& name, std::span<double> values, st
                            std::function<double()> const& loss, gradient_check_options const& options,
                            gradient_report& report) {
   if (values.size() != gradient.size()) {
-    throw config_error(text("trireme::testing::check_gradient: \"", name, "\" has ", values.size(), " values and ",
-                            gradient.size(), " gradients"));
+    throw config_error(text("trireme::testing::check_gradient: \"", name, "\" has ", how_many(values.size(), "value"),
+                            " and ", how_many(gradient.size(), "gradient")));
   }
   report.tolerance = options.tolerance;
   auto const size = static_cast<std::int64_t>(values.size());

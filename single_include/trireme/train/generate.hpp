@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/generate.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 652318fa02159d01e8a144791d8ccc37e9e3d14a1a6127bd73340f17ee3a0114
+// SHA-256 of the sources: db4d79ce8738b14512d119bdcda8af8de10967fbf1aa4c79ec7324bb2dd89eba
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,11 +17,11 @@
 
 namespace trireme {
 
-/// How a token is drawn from a model's distribution.
 namespace detail {
 struct refused;  // what make_trainer returns after its one sentence
 }
 
+/// How a token is drawn from a model's distribution.
 struct drawing {
   double temperature = 1;  ///< logits are divided by it; 0: always the likeliest token
   std::int64_t top_k = 0;  ///< only so many of the likeliest tokens; 0: all
@@ -42,8 +42,8 @@ struct drawing {
   constexpr auto infinity = std::numeric_limits<float>::infinity();
   bool const fits = how.temperature >= 0 && how.temperature <= std::numeric_limits<double>::max();
   if (logits.empty() || !fits || how.top_k < 0 || !(how.top_p > 0 && how.top_p <= 1)) {
-    throw config_error(text("trireme::draw: ", logits.size(), " logits, temperature ", how.temperature, ", top_k ",
-                            how.top_k, ", top_p ", how.top_p,
+    throw config_error(text("trireme::draw: ", how_many(logits.size(), "logit"), ", temperature ", how.temperature,
+                            ", top_k ", how.top_k, ", top_p ", how.top_p,
                             "; there are logits, temperature and top_k are finite and not below 0, and top_p is in "
                             "(0, 1]"));
   }
@@ -106,8 +106,8 @@ template <class Trainer, class F>
 void generate(Trainer& trainer, std::vector<std::int32_t> tokens, std::int64_t count, std::int64_t context,
               drawing const& how, F&& f, std::int64_t known = 0) {
   if (tokens.empty() || context < 2) {
-    throw config_error(text("trireme::generate: a text of ", tokens.size(), " tokens and a context of ", context,
-                            "; there is a token to begin with, and a context of 2 or more"));
+    throw config_error(text("trireme::generate: a text of ", how_many(tokens.size(), "token"), " and a context of ",
+                            context, "; there is a token to begin with, and a context of 2 or more"));
   }
   trainer.forget();
   std::int64_t first = 0, computed = 0;
@@ -128,8 +128,8 @@ void generate(Trainer& trainer, std::vector<std::int32_t> tokens, std::int64_t c
     tokens.push_back(token);
   }
 }
-
 /// Of a trainer that the compiler has refused: its one sentence is enough.
 inline void generate(detail::refused&, std::vector<std::int32_t> const&, std::int64_t, std::int64_t, drawing const&,
                      auto&&, std::int64_t = 0) {}
+
 }  // namespace trireme

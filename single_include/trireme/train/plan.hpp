@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/plan.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 480cdaad7c0e5d2538ab2ed972547ae6e64edd177c4af61b656b71de1a4589cd
+// SHA-256 of the sources: 8a7a160cd1a22fbb07b1c9e08345e63c63a2ed8cc13e891dfb820dec3973ce67
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -257,11 +257,12 @@ class paper_training {
  private:
   static void check(std::int64_t batch, std::int64_t parts, std::int64_t ways) {
     if (batch < 1 || parts < 1) {
-      throw config_error(
-          text("trireme::plan: a step of ", batch, " samples in ", parts, " micro-batches; give at least one of each"));
+      throw config_error(text("trireme::plan: a step of ", how_many(batch, "sample"), " in ",
+                              how_many(parts, "micro-batch"), "; give at least one of each"));
     }
     if (data_axis::gradients == distribution::shard && (parts % ways != 0 || batch < parts)) {
-      throw config_error(text("trireme::plan: ", batch, " samples in ", parts, " micro-batches for ", ways,
+      throw config_error(text("trireme::plan: ", how_many(batch, "sample"), " in ", how_many(parts, "micro-batch"),
+                              " for ", ways,
                               " replicas; where gradients are sharded a plan needs as many micro-batches on each, none "
                               "of them empty"));
     }
@@ -324,11 +325,11 @@ class paper_training {
 // ---- trireme/train/plan.hpp (goes on)
 namespace trireme {
 
-/// What a plan is asked for.
 namespace detail {
 struct refused;  // what make_trainer returns after its one sentence
 }
 
+/// What a plan is asked for.
 struct plan_options {
   std::int64_t samples = 32;       ///< of a step, over all ranks: fit_options::batch
   std::int64_t micro_batches = 0;  ///< logical ones of a step; 0 = one a replica, as in fit_options
@@ -363,9 +364,9 @@ template <class Trainer>
           .activations = static_cast<std::int64_t>(trainer.engine().peak_bytes()),
           .buffers = held.buffers + trainer.engine().mail_bytes()};
 }
-
 /// Of a trainer that the compiler has refused: its one sentence is enough.
 [[nodiscard]] inline planned_memory memory_of(detail::refused&) noexcept { return {}; }
+
 /// One rank's part in a step of training, before it is taken.
 struct training_plan {
   int ranks = 1;
@@ -395,18 +396,18 @@ struct training_plan {
 
 [[nodiscard]] inline std::string to_string(training_plan const& plan) {
   auto out = text("rank ", plan.rank(), " of ", plan.ranks,
-                  plan.steps == 1 ? ", a step\n" : text(", ", plan.steps, " steps\n"));
+                  plan.steps == 1 ? ", a step\n" : text(", ", how_many(plan.steps, "step"), "\n"));
   for (int kind = 0; kind < comm::collective_kinds; ++kind) {
     auto const& row = plan.sent.by_operation[kind];
     if (row.bytes == 0) continue;
-    out += text("  sent by ", name_of(static_cast<comm::collective>(kind)), ": ", row.bytes, " bytes in ", row.calls,
-                row.calls == 1 ? " call\n" : " calls\n");
+    out += text("  sent by ", name_of(static_cast<comm::collective>(kind)), ": ", how_many(row.bytes, "byte"), " in ",
+                row.calls, row.calls == 1 ? " call\n" : " calls\n");
   }
-  out += text("  sent in all: ", plan.bytes_sent(), " bytes\n");
+  out += text("  sent in all: ", how_many(plan.bytes_sent(), "byte"), "\n");
   auto const& memory = plan.memory;
   out += text("  memory: parameters ", memory.parameters, ", gradients ", memory.gradients, ", optimizer ",
               memory.optimizer, ", activations ", memory.activations, ", buffers ", memory.buffers, ", in all ",
-              memory.total(), " bytes\n");
+              how_many(memory.total(), "byte"), "\n");
   out += text("  bubble: ", 100 * plan.bubble, " % of the step\n");
   out += text("  time: ", plan.computing, " s computing, ", plan.sending, " s sending, ", plan.step_at_best, " to ",
               plan.step_at_worst, " s a step\n");

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/sweep.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 348d9faa0030bcd9f799206aa6c04f0b13ea0c025ba628d604c639c21666b37e
+// SHA-256 of the sources: abce839e6f1acd17ae5c2fdb20ccc66a116b934efc2e27d3789408be6b16c7b4
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -117,7 +117,7 @@ struct sweep_options {
   double latency = 0;              ///< of a message, in seconds; counts where a bandwidth is given
   void validate() const {
     if (steps < 3 || batch < 1) {
-      throw config_error(text("trireme::sweep: ", steps, " steps of ", batch,
+      throw config_error(text("trireme::sweep: ", how_many(steps, "step"), " of ", batch,
                               " samples; the first two are not timed: give at least three, of one sample"));
     }
     expect_number("sweep", ".micro_batches", micro_batches, not_negative);
