@@ -20,6 +20,12 @@ void torch_in_a_loop(comm::threads_world& world) {
   while (ddp.join()) ddp.abandon();
   auto own = interop::data_parallel<double>(net, world, parallel::zero<1>{});
   own.step(optim::sgd{});
+  torch::nn::AnyModule any(net);
+  auto several = interop::data_parallel(any, world, {.backwards = interop::step_backwards::any, .left_alone = "bias"});
+  static_cast<void>(several.join(interop::early_end::raise));
+  torch::jit::Module scripted("scripted");
+  interop::data_parallel(scripted, world).finish();
+  interop::all_reduce(world, interop::broadcast(world, interop::all_gather(world, x)), reduction::mean{});
 }
 
 void torch_in_a_trainer(comm::threads_world& world) {
