@@ -30,7 +30,7 @@ try() {
 }
 for mpi in $mpis; do
   # The longest first. Whoever makes the progress: the rank itself, or with MPI_THREAD_MULTIPLE a thread of the library.
-  all=differs,differs-large,throws,alone,leaves,leaves-large,pending-large,abandons,late-large,absent-large,transfer-large
+  all=differs,differs-large,throws,alone,leaves,pending-large,abandons,late-large,absent-large,transfer-large
   try "$mpi" messages 3 serialized $all
   try "$mpi" shared 3 serialized differs,throws,alone,leaves,pending,abandons,late-large
   try "$mpi" messages 3 multiple pending-large,late-large,differs-large

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1e0c4a8b7d379ceb16f809d05aa148f3b6a60c3dbc5e470ad971e6a104ce9b89
+// SHA-256 of the sources: 324a94373d3915173707ef279bc9ffc7c00b0c3ab159324a10deef4c6e2d8fe5
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -2087,6 +2087,7 @@ class mpi_driver {
       return op;
     }
     if (op.finished.load(std::memory_order_relaxed)) return op;
+    mode_ = arithmetic_mode::of_this_thread();
     if (!helper_.joinable()) helper_ = std::thread([this, generation = generation_] { help(generation); });
     wake_helper(lock);
     return op;
@@ -2538,6 +2539,7 @@ class mpi_driver {
         continue;
       }
       auto const before = unfinished();
+      mode_.use();
       advance_all();
       idle = unfinished() < before ? 0 : idle + 1;
       if (idle % 64 == 63) listen();  // to answer ranks that ask who is missing
@@ -2557,6 +2559,7 @@ class mpi_driver {
   bool ends_with_mpi_ = false;  ///< whether MPI_Finalize is to call finish_all()
   bool is_over_ = false;        ///< it has, and no call of MPI may follow
   int generation_ = 0;
+  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  ///< of the rank: the helper computes as it would
   std::vector<mpi_operation*> active_, unused_;
   std::vector<std::unique_ptr<mpi_operation>> owned_;
   std::vector<mpi_group*> groups_;

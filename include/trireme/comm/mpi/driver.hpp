@@ -19,6 +19,7 @@
 #include "trireme/comm/mpi/notices.hpp"
 #include "trireme/comm/mpi/operation.hpp"
 #include "trireme/comm/mpi/outbox.hpp"
+#include "trireme/core/arithmetic.hpp"
 
 namespace trireme::comm::detail {
 
@@ -113,6 +114,7 @@ class mpi_driver {
       return op;
     }
     if (op.finished.load(std::memory_order_relaxed)) return op;
+    mode_ = arithmetic_mode::of_this_thread();
     if (!helper_.joinable()) helper_ = std::thread([this, generation = generation_] { help(generation); });
     wake_helper(lock);
     return op;
@@ -564,6 +566,7 @@ class mpi_driver {
         continue;
       }
       auto const before = unfinished();
+      mode_.use();
       advance_all();
       idle = unfinished() < before ? 0 : idle + 1;
       if (idle % 64 == 63) listen();  // to answer ranks that ask who is missing
@@ -583,6 +586,7 @@ class mpi_driver {
   bool ends_with_mpi_ = false;  ///< whether MPI_Finalize is to call finish_all()
   bool is_over_ = false;        ///< it has, and no call of MPI may follow
   int generation_ = 0;
+  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  ///< of the rank: the helper computes as it would
   std::vector<mpi_operation*> active_, unused_;
   std::vector<std::unique_ptr<mpi_operation>> owned_;
   std::vector<mpi_group*> groups_;
