@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/contract/communicator.hpp"
+#include "trireme/contract/parameter.hpp"
 #include "trireme/core/exact_sum.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/interop/detail/torch_module.hpp"
@@ -47,6 +49,15 @@ struct torch_kernels {
   static void accumulate(view<T> y, view<U> x, double weight) {
     queued(y, [&](auto const& to) { to.add_(tensor_over(x), weight); });
   }
+  /// Each output = the sum of the terms, in their order.
+  template <class T>
+  static void reduce(std::span<view<T> const> outputs, std::span<view<T const> const> terms, reduction::sum) {
+    queued(terms[0], [&](auto const& first) {
+      auto sum = first.clone();
+      for (auto const& each : terms.subspan(1)) sum.add_(tensor_over(each));
+      for (auto const& each : outputs) tensor_over(each).copy_(sum);
+    });
+  }
   template <class G>
   static void sum_of_squares(view<G> x, exact_sum& total) {
     queued(x, [&](auto const& from) {
@@ -79,6 +90,13 @@ struct torch_kernels {
       auto const options = at::TensorOptions().dtype(torch_type(dtype_of<T>));
       there.copy_(torch::from_blob(const_cast<T*>(from.data()), {static_cast<std::int64_t>(from.size())}, options));
     });
+  }
+  /// Computed on the host: start values of elements from an index on.
+  template <class T>
+  static void initialise(view<T> y, initial start, std::uint64_t seed, std::uint64_t name, std::int64_t first) {
+    std::vector<T> values(static_cast<std::size_t>(y.size()));
+    ops::on<host>::initialise(tensor_view<T>(values), start, seed, name, first);
+    upload(y, std::span<T const>(values));
   }
   /// Computed on the host, of a copy: for checks at the start.
   template <class T>
