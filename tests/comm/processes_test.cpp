@@ -1,5 +1,6 @@
 // test-sanitize: address
 #include "trireme/comm/processes.hpp"
+#include "trireme/comm/rendezvous.hpp"
 
 #include <filesystem>
 #include <list>

@@ -16,6 +16,7 @@
 #include "../watchdog.hpp"
 #include "child.hpp"
 #include "trireme/comm/processes.hpp"
+#include "trireme/comm/rendezvous.hpp"
 
 namespace {
 
