@@ -213,7 +213,7 @@ TEST_CASE("a lent world trains to the bits of its own, with the same traffic", "
   auto const train = [](auto& world, auto model) {
     auto trainer = make_trainer(model, optim::adamw{.learning_rate = 1e-2}, world);
     trainer.fit(curve(64), {.steps = 5, .batch = 16});
-    return std::pair{trainer.state_hash(), trainer.traffic().bytes_sent};
+    return std::pair{trainer.state_hash(), trainer.grid().bytes_sent()};
   };
   launch(comm::threads{.ranks = 2}, [&](auto& world) {
     auto const own = train(world, nn::mlp{.hidden = {8}});
