@@ -22,6 +22,7 @@
 #include "trireme/compression/compression.hpp"
 #include "trireme/data/function.hpp"
 #include "trireme/nn/mlp.hpp"
+#include "trireme/parallel/diloco.hpp"
 
 using namespace trireme;
 
