@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 324a94373d3915173707ef279bc9ffc7c00b0c3ab159324a10deef4c6e2d8fe5
+// SHA-256 of the sources: d4ae391cdb5cf4613967b222ddcd4fb2fd0fc521da4b9b427dc971f0a60b9abd
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -409,18 +409,23 @@ class mpi_session {
     MPI_Finalized(&over);
     return over != 0;
   }
+  /// Whether it is this that finalises MPI, because the program ends.
+  [[nodiscard]] bool ends() const noexcept { return ends_; }
   /// From here on MPI is not finalised: other ranks may never answer again.
   void abandon() noexcept { abandoned_ = true; }
 
  private:
   mpi_session() = default;
   ~mpi_session() {
-    if (ours_ && !abandoned_ && !is_over()) MPI_Finalize();
+    if (!ours_ || abandoned_ || is_over()) return;
+    ends_ = true;
+    MPI_Finalize();
   }
   std::atomic<bool> ours_{false};
   std::atomic<int> provided_{MPI_THREAD_SINGLE};
   std::thread::id only_caller_;  // below MPI_THREAD_SERIALIZED
   bool abandoned_ = false;
+  bool ends_ = false;
 };
 
 /// The sentence of an MPI error code.
@@ -2501,8 +2506,9 @@ class mpi_driver {
   void finish_all() noexcept {
     auto const begin = clock::now();
     std::unique_lock lock(mutex_);
-    for (auto const* group : groups_)  // whose worlds still stand: the process ends by exit()
-      if (!group->family->failed) mpi_notices::tell_that_it_leaves(*group);
+    if (mpi_session::instance().ends())  // by exit(), if worlds still stand
+      for (auto const* group : groups_)
+        if (!group->family->failed) mpi_notices::tell_that_it_leaves(*group);
     for (;;) {
       advance_all();
       advance_closings();

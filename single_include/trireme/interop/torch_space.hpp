@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_space.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 8c8fcebd33906880c06ce84de2cb0e67c418bfeb9e9234f31bb815fe4b39c43b
+// SHA-256 of the sources: ae33f35e98cd803208e9dbd9321bcfee9e4a3dad07e101a9a21ef4c94de9a4e3
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -545,6 +545,15 @@ struct torch_kernels {
   static void accumulate(view<T> y, view<U> x, double weight) {
     queued(y, [&](auto const& to) { to.add_(tensor_over(x), weight); });
   }
+  /// Each output = the sum of the terms, in their order.
+  template <class T>
+  static void reduce(std::span<view<T> const> outputs, std::span<view<T const> const> terms, reduction::sum) {
+    queued(terms[0], [&](auto const& first) {
+      auto sum = first.clone();
+      for (auto const& each : terms.subspan(1)) sum.add_(tensor_over(each));
+      for (auto const& each : outputs) tensor_over(each).copy_(sum);
+    });
+  }
   template <class G>
   static void sum_of_squares(view<G> x, exact_sum& total) {
     queued(x, [&](auto const& from) {
@@ -577,6 +586,13 @@ struct torch_kernels {
       auto const options = at::TensorOptions().dtype(torch_type(dtype_of<T>));
       there.copy_(torch::from_blob(const_cast<T*>(from.data()), {static_cast<std::int64_t>(from.size())}, options));
     });
+  }
+  /// Computed on the host: start values of elements from an index on.
+  template <class T>
+  static void initialise(view<T> y, initial start, std::uint64_t seed, std::uint64_t name, std::int64_t first) {
+    std::vector<T> values(static_cast<std::size_t>(y.size()));
+    ops::on<host>::initialise(tensor_view<T>(values), start, seed, name, first);
+    upload(y, std::span<T const>(values));
   }
   /// Computed on the host, of a copy: for checks at the start.
   template <class T>

@@ -528,8 +528,9 @@ class mpi_driver {
   void finish_all() noexcept {
     auto const begin = clock::now();
     std::unique_lock lock(mutex_);
-    for (auto const* group : groups_)  // whose worlds still stand: the process ends by exit()
-      if (!group->family->failed) mpi_notices::tell_that_it_leaves(*group);
+    if (mpi_session::instance().ends())  // by exit(), if worlds still stand
+      for (auto const* group : groups_)
+        if (!group->family->failed) mpi_notices::tell_that_it_leaves(*group);
     for (;;) {
       advance_all();
       advance_closings();

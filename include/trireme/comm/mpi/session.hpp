@@ -73,18 +73,23 @@ class mpi_session {
     MPI_Finalized(&over);
     return over != 0;
   }
+  /// Whether it is this that finalises MPI, because the program ends.
+  [[nodiscard]] bool ends() const noexcept { return ends_; }
   /// From here on MPI is not finalised: other ranks may never answer again.
   void abandon() noexcept { abandoned_ = true; }
 
  private:
   mpi_session() = default;
   ~mpi_session() {
-    if (ours_ && !abandoned_ && !is_over()) MPI_Finalize();
+    if (!ours_ || abandoned_ || is_over()) return;
+    ends_ = true;
+    MPI_Finalize();
   }
   std::atomic<bool> ours_{false};
   std::atomic<int> provided_{MPI_THREAD_SINGLE};
   std::thread::id only_caller_;  // below MPI_THREAD_SERIALIZED
   bool abandoned_ = false;
+  bool ends_ = false;
 };
 
 /// The sentence of an MPI error code.
