@@ -13,6 +13,7 @@
 
 #include "limits.hpp"
 #include "random_tokens.hpp"
+#include "trireme/core/cores.hpp"
 #include "trireme/trireme.hpp"
 
 /// Training steps of a model of tokens, one rank a core: tokens a second as one JSON object.

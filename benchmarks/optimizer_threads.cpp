@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "trireme/core/cores.hpp"
 #include "trireme/trireme.hpp"
 
 using namespace trireme;
