@@ -425,7 +425,7 @@ class run {
     auto const steps = std::max<std::int64_t>(report.steps, 1);
     auto const of_training = [&](double number) { return trained ? json::value(number) : json::value(nullptr); };
     auto summary =
-        json::value::make({{"communicator", std::string(world_type::name)},
+        json::value::make({{"communicator", std::string(world_name)},
                            {"ranks", world_.size()},
                            {"parallel", plan_.parallel},
                            {"precision", plan_.precision},
