@@ -14,6 +14,7 @@
 #include "trireme/contract/parameter.hpp"
 #include "trireme/core/arrays.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/exact.hpp"
 #include "trireme/data/any_dataset.hpp"
 #include "trireme/train/detail/whole_tensors.hpp"
 #include "trireme/train/make.hpp"
@@ -140,7 +141,7 @@ class typed_trainer final : public any_trainer {
         std::vector<float> rounded(values.begin(), values.end());
         f(name, extents, rounded);
         for (std::size_t i = 0; i < values.size(); ++i)
-          if (rounded[i] != static_cast<float>(values[i])) values[i] = rounded[i];
+          if (!exactly_equal(rounded[i], static_cast<float>(values[i]))) values[i] = rounded[i];
       });
     }
   }

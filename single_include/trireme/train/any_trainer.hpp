@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/any_trainer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 54d272ffb5aa3839de8e0d50b33286fc16c447ce9c42f8a34ac90d24b5ea65aa
+// SHA-256 of the sources: d8ccccd4d8ce09ddac9d8e09da9539bf3ed3f7564d597ca0b408056779ebd0a4
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -138,7 +138,7 @@ class typed_trainer final : public any_trainer {
         std::vector<float> rounded(values.begin(), values.end());
         f(name, extents, rounded);
         for (std::size_t i = 0; i < values.size(); ++i)
-          if (rounded[i] != static_cast<float>(values[i])) values[i] = rounded[i];
+          if (!exactly_equal(rounded[i], static_cast<float>(values[i]))) values[i] = rounded[i];
       });
     }
   }
