@@ -3,11 +3,8 @@
 
 file(GLOB TRIREME_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/*.cpp)
 
-# trireme_compiled_library(target flags...): the library, for programs that are compiled with these flags.
-function(trireme_compiled_library target)
-  add_library(${target} STATIC ${TRIREME_SOURCES})
-  target_link_libraries(${target} PUBLIC trireme)
-  target_compile_definitions(${target} PUBLIC TRIREME_COMPILED)
+# trireme_compile_once(target flags...): how the bodies of headers are compiled into a library.
+function(trireme_compile_once target)
   # Kernels without optimisation are of no use to anybody, and the library is compiled once.
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CXX_FLAGS MATCHES "-O0|-fsanitize")
     target_compile_options(${target} PRIVATE -O2)
@@ -15,6 +12,14 @@ function(trireme_compiled_library target)
   target_compile_options(${target} PRIVATE ${ARGN})
   # Its files are as large as a compiler's memory likes them, also where CMAKE_UNITY_BUILD asks for one of all.
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
+endfunction()
+
+# trireme_compiled_library(target flags...): the library, for programs that are compiled with these flags.
+function(trireme_compiled_library target)
+  add_library(${target} STATIC ${TRIREME_SOURCES})
+  target_link_libraries(${target} PUBLIC trireme)
+  target_compile_definitions(${target} PUBLIC TRIREME_COMPILED)
+  trireme_compile_once(${target} ${ARGN})
 endfunction()
 
 if(TRIREME_COMPILED OR (TRIREME_COMPILED_PROGRAMS AND
@@ -32,10 +37,8 @@ if(TRIREME_COMPILED OR (TRIREME_COMPILED_PROGRAMS AND
     add_library(trireme::compiled_mpi ALIAS trireme_compiled_mpi)
     target_link_libraries(trireme_compiled_mpi PUBLIC trireme_compiled trireme_mpi)
     target_compile_definitions(trireme_compiled_mpi PUBLIC TRIREME_COMPILED_MPI)
-    if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CXX_FLAGS MATCHES "-O0|-fsanitize")
-      target_compile_options(trireme_compiled_mpi PRIVATE -O2)
-    endif()
-    set_target_properties(trireme_compiled_mpi PROPERTIES EXPORT_NAME compiled_mpi POSITION_INDEPENDENT_CODE ON)
+    trireme_compile_once(trireme_compiled_mpi)
+    set_target_properties(trireme_compiled_mpi PROPERTIES EXPORT_NAME compiled_mpi)
     if(NOT TRIREME_COMPILED)
       set_target_properties(trireme_compiled_mpi PROPERTIES EXCLUDE_FROM_ALL TRUE)
     endif()
