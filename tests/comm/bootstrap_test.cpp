@@ -167,7 +167,7 @@ TEST_CASE("what cannot be is refused in a sentence that names variable and value
   refused(with(torchrun, {{"LOCAL_RANK", "2"}}),
           "LOCAL_RANK is \"2\", which is not one of the 2 ranks of this machine");
   refused(with(torchrun, {{"LOCAL_WORLD_SIZE", "5"}}), "LOCAL_WORLD_SIZE is \"5\", which is more than the 4 ranks");
-  refused(with(torchrun, {{"MASTER_PORT", "65536"}}), "MASTER_PORT is \"65536\", which is not from 1 to 65535");
+  refused(with(torchrun, {{"MASTER_PORT", "65536"}}), "MASTER_PORT is \"65536\", which is outside 1 to 65535");
   refused(without(torchrun, "MASTER_PORT"), "WORLD_SIZE is set (\"4\") but MASTER_PORT is not");
   refused(without(torchrun, "MASTER_ADDR"), "MASTER_ADDR is not");
   refused(without(torchrun, "RANK"), "WORLD_SIZE is set (\"4\") but RANK is not; set both or neither");

@@ -148,9 +148,9 @@ TEST_CASE("ranks that never come are named", "[comm][processes]") {
   for (auto& each : ranks) {
     auto const said = each.result();
     INFO(said);
-    CHECK(contains(said, "failed: trireme::comm::processes: ranks 1, 3 of 4 did not come"));
+    CHECK(contains(said, "failed: trireme::comm::processes: ranks 1, 3 of 4 did not arrive"));
     CHECK(contains(said,
-                   "torchrun's RANK, WORLD_SIZE say that there are 4 ranks; to run this process alone set "
+                   "torchrun's RANK, WORLD_SIZE set the number of ranks to 4; to run this process alone set "
                    "TRIREME_RANK=0 and TRIREME_SIZE=1; is every rank started?"));
   }
 }
@@ -180,9 +180,9 @@ TEST_CASE("a shell inside a Slurm job is alone, and a step of which nobody else 
   child left([&] { return in_job({{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "4"}}); });
   auto const said = left.result();
   INFO(said);
-  CHECK(contains(said, "ranks 1, 2, 3 of 4 did not come"));
+  CHECK(contains(said, "ranks 1, 2, 3 of 4 did not arrive"));
   CHECK(contains(said,
-                 "a Slurm step's SLURM_PROCID, SLURM_STEP_NUM_TASKS say that there are 4 ranks; to run this "
+                 "a Slurm step's SLURM_PROCID, SLURM_STEP_NUM_TASKS set the number of ranks to 4; to run this "
                  "process alone set TRIREME_RANK=0 and TRIREME_SIZE=1"));
   child alone([&] { return in_job({{"SLURM_STEP_ID", "0"}, {"TRIREME_RANK", "0"}, {"TRIREME_SIZE", "1"}}); });
   CHECK(alone.result() == "0 of 1: 1");
@@ -224,16 +224,16 @@ TEST_CASE("an environment that cannot be is refused", "[comm][processes]") {
                                   {"MASTER_PORT", "1"}});
   INFO(two_machines);
   CHECK(contains(two_machines,
-                 "failed: trireme::comm::processes: 4 ranks with 2 on this machine are on several machines, "
-                 "between which MPI or NCCL are the engines"));
+                 "failed: trireme::comm::processes: the 4 ranks are on several machines (2 on this one), "
+                 "but comm::processes connects one machine"));
   CHECK(contains(said({{"RANK", "x"}, {"WORLD_SIZE", "2"}}), "failed: trireme::comm::bootstrap: "));
-  CHECK(contains(said({{"PMIX_RANK", "1"}}), "does not say how many ranks there are"));
+  CHECK(contains(said({{"PMIX_RANK", "1"}}), "does not give the number of ranks"));
   for (auto const* many : {"257", "2147483647"}) {
     auto const too_many = said({{"RANK", "0"}, {"WORLD_SIZE", many}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}});
-    CHECK(contains(too_many, text("(RANK, WORLD_SIZE) says that there are ", many,
+    CHECK(contains(too_many, text("(RANK, WORLD_SIZE) sets the number of ranks to ", many,
                                   " ranks, but shared memory holds at most 256")));
   }
-  CHECK(contains(said({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}), "does not say which run this is"));
+  CHECK(contains(said({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}), "this run, started by PMI, has no id"));
   CHECK(contains(said({{"TRIREME_RANK", "0"}, {"TRIREME_SIZE", "2"}, {"TRIREME_RENDEZVOUS", "localhost:4000"}}),
                  "needs a secret of at least 32 characters"));
 }

@@ -292,7 +292,7 @@ TEST_CASE("who answers in rank 0's place without the secret learns nothing and i
   }
   over = true;
   impostor.join();
-  CHECK(said.find("what listens there does not know the secret") != said.npos);
+  CHECK(said.find("the process that listens there has another secret") != said.npos);
   CHECK(most == inner::hello::bytes);  // its own proof was not sent
 }
 

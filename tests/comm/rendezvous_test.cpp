@@ -106,8 +106,8 @@ TEST_CASE("ranks that do not come are named to those that came", "[comm][rendezv
   });
   for (int const rank : {0, 2}) {
     INFO(errors[static_cast<std::size_t>(rank)]);
-    CHECK(
-        contains(errors[static_cast<std::size_t>(rank)], "trireme::comm::processes: ranks 1, 3 of 4 did not come to "));
+    CHECK(contains(errors[static_cast<std::size_t>(rank)],
+                   "trireme::comm::processes: ranks 1, 3 of 4 did not arrive at "));
     CHECK(contains(errors[static_cast<std::size_t>(rank)], "within 400ms"));
   }
   CHECK(here.is_empty());
@@ -136,7 +136,7 @@ TEST_CASE("a rank that leaves, or does not speak, is named to the others", "[com
         throw;
       }
     });
-    auto const expected = leaves ? "rank 2 of 3 has left the meeting" : "rank 2 of 3 did not speak in the meeting";
+    auto const expected = leaves ? "rank 2 of 3 has left the meeting" : "rank 2 of 3 did not send in the meeting";
     CHECK(contains(errors[0], expected));
     CHECK(contains(errors[1], expected));
   }
@@ -185,8 +185,8 @@ TEST_CASE("other jobs and other secrets do not meet", "[comm][rendezvous]") {
       if (rank == 1 && !other_job) mine.secret.back() = 't';
       comm::meeting const met(mine, rank, 2);
     });
-    CHECK(contains(errors[0], "rank 1 of 2 did not come"));
-    CHECK(contains(errors[1], "what listens there does not know the secret, or is of another job"));
+    CHECK(contains(errors[0], "rank 1 of 2 did not arrive"));
+    CHECK(contains(errors[1], "the process that listens there has another secret or another job"));
     CHECK_FALSE(contains(errors[0] + errors[1], where.secret));
   }
 }

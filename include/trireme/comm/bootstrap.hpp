@@ -17,10 +17,10 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/plural.hpp"
 
-/// Which launcher started this process, and as which rank of how many.
+/// Finds out which launcher started this process, and which rank of how many it is.
 namespace trireme::comm::bootstrap {
 
-/// Who can start ranks, in the order in which they are believed; `stated` is TRIREME_RANK and TRIREME_SIZE.
+/// The launchers, in the order in which their variables are looked up; `stated` is TRIREME_RANK and TRIREME_SIZE.
 enum class launcher : std::uint8_t { stated, torchrun, open_mpi, pmi, slurm, single };
 
 [[nodiscard]] constexpr std::string_view name_of(launcher who) noexcept {
@@ -28,27 +28,27 @@ enum class launcher : std::uint8_t { stated, torchrun, open_mpi, pmi, slurm, sin
   return names[static_cast<std::size_t>(who)];
 }
 
-/// What the environment says about this process.
+/// What the environment variables give for this process.
 struct place {
   launcher started_by = launcher::single;
   int rank = 0;
-  int size = 1;  ///< 0 where the launcher has not said it (PMIX_RANK alone)
+  int size = 1;  ///< 0 if the launcher does not give it (PMIX_RANK alone)
   int local_rank = 0;
-  int local_size = 1;        ///< of this machine's ranks; `size` where the launcher has not said it
-  std::string address;       ///< of rank 0, as MASTER_ADDR or TRIREME_RENDEZVOUS says it; may be empty
-  int port = 0;              ///< under torchrun its agent's own
+  int local_size = 1;        ///< number of ranks on this machine; `size` if the launcher does not give it
+  std::string address;       ///< of rank 0, from MASTER_ADDR or TRIREME_RENDEZVOUS; may be empty
+  int port = 0;              ///< under torchrun the port of its agent
   std::string file;          ///< TRIREME_RENDEZVOUS=file:PATH
-  std::string job;           ///< tells this run from others of the launcher; empty if the launcher does not
-  std::string_view because;  ///< the variables that said so
-  bool told_where = false;   ///< by TRIREME_RENDEZVOUS
+  std::string job;           ///< the launcher's id of this run; empty if it gives none
+  std::string_view because;  ///< the variables that were read
+  bool told_where = false;   ///< address and port, or file, come from TRIREME_RENDEZVOUS
   friend bool operator==(place const&, place const&) = default;
 
   [[nodiscard]] bool is_one_machine() const noexcept { return local_size == size; }
-  /// For messages: who says that there are `size` ranks, by which variables, and how to run without the others.
+  /// For messages: which variables set the number of ranks to `size`, and how to run this process alone.
   [[nodiscard]] std::string origin() const {
     return text(started_by == launcher::stated ? std::string() : text(name_of(started_by), "'s "), because,
-                " say that there are ", size,
-                " ranks; to run this process alone set TRIREME_RANK=0 and TRIREME_SIZE=1");
+                " set the number of ranks to ", size,
+                "; to run this process alone set TRIREME_RANK=0 and TRIREME_SIZE=1");
   }
 };
 
@@ -59,7 +59,7 @@ struct place {
   return text("rank ", it.rank, count, ", started by ", name_of(it.started_by), " (", it.because, ")");
 }
 
-/// The value of an environment variable, or nothing. std::getenv, or what a test makes up.
+/// The value of an environment variable, or nothing: std::getenv, or a function of a test.
 using lookup = std::function<std::optional<std::string>(char const*)>;
 
 [[nodiscard]] inline std::optional<std::string> environment_variable(char const* name) {
@@ -69,7 +69,7 @@ using lookup = std::function<std::optional<std::string>(char const*)>;
 
 namespace detail {
 
-/// Reads variables, and refuses in one sentence what they cannot mean.
+/// Reads variables, and throws config_error for values without a meaning.
 class reader {
  public:
   explicit reader(lookup const& variable) : variable_(variable) {}
@@ -88,7 +88,7 @@ class reader {
     if (out < least || out > most)
       throw refusal(name, *value,
                     most == std::numeric_limits<int>::max() ? text("is less than ", least)
-                                                            : text("is not from ", least, " to ", most));
+                                                            : text("is outside ", least, " to ", most));
     return out;
   }
   [[nodiscard]] int required(char const* name, char const* partner, int least) const {
@@ -96,7 +96,7 @@ class reader {
     throw config_error(text("trireme::comm::bootstrap: ", partner, " is set (", quoted(word(partner)), ") but ", name,
                             " is not; set both or neither"));
   }
-  /// Rank and size under these names; the rank must be one of the ranks.
+  /// The rank and size in these variables; config_error unless 0 <= rank < size.
   [[nodiscard]] std::pair<int, int> rank_and_size(char const* rank_name, char const* size_name) const {
     auto const rank = required(rank_name, size_name, 0);
     auto const size = required(size_name, rank_name, 1);
@@ -105,13 +105,12 @@ class reader {
                               "; ranks are numbered from 0 to ", size - 1));
     return {rank, size};
   }
-  /// The ranks of this machine; all of them where the launcher says nothing.
+  /// The ranks of this machine; all ranks if the launcher does not give them.
   void place_locally(place& it, char const* rank_name, char const* size_name) const {
     it.local_size = number(size_name, 1).value_or(it.size);
     it.local_rank = number(rank_name, 0).value_or(it.local_size == it.size ? it.rank : 0);
     if (it.size > 0 && it.local_size > it.size)
-      throw refusal(size_name, word(size_name),
-                    text("is more than the ", how_many(it.size, "rank"), " that there are"));
+      throw refusal(size_name, word(size_name), text("is more than the ", how_many(it.size, "rank"), " of the run"));
     if (it.local_size > 0 && it.local_rank >= it.local_size)
       throw refusal(rank_name, word(rank_name),
                     text("is not one of the ", how_many(it.local_size, "rank"), " of this machine"));
@@ -122,7 +121,7 @@ class reader {
   }
 
  private:
-  /// Printable and short, whatever it is.
+  /// The value as printable and short text.
   [[nodiscard]] static std::string quoted(std::string_view value) {
     std::string out = "\"";
     for (char const letter : value.substr(0, 64)) out += letter >= ' ' && letter <= '~' ? letter : '?';
@@ -133,9 +132,9 @@ class reader {
 
 /// Whether srun has started this process as a task of a step.
 ///
-/// A shell has the variables, too, and what is typed there is alone: the steps of salloc's shells, of batch scripts and
-/// of what joins a job (pam_slurm_adopt) have numbers of their own; `srun --pty bash` gives the shell of task 0 a
-/// terminal, and that shell is the task, not the program that it starts.
+/// The variables are also set in a shell, and a program started from that shell is not a task. The steps of salloc's
+/// shells, batch scripts and processes that join a job (pam_slurm_adopt) have special step numbers. `srun --pty bash`
+/// gives the shell of task 0 a terminal: the shell is the task, the programs that it starts are not.
 [[nodiscard]] inline bool is_slurm_task(reader const& read, std::string const& process) {
   if (!read.has("SLURM_PROCID") || !read.has("SLURM_STEP_ID")) return false;
   for (std::string_view const special :
@@ -145,9 +144,10 @@ class reader {
   return !has_terminal || read.word("SLURM_PROCID") != "0" || read.word("SLURM_TASK_PID") == process;
 }
 
-/// What an outer launcher says against RANK and WORLD_SIZE that a shell or notebook has left over: nobody would notice
-/// that each process trains for itself, or several take one rank. More ranks than its processes are a launcher's below
-/// it, as torchrun or a script is on each machine.
+/// Throws config_error if the variables of an outer launcher contradict RANK and WORLD_SIZE, which a shell or notebook
+/// may have left set. Otherwise each process would train alone, or several would take one rank, without an error. More
+/// ranks than processes of the outer launcher are allowed: an inner launcher (torchrun or a script on each machine)
+/// starts them.
 inline void expect_no_leftover(reader const& read, place const& it, bool by_slurm) {
   struct names {
     char const *rank, *size;
@@ -168,7 +168,7 @@ inline void expect_no_leftover(reader const& read, place const& it, bool by_slur
   }
 }
 
-/// Slurm's "2(x3),1": the tasks on node number `node`; nothing if that is not said.
+/// The number of tasks on node number `node` in Slurm's "2(x3),1"; nothing if the list does not contain it.
 [[nodiscard]] inline std::optional<int> slurm_tasks(std::string_view list, int node) {
   while (!list.empty()) {
     auto const comma = list.find(',');
@@ -217,15 +217,15 @@ inline void read_rendezvous(place& it, std::string const& value) {
 
 }  // namespace detail
 
-/// What the environment says: who started this process, and as which rank.
+/// Finds out from the environment who started this process, and which rank it is.
 ///
-/// In this order, the first that is there: TRIREME_RANK and TRIREME_SIZE (also TRIREME_LOCAL_RANK and
+/// The first of these that is set counts: TRIREME_RANK and TRIREME_SIZE (also TRIREME_LOCAL_RANK and
 /// TRIREME_LOCAL_SIZE); torchrun (RANK and WORLD_SIZE); Open MPI (OMPI_COMM_WORLD_RANK); PMI (PMI_RANK, or PMIX_RANK);
-/// a Slurm step (SLURM_PROCID with SLURM_STEP_ID: a batch script is no step, nor is an interactive shell); none.
-/// TRIREME_RENDEZVOUS and TRIREME_JOB go with any of them.
+/// a Slurm step (SLURM_PROCID with SLURM_STEP_ID; batch scripts and interactive shells do not count as steps); none.
+/// TRIREME_RENDEZVOUS and TRIREME_JOB may be added to any of them.
 ///
-/// Errors   config_error that names the variable and its value if it is no number or out of range, or the variable that
-///          is missing beside it, or what another launcher's variables say against RANK and WORLD_SIZE.
+/// Errors   config_error that names the variable and its value if it is not a number or out of range, if its partner is
+///          not set, or if another launcher's variables contradict RANK and WORLD_SIZE.
 [[nodiscard]] inline place detect(lookup const& variable) {
   detail::reader const read(variable);
   bool const by_slurm = detail::is_slurm_task(read, text(::getpid()));
@@ -276,7 +276,7 @@ inline void read_rendezvous(place& it, std::string const& value) {
     it.local_rank = read.number("SLURM_LOCALID", 0, it.local_size - 1).value_or(0);
     it.job = text(read.word("SLURM_JOB_ID"), ".", read.word("SLURM_STEP_ID"));
   } else if (read.has("RANK") != read.has("WORLD_SIZE")) {
-    static_cast<void>(read.rank_and_size("RANK", "WORLD_SIZE"));  // says which one is missing
+    static_cast<void>(read.rank_and_size("RANK", "WORLD_SIZE"));  // throws: names the missing one
   }
   if (read.has("TRIREME_JOB")) it.job = read.word("TRIREME_JOB");
   if (read.has("TRIREME_RENDEZVOUS")) detail::read_rendezvous(it, read.word("TRIREME_RENDEZVOUS"));
@@ -284,7 +284,7 @@ inline void read_rendezvous(place& it, std::string const& value) {
 }
 [[nodiscard]] inline place detect() { return detect(environment_variable); }
 
-/// Says on standard error, once a run, who started it, if TRIREME_LOG=1 asks for it.
+/// With TRIREME_LOG=1, prints once a run on standard error who started it.
 inline void log(place const& here, lookup const& variable = environment_variable) {
   if (here.rank == 0 && variable("TRIREME_LOG") == "1")
     std::fputs(text("trireme: ", to_string(here), "\n").c_str(), stderr);

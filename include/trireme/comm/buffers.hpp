@@ -25,14 +25,14 @@ concept host_buffer = std::ranges::contiguous_range<B> && std::ranges::sized_ran
 }  // namespace comm::detail
 
 /// What collectives take besides tensor_views: a std::vector, std::array, C array, std::span or other contiguous range
-/// in host memory, or a tensor of any space. It must be there when the collective ends: an owner that would be gone by
-/// then (a temporary vector) is refused.
+/// in host memory, or a tensor in any space. It must live until the collective ends: a temporary owner (such as a
+/// temporary vector) does not compile.
 template <class B>
 concept message_buffer = comm::detail::owns_view<B> || comm::detail::host_buffer<B>;
 
 namespace comm::detail {
 
-/// All elements, as rank 1 if they lie in a range.
+/// All elements; of a range as rank 1.
 template <message_buffer B>
 [[nodiscard]] constexpr auto view_of(B&& values) {
   if constexpr (owns_view<B>) {
@@ -63,15 +63,15 @@ using space_of_t = typename view_of_t<B>::space;
 template <class B>
 concept writable = message<B> && !std::is_const_v<element_of_t<B>>;
 
-/// As elements, or as bytes: of what is no element of a tensor.
+/// The values as tensor elements; values that are not tensor elements as bytes.
 template <class T, class Space>
 [[nodiscard]] constexpr auto sendable(tensor_view<T, Space> values) {
   using value = std::remove_const_t<T>;
   using byte = std::conditional_t<std::is_const_v<T>, std::byte const, std::byte>;
   static_assert(
       element<value> || std::is_trivially_copyable_v<value>,
-      "trireme::comm: these elements are not trivially copyable, so their bytes alone mean nothing on another "
-      "rank; send the numbers that they are made of, or write them into a buffer of std::byte");
+      "trireme::comm: these elements are not trivially copyable, so their bytes are meaningless on another rank; "
+      "send the numbers that they consist of, or write them into a buffer of std::byte");
   if constexpr (element<value>)
     return values;
   else
@@ -81,7 +81,7 @@ template <class T, class Space>
 
 }  // namespace comm::detail
 
-/// As send_to of a view. Elements that are no numbers travel as the bytes that they consist of.
+/// As send_to of a view. Elements that are not numbers are sent as their bytes.
 template <message_buffer B>
 [[nodiscard]] constexpr auto send_to(int peer, B&& values) {
   return send_to(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));

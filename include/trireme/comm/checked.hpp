@@ -18,12 +18,12 @@ namespace trireme::comm {
 
 namespace detail {
 
-/// What a rank tells another about the call that it is about to make. Plain bytes.
+/// What a rank sends to another about the call that it is about to make. Trivially copyable.
 struct intent {
   std::uint64_t group = 0;  ///< 0: the world that was decorated
   std::uint64_t number = 0;
   call what;
-  std::int64_t sends = 0;  ///< ragged all_to_all: elements to the one who is told
+  std::int64_t sends = 0;  ///< ragged all_to_all: elements to the receiver of this intent
   std::int64_t expects = 0;
   std::int32_t size = 0;   ///< ranks of the group
   std::int32_t first = 0;  ///< its rank 0
@@ -36,8 +36,8 @@ struct intent {
   return text(to_string(it.what), " as call number ", it.number, " on ", where);
 }
 
-/// The world through which a checked world and all worlds split from it compare calls, and what has been received.
-/// Between each two ranks it carries one intent a call each way, in the order of the calls, of whichever group.
+/// The world through which a checked world and all worlds split from it compare calls, and what each rank has received.
+/// Each pair of ranks exchanges one intent each way per call, in the order of the calls, whatever their group.
 template <class World>
 class agreement {
  public:
@@ -51,8 +51,8 @@ class agreement {
   [[nodiscard]] int rank() const noexcept { return world_.rank(); }
   [[nodiscard]] std::chrono::milliseconds patience() const noexcept { return patience_; }
 
-  /// Returns when every one of `members` (ranks here, in the order of the group) has called `mine`; otherwise ends
-  /// everybody's waits and throws. `tell(member, intent)` completes the intent for one member.
+  /// Returns when all `members` (ranks here, in the order of the group) have called `mine`; otherwise ends the waits of
+  /// all ranks and throws. `tell(member, intent)` completes the intent for one member.
   template <class Tell>
   void reach(intent const& mine, std::vector<std::int32_t> const& members, Tell const& tell) {
     auto const since = clock::now();
@@ -67,7 +67,7 @@ class agreement {
         tell(static_cast<int>(place), box.mine);
         auto* const out = reinterpret_cast<std::byte*>(&box.mine);
         auto* const in = reinterpret_cast<std::byte*>(&box.theirs);
-        // Not through the typed face, whose list of parts may be that of the command that is being checked.
+        // Not through the typed calls: their list of parts may be that of the command that is being checked.
         part const both[] = {{peer, true, dtype::u8, sizeof(intent), out},
                              {peer, false, dtype::u8, sizeof(intent), in}};
         open.push_back(
@@ -81,7 +81,7 @@ class agreement {
       std::string const what = problem.what();
       if (what.find("trireme::comm::checked") != std::string::npos || open.empty()) throw;
       auto const sentence =
-          text("trireme::comm::checked: ", called(rank(), mine), ", but not everyone did: ", what, last_calls(open));
+          text("trireme::comm::checked: ", called(rank(), mine), ", but some ranks did not:  ", what, last_calls(open));
       open.clear();
       throw comm_error(sentence, {names_[static_cast<std::size_t>(rank())], std::string(name_of(mine.what.kind))});
     }
@@ -103,7 +103,7 @@ class agreement {
     return text("rank ", names_[static_cast<std::size_t>(rank)], " called ", describe(it));
   }
 
-  /// Compares the intents that have come, and removes them from `open`; whether none is left.
+  /// Compares the intents that have arrived, and removes them from `open`. Returns whether none is left.
   [[nodiscard]] bool all_arrived(std::vector<waiting>& open) {
     for (std::size_t i = 0; i < open.size();) {
       if (!open[i].pending.test()) {
@@ -129,7 +129,7 @@ class agreement {
     return open.empty();
   }
 
-  /// Spins, then rests, for no longer than the patience.
+  /// Spins, then sleeps, for at most the patience.
   void pause(std::uint32_t round, clock::time_point since, std::vector<waiting> const& open) {
     if (round < 64) return pause_core();
     auto const waited = clock::now() - since;
@@ -157,7 +157,7 @@ class agreement {
 
   [[noreturn]] void give_up(std::string const& sentence, intent const& mine) {
     if constexpr (requires { world_.abandon(sentence); }) world_.abandon(sentence);
-    open_.clear();  // waits for them: at once where abandon has ended all waits, else until the deadline
+    open_.clear();  // waits for them: not at all if abandon has ended all waits, else until the deadline
     throw comm_error(sentence, {names_[static_cast<std::size_t>(rank())], std::string(name_of(mine.what.kind))});
   }
 
@@ -174,15 +174,15 @@ class agreement {
 template <communicator Inner>
 class checked_world;
 
-/// Decorator: before every collective all ranks make sure that they mean the same one.
+/// Decorator: before every collective all ranks compare their calls.
 ///
-/// Errors  config_error if there is no patience.
+/// Errors   config_error if the patience is under 1 ms.
 struct checked {
   using is_decorator_description = void;
   template <class Inner>
   using world = checked_world<Inner>;
 
-  std::chrono::milliseconds patience = std::chrono::seconds(1);  ///< by how much ranks may be apart
+  std::chrono::milliseconds patience = std::chrono::seconds(1);  ///< how far apart the calls of ranks may be
 
   friend bool operator==(checked const&, checked const&) = default;
 };
@@ -191,30 +191,31 @@ struct checked {
   return text("comm::checked{.patience = ", to_string(it.patience), "}");
 }
 
-/// A world where a collective starts once all of its ranks have asked for it: the same kind, type, count, reduction and
-/// root, as the same call of the same group. A rank that asks for another, or for none within the patience, is an error
-/// on every rank that names both ranks, both calls and their numbers; of a missing rank, the last call that it made.
+/// A world where a collective starts once all of its ranks have called it with the same kind, type, count, reduction
+/// and root, as the same call of the same group. If a rank calls another collective, or none within the patience, every
+/// rank gets an error that names both ranks, both calls and their numbers; of a missing rank, its last call.
 ///
 /// Starting a collective synchronises, also in the `_async` forms: a start returns when all ranks have started. So a
-/// rank that is later than `patience` for good reasons is an error too, and an exchange that another rank needs before
-/// it can start must itself be started before. Exchanges do not synchronise; the engine checks them, a pair of ranks at
-/// a time. Worlds that are split from a checked world are compared together: two ranks that share several groups call
-/// them in one order, and calls on different groups are told apart at once. A duplicate is compared apart, as its calls
-/// are ordered apart; if its deadline is longer than the original's, its patience is at least that deadline.
+/// rank that is more than `patience` late for a good reason is an error too, and an exchange that another rank needs
+/// before it can start must be started first. Exchanges do not synchronise; the engine checks them for each pair of
+/// ranks. Worlds that are split from a checked world are compared together: two ranks that share several groups must
+/// call them in one order, and calls on different groups are detected at once. A duplicate is compared on its own,
+/// because its calls have an order of their own; if its deadline is longer than the original's, its patience is at
+/// least that deadline.
 ///
-/// Bytes    its own messages are not counted; each two ranks exchange 64 bytes each way a call. On two threads that
-///          takes about 1 us: 8 % of an all_reduce of 1 MiB (13 us), seven times one of 4 bytes.
+/// Bytes    its own messages are not counted; each pair of ranks exchanges 64 bytes each way per call. On two threads
+///          that takes about 1 us: 8 % of an all_reduce of 1 MiB (13 us), seven times one of 4 bytes.
 /// Threads  one caller a rank, also of all worlds split from one another.
 /// Errors   comm_error on every rank within the patience, if the engine can end the waits of others (as threads, mpi
 ///          and processes can); otherwise on the ranks that wait for the missing one.
-/// @models  communicator, and every capability that Inner has, which needs exchange in host memory.
+/// @models  communicator, and every capability that Inner has. Inner needs exchange in host memory.
 template <communicator Inner>
 class checked_world : public detail::decorator<checked_world<Inner>, Inner> {
   using base = detail::decorator<checked_world, Inner>;
   using agreement = detail::agreement<detail::undecorated_t<Inner>>;
-  static_assert(
-      has_exchange<detail::undecorated_t<Inner>, host>,
-      "trireme::comm::checked: ranks agree through an exchange in host memory, which this communicator lacks.");
+  static_assert(has_exchange<detail::undecorated_t<Inner>, host>,
+                "trireme::comm::checked: needs a communicator with exchange in host memory, to compare calls; this one "
+                "has none.");
 
  public:
   static constexpr std::string_view name = "checked";
@@ -249,7 +250,7 @@ class checked_world : public detail::decorator<checked_world<Inner>, Inner> {
           text("trireme::comm::checked: .patience is ", to_string(how.patience), "; give the ranks at least 1ms"));
     return how.patience;
   }
-  // Who gives a duplicate a longer deadline has a reason why ranks may be late there.
+  // A duplicate with a longer deadline expects late ranks.
   [[nodiscard]] std::chrono::milliseconds patience_after(checked_world const& parent) {
     auto const patience = parent.agreement_->patience();
     if constexpr (requires { this->deadline(); }) {
@@ -277,7 +278,7 @@ class checked_world : public detail::decorator<checked_world<Inner>, Inner> {
     });
   }
 
-  std::vector<std::int32_t> places_;  ///< the ranks of this group, as the agreement numbers them
+  std::vector<std::int32_t> places_;  ///< the ranks of this group, as the comparing world numbers them
   std::shared_ptr<agreement> agreement_;
   std::uint64_t group_ = 0;
   std::uint64_t number_ = 0;

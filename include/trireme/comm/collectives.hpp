@@ -19,7 +19,7 @@
 
 namespace trireme::comm {
 
-/// A reduction of somebody's own that combines values of T.
+/// A user's reduction that can combine values of T.
 template <class Op, class T>
 concept own_reduction_for = std::derived_from<Op, reduction::own> && std::is_empty_v<Op> &&
                                 std::is_trivially_copyable_v<T> && std::default_initializable<T> && sizeof(T) <= 1024 &&
@@ -27,14 +27,14 @@ concept own_reduction_for = std::derived_from<Op, reduction::own> && std::is_emp
   { op(a, b) } -> std::convertible_to<T>;
 };
 
-/// sum, pairwise, max, min, and for floating-point elements mean; or one's own.
+/// sum, pairwise, max, min, for floating-point elements also mean; or a user's reduction.
 template <class Op, class T>
 concept reduction_for = own_reduction_for<Op, T> ||
     (arithmetic_element<T>&& reduction_of<Op> != reduction_kind::none && reduction_of<Op> != reduction_kind::own &&
      (!std::same_as<Op, reduction::mean> || !std::is_integral_v<T>));
 
 namespace detail {
-/// What values of B travel as (buffers.hpp).
+/// The element type in which values of B travel (buffers.hpp).
 template <message B>
 using sent_t = std::conditional_t<element<value_of_t<B>>, value_of_t<B>, std::byte>;
 template <class T>
@@ -52,21 +52,22 @@ concept can_move_from = message<From> && can_move<World, To, Kind> && std::same_
     std::same_as<space_of_t<From>, space_of_t<To>>;
 }  // namespace detail
 
-/// The typed face of a communicator: every collective, blocking and `_async`, checked and turned into a command.
+/// The typed interface of a communicator: every collective, blocking and `_async`, with its arguments checked, as a
+/// command.
 ///
 /// An engine derives from collectives<itself> and has
 ///   name, rank(), size()
 ///   run(command), which returns when this rank's part is done, and start(command), which returns a request
-///   supports<Space>(kind, type, op): whether it can; a call that it cannot do does not compile
+///   supports<Space>(kind, type, op): whether it can run the call; unsupported calls do not compile
 ///   split(color, key), duplicate()
-/// A decorator derives from it too, and passes on commands to the execute() and submit() of the world below.
+/// A decorator derives from it too, and passes commands to execute() and submit() of the world below.
 ///
 /// Shapes   see contract/communicator.hpp, which has one concept a collective. All take tensor_views, and buffers
-///          (buffers.hpp): vectors, arrays, spans, tensors; what reduces nothing takes them of any trivially copyable
-///          type.
-/// Bytes    counted as comm::bytes_sent says, whatever the engine does.
-/// Ranks    every rank calls the same collectives in the same order; exchange is called by those that take part.
-/// Errors   config_error before anything is sent if an argument cannot be right: uneven slices, a root or a peer out of
+///          (buffers.hpp): vectors, arrays, spans, tensors. Collectives that do not reduce take elements of any
+///          trivially copyable type.
+/// Bytes    counted by the formulas of comm::bytes_sent, whatever the engine sends.
+/// Ranks    every rank calls the same collectives in the same order; exchange is called by the ranks that take part.
+/// Errors   config_error before anything is sent if an argument is invalid: uneven slices, a root or a peer out of
 ///          range, counts that do not fit the views.
 template <class Derived>
 class collectives {
@@ -207,7 +208,7 @@ class collectives {
     return submit(ragged_all_to_all(detail::view_of(std::forward<From>(from)), sent,
                                     detail::view_of(std::forward<To>(to)), received));
   }
-  /// `transfers` is a list in one piece: a vector, array or span of transfer<Space>.
+  /// `transfers` is a contiguous list: a vector, array or span of transfer<Space>.
   template <class Transfers, class Space = typename Transfers::value_type::space>
   requires detail::can_move<Derived, tensor_view<std::byte, Space>, collective::exchange>
   void exchange(Transfers const& transfers) { execute(exchanging<Space>(transfers)); }
@@ -226,7 +227,7 @@ class collectives {
   collectives& operator=(collectives&&) = default;
   ~collectives() = default;
 
-  /// What its errors begin with. A communicator whose name is known at run time only has a `who()` of its own.
+  /// The prefix of its errors. A communicator whose name is known only at run time has a `who()` of its own.
   [[nodiscard]] static std::string_view who() {
     static std::string const name = text("trireme::comm::", Derived::name);
     return name;
@@ -324,14 +325,14 @@ class collectives {
             .element_bytes = sizeof(T),
             .elements = &detail::moving_kernels<Space>};
   }
-  /// Checks what can be checked of slices, counts and roots.
+  /// Checks slices, counts and roots as far as possible.
   void expect(collective kind, int root, std::int64_t count, rank_counts counts) const {
     if (counts)
       detail::expect_counts(self().who(), kind, *counts, count, self().size());
     else
       detail::expect_right(self().who(), {.kind = kind, .root = root, .count = count}, self().size());
   }
-  /// Adds what a ragged call has besides, and what the command counts as sent.
+  /// Adds what only a ragged call has, and the bytes that the command counts as sent.
   void complete(command& it, rank_counts counts = {}) const {
     if (counts) {
       it.counts = *counts;

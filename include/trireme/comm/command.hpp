@@ -39,7 +39,7 @@ inline constexpr reduction_kind reduction_of<reduction::mean> = reduction_kind::
 template <>
 inline constexpr reduction_kind reduction_of<reduction::pairwise> = reduction_kind::pairwise;
 
-/// The part of a command that every rank must ask for alike. Plain bytes: ranks send it to each other.
+/// The part of a command that must be equal on all ranks. Trivially copyable: ranks send it to each other.
 struct call {
   collective kind = collective::barrier;
   dtype type = dtype::u8;
@@ -49,15 +49,15 @@ struct call {
   /// Elements: of the whole view; in gather and scatter of one rank's part; in ragged all_to_all and exchange 0,
   /// because it differs between ranks.
   std::int64_t count = 0;
-  /// Of a ragged reduce_scatter or all_gather a fingerprint of its counts, of a ragged all_to_all 1; otherwise 0.
+  /// For a ragged reduce_scatter or all_gather a hash of its counts, for a ragged all_to_all 1; otherwise 0.
   std::uint64_t shape = 0;
   friend bool operator==(call const&, call const&) = default;
 };
 
 static_assert(sizeof(call) == 24 && std::is_trivially_copyable_v<call>, "calls travel as bytes, without gaps");
 
-/// Reads the call of another rank, of which nothing is believed: false, and `it` stays as it was, if no call has these
-/// bytes. Everything that prints a call or looks it up in a table relies on this.
+/// Reads the call of another rank without trusting it: returns false, and leaves `it` unchanged, if no call has these
+/// bytes. All code that prints a call or looks it up in a table relies on this check.
 [[nodiscard]] inline bool read_call(call& it, void const* bytes) noexcept {
   auto const byte_at = [&](std::size_t offset) {
     return std::to_integer<std::size_t>(static_cast<std::byte const*>(bytes)[offset]);
@@ -86,7 +86,7 @@ static_assert(sizeof(call) == 24 && std::is_trivially_copyable_v<call>, "calls t
   return out + ")";
 }
 
-/// What an engine does with elements, in the memory space that holds them.
+/// The operations of an engine on elements, in the memory space that holds them.
 struct element_kernels {
   /// Copies bytes; both in this space.
   void (*copy)(void* to, void const* from, std::size_t bytes) = nullptr;
@@ -94,11 +94,11 @@ struct element_kernels {
   /// divided by `divisor`. Null: no reduction.
   void (*combine)(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
                   int divisor) = nullptr;
-  /// Returns when what this thread has asked for above is done. Null: it is done when they return.
+  /// Returns when all copies and reductions that this thread has started are done. Null: each is done at its return.
   void (*complete)() = nullptr;
   /// Whether the CPU may read and write the elements.
   bool touchable = true;
-  /// There are no elements: a collective is its synchronisation.
+  /// There are no elements: a collective only synchronises.
   bool phantom = false;
 };
 
@@ -111,8 +111,8 @@ struct part {
   std::byte* address = nullptr;
 };
 
-/// One rank's part in one collective, as data: what the typed face of a communicator (collectives.hpp) asks its engine
-/// to do, and what a decorator sees. In place where `from` and `to` are the same.
+/// One rank's part in one collective, as data: collectives.hpp passes it to the engine, and decorators see it. In place
+/// if `from` and `to` are the same.
 ///
 ///                  from                       to                        count
 ///   all_reduce     values                     values                    of values
@@ -134,12 +134,12 @@ struct command {
   element_kernels const* elements = nullptr;  ///< null in barrier, split, duplicate
   std::span<std::int64_t const> counts{};     ///< ragged reduce_scatter, all_gather: elements of each rank
   std::span<part const> parts{};              ///< exchange; ragged all_to_all: to and from each rank, in rank order
-  std::uint64_t bytes = 0;                    ///< what it counts as sent
+  std::uint64_t bytes = 0;                    ///< bytes counted as sent
   std::uint32_t messages = 0;
-  int divisor = 0;  ///< what a mean divides by; 0: the number of ranks. Others than that only within compositions.
+  int divisor = 0;  ///< divisor of a mean; 0: the number of ranks. Other values only inside compositions.
 };
 
-/// "60s", "1500ms": a duration as the source that makes it.
+/// "60s", "1500ms": the duration in C++ source.
 [[nodiscard]] inline std::string to_string(std::chrono::milliseconds time) {
   return time.count() % 1000 == 0 ? text(time.count() / 1000, "s") : text(time.count(), "ms");
 }

@@ -28,10 +28,10 @@ struct counted {
 
 [[nodiscard]] inline std::string to_string(counted const&) { return "comm::counted{}"; }
 
-/// What one rank has sent: see counted_world::counts.
+/// What one rank has sent; see counted_world::counts.
 struct traffic_table {
   struct row {
-    std::uint64_t calls = 0;  ///< of a peer: those in which something was sent to it
+    std::uint64_t calls = 0;  ///< for a peer: calls that sent something to it
     std::uint64_t messages = 0;
     std::uint64_t bytes = 0;
     friend bool operator==(row const&, row const&) = default;
@@ -46,8 +46,8 @@ struct traffic_table {
   }
 };
 
-/// The table as lines of "rank 0 all_reduce: 3 calls, 3 messages, 12288 bytes"; operations that were not called and
-/// peers that got nothing are left out.
+/// The table as lines of "rank 0 all_reduce: 3 calls, 3 messages, 12288 bytes"; without operations that were not called
+/// and peers that received nothing.
 [[nodiscard]] inline std::string to_string(traffic_table const& it) {
   std::string out;
   auto const line = [&](std::string_view what, traffic_table::row const& each) {

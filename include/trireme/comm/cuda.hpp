@@ -11,9 +11,9 @@
 #include "trireme/comm/space_kernels.hpp"
 #include "trireme/core/cuda_space.hpp"
 
-// Communicators on CUDA memory (target trireme::cuda, which brings the kernels in comm/cuda_kernels.cu). Include this
-// where a communicator meets a tensor of the space trireme::cuda: comm::threads then has every collective for it, its
-// ranks sharing one device, each on its thread's stream. comm::nccl (comm/nccl.hpp) has a rank a device.
+// Communicators on CUDA memory (target trireme::cuda, which contains the kernels of comm/cuda_kernels.cu). Include this
+// to use a communicator on tensors of the space trireme::cuda. comm::threads then has every collective for it: its
+// ranks share one device, each on its thread's stream. comm::nccl (comm/nccl.hpp) has one device a rank.
 
 namespace trireme::comm::detail {
 
@@ -47,7 +47,7 @@ struct space_kernels<cuda> {
   template <class T, class Op>
   static void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
                       int divisor) {
-    if constexpr (std::is_same_v<Op, reduction::pairwise>)  // one rank alone may ask, but then combines nothing
+    if constexpr (std::is_same_v<Op, reduction::pairwise>)  // reached only by a single rank, which combines nothing
       throw config_error("trireme::comm: CUDA memory has no kernel for pairwise sums; use reduction::sum");
     expect_cuda(static_cast<::cudaError_t>(detail::cuda_combine(
                     detail::cuda_element_of(dtype_of<T>), detail::cuda_reduction_of(reduction_of<Op>), outputs.data(),

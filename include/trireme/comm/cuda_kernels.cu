@@ -2,8 +2,8 @@
 // (the target trireme::cuda does that), and otherwise includes headers only.
 //
 // The results have the bits of comm/detail/combine.hpp: ranks in order, sums of bfloat16 and float16 in float and
-// rounded once, every operation rounded to nearest and none contracted. (Where a sum is NaN, which NaN is the
-// processor's choice.)
+// rounded once, every operation rounded to nearest and none contracted. (If a sum is NaN, its payload depends on the
+// processor.)
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -39,7 +39,8 @@ __device__ inline T wide(T x) {
   return x;
 }
 
-/// The bits of a floating-point number as max and min order them: extreme_order of core/extremes.hpp, which says why.
+/// The bits of a floating-point number mapped to the order of max and min: extreme_order of core/extremes.hpp explains
+/// why.
 template <class Key, class Bits, int MantissaBits, bool Largest>
 struct ordered {
   Key bits;
@@ -112,7 +113,7 @@ struct alignas(16) pack {
   T values[width];
 };
 
-/// Elements [0, head) and the last few one by one, the rest in packs of 16 bytes.
+/// Elements [0, head) and the last few are handled one by one, the rest in packs of 16 bytes.
 template <class T, cuda_reduction Op>
 __global__ void __launch_bounds__(256) combine(buffers const all, std::int64_t head, std::int64_t count, int divisor) {
   using P = pack<T>;
@@ -150,7 +151,7 @@ __global__ void __launch_bounds__(256) combine(buffers const all, std::int64_t h
   }
 }
 
-/// How many elements come before all buffers meet a multiple of 16 bytes; `count` if they never do together.
+/// The number of elements before all buffers are aligned to 16 bytes; `count` if they are never aligned together.
 template <class T>
 std::int64_t elements_before_packs(buffers const& all, std::int64_t count) {
   auto const place = [](void const* address) { return reinterpret_cast<std::uintptr_t>(address) % 16; };
@@ -163,7 +164,7 @@ std::int64_t elements_before_packs(buffers const& all, std::int64_t count) {
   return head < count ? head : count;
 }
 
-/// Enough blocks to fill the device a few times over, and no more than there is work for.
+/// Enough blocks to fill the device a few times over, but no more than there is work.
 inline int most_blocks() noexcept {
   static int const blocks = [] {
     int device = 0;
@@ -189,7 +190,7 @@ cudaError_t launch(buffers const& all, std::int64_t count, int divisor, cudaStre
   return cudaGetLastError();
 }
 
-/// Sums of integers wrap, so that those of signed ones are those of unsigned ones.
+/// Sums of integers wrap, so signed sums have the bits of unsigned ones.
 template <cuda_reduction Op>
 cudaError_t launch_sum(cuda_element type, buffers const& all, std::int64_t count, int divisor,
                        cudaStream_t stream) noexcept {
@@ -250,11 +251,11 @@ cudaError_t launch_choice(cuda_element type, buffers const& all, std::int64_t co
 
 }  // namespace
 
-int cuda_combine(cuda_element type, cuda_reduction op, void* const* outputs, int output_count,
-                 void const* const* terms, int term_count, std::int64_t count, int divisor, void* stream) noexcept {
+int cuda_combine(cuda_element type, cuda_reduction op, void* const* outputs, int output_count, void const* const* terms,
+                 int term_count, std::int64_t count, int divisor, void* stream) noexcept {
   if (count == 0 || output_count == 0) return cudaSuccess;
   if (term_count < 1 || term_count > most_cuda_terms || output_count > most_cuda_terms) return cudaErrorInvalidValue;
-  buffers all;  // what is not set is not read
+  buffers all;  // unset entries are not read
   std::memcpy(all.outputs, outputs, static_cast<std::size_t>(output_count) * sizeof *outputs);
   std::memcpy(all.terms, terms, static_cast<std::size_t>(term_count) * sizeof *terms);
   all.output_count = output_count;

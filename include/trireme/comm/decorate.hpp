@@ -23,7 +23,7 @@ concept is_decorator = requires {
   typename World::decorated_world;
 };
 
-/// The world below all decorators: what they themselves talk to each other through.
+/// The world below all decorators, through which decorators communicate.
 template <class World>
 [[nodiscard]] auto& undecorated(World& world) {
   if constexpr (is_decorator<World>)
@@ -40,11 +40,11 @@ using undecorated_t = std::remove_reference_t<decltype(undecorated(std::declval<
   return ranks;
 }
 
-/// How a world came from another.
+/// How a world was made from another.
 enum class descent : std::uint8_t { split, duplicate };
 
-/// What all decorators share. A decorator has `around(command, f)`, which runs f, the command in the world below, and
-/// a constructor (world below, parent, descent, color) for what split and duplicate give.
+/// The common base of decorators. A decorator has `around(command, f)`, which runs f, the command in the world below,
+/// and a constructor (world below, parent, descent, color) for the results of split and duplicate.
 template <class Derived, class Inner>
 class decorator : public collectives<Derived> {
  public:
@@ -117,7 +117,7 @@ class decorator : public collectives<Derived> {
   decorator& operator=(decorator&&) = default;
   ~decorator() = default;
 
-  /// What a rank of this world was called in the world that was decorated first.
+  /// The number of a rank of this world in the world that was decorated first.
   [[nodiscard]] int name_of_rank(int rank) const noexcept { return names_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] std::vector<std::int32_t> const& names() const noexcept { return names_; }
 
@@ -130,7 +130,7 @@ class decorator : public collectives<Derived> {
 
 }  // namespace detail
 
-/// Something that wraps a world: a description with a type `world<Inner>` that is made from (Inner, description).
+/// A decorator of worlds: a description with a type `world<Inner>` that is made from (Inner, description).
 /// comm::checked, comm::recorded, comm::throttled and comm::counted are decorators.
 template <class D>
 concept decorator_description = std::copy_constructible<D> && std::equality_comparable<D> && requires {
@@ -154,12 +154,12 @@ template <class Base, class Decorator>
 }
 
 /// Wraps a communicator, the first decorator innermost: `comm::decorate(comm::threads{.ranks = 2}, comm::throttled{},
-/// comm::recorded{}, comm::checked{})` throttles, records what is throttled, and checks all of it.
+/// comm::recorded{}, comm::checked{})` throttles, records the throttled calls, and checks all of it.
 ///
-/// A description gives a description for launch; a world gives a world that has calls of its own. Whoever decorates
-/// nothing pays nothing.
+/// Given a description, it returns a description for launch; given a world, it returns a world with an order of calls
+/// of its own. Undecorated communicators cost nothing extra.
 ///
-/// Ranks    on a description local; on a world collective, as duplicate() is: every rank decorates alike.
+/// Ranks    on a description local; on a world collective, as duplicate() is: every rank uses the same decorators.
 /// @example auto noisy = comm::decorate(world, comm::recorded{.path = "flight"});
 template <class Base, decorator_description First, decorator_description... More>
 [[nodiscard]] auto decorate(Base const& base, First const& first, More const&... more) {

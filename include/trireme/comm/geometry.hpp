@@ -15,8 +15,8 @@ namespace trireme::comm {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(64 / element_bytes));
 }
 
-/// The part of `count` elements that rank `rank` of `size` works on in all_reduce and broadcast. Cut at multiples of a
-/// cache line, the first ranks taking one line more, so that no two ranks write to one line.
+/// The elements of `count` that rank `rank` of `size` works on in all_reduce and broadcast. Cut at multiples of a cache
+/// line, so that no two ranks write to one line; the first ranks take one line more.
 [[nodiscard]] constexpr interval slice_of(std::int64_t count, std::size_t element_bytes, int rank, int size) noexcept {
   auto const line = line_of(element_bytes);
   auto const lines = (count + line - 1) / line;
@@ -33,7 +33,7 @@ struct geometry {
   std::size_t element_bytes;
   int size;
   std::span<std::int64_t const> counts{};  ///< of a ragged call: elements of each rank
-  std::span<std::int64_t const> firsts{};  ///< and of all ranks before it, where somebody has added them up
+  std::span<std::int64_t const> firsts{};  ///< prefix sums of `counts`, if already computed
 
   [[nodiscard]] constexpr row const& of() const noexcept { return row_of(what.kind); }
   [[nodiscard]] constexpr bool gives(move const& it, int rank) const noexcept {
@@ -42,7 +42,7 @@ struct geometry {
   [[nodiscard]] constexpr bool takes(move const& it, int rank) const noexcept {
     return it.takers == side::all || rank == what.root;
   }
-  /// Elements of the view that is cut.
+  /// Elements of the view that is cut into slices.
   [[nodiscard]] constexpr std::int64_t all() const noexcept {
     return of().into == cut::parts ? what.count * size : what.count;
   }
@@ -51,7 +51,7 @@ struct geometry {
     if (of().into == cut::lines) return slice_of(what.count, element_bytes, rank, size).count;
     return of().into == cut::parts ? what.count : what.count / size;
   }
-  /// The most that a rank owns.
+  /// The largest number of elements that a rank owns.
   [[nodiscard]] constexpr std::int64_t largest() const noexcept {
     return counts.empty() ? owned_count(0) : *std::max_element(counts.begin(), counts.end());
   }
@@ -63,24 +63,24 @@ struct geometry {
     for (int below = 0; below < rank; ++below) out.first += owned_count(below);
     return out;
   }
-  /// What `giver` gives to `taker`, as elements of the giver's view; none if one of them has no side in the move.
+  /// What `giver` sends to `taker`, as elements of the giver's view; empty if one of them takes no part in the move.
   [[nodiscard]] constexpr interval given(move const& it, int giver, int taker) const noexcept {
     return gives(it, giver) && takes(it, taker) ? choose(it.given, giver, taker) : interval{};
   }
-  /// Where it belongs, as elements of the taker's view.
+  /// Its position, as elements of the taker's view.
   [[nodiscard]] constexpr interval taken(move const& it, int giver, int taker) const noexcept {
     return gives(it, giver) && takes(it, taker) ? choose(it.taken, giver, taker) : interval{};
   }
-  /// Elements that `giver` sends to `taker`, as traffic is counted.
+  /// Elements that `giver` sends to `taker`, as traffic counts them.
   [[nodiscard]] constexpr std::int64_t counted(move const& it, int giver, int taker) const noexcept {
     if (!it.passed_on) return given(it, giver, taker).count;
     return taker == next(giver) && taker != what.root ? what.count : 0;
   }
-  /// Elements that `rank` sends to the others in all moves, as traffic is counted.
+  /// Elements that `rank` sends to the others in all moves, as traffic counts them.
   [[nodiscard]] constexpr std::int64_t sent(int rank) const noexcept {
     auto const& moves = of();
     std::int64_t sum = 0;
-    std::int64_t own = -1;  // divides, so once, and where it is needed
+    std::int64_t own = -1;  // needs a division, so computed once, when needed
     for (std::size_t i = 0; i < moves.count; ++i) {
       auto const& it = moves.moves[i];
       if (it.passed_on) {

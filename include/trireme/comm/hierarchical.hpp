@@ -20,10 +20,10 @@
 
 namespace trireme::comm {
 
-/// The description of a hierarchical communicator: the ranks of `outer` are nodes, and each runs the ranks of `inner`
-/// inside: `comm::hierarchical{comm::threads{.ranks = 4}, comm::mpi{}}`.
+/// The description of a hierarchical communicator: each rank of `outer` is a node, which runs the ranks of `inner`:
+/// `comm::hierarchical{comm::threads{.ranks = 4}, comm::mpi{}}`.
 ///
-/// Inner has `.ranks`, which are threads of one process (comm::threads); Outer's ranks are processes (comm::mpi,
+/// Inner has `.ranks`, threads of one process (comm::threads); Outer's ranks are processes (comm::mpi,
 /// comm::processes), or one (comm::self).
 template <class Inner, class Outer>
 struct hierarchical {
@@ -42,10 +42,10 @@ template <class Inner, class Outer>
   return text("comm::hierarchical{", to_string(it.inner), ", ", to_string(it.outer), "}");
 }
 
-/// A world of nodes x places, made of a world inside each node and a world between the nodes for each place: rank =
-/// outer.rank() * inner.size() + inner.rank().
+/// A world of nodes x places, composed of one world inside each node and, for each place, one world across the nodes:
+/// rank = outer.rank() * inner.size() + inner.rank().
 ///
-/// Large messages are reduced inside a node first, so that only one part of them a node travels between nodes:
+/// Large messages are reduced inside a node first, so that each node sends only one slice of them to other nodes:
 ///   all_reduce      inner reduce_scatter, outer all_reduce of the slice, inner all_gather; small ones and the elements
 ///                   that do not divide: inner, then outer all_reduce
 ///   reduce_scatter  inner for each node, then outer (ragged: an outer reduce for each node)
@@ -53,44 +53,46 @@ template <class Inner, class Outer>
 ///   broadcast, scatter  outer to the root's place, then inside           reduce, gather  inside, then outer
 ///   all_to_all      inside to the place, then between to the node        barrier         inside, then between
 ///
-/// Bytes    traffic() counts by the formulas of comm::bytes_sent for all ranks; what passes inside and between is
-///          counted by inner() and outer().
-/// Ranks    every rank calls the same collectives in the same order. split: the members of every color must form a
-///          grid, whole places of whole nodes, in the order of the ranks; otherwise config_error on every rank.
-/// Numerics deterministic: a node's values are combined in the order of the places, then the nodes in their order, each
-///          time rounded to the element type. Not the bits of a flat world. A mean is divided once, by size().
-/// Threads  one caller a rank. Requests proceed when their rank tests or waits.
-/// Errors   as the worlds below, whose ranks they name. An exchange with a rank of another node and another place needs
-///          a way for its messages: the third argument of the constructor, or launch; config_error without.
+/// Bytes    traffic() counts by the formulas of comm::bytes_sent for all ranks; inner() and outer() count the traffic
+///          inside and between nodes.
+/// Ranks    every rank calls the same collectives in the same order. split: the members of every color must form a grid
+///          of whole places and whole nodes, in rank order; otherwise config_error on every rank.
+/// Numerics deterministic: the values of a node are combined in the order of its places, then those of the nodes in the
+///          order of nodes, each time rounded to the element type. The bits differ from those of a flat world. A mean
+///          is divided once, by size().
+/// Threads  one caller a rank. Requests progress while their rank tests or waits.
+/// Errors   as the worlds below, with their rank numbers. An exchange with a rank of another node and another place
+///          needs a world of all ranks: the third argument of the constructor, or a world made by launch; otherwise
+///          config_error.
 /// @models  communicator; reduce, gather, scatter and all_to_all in host and phantom memory only.
 template <communicator Inner, communicator Outer>
 class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> {
   using hierarchy = detail::hierarchy<Inner, Outer>;
 
  public:
-  /// Proceeds when this rank tests or waits for any request of this world, or of one that was split or duplicated from
-  /// it.
+  /// Progresses while this rank tests or waits for any request of this world, or of one that was split or duplicated
+  /// from it.
   using request = engine_request<hierarchy, typename hierarchy::operation>;
   using space = typename space_of<Inner>::type;
   static constexpr std::string_view name = "hierarchical";
   static constexpr bool ordered = false;  // node by node
 
   /// Collective over both. `inner` holds this node's ranks, `outer` the ranks with this place of every node. Without
-  /// `whole` exchanges reach only ranks of this node or this place.
+  /// `whole`, exchanges can only reach ranks of this node or this place.
   hierarchical_world(Inner inner, Outer outer)
       : core_(std::make_shared<hierarchy>(std::move(inner), std::move(outer), nullptr)) {
     expect_grid();
     core_->carry_with(std::make_shared<detail::column_relay<Inner, Outer>>(this->outer().duplicate(), core_->here()));
   }
-  /// `whole` holds all ranks, numbered as here: what both were split from.
+  /// `whole` holds all ranks in the same order as here: the world that both were split from.
   template <communicator Whole>
   hierarchical_world(Inner inner, Outer outer, Whole& whole)
       : core_(std::make_shared<hierarchy>(std::move(inner), std::move(outer), nullptr)) {
     expect_grid();
     if (whole.rank() != rank() || whole.size() != size())
-      throw config_error(text("trireme::comm::hierarchical: the whole world says rank ", whole.rank(), " of ",
-                              whole.size(), ", but its parts make this rank ", rank(), " of ", size(),
-                              "; split it by rank / places and by rank % places"));
+      throw config_error(text("trireme::comm::hierarchical: this is rank ", whole.rank(), " of ", whole.size(),
+                              " in the whole world, but rank ", rank(), " of ", size(),
+                              " by its parts; split it by rank / places and by rank % places"));
     core_->carry_with(std::make_shared<detail::whole_relay<Inner, Outer, Whole>>(whole.duplicate()));
   }
   explicit hierarchical_world(std::shared_ptr<hierarchy> core) : core_(std::move(core)) {}
@@ -103,11 +105,11 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
   template <class Space>
   static constexpr bool supports(collective kind, dtype type, reduction_kind op) noexcept {
     using enum collective;
-    if (op == reduction_kind::pairwise) return false;  // the tree over all ranks has nodes across both worlds
+    if (op == reduction_kind::pairwise) return false;  // the tree over all ranks does not follow the two levels
     constexpr collective staged[] = {barrier, all_reduce, reduce_scatter, reduce,     all_gather,
                                      gather,  scatter,    broadcast,      all_to_all, exchange};
     if (std::ranges::find(staged, kind) == std::ranges::end(staged))
-      return false;  // what detail/hierarchy.hpp has stages for
+      return false;  // the collectives that detail/hierarchy.hpp implements
     auto const below = [&](collective each, reduction_kind how) {
       return Inner::template supports<Space>(each, type, how) && Outer::template supports<Space>(each, type, how);
     };
@@ -127,7 +129,7 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
     auto const part = choose(color, key);
     return hierarchical_world(core_->split(part.group, part.place, part.node));
   }
-  /// The same ranks again, whose calls are counted and ordered apart from this one's.
+  /// The same ranks again, with counters and an order of calls of its own.
   [[nodiscard]] hierarchical_world duplicate() {
     return hierarchical_world(core_->split(0, core_->here().place, core_->here().node));
   }
@@ -147,7 +149,7 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
     else
       return tensor<T>(extents);
   }
-  /// Tells the other ranks that this one ends with an error, which ends their waits.
+  /// Reports to the other ranks that this one ends with an error, which ends their waits.
   void abandon(std::string const& sentence) noexcept {
     if constexpr (requires { inner().abandon(sentence); }) inner().abandon(sentence);
     if constexpr (requires { outer().abandon(sentence); }) outer().abandon(sentence);
@@ -158,7 +160,7 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
     int group = 0, place = 0, node = 0;
   };
 
-  /// All ranks see all wishes, so that all refuse or none.
+  /// All ranks see the choices of all, so either all ranks throw or none.
   [[nodiscard]] chosen choose(int color, int key) {
     std::vector<detail::color_and_key> wishes(static_cast<std::size_t>(size()));
     wishes[static_cast<std::size_t>(rank())] = {color, key};
@@ -190,8 +192,9 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
         if (it != node * places + place || static_cast<int>(members.size()) % wide != 0)
           throw config_error(text("trireme::comm::hierarchical::split: the ranks of color ", color_of(first),
                                   " do not form a grid of nodes and places (rank ", it,
-                                  " is out of place); give one color to the same places of whole nodes, or split the "
-                                  "world that this one was made of"));
+                                  " does not fit); "
+                                  "give one color to the same places of whole nodes, "
+                                  "or split the world that this one was made of"));
         if (it == rank()) out = {first, i % wide, i / wide};
       }
     }
@@ -214,8 +217,8 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
     outer().all_reduce(tensor_view<std::int32_t>(extremes, shape{5}), reduction::max{});
     if (!(extremes[0] == -extremes[1] && extremes[2] == -extremes[3] && extremes[4] == 0))
       throw config_error(
-          "trireme::comm::hierarchical: the worlds do not form a grid; split one world by rank / places for inside and "
-          "by rank % places for between");
+          "trireme::comm::hierarchical: the worlds do not form a grid; split one world by rank / places for the inner "
+          "worlds and by rank % places for the outer worlds");
   }
 
   std::shared_ptr<hierarchy> core_;
@@ -227,8 +230,8 @@ auto launch_ranks(hierarchical<Inner, Outer> const& description, Body& body) {
   auto node = [&](auto& between) {
     using outer_world = std::remove_reference_t<decltype(between)>;
     static_assert(std::same_as<outer_world, self_world> || !has_peers<outer_world, std::uint8_t, host>,
-                  "trireme::launch: comm::hierarchical needs processes between the nodes (comm::mpi{...} or "
-                  "comm::processes{...}); threads in threads are made by splitting one world of threads.");
+                  "trireme::launch: comm::hierarchical needs processes as outer communicator (comm::mpi{...} or "
+                  "comm::processes{...}); for threads alone, split one world of threads.");
     auto place = [&](auto& inside) {
       using inner_world = std::remove_reference_t<decltype(inside)>;
       using hierarchy = detail::hierarchy<inner_world, outer_world>;

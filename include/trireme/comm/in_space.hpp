@@ -7,7 +7,7 @@
 
 namespace trireme::comm {
 
-/// A communicator whose trainer computes in Space; otherwise Comm.
+/// Comm, except that its trainer computes in Space.
 template <class Space, communicator Comm>
 class world_in : public Comm {
  public:
@@ -22,8 +22,8 @@ class world_in : public Comm {
   { return world_in(Comm::duplicate(deadline)); }
 };
 
-/// The same ranks, computing in another memory space: parameters, gradients and activations of a trainer made with
-/// this world lie in Space.
+/// The same ranks, for computing in another memory space: a trainer made with this world keeps parameters, gradients
+/// and activations in Space.
 ///
 /// Ranks    collective, as split() is.
 /// @example auto dry = comm::in_space<phantom>(world);   // a whole training without touching a tensor

@@ -13,12 +13,12 @@
 
 namespace trireme::comm {
 
-/// A collective that this rank has waited for through half of its deadline: at the end of it, the launch fails.
+/// A collective that has waited for half of its deadline on this rank. At its deadline the launch fails.
 struct late_call {
-  int rank = 0;         ///< which waits, by its number in the launch
+  int rank = 0;         ///< the waiting rank, numbered as in the launch
   std::string what;     ///< "all_reduce(F32, 1024 elements, sum) number 12"
-  std::uint64_t bytes;  ///< of the caller's memory that it is about; 0 where that differs between ranks
-  std::string missing;  ///< "ranks 1, 3": those that it waits for
+  std::uint64_t bytes;  ///< of the caller's buffer; 0 if that differs between ranks
+  std::string missing;  ///< "ranks 1, 3": the ranks that it waits for
   std::chrono::milliseconds waited{}, deadline{};
 };
 
@@ -30,7 +30,8 @@ struct late_call {
 
 namespace detail {
 
-/// The function that is told of late calls. Callers hold it by shared_ptr, so that it may be replaced meanwhile.
+/// The function that is called for late collectives. Callers hold it by shared_ptr, so it may be replaced during a
+/// call.
 class late_listener {
  public:
   using function = std::function<void(late_call const&)>;
@@ -53,8 +54,8 @@ class late_listener {
   std::shared_ptr<function> listener_;
 };
 
-/// Tells of an operation once, when half of its deadline is over. @param describe  gives the late_call; its list of
-/// missing ranks is empty if everything has come meanwhile.
+/// Reports an operation once, when half of its deadline is over. @param describe  returns the late_call; its list of
+/// missing ranks is empty if all ranks have arrived meanwhile.
 template <class Describe>
 void tell_if_late(bool& told, std::chrono::steady_clock::duration waited, std::chrono::milliseconds deadline,
                   Describe&& describe) {
@@ -68,19 +69,19 @@ void tell_if_late(bool& told, std::chrono::steady_clock::duration waited, std::c
     call.waited = std::chrono::duration_cast<std::chrono::milliseconds>(waited);
     call.deadline = deadline;
     (*listener)(call);
-  } catch (...) {  // an exception of the listener ends no collective
+  } catch (...) {  // an exception of the listener does not end the collective
     told = true;
   }
 }
 
 }  // namespace detail
 
-/// From now on f is called, once for each collective of this process that has waited for half of its deadline: to write
-/// down what it waits for, while there is still somebody to look at. An empty f ends that.
+/// Registers f, which is called once for each collective of this process that has waited for half of its deadline, for
+/// example to log what it waits for before the launch fails. An empty f removes the current one.
 ///
-/// Threads  any caller. f is called by whichever thread waits, several at a time, and inside the communicator: it calls
-///          no collective, and returns soon.
-/// Errors   what f throws is swallowed. comm::threads, comm::processes and comm::mpi tell; comm::nccl does not.
+/// Threads  any caller. f is called by the waiting thread, by several at a time, inside the communicator: it must not
+///          call a collective, and must return soon.
+/// Errors   exceptions of f are ignored. comm::threads, comm::processes and comm::mpi call f; comm::nccl does not.
 inline void on_late(std::function<void(late_call const&)> f) { detail::late_listener::of_process().set(std::move(f)); }
 
 }  // namespace trireme::comm

@@ -13,7 +13,7 @@ namespace trireme::comm {
 
 namespace detail {
 
-/// What may be wrong with the body of a launch.
+/// The possible mistakes in the body of a launch.
 enum class body_slip : std::uint8_t { none, by_value, takes_nothing, not_callable, result };
 
 template <class Body, class World>
@@ -31,24 +31,25 @@ template <class Body, class World>
   }
 }
 
-/// One sentence for a body that cannot be launched.
+/// The compiler's error for a body that cannot be launched.
 template <body_slip Slip>
 struct check_body {
   static_assert(Slip != body_slip::by_value,
                 "trireme::launch: the body takes its world by value, and a world cannot be copied; take a reference: "
                 "[](auto& world) { ... }");
   static_assert(Slip != body_slip::takes_nothing,
-                "trireme::launch: the body takes nothing, but is called with this rank's world: [](auto& world) { ... "
-                "}");
+                "trireme::launch: the body takes no argument, but is called with this rank's world; write "
+                "[](auto& world) { ... }");
   static_assert(Slip != body_slip::not_callable,
-                "trireme::launch: the body cannot be called with this rank's world and nothing else (unless it has an "
-                "error of its own, which stands elsewhere): [](auto& world) { ... }");
-  static_assert(Slip != body_slip::result,
-                "trireme::launch: the body returns what can be neither copied nor moved, such as a trainer or the "
-                "world, which end with the launch; return values, or nothing");
+                "trireme::launch: the body cannot be called with this rank's world alone, or does not compile with it "
+                "(see the other errors); write [](auto& world) { ... }");
+  static_assert(
+      Slip != body_slip::result,
+      "trireme::launch: the body returns an object that can be neither copied nor moved, such as a trainer or "
+      "the world, which end with the launch; return values, or nothing");
 };
 
-/// Says it. A function of its own: the one that is wrong must stay one that can be called, or clang adds errors.
+/// Raises the error. A separate function: if the body's own call were invalid, clang would print further errors.
 template <body_slip Slip>
 constexpr void expect_body() noexcept {
   static_cast<void>(sizeof(check_body<Slip>));
@@ -56,7 +57,7 @@ constexpr void expect_body() noexcept {
 
 }  // namespace detail
 
-/// How trireme::launch runs a body on comm::self: here and now.
+/// How trireme::launch runs a body on comm::self: directly, in this thread.
 template <class Body>
 auto launch_ranks(self const&, Body& body) {
   self_world world;
@@ -67,7 +68,7 @@ auto launch_ranks(self const&, Body& body) {
 
 namespace trireme {
 
-/// The description of a communicator: something with a `launch_ranks(description, body)` beside it.
+/// The description of a communicator: a type with a function `launch_ranks(description, body)` in its namespace.
 template <class Description, class Body>
 concept launchable = requires(Description const& description, Body& body) {
   launch_ranks(description, body);
@@ -75,18 +76,18 @@ concept launchable = requires(Description const& description, Body& body) {
 
 /// Runs `body(world)` on every rank that `description` asks for.
 ///
-/// Ranks    comm::self runs it here; comm::threads in a thread a rank, at the same time and on one copy of the body;
-///          comm::mpi, comm::processes and comm::nccl here, in each process that the launcher has started. `world`
-///          lives as long as the call.
-/// Threads  returns when the body has returned everywhere in this process.
+/// Ranks    comm::self runs it in this thread; comm::threads in one thread a rank, concurrently, on one copy of the
+///          body; comm::mpi, comm::processes and comm::nccl here, in each process that the launcher has started.
+///          `world` lives as long as the call.
+/// Threads  returns when the body has returned on every rank of this process.
 /// Errors   an exception on one rank ends the waits of the others with a comm_error that names it; once all have ended,
-///          the first one is thrown again here. config_error if the description makes no sense.
+///          the first exception is rethrown here. config_error if the description is invalid.
 ///
 /// @returns what the body returns on the first rank of this process.
 /// @example trireme::launch(comm::threads{.ranks = 2}, [](auto& world) { world.barrier(); });
 template <class Description, class Body>
 decltype(auto) launch(Description const& description, Body&& body) {
-  // Stands before the body for every kind of world, so that a wrong one is one sentence however it is launched.
+  // Checked before any kind of world is made, so that a wrong body gives the same error for all of them.
   auto checked = [&body]<class World>(World& world) -> decltype(auto) {
     constexpr auto slip = comm::detail::slip_of<std::remove_reference_t<Body>, World>();
     comm::detail::expect_body<slip>();
@@ -95,8 +96,8 @@ decltype(auto) launch(Description const& description, Body&& body) {
   constexpr bool described = launchable<Description, decltype(checked)>;
   static_assert(
       described,
-      "trireme::launch: needs a communicator's description, comm::self{}, comm::threads{...} or comm::mpi{...} "
-      "(trireme/comm/mpi.hpp), and then a body that takes a world.");
+      "trireme::launch: pass a communicator's description (comm::self{}, comm::threads{...}, or comm::mpi{...} from "
+      "trireme/comm/mpi.hpp), and then a body that takes a world.");
   if constexpr (described) return launch_ranks(description, checked);
 }
 

@@ -20,16 +20,16 @@
 
 namespace trireme::comm {
 
-/// Ranks are processes with a CUDA device each, and NCCL carries their messages.
+/// Ranks    are processes with one CUDA device each; NCCL carries their messages.
 ///
-/// Ranks    those of the launcher (comm/bootstrap.hpp), which find each other as `.meet` says: by_rendezvous, by_file
+/// Ranks    those of the launcher (comm/bootstrap.hpp). `.meet` is how they find each other: by_rendezvous, by_file
 ///          (then `.file` is a path that all of them reach), or by_mpi (comm/mpi_gathering.hpp).
 /// Numerics NCCL's own: sums in an order that depends on the number of ranks and the size, bfloat16 and float16 rounded
-///          at every step. With `.order = sum_order::ranks` in rank order and rounded once, the bits of comm::threads
-///          and comm::mpi: each rank collects its slice from all (size() slices of scratch memory), reduces it with
-///          kernels of its own, and gives it to all. The same bytes travel, without NCCL's rings and trees. What max
-///          and min make of NaN and of zeros of both signs is NCCL's choice, too, unless the order is that of the
-///          ranks.
+///          at every step. With `.order = sum_order::ranks` sums are in rank order and rounded once, with the same bits
+///          as comm::threads and comm::mpi: each rank collects its slice from all (size() slices of scratch memory),
+///          reduces it with kernels of this library, and sends it to all. The same number of bytes travels, without
+///          NCCL's rings and trees. NCCL also decides what max and min give for NaN and for zeros of both signs, unless
+///          the order is that of the ranks.
 /// Errors   launch throws config_error if there is no device for this rank, comm_error if the ranks have not met by the
 ///          deadline.
 struct nccl {
@@ -39,7 +39,7 @@ struct nccl {
   std::string file{};
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
   sum_order order = sum_order::any;
-  int device = -1;  ///< the process's place on its machine
+  int device = -1;  ///< -1: the number of this process on its machine
 
   friend bool operator==(nccl const&, nccl const&) = default;
 };
@@ -53,31 +53,33 @@ struct nccl {
   return out + "}";
 }
 
-/// A pending collective of comm::nccl. The device carries it out by itself; `test()` and `wait()` notice.
+/// A pending collective of comm::nccl. The device runs it without the host; `test()` and `wait()` query it.
 using nccl_request = engine_request<detail::nccl_communicator, detail::nccl_operation>;
 
 /// One rank of comm::nccl: every collective on CUDA memory, on a stream of its own.
 ///
-/// A collective begins when what this thread has queued on cuda::stream() is done; it is done when the call, or its
-/// request's wait(), has returned. Collectives on host memory travel through pinned and device memory: they are there
-/// for votes and counts.
+/// A collective begins when all work that this thread has queued on cuda::stream() is done; it is done when the call,
+/// or its request's wait(), has returned. Collectives on host memory go through pinned and device memory: they are
+/// meant for votes and counts.
 ///
-/// Bytes    counted as comm::bytes_sent says, whatever NCCL sends.
-/// Ranks    every rank calls the same collectives in the same order, also those of several communicators of a launch:
-///          they share a stream, so that no two kernels of NCCL wait for each other's place on a device. NCCL does not
-///          notice what differs: comm::checked does. What a rank sends to itself meets a receive of the same exchange.
+/// Bytes    counted by the formulas of comm::bytes_sent, whatever NCCL sends.
+/// Ranks    every rank calls the same collectives in the same order, also over several communicators of a launch: they
+///          share a stream, so that two NCCL kernels never wait for each other to leave a device. NCCL does not detect
+///          differing calls: comm::checked does. What a rank sends to itself is matched with a receive of the same
+///          exchange.
 /// Numerics see comm::nccl.
 /// Threads  one caller a rank, on the device that was chosen at launch. A view must outlive its request.
-/// Errors   nothing waits longer than the deadline. comm_error if a rank is late past it or NCCL reports an error, here
-///          or elsewhere: NCCL is aborted, what ran on the device ends, and every communicator of the launch only
-///          throws. The error names the operation, and the missing rank if the ranks have met by MPI.
+/// Errors   no call waits longer than the deadline. comm_error if a rank is later than the deadline or NCCL reports an
+///          error on any rank: then NCCL is aborted, work on the device ends, and every further call on a communicator
+///          of the launch throws. The error names the operation, and also the missing rank if the ranks have met by
+///          MPI.
 class nccl_world : public collectives<nccl_world> {
  public:
   using request = nccl_request;
   using space = cuda;
   static constexpr std::string_view name = "nccl";
   static constexpr bool progresses = true;
-  static constexpr bool ordered = false;  // unless the description says so
+  static constexpr bool ordered = false;  // unless .order is sum_order::ranks
   static constexpr bool one_order = true;
 
   /// Collective over `ranks`, each with a device of its own.
@@ -87,9 +89,8 @@ class nccl_world : public collectives<nccl_world> {
           text(detail::nccl_who, ": .deadline is ", to_string(description.deadline), "; give the ranks at least 1ms"));
     bool const in_rank_order = description.order == sum_order::ranks;
     if (in_rank_order && ranks.size > detail::most_cuda_terms)
-      throw config_error(text(detail::nccl_who, ": sums of ", how_many(ranks.size, "rank"), " in their order; at most ",
-                              detail::most_cuda_terms,
-                              " are reduced by one kernel: leave .order = sum_order::ranks out"));
+      throw config_error(text(detail::nccl_who, ": .order is sum_order::ranks with ", how_many(ranks.size, "rank"),
+                              "; one kernel reduces at most ", detail::most_cuda_terms, ": leave .order out"));
     detail::choose_device(description.device, ranks.local_rank);
     auto const launch = std::make_shared<detail::nccl_launch>(in_rank_order, ranks.who_is_missing);
     auto const id = detail::agree_on_id(ranks);
@@ -116,11 +117,11 @@ class nccl_world : public collectives<nccl_world> {
     detail::expect_color(who(), color);
     return part(color, key, deadline());
   }
-  /// The same ranks again, whose calls are counted apart from this one's.
+  /// The same ranks again, with counters of its own.
   [[nodiscard]] nccl_world duplicate() { return duplicate(deadline()); }
   [[nodiscard]] nccl_world duplicate(std::chrono::milliseconds deadline) { return part(0, rank(), deadline); }
 
-  /// This rank ends with an error: what runs on its device ends, and no communicator of the launch waits any more.
+  /// Ends this rank with an error: work on its device ends, and no communicator of the launch waits any longer.
   void abandon(std::string const& sentence) noexcept {
     try {
       at_->launch().fail(sentence);
@@ -132,7 +133,7 @@ class nccl_world : public collectives<nccl_world> {
   explicit nccl_world(std::shared_ptr<detail::nccl_communicator> at) noexcept : at_(std::move(at)) {}
 
   [[nodiscard]] nccl_world part(int color, int key, std::chrono::milliseconds deadline) {
-    barrier();  // also queues everything before it
+    barrier();  // so that everything before it is queued
     auto const parent = at_;
     return nccl_world(std::make_shared<detail::nccl_communicator>(
         parent->shared_launch(), deadline, [&](ncclComm_t* made, ncclConfig_t* config) {

@@ -19,12 +19,13 @@
 
 namespace trireme::comm {
 
-/// Ranks are processes of one machine that some launcher has started: torchrun, mpirun, srun, or a script that sets
-/// TRIREME_RANK and TRIREME_SIZE (comm/bootstrap.hpp). They meet by a rendezvous and work in shared memory; no MPI.
+/// Ranks    are processes on one machine, started by a launcher: torchrun, mpirun, srun, or a script that sets
+///          TRIREME_RANK and TRIREME_SIZE (comm/bootstrap.hpp). They meet by a rendezvous and communicate through
+///          shared memory, without MPI.
 ///
 /// Ranks    all that the launcher has started; one without a launcher.
-/// Errors   launch throws config_error if the environment makes no sense, or the ranks are on several machines: between
-///          machines comm::mpi or comm::nccl carry them. comm_error if ranks do not come before the deadline.
+/// Errors   launch throws config_error if the environment is inconsistent, or the ranks are on several machines: use
+///          comm::mpi or comm::nccl there. comm_error if ranks do not arrive before the deadline.
 /// @example torchrun --no-python --nproc-per-node 2 ./program
 struct processes {
   using policy_category = slot::communicator;
@@ -43,19 +44,19 @@ using processes_world = any_world;
 
 namespace detail {
 
-/// The engine of this process's rank, by a rendezvous with the others of its machine. `who` begins every message.
+/// Makes the engine of this process's rank by a rendezvous with the others on its machine. `who` begins every message.
 [[nodiscard]] std::shared_ptr<process_engine> engine_by_rendezvous(std::string_view who, bootstrap::place const& here,
                                                                    std::chrono::milliseconds deadline);
-/// The same, as the environment says which rank this process is.
+/// The same, with this process's rank from the environment.
 [[nodiscard]] std::shared_ptr<process_engine> engine_of(processes const& description);
-/// Runs `body(world, attempt)` as the rank that this process is, and tells the others how it ended.
+/// Runs `body(world, attempt)` as this process's rank, and reports to the other ranks how it ended.
 void run_process(std::shared_ptr<process_engine> const& engine, std::function<void(any_world&, int)> const& body);
-/// Runs `body(world, attempt)` until it succeeds. After a failure the processes that are left agree in shared memory
-/// on who goes on (node_launch::survivors). They meet again, and get new ranks in the order of the old ones.
+/// Runs `body(world, attempt)` until it succeeds. After a failure the remaining processes agree in shared memory which
+/// of them go on (node_launch::survivors). They meet again, and get new ranks in the order of the old ones.
 void recover_processes(std::string_view who, bootstrap::place here, std::chrono::milliseconds deadline,
                        recovery const& how, std::function<void(any_world&, int)> const& body);
 
-/// Passes `body` on to `run` as a function of a world and the number of an attempt, and returns what it has returned.
+/// Passes `body` to `run` as a function of a world and an attempt's number, and returns the result of the body.
 template <class Run, class Body>
 auto answer_of(Run const& run, Body& body) {
   constexpr bool counts = std::invocable<Body&, any_world&, int>;
@@ -77,13 +78,13 @@ auto answer_of(Run const& run, Body& body) {
 
 }  // namespace detail
 
-/// How trireme::launch runs a body on comm::processes: in this process, as the rank that it is.
+/// How trireme::launch runs a body on comm::processes: in this process, as its rank.
 template <class Body>
 auto launch_ranks(processes const& description, Body& body) {
   return detail::answer_of([&](auto const& once) { detail::run_process(detail::engine_of(description), once); }, body);
 }
 
-/// How trireme::launch recovers with comm::processes: the processes that are left go on.
+/// How trireme::launch recovers with comm::processes: the remaining processes go on.
 template <class Body>
 auto recover_ranks(processes const& description, recovery const& how, Body& body) {
   return detail::answer_of(

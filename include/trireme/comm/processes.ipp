@@ -25,14 +25,13 @@ TRIREME_BODY std::shared_ptr<process_engine> engine_by_rendezvous(std::string_vi
                                                                   std::chrono::milliseconds deadline) {
   if (here.size < 1)
     throw config_error(text(who, ": ", name_of(here.started_by), " (", here.because,
-                            ") does not say how many ranks there are; set TRIREME_RANK and TRIREME_SIZE"));
+                            ") does not give the number of ranks; set TRIREME_RANK and TRIREME_SIZE"));
   if (!here.is_one_machine())
     throw config_error(
-        text(who, ": ", how_many(here.size, "rank"), " with ", here.local_size,
-             " on this machine are on several machines, between which MPI or NCCL are the engines; start "
-             "a program with comm::mpi by mpirun, or use comm::nccl"));
+        text(who, ": the ", how_many(here.size, "rank"), " are on several machines (", here.local_size,
+             " on this one), but comm::processes connects one machine; use comm::mpi with mpirun, or comm::nccl"));
   if (here.size > node_most_ranks)  // before memory is taken for each of them
-    throw config_error(text(who, ": ", name_of(here.started_by), " (", here.because, ") says that there are ",
+    throw config_error(text(who, ": ", name_of(here.started_by), " (", here.because, ") sets the number of ranks to ",
                             how_many(here.size, "rank"), ", but shared memory holds at most ", node_most_ranks));
   rendezvous where = here.size == 1 ? rendezvous{} : rendezvous::from(here);
   where.deadline = deadline;
@@ -48,11 +47,11 @@ TRIREME_BODY std::shared_ptr<process_engine> engine_of(processes const& descript
   return engine_by_rendezvous("trireme::comm::processes", here, description.deadline);
 }
 
-/// Tells the other ranks that this one ends with an error, which ends their waits, and settles who tells the user.
+/// Reports to the other ranks that this one ends with an error, which ends their waits, and settles who prints it.
 inline void end_with_error(process_engine& engine, std::exception_ptr const& failure) noexcept {
   try {
     engine.abandon(sentence_of(failure));
-  } catch (...) {  // without memory for a sentence their deadlines end the waits
+  } catch (...) {  // no memory for the message: the others' waits end at their deadlines
   }
   last_report() = engine.reports() ? report::by_this_process : report::by_another;
 }
@@ -68,14 +67,14 @@ TRIREME_BODY void recover_processes(std::string_view who, bootstrap::place here,
     try {
       any_world world(engine);
       return body(world, attempt);
-    } catch (comm_error const&) {  // of this rank, because of another one
+    } catch (comm_error const&) {  // this rank ended because of another one
       failure = std::current_exception();
     } catch (...) {
       end_with_error(*engine, std::current_exception());
       throw;
     }
     auto const reason = sentence_of(failure);
-    engine->abandon(reason);  // in case this rank has found the failure first
+    engine->abandon(reason);  // this rank may have found the failure first
     auto const left = attempt == how.attempts ? std::vector<int>{} : engine->survivors();
     if (left.empty() || static_cast<int>(left.size()) < how.min_ranks) {
       end_with_error(*engine, failure);
@@ -83,8 +82,8 @@ TRIREME_BODY void recover_processes(std::string_view who, bootstrap::place here,
     }
     here.rank = here.local_rank = static_cast<int>(std::ranges::find(left, engine->rank()) - left.begin());
     here.size = here.local_size = static_cast<int>(left.size());
-    if (!here.job.empty()) here.job += ".again";  // not the meeting of the attempt before, for which a rank may be late
-    // The old engine stays until all have met: others would take its end for the end of this rank.
+    if (!here.job.empty()) here.job += ".again";  // a rank may still be late for the previous meeting
+    // The old engine lives until all have met: otherwise the others would take its end for the end of this rank.
     engine = engine_by_rendezvous(who, here, deadline);
     if (how.on_failure) how.on_failure({attempt + 1, here.rank, here.size, reason});
   }

@@ -16,11 +16,11 @@ namespace trireme::comm {
 template <communicator Inner>
 class recorded_world;
 
-/// Decorator: a flight recorder. Each rank keeps its last calls, and writes them down when a call fails.
+/// Decorator: a flight recorder. Each rank keeps its last calls, and writes them to a file when a call fails.
 ///
-/// `path`    each rank writes to path.<rank>, which it replaces; to stderr if there is none, or if it cannot be opened.
-/// `signal`  also write when this signal comes (SIGUSR1, say), as long as a recorded world lives; 0: do not.
-/// Errors    config_error if `last` is not positive, or the signal cannot be handled.
+/// `path`    each rank writes to path.<rank>, replacing it; to stderr if `path` is empty or the file cannot be opened.
+/// `signal`  also write at this signal (SIGUSR1, say), as long as a recorded world lives; 0: no signal.
+/// Errors   config_error if `last` is not positive, or the signal cannot be handled.
 struct recorded {
   using is_decorator_description = void;
   template <class Inner>
@@ -53,7 +53,7 @@ struct flight_recorder {
   std::optional<flight_signal> on_signal;
 };
 
-/// A call on record, from its begin to its end.
+/// A recorded call, from its start to its end.
 class flight_entry {
  public:
   flight_entry() = default;
@@ -78,7 +78,7 @@ class flight_entry {
 
 }  // namespace detail
 
-/// A pending call of a recorded world. It has ended when a test or a wait says so.
+/// A pending call of a recorded world. It counts as ended when test() or wait() has returned so.
 ///
 /// Threads  as the request below.   Errors  as the request below.
 template <communication_request Inner>
@@ -123,7 +123,7 @@ class recorded_request {
     if (!entry_.open()) return;
     try {
       wait();
-    } catch (...) {  // on record; every later call throws it again
+    } catch (...) {  // recorded; every later call throws it again
     }
   }
 
@@ -131,16 +131,16 @@ class recorded_request {
   detail::flight_entry entry_;
 };
 
-/// A world whose last calls are on record: one line a call, with its number, its world (1 is the decorated one; splits
-/// and duplicates share its record), what was called, the bytes that it sends, when it began and ended, and whether it
-/// is started, done or failed. Times are seconds since the record was begun.
+/// A world that records its last calls: one line a call, with its number, its world (1 is the decorated one; splits and
+/// duplicates share its record), the collective, the bytes that it sends, its start and end, and whether it is started,
+/// done or failed. Times are seconds since the record was begun.
 ///
 ///   trireme flight recorder: rank 1 of 2, the last 2 of 2 calls, at 1.093114 s
 ///   1 world 1 of 2 ranks: barrier, 0 bytes, from 0.000008 s to 0.000031 s, done
 ///   2 world 1 of 2 ranks: all_reduce(F32, 1024 elements, sum), 4096 bytes, from 0.000035 s to 1.093102 s, failed
 ///
-/// Whatever leaves a call as an exception, the deadline of a hang included, dumps the record, once; so does the signal,
-/// each time. In a signal handler nothing but open, write and close is called.
+/// If any call throws, also at the deadline of a hang, the record is dumped, once; the signal dumps it each time. The
+/// signal handler calls only open, write and close.
 ///
 /// Threads  one caller; the record may be dumped by any thread.
 /// @models  communicator, and every capability that Inner has.

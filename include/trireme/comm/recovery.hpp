@@ -13,19 +13,19 @@
 
 namespace trireme::comm {
 
-/// What is told before the body is called again.
+/// What is reported before the body is called again.
 struct recovered {
   int attempt = 0;         ///< 1 for the first recovery
-  int rank = 0, size = 0;  ///< of this process in the new world; of threads rank 0 is told
-  std::string reason;      ///< the sentence of what ended the attempt before
+  int rank = 0, size = 0;  ///< of this process in the new world; rank 0 for threads
+  std::string reason;      ///< the error that ended the previous attempt
 };
 
 /// How a launch goes on, in the same processes, after a rank has failed.
 ///
-/// `attempts`   further calls of the body at most.
-/// `min_ranks`  threads: each attempt has one rank fewer than the one before, but so many at least; 0: as many as
-///              before. Processes cannot be brought back, so those that are left go on, if they are so many.
-/// `on_failure` is told, where it is not empty, on each process before the body is called again.
+/// `attempts`   the most further calls of the body.
+/// `min_ranks`  threads: each attempt has one rank fewer than the last, but at least this many; 0: the number of
+///              ranks stays. Processes cannot be restarted: the remaining ones go on if there are at least this many.
+/// `on_failure` if not empty, is called on each process before the body is called again.
 struct recovery {
   int attempts = 3;
   int min_ranks = 0;
@@ -34,7 +34,7 @@ struct recovery {
 
 namespace detail {
 
-/// Whether another attempt may succeed. Not after a wrong configuration, a failed assertion, or non-finite numbers.
+/// Whether another attempt may succeed: false after a wrong configuration, a failed assertion, or non-finite numbers.
 [[nodiscard]] inline bool may_recover(std::exception_ptr const& failure) {
   try {
     std::rethrow_exception(failure);
@@ -50,7 +50,7 @@ namespace detail {
 }
 inline void check(recovery const& how, int ranks) {
   if (how.attempts < 0)
-    throw config_error(text("trireme::comm::recovery: .attempts is ", how.attempts, "; 0 is the least"));
+    throw config_error(text("trireme::comm::recovery: .attempts is ", how.attempts, "; it must be at least 0"));
   if (how.min_ranks < 0 || how.min_ranks > ranks)
     throw config_error(text("trireme::comm::recovery: .min_ranks is ", how.min_ranks, ", but there are ", ranks,
                             " ranks; choose 0 to ", ranks));
@@ -88,8 +88,8 @@ auto recover_ranks(Description description, recovery const& how, Body& body) {
 
 namespace trireme {
 
-/// Runs `body(world, attempt)` on every rank, as launch does; if a rank fails, again in a new world of the ranks that
-/// are left, with attempt 1, 2, ... The body loads the newest checkpoint then, and goes on from there:
+/// Runs `body(world, attempt)` on every rank, as launch does. If a rank fails, the body runs again in a new world of
+/// the remaining ranks, with attempt 1, 2, ... It should then load the newest checkpoint and continue:
 ///
 ///     launch(comm::threads{.ranks = 4}, comm::recovery{.attempts = 3}, [&](auto& world, int) {
 ///       auto trainer = make_trainer(model, optim::adamw{}, world);
@@ -98,17 +98,18 @@ namespace trireme {
 ///       trainer.fit(data, options);
 ///     });
 ///
-/// Ranks    comm::threads: a rank fails by an exception, and a thread takes its place. comm::processes: by its end (it
-///          was killed, or has thrown), and the others go on; also comm::mpi where torchrun or a script has started the
-///          ranks. What mpirun has started ends with it: then the body is called once.
-/// Errors   as launch, when the attempts are used up or fewer than .min_ranks are left; at once what would fail again
-///          (config_error, numeric_error, assertion_error). A rank that stands still is an error: it might wake up.
-///          A process that dies while the others meet again ends the launch.
+/// Ranks    comm::threads: a rank fails by an exception, and a new thread takes its rank. comm::processes, and
+///          comm::mpi if torchrun or a script has started the ranks: a rank fails when its process ends (killed, or by
+///          an exception), and the others go on. mpirun ends all its ranks with the first: then the body is called
+///          once.
+/// Errors   as launch, when the attempts are used up or fewer than .min_ranks are left; at once for errors that would
+///          recur (config_error, numeric_error, assertion_error). A rank that hangs is an error, because it may
+///          continue later. If a process dies while the others meet again, the launch ends.
 template <class Description, class Body>
 decltype(auto) launch(Description const& description, comm::recovery const& how, Body&& body) {
   constexpr bool described = requires { recover_ranks(description, how, body); };
   static_assert(described,
-                "trireme::launch: comm::recovery goes with comm::self{}, comm::threads{...}, comm::processes{...} "
+                "trireme::launch: comm::recovery needs comm::self{}, comm::threads{...}, comm::processes{...} "
                 "(trireme/comm/processes.hpp) or comm::mpi{...} (trireme/comm/mpi.hpp).");
   if constexpr (described) return recover_ranks(description, how, body);
 }

@@ -18,27 +18,28 @@
 
 namespace trireme::comm {
 
-/// Where ranks meet, and how they know each other: at `file`, or at `address` and `port` with `secret`.
+/// Where ranks meet, and how they authenticate each other: at `file`, or at `address` and `port` with `secret`.
 ///
 /// With `file`, rank 0 takes a free port of this machine and a random secret, and publishes both in that file, which
-/// only this user may read; it is gone when all have met. Otherwise the secret is somebody's, the same on all ranks.
+/// only this user may read; it is removed when all have met. Otherwise the caller gives the secret, the same on all
+/// ranks.
 struct rendezvous {
   std::string file{};
   std::string address = "127.0.0.1";
   int port = 0;
   std::string secret{};  ///< at least 32 characters; `openssl rand -hex 32` makes one
   std::string job{};     ///< ranks of different jobs do not meet
-  std::string origin{};  ///< for messages: who says how many ranks there are
-  bool remote = false;   ///< allows an address that other machines reach
+  std::string origin{};  ///< for messages: where the number of ranks comes from
+  bool remote = false;   ///< allows an address that other machines can reach
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
   friend bool operator==(rendezvous const&, rendezvous const&) = default;
 
-  /// What the environment asks for. TRIREME_RENDEZVOUS=HOST:PORT with TRIREME_SECRET or TRIREME_SECRET_FILE (and
-  /// TRIREME_RENDEZVOUS_REMOTE=1 if HOST is not this machine alone), or TRIREME_RENDEZVOUS=file:PATH; otherwise on one
-  /// machine a file whose name follows from what the launcher calls the run, and on several, under torchrun, the port
-  /// after MASTER_PORT, which is its agent's.
+  /// The meeting that the environment asks for: TRIREME_RENDEZVOUS=HOST:PORT with TRIREME_SECRET or TRIREME_SECRET_FILE
+  /// (and TRIREME_RENDEZVOUS_REMOTE=1 if other machines can reach HOST), or TRIREME_RENDEZVOUS=file:PATH. Without
+  /// these, on one machine: a file whose name is derived from the launcher's id of the run. On several machines, under
+  /// torchrun: the port after MASTER_PORT, because torchrun's agent uses MASTER_PORT.
   ///
-  /// Errors   config_error if that is not enough to meet.
+  /// Errors   config_error if the environment gives no place to meet.
   [[nodiscard]] static rendezvous from(bootstrap::place const& here,
                                        bootstrap::lookup const& variable = bootstrap::environment_variable);
 };
@@ -51,9 +52,9 @@ inline rendezvous rendezvous::from(bootstrap::place const& here, bootstrap::look
   bool const by_file = !here.told_where && here.is_one_machine();
   if (by_file) {
     if (here.job.empty())
-      throw config_error(text("trireme::comm::rendezvous: ", bootstrap::name_of(here.started_by),
-                              " does not say which run this is; set TRIREME_JOB, alike on all ranks and new for each "
-                              "run, or TRIREME_RENDEZVOUS=file:PATH; ",
+      throw config_error(text("trireme::comm::rendezvous: this run, started by ", bootstrap::name_of(here.started_by),
+                              ", has no id; set TRIREME_JOB, equal on all ranks and new for each run, "
+                              "or TRIREME_RENDEZVOUS=file:PATH; ",
                               here.origin()));
     auto const run =
         text(static_cast<int>(here.started_by), "\n", here.address, "\n", here.port, "\n", here.job, "\n", here.size);
@@ -65,17 +66,18 @@ inline rendezvous rendezvous::from(bootstrap::place const& here, bootstrap::look
     return out;
   }
   if (here.address.empty())
-    throw config_error(text("trireme::comm::rendezvous: ", bootstrap::name_of(here.started_by),
-                            " does not say where rank 0 is; set TRIREME_RENDEZVOUS=HOST:PORT; ", here.origin()));
+    throw config_error(text("trireme::comm::rendezvous: the launcher (", bootstrap::name_of(here.started_by),
+                            ") does not give the address of rank 0; set TRIREME_RENDEZVOUS=HOST:PORT; ",
+                            here.origin()));
   out.address = here.address;
-  out.port = here.told_where ? here.port : here.port + 1;  // torchrun's agent listens at its port itself
+  out.port = here.told_where ? here.port : here.port + 1;  // torchrun's agent listens at its own port
   out.remote = word("TRIREME_RENDEZVOUS_REMOTE") == "1";
   auto const secret_file = word("TRIREME_SECRET_FILE");
   out.secret = secret_file.empty() ? word("TRIREME_SECRET") : detail::read_secret(secret_file);
   return out;
 }
 
-/// The source that makes it, but for the secret.
+/// The source that makes it, without the secret.
 [[nodiscard]] inline std::string to_string(rendezvous const& it) {
   std::string out = "comm::rendezvous{";
   if (!it.file.empty()) {
@@ -88,16 +90,16 @@ inline rendezvous rendezvous::from(bootstrap::place const& here, bootstrap::look
   return out + text(", .deadline = ", to_string(it.deadline), "}");
 }
 
-/// Ranks that have met over TCP, rank 0 in the middle: for set-up, where a few bytes must reach every rank.
+/// Ranks    that have met over TCP, each connected to rank 0: for set-up, where a few bytes must reach every rank.
 ///
-/// Nothing listens any more once it is made. Each side proves to the other that it knows the secret (HMAC-SHA256 over
-/// both nonces, job, size, rank and protocol version) before anything else is read; strangers, garbage and half-open
-/// connections are dropped after 5 s and change nothing. Contents are authenticated, not encrypted.
+/// Once it is made, no port is open any longer. Each side proves to the other that it knows the secret (HMAC-SHA256
+/// over both nonces, job, size, rank and protocol version) before anything else is read; unknown peers, invalid data
+/// and half-open connections are dropped after 5 s without effect. Contents are authenticated, not encrypted.
 ///
 /// Ranks    collective: made, and called, by all `size` ranks; one rank makes a meeting without a socket.
 /// Threads  one caller a rank.
-/// Errors   config_error for an impossible description, an address beyond this machine without `.remote`, or a rank
-///          that rank 0 refuses; comm_error after the deadline, with the ranks that did not come, or if one has gone.
+/// Errors   config_error for an invalid description, an address beyond this machine without `.remote`, or a rank that
+///          rank 0 refuses; comm_error after the deadline, with the ranks that did not arrive, or if a rank has gone.
 class meeting {
  public:
   static constexpr int most_ranks = 1 << 16;  ///< as many as one machine has ports
@@ -117,7 +119,7 @@ class meeting {
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
 
-  /// What every rank passed, in rank order. At most 64 KiB a rank.
+  /// The string that every rank passed, in rank order. At most 64 KiB a rank.
   [[nodiscard]] std::vector<std::string> all_gather(std::string const& own) {
     if (own.size() > detail::meeting_line::most_content)
       throw config_error(text(who_, ": a meeting gathers at most ", detail::meeting_line::most_content,
@@ -135,7 +137,9 @@ class meeting {
     if (!lines_.empty()) static_cast<void>(lines_[0]->send(kind::content, own, until));  // a failure shows below
     auto const packed = expect(kind::content, until + std::chrono::seconds(1));
     auto all = detail::unpack_all(packed, static_cast<std::size_t>(size_));
-    if (!all) throw comm_error(text(who_, ": rank 0 sent what is not one content a rank"));
+    if (!all)
+      throw comm_error(
+          text(who_, ": the reply of rank 0 is not one block of bytes a rank; run the same version on all ranks"));
     return std::move(*all);
   }
 
@@ -144,10 +148,11 @@ class meeting {
 
   void check(rendezvous const& where) const {
     if (size_ < 1 || rank_ < 0 || rank_ >= size_)
-      throw config_error(text(who_, ": rank ", rank_, " of ", size_, " is not possible; ranks are numbered from 0"));
-    if (size_ > most_ranks)  // before memory is taken for each of them
       throw config_error(
-          text(who_, ": ", how_many(size_, "rank"), " are more than the ", most_ranks, " that can meet"));
+          text(who_, ": rank ", rank_, " of ", size_, " is out of range; ranks are numbered from 0 to size - 1"));
+    if (size_ > most_ranks)  // before memory is taken for each of them
+      throw config_error(text(who_, ": ", how_many(size_, "rank"), " are more than the ", most_ranks,
+                              " that can meet; use fewer ranks"));
     if (where.deadline.count() < 1)
       throw config_error(text(who_, ": .deadline is ", to_string(where.deadline), "; give the ranks at least 1ms"));
     if (size_ == 1 || !where.file.empty()) return;
@@ -163,8 +168,8 @@ class meeting {
     auto out = detail::resolve(where.address, where.port);
     if (out && !out->is_loopback() && !where.remote)
       throw config_error(text(who_, ": ", where.address,
-                              " is reached by other machines; set TRIREME_RENDEZVOUS_REMOTE=1 "
-                              "(.remote) if that is meant: contents are authenticated, but not encrypted"));
+                              " is an address that other machines can reach; if you mean that, set "
+                              "TRIREME_RENDEZVOUS_REMOTE=1 (.remote): contents are authenticated, but not encrypted"));
     return out;
   }
 
@@ -197,18 +202,18 @@ class meeting {
       lines_ = std::move(door.lines());
       refused = door.note();
     }
-    file.reset();  // before the first rank goes on: it may soon look for a next meeting in the same place
+    file.reset();  // before a rank goes on: it may soon use this path for another meeting
     if (!missing.empty())
-      fail(text(who_, ": ", names(missing), " did not come to ",
+      fail(text(who_, ": ", names(missing), " did not arrive at ",
                 where.file.empty() ? text(where.address, ":", where.port) : where.file, " within ",
                 to_string(where.deadline), and_origin(), "; ", refused.empty() ? "is every rank started?" : refused));
     for (auto const& line : lines_)
       if (line != nullptr)
-        static_cast<void>(line->send(kind::go, {}, until));  // who has gone is named by the first call
+        static_cast<void>(line->send(kind::go, {}, until));  // the first call names a rank that has gone
   }
 
-  /// What keeps a rank from meeting rank 0: of all its attempts the one that got furthest, the newest of several. The
-  /// last attempt alone may find that rank 0 has left meanwhile, or have no time to finish.
+  /// Why      this rank could not meet rank 0: the obstacle of the attempt that got furthest, of several the last one.
+  ///          The very last attempt may only find that rank 0 has left meanwhile, or may have had no time to finish.
   struct obstacle {
     enum stage { nobody_there, no_answer, no_proof };
 
@@ -219,7 +224,7 @@ class meeting {
     }
 
     stage furthest = nobody_there;
-    std::string sentence = "nothing listens there";
+    std::string sentence = "no process listens there";
   };
 
   void join(rendezvous const& where) {
@@ -235,7 +240,7 @@ class meeting {
                               to_string(where.deadline), ": ", found.sentence, and_origin()));
       std::this_thread::sleep_for(pause);
     }
-    // Rank 0 may have begun later than this rank, and speaks first if somebody is missing.
+    // Rank 0 may have begun later than this rank. If a rank is missing, rank 0 reports it first.
     static_cast<void>(expect(kind::go, std::chrono::steady_clock::now() + where.deadline + std::chrono::seconds(1)));
   }
   [[nodiscard]] std::unique_ptr<detail::meeting_line> knock(rendezvous const& where, detail::steady_time until,
@@ -254,7 +259,7 @@ class meeting {
     }
     auto const at = endpoint_of(local);
     if (!at) {
-      found.met(obstacle::nobody_there, text("the name ", local.address, " is not known"));
+      found.met(obstacle::nobody_there, text("the host name ", local.address, " cannot be resolved"));
       return nullptr;
     }
     auto const soon = std::min(until, std::chrono::steady_clock::now() + detail::meeting_line::handshake_time);
@@ -264,7 +269,7 @@ class meeting {
       found.met(obstacle::nobody_there, detail::system_sentence(failed));
       return nullptr;
     }
-    found.met(obstacle::no_answer, "what listens there does not answer as a rank 0 of this version");
+    found.met(obstacle::no_answer, "the process that listens there does not reply as a rank 0 of this version");
     detail::hello claim{static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(size_), {}};
     detail::fill_random(claim.random);
     std::array<std::byte, detail::challenge::bytes> bytes{};
@@ -274,7 +279,7 @@ class meeting {
     if (!asked) return nullptr;
     detail::proofs const proof(local.secret, local.job, claim, asked->random);
     if (!equal_in_constant_time(asked->proof, proof.of_rank_0)) {
-      found.met(obstacle::no_proof, "what listens there does not know the secret, or is of another job");
+      found.met(obstacle::no_proof, "the process that listens there has another secret or another job");
       return nullptr;
     }
     if (!detail::send_all(socket.number(), proof.of_rank, soon)) return nullptr;
@@ -285,7 +290,7 @@ class meeting {
     return answer && answer->kind == kind::welcome ? std::move(line) : nullptr;
   }
 
-  /// Tells all ranks, and throws.
+  /// Reports the error to all ranks, and throws.
   [[noreturn]] void fail(std::string const& sentence) {
     auto const soon = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     for (auto const& line : lines_)
@@ -294,7 +299,7 @@ class meeting {
     throw comm_error(sentence);
   }
   [[nodiscard]] std::string expect(kind wanted, detail::steady_time until) {
-    if (lines_.empty()) throw comm_error(text(who_, ": the meeting has failed before"));
+    if (lines_.empty()) throw comm_error(text(who_, ": the meeting has already failed"));
     auto got = lines_[0]->receive(until);
     if (got && got->kind == wanted) return std::move(got->content);
     lines_.clear();
@@ -305,7 +310,7 @@ class meeting {
                               : text(" did not answer within ", to_string(deadline_)).c_str()));
   }
   [[nodiscard]] std::vector<std::string> collect(std::string const& own, detail::steady_time until) {
-    if (lines_.empty()) throw comm_error(text(who_, ": the meeting has failed before"));
+    if (lines_.empty()) throw comm_error(text(who_, ": the meeting has already failed"));
     std::vector<std::string> all(static_cast<std::size_t>(size_));
     all[0] = own;
     std::vector<int> waited(static_cast<std::size_t>(size_ - 1));
@@ -316,7 +321,7 @@ class meeting {
       auto const ready = ::poll(polled.data(), polled.size(), detail::poll_time(until));
       if (ready < 0 && errno == EINTR) continue;
       if (ready <= 0)
-        fail(text(who_, ": ", names(waited), " did not speak in the meeting within ", to_string(deadline_)));
+        fail(text(who_, ": ", names(waited), " did not send in the meeting within  ", to_string(deadline_)));
       std::vector<int> still;
       for (std::size_t i = 0; i < waited.size(); ++i) {
         if (polled[i].revents == 0) {

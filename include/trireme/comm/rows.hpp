@@ -26,25 +26,26 @@ enum class collective : std::uint8_t {
   duplicate
 };
 
-/// Which ranks have a side in a move.
+/// Which ranks take part on one side of a move.
 enum class side : std::uint8_t { all, root };
-/// Which elements of a view: all `count` of them, or those that the giver, or the taker, owns.
+/// Which elements of a view: all `count` of them, or those that the giver or the taker owns.
 enum class piece : std::uint8_t { whole, of_giver, of_taker };
-/// How a view is cut into what ranks own: at cache lines, into equal slices (ragged: by counts), or `count` a rank.
+/// How a view is cut into the slices that ranks own: at cache lines, into equal slices (ragged: by counts), or `count`
+/// a rank.
 enum class cut : std::uint8_t { none, lines, equal, parts };
 
-/// Each giver gives a piece of what it has to each taker, itself included.
+/// Each giver sends a slice of its view to each taker, also to itself.
 struct move {
   side givers = side::all;
   side takers = side::all;
   piece given = piece::whole;  ///< of the giver's `from`
   piece taken = piece::whole;  ///< of the taker's `to`
-  bool folds = false;          ///< what all givers give is combined, in rank order
-  bool passed_on = false;      ///< counted as if each rank sent all of it to the next one, the root first
+  bool folds = false;          ///< the elements of all givers are combined, in rank order
+  bool passed_on = false;      ///< counted as a chain: from the root, each rank sends all of it to the next
 };
 
-/// A collective: its name, and what it moves, in this order. Nothing where only calls meet, or where parts say it
-/// (exchange). From these rows it is counted, throttled, recorded and planned, and all engines carry it out by them.
+/// A collective: its name, and its moves, in this order. No moves if it only synchronises, or if its parts give them
+/// (exchange). Byte counts, throttling, records, plans and all engines follow these rows.
 struct row {
   std::string_view name;
   cut into = cut::none;
@@ -73,8 +74,8 @@ inline constexpr row collective_rows[] = {
     {"gather", cut::parts, 1, {{moves::collects}}},
     {"scatter", cut::parts, 1, {{moves::deals}}},
     {"broadcast", cut::lines, 1, {{moves::tells}}},
-    {"all_to_all", cut::equal, 1, {{moves::trades}}},  // ragged: as its parts say
-    {"exchange"},                                      // as its parts say
+    {"all_to_all", cut::equal, 1, {{moves::trades}}},  // ragged: by its parts
+    {"exchange"},                                      // by its parts
     {"peers"},
     {"split"},
     {"duplicate"},

@@ -10,7 +10,7 @@
 
 namespace trireme::comm {
 
-/// One rank, alone: every collective is the identity. Serial training is training with this communicator.
+/// A single rank: every collective is the identity. Serial training is training with this communicator.
 struct self {
   using policy_category = slot::communicator;
   friend bool operator==(self const&, self const&) = default;
@@ -18,7 +18,7 @@ struct self {
 
 [[nodiscard]] inline std::string to_string(self const&) { return "comm::self{}"; }
 
-/// A collective that was done before it was asked for.
+/// The request of a collective that is already done.
 struct self_request {
   self_request() = default;
   self_request(self_request&&) = default;
@@ -27,11 +27,11 @@ struct self_request {
   void wait() const noexcept {}
 };
 
-/// The rank of comm::self. May be made anywhere, without launch.
+/// The rank of comm::self. It can be constructed directly, without launch.
 ///
 /// Bytes   sends none; collectives are counted.
-/// Errors  config_error for a root or peer other than 0, a negative color, views that do not fit each other, or an
-///         exchange whose sends and receives do not.
+/// Errors   config_error for a root or peer other than 0, a negative color, views that do not fit each other, or an
+///          exchange whose sends and receives do not match.
 class self_world : public collectives<self_world> {
  public:
   using request = self_request;
@@ -89,8 +89,9 @@ class self_world : public collectives<self_world> {
     std::vector<part const*> sends, receives;
     for (auto const& each : it.parts) (each.sent ? sends : receives).push_back(&each);
     if (sends.size() != receives.size())
-      throw config_error(text(who(), "::exchange: a rank alone sends ", how_many(sends.size(), "message"),
-                              " to itself but receives ", receives.size(), "; name both ends in one exchange"));
+      throw config_error(text(who(), "::exchange: a single rank sends ", how_many(sends.size(), "message"),
+                              " to itself but receives ", receives.size(),
+                              "; pass both the send and the receive to one exchange"));
     for (std::size_t k = 0; k < sends.size(); ++k) copy(it, *sends[k], *receives[k]);
   }
 };

@@ -8,13 +8,13 @@
 
 namespace trireme::comm {
 
-/// What communicators do with elements in a memory space; specialise it for a space of your own. comm::threads then has
-/// every collective for it.
+/// The operations that communicators need in a memory space. With a specialisation for your own space, comm::threads
+/// has every collective for it.
 ///
 /// Requires  touchable     whether the CPU may read and write the elements;
-///           phantom       (may be left out) true if there are no elements, so that nothing is ever copied or combined;
-///           pairwise      (may be left out) false if combine has no pairwise sums;
-///           complete      a function that returns when what this thread has asked for is done; null: it is at once;
+///           phantom       (optional) true if there are no elements, so nothing is ever copied or combined;
+///           pairwise      (optional) false if combine has no pairwise sums;
+///           complete      returns when all work queued by this thread is done; null: it is done at once;
 ///           copy(to, from, bytes)  within the space;
 ///           combine<T, Op>(outputs, terms, count, divisor)  outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this
 ///                                  order (pairwise: in the tree over them); a mean is then divided by `divisor`.
@@ -35,7 +35,7 @@ struct space_kernels<host> {
   }
 };
 
-/// In phantom memory a collective is its synchronisation.
+/// In phantom memory a collective only synchronises.
 template <>
 struct space_kernels<phantom> {
   static constexpr bool touchable = false;

@@ -18,13 +18,13 @@
 
 namespace trireme::comm {
 
-/// Ranks are threads of this process, which work directly in each other's memory.
+/// Ranks    are threads of this process, which access each other's memory directly.
 ///
-/// Ranks    `ranks` of them, at most 256. The system's scheduler places them, and what they start, on the cores that
-///          the process may use: other programs, launches inside a rank and threads of loaders, OpenMP or LibTorch may
-///          want the same ones. With `pin` each rank stays on a core of its own, if ranks fill all of those cores; what
-///          a rank starts then inherits that core.
-/// Errors   launch throws config_error if there is no rank or no time.
+/// Ranks    `ranks` of them, at most 256. The operating system schedules them, and threads that they start, on the
+///          cores available to the process; other programs, nested launches and threads of loaders, OpenMP or LibTorch
+///          may compete for the same cores. With `pin` each rank stays on a core of its own, if there are as many ranks
+///          as cores; threads that a rank starts then inherit its core.
+/// Errors   launch throws config_error if `ranks` or `deadline` is out of range.
 struct threads {
   using policy_category = slot::communicator;
 
@@ -42,21 +42,21 @@ struct threads {
 
 /// One rank of comm::threads.
 ///
-/// The same engine as for processes of one machine (docs/adr/0023), but each rank reaches all memory: in an all_reduce
-/// each combines its slice of all buffers, in rank order, and writes the result to all of them. All ranks hold the same
-/// bits, on every run. Values of up to 1 KiB travel with the announcement of their call. A broadcast of up to 16 KiB
-/// waits for its root only. Any memory space will do if its kernels are known (space_kernels.hpp).
+/// The engine is that of processes on one machine (docs/adr/0023), but each rank can access all memory: in an
+/// all_reduce each combines its slice of all buffers, in rank order, and writes the result to all of them. All ranks
+/// have the same bits, on every run. Values of up to 1 KiB travel with the announcement of their call. A broadcast of
+/// up to 16 KiB waits for its root only. Every memory space with kernels (space_kernels.hpp) is supported.
 ///
 /// Bytes    counted as comm::bytes_sent says. Memory traffic of a large all_reduce is 2 * size * n bytes in all.
-/// Ranks    every rank calls the same collectives in the same order; what differs in kind, type, count, reduction or
-///          root is an error on every rank (level normal).
+/// Ranks    every rank calls the same collectives in the same order; calls that differ in kind, type, count, reduction
+///          or root are an error on every rank (level normal).
 /// Numerics in rank order; bfloat16 and float16 are summed in float and rounded once. The same bits as comm::processes,
 ///          and as comm::mpi in its default order.
 /// Threads  one caller a rank. A view must outlive its request. A rank makes progress while it tests, waits, or is in a
 ///          blocking collective.
-/// Errors   comm_error if a rank fails, is late past the deadline, or has returned; it names that rank by its rank in
-///          the launch. After an error every communicator of the launch only throws. config_error for sizes that cannot
-///          be cut.
+/// Errors   comm_error if a rank fails, is later than the deadline, or has returned; it names that rank by its rank in
+///          the launch. After an error every further call on a communicator of the launch throws. config_error for
+///          sizes that cannot be divided among the ranks.
 class threads_world : public engine_world<threads_world> {
  public:
   static constexpr std::string_view name = "threads";
@@ -82,7 +82,7 @@ class threads_world : public engine_world<threads_world> {
     engine_->run(it);
     return all;
   }
-  /// All memory is within reach of all ranks.
+  /// True: every rank can access all memory.
   template <element T>
   [[nodiscard]] tensor<T> allocate(shape extents) const {
     return tensor<T>(extents);
@@ -91,14 +91,14 @@ class threads_world : public engine_world<threads_world> {
 
 namespace detail {
 
-/// Errors  config_error if there is no rank or no time.
+/// Errors   config_error if `ranks` or `deadline` is out of range.
 void check(threads const& description);
-/// Runs `body(rank, world)` in a thread a rank, joins all, and rethrows what first went wrong.
+/// Runs `body(rank, world)` in one thread a rank, joins all, and rethrows the first error.
 void run_ranks(threads const& description, std::function<void(int, threads_world&)> const& body);
 
 }  // namespace detail
 
-/// How trireme::launch runs a body on comm::threads: what rank 0's body returns is returned.
+/// How trireme::launch runs a body on comm::threads; returns the result of rank 0's body.
 template <class Body>
 auto launch_ranks(threads const& description, Body& body) {
   using result = std::decay_t<std::invoke_result_t<Body&, threads_world&>>;

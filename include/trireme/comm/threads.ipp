@@ -26,7 +26,7 @@
 
 namespace trireme::comm::detail {
 
-/// Ranks that are threads of one process: each reaches all memory.
+/// Ranks    that are threads of one process: each can access all memory.
 class thread_place final : public node_place {
  public:
   explicit thread_place(int ranks)
@@ -38,7 +38,7 @@ class thread_place final : public node_place {
 
   [[nodiscard]] void* allocate(std::size_t bytes) override {
     std::lock_guard const lock(mutex_);
-    blocks_.push_back(nullptr);  // first: if this throws, no block is lost
+    blocks_.push_back(nullptr);  // first: if this throws, no block leaks
     return blocks_.back() = ::operator new(bytes, alignment);
   }
   void deallocate(void* block, std::size_t) noexcept override {
@@ -48,7 +48,7 @@ class thread_place final : public node_place {
   }
 
  private:
-  /// Of two cache lines, which processors fetch in pairs.
+  /// Two cache lines, because processors fetch lines in pairs.
   static constexpr std::align_val_t alignment{128};
 
   thread_place(std::unique_ptr<node_header[]> made, std::size_t ranks)
@@ -63,10 +63,10 @@ class thread_place final : public node_place {
 
   std::unique_ptr<node_header[]> const own_;
   std::mutex mutex_;
-  std::vector<void*> blocks_;  ///< the boards of groups that some rank has not left
+  std::vector<void*> blocks_;  ///< the shared boards of groups that some rank has not left
 };
 
-/// Keeps the calling thread on one core. Without effect where that is not allowed: it is an optimisation.
+/// Pins the calling thread to one core. Has no effect where the system forbids it, since it is only an optimisation.
 inline void stay_on([[maybe_unused]] int core) noexcept {
 #if defined(__linux__)
   cpu_set_t set;
@@ -125,7 +125,7 @@ TRIREME_BODY void run_ranks(threads const& description, std::function<void(int, 
       }
       leave();  // before its group ends, so that the others report the right error
     } catch (...) {
-      end_with(rank, std::current_exception(), " could not begin: ");
+      end_with(rank, std::current_exception(), " could not start: ");
       leave();
     }
   };

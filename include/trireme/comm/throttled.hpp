@@ -17,7 +17,7 @@
 
 namespace trireme::comm {
 
-/// What a message between two ranks costs.
+/// The cost of a message between two ranks.
 struct link {
   std::chrono::nanoseconds latency = std::chrono::microseconds(50);
   double bytes_per_second = 125e6;  ///< 1 Gbit/s
@@ -31,7 +31,7 @@ struct link {
 template <communicator Inner>
 class throttled_world;
 
-/// Decorator: makes commands take as long as they would on a slow network, to study one in one process.
+/// Decorator: makes commands take as long as on a slow network, to study such a network in one process.
 ///
 /// `links`, if given, has a link for each pair of ranks, row by row: links[from * size + to]. Otherwise all links are
 /// `.every`.
@@ -54,7 +54,7 @@ struct throttled {
   return out + (it.links.empty() ? "}" : "}}");
 }
 
-/// A pending command of a throttled world: done when the command is and its time has come.
+/// A pending command of a throttled world: done when the command is done and its modelled time has passed.
 ///
 /// Threads  as the request below.   Errors  as the request below.
 template <communication_request Inner>
@@ -78,23 +78,24 @@ class throttled_request {
   std::chrono::steady_clock::time_point due_{};
 };
 
-/// A world whose commands end no earlier than a model of its links says; waiting sleeps.
+/// A world whose commands take at least the time that a model of its links predicts; waiting sleeps.
 ///
-/// With sent(q) and received(q) the bytes between this rank and rank q in a command, which comm::bytes_sent and
+/// Let sent(q) and received(q) be the bytes between this rank and rank q in a command, which comm::bytes_sent and
 /// traffic() add up (all_reduce: its slice and q's, each way; reduce_scatter, all_gather, all_to_all: a slice each way;
-/// broadcast: from each rank to the next; scatter: from the root; reduce, gather: to the root; exchange: what it says),
-/// a command
+/// broadcast: from each rank to the next; scatter: from the root; reduce, gather: to the root; exchange: its parts).
+/// A command
 ///   occupies the rank's link for  max(sum of sent(q) / bandwidth(to q), sum of received(q) / bandwidth(from q)),
-///                                 after what already occupies it, as ranks send and receive at the same time;
+///                                 after the commands that already occupy it; sending and receiving overlap;
 ///   then ends after               rounds * the largest latency to or from a q that takes part;
 ///   rounds                        comm::latencies_of, which plans count, too: ceil(log2(size())), twice that in an
 ///                                 all_reduce of middle size; 1 in an exchange, 0 for one rank, and for a rank that has
 ///                                 no message in an exchange.
-/// Time runs from the rank's own start of the command, so requests overlap with computing and queue behind each other.
-/// Splits and duplicates share the link of their rank.
+/// Time     runs from the rank's own start of the command, so requests overlap with computing and queue behind each
+///          other. Splits and duplicates share the link of their rank.
 ///
 /// Threads  one caller a rank; the worlds of one rank may be used by several threads.
-/// Errors   as Inner. If the model is slower than the deadline of Inner, a rank that waits for one that still sends
+/// Errors   as Inner. If the model is slower than the deadline of Inner, a rank that waits for a rank that is still
+///          sending ends with the error of that deadline.
 ///          ends with the error of that deadline.
 /// @models  communicator, and every capability that Inner has.
 template <communicator Inner>
@@ -144,7 +145,7 @@ class throttled_world : public detail::decorator<throttled_world<Inner>, Inner> 
     return line_->how.links[row + static_cast<std::size_t>(this->name_of_rank(to))];
   }
 
-  /// Reserves the link, and says when the command may end.
+  /// Reserves the link, and returns when the command may end.
   [[nodiscard]] clock::time_point due_of(command const& it) {
     auto const now = clock::now();
     auto const rounds = latencies_of(it, this->size());
@@ -159,7 +160,7 @@ class throttled_world : public detail::decorator<throttled_world<Inner>, Inner> 
       auto const share = detail::share_with(peer, it, this->rank(), this->size());
       out += static_cast<double>(share.sent) / to.bytes_per_second;
       in += static_cast<double>(share.received) / from.bytes_per_second;
-      // A barrier, or nothing to send: still a meeting.
+      // A barrier, or a command without bytes: it still synchronises.
       bool const synchronises = it.bytes == 0 && it.what.kind != collective::exchange;
       if (share.sent > 0 || synchronises) latency = std::max(latency, to.latency);
       if (share.received > 0 || synchronises) latency = std::max(latency, from.latency);

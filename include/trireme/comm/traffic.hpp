@@ -9,16 +9,16 @@
 
 namespace trireme::comm {
 
-/// What a rank sends to other ranks in one collective, in bytes: what `traffic()` counts on every communicator, and
-/// what a plan adds up before anything runs. `count` is the number of elements of the whole view.
+/// Bytes    that a rank sends to other ranks in one collective: `traffic()` counts them on every communicator, and a
+///          plan adds them up before a run. `count` is the number of elements of the whole view.
 ///
-/// Bytes  the bandwidth-optimal volume, as the moves of comm/rows.hpp say; of a broadcast each rank passes all on to
-///        the next one, the root first and the one before it last. What really travels may differ, but every
-///        communicator counts these bytes: comm::mpi sends more where latency decides (small values go whole), and in
-///        shared memory ranks read instead of sending.
+/// Bytes  the bandwidth-optimal volume, by the moves of comm/rows.hpp; a broadcast counts as a chain, in which each
+///        rank except the last sends everything to the next. The real traffic may differ, but every communicator counts
+///        these bytes: comm::mpi sends more where latency dominates (small values are sent whole), and in shared memory
+///        ranks read instead of sending.
 namespace bytes_sent {
 
-/// Of any collective without parts of its own. `counts` are those of a ragged call: the elements of each rank.
+/// Of any collective without parts. `counts` are those of a ragged call: the elements of each rank.
 [[nodiscard]] constexpr std::uint64_t of(call const& what, std::size_t element_bytes, int rank, int size,
                                          std::span<std::int64_t const> counts = {}) {
   return static_cast<std::uint64_t>(geometry{what, element_bytes, size, counts}.sent(rank)) * element_bytes;
@@ -51,7 +51,7 @@ namespace bytes_sent {
   return of({.kind = collective::broadcast, .root = root, .count = count}, element_bytes, rank, size);
 }
 [[nodiscard]] constexpr std::uint64_t reduce(std::int64_t count, std::size_t element_bytes, int rank, int root) {
-  // Every rank but the root sends the same to the root: so two ranks stand for all.
+  // Every rank but the root sends the same to the root, so two ranks represent all.
   return rank == root ? 0 : of({.kind = collective::reduce, .root = 1, .count = count}, element_bytes, 0, 2);
 }
 /// `count` is of one part.
@@ -74,17 +74,17 @@ namespace bytes_sent {
 
 namespace detail {
 
-/// The most bytes of all blocks of a collective that rounds between machines gather: latency decides.
+/// The most bytes of all blocks of a collective that rounds between machines gather, because latency dominates.
 inline constexpr std::size_t gathered_bytes = std::size_t{64} << 10;
-/// The most bytes of one block that rounds deal, or that they gather where all blocks are kept.
+/// The most bytes of one block that rounds distribute, or that they gather where all blocks are kept.
 inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
 
-/// Whether rounds gather the whole values of all ranks, which each then combines or keeps for itself.
+/// Whether rounds gather the whole values of all ranks, and each rank then combines or keeps its own.
 [[nodiscard]] constexpr bool gathers_terms(geometry const& it) noexcept {
   auto const all = static_cast<std::size_t>(it.what.count) * it.element_bytes * static_cast<std::size_t>(it.size);
   return (it.of().moves[0].given == piece::whole || it.of().count == 2) && all <= gathered_bytes;
 }
-/// Whether an exchange has a message to or from another rank. What a rank sends to itself it also receives.
+/// Whether an exchange has a message to or from another rank. Messages to the rank itself do not count.
 [[nodiscard]] constexpr bool meets_others(command const& it) noexcept {
   std::int64_t received = 0, to_itself = -static_cast<std::int64_t>(it.messages);
   for (auto const& each : it.parts) {
@@ -92,17 +92,18 @@ inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
   }
   return it.messages > 0 || received > to_itself;
 }
-/// Whether rounds deal what each rank owns to it.
+/// Whether rounds distribute to each rank the block that it owns.
 [[nodiscard]] constexpr bool deals_blocks(geometry const& it) noexcept {
   return it.of().into != cut::parts && static_cast<std::size_t>(it.largest()) * it.element_bytes <= dealt_bytes;
 }
 
 }  // namespace detail
 
-/// How many latencies of a network a rank waits in a command, one after the other, as comm::mpi carries it between
+/// The number of network latencies that a rank waits one after the other in a command, as comm::mpi runs it between
 /// machines: its rounds, and as many again to gather the results of an all_reduce or reduce of middle size. Large
-/// values travel beside the rounds, one message for each move; carried sums and MPI's own collectives are counted so,
-/// too. An exchange is one, if it has a message to or from another rank. Plans and comm::throttled count by this.
+/// values travel outside the rounds, one message for each move. Sums carried from rank to rank and MPI's own
+/// collectives are counted in the same way. An exchange counts as one if it has a message to or from another rank.
+/// Plans and comm::throttled use this.
 [[nodiscard]] constexpr int latencies_of(command const& it, int size) noexcept {
   if (size == 1) return 0;
   if (it.what.kind == collective::exchange) return detail::meets_others(it) ? 1 : 0;
@@ -120,7 +121,7 @@ namespace detail {
   return first.takers == side::root || first.passed_on ? 1U : static_cast<std::uint32_t>(size - 1);
 }
 
-/// Sets what a command of parts counts.
+/// Sets the counts of a command with parts.
 inline void count_parts(command& it, int rank) noexcept {
   it.bytes = 0;
   it.messages = 0;
@@ -130,14 +131,14 @@ inline void count_parts(command& it, int rank) noexcept {
     ++it.messages;
   }
 }
-/// Sets what a command counts: its bytes and messages.
+/// Sets the counts of a command: its bytes and messages.
 inline void count_sent(command& it, int rank, int size) noexcept {
   if (!it.parts.empty()) return count_parts(it, rank);
   it.bytes = bytes_sent::of(it.what, it.element_bytes, rank, size, it.counts);
   it.messages = messages_of(it, size);
 }
 
-/// What passes between this rank and one other in one command. Over all peers `sent` adds up to command::bytes and
+/// The traffic between this rank and one other in one command. Over all peers `sent` adds up to command::bytes and
 /// `messages` to command::messages.
 struct peer_share {
   std::uint64_t sent = 0;

@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::launch: comm::recovery goes with comm::self{}, comm::threads{...}, comm::processes{...}
+// expected-error: trireme::launch: comm::recovery needs comm::self{}, comm::threads{...}, comm::processes{...}
 #include "trireme/comm/recovery.hpp"
 
 using namespace trireme;

@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::launch: the body returns what can be neither copied nor moved
+// expected-error: trireme::launch: the body returns an object that can be neither copied nor moved
 #include "trireme/comm/launch.hpp"
 
 using namespace trireme;

@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::launch: the body takes nothing, but is called with this rank's world
+// expected-error: trireme::launch: the body takes no argument, but is called with this rank's world
 #include "trireme/comm/launch.hpp"
 
 using namespace trireme;

@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::launch: the body cannot be called with this rank's world and nothing else
+// expected-error: trireme::launch: the body cannot be called with this rank's world alone
 #include "trireme/comm/launch.hpp"
 
 using namespace trireme;
