@@ -52,14 +52,13 @@ TEST_CASE("any_view gives its elements back as their own type only", "[contract]
   CHECK(any.bytes() == 24);
   CHECK(any.rows(1, 2).as<float>()[0] == 3);
   CHECK(any.rows(1, 2).extents == shape{2, 2});
-  CHECK(
-      sentence_of([&] { (void)any.as<std::int32_t>(); }) ==
-      "trireme::samples: the elements are F32, but the model takes I32: give it a dataset of that type, or convert an "
-      "array once with trireme::dense<std::int32_t>(array)");
+  CHECK(sentence_of([&] { (void)any.as<std::int32_t>(); }) ==
+        "trireme::samples: the elements are F32, but the model takes I32; pass a dataset of that type, or convert an "
+        "array once with trireme::dense<std::int32_t>(array)");
   double const wide = 1;
   CHECK(sentence_of([&] { (void)erase_type(tensor_view<double const>(&wide, {1})).as<float>("targets"); }) ==
-        "trireme::samples: the targets are F64, but the model takes F32: give it a dataset of that type, or convert an "
-        "array once with trireme::dense<float>(array); networks in precision::fp64 take both");
+        "trireme::samples: the targets are F64, but the model takes F32; pass a dataset of that type, or convert an "
+        "array once with trireme::dense<float>(array); models in precision::fp64 accept both");
   CHECK(any_view<>{}.as<std::int32_t>().empty());
   CHECK(any_view<>{}.as<double>().empty());
 }
@@ -93,5 +92,5 @@ TEST_CASE("samples whose counts differ are refused by name", "[contract][dataset
   CHECK(sentence_of([&] { (void)make_samples(features, features, ids); }) ==
         "trireme::make_samples: there are 3 rows of features but 2 sample numbers");
   CHECK(sentence_of([&] { (void)make_samples(tensor_view<float const>{}, features); }) ==
-        "trireme::make_samples: the features have no axis of samples");
+        "trireme::make_samples: the features are a scalar; add a first axis, one row a sample");
 }

@@ -214,8 +214,8 @@ TEST_CASE("what a parameter says of the tensors in it has to fit its extents", "
   info.stacked = true;
   CHECK(tensors_within(info).info(0).extents == shape{4});
   info.fused = {3, 3};
-  CHECK(
-      sentence_of([&] { tensors_within const wrong(info); }) ==
-      "trireme::parameter \"w\": (3, 8) does not come apart into tensors that are (3, 3) wide, of each place along its "
-      "first axis; the widths fill the last axis once or several times");
+  CHECK(sentence_of([&] { tensors_within const wrong(info); }) ==
+        "trireme::parameter \"w\": (3, 8) does not divide into tensors of widths (3, 3) along its last axis, for each "
+        "index "
+        "of its first axis; the widths must fill the last axis once or several times");
 }

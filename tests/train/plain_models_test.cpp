@@ -451,7 +451,7 @@ TEST_CASE("micro-batches of which nothing is counted add nothing, and a step of 
   auto const refused = [](double count) {
     return sentence_of<config_error>([&] { static_cast<void>(sum_of({1, count}, 8)); });
   };
-  CHECK(refused(-1) == "trireme::model: forward() has counted -1 targets of 8 samples; a count is from 0 to 2^31");
+  CHECK(refused(-1) == "trireme::model: forward() has counted -1 targets of 8 samples; a count must be from 0 to 2^31");
   CHECK(refused(std::nan("")) != "");
   CHECK(refused(1e10) != "");
 }

@@ -12,19 +12,19 @@ concept has_compute_in = requires(M& model, dtype type) {
   model.compute_in(type);
 };
 
-/// A model that stores what the optimizer updates, and casts to the narrower numbers of a mixed precision by itself, as
-/// torch's autocast does.
+/// A model that stores parameters in the type that the optimizer updates, and casts to the narrower type of a mixed
+/// precision itself, as torch's autocast does.
 ///
-/// Plain    it has compute_in(dtype), which it is told before each pass, and backward(ready, scale), which fills the
-///          gradients of the mean loss times `scale`: the precision's loss scale. (With a counted_loss it is the sum
-///          that is multiplied, by the loss scale divided by the samples of the step.)
-/// Staged   it says so by a static `casts_inside = true`; its units find the numbers in casts_to<Env::precision>.
+/// Plain    it has compute_in(dtype), which is called before each pass, and backward(ready, scale), which fills the
+///          gradients of the mean loss times `scale`: the precision's loss scale. (With a counted_loss, `scale`
+///          multiplies the sum; it is then the loss scale divided by the samples of the step.)
+/// Staged   it has a static `casts_inside = true`; its units find the narrower types in casts_to<Env::precision>.
 template <class M>
 concept casts_inside = (staged_model<M> && requires { requires M::casts_inside; }) ||
                        (!staged_model<M> && has_compute_in<M> && has_scaled_backward<M>);
 
-/// The numbers of a mixed precision for a model that casts inside: parameters, activations between units and gradients
-/// are as wide as what the optimizer updates.
+/// The element types of a mixed precision for a model that casts inside: parameters, activations between units and
+/// gradients have the type that the optimizer updates.
 template <precision_policy Precision>
 struct cast_inside : Precision {
   using param = typename Precision::master;
@@ -49,11 +49,11 @@ inline constexpr bool is_cast_inside =
 
 }  // namespace detail
 
-/// What a model computes in that casts inside.
+/// The type in which a model that casts inside computes.
 template <class Precision>
 using casts_to = typename detail::cast_of<Precision>::type;
 
-/// The environment of a model in a trainer with this precision. Its `precision` is made of the policy:
+/// The environment of a model in a trainer with this precision. Its `precision` is constructed from the policy:
 /// `typename env::precision{policy}`.
 template <class Model, precision_policy Precision, class Space>
 using environment_of =

@@ -11,17 +11,17 @@
 
 namespace trireme {
 
-/// What a reduction computes. Ranks are combined in rank order, 0 first (but for pairwise), so the result never depends
-/// on timing.
+/// The operation of a reduction. Ranks are combined in rank order, 0 first (except for pairwise), so the result never
+/// depends on timing.
 namespace reduction {
 struct sum {};
 struct pairwise {};  ///< the sum, formed in a fixed binary tree over the ranks (core/summation_tree.hpp)
-/// The largest number. NaN where any rank has NaN, and -0 is less than +0: the same bits on every engine but NCCL's own
+/// The largest number. NaN if any rank has NaN, and -0 is less than +0: the same bits on every engine except NCCL's own
 /// reductions (core/extremes.hpp).
 struct max {};
-struct min {};   ///< the smallest number; NaN where any rank has NaN, and -0 is less than +0
+struct min {};   ///< the smallest number; NaN if any rank has NaN, and -0 is less than +0
 struct mean {};  ///< the sum, divided by the number of ranks before it is rounded; floating-point elements only
-/// Base of a reduction of your own: an empty class with `T operator()(T const& a, T const& b) const`, which must be
+/// Base of a user's reduction: an empty class with `T operator()(T const& a, T const& b) const`, which must be
 /// associative, for trivially copyable T of at most 1 KiB in host memory. Ranks are combined in rank order, so it need
 /// not be commutative.
 struct own {};
@@ -29,14 +29,13 @@ struct own {};
 
 /// Bytes and messages that one rank has sent to others through a communicator since it was made (or split off).
 ///
-/// Every communicator counts by one formula, so that a plan can be exact; n are the bytes of the whole view, p =
-/// size():
+/// Every communicator counts by one formula, so that plans are exact. n are the bytes of the whole view, p = size():
 ///   all_reduce                               n - own + own (p - 1), own = bytes of the rank's slice; ~ 2 n (p - 1) / p
 ///   reduce_scatter, all_gather, all_to_all   n (p - 1) / p; ragged all_gather own (p - 1), the others n - own
 ///   broadcast                                n (p - 1) at the root, otherwise 0
 ///   scatter                                  n (p - 1) / p at the root, otherwise 0
 ///   reduce, gather                           n, but 0 at the root
-///   exchange                                 what it sends to other ranks
+///   exchange                                 the bytes that it sends to other ranks
 ///   barrier, split, duplicate, peers         0
 /// The slices of all_reduce are cut at cache lines: comm::slice_of and comm::bytes_sent (comm/traffic.hpp) compute
 /// them.
@@ -47,15 +46,15 @@ struct traffic_counters {
   friend bool operator==(traffic_counters const&, traffic_counters const&) = default;
 };
 
-/// A pending collective. `wait()` returns when it is done or throws comm_error; `test()` gives it a chance to make
-/// progress and says whether it is done. The destructor waits, so a buffer can never be left half exchanged.
+/// A pending collective. `wait()` returns when it is done or throws comm_error; `test()` lets it progress and returns
+/// whether it is done. The destructor waits, so no buffer is left half exchanged.
 template <class R>
 concept communication_request = std::movable<R> && requires(R& request) {
   { request.test() } -> std::same_as<bool>;
   { request.wait() } -> std::same_as<void>;
 };
 
-// The small core. Each requirement is a concept of its own, so that a compiler can name the missing one.
+// The small core. Each requirement is a concept of its own, so that the compiler can name the missing one.
 template <class C>
 concept has_rank = requires(C const& world) {
   { world.rank() } -> std::same_as<int>;
@@ -85,26 +84,26 @@ concept has_communicator_name = requires {
   { C::name } -> std::convertible_to<std::string_view>;
 };
 
-/// A group of ranks that work together. Capabilities (below) are asked for one by one: a strategy requires only what
-/// it uses.
+/// A group of ranks that work together. Capabilities (below) are required one by one: a strategy requires only what it
+/// uses.
 ///
-/// Requires  rank() and size(); split(color, key), collective, gives the group of equal colours ordered by key;
-///           duplicate(), collective, the same ranks with calls of their own, whose order among the original's may
-///           differ from rank to rank (but not where a static `one_order` is true); barrier(); traffic(); a static
-///           `name`.
-/// Not asked copying, default construction, thread safety: one caller a rank.
+/// Requires  rank() and size(); split(color, key), collective, returns the group of equal colours ordered by key;
+///           duplicate(), collective, returns a copy with the same ranks and an order of calls of its own: calls on the
+///           copy may interleave differently with the original's on each rank (unless a static `one_order` is true);
+///           barrier(); traffic(); a static `name`.
+/// Not required  copying, default construction, thread safety: one caller a rank.
 template <class C>
 concept communicator = has_rank<C> && has_size<C> && has_split<C> && has_duplicate<C> && has_barrier<C> &&
     has_traffic<C> && has_communicator_name<C>;
 
-/// Whether requests travel while their rank computes (a communicator says so with a static `progresses`); else they
-/// proceed when they are tested or waited for.
+/// Whether requests progress while their rank computes (a communicator sets a static `progresses`); otherwise they
+/// progress when they are tested or waited for.
 template <class C>
 concept progresses_alone = requires {
   requires C::progresses;
 };
 
-/// The memory space that a communicator's trainer computes in: its `space`, host where it names none.
+/// The memory space in which a communicator's trainer computes: its `space`, or host if it has none.
 template <class C>
 struct space_of {
   using type = host;
@@ -130,8 +129,8 @@ concept has_reduce_scatter = requires(C& world, tensor_view<T, Space> values, Op
   { world.reduce_scatter_async(values, op) } -> communication_request;
 };
 
-/// reduce_scatter(values, counts, op): the ragged form. Slice r has counts[r] elements and begins behind those of the
-/// ranks below it; every rank passes the same counts. Shapes: values (sum of counts).
+/// reduce_scatter(values, counts, op): the ragged form. Slice r has counts[r] elements and begins after the slices of
+/// lower ranks; every rank passes the same counts. Shapes: values (sum of counts).
 template <class C, class T, class Op = reduction::sum, class Space = host>
 concept has_ragged_reduce_scatter = requires(C& world, tensor_view<T, Space> values,
                                              std::span<std::int64_t const> counts, Op op) {
@@ -139,15 +138,15 @@ concept has_ragged_reduce_scatter = requires(C& world, tensor_view<T, Space> val
   { world.reduce_scatter_async(values, counts, op) } -> communication_request;
 };
 
-/// all_gather(values): in place on size() equal slices; every rank gives slice rank() and gets the others.
+/// all_gather(values): in place on size() equal slices; every rank provides slice rank() and receives the others.
 template <class C, class T, class Space = host>
 concept has_all_gather = requires(C& world, tensor_view<T, Space> values) {
   world.all_gather(values);
   { world.all_gather_async(values) } -> communication_request;
 };
 
-/// all_gather(values, counts): the ragged form. Rank r gives counts[r] elements, which begin after those of the ranks
-/// below it; every rank passes the same counts. Shapes: values (sum of counts).
+/// all_gather(values, counts): the ragged form. Rank r provides counts[r] elements, which begin after those of lower
+/// ranks; every rank passes the same counts. Shapes: values (sum of counts).
 template <class C, class T, class Space = host>
 concept has_ragged_all_gather = requires(C& world, tensor_view<T, Space> values, std::span<std::int64_t const> counts) {
   world.all_gather(values, counts);
@@ -197,7 +196,7 @@ concept has_ragged_all_to_all = requires(C& world, tensor_view<T const, Space> f
 
 /// One message of an exchange: `values` go to rank `peer`, or come from it. Made by send_to and receive_from.
 ///
-/// The elements are named by address and type, so that one exchange may carry several types.
+/// The elements are given by address and type, so that one exchange may carry several types.
 template <class Space = host>
 struct transfer {
   using space = Space;
@@ -218,29 +217,29 @@ template <class T, class Space>
   return {transfer<Space>::direction::receive, dtype_of<T>, peer, values.size(), values.address()};
 }
 
-/// exchange(transfers): a group of sends and receives that proceed together, in any order, so that they cannot block
-/// each other. Only the ranks that take part call it. The k-th send from a rank to another meets the k-th receive
-/// there, over all exchanges of a communicator; both must name one type and count.
+/// exchange(transfers): a group of sends and receives that progress together, in any order, so that they cannot block
+/// each other. Only the ranks that take part call it. The k-th send from a rank to another is matched with the k-th
+/// receive there, over all exchanges of a communicator; both must have the same type and count.
 template <class C, class Space = host>
 concept has_exchange = requires(C& world, std::span<transfer<Space> const> transfers) {
   world.exchange(transfers);
   { world.exchange_async(transfers) } -> communication_request;
 };
 
-/// broadcast(values, root): every rank gets root's values.
+/// broadcast(values, root): every rank gets the root's values.
 template <class C, class T, class Space = host>
 concept has_broadcast = requires(C& world, tensor_view<T, Space> values, int root) {
   world.broadcast(values, root);
   { world.broadcast_async(values, root) } -> communication_request;
 };
 
-/// allocate<T>(extents): memory that the other ranks reach without a copy, for buckets and other large messages.
+/// allocate<T>(extents): memory that the other ranks can access without a copy, for buckets and other large messages.
 template <class C, class T, class Space = host>
 concept has_allocate = requires(C& world, shape extents) {
   { world.template allocate<T>(extents) } -> std::same_as<tensor<T, Space>>;
 };
 
-/// A tensor for the messages of `world`: in memory of the communicator's, where it has some.
+/// A tensor for the messages of `world`: in the communicator's memory, if it provides any.
 template <class T, class Space, class C>
 [[nodiscard]] tensor<T, Space> message_tensor(C& world, shape extents) {
   if constexpr (has_allocate<C, T, Space>)
@@ -249,8 +248,8 @@ template <class T, class Space, class C>
     return tensor<T, Space>(extents);
 }
 
-/// peers(view): collective; the views that all ranks passed, in rank order, each readable and writable from here.
-/// Only ranks of one address space have it. Whoever uses such a view puts barriers around it.
+/// peers(view): collective; the views that all ranks passed, in rank order, each readable and writable from this rank.
+/// Only for ranks in one address space. Put barriers around each use of such a view.
 template <class C, class T, class Space = host>
 concept has_peers = requires(C& world, tensor_view<T, Space> view) {
   { world.peers(view) } -> std::same_as<std::vector<tensor_view<T, Space>>>;

@@ -10,38 +10,39 @@
 #include "trireme/contract/parameter.hpp"
 #include "trireme/contract/state.hpp"
 
-// A compressor is of one of three kinds. Summable and gatherable ones code stretches of gradients, and the exchange
-// sends what they make. A collective one is given a whole bucket and the communicator.
+// There are three kinds of compressors. Summable and gatherable ones encode slices of gradients, and the exchange sends
+// the payloads. A collective one gets a whole bucket and the communicator.
 //
-// What every run state may have, whatever its kind:
-//   visit_state(state_scope, f)  shows what it keeps from step to step (see state.hpp), by which it is saved, restored
-//                                and hashed; tensors are those of the bucket_form that it was made with;
-//   commit()                     the step was taken: what was prepared for the next step is the state now. Until then
-//                                visit_state() shows the state before the step, to which a skipped step returns;
+// Every run state may have, whatever its kind:
+//   visit_state(state_scope, f)  visits the state that it keeps between steps (see state.hpp), to save, restore and
+//                                hash it; tensors are those of the bucket_form that it was made with;
+//   commit()                     the step was taken: the state prepared for the next step becomes the current one.
+//                                Until then visit_state() visits the state before the step, to which a skipped step
+//                                returns;
 //   bytes()                      of the memory that it holds, for reports and plans.
-// and a summable or gatherable one
-//   at_scale(double)             the gradients to come carry this factor, a power of two (a loss scale): what is kept
-//                                from step to step is divided by it, since it may change. Without the call it is 1.
-// A compressor with commit() is given each gradient once a step, so it does not go with ZeRO-2 and ZeRO-3.
+// A summable or gatherable one may also have:
+//   at_scale(double)             the next gradients carry this factor, a power of two (a loss scale): state kept
+//                                between steps is divided by it, since it may change. Without the call it is 1.
+// A compressor with commit() gets each gradient once a step, so it cannot be combined with ZeRO-2 and ZeRO-3.
 
 namespace trireme {
 
-/// What lies in one bucket of gradients. Between tensors there may be gaps, whose gradients are zero. The infos belong
-/// to the exchange and live longer than its compressors.
+/// The contents of one bucket of gradients. Between tensors there may be gaps, whose gradients are zero. The infos
+/// belong to the exchange and outlive its compressors.
 struct bucket_form {
   struct entry {
     parameter_info const* info = nullptr;
     std::int64_t offset = 0;  ///< of its first element, in the bucket
   };
   std::int64_t elements = 0;   ///< of the bucket, gaps included
-  std::vector<entry> tensors;  ///< in the order of their offsets; none where one run state serves several buckets
+  std::vector<entry> tensors;  ///< in the order of their offsets; empty if one run state is used for several buckets
 };
 
 /// The run state of a summable or gatherable compressor for one bucket.
 template <class C, class Env>
 using compressor_state = typename C::template instance<Env>;
 
-/// It is made from the number of elements of the bucket, or from the bucket_form if it wants to know the tensors.
+/// Made from the number of elements of the bucket, or from the bucket_form if it needs the tensors.
 template <class C, class Env>
 concept has_compressor_state = requires {
   typename C::template instance<Env>;
@@ -59,10 +60,10 @@ requires has_compressor_state<C, Env>
   }
 }
 
-/// A payload that a sum may be formed of: encode, reduce the payload, decode the sum.
+/// A compressor whose payloads can be summed: encode, reduce the payload, decode the sum.
 ///
-/// `wire` is the element type of the payload; encode(gradient, payload, first) and decode(payload, gradient) work on
-/// equal numbers of elements. `first` says where in the bucket the piece begins (error feedback needs it).
+/// `wire` is the element type of the payload; encode(gradient, payload, first) and decode(payload, gradient) get equal
+/// numbers of elements. `first` is the offset of the slice in the bucket (error feedback needs it).
 template <class C, class Env>
 concept summable_compressor = has_compressor_state<C, Env> && requires {
   typename compressor_state<C, Env>::wire;
@@ -72,9 +73,9 @@ concept summable_compressor = has_compressor_state<C, Env> && requires {
   state.decode(payload, gradient);
 };
 
-/// A payload that can only be collected: every rank's payload is decoded and added, in rank order.
+/// A compressor whose payloads can only be gathered: every rank's payload is decoded and added, in rank order.
 ///
-/// payload_bytes(n) is the fixed size for a piece of n elements; decode(payload, gradient, add) writes or adds.
+/// payload_bytes(n) is the fixed size for a slice of n elements; decode(payload, gradient, add) writes or adds.
 template <class C, class Env>
 concept gatherable_compressor = has_compressor_state<C, Env> && !requires {
   typename compressor_state<C, Env>::wire;
@@ -86,26 +87,26 @@ concept gatherable_compressor = has_compressor_state<C, Env> && !requires {
   state.decode(payload, gradient, add);
 };
 
-/// Whether a compressor's run state names its communicator: it does the collectives itself.
+/// Whether a compressor's run state is made with a communicator: it then runs the collectives itself.
 template <class C, class Env, class Comm>
 concept has_collective_state = requires {
   typename C::template instance<Env, Comm>;
 };
 
-/// A compressor that does the collectives of a bucket itself, in one round or more, and knows the bucket's tensors: one
-/// run state for each bucket, made from (description, bucket_form const&, Comm&).
+/// A compressor that runs the collectives of a bucket itself, in one or more rounds, and knows the bucket's tensors:
+/// one run state for each bucket, made from (description, bucket_form const&, Comm&).
 ///
 ///   begin(gradient, scale)  starts the first round for the whole bucket; the gradients carry the factor `scale`, as in
 ///                           at_scale().
-///   test()                  lets the pending collective proceed, and starts nothing. True when turn() will be true
+///   test()                  lets the pending collective progress, and starts nothing. True if turn() will return true
 ///                           without waiting.
 ///   turn()                  waits for the pending collective; then starts the next round, or writes the sum over all
 ///                           ranks to the gradient and returns true.
 ///   commit(), bytes()       as above.
-/// Ranks    begin() and turn() come in the same order on every rank, so only they may start collectives; test() comes
-///          whenever a rank has time. After turn() every rank has the same bits in the gradient.
-/// Order    begin(), turn() until it is true, commit() if the step was taken. A step that is given up is turned to its
-///          end and not committed.
+/// Ranks    begin() and turn() are called in the same order on every rank, so only they may start collectives; test()
+///          is called whenever a rank has time. After turn() every rank has the same bits in the gradient.
+/// Order    begin(), turn() until it is true, commit() if the step was taken. For a skipped step turn() is also called
+///          until it is true, but not commit().
 template <class C, class Env, class Comm>
 concept collective_compressor = has_collective_state<C, Env, Comm> &&
     std::constructible_from<typename C::template instance<Env, Comm>, C const&, bucket_form const&, Comm&>&& requires(
@@ -118,11 +119,11 @@ concept collective_compressor = has_collective_state<C, Env, Comm> &&
   { state.bytes() } -> std::convertible_to<std::int64_t>;
 };
 
-/// Whether C stands for several compressors, one of which is chosen at run time, and each is one (compression::one_of).
+/// Whether C contains several compressors, one of which is chosen at run time (compression::one_of), all of them valid.
 template <class C, class Env, class Comm>
 inline constexpr bool chooses_compressor = false;
 
-/// Gradient -> payload -> gradient. Which of the kinds it is decides the exchange.
+/// Gradient -> payload -> gradient. The kind of the compressor decides which exchange runs.
 template <class C, class Env, class Comm>
 concept compressor = summable_compressor<C, Env> || gatherable_compressor<C, Env> ||
     collective_compressor<C, Env, Comm> || chooses_compressor<C, Env, Comm>;
@@ -133,7 +134,7 @@ concept lossless_identity = requires {
   requires C::identity;
 };
 
-/// A run state that a taken step changes.
+/// A run state that changes when a step is taken.
 template <class S>
 concept has_commit = requires(S& state) {
   state.commit();

@@ -10,24 +10,24 @@
 
 namespace trireme {
 
-/// Which positions of each sample a rank of a context group has, all samples alike: rank r has stretch r of as
-/// many equal ones as there are ranks, or, balanced, stretch r from either end, of twice as many. Causal attention
-/// costs a position the more the later it is; so balanced parts cost the same.
+/// The positions of each sample that a rank of a context group holds, the same for all samples. Rank r has slice r of
+/// as many equal slices as ranks; or, if balanced, of twice as many slices, slice r from either end. The cost of causal
+/// attention grows with the position, so balanced parts have equal costs.
 struct context_part {
   share own{};
   bool balanced = false;
   friend bool operator==(context_part const&, context_part const&) = default;
 
   struct stretch {
-    std::int64_t row = 0;       ///< where it begins among the rows of a sample that lie here
-    std::int64_t position = 0;  ///< and in the whole sample
+    std::int64_t row = 0;       ///< its first row among this rank's rows of a sample
+    std::int64_t position = 0;  ///< its first position in the whole sample
     std::int64_t count = 0;
     friend bool operator==(stretch const&, stretch const&) = default;
   };
   [[nodiscard]] constexpr int stretches() const noexcept { return balanced ? 2 : 1; }
-  /// The positions of a whole sample are a multiple of this.
+  /// The number of positions of a whole sample must be a multiple of this.
   [[nodiscard]] constexpr std::int64_t pieces() const noexcept { return std::int64_t{own.size} * stretches(); }
-  /// @param here  rows of a sample that lie here.
+  /// @param here  number of rows of a sample on this rank.
   [[nodiscard]] constexpr stretch at(int which, std::int64_t here) const noexcept {
     auto const count = here / stretches();
     auto const piece = which == 0 ? own.rank : 2 * own.size - 1 - own.rank;
@@ -36,20 +36,21 @@ struct context_part {
   [[nodiscard]] constexpr std::int64_t whole(std::int64_t here) const noexcept { return here * own.size; }
 };
 
-/// What attention keeps for its backward pass.
+/// The tensors that attention keeps for its backward pass.
 template <class Env>
 struct attention_state {
   using view = tensor_view<typename Env::compute, typename Env::space>;
   view qkv;                                                        ///< queries, keys and values, side by side
-  view heads;                                                      ///< what came of them
+  view heads;                                                      ///< outputs of attention
   tensor_view<typename Env::accumulate, typename Env::space> lse;  ///< logs of the softmax's denominators
 };
 
-/// The ranks that share each sample's positions, as layers see them: which ones lie here, and attention over all of
-/// them, the one thing that is not done row by row. A group of one has all positions, and is not asked to attend.
+/// The ranks that share each sample's positions, as layers see them: which positions this rank holds, and attention
+/// over all of them, the only operation that is not row by row. A group of one has all positions; attend() is not
+/// called on it.
 ///
 /// Ranks    collective: all members call the same in the same order.
-/// Numerics what is dropped out depends on positions in the whole sample.
+/// Numerics dropout depends on positions in the whole sample.
 template <class Env>
 class context_group : public rank_group<context_group<Env>> {
  public:
@@ -57,17 +58,17 @@ class context_group : public rank_group<context_group<Env>> {
   using view = tensor_view<typename Env::compute, space>;
   using state = attention_state<Env>;
 
-  /// The group of a rank that has whole samples.
+  /// The group of a rank that holds whole samples.
   [[nodiscard]] static context_group& one();
 
   [[nodiscard]] context_part const& part() const noexcept { return part_; }
 
-  /// Self-attention of the whole samples; heads is written. kept.qkv is this rank's rows of queries, keys and
-  /// values; all of kept lives on in `activations`.
-  /// @param shape  of what lies here.
+  /// Self-attention over whole samples; writes heads. kept.qkv holds this rank's rows of queries, keys and values; all
+  /// of kept stays in `activations`.
+  /// @param shape  of this rank's part.
   virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,
                       arena<space>& scratch, dropout_site const& dropout) = 0;
-  /// The gradient of attend: dqkv is written. heads is what it gave.
+  /// The gradient of attend: writes dqkv. heads is the output of attend.
   virtual void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
                                arena<space>& scratch, dropout_site const& dropout) = 0;
 
@@ -80,7 +81,7 @@ class context_group : public rank_group<context_group<Env>> {
 
 namespace detail {
 
-/// Has whole samples: layers attend to them on their own.
+/// The group with whole samples: layers compute attention themselves.
 template <class Env>
 class whole_context final : public context_group<Env> {
   using typename context_group<Env>::space;
@@ -104,8 +105,8 @@ context_group<Env>& context_group<Env>::one() {
   return group;
 }
 
-/// A model whose units work on any positions of a sample: they take positions from `context_group<Env>::of(pass)`,
-/// attend through it, and treat each row alike otherwise.
+/// A model whose units work on any positions of a sample: they get positions from `context_group<Env>::of(pass)`,
+/// compute attention through it, and work row by row otherwise.
 template <class M>
 concept cuts_context = requires {
   requires M::cuts_context;

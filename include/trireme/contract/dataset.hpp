@@ -13,26 +13,26 @@
 
 namespace trireme {
 
-/// A tensor_view whose element type is known at run time only: what a dataset hands to a model.
+/// A tensor_view whose element type is known only at run time: datasets pass it to models.
 ///
-/// Errors  as<T>(what) throws config_error if the elements are of another type; an empty view is every type's.
+/// Errors   as<T>(what) throws config_error if the elements are of another type; an empty view is valid for every type.
 template <class Space = host>
 struct any_view {
   void const* address = nullptr;
   dtype type = dtype::f32;
   shape extents;
 
-  /// @param what  these elements, as a model's sentences name them.
+  /// @param what  the name of these elements in error messages.
   template <element T>
   [[nodiscard]] tensor_view<T const, Space> as(char const* what = "elements") const {
     if (type != dtype_of<T>) {
       if (empty()) return {};
       throw config_error(
           text("trireme::samples: the ", what, " are ", name_of(type), ", but the model takes ", name_of(dtype_of<T>),
-               ": give it a dataset of that type, or convert an array once with "
+               "; pass a dataset of that type, or convert an array once with "
                "trireme::dense<",
                dtype_of<T> == dtype::i32 ? "std::int32_t" : "float", ">(array)",
-               type == dtype::f64 && dtype_of<T> == dtype::f32 ? "; networks in precision::fp64 take both" : ""));
+               type == dtype::f64 && dtype_of<T> == dtype::f32 ? "; models in precision::fp64 accept both" : ""));
     }
     return {static_cast<T const*>(address), extents};
   }
@@ -50,17 +50,17 @@ struct any_view {
   }
 };
 
-/// A typed view with its type put away.
+/// A typed view, with its element type as a run-time value.
 template <class T, class Space>
 [[nodiscard]] any_view<Space> erase_type(tensor_view<T, Space> view) noexcept {
   return {view.address(), dtype_of<std::remove_const_t<T>>, view.extents()};
 }
 
-/// Some samples: their inputs, their targets, and their numbers. Owns nothing.
+/// Some samples: inputs, targets and ids. A view: owns no memory.
 ///
-/// Shapes  inputs (n, ...), targets (n, ...): the outermost axis is the sample; ids (n), or empty where nothing
-///         depends on them. An id is the number of the sample in the whole dataset, the same on every rank: it is
-///         what random numbers (dropout) are drawn for, so that they do not depend on who computes the sample.
+/// Shapes   inputs (n, ...), targets (n, ...): the outermost axis is the sample; ids (n), or empty if nothing depends
+///          on them. An id is the number of the sample in the whole dataset, the same on every rank: random numbers
+///          (dropout) are drawn by id, so that they do not depend on which rank computes the sample.
 template <class Space = host>
 struct samples_in {
   any_view<Space> inputs;
@@ -77,12 +77,12 @@ struct samples_in {
 
 using samples = samples_in<host>;
 
-/// What the numbers of a network's inputs and outputs are: double in precision::fp64, else float.
+/// The type of a network's inputs and outputs: double in precision::fp64, else float.
 template <class Env>
 using sample_number = std::conditional_t<std::is_same_v<typename Env::compute, double>, double, float>;
 
-/// Calls f with a batch's inputs or targets as numbers: floats, and in precision::fp64 doubles as well.
-/// Errors  config_error for other types, which names `what` they are.
+/// Calls f with a batch's inputs or targets as floats, or, in precision::fp64, as floats or doubles.
+/// Errors   config_error for other types, with the name `what`.
 template <class Env, class Space, class F>
 decltype(auto) with_numbers(any_view<Space> const& numbers, char const* what, F&& f) {
   if constexpr (std::is_same_v<sample_number<Env>, double>) {
@@ -91,14 +91,15 @@ decltype(auto) with_numbers(any_view<Space> const& numbers, char const* what, F&
   return f(numbers.template as<float>(what));
 }
 
-/// Samples from one's own arrays, e.g. the fields of a running solver.
+/// Samples from the caller's arrays, e.g. the fields of a running solver.
 ///
 /// Shapes  features (n, ...), targets (n, ...) or empty (to predict), ids (n) or empty.
 /// Errors  throws config_error if the numbers of samples differ.
 template <class X, class Y, class Space>
 [[nodiscard]] samples_in<Space> make_samples(tensor_view<X, Space> features, tensor_view<Y, Space> targets,
                                              std::span<std::int64_t const> ids = {}) {
-  if (features.rank() == 0) throw config_error("trireme::make_samples: the features have no axis of samples");
+  if (features.rank() == 0)
+    throw config_error("trireme::make_samples: the features are a scalar; add a first axis, one row a sample");
   auto const count = features.extent(0);
   auto const wrong = [count](char const* what, std::int64_t found) {
     return config_error(
@@ -111,7 +112,7 @@ template <class X, class Y, class Space>
   return {erase_type(features), erase_type(targets), ids};
 }
 
-// The parts of a dataset. Each requirement is a concept of its own, so that a compiler can name the missing one.
+// The requirements of a dataset. Each is a concept of its own, so that the compiler can name the missing one.
 template <class D>
 concept has_sample_count = requires(D const& data) {
   { data.size() } -> std::same_as<std::int64_t>;
@@ -137,7 +138,7 @@ concept has_sample_read = requires(D const& data, std::span<std::int64_t const> 
 ///           target_shape(): the shape of one sample; read(ids, inputs, targets) const: writes samples ids[0],
 ///           ids[1], ... one after another, dense and row-major, to two buffers of the caller.
 /// Threads   read() is called from several threads at once.
-/// Not asked copying, an order, randomness: which sample comes when is the sampler's business.
+/// Not required  copying, an order, randomness: the sampler chooses the order of samples.
 /// Models    data::function, data::in_memory, data::token_windows, data::held_out_windows, data::packed_windows.
 template <class D>
 concept dataset = has_sample_count<D> && has_sample_types<D> && has_sample_shapes<D> && has_sample_read<D>;

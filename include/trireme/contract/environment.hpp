@@ -7,7 +7,7 @@
 
 namespace trireme {
 
-// What a precision policy names, requirement by requirement.
+// The requirements of a precision policy, one by one.
 template <class P>
 concept has_param_type = requires {
   typename P::param;
@@ -33,16 +33,16 @@ concept has_tolerance = requires {
   { P::tolerance } -> std::convertible_to<double>;
 };
 
-/// Which numbers a run uses.
+/// The element types of a run.
 ///
 /// Requires  types `param` (the working copy that layers read), `compute` (activations), `accumulate` (sums inside
-///           kernels, and gradients), `reduce` (gradients on the wire), `master` (what the optimizer keeps), and a
-///           static `tolerance`: how far a distributed run may be from a serial one, relative.
+///           kernels, and gradients), `reduce` (gradients on the wire), `master` (values and moments of the optimizer),
+///           and a static `tolerance`: the largest relative difference between a distributed and a serial run.
 template <class P>
 concept precision_policy = has_param_type<P> && has_compute_type<P> && has_accumulate_type<P> && has_reduce_type<P> &&
     has_master_type<P> && has_tolerance<P>;
 
-/// Precision and memory space: all that ever reaches a layer's type.
+/// Precision and memory space: the only parameters of a layer's type.
 template <precision_policy Precision, class Space = host>
 struct environment {
   using precision = Precision;

@@ -10,29 +10,29 @@
 
 namespace trireme {
 
-/// The ranks that share out the experts of each layer, as layers see them. They see different samples, and hold all
-/// parameters alike but those of experts: each has the range share().of(experts) of these (parameter_info::dealt). A
-/// group of one does nothing.
+/// The ranks that divide the experts of each layer, as layers see them. They process different samples. Parameters are
+/// replicated on all of them except those of experts: each rank has the experts of the range share().of(experts)
+/// (parameter_info::dealt). A group of one does nothing.
 ///
-/// Ranks    collective: all members call the same in the same order. One that has no micro-batch while others do takes
-///          part without rows.
-/// Numerics rows travel as they are: what a row gets does not depend on who computes it.
+/// Ranks    collective: all members call the same in the same order. A rank without a micro-batch takes part with no
+///          rows while others have one.
+/// Numerics rows travel unchanged: the result of a row does not depend on the rank that computes it.
 template <class Env>
 class expert_group : public rank_group<expert_group<Env>> {
  public:
-  static constexpr std::string_view kind = "expert";  ///< of the axis, and of what it deals out
+  static constexpr std::string_view kind = "expert";  ///< of the axis, and of the parameters that it distributes
   using space = typename Env::space;
   using view = tensor_view<typename Env::compute, space>;
 
   /// The group of a rank that has all experts.
   [[nodiscard]] static expert_group& one();
 
-  /// Everybody's numbers: `table` has one part a member, of which the own one is filled in.
+  /// All-gather of numbers: `table` has one part a member; this rank has filled in its own.
   void gather(std::span<std::int64_t> table) {
     if (this->size() > 1) do_gather(table);
   }
   /// The first sent[0] rows of `from` go to member 0, the next sent[1] to member 1; received[r] rows of `to` come from
-  /// member r. Members name numbers of rows that fit.
+  /// member r. The numbers of rows must match between members.
   void all_to_all(view to, std::span<std::int64_t const> received, view from, std::span<std::int64_t const> sent) {
     if (this->size() > 1) do_all_to_all(to, received, from, sent);
   }
@@ -48,7 +48,7 @@ class expert_group : public rank_group<expert_group<Env>> {
 
 namespace detail {
 
-/// Shares with nobody: none of its collectives is ever called.
+/// The group of one: its collectives are never called.
 template <class Env>
 class experts_of_one final : public expert_group<Env> {
   using typename expert_group<Env>::view;

@@ -25,20 +25,19 @@
 
 namespace trireme {
 
-/// Why the model is run: `train` keeps what backward needs and drops out; `evaluate` only sums losses; `predict`
-/// returns outputs and reads no targets; `input_gradient` computes what `evaluate` does, and keeps what backward needs
-/// for the gradient of the inputs. (Plain models are not told of the last one.)
+/// What a pass is for. `train` keeps what backward needs and applies dropout; `evaluate` only sums losses; `predict`
+/// returns outputs and reads no targets; `input_gradient` computes the same as `evaluate`, and keeps what backward
+/// needs for the gradient of the inputs. (Plain models never get the last one.)
 enum class purpose { train, evaluate, predict, input_gradient };
 
-/// What is known of a step's loss before its first pass, where units ask for it (adds_sample_losses): how many of all
-/// rows of the step, on all ranks, the model's loss will count.
+/// What is known about a step's loss before its first pass, if units need it (adds_sample_losses): how many of all rows
+/// of the step, on all ranks, the model's loss will count.
 ///
-/// Why: gradients are divided by that number when they are applied, which is right for the losses of rows. A term of
-/// the loss that has nothing to do with targets, such as the balance of experts, must not grow when targets are left
-/// out.
+/// Why: gradients are divided by that number when they are applied, which is right for losses of rows. A term of the
+/// loss that does not depend on targets, such as the load balance of experts, must not grow when targets are left out.
 struct loss_rows {
-  double counted = 1;    ///< the share of all rows that is counted (of a step without a counted row all are, with 0)
-  double of_sample = 0;  ///< how many of a sample, in the mean over the step's; 0: not known
+  double counted = 1;    ///< the share of all rows that is counted; 1 if none is
+  double of_sample = 0;  ///< counted rows of a sample, averaged over the step; 0: not known
   bool none = false;     ///< no row is counted
 
   [[nodiscard]] static loss_rows of(loss_sum const& all, std::int64_t all_samples) noexcept {
@@ -47,49 +46,50 @@ struct loss_rows {
   }
 };
 
-/// What one micro-batch's way through the model needs to know, and where its memory comes from.
+/// The information that one micro-batch's pass through the model needs, and its memory.
 template <class Env>
 struct pass {
   using space = typename Env::space;
   using activation_view = tensor_view<typename Env::compute, space>;
 
-  arena<space>& activations;       ///< given back when the micro-batch is done
-  arena<space>& scratch;           ///< given back when the unit returns
-  samples_in<space> const& batch;  ///< of each sample the positions that lie here
-  random_key key;                  ///< for dropout; the samples' ids tell them apart
+  arena<space>& activations;       ///< released when the micro-batch is done
+  arena<space>& scratch;           ///< released when the unit returns
+  samples_in<space> const& batch;  ///< of each sample the positions on this rank
+  random_key key;                  ///< for dropout, together with the samples' ids
   std::uint64_t version = 0;       ///< changes whenever parameter values do
   double weight = 1;               ///< of one sample's mean loss in the loss that backward differentiates
   trireme::purpose purpose = trireme::purpose::train;
   loss_sum loss{};  ///< out: the sum of losses of this micro-batch, of forward or backward; the same on all ranks of
                     ///< the group
-  rank_groups<Env> const& groups = rank_groups<Env>::none();  ///< who shares this unit's work: some_group::of(pass)
-  std::size_t slot = 0;             ///< of what units save: micro-batches in flight have different ones
-  std::int64_t rows_of_sample = 0;  ///< what the model says of it, see trireme::rows_of_sample()
-  tensor_group<Env>& group = tensor_group<Env>::of(groups);       ///< of them the ranks that share this unit's matrices
-  precision_state<typename Env::precision>* precision = nullptr;  ///< which may write operands of products itself
-  /// How many positions of each sample layers have had in passes before, to predict: what comes now follows them, and
-  /// layers keep what positions need of those before. Below 0: samples are whole, and nothing is kept.
+  rank_groups<Env> const& groups =
+      rank_groups<Env>::none();     ///< ranks that share this unit's work: some_group::of(pass)
+  std::size_t slot = 0;             ///< index of the units' saved state: micro-batches in flight have different ones
+  std::int64_t rows_of_sample = 0;  ///< see trireme::rows_of_sample()
+  tensor_group<Env>& group = tensor_group<Env>::of(groups);  ///< the group of them that shares this unit's matrices
+  precision_state<typename Env::precision>* precision = nullptr;  ///< may write operands of products itself
+  /// For prediction: the number of positions of each sample that layers have processed in earlier passes. The new ones
+  /// follow them, and layers keep what later positions need (a cache). Below 0: samples are whole, and nothing is kept.
   std::int64_t known = -1;
   loss_rows rows{};  ///< of the step's loss
 
-  /// A term of the loss that each sample has once, whatever its targets are: in training it adds its sum over the
-  /// samples, times this, to loss.sum, and its gradient weighs weight_of_sample(). It then is a mean over all samples
-  /// of the step, on all ranks.
+  /// The weight of a loss term that every sample has once, whatever its targets: in training add its sum over the
+  /// samples, times this, to loss.sum; its gradient has weight weight_of_sample(). The term then is a mean over all
+  /// samples of the step, on all ranks.
   /// @param otherwise  rows of a sample, for a model whose last unit cannot tell which rows its loss will count.
   [[nodiscard]] double rows_of_loss(std::int64_t otherwise) const noexcept {
     return rows.of_sample > 0 ? rows.of_sample : static_cast<double>(otherwise);
   }
   [[nodiscard]] double weight_of_sample() const noexcept { return weight * rows.counted; }
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
-  /// Whether what backward needs has to be kept. Without training() that is for the gradient of the inputs alone.
+  /// Whether values for backward must be kept. Without training(), only for the gradient of the inputs.
   [[nodiscard]] bool backward_follows() const noexcept {
     return training() || purpose == trireme::purpose::input_gradient;
   }
   [[nodiscard]] bool goes_on() const noexcept { return known >= 0; }
-  /// The position in its sample of a sample's first row here.
+  /// The position within its sample of a sample's first row on this rank.
   [[nodiscard]] std::int64_t first_position() const noexcept { return goes_on() ? known : 0; }
-  /// What a product with the weight of this name reads instead of x: x itself, or what the precision makes of it, in
-  /// scratch memory.
+  /// The operand that a product with the weight of this name reads instead of x: x itself, or the precision's
+  /// conversion of it, in scratch memory.
   template <class View>
   [[nodiscard]] View operand(std::string_view name, product_operand::role role, View x) {
     using element = std::remove_const_t<typename View::value_type>;
@@ -109,7 +109,8 @@ struct pass {
   }
 };
 
-/// A unit of a staged model: the grain of cutting, gathering and checkpointing, and the one virtual edge of a step.
+/// A unit of a staged model: models are split, gathered and checkpointed by units, and a step has virtual calls only
+/// here.
 ///
 /// Shapes   forward maps x (rows, ...) to y; the first unit gets an empty x and reads the batch, the last one adds to
 ///          pass.loss. backward maps dy to dx, and adds to its parameters' gradients.
@@ -124,20 +125,19 @@ class unit {
   [[nodiscard]] virtual std::vector<parameter<Env>*> parameters() = 0;
   virtual view forward(pass<Env>& pass, view x) = 0;
   virtual view backward(pass<Env>& pass, view dy) = 0;
-  /// backward in two halves: first dx; later, with the same slot, what the parameters' gradients still lack. A unit
-  /// that cannot does all of it in the first.
+  /// backward in two halves: dx first; later, with the same slot, the remaining gradients of the parameters. A unit
+  /// without two halves does all of it in the first.
   virtual view backward_input(pass<Env>& pass, view dy) = 0;
   virtual void backward_weight(pass<Env>& pass) = 0;
-  /// dx alone: gradients of parameters stay as they are. The first unit returns the gradient of the batch's inputs, in
+  /// dx alone: gradients of parameters stay unchanged. The first unit returns the gradient of the batch's inputs, in
   /// memory of pass.activations.
   virtual view input_gradient(pass<Env>& pass, view dy) = 0;
-  /// What a unit does for a micro-batch of other ranks, along an axis of equal passes, while this rank has none.
+  /// A unit's part in a micro-batch of other ranks, along an axis of equal passes, while this rank has none.
   virtual void serve_forward(pass<Env>& pass) = 0;
   virtual void serve_backward(pass<Env>& pass) = 0;
-  /// The dropout sites at which it drops numbers, if it says them.
+  /// The dropout sites that it uses, if the unit provides them.
   [[nodiscard]] virtual std::span<std::uint32_t const> dropout_sites() const noexcept { return {}; }
-  /// Of a model's last unit: how many rows of some samples its loss will count and leave out; nothing if it cannot
-  /// tell.
+  /// For a model's last unit: how many rows of some samples its loss will count and leave out; zeros if it cannot tell.
   [[nodiscard]] virtual loss_sum rows_of_loss(samples const&) const { return {}; }
 };
 
@@ -149,7 +149,7 @@ concept unit_state = requires(U& state, pass<Env>& pass, typename U::saved& save
   { state.backward(pass, saved, x) } -> std::same_as<tensor_view<typename Env::compute, typename Env::space>>;
 };
 
-/// A unit whose backward comes apart, for schedules that fill idle time with weight gradients: backward_input(pass,
+/// A unit whose backward has two halves, for schedules that fill idle time with weight gradients: backward_input(pass,
 /// saved, dy) -> dx keeps in `saved` what backward_weight(pass, saved) needs.
 template <class U, class Env>
 concept has_backward_halves = requires(U& state, pass<Env>& pass, typename U::saved& saved,
@@ -158,33 +158,34 @@ concept has_backward_halves = requires(U& state, pass<Env>& pass, typename U::sa
   state.backward_weight(pass, saved);
 };
 
-/// A unit that can form its input's gradient alone: input_gradient(pass, saved, dy) -> dx; see unit.
+/// A unit that can compute its input's gradient alone: input_gradient(pass, saved, dy) -> dx; see unit.
 template <class U, class Env>
 concept has_input_gradient = requires(U& state, pass<Env>& pass, typename U::saved& saved,
                                       tensor_view<typename Env::compute, typename Env::space> dy) {
   { state.input_gradient(pass, saved, dy) } -> std::same_as<tensor_view<typename Env::compute, typename Env::space>>;
 };
 
-/// Whether a description is a model's first unit, and reads tokens, which have no gradients. nn says so of expressions.
+/// Whether a description is a model's first unit and reads tokens, which have no gradients. nn specialises it for
+/// expressions.
 template <class Unit>
 inline constexpr bool reads_tokens = false;
 
-/// A unit in whose passes all ranks along an axis take part: serve_forward(pass, saved) and serve_backward(pass, saved)
-/// do for others' rows what forward and backward do, without rows of your own.
+/// A unit whose passes involve all ranks along an axis: serve_forward(pass, saved) and serve_backward(pass, saved) take
+/// part in the passes of other ranks, without rows of this one.
 template <class U, class Env>
 concept serves_others = requires(U& state, pass<Env>& pass, typename U::saved& saved) {
   state.serve_forward(pass, saved);
   state.serve_backward(pass, saved);
 };
 
-/// A unit that says at which dropout sites it drops numbers: two units of a model never drop the same ones.
+/// A unit that lists its dropout sites: two units of a model must not share one.
 template <class U>
 concept says_dropout_sites = requires(U const& state) {
   { state.dropout_sites() } -> std::convertible_to<std::span<std::uint32_t const>>;
 };
 
-/// Whether a unit adds terms to the loss that each sample has once (pass::rows_of_loss). Its instance<Env> says so by a
-/// static adds_sample_losses(description); without one it does not.
+/// Whether a unit adds loss terms that each sample has once (pass::rows_of_loss): its instance<Env> has a static
+/// adds_sample_losses(description), which returns true.
 template <class Env, class Description>
 [[nodiscard]] bool adds_sample_losses([[maybe_unused]] Description const& unit) {
   using state = typename Description::template instance<Env>;
@@ -196,7 +197,7 @@ template <class Env, class Description>
     return false;
 }
 
-/// A typed unit behind the virtual edge; inside, everything is known to the compiler.
+/// A typed unit behind the virtual interface; inside, all types are known to the compiler.
 template <class Env, class Description>
 class boxed_unit final : public unit<Env> {
   using state = typename Description::template instance<Env>;
@@ -207,10 +208,11 @@ class boxed_unit final : public unit<Env> {
  public:
   using typename unit<Env>::view;
 
-  /// A unit that knows of shares (`instance(description, share)`) makes its own part of what a tensor group shares, and
-  /// says who answers for what; another one is the same on all ranks of the group, and the first of them answers for
-  /// its parameters. A unit that knows of other groups is made with all of them, `instance(description, rank_groups)`;
-  /// then the first answers for what is no part, or a part along another axis (`dealt`).
+  /// A unit whose instance takes a share (`instance(description, share)`) makes its own part of the tensors that a
+  /// tensor group divides, and marks which rank owns each. Any other unit is replicated on all ranks of the group; the
+  /// first of them owns its parameters. A unit that uses other groups is made with all of them, `instance(description,
+  /// rank_groups)`; then the first rank owns every parameter that is not a part, or a part along another axis
+  /// (`dealt`).
   explicit boxed_unit(Description const& description, rank_groups<Env> const& groups = rank_groups<Env>::none())
       : state_(make(valid(description), groups)) {
     if constexpr (knows_groups || !knows_shares) {
@@ -323,8 +325,8 @@ concept staged_model = requires(M const& model, detail::counts_units& put) {
   model.units(put);
 };
 
-/// The rows of activations that a sample makes, for a model whose inputs do not show it (squares of an image, say), by
-/// its rows_of_sample(); 0 for all others: one a token of int32 inputs, else one.
+/// The rows of activations of one sample, for a model whose inputs do not show it (patches of an image, say): its
+/// rows_of_sample(); for all others 0, which means one a token of int32 inputs, else one.
 template <class M>
 [[nodiscard]] std::int64_t rows_of_sample([[maybe_unused]] M const& model) {
   if constexpr (requires {
@@ -335,8 +337,8 @@ template <class M>
     return 0;
 }
 
-/// A model whose units are layers of nn, so that its memory space needs their kernels: it says so by a static
-/// `made_of_layers`, to be refused in one sentence where they are lacking.
+/// A model whose units are layers of nn, so that its memory space needs their kernels: it has a static
+/// `made_of_layers`, for a clear error if they are missing.
 template <class M>
 concept made_of_layers = requires {
   requires M::made_of_layers;
@@ -346,7 +348,7 @@ template <class M>
 concept has_visit_parameters = requires(M& model, detail::visits_nothing visit) {
   model.visit_parameters(visit);
 };
-/// What forward() of a plain model returns: the mean over the samples that it is given, or a sum and a count.
+/// The return value of a plain model's forward(): the mean over the given samples, or a sum and a count.
 template <class L>
 concept model_loss = std::convertible_to<L, double> || std::same_as<L, counted_loss>;
 template <class M>
@@ -366,20 +368,20 @@ concept counts_targets = requires(M& model, samples const& batch) {
   { model.forward(batch) } -> std::same_as<counted_loss>;
 });
 
-/// The loss of so many samples as ranks add it up: counts are whole numbers, so that their sums are exact. What is
-/// counted and what is left out are together as many as there are samples, because backward weighs each sample as one.
+/// The loss of this many samples in the form that ranks sum: counts are whole numbers, so their sums are exact. Counted
+/// and left-out targets together are the number of samples, because backward gives each sample the weight one.
 ///
 /// Numerics counts are rounded to 2^-30; those of a step may be up to 2^32 together.
 /// Errors   config_error for a count that is below 0, not finite, or above 2^31.
 [[nodiscard]] inline loss_sum sum_of(counted_loss const& given, std::int64_t all_samples) {
   if (!(given.count >= 0 && given.count <= 0x1p31)) {
     throw config_error(text("trireme::model: forward() has counted ", how_many(given.count, "target"), " of ",
-                            all_samples, " samples; a count is from 0 to 2^31"));
+                            all_samples, " samples; a count must be from 0 to 2^31"));
   }
   auto const count = std::llround(given.count * 0x1p30);
   return {count == 0 ? 0 : given.sum * 0x1p30, count, (all_samples << 30) - count};
 }
-/// With a loss scale as well it is a model for mixed precision; see contract/casting_model.hpp.
+/// With a loss scale it is also a model for mixed precision; see contract/casting_model.hpp.
 template <class M>
 concept has_scaled_backward = requires(M& model, detail::ready_nothing ready) {
   model.backward(ready, double{});
@@ -398,15 +400,15 @@ template <class M>
 concept has_model_predict = requires(M& model, samples const& batch) {
   { model.predict(batch) } -> detail::tensor_of_numbers;
 };
-/// A model that differentiates by its inputs: input_gradient(samples) -> tensor<float>, or tensor<double>, of the
-/// inputs' shape, the gradient of what forward(samples, purpose::evaluate) gives (of a counted_loss sum / count). It
-/// leaves the gradients of parameters as they are.
+/// A model that differentiates with respect to its inputs: input_gradient(samples) -> tensor<float>, or tensor<double>,
+/// of the inputs' shape: the gradient of forward(samples, purpose::evaluate) (of a counted_loss sum / count). It leaves
+/// the gradients of parameters unchanged.
 template <class M>
 concept has_model_input_gradient = requires(M& model, samples const& batch) {
   { model.input_gradient(batch) } -> detail::tensor_of_numbers;
 };
-/// What a trainer's predict() returns: what a plain model's does, else a tensor of double in precision::fp64, of float
-/// otherwise.
+/// The return type of a trainer's predict(): that of a plain model, else a tensor of double in precision::fp64,
+/// otherwise of float.
 template <class Model, class Env>
 struct outputs_of {
   using type = tensor<sample_number<Env>>;
@@ -416,7 +418,7 @@ requires has_model_predict<Model>
 struct outputs_of<Model, Env> {
   using type = decltype(std::declval<Model&>().predict(std::declval<samples const&>()));
 };
-/// The same of input_gradient().
+/// The return type of a trainer's input_gradient(), by the same rules.
 template <class Model, class Env>
 struct input_gradients_of {
   using type = tensor<sample_number<Env>>;
@@ -426,7 +428,7 @@ requires has_model_input_gradient<Model>
 struct input_gradients_of<Model, Env> {
   using type = decltype(std::declval<Model&>().input_gradient(std::declval<samples const&>()));
 };
-/// A plain model whose parameters are several tensors side by side says so: fused(name) -> shape, see
+/// A plain model with parameters that are several tensors side by side: fused(name) -> shape, see
 /// parameter_info::fused.
 template <class M>
 concept says_fused = requires(M const& model) {
@@ -440,49 +442,51 @@ concept has_buffers = requires(M& model, detail::visits_no_buffers visit) {
 };
 
 /// A staged model with buffers: visit_buffers(visit) calls visit(name, values, unit) for each, in a stable order, with
-/// the number of the unit whose forward changes it. Every rank has memory for all of them. Those of the first rank that
-/// has the unit become everybody's when the buffers of a plain model would; see plain_model.
+/// the number of the unit whose forward changes it. Every rank has memory for all of them. The values of the first rank
+/// that has the unit are copied to all others when the buffers of a plain model would be; see plain_model.
 template <class M>
 concept has_unit_buffers = staged_model<M> && requires(M const& model, detail::visits_no_unit_buffers visit) {
   model.visit_buffers(visit);
 };
 
-/// How ranks come to have the same buffers, which each changes by its own samples: those of the first rank, or their
-/// mean (of integers those of the first rank). A model says it by a static `buffers`; without it, first_rank.
+/// How ranks, each of which changes its buffers by its own samples, make them equal: by the values of the first rank,
+/// or by their mean (for integers those of the first rank). A model sets a static `buffers`; the default is first_rank.
 enum class shared_buffers { first_rank, mean };
 
-/// A plain model that says which of its parameters are never trained: frozen(name). What optim::groups freezes is, too.
+/// A plain model with parameters that are never trained: frozen(name). Parameters that optim::groups freezes are not
+/// trained either.
 template <class M>
 concept has_frozen = requires(M& model) {
   { model.frozen(std::string_view{}) } -> std::convertible_to<bool>;
 };
-/// A plain model whose backward need not report every parameter, by a static `leaves_parameters_out = true`: what a
-/// micro-batch has not used has a gradient of zeros. Without it a parameter that is not reported is an error, which a
-/// slip in backward would else hide.
+/// A plain model whose backward need not report every parameter, by a static `leaves_parameters_out = true`: a
+/// parameter that a micro-batch has not used has a gradient of zeros. Without it, a parameter that is not reported is
+/// an error, because a mistake in backward would otherwise go unnoticed.
 template <class M>
 concept leaves_parameters_out = requires {
   requires M::leaves_parameters_out;
 };
 
-/// A model with kernels and storage of its own.
+/// A model with its own kernels and storage.
 ///
 /// Requires  visit_parameters(visit): visit(name, value, gradient) for each, views of the model's own memory, in a
-///           stable order; forward(samples), or forward(samples, purpose), -> mean loss over the batch it is given;
+///           stable order; forward(samples), or forward(samples, purpose), -> mean loss over the given batch;
 ///           backward(ready): fills the gradients of that mean and calls ready(name) as each becomes final, in any
-///           order, which may be another one on each rank and in each step.
-/// Counting  a mean weighs each sample as one. A loss that leaves targets out, or weighs them, returns a counted_loss
-///           instead, and backward fills the gradients of its `sum`: all counted targets of a step then weigh alike.
-/// Told      forward is told what the pass is for: `train` (backward follows; drop out, update buffers) or `evaluate`
-///           (the loss alone). Outputs are asked for by predict(samples), without targets, if there is one.
-/// May have  predict, see has_model_predict; input_gradient, see has_model_input_gradient; frozen parameters, see
+///           order, which may differ between ranks and steps.
+/// Counting  a mean gives each sample the weight one. A loss that leaves targets out, or weighs them, returns a
+///           counted_loss instead, and backward fills the gradients of its `sum`: all counted targets of a step then
+///           have equal weights.
+/// Purpose   forward gets the purpose of the pass: `train` (backward follows; apply dropout, update buffers) or
+///           `evaluate` (the loss alone). Outputs are computed by predict(samples), without targets, if it exists.
+/// Optional  predict, see has_model_predict; input_gradient, see has_model_input_gradient; frozen parameters, see
 ///           has_frozen (their gradient may be an empty view); parameters that a pass does not use, see
 ///           leaves_parameters_out; mixed precision, see casts_inside; buffers, see has_buffers: they are in
-///           checkpoints and hashes, and are shared before a trainer evaluates, saves or hashes, and at the end of
-///           fit(), not in every step.
+///           checkpoints and hashes, and are made equal on all ranks before a trainer evaluates, saves or hashes, and
+///           at the end of fit(), not in every step.
 /// Numerics  values and gradients of the trainer's element type (float with precision::fp32) are exchanged and updated
-///           where they are. Narrower ones (bf16, half; float under fp64), in any mixture, are the model's own mixed
+///           in place. Narrower ones (bf16, half; float under fp64), in any mixture, are the model's own mixed
 ///           precision: the trainer keeps a master value of its own type, exchanges gradients in it, and rounds each
-///           new value into the model's memory. Wider ones are refused by the compiler.
+///           new value into the model's memory. Wider ones do not compile.
 template <class M>
 concept plain_model = has_visit_parameters<M> && has_model_forward<M> && has_model_backward<M>;
 

@@ -13,7 +13,7 @@
 
 namespace trireme {
 
-/// One stretch of one parameter that this rank updates.
+/// A slice of one parameter that this rank updates.
 ///
 /// Shapes   value, each of `moments` and each of `outputs` (n). The gradient is a sum of terms of (n) each.
 /// Numerics the new value is rounded once when it is converted into `outputs`.
@@ -25,15 +25,15 @@ struct update_segment {
   gradient_terms<typename Env::gradient, space> gradient;             ///< scale holds the clipping factor
   std::span<tensor_view<typename Env::param, space> const> outputs;   ///< where layers read the value
   bool decays = true;
-  parameter_info const* info = nullptr;  ///< of the parameter; null where nobody has said
-  std::int64_t updates = -1;             ///< how many there were before this one; -1: as many as steps
+  parameter_info const* info = nullptr;  ///< of the parameter; null if unknown
+  std::int64_t updates = -1;             ///< updates before this one; -1: the number of steps
 };
 
-/// One tensor that this rank updates, all of it.
+/// One whole tensor that this rank updates.
 ///
-/// Shapes   value, gradient and each of `outputs` as `info` says; each of `moments` as the optimizer's moment_shape
-///          says (no elements where it says none).
-/// Numerics the gradient is `scale` times what the view holds: the factor clips.
+/// Shapes   value, gradient and each of `outputs` as in `info`; each of `moments` as moment_shape of the optimizer (may
+///          have no elements).
+/// Numerics the gradient is `scale` times the view's elements: the factor clips.
 template <class Env>
 struct tensor_update {
   using space = typename Env::space;
@@ -44,12 +44,12 @@ struct tensor_update {
   tensor_view<typename Env::gradient const, space> gradient;
   double scale = 1;
   std::span<tensor_view<typename Env::param, space> const> outputs;  ///< where layers read the value
-  arena<space>& scratch;                                             ///< what is taken is given back afterwards
+  arena<space>& scratch;                                             ///< released afterwards
   std::int64_t updates = -1;                                         ///< as in update_segment
 };
 
-/// How many updates a parameter has had after this one: what means that begin with zero are corrected for. Steps that
-/// were skipped count in `step`, which schedules go by, and not here.
+/// The number of updates of a parameter including this one, for the bias correction of moving averages. Skipped steps
+/// count in `step`, which schedules use, but not here.
 template <class Update>
 [[nodiscard]] constexpr double count_of_updates(Update const& update, std::int64_t step) noexcept {
   return static_cast<double>((update.updates < 0 ? step : update.updates) + 1);
@@ -85,21 +85,21 @@ concept has_tensor_update = requires(O const& optimizer, tensor_update<Env> cons
   optimizer.update(tensor, step);
 };
 
-/// Turns gradients into new values, element by element, so that it works on any shard.
+/// Computes new values from gradients, element by element, so it works on any shard.
 ///
 /// Requires  `moment_names` (one name a state tensor), `rate_at(step)` with step counted from 0, `clip` (the largest
-///           global norm, 0 = no clipping; the trainer applies it), `update(segment, step)`. The step is that of the
-///           run, skipped ones included, so that a schedule ends with it; count_of_updates() leaves skipped ones out.
-/// Not asked  state of its own: the moments belong to the trainer, which shards, saves and restores them.
+///           global norm, 0 = no clipping; the trainer applies it), `update(segment, step)`. `step` is that of the run,
+///           including skipped ones, so that a schedule ends with it; count_of_updates() excludes skipped ones.
+/// Not required  state of its own: the moments belong to the trainer, which shards, saves and restores them.
 template <class O, class Env>
 concept element_optimizer = has_moment_names<O> && has_rate_at<O> && has_clip<O> && has_update<O, Env>;
 
-/// Turns gradients into new values, one whole tensor after the other: where no rank has only a part of a tensor.
+/// Computes new values from gradients, one whole tensor after the other. No rank may then have only a part of a tensor.
 ///
 /// Requires  `whole_tensors` (true), `moment_names`, `rate_at` and `clip` as an element_optimizer;
 ///           `moment_shape(which, parameter_info)`, the extents of each moment of a tensor (one of no elements: {0});
 ///           `update(tensor, step)`, which writes the value, the moments and the outputs.
-/// Not asked  state of its own, as above: moments are zero before the first step.
+/// Not required  state of its own, as above: moments are zero before the first step.
 template <class O, class Env>
 concept whole_tensor_optimizer = says_whole_tensors<O> && has_moment_names<O> && has_rate_at<O> && has_clip<O> &&
     has_moment_shape<O> && has_tensor_update<O, Env>;
@@ -107,7 +107,7 @@ concept whole_tensor_optimizer = says_whole_tensors<O> && has_moment_names<O> &&
 template <class O, class Env>
 concept optimizer = element_optimizer<O, Env> || whole_tensor_optimizer<O, Env>;
 
-/// Whether an optimizer asks for whole tensors.
+/// Whether an optimizer needs whole tensors.
 template <class O>
 [[nodiscard]] constexpr bool wants_whole_tensors(O const& optimizer) noexcept {
   if constexpr (says_whole_tensors<O>) {
@@ -117,15 +117,15 @@ template <class O>
   }
 }
 
-/// What an optimizer asks of the memory of parameters and gradients before it has any.
+/// The requirements of an optimizer on the memory of parameters and gradients, before that is allocated.
 struct layout_wishes {
-  bool whole_tensors = false;  ///< who updates a tensor updates all of it: no slice of a bucket cuts one
+  bool whole_tensors = false;  ///< one rank updates all of a tensor: no slice of a bucket splits one
   std::function<bool(parameter_info const&)> frozen;  ///< which parameters are never updated; empty: none
 
   [[nodiscard]] bool freezes(parameter_info const& info) const { return frozen && frozen(info); }
 };
 
-/// An optimizer that leaves some parameters as they are says which: `freezes(parameter_info)`.
+/// An optimizer that never updates some parameters, those with `freezes(parameter_info)`.
 template <class O>
 [[nodiscard]] layout_wishes wishes_of(O const& optimizer) {
   layout_wishes wishes;

@@ -13,7 +13,7 @@
 
 namespace trireme {
 
-/// How a parameter starts. Element i of a parameter depends on (seed, name, i) alone, so that every rank and every
+/// How a parameter is initialised. Element i of a parameter depends only on (seed, name, i), so every rank and every
 /// sharding starts from the same values.
 struct initial {
   enum class distribution { zeros, ones, normal, uniform };
@@ -22,8 +22,8 @@ struct initial {
   friend bool operator==(initial const&, initial const&) = default;
 };
 
-/// Which of `size` consecutive parts of something is meant: that of one rank of a group. Parts are uneven where they
-/// have to be: the first n % size of them get one more.
+/// One of `size` consecutive parts: that of one rank of a group. Parts may be uneven: the first n % size of them get
+/// one more.
 struct share {
   int rank = 0;
   int size = 1;
@@ -35,43 +35,42 @@ struct share {
   friend bool operator==(share const&, share const&) = default;
 };
 
-/// What is known of a parameter without its numbers. Two parameters of one name are two uses of one tied tensor.
+/// The properties of a parameter without its values. Two parameters of one name are two uses of one tied tensor.
 ///
-/// What lies here may be a part of the tensor, a box of it: `extents` elements from `first` on, of `whole`.
+/// This rank may hold a part of the tensor, a box of it: `extents` elements from `first` on, of `whole`.
 struct parameter_info {
   std::string name;
-  shape extents;  ///< of what lies here
+  shape extents;  ///< of this rank's part
   initial start{};
   bool decays = true;   ///< whether weight decay applies
-  shape whole{};        ///< extents of the whole tensor; without any, all of it lies here
-  shape first{};        ///< where the part begins in it, one number a dimension
-  bool answers = true;  ///< false: another rank of this model replica answers for it in norm, hash and checkpoint
+  shape whole{};        ///< extents of the whole tensor; none if this rank holds all of it
+  shape first{};        ///< where the part begins in the tensor, one number a dimension
+  bool answers = true;  ///< false: another rank of this model replica owns it in norm, hash and checkpoint
   bool tied = false;    ///< true: other ranks of this model replica use it too, and gradients are summed with theirs
-  /// The kind of axis along which ranks hold different parts of it (axis_parameters::dealt): then all ranks of a tensor
-  /// group have the same part. Empty: there is none.
+  /// The kind of axis along which ranks hold different parts of it (axis_parameters::dealt); all ranks of a tensor
+  /// group then have the same part. Empty: no such axis.
   std::string_view dealt{};
-  /// Above 0, nobody trains it: it is a running mean of what its layer measures. In a step value += running * (mean -
-  /// value), whatever the optimizer. The layer adds to its gradient, in each micro-batch, pass.weight times the number
-  /// of samples times what it has measured; neither norm nor clipping sees it.
+  /// Above 0, the parameter is an exponential moving average that its layer measures, and is not trained. In a step
+  /// value += running * (mean - value), whatever the optimizer. The layer adds to its gradient, in each micro-batch,
+  /// pass.weight times the number of samples times the measured value; neither norm nor clipping includes it.
   double running = 0;
-  /// With `running`: only the signs of what is measured count, and nobody divides by samples. In a step value moves by
-  /// running against the sign of the sum of what layers have added to the gradient. Whole numbers, whose sums are
-  /// exact, make the same of any order of ranks.
+  /// With `running`: only the signs of the measured values count, and the sum is not divided by the number of samples.
+  /// In a step value moves by running against the sign of the sum of what layers have added to the gradient. If these
+  /// are whole numbers, their sums are exact, so the order of ranks does not matter.
   bool by_sign = false;
-  bool frozen = false;  ///< nobody trains it: it has values alone, see optim::groups
-  /// Several tensors that lie side by side in one, for a single product: their widths along the last axis, again and
-  /// again until it is full. {c, c, c} are queries, keys and values; {2 * w, w, w} are two heads of queries with their
-  /// key and value, then the next two. Empty: it is one tensor. Optimizers of whole tensors take them one by one.
+  bool frozen = false;  ///< not trained: it has values only, see optim::groups
+  /// Several tensors side by side in one, for a single product: their widths along the last axis, repeated until it is
+  /// full. {c, c, c} are queries, keys and values; {2 * w, w, w} are two heads of queries with their key and value,
+  /// then the next two. Empty: it is one tensor. Optimizers of whole tensors update them one by one.
   shape fused{};
-  bool stacked =
-      false;  ///< each place along the first axis is a tensor of its own (experts), for these optimizers, too
+  bool stacked = false;  ///< for these optimizers each index of the first axis is a separate tensor (experts)
 
   [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
   [[nodiscard]] shape const& whole_extents() const noexcept { return is_part() ? whole : extents; }
   friend bool operator==(parameter_info const&, parameter_info const&) = default;
 };
 
-/// The part of a whole tensor that has the range [first, first + count) of one axis.
+/// The part of a whole tensor with the range [first, first + count) of one axis.
 [[nodiscard]] inline parameter_info part_of(parameter_info info, int axis, interval range) {
   shape extents;
   shape first;
@@ -85,7 +84,7 @@ struct parameter_info {
   return info;
 }
 
-/// How a parameter comes apart into the tensors that it says (`stacked`, `fused`).
+/// How a parameter divides into separate tensors (`stacked`, `fused`).
 ///
 /// Errors   the constructor throws config_error if they do not fit the extents.
 class tensors_within {
@@ -107,9 +106,9 @@ class tensors_within {
     }
     if (of.stacked != stacked_ || last != (period_ == 0 ? 0 : last / period_ * period_)) {
       throw config_error(text("trireme::parameter \"", of.name, "\": ", to_string(of.extents),
-                              " does not come apart into tensors that are ", to_string(of.fused), " wide",
-                              of.stacked ? ", of each place along its first axis" : "",
-                              "; the widths fill the last axis once or several times"));
+                              " does not divide into tensors of widths ", to_string(of.fused), " along its last axis",
+                              of.stacked ? ", for each index of its first axis" : "",
+                              "; the widths must fill the last axis once or several times"));
     }
   }
   [[nodiscard]] bool stacked() const noexcept { return stacked_; }
@@ -119,7 +118,7 @@ class tensors_within {
   [[nodiscard]] std::size_t bands() const noexcept { return bands_.size(); }
   /// Whether it is one tensor.
   [[nodiscard]] bool whole() const noexcept { return bands_.size() == 1; }
-  /// What is known of one of the tensors: the parameter's name, and its own extents.
+  /// The properties of one of the tensors: the parameter's name, and its own extents.
   [[nodiscard]] parameter_info info(std::size_t band) const {
     auto out = one_;
     auto const rank = one_.extents.rank();
@@ -129,7 +128,7 @@ class tensors_within {
     out.extents.push_back(one_.extents[rank - 1] / period_ * bands_[band].count);
     return out;
   }
-  /// Calls f(in_parameter, in_tensor, n) for the stretches of the parameter that tensor (place, band) is.
+  /// Calls f(in_parameter, in_tensor, n) for the contiguous ranges of the parameter that form tensor (place, band).
   template <class F>
   void for_each_run(std::int64_t place, std::size_t band, F&& f) const {
     auto const size = one_.extents.size();
@@ -141,18 +140,18 @@ class tensors_within {
  private:
   bool stacked_;
   std::int64_t count_;
-  parameter_info one_;  // of those side by side, as one
+  parameter_info one_;  // of the tensors side by side, as one
   std::int64_t period_ = 0;
   std::vector<interval> bands_;  // within a period of the last axis
 };
 
-/// Calls f(in_whole, in_part, n) for the stretches of the whole tensor (row-major) that elements [first, first + count)
-/// of a part are: one stretch, in constant time, unless something else lies between.
+/// Calls f(in_whole, in_part, n) for the contiguous ranges of the whole tensor (row-major) that form elements [first,
+/// first + count) of a part: one range, in constant time, unless other elements lie in between.
 template <class F>
 void for_each_run(parameter_info const& part, std::int64_t first, std::int64_t count, F&& f) {
   if (count == 0) return;
   if (!part.is_part()) return f(first, first, count);
-  int axis = part.extents.rank() - 1;  // the innermost one that is cut: what is inside lies together
+  int axis = part.extents.rank() - 1;  // the innermost one that is cut: axes inside it are contiguous
   while (axis > 0 && part.extents[axis] == part.whole[axis]) --axis;
   std::int64_t inner = 1;
   for (int each = axis + 1; each < part.whole.rank(); ++each) inner *= part.whole[each];
@@ -184,7 +183,7 @@ struct parameter {
   tensor_view<typename Env::gradient, typename Env::space> gradient;
 };
 
-/// A parameter whose value and gradient lie in memory of the caller.
+/// A parameter whose value and gradient are in the caller's memory.
 template <class T, class Space = host>
 struct foreign_parameter {
   std::string name;

@@ -14,28 +14,28 @@ struct product_operand {
   enum class role { input, weight, gradient };
   std::string_view weight;  ///< the name of w
   role is = role::input;
-  bool training = true;  ///< false: nobody learns from this pass, and neither does the precision
+  bool training = true;  ///< false: this pass trains nothing, and does not change the precision's state
 };
 
-/// The run state of a precision that names no `instance` of its own: losses are as they are, and a step is taken if all
-/// gradients are finite.
+/// The run state of a precision without an `instance`: losses are not scaled, and a step is taken if all gradients are
+/// finite.
 ///
-/// An `instance` of your own has the same functions, is made of the policy, and may have more:
+/// Your own `instance` has the same functions, is made from the policy, and may have more:
 ///
 ///   visit_numbers(f)          numbers that are the same on all ranks (contract/state.hpp); checkpoints keep them.
 ///   operand(which, from, to)  writes what products read instead of `from`, of the same extents: for number formats
-///                             that are no element type. Called before each product of nn::linear and nn::experts.
-///   maxima()                  a span of doubles, not negative, as many on all ranks: what operand() has seen. Before
-///                             decide() each becomes the largest of all ranks'.
+///                             without an element type. Called before each product of nn::linear and nn::experts.
+///   maxima()                  a span of non-negative doubles, the same number on all ranks: the largest values that
+///                             operand() has read. Before decide() each becomes the maximum over all ranks.
 template <class Precision>
 class plain_precision {
  public:
   explicit plain_precision(Precision const&) {}
-  /// What the losses of the next step are multiplied by before backward; gradients are divided by it before the update.
+  /// The losses of the next step are multiplied by this before backward; gradients are divided by it before the update.
   [[nodiscard]] double scale() const noexcept { return 1; }
   /// After each vote: whether the step is taken. Called on every rank with the same argument.
   [[nodiscard]] bool decide(bool finite) noexcept { return finite; }
-  /// After so many steps in a row that were not taken a run is an error.
+  /// The number of consecutive skipped steps after which a run is an error.
   [[nodiscard]] std::int64_t normal_skips() const noexcept { return 10; }
 };
 
@@ -56,8 +56,8 @@ struct precision_state_of<Precision> {
 template <class Precision>
 using precision_state = typename detail::precision_state_of<Precision>::type;
 
-/// A precision that writes the operands of products itself. On paper (phantom memory) it is not asked to: there is room
-/// for what it would write in host memory.
+/// A precision that writes the operands of products itself. In phantom memory (plans) operand() is not called; only its
+/// memory is planned.
 template <class State, class T, class Space>
 concept writes_operands =
     requires(State& state, product_operand const& which,

@@ -9,31 +9,32 @@
 namespace trireme {
 
 /// The groups of ranks that share the work of each unit with this rank: the axes of a mesh offer them, units look them
-/// up by type. A group that nobody has offered is that of one rank, `Group::one()`.
+/// up by type. A group that no axis offers has one rank, `Group::one()`.
 ///
 /// Threads  refers to the groups, which must outlive it.
 template <class Env>
 class rank_groups {
  public:
   rank_groups() = default;
-  /// One group, and no other.
+  /// A single group.
   template <class Group>
   requires requires { typename Group::offered_as; }
   rank_groups(Group& group) { offer(group); }  // NOLINT(google-explicit-constructor)
-  /// Nobody shares work with this rank.
+  /// No groups: this rank works alone.
   [[nodiscard]] static rank_groups const& none() {
     static constexpr rank_groups nobody{};
     return nobody;
   }
 
-  /// From now on units find this group.
-  /// @param shares_samples  whether its members have parts of the same samples: a rank that works on whole ones (to
-  ///                        predict) does without it.
+  /// Adds this group, for units to find.
+  /// @param shares_samples  whether its members have parts of the same samples: to predict, a rank works on whole
+  ///         samples, and leaves this group out.
   template <class Group>
   void offer(Group& group, bool shares_samples = false) {
     using type = typename Group::offered_as;
     if (count_ == most)
-      throw config_error(text("trireme::rank_groups: more than ", most, " groups are offered to the units of a model"));
+      throw config_error(
+          text("trireme::rank_groups: a model's units can use at most ", most, " groups; use fewer axes"));
     offered_[count_++] = {&key<type>, static_cast<type*>(&group), shares_samples};
   }
   template <class Group>
@@ -43,7 +44,7 @@ class rank_groups {
     }
     return Group::one();
   }
-  /// Those of a rank that works on whole samples.
+  /// The groups of a rank that works on whole samples.
   [[nodiscard]] rank_groups with_whole_samples() const {
     rank_groups some;
     for (std::size_t i = 0; i < count_; ++i) {
@@ -55,7 +56,7 @@ class rank_groups {
  private:
   static constexpr std::size_t most = 8;
   template <class Group>
-  inline static constexpr char key = 0;  // its address stands for the type
+  inline static constexpr char key = 0;  // its address identifies the type
   struct offer_of {
     void const* type = nullptr;
     void* group = nullptr;
@@ -66,11 +67,11 @@ class rank_groups {
   std::size_t count_ = 0;
 };
 
-/// What groups that units look up have in common: who this rank is among the members.
+/// The base of groups that units look up: this rank's number among the members.
 ///
-/// A group of your own is a class with virtual functions for what units need of the other ranks:
-/// `class my_group : public rank_group<my_group>`, with a static `one()`, the group of a rank that is alone. A unit has
-/// it by `my_group::of(pass)`.
+/// A group of your own is a class with virtual functions for the communication that units need: `class my_group :
+/// public rank_group<my_group>`, with a static `one()`, the group of a single rank. A unit gets it by
+/// `my_group::of(pass)`.
 template <class Group>
 class rank_group {
  public:
@@ -80,7 +81,7 @@ class rank_group {
   rank_group(rank_group const&) = delete;
   rank_group& operator=(rank_group const&) = delete;
 
-  /// The one that has been offered to a unit, by its pass or when it was made; else that of one rank.
+  /// The group that was offered to a unit, by its pass or when it was made; otherwise the group of one rank.
   template <class Env>
   [[nodiscard]] static Group& of(rank_groups<Env> const& groups) {
     return groups.template of<Group>();

@@ -7,21 +7,21 @@
 
 namespace trireme {
 
-/// A model some of whose layers compute something over the micro-batches that all data ranks run at the same time
-/// (nn::batch_norm{.synchronised = true}): it says so by a static `synchronises = true`.
+/// A model with layers that compute over the micro-batches of all data ranks at the same time
+/// (nn::batch_norm{.synchronised = true}): it has a static `synchronises = true`.
 ///
-/// Every rank then runs as many micro-batches: one that has fewer takes part in the others' sums, by its units'
-/// serve_forward() and serve_backward().
+/// Every rank then runs the same number of micro-batches: a rank that has fewer takes part in the sums of the others,
+/// by its units' serve_forward() and serve_backward().
 template <class M>
 concept synchronises = requires {
   requires M::synchronises;
 };
 
-/// The ranks that run the same layers at the same time on other samples, as layers see them: who they are, and sums
+/// The ranks that run the same layers at the same time on other samples, as layers see them: their number, and sums
 /// over them. A group of one does nothing.
 ///
-/// Ranks    collective: all members call the same in the same order. Each rank of a tensor group has replicas of
-///          its own, and so has each stage of a pipeline.
+/// Ranks    collective: all members call the same in the same order. Each rank of a tensor group has replicas of its
+///          own, and so has each stage of a pipeline.
 /// Numerics sums in rank order, with the same bits on all members.
 template <class Env>
 class replica_group : public rank_group<replica_group<Env>> {
@@ -31,7 +31,7 @@ class replica_group : public rank_group<replica_group<Env>> {
   /// The group of a rank without replicas.
   [[nodiscard]] static replica_group& one();
 
-  /// Whether sum() may be called: the model has said that it synchronises.
+  /// Whether sum() may be called: whether the model has `synchronises = true`.
   [[nodiscard]] bool meets() const noexcept { return meets_; }
   /// Sums over the members, in place.
   void sum(sums values) {
@@ -48,7 +48,7 @@ class replica_group : public rank_group<replica_group<Env>> {
 
 namespace detail {
 
-/// The replicas of a model that does not synchronise: who they are, and no sums.
+/// The replicas of a model that does not synchronise: their number, without sums.
 template <class Env>
 class apart_replicas final : public replica_group<Env> {
   using typename replica_group<Env>::sums;
@@ -59,7 +59,7 @@ class apart_replicas final : public replica_group<Env> {
  private:
   void do_sum(sums) override {
     throw config_error(
-        "trireme::replica_group: a layer sums over data ranks, but the model does not say so; give it a static "
+        "trireme::replica_group: a layer sums over data ranks; give the model a static "
         "synchronises = true");
   }
 };

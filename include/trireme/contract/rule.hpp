@@ -6,21 +6,21 @@
 
 namespace trireme {
 
-/// One rule on policies of different slots: what is refused, and what to do instead.
+/// One rule on policies of different slots: an unsupported combination, and what to do instead.
 struct compatibility_rule {
   std::string_view id;
   std::string_view sentence;
   std::string_view remedy;
 };
 
-/// A list of rules that TRIREME_RULE has made; the first that is broken speaks.
+/// A list of rules made by TRIREME_RULE; the first one that is violated gives the error.
 template <class... Rules>
 struct rule_list {};
 
 }  // namespace trireme
 
-/// Defines a rule, TRIREME_RULE(name, id, sentence, remedy, condition);, in a namespace or a class: what must hold of a
-/// `combination` C (train/compatibility.hpp), and the one sentence that the compiler says where it does not.
+/// Defines a rule, TRIREME_RULE(name, id, sentence, remedy, condition);, in a namespace or a class: a condition on a
+/// `combination` C (train/compatibility.hpp), and the compiler's error if it does not hold.
 #define TRIREME_RULE(name, id_, sentence_, remedy_, ...)                                                         \
   struct name {                                                                                                  \
     static constexpr ::trireme::compatibility_rule says{id_, sentence_, remedy_};                                \

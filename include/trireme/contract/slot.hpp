@@ -4,8 +4,8 @@
 
 namespace trireme {
 
-/// The categories that policies fall into. make_trainer takes its policies in any order and sorts them by these tags;
-/// a policy says what it is with `using policy_category = slot::optimizer;`.
+/// The categories of policies. make_trainer takes its policies in any order and sorts them by these tags; a policy has
+/// a member such as `using policy_category = slot::optimizer;`.
 namespace slot {
 struct communicator;
 struct model;
@@ -15,9 +15,8 @@ struct precision;
 struct compression;
 }  // namespace slot
 
-/// The category of a policy: what its `policy_category` says, or nothing. Specialise it for a type of somebody else's
-/// that cannot be given the member: `template <> struct trireme::category_of<their::net> { using type = slot::model;
-/// };`
+/// The category of a policy: its `policy_category`, or nothing. Specialise it for a foreign type that cannot have the
+/// member: `template <> struct trireme::category_of<their::net> { using type = slot::model; };`
 template <class T>
 struct category_of {};
 

@@ -27,13 +27,12 @@ concept has_bucket_bytes = requires(S const& strategy) {
   { strategy.bucket_bytes } -> std::convertible_to<std::int64_t>;
 };
 
-/// One axis of parallelism that splits samples over ranks: what it does with optimizer state, gradients and
-/// parameters, and how large its buckets are.
+/// One axis of parallelism that splits samples over ranks: how it distributes optimizer state, gradients and
+/// parameters, and the size of its buckets.
 template <class S>
 concept strategy = says_optimizer_state<S> && says_gradients<S> && says_parameters<S> && has_bucket_bytes<S>;
 
-/// Whether this strategy is asked to sum in one fixed tree over the logical micro-batches, whatever the number of
-/// ranks.
+/// Whether this strategy sums in one fixed tree over the logical micro-batches, whatever the number of ranks.
 template <class S>
 [[nodiscard]] constexpr bool sums_in_a_tree(S const& strategy) noexcept {
   if constexpr (requires { strategy.reproducible; }) {

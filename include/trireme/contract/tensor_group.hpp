@@ -13,15 +13,15 @@ namespace trireme {
 template <class Env>
 class tensor_group;
 
-/// One rank's term of a sum over its tensor group: what a row-cut product gives. It is no view, so that it cannot be
-/// taken for the sum; tensor_group::reduce makes the sum of it, on one rank as on many.
+/// One rank's term of a sum over its tensor group: the result of a row-cut product. A distinct type that cannot be used
+/// as a tensor, so that it is not mistaken for the sum; tensor_group::reduce computes the sum, on one rank as on many.
 template <class View>
 class partial_sum {
  public:
   explicit partial_sum(View term) noexcept : term_(term) {}
 
   template <class T, class Space>
-  operator tensor_view<T, Space>() const {  // NOLINT(google-explicit-constructor): only to say what is wrong
+  operator tensor_view<T, Space>() const {  // NOLINT(google-explicit-constructor): only for the error message
     static_assert(!std::is_same_v<Space, Space>,
                   "trireme::partial_sum: this is one rank's term of a sum; pass.group.reduce(term) gives the sum");
     return {};
@@ -33,15 +33,16 @@ class partial_sum {
   View term_;
 };
 
-/// The ranks that share the matrices of each layer, as layers see them: who they are, and the few collectives that
+/// The ranks that share the matrices of each layer, as layers see them: their number, and the few collectives that
 /// layers need. A group of one does nothing.
 ///
-/// Under sequence parallelism (`cuts_rows()`) what lies between the products (the residual stream, norms, dropout) has
-/// only this rank's rows: gather() makes all of them of these, and reduce() leaves each rank its own.
+/// With sequence parallelism (`cuts_rows()`) each rank holds only its rows of everything between the products (the
+/// residual stream, norms, dropout): gather() collects all rows before a product, and reduce() leaves each rank its
+/// own.
 ///
 /// Ranks    collective: all members call the same in the same order.
 /// Numerics sums in rank order, with the same bits on all members; bfloat16 is added in float and rounded once, after
-///          each term has been rounded by the product that made it.
+///          the product has rounded each term.
 template <class Env>
 class tensor_group : public rank_group<tensor_group<Env>> {
  public:
@@ -49,16 +50,16 @@ class tensor_group : public rank_group<tensor_group<Env>> {
   using view = tensor_view<typename Env::compute, space>;
   using sums = tensor_view<typename Env::accumulate, space>;
 
-  /// The group of a rank that shares its layers with nobody.
+  /// The group of a rank that has whole layers.
   [[nodiscard]] static tensor_group& one();
 
   [[nodiscard]] bool cuts_rows() const noexcept { return cuts_rows_; }
-  /// The rows of `rows` that lie here between the products.
+  /// The rows of `rows` that this rank holds between the products.
   [[nodiscard]] interval rows_here(std::int64_t rows) const noexcept {
     return cuts_rows_ ? this->share().of(rows) : interval{0, rows};
   }
 
-  /// The sum of the members' terms, in the memory of the term: all rows of it, or those that lie here.
+  /// The sum of the members' terms, in the memory of the term: all rows of it, or those of this rank.
   [[nodiscard]] view reduce(partial_sum<view> part) {
     if (this->size() == 1) return part.term_;
     if (!cuts_rows_) {
@@ -69,7 +70,7 @@ class tensor_group : public rank_group<tensor_group<Env>> {
     auto const here = this->share().of(part.term_.extent(0));
     return part.term_.rows(here.first, here.count);
   }
-  /// All rows of x (rows here, columns): x itself unless rows are cut, else in memory of `from`.
+  /// All rows of x (rows here, columns): x itself unless rows are cut, else a copy in memory of `from`.
   [[nodiscard]] view gather(view x, std::int64_t rows, arena<space>& from) {
     if (!cuts_rows_) return x;
     auto const all = from.template take<typename Env::compute>({rows, x.extent(1)});
@@ -77,7 +78,7 @@ class tensor_group : public rank_group<tensor_group<Env>> {
     do_gather_rows(all, x, here);
     return all;
   }
-  /// Sums, or largest numbers, over the members, in place.
+  /// Sums or maxima over the members, in place.
   void sum(sums values) {
     if (this->size() > 1) do_sum_of_sums(values);
   }
@@ -101,7 +102,7 @@ class tensor_group : public rank_group<tensor_group<Env>> {
 
 namespace detail {
 
-/// Shares with nobody: none of its collectives is ever called.
+/// The group of one: its collectives are never called.
 template <class Env>
 class group_of_one final : public tensor_group<Env> {
   using typename tensor_group<Env>::view;
