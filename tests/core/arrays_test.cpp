@@ -120,8 +120,8 @@ TEST_CASE("an integer type gets whole numbers that it holds", "[core][arrays]") 
         std::vector<std::int32_t>{-1, 1 << 30});
   CHECK(elements(dense<std::int32_t>(numbers{2, -0.0})) == std::vector<std::int32_t>{2, 0});
   CHECK(sentence_of([] { (void)dense<std::int32_t>(std::vector<std::int64_t>{1LL << 31}); }) ==
-        "trireme::dense: 2147483648 is no whole number from -2147483648 to 2147483647");
+        "trireme::dense: 2147483648 is not a whole number from -2147483648 to 2147483647");
   CHECK(sentence_of([] { (void)dense<std::int32_t>(numbers{0.5}); }) ==
-        "trireme::dense: 0.5 is no whole number from -2147483648 to 2147483647");
+        "trireme::dense: 0.5 is not a whole number from -2147483648 to 2147483647");
   CHECK_THROWS(dense<std::int32_t>(numbers{std::numeric_limits<double>::quiet_NaN()}));
 }

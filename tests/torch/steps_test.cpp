@@ -221,9 +221,10 @@ TEST_CASE("parameters and buffers that are left alone are each rank's own", "[to
     CHECK(each.queue.equal(torch::full({1 + rank}, 5.0F + static_cast<float>(rank))));
     CHECK(each.head.equal(torch::full({2 + rank}, 1.0F + static_cast<float>(rank))));
     CHECK(each.body.equal(torch::full({2, 2}, 1.5F)));
-    CHECK(contains(each.refused,
-                   "trireme::interop::data_parallel: .left_alone: nothing in the module matches \"haed\"; near it are "
-                   "\"head\""));
+    CHECK(contains(
+        each.refused,
+        "trireme::interop::data_parallel: .left_alone: nothing in the module matches \"haed\"; the nearest names are "
+        "\"head\""));
   }
 }
 

@@ -51,7 +51,8 @@ TEST_CASE("numbers of optimizers, schedules and strategies that cannot be meant 
 
 TEST_CASE("a pattern that matches nothing is refused, with the names that are near it", "[train]") {
   CHECK(refusal(optim::groups{optim::sgd{}, {{.names = "layer.0.*", .frozen = true}}}) ==
-        "trireme::optim::groups: .names: nothing in the model matches \"layer.0.*\"; near it are \"layers.0.bias\", "
+        "trireme::optim::groups: .names: nothing in the model matches \"layer.0.*\"; the nearest names are "
+        "\"layers.0.bias\", "
         "\"layers.0.weight\", \"layers.1.bias\"");
   CHECK(contains(refusal(optim::groups{optim::sgd{}, {{.names = "*.bias *.weigth"}}}), "matches \"*.weigth\""));
   CHECK(contains(refusal(optim::muon{.others = "*emb*"}), "optim::muon: .others: nothing in the model"));
@@ -68,7 +69,7 @@ TEST_CASE("a refused pattern costs as many collectives on any number of ranks, a
       if (world.rank() == ranks - 1) names.push_back("last.weight");
       CHECK(sentence_of<config_error>([&] {
               parallel::expect_patterns(counted, optim::groups{optim::sgd{}, {{.names = "last.weigth"}}}, names);
-            }).find("near it are \"last.weight\", \"everywhere\"") != std::string::npos);
+            }).find("the nearest names are \"last.weight\", \"everywhere\"") != std::string::npos);
       for (auto const& each : counted.counts().by_operation)
         calls[static_cast<std::size_t>(world.rank())] += each.calls;
     });
@@ -82,7 +83,7 @@ TEST_CASE("an exchange of one's own refuses the same, in each step", "[train]") 
   std::vector<foreign_parameter<float>> const mine{{"w", tensor_view{value}, tensor_view{gradient}}};
   optim::groups const wrong{optim::sgd{}, {{.names = "v", .frozen = true}}};
   CHECK(contains(sentence_of<config_error>([&] { static_cast<void>(make_exchange(mine, alone, wrong)); }),
-                 "nothing in the model matches \"v\"; near it are \"w\""));
+                 "nothing in the model matches \"v\"; the nearest names are \"w\""));
   auto exchange = make_exchange(mine, alone);
   exchange.begin();
   exchange.ready("w");

@@ -6,7 +6,7 @@ namespace trireme {
 
 /// The elements whose bytes begin at an address.
 ///
-/// A cast for memory that was made and aligned for such elements; of a cast from bytes compilers warn
+/// A cast for memory that was allocated and aligned for such elements. Compilers warn of a direct cast from bytes
 /// (-Wcast-align=strict), because they do not know that.
 template <class T>
 [[nodiscard]] inline T* elements_at(void* address) noexcept {

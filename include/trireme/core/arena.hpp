@@ -10,16 +10,16 @@
 
 namespace trireme {
 
-/// Memory for the activations of one micro-batch: taken piece by piece, given back all at once.
+/// Memory   for the activations of one micro-batch: allocated block by block, released all at once.
 ///
-/// The first round may allocate several blocks; `reset()` then replaces them by one that is large enough for
-/// everything seen so far. So a step after the first allocates nothing (a test counts).
+/// The first round may allocate several blocks; `reset()` then replaces them by one that is large enough for the
+/// largest round so far. So a step after the first allocates nothing (a test counts allocations).
 ///
-/// Threads  one owner. Make it in the thread that uses it, so that its pages lie near that thread's core.
+/// Threads  one owner. Make it in the thread that uses it, so that its pages are near that thread's core.
 template <class Space = host>
 class arena {
  public:
-  /// A place to come back to: `rewind(mark())` gives back what was taken in between.
+  /// A position to return to: `rewind(mark())` releases the memory taken in between.
   struct position {
     std::size_t block = 0;
     std::size_t used = 0;
@@ -60,7 +60,7 @@ class arena {
   [[nodiscard]] position mark() const noexcept { return at_; }
   void rewind(position to) noexcept { at_ = to; }
 
-  /// Gives everything back, and joins the blocks into one if there are several.
+  /// Releases everything, and joins the blocks into one if there are several.
   void reset() {
     at_ = {};
     if (blocks_.size() < 2) return;

@@ -19,11 +19,11 @@
 
 namespace trireme {
 
-/// How a thread's processor computes: how it rounds, and whether it takes denormal numbers for zero. A program sets
-/// both (fesetround, -ffast-math when it is linked, torch::set_flush_denormal), and results have other bits then.
+/// The floating-point mode of a thread: its rounding, and whether it flushes denormal numbers to zero. A program can
+/// change both (fesetround, linking with -ffast-math, torch::set_flush_denormal), which changes the bits of results.
 class arithmetic_mode {
  public:
-  /// That of the calling thread. Takes about a nanosecond.
+  /// The mode of the calling thread. Takes about a nanosecond.
   [[nodiscard]] static arithmetic_mode of_this_thread() noexcept {
 #if defined(__SSE2__)
     return arithmetic_mode(_mm_getcsr() & decides);
@@ -33,7 +33,7 @@ class arithmetic_mode {
     return arithmetic_mode(static_cast<std::uint64_t>(std::fegetround()));
 #endif
   }
-  /// The calling thread computes so from now on; its exception masks stay as they are.
+  /// Sets this mode for the calling thread; its exception masks are unchanged.
   void use() const noexcept {
     if (*this == of_this_thread()) return;
 #if defined(__SSE2__)
@@ -47,7 +47,7 @@ class arithmetic_mode {
   }
 
   [[nodiscard]] bool rounds_to_nearest() const noexcept { return rounding() == "to nearest"; }
-  /// Whether a denormal number is zero, as a result or as an operand.
+  /// Whether a denormal number is flushed to zero, as a result or as an operand.
   [[nodiscard]] bool flushes() const noexcept { return (bits_ & flush) != 0; }
 
   /// "rounding to nearest, denormal numbers kept"
@@ -89,8 +89,8 @@ class arithmetic_mode {
 
 namespace detail {
 
-/// What compiled code does with numbers where it does not do what it says, and the flags that lead to it; empty if all
-/// is well. The operands are volatile: the answer is that of the code which the compiler has made here. It raises no
+/// What is wrong with the arithmetic of the compiled code, and the compiler flags that cause it; empty if it is
+/// correct. The operands are volatile, so the code that the compiler has generated here is tested. It raises no
 /// floating-point exception but "inexact", so that a program may trap the others.
 [[nodiscard]] inline std::string_view broken_arithmetic() noexcept {
   using limits = std::numeric_limits<float>;
@@ -106,7 +106,7 @@ namespace detail {
   source = limits::denorm_min();
   float const tiny = source;
   if (!mode.flushes() && !(tiny > 0)) return "denormal numbers are zero (-fdenormal-fp-math)";
-  if (!mode.rounds_to_nearest()) return {};  // the rest is known for this mode only
+  if (!mode.rounds_to_nearest()) return {};  // the other results are known for this mode only
   source = 1;
   float const one = source;
   if (bits((one + 1e30F) - 1e30F) != 0) return "sums have another order (-fassociative-math)";
@@ -121,13 +121,13 @@ namespace detail {
 
 }  // namespace detail
 
-/// Refuses code that was compiled with flags under which numbers are not what it says: those of which the compiler
-/// tells nothing at compile time (clang's parts of -ffast-math; the others are an #error of core/dialect.hpp).
+/// Throws if the code was compiled with flags under which floating-point arithmetic is not exact IEEE: those that leave
+/// no trace for the preprocessor (clang's parts of -ffast-math; the others are an #error of core/dialect.hpp).
 ///
-/// Why: a loss that is NaN would be taken for a number, a checkpoint could not be read, and results would have other
-/// bits from one compiler to the next. make_trainer and make_exchange call it.
+/// Why: a NaN loss would not be noticed, a checkpoint could not be read, and the bits of results would differ between
+/// compilers. make_trainer and make_exchange call it.
 ///
-/// Errors   config_error that says what does not hold, and which flags do that.
+/// Errors   config_error that names the wrong operation, and the flags that cause it.
 inline void expect_exact_arithmetic() {
   auto const broken = detail::broken_arithmetic();
   if (broken.empty()) return;

@@ -17,11 +17,11 @@
 
 namespace trireme {
 
-/// Elements of somebody's memory, each axis with a stride of its own: every third number, a block of a larger array,
-/// the columns of a matrix. Owns nothing, and only reads.
+/// Elements of foreign memory, with a stride for each axis: every third number, a block of a larger array, the columns
+/// of a matrix. A read-only view, which owns no memory.
 ///
-/// Shapes  extents as a tensor's; strides[axis], in elements, is from one place along that axis to the next, and may be
-///         negative.
+/// Shapes   extents as a tensor's; strides[axis], in elements, is the distance between neighbours along that axis, and
+///          may be negative.
 /// @example strided_view<double> x{cells.data() + 2, {cells.size() / 6, 3}, {6, 1}};  // numbers 2, 3 and 4 of every 6
 template <class T>
 struct strided_view {
@@ -30,7 +30,7 @@ struct strided_view {
   shape extents;
   std::array<std::int64_t, shape::max_rank> strides{};
 
-  /// Whether the elements lie as those of a tensor do: row-major, without gaps.
+  /// Whether the elements are stored as those of a tensor: row-major, without gaps.
   [[nodiscard]] constexpr bool is_dense() const noexcept {
     std::int64_t step = 1;
     for (int axis = extents.rank() - 1; axis >= 0; --axis) {
@@ -43,7 +43,7 @@ struct strided_view {
 
 namespace detail {
 
-/// An array's row that is an array itself: float[3], std::array<double, 3>.
+/// A row of an array that is itself an array: float[3], std::array<double, 3>.
 template <class T>
 struct row_of {
   using element = T;
@@ -78,7 +78,7 @@ concept is_tensor = std::same_as<X, tensor<typename X::value_type, host>>;
 template <class X>
 concept is_tensor_view = std::same_as<X, tensor_view<typename X::value_type, host>> ||
     std::same_as<X, tensor_view<typename X::value_type const, host>>;
-/// std::mdspan, and others of its form.
+/// std::mdspan, and types with the same members.
 template <class X>
 concept is_mdspan = requires(X const& x) {
   x.data_handle();
@@ -86,7 +86,7 @@ concept is_mdspan = requires(X const& x) {
   x.mapping().stride(0);
   X::rank();
 };
-/// A matrix, array or map of Eigen that lies in memory, by its members: nothing of Eigen is included here.
+/// A matrix, array or map of Eigen in memory, recognised by its members: no header of Eigen is included here.
 template <class X>
 concept is_matrix = requires(X const& x) {
   x.data();
@@ -99,7 +99,7 @@ concept is_matrix = requires(X const& x) {
 };
 template <class X>
 concept is_vector = is_matrix<X> && static_cast<bool>(X::IsVectorAtCompileTime);
-/// A std::vector, std::array, std::span, an array of C.
+/// A std::vector, std::array, std::span, or C array.
 template <class X>
 concept is_contiguous = !is_matrix<X> && requires(X const& x) {
   *std::data(x);
@@ -116,7 +116,7 @@ template <is_matrix X>
                                {by_rows ? outer : inner, by_rows ? inner : outer}};
 }
 
-/// What some array is to a trainer. The element type is any; there is no such function for what is no array.
+/// A trainer's view of some array, with any element type; not defined for types that are not arrays.
 template <class X>
 requires(is_strided_view<X> || is_tensor<X> || is_tensor_view<X> || is_mdspan<X> || is_contiguous<X> || is_vector<X>)
     [[nodiscard]] auto strided(X const& x) {
@@ -127,7 +127,7 @@ requires(is_strided_view<X> || is_tensor<X> || is_tensor_view<X> || is_mdspan<X>
     return dense_view(view.address(), view.extents());
   } else if constexpr (is_mdspan<X>) {
     static_assert(X::rank() <= shape::max_rank,
-                  "trireme: a tensor has at most six axes, and this std::mdspan has more");
+                  "trireme: a tensor has at most six axes, but this std::mdspan has more; pass a view with fewer");
     strided_view<std::remove_cvref_t<decltype(*x.data_handle())>> view{x.data_handle(), {}, {}};
     for (std::size_t axis = 0; axis < X::rank(); ++axis) {
       view.extents.push_back(static_cast<std::int64_t>(x.extent(axis)));
@@ -162,7 +162,7 @@ template <class To, class From>
     constexpr auto least = static_cast<long double>(std::numeric_limits<To>::lowest());
     constexpr auto most = static_cast<long double>(std::numeric_limits<To>::max());
     if (!(wide >= least && wide <= most) || !exactly_equal(static_cast<long double>(static_cast<To>(from)), wide)) {
-      throw config_error(text("trireme::", who, ": ", static_cast<double>(from), " is no whole number from ",
+      throw config_error(text("trireme::", who, ": ", static_cast<double>(from), " is not a whole number from ",
                               std::numeric_limits<To>::lowest(), " to ", std::numeric_limits<To>::max()));
     }
   }
@@ -184,7 +184,7 @@ void gather_rows(tensor<To> const& to, std::int64_t width, std::int64_t first, s
     at.fill(0);
     for (std::int64_t i = 0; i < each; ++i) {
       out[i * step] = converted<To>(*place, who);
-      for (int axis = axes - 1; axis > 0; --axis) {  // the next place, as an odometer
+      for (int axis = axes - 1; axis > 0; --axis) {  // next index, the last axis fastest
         auto const k = static_cast<std::size_t>(axis);
         place += from.strides[k];
         if (++at[k] < from.extents[axis]) break;
@@ -197,17 +197,17 @@ void gather_rows(tensor<To> const& to, std::int64_t width, std::int64_t first, s
 
 }  // namespace detail
 
-/// An array of numbers whose first axis may be that of samples: a std::vector, std::array, std::span or array of C, of
+/// An array of numbers whose first axis may be that of samples: a std::vector, std::array, std::span or C array, of
 /// numbers or of fixed arrays of numbers (std::vector<std::array<double, 3>> is (n, 3)); a tensor or tensor_view; a
-/// strided_view; a std::mdspan; a vector of Eigen. Other matrices say first which way they are meant:
+/// strided_view; a std::mdspan; a vector of Eigen. For other matrices the caller chooses the axis of samples:
 /// samples_in_rows(m), samples_in_columns(m).
 template <class X>
 concept array_of_samples = detail::array_like<std::remove_cvref_t<X>>;
 
 /// A dense row-major copy of an array, with its elements converted: to float for a network in precision::fp32, say.
 ///
-/// Numerics rounds to nearest; a double that no float holds becomes infinite.
-/// Errors   config_error for a number that an integer type does not hold.
+/// Numerics rounds to nearest; a double beyond the range of float becomes infinite.
+/// Errors   config_error for a number that an integer type cannot represent.
 /// @example trainer.step(dense<float>(pressure), dense<float>(flux));
 template <class To = void, array_of_samples X>
 [[nodiscard]] auto dense(X const& x) {
@@ -220,10 +220,10 @@ template <class To = void, array_of_samples X>
   return to;
 }
 
-/// Arrays side by side, as the columns of one: a structure of arrays as samples. Array k has (n) or (n, ...).
+/// Arrays side by side, as the columns of one: a structure of arrays as samples. Array k is (n) or (n, ...).
 ///
-/// Shapes   (n, the numbers that a sample has in all arrays)
-/// Errors   config_error for arrays of other lengths.
+/// Shapes   (n, numbers of a sample in all arrays)
+/// Errors   config_error for arrays of different lengths.
 /// @example trainer.step(column_stack<float>(density, velocity_x, velocity_y), dense<float>(flux));
 template <class To, array_of_samples First, array_of_samples... More>
 [[nodiscard]] tensor<To> column_stack(First const& first, More const&... more) {
@@ -256,10 +256,11 @@ template <class To, array_of_samples First, array_of_samples... More>
   return to;
 }
 
-/// Fields of one shape, each place of which is a sample: the cells of a grid, say, without the ghost cells around them.
+/// Fields of one shape, each element of which is a sample: the cells of a grid, say, without the ghost cells around
+/// them.
 ///
-/// Shapes   fields of at most five axes; (their places in row-major order, fields)
-/// Errors   config_error for fields of other shapes.
+/// Shapes   fields of at most five axes; result (elements of a field in row-major order, fields)
+/// Errors   config_error for fields of different shapes.
 /// @example strided_view<double> inner{field.data() + row + 1, {rows, columns}, {row, 1}};  // of rows of `row` numbers
 ///          auto const x = stack_cells<float>(inner, other);
 template <class To, array_of_samples First, array_of_samples... More>
@@ -286,13 +287,13 @@ template <class To, array_of_samples First, array_of_samples... More>
   return to;
 }
 
-/// A matrix of Eigen, row- or column-major, each of whose rows is a sample. Its columns are (n); nothing is copied
-/// here.
+/// A matrix of Eigen, row- or column-major, each of whose rows is a sample. Shape (n, columns); nothing is copied.
 template <detail::is_matrix M>
 [[nodiscard]] auto samples_in_rows(M const& matrix) {
   return detail::matrix_view(matrix);
 }
-/// The same where each column is a sample: a column-major (numbers, n) matrix lies as a dense (n, numbers) tensor does.
+/// The same if each column is a sample: a column-major (numbers, n) matrix has the memory of a dense (n, numbers)
+/// tensor.
 template <detail::is_matrix M>
 [[nodiscard]] auto samples_in_columns(M const& matrix) {
   auto view = detail::matrix_view(matrix);
@@ -303,10 +304,11 @@ template <detail::is_matrix M>
 
 namespace detail {
 
-/// What is wrong with an array as a network's samples.
+/// Why      an array cannot be used as a network's samples.
 enum class array_slip : std::uint8_t { none, no_array, matrix, wide, element };
 
-/// @tparam Number  what the network's inputs are, float or double; void for a plain model, which takes what it likes.
+/// @tparam Number  the element type of the network's inputs, float or double; void for a plain model, which may take
+///         any type.
 template <class X, class Number>
 [[nodiscard]] consteval array_slip slip_of_array() {
   if constexpr (is_matrix<X> && !is_vector<X>) {
@@ -326,20 +328,20 @@ template <class X, class Number>
 template <array_slip Slip>
 struct check_array {
   static_assert(Slip != array_slip::no_array,
-                "trireme::trainer: samples come in arrays: std::vector, std::array or std::span of numbers or of "
+                "trireme::trainer: pass samples as arrays: std::vector, std::array or std::span of numbers or of "
                 "std::array, tensor_view{pointer, {samples, numbers}}, strided_view, std::mdspan, a vector of Eigen");
   static_assert(Slip != array_slip::matrix,
-                "trireme::trainer: a matrix does not say whether its rows or its columns are the samples: pass "
+                "trireme::trainer: either the rows or the columns of a matrix may be the samples: pass "
                 "samples_in_rows(matrix) or samples_in_columns(matrix)");
   static_assert(Slip != array_slip::wide,
-                "trireme::trainer: these samples are double, and the network takes float: pass dense<float>(samples), "
+                "trireme::trainer: these samples are double, but the network takes float: pass dense<float>(samples), "
                 "which converts them, or train in precision::fp64");
   static_assert(Slip != array_slip::element,
-                "trireme::trainer: samples are float, or double in precision::fp64, and tokens and classes are "
-                "std::int32_t: pass dense<float>(samples) or dense<std::int32_t>(samples), which convert them");
+                "trireme::trainer: samples must be float, or double in precision::fp64; tokens and classes must be "
+                "std::int32_t: convert them by dense<float>(samples) or dense<std::int32_t>(samples)");
 };
 
-/// An array as a dense view: of the memory itself, or of a copy where elements do not lie side by side.
+/// An array as a dense view: of its own memory, or of a copy if its elements are not contiguous.
 template <class T>
 class dense_array {
  public:
@@ -356,11 +358,11 @@ class dense_array {
   tensor_view<T const> view_;
 };
 
-/// The same numbers as float.
+/// The same numbers, converted to float.
 [[nodiscard]] inline tensor<float> floats_of(tensor<float>&& numbers) { return std::move(numbers); }
 [[nodiscard]] inline tensor<float> floats_of(tensor<double>&& numbers) { return dense<float>(numbers); }
 
-/// What a trainer's calls make of an array; one sentence for what it does not take.
+/// Converts the array arguments of a trainer's calls; a compile-time error for types that it cannot take.
 template <class Number, class X>
 [[nodiscard]] auto dense_samples(X const& x) {
   constexpr auto slip = slip_of_array<X, Number>();

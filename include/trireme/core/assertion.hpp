@@ -14,7 +14,7 @@ enum class assertion_level {
   none,           ///< nothing
   light,          ///< arguments of public functions, at constant cost
   normal,         ///< anything that costs less than the work it guards (the default)
-  communication,  ///< agreements between ranks, at the price of one tiny collective each
+  communication,  ///< that ranks agree, by one small collective each
 };
 
 /// The name of a level, as TRIREME_ASSERTIONS takes it.
@@ -48,7 +48,7 @@ inline std::atomic<assertion_level> active_assertion_level{assertion_level_from_
 }  // namespace detail
 
 /// The active level. It is a run-time value (environment variable TRIREME_ASSERTIONS, or the setter below), not a
-/// macro: two translation units can then never disagree about what an inline function does.
+/// macro: so an inline function is the same in all translation units.
 [[nodiscard]] inline assertion_level assertions() noexcept {
   return detail::active_assertion_level.load(std::memory_order_relaxed);
 }
@@ -58,7 +58,7 @@ inline void assertions(assertion_level level) noexcept {
 [[nodiscard]] inline bool asserts(assertion_level level) noexcept { return assertions() >= level; }
 
 /// Throws assertion_error with `message()` if the level is active and the condition is false. The message is a
-/// callable, so that it costs nothing while all is well.
+/// callable, so that it costs nothing if the condition holds.
 template <class Message>
 void expects(assertion_level level, bool condition, Message&& message) {
   if (!condition && asserts(level)) throw assertion_error(message());

@@ -1,6 +1,6 @@
 #pragma once
 
-// Header-only, or compiled once: the same headers serve both (docs/adr/0015).
+// Header-only or compiled once: both use the same headers (docs/adr/0015).
 //
 // A header NAME.hpp whose bodies need not be seen by every program ends with
 //
@@ -8,10 +8,9 @@
 //     #include "trireme/ROOM/NAME.ipp"
 //     #endif
 //
-// and NAME.ipp has them. A function that is no template is marked TRIREME_BODY there. Where TRIREME_COMPILED is defined
-// (by the target trireme::compiled, never by hand) the header is only declarations, and the library made of src/*.cpp
-// has the bodies. Its templates are instantiated there for all element types that they take, so that nothing is missing
-// in a program with numbers of its own.
+// and NAME.ipp contains them. A non-template function is marked TRIREME_BODY there. If TRIREME_COMPILED is defined
+// (only by the target trireme::compiled) the header has declarations only, and the library made of src/*.cpp has the
+// bodies. It instantiates the templates for all supported element types, so that every precision links.
 #ifdef TRIREME_COMPILED
 #define TRIREME_BODY
 #else

@@ -7,11 +7,11 @@
 
 namespace trireme {
 
-/// How many cores this process can keep busy, at least one: what programs take for one rank or one thread a core.
+/// The number of cores that this process can keep busy, at least one: programs use one rank or one thread for each.
 ///
-/// Those that the calling thread may run on, as taskset, numactl, a cpuset, mpirun's or srun's binding leave them, but
-/// not more than the processor time that control groups grant (cpu.max; cpu.cfs_quota_us of version 1), rounded down:
-/// whoever uses more is stopped for a part of each tenth of a second.
+/// The cores on which the calling thread may run, as restricted by taskset, numactl, a cpuset or the binding of mpirun
+/// or srun, but at most the processor time that control groups grant (cpu.max; cpu.cfs_quota_us of version 1), rounded
+/// down: a process that uses more is suspended for a part of each period (usually 0.1 s).
 ///
 /// Threads  any.
 [[nodiscard]] int usable_cores();
@@ -20,8 +20,9 @@ namespace detail {
 
 /// The numbers of the cores that the calling thread may run on; never empty.
 [[nodiscard]] std::vector<int> allowed_cores();
-/// How many cores' time the control groups of this process grant, their own and all above; 0 if they set no limit.
-/// @param root  where /proc and /sys are; a test has its own.
+/// The number of cores' time that the control groups of this process grant, its own and all above; 0 if they set no
+/// limit.
+/// @param root  the folder of /proc and /sys; tests pass their own.
 [[nodiscard]] int granted_cores(std::string const& root = {});
 
 }  // namespace detail

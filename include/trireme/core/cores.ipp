@@ -25,7 +25,7 @@ namespace trireme::detail {
 TRIREME_BODY std::vector<int> allowed_cores() {
   std::vector<int> cores;
 #if defined(__linux__)
-  // The kernel refuses sets that are smaller than its own, and some machines have more than the usual 1024 bits.
+  // The kernel rejects sets that are smaller than its own, and some machines have more than the usual 1024 bits.
   for (int most = CPU_SETSIZE; cores.empty() && most <= 1 << 20; most *= 2) {
     auto const free = [](cpu_set_t* set) { CPU_FREE(set); };
     std::unique_ptr<cpu_set_t, decltype(free)> const set(CPU_ALLOC(static_cast<std::size_t>(most)), free);
@@ -42,7 +42,7 @@ TRIREME_BODY std::vector<int> allowed_cores() {
   return cores;
 }
 
-/// What is in a small file of the system; nothing if it is not there.
+/// The contents of a small system file; empty if it does not exist.
 [[nodiscard]] inline std::string system_file(std::string const& path) {
   auto const close = [](std::FILE* file) { static_cast<void>(std::fclose(file)); };
   std::unique_ptr<std::FILE, decltype(close)> const file(std::fopen(path.c_str(), "re"), close);
@@ -51,11 +51,11 @@ TRIREME_BODY std::vector<int> allowed_cores() {
   return out;
 }
 
-/// The least number of cores' time among limits that it is shown; 0 where there is none.
+/// The lowest number of cores' time among the limits that take() gets; 0 if there is none.
 struct least_grant {
   int cores = 0;
 
-  /// In "150000 100000" of every 100 ms 150 may be used; "max" and -1 are no limit.
+  /// "150000 100000" grants 150 ms of each 100 ms; "max" and -1 mean no limit.
   void take(std::string_view quota, std::string_view period) {
     std::int64_t time = 0, of = 0;
     std::from_chars(quota.data(), quota.data() + quota.size(), time);
@@ -78,7 +78,7 @@ struct least_grant {
 TRIREME_BODY int granted_cores(std::string const& root) {
   least_grant least;
   auto const mounted = root + "/sys/fs/cgroup";
-  least.take_group(mounted, true);  // of a container, which sees only its own group
+  least.take_group(mounted, true);  // in a container, which sees only its own group
   least.take_group(mounted + "/cpu", false);
   // Lines are NUMBER:CONTROLLERS:PATH, without controllers for version 2.
   auto const groups = system_file(root + "/proc/self/cgroup");

@@ -24,18 +24,20 @@ namespace detail {
   return text(::cudaGetErrorString(code), " (", ::cudaGetErrorName(code), ")");
 }
 
-/// Throws comm_error unless `code` is success. `doing` says who wanted what: "trireme::comm::nccl: making an event".
+/// Throws comm_error unless `code` is success. `doing` names the caller and its action: "trireme::comm::nccl: making an
+/// event".
 inline void expect_cuda(::cudaError_t code, std::string_view doing) {
   if (code == cudaSuccess) return;
-  (void)::cudaGetLastError();  // what is not sticky has been reported now
+  (void)::cudaGetLastError();  // clears an error that is not sticky
   throw comm_error(text(doing, " failed: CUDA says: ", cuda_sentence(code)));
 }
 
-/// Asks `done()` again and again: at once, then after yielding, then after ever longer sleeps of at most 0.2 ms.
+/// Calls `done()` until it is true: at once, then after yielding, then after longer and longer sleeps of at most 0.2
+/// ms.
 template <class Done>
 void poll_until(Done&& done) {
   for (int round = 0; !done(); ++round) {
-    if (round < 64) continue;  // one question costs the driver about half a microsecond
+    if (round < 64) continue;  // each query takes the driver about half a microsecond
     if (round < 512)
       std::this_thread::yield();
     else
@@ -70,14 +72,14 @@ class cuda_streams {
 
 }  // namespace detail
 
-/// Memory of the CUDA device that the calling thread has chosen (cudaSetDevice; 0 if it has not).
+/// Memory   of the CUDA device that the calling thread has chosen (cudaSetDevice; 0 by default).
 ///
-/// Every thread has a stream of its own on each device, which waits for no other stream. Work on tensors of this space
-/// is queued there: a collective begins when what its rank has queued before is done. Who writes a tensor on another
-/// stream waits for it first.
+/// Every thread has a stream of its own on each device, which does not wait for other streams. Work on tensors of this
+/// space is queued there: a collective begins when all work that its rank has queued before is done. If a tensor is
+/// written on another stream, wait for that stream first.
 ///
-/// Threads  thread-safe.   Errors  std::bad_alloc if the device's memory is used up, otherwise comm_error with CUDA's
-/// sentence.
+/// Threads  thread-safe.
+/// Errors   std::bad_alloc if the device's memory is used up, otherwise comm_error with CUDA's error message.
 struct cuda {
   static constexpr std::string_view name = "cuda";
   static constexpr std::size_t alignment = 256;
@@ -99,7 +101,7 @@ struct cuda {
     thread_local detail::cuda_streams streams;
     return streams.current();
   }
-  /// Returns when what this thread has queued on its stream is done. Polls, and sleeps when that takes long.
+  /// Returns when all work that this thread has queued on its stream is done. Polls, and sleeps if that takes long.
   static void finish() {
     auto* const mine = stream();
     detail::poll_until([&] {

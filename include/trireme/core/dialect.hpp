@@ -1,7 +1,7 @@
 #pragma once
 
-// What a compiler must be told for these headers to mean what they say; asked before anything else is read. The names
-// of files that are not there end the compilation, so that no errors follow the one that counts.
+// The compiler options that these headers need, checked before anything else is read. Including a file that does not
+// exist ends the compilation, so that no errors follow the relevant one.
 #if defined(_MSVC_LANG) ? _MSVC_LANG < 202002L : __cplusplus < 202002L
 #error "trireme needs C++20: compile with -std=c++20 (CMake: target_compile_features(yours PRIVATE cxx_std_20))"
 #include <trireme_stopped_because_this_is_not_cxx20>
@@ -10,9 +10,9 @@
 #error "trireme reports errors by exceptions: compile the files that include it without -fno-exceptions"
 #include <trireme_stopped_because_exceptions_are_off>
 #endif
-// Checks for NaN and infinity are folded away under the first; under the others results have other bits from one
-// compiler, CPU and place in a loop to the next. (clang says the two first ones only; core/arithmetic.hpp finds its
-// others when a trainer is made.)
+// The first removes checks for NaN and infinity; with the others the bits of results differ between compilers, CPUs and
+// positions in a loop. (clang defines macros only for the first two; core/arithmetic.hpp detects the other flags when a
+// trainer is made.)
 #if (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ != 0) || defined(__FAST_MATH__) || \
     defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__)
 #error \
@@ -21,21 +21,21 @@
 -fno-fast-math after these"
 #include <trireme_stopped_because_of_fast_math>
 #endif
-// Numbers of more bits than their type has (x87's) are rounded twice, where the compiler likes.
+// Excess precision (x87's) rounds twice, where the compiler chooses to.
 #if defined(__FLT_EVAL_METHOD__) && (__FLT_EVAL_METHOD__ == 1 || __FLT_EVAL_METHOD__ == 2)
 #error \
     "trireme needs float to be computed in float, but here it is computed in wider numbers, as with -mfpmath=387: \
 compile the files that include it with -mfpmath=sse -msse2"
 #include <trireme_stopped_because_float_is_computed_in_wider_numbers>
 #endif
-// The preprocessor does not see this one.
+// The preprocessor cannot detect this one.
 static_assert(
     sizeof(0.1) == sizeof(double),
     "trireme needs constants of type double, which -fsingle-precision-constant makes float: compile the files "
     "that include it without that");
 
-// Names of functions and members here, of which others make macros. The library's headers take the two first ones back
-// where they are read after them.
+// Names of functions and members here that other libraries define as macros. The library's headers undefine the first
+// two if they are read after them.
 #include <version>
 #if defined(_LIBCPP_VERSION) && _LIBCPP_VERSION < 200000
 #error \

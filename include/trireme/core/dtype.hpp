@@ -35,7 +35,7 @@ struct bfloat16 {
 /// An IEEE binary16 number: 11 bits of precision up to 65504. Storage only; arithmetic happens in float.
 ///
 /// Numerics  converts from float by rounding to nearest, ties to even; subnormals are kept, NaN stays NaN. The same
-///           bits as the instructions of CPUs (F16C) and GPUs give.
+///           bits as the conversion instructions of CPUs (F16C) and GPUs.
 struct float16 {
   std::uint16_t bits = 0;
 
@@ -46,11 +46,11 @@ struct float16 {
     std::uint32_t half = 0;
     if (size > 0x7f80'0000U) {  // NaN, made quiet
       half = 0x7e00U | (size >> 13 & 0x3ffU);
-    } else if (size >= 0x4780'0000U) {  // 65536 and above; what is a little less grows to infinity below
+    } else if (size >= 0x4780'0000U) {  // 65536 and above; slightly smaller numbers round to infinity below
       half = 0x7c00U;
     } else if (size >= 0x3880'0000U) {  // 2^-14: normal
       half = (size - 0x3800'0000U + 0xfffU + (size >> 13 & 1U)) >> 13;
-    } else {  // beside 0.5, the last place of a float is that of the subnormals
+    } else {  // next to 0.5, a float has the spacing of the subnormals
       half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) + 0.5F) - 0x3f00'0000U;
     }
     bits = static_cast<std::uint16_t>((raw >> 16 & 0x8000U) | half);
@@ -75,11 +75,11 @@ struct float16 {
   }
 };
 
-/// A floating-point number that is only stored, and computed with in float.
+/// A floating-point type for storage only; arithmetic is in float.
 template <class T>
 concept storage_float = std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>;
 
-/// The element types that tensors, files and messages know.
+/// The element types of tensors, files and messages.
 enum class dtype : std::uint8_t { f64, f32, bf16, f16, i64, i32, u64, u32, i8, u8 };
 
 /// The names used in template arguments: `compression::cast<bf16>`.
@@ -142,7 +142,7 @@ concept element = requires {
   dtype_traits<T>::value;
 };
 
-/// An element that arithmetic makes sense on.
+/// An element type with arithmetic.
 template <class T>
 concept arithmetic_element = element<T> && !std::is_same_v<T, std::byte>;
 
@@ -167,7 +167,7 @@ concept arithmetic_element = element<T> && !std::is_same_v<T, std::byte>;
   return 0;
 }
 
-/// The name that safetensors files use, which is also ours in messages.
+/// The name in safetensors files, also used in messages.
 [[nodiscard]] constexpr std::string_view name_of(dtype type) noexcept {
   switch (type) {
     case dtype::f64:

@@ -33,12 +33,12 @@ class error : public std::runtime_error {
   origin where_;
 };
 
-/// What the caller asked for cannot be: a shape, an option or a combination is wrong.
+/// The caller's request is invalid: a shape, an option or a combination is wrong.
 struct config_error : error {
   using error::error;
 };
 
-/// A communicator failed: a peer died, was late past the deadline, or the transport reported an error.
+/// A communicator failed: a peer died, was later than the deadline, or the transport reported an error.
 struct comm_error : error {
   using error::error;
 };
@@ -48,12 +48,12 @@ struct assertion_error : error {
   using error::error;
 };
 
-/// Numbers went wrong in a way that more steps will not mend (non-finite gradients again and again).
+/// A numerical failure that more steps will not repair (non-finite gradients again and again).
 struct numeric_error : error {
   using error::error;
 };
 
-/// A file could not be opened, read or written. Carries the system's errno, or 0 where no call has failed.
+/// A file could not be opened, read or written. Carries the system's errno, or 0 if no system call has failed.
 struct io_error : error {
   io_error(std::string path, std::string_view reason, int number = 0)
       : error(text(path, ": ", reason)), path_(std::move(path)), number_(number) {}
@@ -65,7 +65,7 @@ struct io_error : error {
   int number_;
 };
 
-/// A file was read but is not what it should be. Carries the byte offset at which that was noticed.
+/// A file was read but is invalid. Carries the byte offset at which that was detected.
 struct format_error : error {
   format_error(std::string path, std::uint64_t offset, std::string_view reason)
       : error(text(path, ": byte ", offset, ": ", reason)), path_(std::move(path)), offset_(offset) {}

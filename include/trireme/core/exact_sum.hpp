@@ -12,11 +12,11 @@
 
 namespace trireme {
 
-/// A sum of doubles without rounding: the same state, bit for bit, in whatever order and on whichever rank the terms
-/// were added.
+/// A sum of doubles without rounding: the state has the same bits whatever the order of the terms, and whichever ranks
+/// added them.
 ///
-/// Why: a norm over shards must not depend on how many ranks there are. The state is a row of integers; ranks add
-/// theirs with an int64 all-reduce over `state()`, and `value()` rounds once, to nearest even.
+/// Why: a norm over shards must not depend on the number of ranks. The state is an array of integers; ranks add theirs
+/// by an int64 all-reduce over `state()`, and `value()` rounds once, to nearest even.
 /// Numerics exact for every finite double. Up to 2^31 terms may be added to one state (each limb holds 32 bits of the
 ///          sum and 31 of carries). A term that is not finite makes the value NaN.
 /// Bytes    544. About 5 ns a term: add sums of blocks, not single numbers.
@@ -36,7 +36,7 @@ class exact_sum {
     std::uint64_t const mantissa = exponent == 0 ? fraction : fraction | 1ULL << 52;
     unsigned const shift = exponent == 0 ? 0 : exponent - 1;
     auto const limb = static_cast<std::size_t>(shift / 32);
-    // 53 bits, moved up by at most 31, lie in three limbs.
+    // 53 bits, shifted by at most 31, fit in three limbs.
     std::uint64_t const low = (mantissa & 0xffff'ffffU) << (shift % 32);
     std::uint64_t const high = (mantissa >> 32) << (shift % 32);
     std::int64_t const sign = (bits >> 63) != 0 ? -1 : 1;
@@ -70,7 +70,7 @@ class exact_sum {
     while (top > 0 && digits[top] == 0) --top;
     int const width = 64 - std::countl_zero(static_cast<std::uint64_t>(digits[top]));
     auto const bit_length = static_cast<std::int64_t>(top) * 32 + width;
-    // 53 bits from the top; what lies below decides the rounding.
+    // the top 53 bits; the bits below decide the rounding.
     auto const lowest = bit_length > 53 ? bit_length - 53 : 0;
     std::uint64_t mantissa = 0;
     for (auto position = bit_length - 1; position >= lowest; --position)
@@ -89,7 +89,7 @@ class exact_sum {
  private:
   using digits_type = std::array<std::int64_t, limbs + 1>;
 
-  // Moves what exceeds 32 bits upwards (the last number takes the end of it); negative if the whole is.
+  // Moves what exceeds 32 bits upwards (the last number keeps the rest); negative if the whole number is.
   static constexpr std::int64_t carry(digits_type& digits) noexcept {
     std::int64_t over = 0;
     for (std::size_t i = 0; i < limbs; ++i) {

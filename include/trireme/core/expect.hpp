@@ -12,7 +12,7 @@
 
 namespace trireme {
 
-/// Which numbers a member of a description may have. NaN is never among them.
+/// The allowed values of a member of a description. NaN is never allowed.
 struct allowed {
   double low = 0;
   double high = std::numeric_limits<double>::max();
@@ -38,7 +38,7 @@ inline constexpr allowed limit_or_none{.high = std::numeric_limits<double>::infi
   return text("in ", range.above ? "(" : "[", range.low, ", ", range.high, range.below ? ")" : "]");
 }
 
-/// Throws config_error unless a number of a description is one that it may be.
+/// Throws config_error unless a number of a description is in its range.
 /// @param description  its public name: "optim::adamw".
 /// @param member       ".beta2".
 template <class Number>
@@ -51,8 +51,8 @@ void expect_number(std::string_view description, std::string_view member, Number
   throw config_error(text("trireme::", description, ": ", member, " is ", value, "; it must be ", to_string(bounds)));
 }
 
-/// Calls description.validate(), if it has it: that throws config_error for what cannot be meant. Trainers do so with
-/// each of their descriptions, exchanges with theirs.
+/// Calls description.validate(), if it exists: that throws config_error for invalid values. Trainers and exchanges call
+/// this for each of their descriptions.
 template <class Description>
 void expect_valid(Description const& description) {
   if constexpr (requires { description.validate(); }) description.validate();

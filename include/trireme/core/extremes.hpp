@@ -9,10 +9,10 @@
 
 namespace trireme {
 
-/// What reduction::max and reduction::min of floating-point numbers mean, in one place: numbers are compared as signed
-/// integers that order their bits, with -0 below +0. NaN is above all numbers for max and below all for min, so that
-/// it wins in both. The order is total: results depend neither on the order of the terms nor on the engine, nor on
-/// where in a vector an element lies. (Which of several NaNs wins is fixed, but has no meaning.)
+/// Defines reduction::max and reduction::min for floating-point numbers: they are compared as signed integers that
+/// order their bits, with -0 below +0. NaN is above all numbers for max and below all for min, so it wins in both. The
+/// order is total: results depend neither on the order of the terms nor on the engine, nor on an element's position in
+/// a vector. (Which of several NaNs wins is fixed, but has no meaning.)
 template <class T>
 struct extreme_order {
   static_assert(std::is_floating_point_v<T> || storage_float<T>);
@@ -23,10 +23,10 @@ struct extreme_order {
   static constexpr int sign_shift = static_cast<int>(8 * sizeof(T)) - 1;
   static constexpr key magnitude = std::numeric_limits<key>::max();
   static constexpr int mantissa_bits = sizeof(T) == 8 ? 52 : sizeof(T) == 4 ? 23 : std::is_same_v<T, bfloat16> ? 7 : 10;
-  /// NaNs have so many values of either sign. Keys wrap around by it, so that NaNs of both signs lie on one side.
+  /// The number of NaN values of either sign. Keys wrap around by it, so that NaNs of both signs are on one side.
   static constexpr bits nans = (bits{1} << mantissa_bits) - 1;
 
-  /// Negative numbers descend as their bits ascend: those are turned around. Its own inverse.
+  /// Negative numbers descend as their bits ascend, so their bits are inverted. Its own inverse.
   [[nodiscard]] static constexpr key turned(key x) noexcept {
     return static_cast<key>(x ^ ((x >> sign_shift) & magnitude));
   }

@@ -23,8 +23,8 @@ namespace trireme {
   return mix(h);
 }
 
-/// What one element adds to a state hash. The state hash is the wrapping sum of this over all elements, so it is the
-/// same however the state is cut and in whatever order the pieces are visited.
+/// The contribution of one element to a state hash. The state hash is the wrapping sum of this over all elements, so it
+/// does not depend on how the state is split or in which order it is visited.
 [[nodiscard]] constexpr std::uint64_t hash_element(std::uint64_t name, std::uint64_t index,
                                                    std::uint64_t bits) noexcept {
   return mix(name ^ mix(index ^ mix(bits)));

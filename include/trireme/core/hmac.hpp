@@ -10,8 +10,8 @@
 
 namespace trireme {
 
-/// HMAC-SHA256 of bytes that arrive piece by piece: a digest that only who knows `key` can make or check.
-/// Method: [RFC 2104].
+/// HMAC-SHA256 of bytes that arrive piece by piece: a digest that can only be made or checked with `key`. Method: [RFC
+/// 2104].
 ///
 /// Threads  one owner.
 class hmac_sha256 {
@@ -48,7 +48,7 @@ class hmac_sha256 {
   sha256 outer_;
 };
 
-/// Whether two secrets of one length are equal, in a time that does not say where they differ.
+/// Whether two secrets of one length are equal, in a time that does not depend on where they differ.
 [[nodiscard]] inline bool equal_in_constant_time(std::span<std::byte const> a, std::span<std::byte const> b) noexcept {
   if (a.size() != b.size()) return false;
   std::byte difference{};

@@ -10,7 +10,7 @@ namespace trireme {
 struct interval {
   std::int64_t first = 0;
   std::int64_t count = 0;
-  /// The first number behind it.
+  /// The first number after the interval.
   [[nodiscard]] constexpr std::int64_t end() const noexcept { return first + count; }
   friend constexpr bool operator==(interval const&, interval const&) = default;
 };

@@ -31,8 +31,8 @@ template <class T, std::size_t Index>
 
 /// One value of each type, in this order.
 ///
-/// It is used in place of std::tuple where each model, mesh or trainer has a type of its own, because std::tuple costs
-/// the compiler more than what it holds.
+/// Used instead of std::tuple in types that differ for each model, mesh or trainer, because std::tuple takes the
+/// compiler more time than its elements.
 template <class... T>
 class pack {
  public:
@@ -46,7 +46,7 @@ class pack {
   constexpr void each(F&& f) const {
     each_of(items_, f);
   }
-  /// The value of a type that is there once.
+  /// The value of a type that occurs once.
   template <class One>
   [[nodiscard]] constexpr One& get() noexcept {
     return detail::item_of<One>(items_);

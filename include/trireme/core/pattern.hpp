@@ -14,7 +14,7 @@
 
 namespace trireme {
 
-/// Whether a name is what a pattern says: * stands for any letters, ? for one.
+/// Whether a name matches a pattern: * matches any characters, ? matches one.
 [[nodiscard]] constexpr bool matches(std::string_view pattern, std::string_view name) noexcept {
   std::size_t p = 0, n = 0, star = pattern.npos, from = 0;
   while (n < name.size()) {
@@ -24,7 +24,7 @@ namespace trireme {
     } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
       ++p;
       ++n;
-    } else if (star != pattern.npos) {  // the star takes one letter more
+    } else if (star != pattern.npos) {  // the star takes one more character
       p = star + 1;
       n = ++from;
     } else {
@@ -33,7 +33,7 @@ namespace trireme {
   }
   return pattern.substr(p).find_first_not_of('*') == pattern.npos;
 }
-/// Whether it is what one of several patterns says, which are separated by spaces.
+/// Whether it matches one of several patterns, which are separated by spaces.
 [[nodiscard]] constexpr bool matches_any(std::string_view patterns, std::string_view name) noexcept {
   while (!patterns.empty()) {
     auto const space = patterns.find(' ');
@@ -43,8 +43,8 @@ namespace trireme {
   return false;
 }
 
-/// Patterns that a description has, separated by spaces. One that says which, `for_each_pattern(f)`, which calls
-/// f(name_pattern) for each member with patterns, is refused where one of them matches no name.
+/// Patterns of a description, separated by spaces. A description that has `for_each_pattern(f)`, which calls
+/// f(name_pattern) for each member with patterns, gives an error if one of them matches no name.
 struct name_pattern {
   std::string what;      ///< the member: "optim::groups: .names"
   std::string patterns;  ///< of the member
@@ -52,7 +52,7 @@ struct name_pattern {
   bool (*fits)(std::string_view pattern, std::string_view name) = [](auto pattern, auto name) {
     return matches(pattern, name);
   };
-  std::string before = "nothing in the model matches ", after{};  ///< the pattern, in the sentence that refuses it
+  std::string before = "nothing in the model matches ", after{};  ///< text around the pattern in the error
 };
 template <class D>
 concept has_patterns = requires(D const& description) {
@@ -70,7 +70,8 @@ void for_each_word(std::string_view words, F&& f) {
   }
 }
 
-/// How many letters have to be changed for a name to match a pattern: 0 if it does. What * stands for costs nothing.
+/// The number of characters to change for a name to match a pattern: 0 if it does. Characters matched by * cost
+/// nothing.
 [[nodiscard]] inline std::size_t letters_between(std::string_view pattern, std::string_view name) {
   std::vector<std::size_t> row(name.size() + 1), next(row.size());
   for (std::size_t n = 0; n < row.size(); ++n) row[n] = n;
@@ -85,7 +86,7 @@ void for_each_word(std::string_view words, F&& f) {
   return row.back();
 }
 
-/// The names that are nearest to a pattern, or to its end behind a dot, as a sentence says them.
+/// The names nearest to a pattern, or to its suffix after a dot, as text for a message.
 [[nodiscard]] inline std::string near_names(std::string_view pattern, std::vector<std::string> const& names) {
   std::vector<std::pair<std::size_t, std::string>> all;
   auto const behind_dot = text("*.", pattern);
@@ -101,13 +102,13 @@ void for_each_word(std::string_view words, F&& f) {
 
 }  // namespace detail
 
-/// Throws config_error if one of some patterns matches no name; the sentence has the names that are nearest to it.
-/// @param what  the public name of what has the patterns.
+/// Throws config_error if one of some patterns matches no name; the error lists the nearest names.
+/// @param what  the public name of the owner of the patterns.
 inline void expect_matches(name_pattern const& all, std::vector<std::string> const& names) {
   detail::for_each_word(all.patterns, [&](std::string_view one) {
     if (std::any_of(names.begin(), names.end(), [&](auto const& name) { return all.fits(one, name); })) return;
-    throw config_error(text("trireme::", all.what, ": ", all.before, "\"", one, "\"", all.after, "; near it are ",
-                            detail::near_names(one, names)));
+    throw config_error(text("trireme::", all.what, ": ", all.before, "\"", one, "\"", all.after,
+                            "; the nearest names are ", detail::near_names(one, names)));
   });
 }
 

@@ -9,9 +9,9 @@
 
 namespace trireme {
 
-// Numbers in sentences.
+// Numbers in messages.
 
-/// What agrees with a number: `agreeing(ranks.size(), "has", "have")`.
+/// The word form that agrees with a number: `agreeing(ranks.size(), "has", "have")`.
 template <class Number>
 [[nodiscard]] constexpr std::string_view agreeing(Number count, std::string_view one,
                                                   std::string_view several) noexcept {

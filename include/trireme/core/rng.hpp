@@ -9,9 +9,9 @@ namespace trireme {
 
 /// Philox 4x32-10: a random function of (counter, key) without state.
 ///
-/// Why: a number drawn for (seed, step, sample, site) is the same on whichever rank, in whichever order it is drawn;
-/// nothing has to be saved in a checkpoint but the seed. Method: [Salmon et al., SC 2011], "Parallel random numbers:
-/// as easy as 1, 2, 3"; the known answers of its authors are in the tests.
+/// Why: a number drawn for (seed, step, sample, site) is the same on every rank and in every order of drawing; a
+/// checkpoint only needs the seed. Method: [Salmon et al., SC 2011], "Parallel random numbers: as easy as 1, 2, 3"; the
+/// known answers of its authors are in the tests.
 [[nodiscard]] constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
                                                             std::array<std::uint32_t, 2> key) noexcept {
   for (int round = 0; round < 10; ++round) {
@@ -25,14 +25,14 @@ namespace trireme {
   return counter;
 }
 
-/// The key of all random numbers of one run: a seed, and the step it stands in.
+/// The key of all random numbers of one run: a seed, and the current step.
 struct random_key {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
   friend bool operator==(random_key const&, random_key const&) = default;
 };
 
-/// Four words for block `block` of sample `sample` at site `site` (a number that tells uses apart).
+/// Four words for block `block` of sample `sample` at site `site` (a number that distinguishes uses).
 [[nodiscard]] constexpr std::array<std::uint32_t, 4> random_block(random_key key, std::uint32_t site,
                                                                   std::uint64_t sample, std::uint32_t block) noexcept {
   auto const mixed = key.seed ^ (key.step * 0x9E3779B97F4A7C15ULL);

@@ -15,9 +15,8 @@ namespace trireme {
 
 /// SHA-256 of bytes that arrive piece by piece.
 ///
-/// Why: a checkpoint names the digest of each of its files, so that a file that was changed, cut or mixed up is
-/// noticed before it is loaded. Uses the SHA instructions of the processor where there are any.
-/// Method: [FIPS 180-4].
+/// Why: a checkpoint contains the digest of each of its files, so that changed, truncated or exchanged files are
+/// detected before they are loaded. Uses the SHA instructions of the processor if it has them. Method: [FIPS 180-4].
 ///
 /// Threads  one owner.
 class sha256 {

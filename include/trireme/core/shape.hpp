@@ -12,9 +12,9 @@
 namespace trireme {
 
 /// The extents of a dense row-major tensor, outermost first; at most `shape::max_rank` of them, and together fewer than
-/// 2^63 elements, so that places in a tensor can be computed in 64 bits.
+/// 2^63 elements, so that offsets in a tensor fit in 64 bits.
 ///
-/// Errors   config_error for an extent that it does not take().
+/// Errors   config_error for an extent for which takes() is false.
 class shape {
  public:
   static constexpr int max_rank = 6;
@@ -46,8 +46,7 @@ class shape {
     if (!takes(extent)) {
       if (rank_ == max_rank) throw config_error(text("trireme::shape: more than ", max_rank, " extents"));
       if (extent < 0) throw config_error(text("trireme::shape: extent ", extent, " is negative"));
-      throw config_error(
-          text("trireme::shape: ", size(), " times ", how_many(extent, "element"), " are more than 63 bits count"));
+      throw config_error(text("trireme::shape: ", size(), " times ", how_many(extent, "element"), " exceed 2^63 - 1"));
     }
     extents_[static_cast<std::size_t>(rank_++)] = extent;
   }

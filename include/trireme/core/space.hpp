@@ -11,8 +11,8 @@
 
 namespace trireme {
 
-/// Memory of this process that the CPU reads and writes. Large blocks are page-aligned and ask for huge pages, which
-/// is worth 6 % of a whole training step.
+/// Memory   of this process that the CPU reads and writes. Large blocks are page-aligned and request huge pages, which
+///          saves 6 % of a whole training step.
 struct host {
   static constexpr std::string_view name = "host";
   static constexpr std::size_t alignment = 64;
@@ -32,10 +32,10 @@ struct host {
   }
 };
 
-/// Address space without memory: whoever touches an address of it faults at once.
+/// Address space without memory: an access to any of its addresses faults at once.
 ///
-/// A whole training runs in this space in the tests. It proves that nothing above `ops` and `comm` reads a tensor, so
-/// that another kind of memory needs only those two rooms.
+/// Tests run a whole training in this space. This proves that no code outside `ops` and `comm` reads a tensor, so
+/// another kind of memory needs only those two rooms.
 struct phantom {
   static constexpr std::string_view name = "phantom";
   static constexpr std::size_t alignment = 64;

@@ -6,9 +6,10 @@
 
 namespace trireme {
 
-/// Where the fixed binary tree over [0, n) is cut: in halves while n is even, else at the largest power of two.
+/// Where the fixed binary tree over [0, n) is split: in halves while n is even, else at the largest power of two.
 ///
-/// Sums in this order do not depend on how many ranks form them: for any power of two p that divides n, each of p equal
+/// Sums in this order do not depend on the number of ranks that compute them: for any power of two p that divides n,
+/// each of p equal runs of leaves is a subtree, and the p runs are the leaves of the tree over [0, p).
 /// runs of leaves is a subtree, and the p runs are the leaves of the tree over [0, p).
 /// @param n  at least 2.
 [[nodiscard]] constexpr std::int64_t tree_split(std::int64_t n) noexcept {
@@ -18,8 +19,8 @@ namespace trireme {
   return power;
 }
 
-/// How often the last two partial sums become one when leaf i of [0, n) has been added behind them: the number of inner
-/// nodes of the tree that end with leaf i. After the last leaf one sum is left.
+/// The number of times that the last two partial sums are merged after leaf i of [0, n) has been appended: the number
+/// of inner nodes of the tree that end with leaf i. After the last leaf one sum is left.
 [[nodiscard]] constexpr int tree_merges(std::int64_t n, std::int64_t i) noexcept {
   int merges = 0;
   std::int64_t first = 0;

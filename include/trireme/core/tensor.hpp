@@ -14,10 +14,10 @@
 
 namespace trireme {
 
-/// A dense row-major block of elements that somebody else owns, in the memory space that its type names.
+/// A view of a dense row-major block of elements, in the memory space of its type. It does not own them.
 ///
-/// Copying a view copies no element. Only `ops` and `comm` (through `raw`) look at the elements; everything above
-/// passes views on. In host memory users may, through `span()` and `operator[]`.
+/// Copying a view copies no element. Only `ops` and `comm` (through `raw`) access the elements; all other code passes
+/// views on. In host memory users may access them, through `span()` and `operator[]`.
 template <class T, class Space = host>
 class tensor_view {
  public:
@@ -26,7 +26,7 @@ class tensor_view {
 
   constexpr tensor_view() = default;
   constexpr tensor_view(T* address, shape extents) noexcept : address_(address), shape_(extents) {}
-  /// A view that may write is a view that may read.
+  /// A view of mutable elements converts to a view of const ones.
   template <class U>
   requires(std::is_const_v<T>&& std::same_as<U, std::remove_const_t<T>>) constexpr tensor_view(
       tensor_view<U, Space> other) noexcept  // NOLINT(google-explicit-constructor)
@@ -46,7 +46,7 @@ class tensor_view {
   [[nodiscard]] constexpr std::int64_t size() const noexcept { return address_ == nullptr ? 0 : shape_.size(); }
   [[nodiscard]] constexpr std::size_t bytes() const noexcept { return static_cast<std::size_t>(size()) * sizeof(T); }
   [[nodiscard]] constexpr bool empty() const noexcept { return size() == 0; }
-  /// Where the elements are, as a number to pass on, not to dereference: see raw().
+  /// The address of the elements, to pass on, not to dereference: see raw().
   [[nodiscard]] constexpr T* address() const noexcept { return address_; }
 
   /// The same elements under another shape of equal size.
@@ -87,14 +87,14 @@ tensor_view(std::span<T, Extent> const&) -> tensor_view<T, host>;
 template <class T, std::size_t Extent>
 tensor_view(std::span<T, Extent>&) -> tensor_view<T, host>;
 
-/// The elements themselves. Called by kernels and communicators only (checked by scripts/lint); there is none for
+/// The elements themselves. Only kernels and communicators may call it (checked by scripts/lint); it does not exist for
 /// phantom memory, so a forgotten call does not compile.
 template <class T>
 [[nodiscard]] constexpr T* raw(tensor_view<T, host> view) noexcept {
   return view.address();
 }
 
-/// A block of elements with an owner. Uninitialised when made.
+/// A block of elements with an owner. Uninitialised at first.
 template <class T, class Space = host>
 class tensor {
  public:
@@ -105,7 +105,7 @@ class tensor {
   explicit tensor(shape extents)
       : bytes_(static_cast<std::size_t>(extents.size()) * sizeof(T)),
         view_(static_cast<T*>(Space::allocate(bytes_)), extents) {}
-  /// Elements that `owner` keeps: a communicator's memory, say.
+  /// Elements in memory that `owner` keeps alive, such as a communicator's.
   tensor(tensor_view<T, Space> elements, std::shared_ptr<void> owner) noexcept
       : view_(elements), owner_(std::move(owner)) {}
   tensor(tensor&& other) noexcept
@@ -135,7 +135,7 @@ class tensor {
  private:
   std::size_t bytes_ = 0;
   tensor_view<T, Space> view_;
-  std::shared_ptr<void> owner_;  // null: the space
+  std::shared_ptr<void> owner_;  // null: allocated from the space
 };
 
 }  // namespace trireme

@@ -15,7 +15,7 @@ namespace trireme {
 
 namespace detail {
 
-/// One argument of text(): a few kinds, so that what joins them is compiled once and not for every call.
+/// One argument of text(): one of a few types, so that joining is compiled once and not for every call.
 class text_part {
  public:
   constexpr text_part(std::string_view part) : kind_(kind::letters), letters_(part) {}  // NOLINT
@@ -24,7 +24,7 @@ class text_part {
   constexpr text_part(char part) : kind_(kind::letter), letter_(part) {}                // NOLINT
   constexpr text_part(float part) : kind_(kind::single), single_(part) {}               // NOLINT
   constexpr text_part(double part) : kind_(kind::real), real_(part) {}                  // NOLINT
-  template <std::same_as<bool> Truth>  // a plain bool would take every pointer first
+  template <std::same_as<bool> Truth>  // a plain bool parameter would accept pointers
   constexpr text_part(Truth part) : text_part(std::string_view(part ? "true" : "false")) {}  // NOLINT
   template <std::integral Number>
   requires(!std::same_as<Number, bool> && !std::same_as<Number, char>) constexpr text_part(Number part)  // NOLINT
@@ -72,7 +72,8 @@ class text_part {
   return out;
 }
 
-/// A number with so many digits behind the point ("nan" and "inf" as words). printf would ask the program's locale.
+/// A number with this many digits after the point ("nan" and "inf" as words). printf would depend on the program's
+/// locale.
 [[nodiscard]] inline std::string fixed(double value, int digits) {
   if (!(std::abs(value) < 1e15)) return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
   char out[48];
@@ -83,8 +84,8 @@ class text_part {
 
 /// Joins its arguments into one string: `text("rank ", 3, " is late")`.
 ///
-/// Error messages are made with this, so that core needs no formatting library and a number always
-/// prints in its shortest exact form, whatever locale the program has set.
+/// Used for error messages, so that core needs no formatting library and a number always prints in its shortest exact
+/// form, whatever the program's locale.
 template <class... Parts>
 [[nodiscard]] std::string text(Parts const&... parts) {
   return detail::join({detail::text_part(parts)...});

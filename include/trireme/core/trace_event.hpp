@@ -10,13 +10,13 @@
 
 namespace trireme {
 
-/// Something that took time on one rank. The names belong to somebody who outlives it.
+/// A span of time on one rank. The names must outlive it.
 struct trace_event {
   std::string_view name;
   std::string_view category;
   std::uint64_t begin_ns = 0;  ///< of the steady clock, which all processes of a machine share
   std::uint64_t end_ns = 0;
-  std::uint32_t lane = 0;  ///< which row of the rank it is drawn in
+  std::uint32_t lane = 0;  ///< the row of the rank in which it is drawn
 };
 
 /// The events of one rank, and how to label its rows.

@@ -15,7 +15,7 @@ template <class T>
   return full.substr(first, full.find_first_of(";]", first) - first);
 }
 
-/// What a description says of itself: its to_string, else the name of its type.
+/// The text form of a description: its to_string, else the name of its type.
 template <class T>
 [[nodiscard]] std::string describe(T const& description) {
   if constexpr (requires { to_string(description); }) {

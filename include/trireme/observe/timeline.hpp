@@ -17,10 +17,10 @@
 
 namespace trireme::observe {
 
-/// What one rank did when: spans of time with a name, in lanes.
+/// The activities of one rank: named spans of time, in lanes.
 ///
-/// Recording takes a place in a block of fixed size and allocates nothing; when the block is full, further events are
-/// counted and left out. A timeline of capacity 0 is off: its spans do not even read the clock.
+/// Recording writes into a block of fixed size and allocates nothing; when the block is full, further events are
+/// counted and dropped. A timeline of capacity 0 is off: its spans do not even read the clock.
 ///
 /// Bytes    48 per event of capacity.
 /// Threads  record(), span and now() from any number of threads; everything else while none of them records.
@@ -73,16 +73,16 @@ class timeline {
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] std::size_t capacity() const noexcept { return events_.size(); }
-  /// How many events found no place.
+  /// The number of events that were dropped because the block was full.
   [[nodiscard]] std::size_t dropped() const noexcept { return next_.load() - events().size(); }
-  /// In the order in which they ended.
+  /// The events, in the order in which they ended.
   [[nodiscard]] std::span<trace_event const> events() const noexcept {
     return {events_.data(), std::min(next_.load(), events_.size())};
   }
-  /// Forgets all events and keeps the memory.
+  /// Removes all events and keeps the memory.
   void clear() noexcept { next_ = 0; }
 
-  /// What a trace file is written from; borrows the events.
+  /// The content of a trace file; borrows the events.
   [[nodiscard]] trace_process process() const { return {rank_, text("rank ", rank_), lanes_, events()}; }
 
  private:

@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::trainer: samples come in arrays: std::vector, std::array or std::span of numbers or of
+// expected-error: trireme::trainer: pass samples as arrays: std::vector, std::array or std::span of numbers or of
 // std::array, tensor_view{pointer, {samples, numbers}}, strided_view, std::mdspan, a vector of Eigen
 #include <list>
 

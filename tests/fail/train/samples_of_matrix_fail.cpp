@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::trainer: a matrix does not say whether its rows or its columns are the samples: pass
+// expected-error: trireme::trainer: either the rows or the columns of a matrix may be the samples: pass
 // samples_in_rows(matrix) or samples_in_columns(matrix)
 #include <Eigen/Core>
 

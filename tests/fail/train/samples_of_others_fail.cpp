@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::trainer: samples are float, or double in precision::fp64, and tokens and classes are
+// expected-error: trireme::trainer: samples must be float, or double in precision::fp64; tokens and classes must be
 // std::int32_t: pass dense<float>(samples) or dense<std::int32_t>(samples), which convert them
 #include "trireme/trireme.hpp"
 

@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::trainer: these samples are double, and the network takes float: pass dense<float>(samples),
+// expected-error: trireme::trainer: these samples are double, but the network takes float: pass dense<float>(samples),
 // which converts them, or train in precision::fp64
 #include "trireme/trireme.hpp"
 

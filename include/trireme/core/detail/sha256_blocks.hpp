@@ -75,7 +75,7 @@ __attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_
       __builtin_shufflevector(bytes, bytes, 3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12));
 }
 
-/// A sum that wraps: lanes of the builtins' signed type would overflow.
+/// Wrapping addition: lanes of the builtins' signed type would overflow.
 __attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_add(sha256_words a,
                                                                                     sha256_words b) noexcept {
   using wrapping = unsigned __attribute__((vector_size(16)));
@@ -138,7 +138,7 @@ __attribute__((target("sha,sse4.1"))) inline void sha256_blocks_hardware(sha256_
   std::memcpy(state.data() + 4, &second, 16);
 }
 
-/// Whether this machine has them. (`__builtin_cpu_supports` of GCC 12 does not know "sha".)
+/// Whether this machine has the SHA instructions. (`__builtin_cpu_supports` of GCC 12 does not know "sha".)
 inline bool sha256_has_hardware() noexcept {
   unsigned a = 0;
   unsigned b = 0;
@@ -158,7 +158,7 @@ inline void sha256_blocks_hardware(sha256_state& state, std::byte const* data, s
 
 #endif
 
-/// The fastest of the two that this machine has.
+/// Uses the SHA instructions if this machine has them.
 inline void sha256_blocks(sha256_state& state, std::byte const* data, std::size_t count) noexcept {
   static bool const hardware = sha256_has_hardware();
   hardware ? sha256_blocks_hardware(state, data, count) : sha256_blocks_plain(state, data, count);

@@ -18,7 +18,7 @@ inline void put_text(std::vector<std::byte>& out, std::string_view content) {
   out.insert(out.end(), bytes.begin(), bytes.end());
 }
 
-/// Takes numbers and texts from the front; every length is checked against what is left.
+/// Reads numbers and texts from the front; every length is checked against the remaining bytes.
 class unpacker {
  public:
   explicit unpacker(std::span<std::byte const> bytes) : left_(bytes) {}
@@ -33,13 +33,16 @@ class unpacker {
     auto const bytes = take(number());
     return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
   }
-  /// A number of things that take at least `each` bytes.
+  /// A count of items that take at least `each` bytes.
   [[nodiscard]] std::size_t count(std::size_t each) {
     auto const out = number();
     if (out > left_.size() / each) fail();
     return static_cast<std::size_t>(out);
   }
-  [[noreturn]] static void fail() { throw config_error("trireme::observe::unpack: these bytes are no timeline"); }
+  [[noreturn]] static void fail() {
+    throw config_error(
+        "trireme::observe::unpack: these bytes are not a packed timeline; pass the bytes that pack() returned");
+  }
 
  private:
   [[nodiscard]] std::span<std::byte const> take(std::uint64_t size) {
@@ -80,7 +83,7 @@ class unpacker {
   return out;
 }
 
-/// A rank's timeline that arrived as bytes; owns what the process() it gives out points to.
+/// A rank's timeline that arrived as bytes; owns the data to which its process() points.
 class unpacked_timeline {
  public:
   explicit unpacked_timeline(std::span<std::byte const> bytes) {
@@ -100,7 +103,7 @@ class unpacked_timeline {
                          static_cast<std::uint32_t>(lane)});
     }
   }
-  unpacked_timeline(unpacked_timeline&&) noexcept = default;  // neither names nor events move in memory
+  unpacked_timeline(unpacked_timeline&&) noexcept = default;  // names and events keep their addresses
 
   [[nodiscard]] trace_process process() const {
     auto out = process_;
