@@ -277,6 +277,6 @@ TEST_CASE("layers of images refuse what does not fit, in one sentence", "[nn]") 
   comm::self_world alone;
   CHECK(sentence_of<config_error>(
             [&] { static_cast<void>(make_trainer(tiny, optim::sgd{}, alone, compression::top_k{.ratio = 0.1F})); }) ==
-        "trireme::exchange: \"bn1.running_mean\" is a running mean of what is measured, which "
+        "trireme::exchange: \"bn1.running_mean\" is a moving average that its layer measures, which "
         "compression::top_k{.ratio = 0.1f} would change; leave the compressor out");
 }

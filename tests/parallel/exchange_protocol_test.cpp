@@ -73,26 +73,26 @@ TEST_CASE("ready() twice for a parameter is refused with its name", "[parallel][
     exchange.ready("weight");
   };
   auto const sentence = both(
-      "ready(\"weight\") a second time in one step; call it once, when nothing is added to the gradient any more "
+      "ready(\"weight\") a second time in one step; call it once, when the gradient is final "
       "(accumulate() adds an earlier micro-batch)");
   CHECK(calls(twice) == sentence);
   CHECK(calls(twice, parallel::zero<1>{}) == sentence);
   CHECK(calls(twice, parallel::zero<2>{.bucket_bytes = 4096}) == sentence);
-  CHECK(calls([](auto& exchange) { exchange.ready(7); }) == both("there is no use 7 of 2"));
+  CHECK(calls([](auto& exchange) { exchange.ready(7); }) == both("use 7 is out of range; the number of uses is 2"));
 }
 
 TEST_CASE("a step without begin() is refused, also after a step that was whole", "[parallel][exchange]") {
   watchdog const guard("no begin");
-  auto const sentence = both("ready(\"bias\") outside a step; begin() is missing");
+  auto const sentence = both("ready(\"bias\") outside a step; call begin() first");
   CHECK(calls([](auto& exchange) { all_ready(exchange); }) == sentence);
   CHECK(calls([](auto& exchange) {
           whole_step(exchange);
           all_ready(exchange);
         }) == sentence);
-  CHECK(calls([](auto& exchange) { exchange.finish(); }) == both("finish() outside a step; begin() is missing"));
+  CHECK(calls([](auto& exchange) { exchange.finish(); }) == both("finish() outside a step; call begin() first"));
   CHECK(calls([](auto& exchange) { exchange.accumulate(); }) ==
-        both("accumulate() outside a step; begin() is missing"));
-  CHECK(calls([](auto& exchange) { exchange.weight(0.5); }) == both("weight() outside a step; begin() is missing"));
+        both("accumulate() outside a step; call begin() first"));
+  CHECK(calls([](auto& exchange) { exchange.weight(0.5); }) == both("weight() outside a step; call begin() first"));
 }
 
 TEST_CASE("a step without finish() is refused by the call that follows", "[parallel][exchange]") {
@@ -105,10 +105,11 @@ TEST_CASE("a step without finish() is refused by the call that follows", "[paral
     });
   };
   CHECK(then([](auto& exchange) { exchange.begin(); }) ==
-        both("begin() in a step that is not over; finish() of that step is missing, or abandon() to give it up"));
+        both("begin() during a step; call finish() first, or abandon() to give the step up"));
   CHECK(then([](auto& exchange) { update(exchange); }) ==
-        both("for_each_segment() before the sums; finish() is missing"));
-  CHECK(then([](auto& exchange) { exchange.publish(); }) == both("publish() in a step; finish() is missing"));
+        both("for_each_segment() before the sums are complete; call finish() first"));
+  CHECK(then([](auto& exchange) { exchange.publish(); }) ==
+        both("publish() before the end of a step; call finish() first"));
 }
 
 TEST_CASE("finish() without a ready() names the parameter that nobody reported", "[parallel][exchange]") {
@@ -122,7 +123,7 @@ TEST_CASE("finish() without a ready() names the parameter that nobody reported",
     exchange.begin();
     exchange.finish();
   };
-  std::string const end = "; ready() is missing for each gradient of the step (a rank without samples calls begin(0))";
+  std::string const end = "; call it for each gradient of the step (a rank without samples calls begin(0))";
   CHECK(calls(one) == both("finish() without ready(\"weight\")" + end));
   CHECK(calls(one, parallel::zero<1>{}) == both("finish() without ready(\"weight\")" + end));
   CHECK(calls(none) == both("finish() without ready(\"weight\"), nor for 1 more" + end));
@@ -143,8 +144,8 @@ TEST_CASE("an update that is not published is refused where values of all ranks 
   };
   auto const refused = [](std::string const& call) {
     return both(call +
-                " after an update in which each rank has changed only its part of the parameters, \"weight\" among "
-                "them; publish() is missing after finish()");
+                " after an update, in which each rank changes only its part of the parameters, such as \"weight\"; "
+                "call publish() after finish()");
   };
   auto const begin = [](auto& exchange) { exchange.begin(); };
   CHECK(then(parallel::zero<1>{}, begin) == refused("begin()"));
@@ -161,7 +162,7 @@ TEST_CASE("accumulate() after a ready() is refused, before it is not", "[paralle
           exchange.begin();
           exchange.ready("bias");
           exchange.accumulate();
-        }) == both("accumulate() after ready(\"bias\"), whose gradient may be on its way; accumulate() belongs before "
+        }) == both("accumulate() after ready(\"bias\"), whose gradient may be in transit; call accumulate() before "
                    "the first ready() of a step"));
   CHECK(calls([](auto& exchange) {
           exchange.begin();
@@ -261,19 +262,18 @@ TEST_CASE("where every micro-batch is exchanged each use is reported as often as
       exchange.finish();
       exchange.publish();
     });
-    is(both("ready(\"b\") without memory for it; open() is missing"), [](auto& exchange, int) {
+    is(both("ready(\"b\") without memory for it; call open() first"), [](auto& exchange, int) {
       exchange.begin(1);
       exchange.ready(1);
     });
-    is(both("ready(\"b\") a second time in one micro-batch; call it once, when nothing is added to the gradient any "
-            "more"),
+    is(both("ready(\"b\") a second time in one micro-batch; call it once, when the gradient is final"),
        [](auto& exchange, int) {
          exchange.begin(2);
          exchange.open(1, 2);
          exchange.ready(1);
          exchange.ready(1);
        });
-    is(both("finish() without ready(\"a\"), nor for 1 more; ready() is missing for each gradient of the step "
+    is(both("finish() without ready(\"a\"), nor for 1 more; call it for each gradient of the step "
             "(a rank without samples calls begin(0))"),
        [](auto& exchange, int) {
          exchange.begin(2);
@@ -303,7 +303,7 @@ TEST_CASE("what has to be the same on all ranks is compared when an exchange is 
       static_cast<void>(make_exchange(list, world, parallel::data{.bucket_bytes = list.size() == 3 ? 8192 : 4096}));
     });
   };
-  std::string const end = "; bring the same parameters in the same order, and the same policies, on every rank";
+  std::string const end = "; use the same parameters in the same order, and the same policies, on every rank";
   CHECK(made([](auto&, auto& list) { list[1].name = "offset"; }) ==
         both("a parameter is \"bias\" of shape (5) on rank 0 but \"offset\" of shape (5) on rank 1" + end));
   CHECK(made([](auto&, auto& list) { std::swap(list[0], list[1]); }) ==

@@ -33,8 +33,7 @@ TEST_CASE("reproducible sums give the bits of one rank over MPI", "[parallel][ex
     if (world.size() == 3) {
       CHECK_THROWS_WITH(state(parallel::data{.reproducible = true}),
                         "trireme::exchange: parallel::data{.bucket_bytes = 26214400, .reproducible = true} on 3 ranks: "
-                        "only a power of "
-                        "two of them form the sums of one rank; use another number");
+                        "reproducible sums need a power of two of ranks; use another number");
       return;
     }
     CHECK((state(parallel::data{.reproducible = true}) == expected));

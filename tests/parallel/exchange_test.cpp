@@ -34,12 +34,12 @@ TEST_CASE("an exchange refuses what it cannot carry out, in one sentence", "[par
   CHECK_THROWS_WITH(of({a})(), "trireme::exchange: there is no parameter \"b\"");
   CHECK_THROWS_WITH(of({a, a})(), "trireme::exchange: two parameters are named \"a\"");
   CHECK_THROWS_WITH(of({torn})(), "trireme::exchange: parameter \"a\" has 4 values but 3 gradients");
-  CHECK_THROWS_WITH(of({a}, 3)(), "trireme::exchange: bucket_bytes is 3; it must hold a gradient");
-  CHECK_THROWS_WITH(of({})(), "trireme::exchange: the model has no parameters");
+  CHECK_THROWS_WITH(of({a}, 3)(), "trireme::exchange: bucket_bytes is 3; it must be at least the size of one gradient");
+  CHECK_THROWS_WITH(of({})(), "trireme::exchange: the model has no parameters; an exchange needs at least one");
   CHECK_THROWS_WITH(
       make_exchange(std::vector{a}, world, parallel::data{.reproducible = true}),
       "trireme::exchange: parallel::data{.bucket_bytes = 26214400, .reproducible = true} needs to know the "
-      "micro-batches, and a model with memory of its own does not tell them; leave .reproducible out, or "
+      "micro-batches, which a model with its own memory does not provide; leave .reproducible out, or "
       "describe the model in units");
 }
 
@@ -146,13 +146,12 @@ TEST_CASE(
   parameters mine;
   using second = basic_exchange<env, comm::self_world, parallel::zero<2>, compression::none>;
   auto const make = [&](std::vector<int> const& ends) { second(mine.uses, world, {}, {}, ends); };
-  CHECK_THROWS_WITH(
-      make({}),
-      "trireme::exchange: parallel::zero<2>{.bucket_bytes = 26214400} gives gradients memory unit by unit; "
-      "pass where each unit's uses end");
+  CHECK_THROWS_WITH(make({}),
+                    "trireme::exchange: parallel::zero<2>{.bucket_bytes = 26214400} allocates gradients unit by unit; "
+                    "pass the end of each unit's uses");
   CHECK_THROWS_WITH(
       make({2, 1}),
-      "trireme::exchange: a unit's uses end at 1 after the one before it ended at 2, of 5 uses; ends ascend "
+      "trireme::exchange: a unit's uses end at 1 after the one before it ended at 2, of 5 uses; ends must ascend "
       "to the number of uses");
   CHECK_THROWS_WITH(
       make({2, 4}),
@@ -164,10 +163,10 @@ TEST_CASE(
                                                                                 {.reproducible = true}, {}, ends);
   CHECK_THROWS_WITH(
       tree.begin(0),
-      "trireme::exchange: .reproducible with from 0 to 0 micro-batches a rank; every rank has as many, at "
-      "least one, those without samples included");
+      "trireme::exchange: .reproducible with between 0 and 0 micro-batches a rank; every rank needs the same "
+      "number, at least one, including those without samples");
   CHECK_THROWS_WITH((basic_exchange<env, comm::self_world, parallel::data, compression::cast<bf16>>(
                         mine.uses, world, {.reproducible = true}, {}, ends)),
                     "trireme::exchange: parallel::data{.bucket_bytes = 26214400, .reproducible = true} sums whole "
-                    "gradients in a fixed tree, which a compressor changes; leave one of them out");
+                    "gradients in a fixed tree; a compressor would change them: leave one of them out");
 }

@@ -86,8 +86,9 @@ TEST_CASE("a tied tensor of two shapes and a model without parameters are refuse
   std::vector<parameter_info> const torn{{"table", {4, 2}}, {"table", {2, 4}}};
   CHECK_THROWS_WITH(layout(torn, 100, 1),
                     "trireme::exchange: parameter \"table\" is used with shapes (4, 2) and (2, "
-                    "4); the uses of a tied tensor have one shape");
-  CHECK_THROWS_WITH(layout({}, 100, 1), "trireme::exchange: the model has no parameters");
+                    "4); all uses of a tied tensor need one shape");
+  CHECK_THROWS_WITH(layout({}, 100, 1),
+                    "trireme::exchange: the model has no parameters; an exchange needs at least one");
 }
 
 TEST_CASE("where whole tensors are wished for, no slice cuts one", "[parallel][layout]") {

@@ -326,5 +326,5 @@ TEST_CASE("cuts that cannot be are refused with their numbers", "[parallel][sche
         "trireme::schedule::cut_units: 4 stages of 1 chunk need 3 cuts, but 2 are given");
   CHECK(sentence_of<config_error>([] {
           static_cast<void>(cut_units(std::vector<double>{1, -1}, 2));
-        }) == "trireme::schedule::cut_units: unit 1 costs -1; costs are at least 0");
+        }) == "trireme::schedule::cut_units: unit 1 costs -1; costs must be at least 0");
 }

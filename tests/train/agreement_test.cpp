@@ -117,8 +117,8 @@ TEST_CASE("arguments of fit and seeds that differ between ranks are refused befo
 TEST_CASE("ranks whose processors round or flush otherwise are told apart", "[train][agreement]") {
   watchdog const guard("arithmetic");
   std::string const remedy =
-      "; set rounding and denormal numbers (fesetround, _MM_SET_FLUSH_ZERO_MODE, torch::set_flush_denormal, or a "
-      "program linked with -ffast-math) alike on every rank";
+      "; set rounding and denormal numbers equally on every rank (fesetround, _MM_SET_FLUSH_ZERO_MODE, "
+      "torch::set_flush_denormal, or a program linked with -ffast-math)";
   std::string const here = "the processor's arithmetic is rounding to nearest, denormal numbers kept on rank 0 but ";
   // Ranks are threads here, and each one's mode ends with it.
   CHECK(on_ranks(3, [](auto& world) {

@@ -107,17 +107,17 @@ TEST_CASE("what context cannot cut is refused in one sentence with its numbers",
   };
   nn::gpt const odd{.vocabulary = 37, .context = 15, .layers = 1, .heads = 2, .channels = 8};
   CHECK(sentence(3, parallel::context{}, odd) ==
-        "trireme::parallel::context: samples of 15 positions cannot be cut into 6 equal stretches, 2 for each of 3 "
-        "ways; give them a multiple of 6 positions, or use fewer ways");
+        "trireme::parallel::context: samples of 15 positions cannot be cut into 6 equal slices, 2 for each of 3 "
+        "ways; use samples of a multiple of 6 positions, or use fewer ways");
   CHECK(sentence(3, parallel::context{.balanced = false}, odd) == "");
   CHECK(sentence(2, parallel::context{.balanced = false}, odd) ==
-        "trireme::parallel::context: samples of 15 positions cannot be cut into 2 equal stretches, 1 for each of 2 "
-        "ways; give them a multiple of 2 positions, or use fewer ways");
+        "trireme::parallel::context: samples of 15 positions cannot be cut into 2 equal slices, 1 for each of 2 "
+        "ways; use samples of a multiple of 2 positions, or use fewer ways");
   CHECK(sentence(3, parallel::context{.method = context_method::all_to_all}, odd) ==
-        "trireme::parallel::context: all_to_all deals out heads, and 2 of them are not enough for 3 ways; use fewer "
+        "trireme::parallel::context: all_to_all distributes heads, but 2 heads are not enough for 3 ways; use fewer "
         "ways, or .method = context_method::ring");
-  CHECK(
-      sentence(2, parallel::mesh{parallel::data{.reproducible = true, .ways = 1}, parallel::context{}}, odd) ==
-      "trireme::parallel::data: .reproducible adds whole micro-batches, whose positions parallel::context shares by 2 "
-      "ranks; leave one of them out");
+  CHECK(sentence(2, parallel::mesh{parallel::data{.reproducible = true, .ways = 1}, parallel::context{}}, odd) ==
+        "trireme::parallel::data: .reproducible adds whole micro-batches, but parallel::context divides their "
+        "positions among "
+        "2 ranks; leave one of them out");
 }

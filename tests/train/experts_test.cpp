@@ -185,6 +185,6 @@ TEST_CASE("what experts cannot do is refused in one sentence", "[train][experts]
       "trireme::parallel::mesh: data=2, expert=2 takes 4 ranks, but the world has 3; change a degree or the number of "
       "ranks");
   CHECK(sentence(2, parallel::mesh{parallel::data{.reproducible = true}, parallel::expert{.ways = 2}}) ==
-        "trireme::parallel::data: .reproducible keeps micro-batches apart, whose rows meet in the experts of "
-        "parallel::expert; leave one of them out");
+        "trireme::parallel::data: .reproducible sums micro-batches one by one, but the experts of "
+        "parallel::expert mix their rows; leave one of them out");
 }

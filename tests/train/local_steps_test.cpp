@@ -136,7 +136,7 @@ TEST_CASE("a stale server applies what was pushed so many steps ago", "[train][p
 
 TEST_CASE("numbers that a strategy cannot work with are refused", "[train]") {
   CHECK(contains(sentence_of([&] { train(1, adaptive, parallel::diloco{.period = 0}, 1); }),
-                 "diloco: .period = 0; say after how many steps the ranks meet"));
+                 "diloco: .period = 0; set the number of steps between outer steps"));
   CHECK(contains(sentence_of([&] { train(1, adaptive, parallel::parameter_server{.staleness = -1}, 1); }),
-                 ".staleness = -1; give a number of steps from 0"));
+                 ".staleness = -1; set a number of steps from 0"));
 }

@@ -317,7 +317,7 @@ TEST_CASE("a step of diloco that nobody publishes is one sentence", "[train][own
                      exchange.finish();
                    }
                  }),
-                 "publish(), with which this strategy's steps end, is missing"));
+                 "call publish() after finish(): this strategy ends its steps there"));
 }
 
 TEST_CASE("a trainer's outer values follow parameters that were changed from outside", "[train][diloco]") {

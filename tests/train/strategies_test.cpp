@@ -107,12 +107,13 @@ TEST_CASE("a mesh that does not fit is refused in one sentence with its numbers"
         "trireme::parallel::mesh: data=3, pipeline=1, context=1, tensor=1 takes 3 ranks, but the world has 4; change a "
         "degree or "
         "the number of ranks");
-  CHECK(sentence(3, any(parallel::data{}, 0, 1, "1f1b", {.tensor = 2})) ==
-        "trireme::parallel::mesh: data=0, pipeline=1, context=1, tensor=2 (0: what is left) takes a multiple of 2 "
-        "ranks, but the "
-        "world has 3; change a degree or the number of ranks");
+  CHECK(
+      sentence(3, any(parallel::data{}, 0, 1, "1f1b", {.tensor = 2})) ==
+      "trireme::parallel::mesh: data=0, pipeline=1, context=1, tensor=2 (0: the remaining ranks) takes a multiple of 2 "
+      "ranks, but the "
+      "world has 3; change a degree or the number of ranks");
   CHECK(sentence(2, any(parallel::data{}, 0, 0, "1f1b")) ==
-        "trireme::parallel::mesh: data and pipeline both ask for what is left of the world; give one of them a degree");
+        "trireme::parallel::mesh: data and pipeline both ask for the remaining ranks (0); give one of them a degree");
   CHECK(sentence(2, any(parallel::data{}, -1, 1, "1f1b")) ==
         "trireme::parallel::data: .ways is -1; it must be at least 0");
   CHECK(sentence(8, any(parallel::data{}, 1, 8, "1f1b")) ==

@@ -61,9 +61,9 @@ if HAS_MPI:
         rest = [each for each in processes if each is not processes[victim]]
         wait_for(lambda: heartbeat(name)["phase"] == "training" and heartbeat(name)["step"] >= 150, rest[0])
         processes[victim].kill()
-        # Three ranks cannot form the sums of one, which is said by the ranks that have met again.
+        # Reproducible sums need a power of two of ranks: the ranks that have met again report that three are not.
         err = "".join(ended(each, name, code=1) for each in rest)
-        expect("recovery 1 of 3, with 3 ranks" in err and "on 3 ranks: only a power of two" in err,
+        expect("recovery 1 of 3, with 3 ranks" in err and "on 3 ranks: reproducible sums need a power of two" in err,
                "%s on three ranks: %s" % (name, err))
 
     for victims in ((0, 1), (2, 3), (1, 2)):

@@ -18,11 +18,11 @@
 
 namespace trireme::parallel {
 
-/// Something that has to be the same on every rank, printed. A value of several lines is a list.
+/// A value that must be equal on every rank, as text. A text of several lines is a list.
 struct stated {
   std::string_view what;
   std::string value;
-  std::string_view remedy = {};  ///< how the sentence about it ends, if not as those about the others
+  std::string_view remedy = {};  ///< the end of its error message, if it differs from the default
 };
 
 namespace detail {
@@ -45,29 +45,28 @@ namespace detail {
 
 }  // namespace detail
 
-/// How this rank's processor computes: results differ in bits where that does.
+/// The floating-point mode of this rank's processor: results have other bits in another mode.
 [[nodiscard]] inline stated stated_arithmetic() {
   return {"the processor's arithmetic", to_string(arithmetic_mode::of_this_thread()),
-          "set rounding and denormal numbers (fesetround, _MM_SET_FLUSH_ZERO_MODE, torch::set_flush_denormal, or a "
-          "program linked with -ffast-math) alike on every rank"};
+          "set rounding and denormal numbers equally on every rank (fesetround, _MM_SET_FLUSH_ZERO_MODE, "
+          "torch::set_flush_denormal, or a program linked with -ffast-math)"};
 }
 
-/// Throws config_error on every rank if something is not the same on all of them; the sentence names it, two ranks and
-/// their values.
+/// Throws config_error on every rank if an item differs between ranks; the error names it, two ranks and their values.
 ///
-/// Bytes    one all_gather of a number an item; values are sent only where they differ.
-/// Ranks    collective: as many items on every rank, in one order.
+/// Bytes    one all_gather of a number an item; values are sent only if they differ.
+/// Ranks    collective: the same number of items on every rank, in one order.
 ///
-/// @param whose   the public name that the sentence begins with.
-/// @param rank    what this rank is called in the sentence: its number in the whole world.
-/// @param remedy  how the sentence ends, unless an item says it.
+/// @param whose   the public name with which the error begins.
+/// @param rank    the rank's number in the error: that in the whole world.
+/// @param remedy  the end of the error, unless an item has its own.
 template <class Comm>
 void expect_agreement(Comm& world, std::string_view whose, int rank, std::span<stated const> items,
                       std::string_view remedy) {
   if (world.size() == 1) return;
   auto const ranks = static_cast<std::size_t>(world.size());
   auto const own = static_cast<std::size_t>(world.rank());
-  auto const each = items.size() + 1;  // the last number is what the rank is called
+  auto const each = items.size() + 1;  // the last number is the rank's number in the error
   std::vector<std::uint64_t> table(each * ranks);
   for (std::size_t item = 0; item < items.size(); ++item) table[own * each + item] = hash_name(items[item].value);
   table[own * each + items.size()] = static_cast<std::uint64_t>(rank);

@@ -23,8 +23,8 @@ struct any_pipeline {
   using policy_category = slot::parallel;
 
   std::string schedule = "1f1b";
-  int stages = 0;                    ///< 0: what is left of the world
-  int chunks = 0;                    ///< of the model, a stage; for interleaved (0: two)
+  int stages = 0;                    ///< 0: the ranks that other axes leave
+  int chunks = 0;                    ///< chunks of the model a stage; for interleaved (0: two)
   std::vector<std::int64_t> cuts{};  ///< the first unit of each part but the first; empty: balanced by cost
   friend bool operator==(any_pipeline const&, any_pipeline const&) = default;
 

@@ -16,8 +16,8 @@ namespace trireme::parallel {
 
 /// Collective. Gives every rank the values of `root`.
 ///
-/// Bytes    a broadcast. Of a communicator that has none for these values, an all_reduce of their bytes as whole
-///          numbers, to which the other ranks add nothing: twice as much, the same bits.
+/// Bytes    a broadcast. If the communicator has none for these values, an all_reduce of their bytes as integers, to
+///          which the other ranks add zeros: twice the bytes, the same bits.
 template <class Comm, class T, class Space>
 void broadcast(Comm& world, tensor_view<T, Space> values, int root) {
   if constexpr (has_broadcast<Comm, T, Space>) {
@@ -46,7 +46,7 @@ void broadcast(Comm& world, tensor_view<T, Space> values, int root) {
   }
 }
 
-/// Collective. The sum over all ranks, or the mean. Of a communicator that has none of these values it is formed in
+/// Collective. The sum over all ranks, or the mean. If the communicator has none for these values, it is computed in
 /// double.
 template <class Op, class Comm, class T, class Space>
 void sum_of_all(Comm& world, tensor_view<T, Space> values, Op op) {
@@ -64,7 +64,7 @@ void sum_of_all(Comm& world, tensor_view<T, Space> values, Op op) {
   }
 }
 
-/// Collective. Whether everybody has the same whole number.
+/// Collective. Whether all ranks have the same integer.
 template <class Comm>
 [[nodiscard]] bool is_same_everywhere(Comm& world, std::uint64_t number) {
   auto const bits = static_cast<std::int64_t>(number);
@@ -75,12 +75,12 @@ template <class Comm>
 
 namespace detail {
 
-/// Collective. What one rank says, on every rank.
+/// Collective. Returns one rank's text on every rank.
 template <class Comm>
 [[nodiscard]] std::string said_by(Comm& world, int rank, std::string const& own) {
   auto length = static_cast<std::int64_t>(own.size());
   broadcast(world, tensor_view<std::int64_t>(&length, shape{1}), rank);
-  std::vector<std::uint8_t> letters(static_cast<std::size_t>(length) + 1);  // an empty text is a message, too
+  std::vector<std::uint8_t> letters(static_cast<std::size_t>(length) + 1);  // so that an empty text has a message, too
   if (world.rank() == rank) std::memcpy(letters.data(), own.data(), own.size());
   broadcast(world, tensor_view<std::uint8_t>(letters), rank);
   return {reinterpret_cast<char const*>(letters.data()), static_cast<std::size_t>(length)};

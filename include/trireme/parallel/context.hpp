@@ -26,16 +26,16 @@
 
 namespace trireme::parallel {
 
-/// How a query meets the keys that lie on other ranks: `ring`: keys and values go round all ranks, which merge what
-/// they add; `all_to_all`: for the time of attention each rank has whole samples, but of some heads only.
+/// How queries get the keys of other ranks. `ring`: keys and values travel round all ranks, which merge partial
+/// results; `all_to_all`: during attention each rank has whole samples, but only some heads.
 enum class context_method : std::uint8_t { ring, all_to_all };
 
 [[nodiscard]] constexpr std::string_view name_of(context_method it) noexcept {
   return it == context_method::ring ? "ring" : "all_to_all";
 }
 
-/// Context parallelism, for long samples: the ranks of a group have some positions of each sample, and of all
-/// activations therefore 1 / ways. Everything but attention is done row by row.
+/// Context parallelism, for long samples: each rank of a group holds some positions of each sample, and so 1 / ways of
+/// all activations. Everything except attention is computed row by row.
 ///
 /// Bytes    of a GPT, per micro-batch, layer and rank, with n = rows here * channels: ring 2 n (ways - 1) of the
 ///          compute type forward, while blocks are computed; backward these once more, and 2 n ways of the accumulate
@@ -45,13 +45,13 @@ enum class context_method : std::uint8_t { ring, all_to_all };
 /// Method   ring: [Liu et al., "Ring attention with blockwise transformers", 2023], balanced as in [Brandon et al.,
 ///          "Striped attention", 2023], but by two stretches a rank; all_to_all: [Jacobs et al., "DeepSpeed Ulysses",
 ///          2023].
-/// Errors   config_error if the positions of a sample are no multiple of ways (balanced ring: of 2 ways); for
-///          all_to_all, if there are more ways than heads.
+/// Errors   config_error if the number of positions of a sample is not a multiple of ways (balanced ring: of 2 ways);
+///          for all_to_all, if there are more ways than heads.
 struct context {
   using policy_category = slot::parallel;
-  std::int64_t ways = 0;  ///< ranks that share a sample; 0 = what is left of the world
+  std::int64_t ways = 0;  ///< ranks that share a sample; 0: the ranks that other axes leave
   context_method method = context_method::ring;
-  bool balanced = true;  ///< ring: rank r has stretches r and 2 ways - 1 - r, so that causal work is even
+  bool balanced = true;  ///< ring: rank r has slices r and 2 ways - 1 - r, so that causal work is even
   friend bool operator==(context const&, context const&) = default;
 
   void validate() const { expect_number("parallel::context", ".ways", ways, not_negative); }
@@ -61,7 +61,7 @@ struct context {
   static constexpr axis_facts facts{.samples = axis_samples::shared};
 
   TRIREME_RULE(needs_positions, "context-needs-positions",
-               "parallel::context cuts samples into positions, and the model does not say that its units know of them",
+               "parallel::context divides the positions of samples, which the model's units must support",
                "use parallel::data, or give the model a static cuts_context = true if they do",
                cuts_context<typename C::model>);
   TRIREME_RULE(needs_exchange, "context-needs-exchange",
@@ -74,7 +74,7 @@ struct context {
   template <class Env, class Comm>
   class instance;
 
-  /// What a rank has of each sample. With all_to_all work is even as it is.
+  /// The part of each sample that a rank holds. With all_to_all work is even without balancing.
   [[nodiscard]] constexpr context_part part_of(share own) const noexcept {
     return {own, balanced && method == context_method::ring};
   }
@@ -85,11 +85,11 @@ struct context {
               ", .balanced = ", c.balanced ? "true}" : "false}");
 }
 
-/// A context group on a communicator whose members pass keys and values round.
+/// A context group on a communicator whose members pass keys and values round the ring.
 ///
 /// Ranks    collective, as the calls of context_group are.
-/// Numerics each rank merges in the order in which keys come to it, its own first: the same bits from run to run.
-/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+/// Numerics each rank merges in the order in which keys arrive, its own first: the same bits from run to run.
+/// Threads  one owner; the communicator must outlive it, and must not be used otherwise.
 template <class Env, class Comm>
 class ring_context final : public context_group<Env> {
   using accumulate = typename Env::accumulate;
@@ -137,7 +137,7 @@ class ring_context final : public context_group<Env> {
                                        scratch, dropout);
       });
       if (coming) coming->wait();
-      // Gradients follow their keys, one rank further than these: home.
+      // Gradients travel with their keys, one rank further: in the end each is back at its owner.
       std::array<transfer<space>, 2> const both{send_to(next(), here), receive_from(before(), dpairs[(turn + 1) % 2])};
       world_.exchange(std::span<transfer<space> const>(both));
     }
@@ -159,29 +159,30 @@ class ring_context final : public context_group<Env> {
     kernels::fill(all, 0.0);
     return all;
   }
-  // Keys and values side by side, and room for those that come while they are used.
+  // Keys and values side by side, and a buffer for the next ones while these are used.
   static std::array<view, 2> own_pairs(view qkv, attention_shape const& shape, arena<space>& scratch) {
     trireme::shape const extents{qkv.extent(0), 2 * shape.channels};
     auto const own = scratch.template take<value>(extents);
     kernels::copy_columns(own, 0, qkv, shape.channels, 2 * shape.channels);
     return {own, scratch.template take<value>(extents)};
   }
-  // Begins to hand on the pairs of this turn, and to take those of the next, unless it is the last.
+  // Starts to send this turn's pairs on, and to receive the next ones, except in the last turn.
   [[nodiscard]] std::optional<request> pass_on(std::array<view, 2> const& pairs, int turn) {
     if (turn + 1 == this->size()) return std::nullopt;
     auto const now = static_cast<std::size_t>(turn % 2);
     messages_ = {send_to(next(), pairs[now]), receive_from(before(), pairs[1 - now])};
     return world_.exchange_async(std::span<transfer<space> const>(messages_));
   }
-  // Whether some of these queries see some of these keys.
+  // Whether some of these queries attend to some of these keys.
   static bool meets(ops::attention_mask const& mask, context_part::stretch const& queries,
                     context_part::stretch const& keys) {
-    auto const after = keys.position - (queries.position + queries.count - 1);  // of the nearest, if it is behind
-    auto const before = queries.position - (keys.position + keys.count - 1);    // or in front
+    auto const after =
+        keys.position - (queries.position + queries.count - 1);  // distance of the nearest pair, if the keys are later
+    auto const before = queries.position - (keys.position + keys.count - 1);  // or earlier
     if (mask.causal && after > 0) return false;
     return mask.window == 0 || (after < mask.window && before < mask.window);
   }
-  // The queries here over those of the keys that have come after so many turns that they see.
+  // Runs attention of this rank's queries over the keys received in this turn that they attend to.
   template <class F>
   void for_each_block(int turn, attention_shape const& shape, F const& f) const {
     auto const here = shape.context;
@@ -203,12 +204,12 @@ class ring_context final : public context_group<Env> {
   std::array<transfer<space>, 2> messages_;
 };
 
-/// A context group on a communicator whose members deal out heads: before attention each gets all positions of its
-/// heads, after it all heads of its positions.
+/// A context group on a communicator whose members exchange positions for heads: before attention each gets all
+/// positions of its heads, after it all heads of its positions.
 ///
 /// Ranks    collective, as the calls of context_group are.
-/// Numerics attention has the bits that a rank with whole samples gives it.
-/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+/// Numerics attention has the same bits as on a rank with whole samples.
+/// Threads  one owner; the communicator must outlive it, and must not be used otherwise.
 template <class Env, class Comm>
 class dealt_context final : public context_group<Env> {
   using accumulate = typename Env::accumulate;
@@ -254,8 +255,8 @@ class dealt_context final : public context_group<Env> {
   [[nodiscard]] attention_shape dealt(attention_shape const& shape) const {
     auto const& own = this->part().own;
     if (own.size > shape.heads) {
-      throw config_error(text("trireme::parallel::context: all_to_all deals out heads, and ", shape.heads,
-                              " of them are not enough for ", own.size,
+      throw config_error(text("trireme::parallel::context: all_to_all distributes heads, but ", shape.heads,
+                              " heads are not enough for ", own.size,
                               " ways; use fewer ways, or .method = context_method::ring"));
     }
     auto const heads = own.of(shape.heads);
@@ -281,7 +282,7 @@ class dealt_context final : public context_group<Env> {
     for_each_run(by_positions, to, shape, [](view block, view whole) { kernels::copy(whole, block); });
     scratch.rewind(mark);
   }
-  // The way back.
+  // The inverse of deal().
   void collect(view to, view from, attention_shape const& shape, int parts, arena<space>& scratch) {
     auto const mark = scratch.mark();
     auto const by_positions = scratch.template take<value>({from.size()});
@@ -296,7 +297,7 @@ class dealt_context final : public context_group<Env> {
     scratch.rewind(mark);
   }
 
-  // Elements that are sent to, or come from, each rank: of its heads, at the positions here; of the heads here, at its.
+  // Elements sent to and received from each rank: of its heads, at this rank's positions; of this rank's heads, at its.
   void count(attention_shape const& shape, int parts) {
     auto const own = this->part().own;
     auto const each = shape.batch * shape.context * parts * shape.head_channels();
@@ -304,7 +305,8 @@ class dealt_context final : public context_group<Env> {
     for (int rank = 0; rank < own.size; ++rank) heads_.push_back(each * share{rank, own.size}.of(shape.heads).count);
     positions_.assign(static_cast<std::size_t>(own.size), each * own.of(shape.heads).count);
   }
-  // Calls f(block, column in it, whole, column in it, columns) for each rank's heads of each of queries, keys, values.
+  // Calls f(block, column in it, whole, column in it, columns) for each rank's heads, for queries, keys and values
+  // each.
   template <class F>
   void for_each_part(view blocks, view whole, attention_shape const& shape, int parts, F const& f) const {
     auto const rows = whole.extent(0);
@@ -318,14 +320,14 @@ class dealt_context final : public context_group<Env> {
         f(block, part * width, whole, part * shape.channels + heads.first * shape.head_channels(), width);
     }
   }
-  // Calls f(rows that one rank has of a sample, the same rows of the whole sample).
+  // Calls f(rows of a sample on one rank, the same rows of the whole sample).
   template <class F>
   void for_each_run(view blocks, view whole, attention_shape const& shape, F const& f) const {
     auto const columns = whole.extent(1);
     auto const here = shape.context;
     auto part = this->part();
     std::int64_t row = 0;
-    // (`rank <` would begin a template, std::rank, for who has said `using namespace std` before.)
+    // ("rank <" would begin a template, std::rank, after `using namespace std`.)
     for (part.own.rank = 0; part.own.size > part.own.rank; ++part.own.rank) {
       for (std::int64_t b = 0; b < shape.batch; ++b, row += here) {
         for (int which = 0; which < part.stretches(); ++which) {
@@ -341,7 +343,7 @@ class dealt_context final : public context_group<Env> {
   std::vector<std::int64_t> heads_, positions_;
 };
 
-/// Offers the ranks along the axis to the units, and cuts samples to the positions that lie here.
+/// Offers the ranks along the axis to the units, and cuts samples to this rank's positions.
 template <class Env, class Comm>
 class context::instance {
  public:
@@ -358,7 +360,7 @@ class context::instance {
   void offer(rank_groups<Env>& groups) { groups.offer(*group_, true); }
   [[nodiscard]] std::span<samples const> cut(std::span<samples const> batches) { return cut_(batches); }
   [[nodiscard]] std::string refuses_tree() const {
-    return text("adds whole micro-batches, whose positions parallel::context shares by ", ways_,
+    return text("adds whole micro-batches, but parallel::context divides their positions among ", ways_,
                 " ranks; leave one of them out");
   }
 

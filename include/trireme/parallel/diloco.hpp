@@ -18,19 +18,19 @@
 
 namespace trireme::parallel {
 
-/// Local steps with an outer optimizer: each rank trains on its own samples without any exchange of gradients; after
-/// every `period` steps the ranks average how far they have moved, and take that as the gradient of an outer step.
+/// Local steps with an outer optimizer: each rank trains on its own samples without exchanging gradients; after every
+/// `period` steps the ranks average their changes of the parameters, which are the gradient of an outer step.
 ///
 /// Method   [Douillard et al., "DiLoCo", 2023]: inner AdamW, outer Nesterov. With an outer rate of 1 and no outer
 ///          momentum it is local SGD [Stich, 2019], whose parameters are averaged.
 /// Bytes    2 n (p-1)/p elements of the master type, n parameters, p ranks, once in `period` steps. Memory: two more
 ///          tensors of the size of the masters, and one as a buffer.
-/// Ranks    parameters and moments belong to the rank, and only parameters are equal after an outer step: save a
-///          model after a multiple of `period` steps. evaluate() is the mean over ranks, each with its own parameters.
-///          A checkpoint may be taken at any step; as many ranks go on with it.
-/// Numerics the norm that clipping looks at is the root mean square of the ranks' norms. With a period of 1, inner SGD
-///          without momentum, outer rate 1 and no outer momentum a step is that of parallel::data within rounding; with
-///          AdamW it is not, for the mean of AdamW steps is not the AdamW step of the mean gradient.
+/// Ranks    parameters and moments differ between ranks; only parameters are equal after an outer step: save a model
+///          after a multiple of `period` steps. evaluate() is the mean over ranks, each with its own parameters. A
+///          checkpoint may be taken at any step, and continues on the same number of ranks.
+/// Numerics the norm used for clipping is the root mean square of the ranks' norms. With a period of 1, inner SGD
+///          without momentum, outer rate 1 and no outer momentum, a step equals that of parallel::data within rounding;
+///          with AdamW it does not, because the mean of AdamW steps is not the AdamW step of the mean gradient.
 /// Needs    has_all_reduce of the master type. No compressor: there are no gradients to compress.
 struct diloco {
   using policy_category = slot::parallel;
@@ -38,13 +38,13 @@ struct diloco {
   double outer_learning_rate = 0.7;                    ///< learning rate of the outer steps
   double outer_momentum = 0.9;                         ///< Nesterov's
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< parameters averaged together, in bytes of gradients
-  int ways = 0;                                        ///< ranks that split samples; 0 = what is left of the world
+  int ways = 0;                                        ///< ranks that split samples; 0: the ranks that other axes leave
   friend bool operator==(diloco const&, diloco const&) = default;
 
   void validate() const {
     if (period < 1) {
       throw config_error(text("trireme::parallel::diloco: .period = ", period,
-                              "; say after how many steps the ranks meet, at least 1"));
+                              "; set the number of steps between outer steps, at least 1"));
     }
     expect_number("parallel::diloco", ".outer_learning_rate", outer_learning_rate, not_negative);
     expect_number("parallel::diloco", ".outer_momentum", outer_momentum, below_one);
@@ -68,7 +68,7 @@ struct diloco {
               d.ways != 0 ? text(", .ways = ", d.ways) : "", "}");
 }
 
-/// An outer optimizer over what ranks that step alone have done.
+/// The outer optimizer, applied to the ranks' local changes.
 template <class Env, class Comm>
 class diloco::instance {
   using space = typename Env::space;
@@ -109,7 +109,7 @@ class diloco::instance {
     }
     return true;
   }
-  /// From the values as they are: the ranks have not moved.
+  /// Starts from the current values: no rank has changed them yet.
   void follow() {
     for (auto const& each : velocity_) kernels::fill(each.view(), 0.0);
     for (auto const& each : moved_) kernels::fill(each.view(), 0.0);
@@ -139,7 +139,7 @@ class diloco::instance {
  private:
   using tensors = std::vector<trireme::tensor<master, space>>;
 
-  // Running means become the mean over the ranks.
+  // Moving averages become the mean over the ranks.
   [[nodiscard]] ops::sgd_numbers outer_step(parameter_info const& info) const {
     if (info.running > 0) return {.learning_rate = 1};
     return {.learning_rate = what_.outer_learning_rate, .momentum = what_.outer_momentum, .nesterov = true};
@@ -155,7 +155,7 @@ class diloco::instance {
   owned_state<Env, Comm> state_;
   tensors outer_;     // values after the last outer step
   tensors velocity_;  // of the outer optimizer
-  tensors moved_;     // how far this rank, then all ranks have come since
+  tensors moved_;     // change of this rank since then, then of all ranks
 };
 
 }  // namespace trireme::parallel

@@ -24,13 +24,13 @@ using word_list = std::vector<std::uint64_t>;
   return sum;
 }
 
-/// Puts the letters of a text at the end of a list, eight in a word; how many there are is the caller's to say.
+/// Appends the characters of a text to a list, eight in a word; the caller must store their number.
 inline void append_letters(word_list& to, std::string_view letters) {
   auto const at = to.size();
   to.resize(at + (letters.size() + 7) / 8);
   if (!letters.empty()) std::memcpy(to.data() + at, letters.data(), letters.size());
 }
-/// Takes `count` letters again; afterwards `at` is behind them.
+/// Reads `count` characters back; afterwards `at` points after them.
 [[nodiscard]] inline std::string letters_at(std::uint64_t const*& at, std::size_t count) {
   std::string letters(count, ' ');
   if (count > 0) std::memcpy(letters.data(), at, count);
@@ -45,11 +45,11 @@ struct distinct_list {
   word_list words;
 };
 
-/// Collective. The different lists that ranks have, each once, in the order of the ranks; empty ones are left out.
-/// Ranks may have several, and not as many as others.
+/// Collective. The different lists of all ranks, each once, in the order of the ranks; empty ones are left out. Ranks
+/// may have several, in different numbers.
 ///
-/// Bytes    two words a list, and one all_reduce of the lists if there are several: what most ranks have in common is
-///          not sent. Three collectives, whatever the number of ranks.
+/// Bytes    two words a list, and one all_reduce of the lists if there are several: a list that most ranks share is not
+///          sent. Three collectives, whatever the number of ranks.
 template <class Comm>
 [[nodiscard]] std::vector<distinct_list> distinct_lists(Comm& world, std::span<word_list const> own) {
   auto most = static_cast<std::int64_t>(own.size());
@@ -64,7 +64,7 @@ template <class Comm>
   if (most > 0) world.all_gather(tensor_view<std::uint64_t>(table));
   std::vector<distinct_list> all;
   std::unordered_map<std::uint64_t, std::size_t> known;
-  std::vector<std::size_t> of;  // where each of them begins among all words
+  std::vector<std::size_t> of;  // the offset of each of them among all words
   std::size_t total = 0;
   bool everywhere = true;
   for (int rank = 0; rank < world.size(); ++rank) {

@@ -42,53 +42,53 @@
 
 namespace trireme {
 
-/// The ranks along an axis that sees different samples and deals out some parameters.
+/// The ranks along an axis that processes different samples and distributes some parameters.
 template <class Comm>
 struct dealing_axis {
   std::string_view kind;
   Comm* ranks;
 };
 
-/// What one rank brings to a step: basic_exchange::begin().
+/// One rank's part of a step: basic_exchange::begin().
 struct exchange_step {
-  std::int64_t micro_batches = 1;          ///< logical ones of this rank
-  std::span<std::int64_t const> places{};  ///< those of them that it runs, which have samples: ascending, from 0
-  std::int64_t first = 0;                  ///< which of all ranks' logical micro-batches its first one is
-  std::int64_t runs = 0;  ///< how many it runs where that is more: some for others, without samples of its own
+  std::int64_t micro_batches = 1;          ///< logical micro-batches of this rank
+  std::span<std::int64_t const> places{};  ///< those of them that have samples, which it runs: ascending, from 0
+  std::int64_t first = 0;                  ///< number of its first one among all ranks' logical micro-batches
+  std::int64_t runs = 0;  ///< number that it runs, if larger: the rest only takes part in those of other ranks
   double scale = 1;       ///< the factor that the step's gradients carry (a loss scale)
-  /// Which step of the run this is, for strategies with a period; -1: the one after the last one.
+  /// The number of the step in the run, for strategies with a period; -1: the one after the last one.
   std::int64_t number = -1;
-  /// With parameters in the caller's memory: every use will be reported, and none comes by accumulate(). So nothing is
-  /// made zero first, and what lies in gradient_memory() counts. On one rank nothing is copied either.
+  /// With parameters in the caller's memory: every use will be reported, and none by accumulate(). Then nothing is
+  /// cleared first, and gradients already in gradient_memory() count. On one rank nothing is copied either.
   bool all_reported = false;
 };
 
-/// For begin() of a loop of your own: gradients become the mean over ranks, however many samples each of them is of.
+/// For begin() in your own loop: gradients become the mean over ranks, whatever their numbers of samples.
 struct mean_over_ranks {};
 
-/// Owns the memory of parameters and gradients, and makes the gradients of all ranks one.
+/// Owns the memory of parameters and gradients, and sums the gradients of all ranks.
 ///
 /// A step:  begin(micro-batches); backward calls ready(use) as each gradient becomes final; finish();
-///          for_each_segment(update); publish(). Where reports_every_micro_batch() every micro-batch reports its
-///          gradients, else only the last one: gradients accumulate without an exchange before.
-///          All that a strategy does in a step it does in these calls, whoever makes them: the exchange holds what the
-///          strategy keeps (strategy_state.hpp), and counts the steps.
-///          Where there are units, the engine also calls, for each: gather(first, last) before and release(first, last)
+///          for_each_segment(update); publish(). If reports_every_micro_batch(), every micro-batch reports its
+///          gradients, else only the last one: until then gradients accumulate without an exchange.
+///          A strategy acts only within these calls, in any training loop: the exchange holds the strategy's state
+///          (strategy_state.hpp), and counts the steps.
+///          With units, the engine also calls, for each: gather(first, last) before and release(first, last)
 ///          after its forward and its backward, prefetch() for the next one, and open(first, last) before its backward.
-///          A rank without samples begins without places, and calls ready() for nothing. A step that is not finite is
+///          A rank without samples begins without places, and does not call ready(). A step that is not finite is
 ///          over after finish(); one that is given up earlier (an exception) is over after abandon().
 /// Shapes   buckets of about Strategy::bucket_bytes, filled in the order in which backward finishes; a tied tensor has
 ///          a bucket of its own, and each of its uses a gradient of its own, added in the order of the uses.
-/// Ranks    collective: the same calls in the same order on every rank. Below stage 2 ready() may come at any time;
-///          from there on, and with .reproducible, ready(), gather() and prefetch() too come in one order; ranks that
-///          run fewer micro-batches than others take part in the rest in finish().
+/// Ranks    collective: the same calls in the same order on every rank. Below stage 2 ready() may be called at any
+///          time; from stage 2 on, and with .reproducible, ready(), gather() and prefetch() also have one order on all
+///          ranks; ranks with fewer micro-batches than others take part in the rest in finish().
 /// Numerics gradients are summed in rank order (with .reproducible in one tree over all micro-batches); the norm is
-///          exact but for the rounding of blocks of 1024 squares of each tensor, so it does not depend on the number of
-///          shards.
-/// Threads  one owner; not copied, not moved.
-/// Errors   comm_error from the communicator; config_error if the ranks' parameters, strategies or compressors are not
-///          the same at the start; assertion_error (light) for a call that comes twice, too early, or without the one
-///          before it.
+///          exact except for the rounding of blocks of 1024 squares of each tensor, so it does not depend on the number
+///          of shards.
+/// Threads  one owner; cannot be copied or moved.
+/// Errors   comm_error from the communicator; config_error if the ranks' parameters, strategies or compressors differ
+///          at the start; assertion_error (light) for a call that is repeated, too early, or without the required
+///          previous call.
 template <class Env, class Comm, strategy Strategy, class Compressor>
 class basic_exchange {
  public:
@@ -106,30 +106,30 @@ class basic_exchange {
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
   static constexpr bool shards_parameters = Strategy::parameters == distribution::shard;
   static constexpr bool keeps_master = outputs::keeps_master;
-  /// Whether ranks take steps alone, and so may have different values between steps.
+  /// Whether each rank takes steps on its own, so that values may differ between ranks between steps.
   static constexpr bool replicas_differ = parallel::steps_alone<Strategy>;
-  // A memory space of one's own need not be able to.
+  // A user's memory space may have no scaling.
   static constexpr bool scales = requires(tensor_view<gradient_element, space> gradient) {
     kernels::scale(gradient, 1.0);
   };
-  // Whether what lies in a bucket when a step begins may count. The padding has to be zero then: it is not where a
-  // slice is unspecified after a step, or a compressor has coded it.
+  // Whether the contents of a bucket at the beginning of a step may count. Its padding must be zero then, which fails
+  // if a slice is unspecified after a step, or a compressor has encoded it.
   static constexpr bool keeps_buckets = !sharded && lossless_identity<Compressor> && scales;
-  /// Whether gradients of the caller may lie in their buckets: see gradient_memory().
+  /// Whether the caller's gradients may be in their buckets: see gradient_memory().
   static constexpr bool has_gradient_memory = keeps_buckets && std::is_same_v<param_element, gradient_element>;
-  /// Ranks of one address space sum gradients by reading each other's.
+  /// Ranks    in one address space sum gradients by reading each other's.
   static constexpr bool can_be_direct =
       outputs::can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
       std::is_same_v<gradient_element, typename Env::reduce> && has_peers<Comm, gradient_element, space>;
 
   /// Takes over the parameters of a model: gives them memory, and binds them to it.
   ///
-  /// @param unit_ends  where each unit's uses end, ascending; asked for from stage 2 on and with .reproducible.
+  /// @param unit_ends  end of each unit's uses, ascending; required from stage 2 on and with .reproducible.
   /// @param replicas   the ranks that hold the same part of the model.
-  /// @param voters     the ranks that vote, `replicas` among them; null: `replicas`.
-  /// @param again      along these axes parameters are dealt out: gradients of those that are not are summed over these
-  ///                   ranks too, after the sum over `replicas`.
-  /// @param wishes     what the optimizer asks for: wishes_of(optimizer).
+  /// @param voters     the ranks that vote, including `replicas`; null: `replicas`.
+  /// @param again      axes along which parameters are distributed: gradients of the others are summed over these ranks
+  ///         too, after the sum over `replicas`.
+  /// @param wishes     the optimizer's requirements: wishes_of(optimizer).
   basic_exchange(std::vector<parameter<Env>*> uses, Comm& replicas, Strategy const& strategy,
                  Compressor const& compressor, std::span<int const> unit_ends = {},
                  std::type_identity_t<Comm>* voters = nullptr,
@@ -170,8 +170,8 @@ class basic_exchange {
     follow_values();
   }
 
-  /// Works for parameters that live in the caller's memory: gradients are copied into buckets when they are ready, the
-  /// reduced ones are copied back by finish(). Refuses values that differ between the ranks of `replicas`.
+  /// For parameters in the caller's memory: gradients are copied into buckets when they are ready, and the reduced ones
+  /// are copied back by finish(). Throws if values differ between the ranks of `replicas`.
   basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& replicas,
                  Strategy const& strategy, Compressor const& compressor, std::type_identity_t<Comm>* voters = nullptr,
                  layout_wishes const& wishes = {})
@@ -197,10 +197,9 @@ class basic_exchange {
                   "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; use "
                   "parallel::zero<2>");
     if (sums_in_a_tree(strategy)) {
-      throw config_error(
-          text("trireme::exchange: ", describe(strategy),
-               " needs to know the micro-batches, and a model with memory of its own does not tell them; "
-               "leave .reproducible out, or describe the model in units"));
+      throw config_error(text("trireme::exchange: ", describe(strategy),
+                              " needs to know the micro-batches, which a model with its own memory does not provide; "
+                              "leave .reproducible out, or describe the model in units"));
     }
     verify_replicas();
     follow_values();
@@ -209,21 +208,22 @@ class basic_exchange {
   basic_exchange& operator=(basic_exchange const&) = delete;
 
   [[nodiscard]] parallel::layout const& plan() const noexcept { return layout_; }
-  /// The ranks that hold the same part of the model. Gradients are summed over them, unless each takes steps alone.
+  /// The ranks that hold the same part of the model. Gradients are summed over them, unless each takes steps on its
+  /// own.
   [[nodiscard]] Comm& world() const noexcept { return replicas_; }
   /// The ranks that vote.
   [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
   [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
-  /// What the strategy keeps from step to step.
+  /// The state of the strategy between steps.
   [[nodiscard]] strategy_type& strategy() noexcept { return strategy_; }
   [[nodiscard]] strategy_type const& strategy() const noexcept { return strategy_; }
-  /// Another number whenever values may have changed: who keeps something that was made of them compares it.
+  /// Changes whenever values may have changed, to detect that copies derived from them are out of date.
   [[nodiscard]] std::uint64_t version() const noexcept {
     return shards_parameters ? version_ | ops::passing_values : version_;
   }
-  /// Steps that are over, those without an update included.
+  /// Steps that are over, including those without an update.
   [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
-  /// Of them those with an update.
+  /// The steps with an update.
   [[nodiscard]] std::int64_t updates() const noexcept { return updates_; }
   [[nodiscard]] int use_count() const noexcept {
     return uses_.empty() ? foreign_.count() : static_cast<int>(uses_.size());
@@ -231,14 +231,14 @@ class basic_exchange {
 
   // Steps.
 
-  /// The gradient of a tensor whose info says `tied` is summed over `group` too, after the sum over the exchange's own
-  /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks name
-  /// the same tensors in the same order.
+  /// The gradient of a tensor whose info has `tied` is also summed over `group`, after the sum over the exchange's own
+  /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks must
+  /// name the same tensors in the same order.
   void sum_also(std::string_view name, Comm& group) {
     for (auto const& entry : layout_.entries()) {
       if (entry.info.name == name && entry.info.tied) return also_.push_back({entry.bucket, &group});
     }
-    throw config_error(text("trireme::exchange: there is no tied parameter \"", name, "\""));
+    throw config_error(text("trireme::exchange: there is no tied parameter \"", name, "\"; pass a tied one"));
   }
 
   [[nodiscard]] exchange_times const& times() const noexcept { return gradients_.times(); }
@@ -248,18 +248,18 @@ class basic_exchange {
   /// Whether ready() is called in every micro-batch, not only in the last one.
   [[nodiscard]] bool reports_every_micro_batch() const noexcept { return gradients_.pooled() && foreign_.empty(); }
 
-  /// Starts a step: gradients are zero again. Collective where reports_every_micro_batch().
-  /// @param micro_batches  of this rank, all of which it runs.
+  /// Starts a step: gradients are zero again. Collective if reports_every_micro_batch().
+  /// @param micro_batches  the number that this rank runs.
   void begin(std::int64_t micro_batches = 1) {
     places_.resize(static_cast<std::size_t>(micro_batches));
     for (std::int64_t m = 0; m < micro_batches; ++m) places_[static_cast<std::size_t>(m)] = m;
     begin({.micro_batches = micro_batches, .places = places_});
   }
-  /// The same where some of this rank's logical micro-batches have no samples, or gradients carry a factor.
+  /// The same if some of this rank's logical micro-batches have no samples, or gradients carry a factor.
   void begin(exchange_step const& step) {
     auto const& [micro_batches, places, first, runs, scale, number, all_reported] = step;
     protocol_.may_begin();
-    if (ending_) end_step();  // whoever had nothing to publish
+    if (ending_) end_step();  // there was nothing to publish
     if (number >= 0) steps_ = number;
     all_reported_ = all_reported;
     in_place_ = has_gradient_memory && all_reported && summed_.size() == 1 && !foreign_.empty() && !shows_buckets_;
@@ -279,19 +279,21 @@ class basic_exchange {
     samples_missing_ = false;
   }
 
-  /// With parameters in the caller's memory: how much this rank's gradients weigh in the sum (default: 1 / ranks, the
-  /// mean). A rank with n of N samples says n / N, also where ranks take steps alone. Until the next begin().
+  /// With parameters in the caller's memory: the weight of this rank's gradients in the sum (default: 1 / ranks, the
+  /// mean). A rank with n of N samples passes n / N, also if each rank takes steps on its own. Valid until the next
+  /// begin().
   void weight(double share) {
     protocol_.weight();
     weight_ = share * ranks_apart();
   }
-  /// With parameters in the caller's memory: from now on the gradient of one use is read and written there, for who has
-  /// gradients in other memory in each step. Before ready() of that use; the memory is the caller's until finish().
+  /// With parameters in the caller's memory: from now on the gradient of one use is read and written here, for callers
+  /// whose gradients are in other memory in each step. Call it before ready() of that use; until finish() the exchange
+  /// may write this memory.
   void gradient_at(int use, tensor_view<param_element, space> gradient) { foreign_.gradient_at(use, gradient); }
-  /// With parameters in the caller's memory: where the gradient of one use lies in its bucket. What backward writes
-  /// there is not copied: say gradient_at(use, gradient_memory(use)), and begin() with .all_reported. It stays there as
-  /// long as the exchange lives; from ready() to the end of finish() it is the exchange's. Empty where an exchange
-  /// gives this rank less than the whole sum, compresses, or has other elements.
+  /// With parameters in the caller's memory: the gradient of one use in its bucket, so that backward can write there
+  /// without a copy: call gradient_at(use, gradient_memory(use)), and begin() with .all_reported. The address stays
+  /// valid as long as the exchange; from ready() to the end of finish() only the exchange may access it. Empty if this
+  /// rank does not get the whole sum, or the exchange compresses, or has another element type.
   [[nodiscard]] tensor_view<param_element, space> gradient_memory(int use) {
     if constexpr (has_gradient_memory) {
       shows_buckets_ = true;
@@ -300,30 +302,28 @@ class basic_exchange {
       return {};
     }
   }
-  /// Gives up the step that has begun, on every rank: the next begin() forgets its gradients. Between steps nothing
-  /// happens.
+  /// Gives up the step that has begun, on every rank: the next begin() clears its gradients. No effect between steps.
   void abandon() noexcept {
     protocol_.abandon();
     ending_ = false;
   }
 
-  /// Uses [first, last) of one unit are about to be read: their values are there when this returns. Below stage 3
-  /// nothing happens.
+  /// Before uses [first, last) of one unit are read: returns when their values are gathered. No effect below stage 3.
   void gather(int first, int last) {
     if (!shards_parameters || first == last) return;
     protocol_.expect_published("gather()");
     values_.gather(layout_.unit_with(first));
   }
-  /// The same uses will be needed next: their values begin to travel.
+  /// The same uses will be needed next: starts to gather their values.
   void prefetch(int first, int last) {
     if (shards_parameters && first < last) values_.prefetch(layout_.unit_with(first));
   }
-  /// They are not read any more before the next gather(): their memory serves others.
+  /// They are not read again before the next gather(): releases their memory.
   void release(int first, int last) {
     if (shards_parameters && first < last) values_.release(layout_.unit_with(first));
   }
-  /// Backward of one unit is about to add to the gradients of its uses [first, last): they have memory, and are zero.
-  /// Nothing happens where gradients have memory all the time.
+  /// Before backward of one unit adds to the gradients of its uses [first, last): gives them zeroed memory. No effect
+  /// if gradients always have memory.
   void open(int first, int last) {
     if (!reports_every_micro_batch() || first == last) return;
     int const unit = layout_.unit_with(first);
@@ -331,8 +331,8 @@ class basic_exchange {
     gradients_.open_unit(unit);
   }
 
-  /// Says that the gradient of one use is final. The bucket's exchange starts as soon as all of its gradients are, and
-  /// (below stage 2) the buckets before it have started.
+  /// Reports that the gradient of one use is final. The exchange of a bucket starts when all of its gradients are
+  /// final, and (below stage 2) the buckets before it have started.
   void ready(int use) {
     protocol_.ready(use);
     if (!foreign_.empty()) take_in(use);
@@ -347,7 +347,7 @@ class basic_exchange {
     }
     throw config_error(text("trireme::exchange: there is no parameter \"", name, "\""));
   }
-  /// Does for one micro-batch what ranks that have it do together: this one has none. Its gradients are zero.
+  /// Takes part in one micro-batch of other ranks, for which this rank has no samples. Its gradients are zero.
   void sit_out() {
     protocol_.sit_out();
     pass_through(true);
@@ -355,7 +355,7 @@ class basic_exchange {
     for (auto u = units.size(); u-- > 0;) {
       gather(units[u].first, units[u].last);
       if (in_a_tree_) {
-        protocol_.open(units[u].first, units[u].last);  // a tree does without a term
+        protocol_.open(units[u].first, units[u].last);  // a tree needs no term
       } else {
         open(units[u].first, units[u].last);
       }
@@ -364,10 +364,10 @@ class basic_exchange {
       release(units[u].first, units[u].last);
     }
   }
-  /// The same for a micro-batch that is only run forward.
+  /// The same for a micro-batch with a forward pass only.
   void sit_out_forward() { pass_through(false); }
 
-  /// Adds the caller's gradients to the buckets without saying that they are final: one more micro-batch, before the
+  /// Adds the caller's gradients to the buckets without reporting them as final: for a further micro-batch, before the
   /// first ready() of the step.
   void accumulate() requires(!keeps_master) {
     protocol_.accumulate();
@@ -377,9 +377,9 @@ class basic_exchange {
   /// Collective. Completes the exchange, takes the vote, and settles the step: afterwards the segments' gradients are
   /// the sums over all ranks.
   ///
-  /// @param votes  a number of your own that is summed over the ranks (a wish to stop, say).
-  /// @param want_norm  the norm costs nothing where gradients are reduced before the update anyway; without it, ranks
-  ///                   that share memory fuse the reduction into the update.
+  /// @param votes  a number of the caller's that is summed over the ranks (a request to stop, say).
+  /// @param want_norm  the norm costs nothing if gradients are reduced before the update anyway; without it, ranks that
+  ///         share memory fuse the reduction into the update.
   exchange_result finish(std::int64_t votes = 0, bool want_norm = true) {
     vote_.clear();
     vote_.wish(votes);
@@ -388,8 +388,8 @@ class basic_exchange {
     static_cast<void>(settle(result.finite, {result.norm, 1}));
     return result;
   }
-  /// Collective. The first of the three: every gradient is on its way or has arrived, and this rank's share of what the
-  /// ranks vote on is in `vote`.
+  /// Collective. The first of the three: waits for the exchange of every gradient that must be reduced now, and adds
+  /// this rank's share of the vote to `vote`.
   void finish(parallel::vote& vote, bool want_norm = true) {
     protocol_.may_finish();
     if (reports_every_micro_batch()) {
@@ -412,18 +412,19 @@ class basic_exchange {
     if (gradients_.lost_finiteness()) vote.squares().add(std::numeric_limits<double>::infinity());
     gradients_.times().exposed += gradients_.now() - start;
   }
-  /// Collective. The second: the one blocking exchange of a step.
+  /// Collective. The second: the single blocking exchange of a step.
   [[nodiscard]] exchange_result count(parallel::vote& vote) {
     auto const start = gradients_.now();
     auto result = vote.count(everyone());
     gradients_.times().exposed += gradients_.now() - start;
-    // Of ranks that take steps alone: the root mean square.
+    // Ranks that take steps on their own: the root mean square.
     if constexpr (replicas_differ) result.norm /= std::sqrt(ranks_apart());
     return result;
   }
   /// Collective. The third: whether the step is taken, the same on every rank. Without an update the step is over.
-  /// @param exchanged  of the gradients that finish() has made the sums of.
-  /// @returns of those that an update is to read now; nothing if there is none: then nothing is published either.
+  /// @param exchanged  the numbers of the gradients that finish() has summed.
+  /// @returns the numbers of the gradients that an update must read now; nothing if there is no update: then nothing is
+  ///         published either.
   std::optional<gradient_numbers> settle(bool taken, gradient_numbers const& exchanged) {
     taken = taken && !samples_missing_;
     if (taken) gradients_.commit();
@@ -439,13 +440,13 @@ class basic_exchange {
     ending_ = true;
     if (due) {
       ++updates_;
-      written();  // values are about to be
+      written();  // values are about to change
     } else {
       end_step();
     }
     return due;
   }
-  /// What is sent repeats after period() steps, once settles_after() steps have been taken.
+  /// The traffic repeats after period() steps, once settles_after() steps have been taken.
   [[nodiscard]] std::int64_t period() const noexcept {
     if constexpr (requires { strategy_.period(); }) return strategy_.period();
     return 1;
@@ -454,7 +455,7 @@ class basic_exchange {
     if constexpr (requires { strategy_.settles_after(); }) return strategy_.settles_after();
     return 1;
   }
-  /// What one sample's loss weighs in the loss that this rank differentiates.
+  /// The weight of one sample's loss in the loss that this rank differentiates.
   /// @param total  samples of the step, over all ranks.
   [[nodiscard]] double sample_weight(std::int64_t total) const noexcept {
     return ranks_apart() / static_cast<double>(total);
@@ -462,8 +463,8 @@ class basic_exchange {
 
   /// After finish(): whether there is an update in this step.
   [[nodiscard]] bool updates_due() const noexcept { return updates_due_; }
-  /// Calls f(bucket, piece, update_segment) for every stretch of a parameter that this rank updates, if there is an
-  /// update in this step. The segment's moments are for the caller to fill in, its scale to multiply.
+  /// Calls f(bucket, piece, update_segment) for every slice of a parameter that this rank updates, if there is an
+  /// update in this step. The caller fills in the segment's moments and may multiply its scale.
   template <class F>
   void for_each_segment(F&& f) {
     protocol_.update();
@@ -482,25 +483,25 @@ class basic_exchange {
     }
   }
 
-  /// Collective. Makes the updated values the parameters of every rank (where parameters are sharded, each has its own
-  /// already), and ends the step: what a strategy does once in a period is done now. Every finite step ends with it
-  /// where the optimizer's state is sharded, or the strategy has a period.
+  /// Collective. Sends the updated values to every rank (if parameters are sharded, each has its own already), and ends
+  /// the step: a strategy's periodic action happens here. If the optimizer's state is sharded, or the strategy has a
+  /// period, every finite step must end with it.
   void publish() {
     publish_first(trained_count());
     if (ending_) end_step();
   }
 
   /// Collective. Calls f("value/" + name, place, view) for all master values that this rank keeps, to be changed; then
-  /// what layers read follows them, and so does what a strategy derives of them.
+  /// updates the values that layers read, and the strategy's values derived from them.
   template <class F>
   void change_values(F&& f) {
     visit_values(state_scope::kept, f);
     refresh_parameters();
     follow_values();
   }
-  /// Collective. Makes what layers read follow master values that came from a checkpoint, as all other state did.
+  /// Collective. Updates the values that layers read after a checkpoint has restored master values and all other state.
   void refresh_parameters() {
-    for (int b = 0; b < bucket_count(); ++b) {  // gradients may have no memory now
+    for (int b = 0; b < bucket_count(); ++b) {  // gradients may have no memory at this point
       auto const [first, count] = owned_range(b);
       for (auto const piece : layout_.pieces(b, first, count)) {
         for (auto const& output : outputs_.of(b, piece))
@@ -512,7 +513,7 @@ class basic_exchange {
 
   // Parameters, between steps.
 
-  /// Fills every parameter with its start, a function of (seed, name, index): equal on every rank.
+  /// Fills every parameter with its initial values, a function of (seed, name, index): equal on every rank.
   void initialise(std::uint64_t seed) {
     for (auto const& entry : layout_.entries()) {
       trireme::tensor<master_element, space> whole(shape{entry.size()});
@@ -526,8 +527,8 @@ class basic_exchange {
     follow_values();
   }
 
-  /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's. (No rank has a copy
-  /// of another's where parameters are sharded.)
+  /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's. (If parameters are
+  /// sharded, no rank has a copy of another's, and nothing is compared.)
   void verify_replicas() {
     protocol_.expect_published("verify_replicas()");
     if constexpr (shards_parameters) return;
@@ -543,12 +544,12 @@ class basic_exchange {
     }
   }
 
-  /// Collective. Gives every rank the parameters of `root`, and other ranks of a replica that hold some of them, too,
-  /// those of their first (nothing to do where each has its own slices).
+  /// Collective. Gives every rank the parameters of `root`; other ranks of a replica that also hold some of them get
+  /// those of the first (no effect if each rank has its own slices).
   void broadcast(int root = 0) {
     broadcast(root, [](auto&&) {});
   }
-  /// The same, and then that of tensors which ranks of other groups hold alike.
+  /// The same, then for tensors that ranks of other groups also hold.
   /// @param others  (send): calls send(entry, ranks) for each of them, collective over `ranks`.
   template <class Others>
   void broadcast(int root, Others&& others) {
@@ -585,7 +586,7 @@ class basic_exchange {
     }
     return sum;
   }
-  /// After finish(): whether this rank's gradient of a tensor is finite (of the part of it that it updates).
+  /// After finish(): whether this rank's gradient of a tensor is finite (the part of it that it updates).
   [[nodiscard]] bool has_finite_gradient(parallel::layout::entry const& entry) const {
     if (entry.frozen) return true;
     auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : interval{entry.offset, entry.size()};
@@ -596,7 +597,7 @@ class basic_exchange {
     }
     return finite;
   }
-  /// What has been allocated for this rank so far.
+  /// The memory allocated for this rank so far.
   [[nodiscard]] exchange_memory memory() const {
     exchange_memory sum{.parameters = values_.kept_bytes(),
                         .gradients = gradients_.kept_bytes(),
@@ -605,24 +606,24 @@ class basic_exchange {
     if constexpr (requires { strategy_.count(sum); }) strategy_.count(sum);
     return sum;
   }
-  /// A tensor as this rank's layers see it; empty where parameters are sharded, but while its unit holds them.
+  /// A tensor as this rank's layers see it; if parameters are sharded, empty unless its unit is gathered.
   [[nodiscard]] tensor_view<param_element, space> parameter_values(parallel::layout::entry const& entry) const {
     if (!foreign_.empty()) return foreign_.value(entry);
     auto const whole = values_.whole(entry.bucket);
     return whole.empty() ? whole : whole.flat(entry.offset, entry.size());
   }
 
-  // State: who owns it, and what of it is kept.
+  // State: its owners, and the part of it that is kept.
 
-  /// Which elements this rank updates, and answers for.
+  /// The elements that this rank updates, and those that it owns.
   [[nodiscard]] parallel::partition const& own() const noexcept { return own_; }
   /// The elements of a bucket that this rank updates.
   [[nodiscard]] interval owned_range(int bucket) const noexcept { return own_.owned(bucket); }
-  /// The elements of a bucket that this rank answers for in hashes and checkpoints, unless another rank of its replica
-  /// answers for the tensor (info.answers): each element is answered for once.
+  /// The elements of a bucket that this rank owns in hashes and checkpoints, unless another rank of its replica owns
+  /// the tensor (info.answers): each element has one owner.
   [[nodiscard]] interval accounted_range(int bucket) const noexcept { return own_.answered(bucket); }
 
-  /// The master value of a piece, wherever it lives.
+  /// The master value of a piece, in whichever memory it is.
   [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, parallel::layout::piece const& piece) const {
     if constexpr (keeps_master) {
       auto const& master = masters_[static_cast<std::size_t>(bucket)];
@@ -632,7 +633,7 @@ class basic_exchange {
       return values_.kept(bucket, piece);
     }
   }
-  /// Calls f(name, place, view) for the master values of what this rank updates; see contract/state.hpp.
+  /// Calls f(name, place, view) for the master values that this rank updates; see contract/state.hpp.
   template <class F>
   void visit_values(state_scope scope, F&& f) {
     for (int bucket = 0; bucket < bucket_count(); ++bucket) {
@@ -645,14 +646,14 @@ class basic_exchange {
           replicas_differ);
     }
   }
-  /// Compressors forget what they keep: as before the first step.
+  /// Resets the state of compressors to that before the first step.
   void forget_compression() { gradients_.forget_state(); }
-  /// Calls f(name, state_place, view) for what the compressor keeps for one bucket; see contract/state.hpp.
+  /// Calls f(name, state_place, view) for the compressor's state of one bucket; see contract/state.hpp.
   template <class F>
   void visit_compression(int bucket, state_scope scope, F&& f) const {
     gradients_.visit_state(bucket, scope, f);
   }
-  /// What the exchange keeps from step to step; see contract/state.hpp.
+  /// The state of the exchange between steps; see contract/state.hpp.
   template <class F>
   void visit_state(state_scope scope, F&& f) {
     visit_values(scope, f);
@@ -663,12 +664,12 @@ class basic_exchange {
   void visit_numbers(F&& f) {
     if constexpr (hooks::made.numbers) strategy_.visit_numbers(f);
   }
-  /// Goes on from a checkpoint: so many steps are over, so many of them with an update.
+  /// Continues from a checkpoint: sets the number of steps that are over, and of those with an update.
   void go_on(std::int64_t steps, std::int64_t updates) noexcept {
     steps_ = steps;
     updates_ = updates;
   }
-  /// Errors   assertion_error (light) in the middle of a step.
+  /// Errors   assertion_error (light) during a step.
   void expect_between_steps(std::string_view call) const { protocol_.expect_between_steps(call); }
 
  protected:
@@ -678,7 +679,7 @@ class basic_exchange {
  private:
   using bucket_transport = parallel::detail::transport<Env, Comm, placement, Compressor>;
   using seen_state = parallel::owned_state<Env, Comm>;
-  // What the next step may not begin without.
+  // What must follow an update before the next step begins.
   static constexpr auto published_ = sharded           ? parallel::detail::publishing::parts
                                      : hooks::made.end ? parallel::detail::publishing::ends
                                                        : parallel::detail::publishing::nothing;
@@ -687,11 +688,11 @@ class basic_exchange {
   static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
   static_assert(
       !shards_gradients || !parallel::detail::is_given_once<Compressor, Env, Comm>,
-      "trireme::exchange: this compressor is given each gradient once a step, but from stage 2 on parallel::zero "
+      "trireme::exchange: this compressor needs each gradient once a step, but from stage 2 on parallel::zero "
       "sends every micro-batch; use parallel::zero<1>");
 
   static std::span<int const> no_units() { return {}; }
-  // Where every rank updates everything, all tensors are whole there however slices cut them.
+  // If every rank updates everything, all tensors are whole on each, whatever the slices.
   static layout_wishes of_strategy(layout_wishes wishes) {
     wishes.whole_tensors = wishes.whole_tensors && sharded;
     return wishes;
@@ -705,7 +706,7 @@ class basic_exchange {
   }
   [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(layout_.buckets().size()); }
   [[nodiscard]] int trained_count() const noexcept { return layout_.trained_buckets(); }
-  // Where the sum is all that is wanted, and no other rank adds to it later.
+  // If only the sum is needed, and no other rank adds to it later.
   [[nodiscard]] bool may_be_direct(Strategy const& strategy) const {
     auto const& all = layout_.entries();
     return can_be_direct && !sums_in_a_tree(strategy) &&
@@ -724,7 +725,7 @@ class basic_exchange {
       for (int b = 0; direct_ && b < trained_count(); ++b) direct_sums_.add_bucket(summed_, gradients_.resident(b));
     }
   }
-  // For who has a strategy with something to do.
+  // For strategies that act at the end of steps.
   [[nodiscard]] std::vector<parallel::owned_segment<Env>> list_owned() const {
     std::vector<parallel::owned_segment<Env>> all;
     if constexpr (!std::is_same_v<strategy_type, parallel::detail::no_strategy_state>) {
@@ -736,9 +737,9 @@ class basic_exchange {
     }
     return all;
   }
-  // As many as replicas where each rank takes steps alone: their mean is the whole step's.
+  // The number of replicas if each rank takes steps on its own: the whole step is their mean.
   [[nodiscard]] double ranks_apart() const noexcept { return replicas_differ ? replicas_.size() : 1; }
-  // The one place that says so: whatever is made of values is stale.
+  // The only place that marks all values derived from parameters as out of date.
   void written() {
     version_ = parallel::detail::new_version();
     foreign_.follow();
@@ -763,7 +764,7 @@ class basic_exchange {
       auto const master = masters_[static_cast<std::size_t>(entry.bucket)].view().flat(entry.offset, entry.size());
       parallel::broadcast(ranks, master, root);
       kernels::copy(values, tensor_view<master_element const, space>(master));
-    } else {  // the root has not all masters: the others' become what its layers read
+    } else {  // the root does not have all masters: the others' are set from the values of its layers
       parallel::broadcast(ranks, values, root);
       trireme::tensor<master_element, space> whole(shape{entry.size()});
       kernels::copy(whole.view(), tensor_view<param_element const, space>(values));
@@ -771,7 +772,7 @@ class basic_exchange {
     }
   }
 
-  // Gives a whole tensor of master values to this rank: its part of the masters, and what its layers read.
+  // Loads a whole tensor of master values: this rank's part of the masters, and the values of its layers.
   void load(parallel::layout::entry const& entry, tensor_view<master_element const, space> whole) {
     if constexpr (!shards_parameters) kernels::copy(parameter_values(entry), whole);
     if constexpr (!keeps_master && !shards_parameters) return;
@@ -793,7 +794,7 @@ class basic_exchange {
     gradients_.times().exposed += gradients_.now() - start;
   }
 
-  // What an engine asks for in a forward pass; backward begins with the last unit.
+  // The engine's calls in a forward pass; backward begins with the last unit.
   void pass_through(bool keep_last) {
     auto const& units = layout_.units();
     for (std::size_t u = 0; u < units.size(); ++u) {
@@ -828,8 +829,8 @@ class basic_exchange {
     return static_cast<void const*>(a.address()) == static_cast<void const*>(b.address());
   }
 
-  // What another rank of this replica answers for is in its norm, and what is measured is no gradient; but each number
-  // has to be finite.
+  // Parameters that another rank of this replica owns are in that rank's norm, and moving averages have no gradient;
+  // but all numbers must be finite.
   void account(parallel::layout::piece const& piece, tensor_view<gradient_element const, space> gradient,
                exact_sum& squares) const {
     auto const& info = layout_.at(piece.entry).info;
@@ -839,7 +840,7 @@ class basic_exchange {
       squares.add(std::numeric_limits<double>::infinity());
     }
   }
-  // Of the reduced gradients that this rank answers for.
+  // Of the reduced gradients that this rank owns.
   void add_squares(exact_sum& squares) {
     for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = accounted_range(b);
@@ -853,11 +854,11 @@ class basic_exchange {
     }
     return gradients_.reduced(bucket, piece.in_bucket, piece.count);
   }
-  // Where ranks read each other's gradients. Without a norm no rank sees sums before the update: each checks all of its
-  // own gradients, and the vote is the barrier.
+  // If ranks read each other's gradients. Without a norm no rank computes sums before the update: each checks all of
+  // its own gradients, and the vote is the barrier.
   void finish_direct(exact_sum& squares) {
     if constexpr (can_be_direct) {
-      if (!fused_) summed_.barrier();  // everybody's gradients are final
+      if (!fused_) summed_.barrier();  // the gradients of all ranks are final
       for (int b = 0; b < trained_count(); ++b) {
         if (fused_) {
           bool const finite = kernels::finite(tensor_view<gradient_element const, space>(gradients_.resident(b)));
@@ -905,31 +906,31 @@ class basic_exchange {
   std::vector<parameter<Env>*> uses_;
   parallel::detail::value_store<Env, Comm, placement> values_;
   parallel::detail::gradient_store<Env, Comm, placement, Compressor> gradients_;
-  bool direct_ = false;  // sums are formed from all ranks' buckets, in their memory
+  bool direct_ = false;  // sums are computed from all ranks' buckets, in their memory
   parallel::detail::direct_sums<gradient_element, space> direct_sums_;
   outputs outputs_;
-  std::vector<trireme::tensor<master_element, space>> masters_;  // by bucket, where parameters are not masters
-  tensor_view<gradient_element const, space> reduced_;           // of the segment at hand
+  std::vector<trireme::tensor<master_element, space>> masters_;  // by bucket, if parameters are not their own masters
+  tensor_view<gradient_element const, space> reduced_;           // of the current segment
   parallel::detail::exchange_protocol protocol_;
   parallel::vote vote_;  // of finish(votes)
   std::vector<std::pair<int, Comm*>> also_;
   bool in_a_tree_ = false;
   std::vector<std::int64_t> places_;
-  std::int64_t rounds_left_ = 1;  // micro-batches of the rank that runs most
+  std::int64_t rounds_left_ = 1;  // micro-batches of the rank that runs the most
   int reports_left_ = 0;
   double weight_ = 1;
   bool all_reported_ = false;
-  bool shows_buckets_ = false;  // the caller has asked for gradient_memory()
-  bool in_place_ = false;       // one rank, whose gradients are the sums where they lie: none is copied
+  bool shows_buckets_ = false;  // the caller has called gradient_memory()
+  bool in_place_ = false;       // one rank, whose gradients are already the sums: no copies
   bool fused_ = false;
   std::uint64_t version_ = parallel::detail::new_version();  // of values
-  std::int64_t steps_ = 0;                                   // that are over
-  std::int64_t updates_ = 0;                                 // that values have had
-  bool updates_due_ = true;                                  // for_each_segment() shows something
+  std::int64_t steps_ = 0;                                   // steps that are over
+  std::int64_t updates_ = 0;                                 // updates of the values
+  bool updates_due_ = true;                                  // for_each_segment() visits segments
   bool ending_ = false;                                      // settled, and not over yet
-  bool samples_missing_ = false;                             // on all ranks: there will be no update
+  bool samples_missing_ = false;                             // on all ranks: no update in this step
   std::vector<parallel::owned_segment<Env>> owned_;
-  [[no_unique_address]] strategy_type strategy_;  // last, of all that it sees
+  [[no_unique_address]] strategy_type strategy_;  // last: constructed from the members above
 };
 
 }  // namespace trireme

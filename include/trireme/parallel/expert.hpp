@@ -18,20 +18,21 @@
 
 namespace trireme::parallel {
 
-/// Expert parallelism: the ranks of a group see different samples, as under data, and deal the experts of each layer
-/// out among them; all other parameters they share. Rows travel to the experts that they choose, and back.
+/// Expert parallelism: the ranks of a group process different samples, as under data, and divide the experts of each
+/// layer among them; all other parameters are replicated. Rows travel to their chosen experts, and back.
 ///
 /// Bytes    of a layer with experts, per micro-batch and rank: four ragged all_to_alls of rows * choices * channels of
 ///          the compute type (two of them backward; a rank's own rows stay), and an all_gather of 8 bytes an expert.
 ///          Once a step, an all_reduce of the gradients of everything but experts, after the exchange among replicas:
-///          it is not hidden behind backward.
-/// Ranks    a group's ranks run as many micro-batches each: one that has fewer samples serves the others' without rows.
+///          it does not overlap with backward.
+/// Ranks    all ranks of a group run the same number of micro-batches: a rank with fewer samples takes part in the
+///          others' without rows.
 /// Needs    has_ragged_all_to_all of the compute type, has_all_gather of int64, has_all_reduce of gradients.
 /// Method   [Lepikhin et al., "GShard", 2020], without a capacity: no row is dropped.
 /// Errors   config_error if there are more ways than experts.
 struct expert {
   using policy_category = slot::parallel;
-  std::int64_t ways = 0;  ///< ranks that share out the experts; 0 = what is left of the world
+  std::int64_t ways = 0;  ///< ranks that divide the experts; 0: the ranks that other axes leave
   friend bool operator==(expert const&, expert const&) = default;
 
   void validate() const { expect_number("parallel::expert", ".ways", ways, not_negative); }
@@ -43,7 +44,7 @@ struct expert {
 
   TRIREME_RULE(
       needs_all_to_all, "expert-needs-all-to-all",
-      "parallel::expert needs ragged all_to_all, all_gather and all_reduce, and this communicator lacks one of "
+      "parallel::expert needs ragged all_to_all, all_gather and all_reduce, but this communicator lacks one of "
       "them",
       "use another communicator",
       has_ragged_all_to_all<typename C::comm, typename C::env::compute, typename C::space>&&
@@ -57,10 +58,10 @@ struct expert {
 
 [[nodiscard]] inline std::string to_string(expert const& e) { return text("parallel::expert{.ways = ", e.ways, "}"); }
 
-/// An expert group on a communicator: all of its ranks are the group.
+/// An expert group on a communicator: all of its ranks are members.
 ///
 /// Ranks    collective, as the calls of expert_group are.
-/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+/// Threads  one owner; the communicator must outlive it, and must not be used otherwise.
 /// Errors   comm_error from its calls.
 template <class Env, class Comm>
 class communicator_experts final : public expert_group<Env> {
@@ -96,7 +97,7 @@ class expert::instance {
   instance(expert const&, grid<Comm>& grid) : group_(*grid.along(kind)) {}
   void offer(rank_groups<Env>& groups) { groups.offer(group_); }
   [[nodiscard]] static std::string refuses_tree() {
-    return "keeps micro-batches apart, whose rows meet in the experts of parallel::expert; leave one of them out";
+    return "sums micro-batches one by one, but the experts of parallel::expert mix their rows; leave one of them out";
   }
 
  private:

@@ -14,10 +14,10 @@
 
 namespace trireme::parallel {
 
-/// What a mesh means for one rank: its place on each axis, and the groups that it belongs to. An axis that takes the
-/// whole world uses it as it is.
+/// A mesh as seen by one rank: its coordinate on each axis, and its groups. An axis that takes the whole world uses the
+/// world itself.
 ///
-/// Ranks    made collectively: the world is split once for each axis of more than one way.
+/// Ranks    made collectively: the world is split once for each axis with a degree above 1.
 /// Threads  one owner. The world must outlive it.
 /// Errors   as mesh_shape.
 template <class Comm>
@@ -45,12 +45,12 @@ class grid {
   [[nodiscard]] mesh_shape const& shape() const noexcept { return shape_; }
   [[nodiscard]] share share_of(std::string_view kind) const noexcept { return shape_.share_of(rank_, kind); }
   [[nodiscard]] Comm& everyone() const noexcept { return world_; }
-  /// Which part of the samples this rank sees: ranks along an axis that splits them see different ones.
+  /// The part of the samples that this rank gets: ranks along an axis that splits samples get different ones.
   [[nodiscard]] share samples() const noexcept { return shape_.samples_of(rank_); }
-  /// The ranks that hold the same part of the model: what gradients are summed over.
+  /// The ranks that hold the same part of the model, over which gradients are summed.
   [[nodiscard]] Comm& replicas() noexcept { return replicas_ ? *replicas_ : world_; }
-  /// The ranks that differ from this one on an axis of that kind only; null if there is none but itself. (Those along
-  /// an axis of replicas that has no run state are no group: replicas() is.)
+  /// The ranks that differ from this one only on an axis of that kind; null if there are none. (Ranks along an axis of
+  /// replicas without a run state have no group of their own: use replicas().)
   [[nodiscard]] Comm* along(std::string_view kind) noexcept {
     for (auto const& each : groups_)
       if (each.kind == kind) return each.ranks.get();
@@ -66,14 +66,14 @@ class grid {
     return sum;
   }
 
-  /// Collective. The ranks of replicas() once more, in a communicator of their own.
+  /// Collective. The ranks of replicas(), on a communicator of its own.
   [[nodiscard]] Comm& replicas_apart() {
     auto& all = replicas();
     joined_.push_back(std::make_unique<Comm>(group_of(all, {all.rank(), all.size()}, 0)));
     return *joined_.back();
   }
-  /// Collective. Some of the ranks along an axis, in their order, by their places. All ranks along it call this; null
-  /// where this rank is none of them.
+  /// Collective over all ranks along an axis: a communicator of some of them, in their order; null if this rank is not
+  /// among `places`.
   [[nodiscard]] Comm* join(std::string_view kind, std::vector<int> const& places) {
     auto& all = *along(kind);
     bool member = false;
@@ -92,7 +92,7 @@ class grid {
     std::string_view kind;
     std::unique_ptr<Comm> ranks;
   };
-  // A world on paper, where nobody else says to which group he belongs, is told what this rank's group is like.
+  // In a planned world other ranks do not call split, so it gets the form of this rank's group.
   [[nodiscard]] static Comm group_of(Comm& whole, [[maybe_unused]] share own, [[maybe_unused]] int color) {
     if constexpr (requires { whole.split(own); }) {
       return whole.split(own);

@@ -17,14 +17,14 @@
 namespace trireme::parallel {
 
 /// Squares are summed in blocks of this many elements, counted from the start of their tensor. Slices are multiples of
-/// it, and a tensor lies within one block of its bucket or begins with one, so that no slice cuts a block: the norm
-/// does not depend on how many ranks there are, nor on what shares a bucket.
+/// it, and a tensor is within one block of its bucket or begins with one, so that no slice splits a block: the norm
+/// depends neither on the number of ranks nor on the other tensors of a bucket.
 inline constexpr std::int64_t block_elements = 1024;
 
-/// Where parameters lie in buckets. No numbers, no ranks' memory: a pure function of the parameters, the bucket size,
-/// the number of ranks and, where they are given, the units of the model and what the optimizer wishes.
+/// The placement of parameters in buckets. A pure function of the parameters, the bucket size, the number of ranks and,
+/// if given, the units of the model and the optimizer's requirements; it has no values and no memory.
 ///
-/// What is frozen has buckets of its own after all others: nothing is summed or published of them.
+/// Frozen parameters have buckets of their own after all others: these are neither summed nor published.
 class layout {
  public:
   /// One tensor of the model, however many uses it has.
@@ -40,13 +40,13 @@ class layout {
     std::vector<int> entries;   ///< in the order of their offsets
     std::int64_t elements = 0;  ///< with padding: a multiple of ranks * block_elements
   };
-  /// Uses [first, last) belong together: they are read, and their gradients become final, at one time.
+  /// Uses [first, last) belong together: they are read, and their gradients become final, at the same time.
   struct unit {
     int first = 0;
     int last = 0;
     std::vector<int> buckets;  ///< that hold a tensor of it, ascending
   };
-  /// A part of an entry that lies in a slice of its bucket.
+  /// The part of an entry in a slice of its bucket.
   struct piece {
     int entry = 0;
     std::int64_t in_bucket = 0;  ///< first element, counted in the bucket
@@ -56,11 +56,11 @@ class layout {
 
   /// @param uses            the parameters in forward order; equal names are uses of one tied tensor.
   /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
-  /// @param unit_ends       where each unit's uses end, ascending to the number of uses: then no bucket holds tensors
-  ///                        of two units. Empty: buckets are filled regardless of units.
-  /// @param wishes          with whole_tensors no slice cuts a tensor: slices are as long as the fullest of them, the
-  ///                        tensors of all buckets are dealt out evenly, and a bucket is filled on until there is as
-  ///                        much for every rank as in its longest tensor.
+  /// @param unit_ends       end of each unit's uses, ascending to the number of uses: then no bucket holds tensors of
+  ///         two units. Empty: buckets are filled regardless of units.
+  /// @param wishes          with whole_tensors no slice splits a tensor: all slices are padded to the largest, the
+  ///         tensors of all buckets are distributed evenly, and a bucket is filled until each rank's slice is at least
+  ///         as long as its longest tensor.
   layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks,
          std::span<int const> unit_ends = {}, layout_wishes const& wishes = {})
       : ranks_(ranks) {
@@ -75,13 +75,13 @@ class layout {
 
   [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
   [[nodiscard]] std::vector<bucket> const& buckets() const noexcept { return buckets_; }
-  /// How many of them are updated: the first ones. The others are frozen.
+  /// The number of buckets that are updated: the first ones. The others are frozen.
   [[nodiscard]] int trained_buckets() const noexcept { return trained_buckets_; }
   [[nodiscard]] bool trains(int use) const noexcept { return bucket_of_use(use) < trained_buckets_; }
   /// The units in their order; none if their ends were not given.
   [[nodiscard]] std::vector<unit> const& units() const noexcept { return units_; }
   [[nodiscard]] int entry_of_use(int use) const noexcept { return entry_of_use_[static_cast<std::size_t>(use)]; }
-  /// The unit that has a use.
+  /// The unit with a use.
   [[nodiscard]] int unit_with(int use) const {
     for (std::size_t u = 0; u < units_.size(); ++u) {
       if (use >= units_[u].first && use < units_[u].last) return static_cast<int>(u);
@@ -93,8 +93,8 @@ class layout {
   [[nodiscard]] std::int64_t slice_elements(int index) const noexcept {
     return buckets_[static_cast<std::size_t>(index)].elements / ranks_;
   }
-  /// The parts of tensors that lie within elements [first, first + count) of a bucket, in the order of their offsets:
-  /// `for (auto const piece : plan.pieces(bucket, first, count))`.
+  /// The parts of tensors within elements [first, first + count) of a bucket, in the order of their offsets: `for (auto
+  /// const piece : plan.pieces(bucket, first, count))`.
   class piece_range {
    public:
     struct end_of_pieces {};
@@ -152,12 +152,13 @@ class layout {
       if (!(tensor.info.extents == info.extents && tensor.info.first == info.first)) {
         throw config_error(text("trireme::exchange: parameter \"", info.name, "\" is used with shapes ",
                                 to_string(tensor.info.extents), " and ", to_string(info.extents),
-                                "; the uses of a tied tensor have one shape"));
+                                "; all uses of a tied tensor need one shape"));
       }
       tensor.uses.push_back(use);
       entry_of_use_.push_back(at->second);
     }
-    if (entries_.empty()) throw config_error("trireme::exchange: the model has no parameters");
+    if (entries_.empty())
+      throw config_error("trireme::exchange: the model has no parameters; an exchange needs at least one");
   }
 
   void set_units(std::span<int const> ends, int uses) {
@@ -165,7 +166,7 @@ class layout {
     for (int const end : ends) {
       if (end < first || end > uses) {
         throw config_error(text("trireme::exchange: a unit's uses end at ", end, " after the one before it ended at ",
-                                first, ", of ", how_many(uses, "use"), "; ends ascend to the number of uses"));
+                                first, ", of ", how_many(uses, "use"), "; ends must ascend to the number of uses"));
       }
       units_.push_back({first, end, {}});
       first = end;
@@ -190,18 +191,18 @@ class layout {
     }
   }
 
-  // Backward finishes the last unit first, so the last parameter opens the first bucket. A tied tensor becomes final
-  // late, and its shards must align wherever its uses live: it has a bucket of its own.
+  // Backward finishes the last unit first, so the last parameter is the first of the first bucket. A tied tensor
+  // becomes final late, and its shards must align for all of its uses: it has a bucket of its own.
   void fill(std::int64_t bucket_elements, bool frozen, bool whole) {
     bool open = false;
-    std::int64_t longest = 0;  // tensor of the open bucket
+    std::int64_t longest = 0;  // longest tensor of the open bucket
     int open_unit = 0;
-    std::string_view open_dealt;  // what is dealt out is exchanged over other ranks than the rest
+    std::string_view open_dealt;  // distributed tensors are exchanged over other ranks
     auto const close = [&] {
       if (open) buckets_.back().elements = rounded(buckets_.back().elements, ranks_ * block_elements);
       open = false;
     };
-    // By the first use of a tied tensor: it is final when backward has reached that one.
+    // Ordered by the first use of a tied tensor: its gradient is final when backward has reached it.
     for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) {
       auto& tensor = entries_[static_cast<std::size_t>(e)];
       if (tensor.frozen != frozen) continue;
@@ -228,8 +229,8 @@ class layout {
     close();
   }
 
-  // Gives each tensor of a bucket to one slice: the longest first, each to the slice that has least, so that padding is
-  // small; then the fullest slice of a bucket to the rank that has least of the buckets before.
+  // Gives each tensor of a bucket to one slice: the longest first, each to the slice with the fewest elements, to keep
+  // padding small; then the largest slice of a bucket to the rank with the fewest elements in earlier buckets.
   void deal() {
     std::vector<std::int64_t> load(static_cast<std::size_t>(ranks_));
     for (auto& target : std::span(buckets_).first(static_cast<std::size_t>(trained_buckets_))) {
@@ -252,7 +253,7 @@ class layout {
       lay_out(target, slices);
     }
   }
-  // Places of some numbers in their order; equal ones stay as they are.
+  // Indices that sort some numbers; equal ones keep their order.
   [[nodiscard]] static std::vector<std::size_t> ordered(std::vector<std::int64_t> const& numbers, bool descending) {
     std::vector<std::size_t> all(numbers.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
@@ -287,7 +288,7 @@ class layout {
   [[nodiscard]] static constexpr std::int64_t rounded(std::int64_t elements, std::int64_t to) noexcept {
     return (elements + to - 1) / to * to;
   }
-  // Where a tensor may begin: at a cache line, and at a block if it would cross the end of one.
+  // Where a tensor may begin: at a cache line, and at a block if it would cross a block's end.
   [[nodiscard]] static constexpr std::int64_t place(std::int64_t after, std::int64_t size) noexcept {
     auto const at = rounded(after, alignment);
     bool const crosses = at / block_elements != (at + size - 1) / block_elements;

@@ -24,7 +24,7 @@ namespace trireme::parallel {
 
 namespace detail {
 
-/// How many parts an axis asks for; 0: what is left of the world.
+/// The degree that an axis asks for; 0: the ranks that other axes leave.
 template <class Axis>
 [[nodiscard]] int ways_of(Axis const& it) {
   if constexpr (requires { it.degree(); }) {
@@ -38,12 +38,13 @@ template <class Axis>
 
 }  // namespace detail
 
-/// Several axes of parallelism, outermost first: neighbouring ranks share the last one. Each axis has a degree, and one
-/// of them may leave it out: it gets what is left of the world. Without an axis that splits samples, each rank gets all
-/// of them. The order, a list of kinds, is a value: one type of mesh serves all orders of its axes.
+/// Several axes of parallelism, outermost first: neighbouring ranks are along the last one. Each axis has a degree; one
+/// of them may leave it out, and gets the remaining ranks. Without an axis that splits samples, each rank gets all
+/// samples. The order, a list of kinds, is a value: all orders of the axes have one type.
 ///
-/// Ranks    the product of the degrees is the size of the world. An axis beside another one (sequence) has its degree,
-/// or 1. Errors   config_error when a trainer is made, if the degrees do not fit the world.
+/// Ranks    the product of the degrees is the size of the world. An axis beside another one (sequence) has that one's
+///          degree, or 1.
+/// Errors   config_error when a trainer is made, if the degrees do not fit the world.
 /// @example parallel::mesh{parallel::zero<1>{}, parallel::pipeline<>{.stages = 2}, parallel::tensor{.ways = 2}}
 template <mesh_axis... Axes>
 struct mesh {
@@ -87,7 +88,7 @@ struct mesh_traits<mesh<Axes...>> {
   [[nodiscard]] static constexpr int count(std::string_view kind) {
     return (0 + ... + int{kind_of_axis<Axes> == kind});
   }
-  /// Whether some axis has facts of which this is true.
+  /// Whether the facts of some axis satisfy the predicate.
   template <class Predicate>
   [[nodiscard]] static constexpr bool any(Predicate is) {
     return (is(facts_of_axis<Axes>) || ...);
@@ -106,7 +107,7 @@ struct mesh_traits<mesh<Axes...>> {
 
 }  // namespace detail
 
-/// A parallel policy is a mesh, or one axis, which is a mesh of one.
+/// A parallel policy is a mesh, or a single axis.
 template <class P>
 concept parallel_policy = mesh_axis<P> || detail::is_mesh<P>;
 
@@ -131,13 +132,13 @@ template <parallel_policy P>
 [[nodiscard]] constexpr bool has_axis(std::string_view kind) {
   return detail::mesh_traits<mesh_of_t<P>>::count(kind) > 0;
 }
-/// Whether it has an axis of whose facts is(facts) is true.
+/// Whether it has an axis whose facts satisfy is(facts).
 template <parallel_policy P, class Predicate>
 [[nodiscard]] constexpr bool any_axis(Predicate is) {
   return detail::mesh_traits<mesh_of_t<P>>::any(is);
 }
 
-/// Whether no two axes are of one kind.
+/// Whether all axes are of different kinds.
 template <parallel_policy P>
 inline constexpr bool no_axis_twice = detail::mesh_traits<mesh_of_t<P>>::once;
 
@@ -172,7 +173,7 @@ template <parallel_policy P>
   return found;
 }
 
-/// The degrees of a mesh in a world of some size, and where its ranks stand.
+/// The degrees of a mesh in a world of some size, and the coordinates of its ranks.
 class mesh_shape {
  public:
   struct degree {
@@ -181,7 +182,7 @@ class mesh_shape {
     int ways;
   };
 
-  /// Errors  config_error that names the numbers if they do not fit.
+  /// Errors   config_error with the degrees if they do not fit.
   template <parallel_policy P>
   mesh_shape(P const& policy, int world) : world_(world) {
     detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
@@ -193,9 +194,9 @@ class mesh_shape {
     for (auto& each : beside_) {
       auto const theirs = ways(each.facts.beside);
       if (each.ways != 0 && each.ways != 1 && each.ways != theirs) {
-        throw config_error(text("trireme::parallel::", each.kind, ": ", each.ways, " ways beside ", each.facts.beside,
-                                "'s ", theirs, "; ", each.kind, " is cut as ", each.facts.beside,
-                                " is: leave .ways out, or give 1 to switch it off"));
+        throw config_error(text("trireme::parallel::", each.kind, ": .ways is ", each.ways, " beside ",
+                                each.facts.beside, " of ", theirs, "; ", each.kind, " uses the ranks of ",
+                                each.facts.beside, ": leave .ways out, or set it to 1 to switch it off"));
       }
       if (each.ways == 0) each.ways = theirs;
     }
@@ -204,7 +205,7 @@ class mesh_shape {
   [[nodiscard]] int world() const noexcept { return world_; }
   /// The axes with ranks of their own, outermost first.
   [[nodiscard]] std::vector<degree> const& axes() const noexcept { return axes_; }
-  /// How many ways an axis has; 1 if the mesh has none of this kind.
+  /// The degree of an axis; 1 if the mesh has none of this kind.
   [[nodiscard]] int ways(std::string_view kind) const noexcept {
     for (auto const* const list : {&axes_, &beside_}) {
       for (auto const& each : *list)
@@ -212,7 +213,7 @@ class mesh_shape {
     }
     return 1;
   }
-  /// Where a rank stands on an axis; {0, 1} if the mesh has no such axis.
+  /// A rank's coordinate on an axis; {0, 1} if the mesh has no such axis.
   [[nodiscard]] share share_of(int rank, std::string_view kind) const noexcept {
     for (auto a = axes_.size(); a-- > 0;) {
       auto const& each = axes_[a];
@@ -221,18 +222,18 @@ class mesh_shape {
     }
     return {};
   }
-  /// A number that is the same for ranks which differ on this axis only.
+  /// A number that is the same for all ranks that differ only on this axis.
   [[nodiscard]] int group_along(std::string_view kind, int rank) const noexcept {
     return number(rank, [&](degree const& each) { return each.kind != kind; }).rank;
   }
-  /// Where a rank stands among those that hold the same part of the model, and a number that is the same for them.
+  /// A rank's number among those with the same part of the model, and a number that is the same for all of these.
   [[nodiscard]] share among_replicas(int rank) const noexcept {
     return number(rank, [](degree const& each) { return each.facts.replicates(); });
   }
   [[nodiscard]] int group_of_replicas(int rank) const noexcept {
     return number(rank, [](degree const& each) { return !each.facts.replicates(); }).rank;
   }
-  /// Which part of the samples a rank sees: the replicas of one part of the model have neighbouring ones.
+  /// The part of the samples of a rank: the replicas of one part of the model have neighbouring ones.
   [[nodiscard]] share samples_of(int rank) const noexcept {
     auto const splits = [](degree const& each) { return each.facts.samples == axis_samples::split; };
     auto const outer = number(rank, [&](degree const& each) { return splits(each) && each.facts.replicates(); });
@@ -247,7 +248,7 @@ class mesh_shape {
   }
 
  private:
-  // Where a rank stands on some axes together.
+  // A rank's coordinate on some axes together.
   template <class Some>
   [[nodiscard]] share number(int rank, Some const& some) const noexcept {
     share own;
@@ -268,11 +269,11 @@ class mesh_shape {
     for (auto& each : axes_) {
       if (each.ways < 0)
         throw config_error(text("trireme::parallel::mesh: ", each.kind, " has ", each.ways,
-                                " ways; give at least 1, or 0 for what is left of the world"));
+                                " ways; set at least 1, or 0 for the remaining ranks"));
       if (each.ways == 0) {
         if (open != nullptr)
           throw config_error(text("trireme::parallel::mesh: ", open->kind, " and ", each.kind,
-                                  " both ask for what is left of the world; give one of them a degree"));
+                                  " both ask for the remaining ranks (0); give one of them a degree"));
         open = &each;
       } else {
         product *= each.ways;
@@ -284,14 +285,15 @@ class mesh_shape {
     }
     if (open == nullptr && product == world_) return;
     auto const given = product == 1 && axes_.empty() ? std::string("no axes") : to_string();
-    throw config_error(text("trireme::parallel::mesh: ", given, open != nullptr ? " (0: what is left) takes" : " takes",
+    throw config_error(text("trireme::parallel::mesh: ", given,
+                            open != nullptr ? " (0: the remaining ranks) takes" : " takes",
                             open != nullptr ? " a multiple of " : " ", how_many(product, "rank"),
                             ", but the world has ", world_, "; change a degree or the number of ranks"));
   }
 
   int world_;
   std::vector<degree> axes_;
-  std::vector<degree> beside_;  // with the ranks of another one
+  std::vector<degree> beside_;  // axes that use the ranks of another one
 };
 
 }  // namespace trireme::parallel

@@ -17,31 +17,32 @@
 
 namespace trireme::parallel {
 
-/// A parameter server with bounded staleness, whose shards lie on the ranks: each rank serves one slice of the
-/// parameters. It sums the gradients that all ranks push, and applies those that were pushed `staleness` steps ago; the
-/// new parameters are pulled by all ranks before their next step.
+/// A parameter server with bounded staleness, sharded over the ranks: each rank owns one slice of the parameters. It
+/// sums the gradients that all ranks push, and applies those that were pushed `staleness` steps ago; all ranks pull the
+/// new parameters before their next step.
+///
+/// Why      to compare how a delay changes training. It does not hide time here: every step still waits for the step's
+///          vote, and for the slowest rank. (A delay could hide the time of a push between machines; only asynchrony,
+///          which this policy does not have, tolerates slow ranks.)
 ///
 /// Method   [Li et al., "Scaling distributed machine learning with the parameter server", 2014], with the delay fixed:
 ///          gradients are applied exactly `staleness` steps after they were computed, so a run is deterministic, and
 ///          resumes bit for bit. 0 is synchronous: parallel::zero<1> bit for bit.
 /// Bytes    as parallel::zero<1>. Memory: `staleness` + 1 more gradients of the own slice.
 /// Numerics the first `staleness` steps change nothing, the last `staleness` gradients of a run are not applied.
-///          Clipping looks at the norm of the gradients that are applied.
-/// Ranks    what it is for: to compare how a delay changes training. It hides no time here: every step still waits for
-///          the step's vote, and for the slowest rank. (What a delay could hide is the time of a push between
-///          machines. What absorbs slow ranks is asynchrony, which this policy does not have.)
+///          Clipping uses the norm of the gradients that are applied.
 /// Needs    as parallel::zero<1>.
 struct parameter_server {
   using policy_category = slot::parallel;
   std::int64_t staleness = 0;  ///< steps between the computation of a gradient and its application
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< gradients exchanged together, in bytes
-  int ways = 0;                                        ///< ranks that split samples; 0 = what is left of the world
+  int ways = 0;                                        ///< ranks that split samples; 0: the ranks that other axes leave
   friend bool operator==(parameter_server const&, parameter_server const&) = default;
 
   void validate() const {
     if (staleness < 0 || staleness > 1024) {
       throw config_error(text("trireme::parallel::parameter_server: .staleness = ", staleness,
-                              "; give a number of steps from 0 to 1024"));
+                              "; set a number of steps from 0 to 1024"));
     }
     expect_number("parallel::parameter_server", ".bucket_bytes", bucket_bytes, at_least_one);
     expect_number("parallel::parameter_server", ".ways", ways, not_negative);
@@ -61,7 +62,7 @@ struct parameter_server {
               p.ways != 0 ? text(", .ways = ", p.ways) : "", "}");
 }
 
-/// A ring of the gradients that wait to be applied. The exchange places state as that of zero<1>.
+/// A ring of gradients that are not applied yet. The exchange places state as for zero<1>.
 template <class Env, class Comm>
 class parameter_server::instance {
   using space = typename Env::space;
@@ -83,7 +84,7 @@ class parameter_server::instance {
   }
 
   [[nodiscard]] std::int64_t settles_after() const noexcept { return static_cast<std::int64_t>(ring_.size()) + 1; }
-  /// The gradients of this step join the ring; those that have waited long enough take their place.
+  /// The gradients of this step enter the ring; those of `staleness` steps ago replace them.
   std::optional<gradient_numbers> settle(bool taken, gradient_numbers const& exchanged) {
     if (!taken) return std::nullopt;
     if (ring_.empty()) return exchanged;
@@ -132,7 +133,7 @@ class parameter_server::instance {
   }
 
  private:
-  /// This rank's slices of the sums of one step.
+  /// This rank's slices of the gradient sums of one step.
   struct step_gradients {
     std::vector<trireme::tensor<gradient, space>> slices;  // by bucket
     gradient_numbers numbers;

@@ -6,10 +6,10 @@
 
 namespace trireme::parallel {
 
-/// Which elements of each bucket this rank updates, and which of them it answers for in hashes and checkpoints.
+/// The elements of each bucket that this rank updates, and those that it owns in hashes and checkpoints.
 class partition {
  public:
-  /// @param rank     of those that gradients are summed over.
+  /// @param rank     among the ranks over which gradients are summed.
   /// @param sharded  whether each rank updates its slice only.
   partition(layout const& plan, int rank, bool sharded) noexcept : plan_(plan), rank_(rank), sharded_(sharded) {}
 
@@ -18,14 +18,14 @@ class partition {
   [[nodiscard]] interval owned(int bucket) const noexcept {
     return sharded_ ? answered(bucket) : interval{0, plan_.buckets()[static_cast<std::size_t>(bucket)].elements};
   }
-  /// The elements of a bucket that this rank answers for, unless another rank of its replica answers for the tensor
-  /// (info.answers): each element is answered for once.
+  /// The elements of a bucket that this rank owns, unless another rank of its replica owns the tensor (info.answers):
+  /// each element has one owner.
   [[nodiscard]] interval answered(int bucket) const noexcept {
     auto const n = plan_.slice_elements(bucket);
     return {rank_ * n, n};
   }
-  /// Calls f(piece) for each piece of a bucket whose state this rank keeps, or answers for.
-  /// @param of_rank  each rank answers for its own.
+  /// Calls f(piece) for each piece of a bucket whose state this rank keeps, or owns.
+  /// @param of_rank  each rank owns its own state.
   template <class F>
   void for_each_piece(state_scope scope, int bucket, F&& f, bool of_rank = false) const {
     bool const kept = scope == state_scope::kept;

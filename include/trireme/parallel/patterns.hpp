@@ -15,12 +15,12 @@
 
 namespace trireme::parallel {
 
-/// Throws config_error on every rank if a pattern of a description matches no name of any rank.
+/// Throws config_error on every rank if a pattern of a description matches no name on any rank.
 ///
-/// Ranks    collective where the description has patterns: ranks may have different names, but equal patterns.
-/// Bytes    one all_reduce of a number a pattern. Names are sent only for the sentence, in three more collectives:
-///          what several ranks have alike, once.
-/// @param names  of the parameters that lie here.
+/// Ranks    collective if the description has patterns: ranks may have different names, but equal patterns.
+/// Bytes    one all_reduce of a number a pattern. Names are sent only for the error, in three more collectives: names
+///          that several ranks have, once.
+/// @param names  of the parameters of this rank.
 template <class Comm, class Description>
 void expect_patterns([[maybe_unused]] Comm& world, [[maybe_unused]] Description const& description,
                      [[maybe_unused]] std::vector<std::string> const& names) {
@@ -37,7 +37,7 @@ void expect_patterns([[maybe_unused]] Comm& world, [[maybe_unused]] Description 
     if (found.empty()) return;
     world.all_reduce(tensor_view<std::int64_t>(found), reduction::max{});
     if (std::find(found.begin(), found.end(), 0) == found.end()) return;
-    word_list own;  // of each name its length, and its letters
+    word_list own;  // each name as its length and its characters
     for (auto const& name : names) {
       own.push_back(name.size());
       append_letters(own, name);

@@ -32,14 +32,14 @@ namespace trireme::parallel {
 ///
 /// Bytes    each activation and each gradient between two stages, once a micro-batch (schedule::step).
 /// Needs    has_exchange.
-/// Errors   config_error if the model has fewer units than there are parts, or `cuts` do not increase within it.
+/// Errors   config_error if the model has fewer units than parts, or `cuts` do not increase within it.
 template <class Schedule = schedule::one_f_one_b>
 struct pipeline {
   using policy_category = slot::parallel;
   using schedule_type = Schedule;
 
-  int stages = 0;                    ///< 0: what is left of the world
-  int chunks = Schedule::chunks;     ///< of the model, a stage; given for schedule::interleaved (0: two)
+  int stages = 0;                    ///< 0: the ranks that other axes leave
+  int chunks = Schedule::chunks;     ///< chunks of the model a stage; for schedule::interleaved (0: two)
   std::vector<std::int64_t> cuts{};  ///< the first unit of each part but the first; empty: balanced by cost
   friend bool operator==(pipeline const&, pipeline const&) = default;
 
@@ -54,7 +54,7 @@ struct pipeline {
   [[nodiscard]] constexpr int degree() const noexcept { return stages; }
 
   TRIREME_RULE(keeps_gradients, "pipeline-keeps-gradients",
-               "parallel::zero<2> and zero<3> exchange every micro-batch, which a pipeline's schedule has no place for",
+               "parallel::zero<2> and zero<3> exchange every micro-batch, which a pipeline's schedule does not support",
                "use parallel::zero<1> beside parallel::pipeline", !C::shards_gradients);
   TRIREME_RULE(needs_exchange, "pipeline-needs-exchange",
                "parallel::pipeline needs exchange, which this communicator lacks", "use another communicator",
@@ -75,7 +75,7 @@ template <class Schedule>
 
 namespace detail {
 
-/// What the units of a model cost: `unit_costs()` of the model, or all the same.
+/// The costs of a model's units: `unit_costs()` of the model, or equal ones.
 template <staged_model Model>
 [[nodiscard]] std::vector<double> costs_of_units(Model const& model) {
   if constexpr (requires { model.unit_costs(); }) {
@@ -88,8 +88,8 @@ template <staged_model Model>
   }
 }
 
-/// The lists of a schedule for any number of micro-batches: if it refuses that number (a short batch at the end of the
-/// data), those of the next larger one that it takes, without the micro-batches that are not there.
+/// The lists of a schedule for any number of micro-batches. If the schedule does not support that number (a short batch
+/// at the end of the data), the lists of the next larger supported number, without the surplus micro-batches.
 template <class Schedule>
 [[nodiscard]] schedule::step_lists lists_for(schedule::size of) {
   constexpr int most_tries = 1 << 16;
@@ -107,8 +107,8 @@ template <class Schedule>
   return some;
 }
 
-/// The most micro-batches that each stage holds at a time. A template, so that a program without a pipeline compiles no
-/// simulator.
+/// The most micro-batches that each stage holds at a time. A template, so that the simulator is not compiled into
+/// programs without a pipeline.
 template <class Lists>
 [[nodiscard]] std::vector<int> peaks_of(Lists const& lists) {
   auto const run = schedule::simulate(lists);
@@ -119,7 +119,7 @@ template <class Lists>
 
 }  // namespace detail
 
-/// The seat of `stage` in a pipeline of `stages` of a model's units.
+/// The seat of `stage` in a pipeline of `stages` stages of a model's units.
 template <class Schedule, staged_model Model>
 [[nodiscard]] stage_seat seat_of(pipeline<Schedule> const& axis, Model const& model, int stage, int stages) {
   int const chunks = Schedule::chunks != 0 ? Schedule::chunks : axis.chunks != 0 ? axis.chunks : 2;
@@ -138,8 +138,8 @@ template <class Schedule, staged_model Model>
           .peaks = [](schedule::step_lists const& lists) { return detail::peaks_of(lists); }};
 }
 
-/// Whether each chunk adds to its gradients one micro-batch after the other, in their order, which sums in a fixed tree
-/// take for granted. The last part of a model adds to them in its forward already.
+/// Whether each chunk adds to its gradients one micro-batch after the other, in order, as sums in a fixed tree need.
+/// The last part of a model adds to them already in its forward.
 [[nodiscard]] inline bool adds_in_order(stage_seat const& seat) {
   if (seat.where.where == schedule::placement::both_ways) return false;
   auto const lists = seat.lists(2 * seat.where.stages);
@@ -151,16 +151,16 @@ template <class Schedule, staged_model Model>
       if (each->kind == schedule::work::forward && !is_last) continue;
       if (each->micro_batch != expected) return false;
       if (each->kind == schedule::work::forward) continue;
-      if (each->kind != schedule::work::backward) return false;  // its halves are apart
+      if (each->kind != schedule::work::backward) return false;  // a backward in two halves
       ++expected;
     }
   }
   return true;
 }
 
-/// Stages that are the ranks of a communicator.
+/// A link between stages that are the ranks of a communicator.
 ///
-/// Threads  one owner; the communicator is used by nobody else, and must outlive the link.
+/// Threads  one owner; the communicator must outlive the link, and must not be used otherwise.
 template <class Comm, class Space = typename space_of<Comm>::type>
 requires has_exchange<Comm, Space>
 class communicator_link final : public stage_link<Space> {
@@ -198,18 +198,18 @@ namespace detail {
 struct tied_tensor {
   std::string name;
   std::vector<int> stages;  ///< ascending
-  int uses = 0;             ///< by units of the model
+  int uses = 0;             ///< uses by units of the model
 };
 
-/// The tensors that several stages use: a token table at both ends, and, where each part of the model lies on two
-/// stages, all of them. In the order in which the model lists them.
+/// The tensors that several stages use: a token table at both ends, and all tensors if each part of the model is on two
+/// stages. In the order of the model.
 template <class Env, staged_model Model>
 [[nodiscard]] std::vector<tied_tensor> tied_tensors(Model const& model, stage_seat const& seat) {
   std::map<std::string, tied_tensor> users;
   std::vector<std::string> order;
   std::int64_t unit = 0;
   auto where = seat.where;
-  where.micro_batches = 2;  // of which one enters at each end, where they enter at both
+  where.micro_batches = 2;  // one enters at each end, if they enter at both
   auto const note = [&]<class Description>(Description const& description) {
     int part = 0;
     while (unit >= seat.cuts[static_cast<std::size_t>(part) + 1]) ++part;
@@ -233,8 +233,7 @@ template <class Env, staged_model Model>
   return tied;
 }
 
-/// What a pipeline's rank has besides its units: the link to the other stages, and the groups of those that use a
-/// tensor together.
+/// The communicators of a pipeline's rank: the link to the other stages, and the groups of stages that use one tensor.
 template <class Axis, class Env, class Comm>
 class pipeline_stages {
  public:
@@ -259,7 +258,7 @@ class pipeline_stages {
     return text("adds the gradients of one micro-batch after the other, which ", to_string(what_),
                 " does not; use the schedule 1f1b or interleaved");
   }
-  /// Of a tensor that several stages use the first answers.
+  /// The first of several stages that use a tensor owns it.
   void mark(std::vector<parameter<Env>*> const& uses) const {
     for (auto const& each : tied_) {
       for (auto* const use : uses) {

@@ -5,11 +5,11 @@
 
 namespace trireme::parallel {
 
-/// The replicas of a synchronising model on a communicator of their own: what layers sum must not wait for gradients
-/// that are on their way.
+/// The replicas of a synchronising model on a communicator of their own: the sums of layers must not wait for gradients
+/// in transit.
 ///
 /// Ranks    collective, as the calls of replica_group are.
-/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+/// Threads  one owner; the communicator must outlive it, and must not be used otherwise.
 template <class Env, class Comm>
 class communicator_replicas final : public replica_group<Env> {
   using typename replica_group<Env>::sums;

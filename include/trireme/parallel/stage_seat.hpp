@@ -9,7 +9,7 @@
 
 namespace trireme::parallel {
 
-/// The seat of one engine among stages: which units are its own, and what it does with how many micro-batches.
+/// The stage of one engine: its units, and its schedule for any number of micro-batches.
 struct stage_seat {
   int stage = 0;
   schedule::layout where;                                              ///< without micro-batches
@@ -18,7 +18,7 @@ struct stage_seat {
   std::function<std::vector<int>(schedule::step_lists const&)> peaks;  ///< micro-batches in flight, by stage
 };
 
-/// The only seat of an engine that has all units: each micro-batch forward, then backward.
+/// The single stage of an engine that has all units: each micro-batch forward, then backward.
 template <staged_model Model>
 [[nodiscard]] stage_seat seat_of_all(Model const& model) {
   trireme::detail::counts_units units;

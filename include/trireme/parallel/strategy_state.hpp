@@ -17,33 +17,33 @@
 
 namespace trireme::parallel {
 
-/// A stretch of one parameter that this rank updates, and where it lies.
+/// A slice of one parameter that this rank updates, and its position.
 template <class Env>
 struct owned_segment {
   int bucket = 0;
   layout::piece piece;
   parameter_info const* info = nullptr;
-  tensor_view<typename Env::master, typename Env::space> value;    ///< what an update writes
-  tensor_view<typename Env::gradient, typename Env::space> sum{};  ///< within settle(): of the gradients of this step
+  tensor_view<typename Env::master, typename Env::space> value;    ///< written by an update
+  tensor_view<typename Env::gradient, typename Env::space> sum{};  ///< in settle(): the gradient sums of this step
 };
 
-/// What the run state of a strategy sees of the exchange that calls it.
+/// What the exchange shows to the run state of a strategy.
 template <class Env, class Comm>
 struct owned_state {
   Comm& replicas;                              ///< the ranks that hold the same part of the model
-  partition const& own;                        ///< which elements this rank updates, and answers for
-  std::vector<owned_segment<Env>> const& all;  ///< all that this rank updates
+  partition const& own;                        ///< the elements that this rank updates, and those that it owns
+  std::vector<owned_segment<Env>> const& all;  ///< all slices that this rank updates
 };
 
-/// Which functions of a strategy's run state the exchange calls. The run state says so itself, and is compared with
-/// what it has: a function whose name is misspelt would be another algorithm.
+/// The functions of a strategy's run state that the exchange calls. The run state lists them, and the list is compared
+/// with its members: a misspelt function would silently give another algorithm.
 struct strategy_hooks {
-  /// settle(taken, numbers) -> std::optional<gradient_numbers>, after the vote of each step: which gradients the update
-  /// reads, those in `all[i].sum`, which it may write; nothing: no update in this step.
+  /// settle(taken, numbers) -> std::optional<gradient_numbers>, after the vote of each step: the update then reads the
+  /// gradients in `all[i].sum`, which settle may write; nothing: no update in this step.
   bool settle = false;
   bool end = false;      ///< end(step) -> bool, when a step is over, taken or not; true: it has written values
-  bool start = false;    ///< start(): values were made anew: as before the first step
-  bool follow = false;   ///< follow(): values were written from outside (when they are first made, too)
+  bool start = false;    ///< start(): values were initialised: return to the state before the first step
+  bool follow = false;   ///< follow(): values were written from outside (also at initialisation)
   bool state = false;    ///< visit_state(scope, f): see contract/state.hpp
   bool numbers = false;  ///< visit_numbers(f)
 };
@@ -65,7 +65,7 @@ struct strategy_state<Policy, Env, Comm> {
   using type = typename Policy::template instance<Env, Comm>;
 };
 
-/// What a strategy's run state says of its functions, and which of them there are.
+/// The functions that a strategy's run state lists, and those that it has.
 template <class S>
 struct strategy_calls {
   static constexpr bool says = requires {
@@ -90,7 +90,7 @@ struct strategy_calls {
     s.visit_numbers([](auto const&, auto&) {});
   };
   static constexpr strategy_hooks there{settles, ends, starts, follows, has_state, has_numbers};
-  /// What the exchange calls: of a slip one sentence is enough.
+  /// The functions that the exchange calls: none for a wrong list, so that there is only one error.
   static constexpr strategy_hooks made = [] {
     auto calls = said;
     if (!settles) calls.settle = false;
@@ -103,28 +103,28 @@ struct strategy_calls {
   }();
 };
 
-/// One sentence for each function that is said and not there, or there and not said.
+/// One error for each function that is listed and missing, or present and not listed.
 template <class S>
 struct check_strategy_hooks {
   using calls = strategy_calls<S>;
   static constexpr bool says = calls::says;
   static constexpr strategy_hooks said = calls::said, there = calls::there;
   static_assert(says,
-                "trireme::parallel: a strategy's instance says which of its functions are to be called: static "
-                "constexpr parallel::strategy_hooks has{.end = true};");
+                "trireme::parallel: a strategy's instance must list the functions to be called: "
+                "static constexpr parallel::strategy_hooks has{.end = true};");
   static_assert(!says || said.settle == there.settle,
-                "trireme::parallel: a strategy's has.settle and its settle(bool taken, gradient_numbers const&) -> "
-                "std::optional<gradient_numbers> go together");
+                "trireme::parallel: a strategy's has.settle needs settle(bool taken, gradient_numbers const&) -> "
+                "std::optional<gradient_numbers>, and the reverse");
   static_assert(!says || said.end == there.end,
-                "trireme::parallel: a strategy's has.end and its end(std::int64_t step) -> bool go together");
+                "trireme::parallel: a strategy's has.end needs end(std::int64_t step) -> bool, and the reverse");
   static_assert(!says || said.start == there.start,
-                "trireme::parallel: a strategy's has.start and its start() go together");
+                "trireme::parallel: a strategy's has.start needs start(), and the reverse");
   static_assert(!says || said.follow == there.follow,
-                "trireme::parallel: a strategy's has.follow and its follow() go together");
+                "trireme::parallel: a strategy's has.follow needs follow(), and the reverse");
   static_assert(!says || said.state == there.state,
-                "trireme::parallel: a strategy's has.state and its visit_state(state_scope, f) go together");
+                "trireme::parallel: a strategy's has.state needs visit_state(state_scope, f), and the reverse");
   static_assert(!says || said.numbers == there.numbers,
-                "trireme::parallel: a strategy's has.numbers and its visit_numbers(f) go together");
+                "trireme::parallel: a strategy's has.numbers needs visit_numbers(f), and the reverse");
 };
 template <class Policy, class Env, class Comm>
 struct check_strategy_instance {
@@ -134,7 +134,7 @@ struct check_strategy_instance {
       "has no compressor (docs/write_a_policy.md)");
 };
 
-/// Where a strategy puts state, as one of the shipped strategies: those that put it alike share the code of the stores.
+/// The shipped strategy with the same placement of state: strategies with one placement share the code of the stores.
 template <class S>
 consteval auto placement_of() {
   constexpr auto whole = distribution::replicate;
@@ -153,13 +153,13 @@ consteval auto placement_of() {
 template <class S>
 using placement_t = typename decltype(placement_of<S>())::type;
 
-/// A number that no values in this process have had: an engine may outlive the exchange of its parameters.
+/// A version that no values in this process have had before: an engine may outlive the exchange of its parameters.
 [[nodiscard]] inline std::uint64_t new_version() noexcept {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
 }
 
-/// The ranks that gradients are summed over: all replicas, or this rank alone.
+/// The ranks over which gradients are summed: all replicas, or this rank alone.
 template <class Comm, bool Alone>
 struct summed_ranks {
   explicit summed_ranks(Comm& replicas) noexcept : ranks(replicas) {}
@@ -173,13 +173,14 @@ struct summed_ranks<Comm, true> {
 
 }  // namespace detail
 
-/// What a strategy keeps from step to step: its `instance<Env, Comm>`, made of (policy, owned_state), which says by
-/// `static constexpr strategy_hooks has{...}` what the exchange calls. For plans it may have period(), settles_after()
-/// and count(exchange_memory&) -> void. The exchange holds it and calls it in every step, whoever drives the loop.
+/// The state of a strategy between steps: its `instance<Env, Comm>`, made from (policy, owned_state), lists the
+/// functions that the exchange calls in `static constexpr strategy_hooks has{...}`. For plans it may have period(),
+/// settles_after() and count(exchange_memory&) -> void. The exchange holds it and calls it in every step, in any
+/// training loop.
 template <class Policy, class Env, class Comm>
 using strategy_state_t = typename detail::strategy_state<Policy, Env, Comm>::type;
 
-/// Whether each rank takes steps alone: gradients are not summed, and ranks have values of their own between steps.
+/// Whether each rank takes steps on its own: gradients are not summed, and values differ between ranks between steps.
 template <class Policy>
 inline constexpr bool steps_alone = requires {
   requires Policy::local_steps;

@@ -18,8 +18,8 @@
 
 namespace trireme::parallel {
 
-/// Tensor parallelism: the ranks of a group share the matrices of each layer. Attention is cut by heads, an mlp by its
-/// inner numbers, the tied table by tokens; parts may be uneven. Norms and positions are the same on all of them.
+/// Tensor parallelism: the ranks of a group share the matrices of each layer. Attention is split by heads, an mlp by
+/// its hidden width, the tied table by tokens; parts may be uneven. Norms and positions are replicated.
 ///
 /// Bytes    of a GPT, per micro-batch and rank: 4 all_reduces of rows * channels of the compute type a layer, half of
 ///          them backward, one more for the embeddings and one for the head's backward; in the head, for each chunk of
@@ -29,7 +29,7 @@ namespace trireme::parallel {
 /// Errors   config_error if there are more ways than heads, or than tokens.
 struct tensor {
   using policy_category = slot::parallel;
-  std::int64_t ways = 0;  ///< ranks that share a layer; 0 = what is left of the world
+  std::int64_t ways = 0;  ///< ranks that share a layer; 0: the ranks that other axes leave
   friend bool operator==(tensor const&, tensor const&) = default;
 
   void validate() const { expect_number("parallel::tensor", ".ways", ways, not_negative); }
@@ -52,12 +52,12 @@ struct tensor {
 };
 
 /// Sequence parallelism, beside tensor and in its group: the rows between the products (the residual stream, norms,
-/// dropout) are cut as well, so that what a layer saves of them falls as 1 / ways.
+/// dropout) are split as well, which divides the memory of their saved activations by `ways`.
 ///
-/// Bytes    as tensor's, each all_reduce as a reduce_scatter and an all_gather (as it is, where rows do not divide);
-///          two more all_gathers a layer backward, since the gathered inputs of its products are not kept; and an
-///          all_reduce of 2 * channels sums a norm.
-/// Needs    has_reduce_scatter and has_ragged_all_gather of the compute type besides.
+/// Bytes    as tensor's, each all_reduce as a reduce_scatter and an all_gather (as one all_reduce if rows do not
+///          divide); two more all_gathers a layer backward, since the gathered inputs of its products are not kept; and
+///          an all_reduce of 2 * channels sums a norm.
+/// Needs    also has_reduce_scatter and has_ragged_all_gather of the compute type.
 /// Method   [Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022].
 struct sequence {
   using policy_category = slot::parallel;
@@ -71,7 +71,7 @@ struct sequence {
   static constexpr axis_facts facts{.parameters = axis_parameters::cut, .beside = tensor::kind};
 
   TRIREME_RULE(needs_tensor, "sequence-needs-tensor",
-               "parallel::sequence cuts rows over the ranks of parallel::tensor, which the mesh lacks",
+               "parallel::sequence splits rows over the ranks of parallel::tensor, which the mesh lacks",
                "add parallel::tensor to the mesh, or leave sequence out", C::has(tensor::kind));
   using rules = rule_list<needs_tensor>;
 };
@@ -81,10 +81,10 @@ struct sequence {
   return s.ways == 0 ? "parallel::sequence{}" : text("parallel::sequence{.ways = ", s.ways, "}");
 }
 
-/// A tensor group on a communicator: all of its ranks are the group.
+/// A tensor group on a communicator: all of its ranks are members.
 ///
 /// Ranks    collective, as the calls of tensor_group are.
-/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+/// Threads  one owner; the communicator must outlive it, and must not be used otherwise.
 /// Errors   config_error if rows are to be cut and the communicator lacks what that needs; comm_error from its calls.
 template <class Env, class Comm>
 class communicator_group final : public tensor_group<Env> {
@@ -103,8 +103,8 @@ class communicator_group final : public tensor_group<Env> {
       : tensor_group<Env>({world.rank(), world.size()}, cuts_rows), world_(world) {
     if (cuts_rows && !can_cut_rows) {
       throw config_error(
-          "trireme::parallel::sequence: this communicator has no reduce_scatter or no ragged all_gather; leave "
-          "sequence out, or use another communicator");
+          "trireme::parallel::sequence: this communicator has no reduce_scatter or no ragged all_gather; "
+          "leave sequence out, or use another communicator");
     }
   }
 
@@ -137,7 +137,7 @@ class communicator_group final : public tensor_group<Env> {
   std::vector<std::int64_t> counts_;
 };
 
-/// Offers the ranks along the axis to the units; where sequence is beside it, with rows cut.
+/// Offers the ranks along the axis to the units; with rows split if sequence is in the mesh.
 template <class Env, class Comm>
 class tensor::instance {
  public:

@@ -14,12 +14,13 @@
 
 namespace trireme::parallel {
 
-/// What all ranks decide together in a step, before any state changes: one all_reduce of integers.
+/// The decision of all ranks on a step, before any state changes: one all_reduce of integers.
 ///
-/// Numerics the sums of squares and of losses are exact, so they do not depend on who has which terms. Losses from
-///          2^-240 to 2^240: a smaller one counts as 0, a larger one as infinite. What is not finite adds up as doubles
-///          do: with an infinite loss the mean is infinite, with a NaN or with infinities of both signs it is NaN.
-/// Bytes    8 * (68 + 24) from each rank: less than a kilobyte, which shared memory carries at once.
+/// Numerics the sums of squares and of losses are exact, so they do not depend on the distribution of the terms over
+///          ranks. Losses are summed in the range 2^-240 to 2^240: a smaller one counts as 0, a larger one as infinite.
+///          Non-finite losses add up like doubles: with an infinite loss the mean is infinite, with a NaN or with
+///          infinities of both signs it is NaN.
+/// Bytes    8 * (68 + 24) from each rank: less than a kilobyte, so in shared memory it travels with the announcement.
 class vote {
  public:
   /// Starts the vote of another step.
@@ -30,7 +31,7 @@ class vote {
     wishes_ = 0;
     norm_known_ = true;
   }
-  /// This rank's losses of the step. Of ranks that have the same ones, one adds them.
+  /// Adds this rank's losses of the step. If several ranks have the same ones, only one adds them.
   void add(loss_sum const& losses) noexcept {
     auto const size = std::abs(losses.sum);
     if (size < 0x1p240) {
@@ -40,15 +41,15 @@ class vote {
     }
     told_ += {0, losses.count, losses.left_out};
   }
-  /// A number of your own that is summed over the ranks (a wish to stop, say).
+  /// Adds a number of the caller's that is summed over the ranks (a request to stop, say).
   void wish(std::int64_t number) noexcept { wishes_ += number; }
 
-  /// Squares of the gradients that this rank answers for; a term that is not finite spoils the step on all ranks.
+  /// Squares of the gradients that this rank owns; a non-finite term makes the step invalid on all ranks.
   [[nodiscard]] exact_sum& squares() noexcept { return squares_; }
-  /// Nobody has seen the summed gradients: there will be no norm.
+  /// No rank has the summed gradients: there will be no norm.
   void without_norm() noexcept { norm_known_ = false; }
 
-  /// Collective over all ranks that vote. The same on each of them.
+  /// Collective over all voting ranks. Returns the same result on each of them.
   template <class Comm>
   [[nodiscard]] exchange_result count(Comm& everyone) {
     numbers_.clear();
@@ -75,7 +76,7 @@ class vote {
   }
 
  private:
-  // How many losses are not finite: three counts in one number.
+  // The number of non-finite losses: three counts in one integer.
   static constexpr std::int64_t infinite = 1, minus_infinite = std::int64_t{1} << 20,
                                 not_a_number = std::int64_t{1} << 40;
 
@@ -86,15 +87,15 @@ class vote {
     bool const all_below = beyond_ < not_a_number && beyond_ % minus_infinite == 0;
     return all_below ? -infinity : std::numeric_limits<double>::quiet_NaN();
   }
-  // Those limbs that numbers of the size of losses reach: limb i counts units of 2^(32 i - 1074).
+  // Only the limbs that losses in range can change: limb i counts units of 2^(32 i - 1074).
   [[nodiscard]] std::span<std::int64_t> sent_losses() noexcept { return losses_.state().subspan(24, 20); }
 
   exact_sum squares_, losses_;
-  loss_sum told_;  // counts alone
+  loss_sum told_;  // only its counts
   std::int64_t beyond_ = 0;
   std::int64_t wishes_ = 0;
   bool norm_known_ = true;
-  std::vector<std::int64_t> numbers_;  // kept: no allocation
+  std::vector<std::int64_t> numbers_;  // kept to avoid allocation
 };
 
 }  // namespace trireme::parallel

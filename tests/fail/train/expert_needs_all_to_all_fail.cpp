@@ -3,7 +3,7 @@
 using namespace trireme;
 
 // expected-error: trireme::trainer: illegal combination: parallel::expert needs ragged all_to_all, all_gather and
-// all_reduce, and this communicator lacks one of them; use another communicator
+// all_reduce, but this communicator lacks one of them; use another communicator
 struct even_only : world {
   even_only split(int color, int key);
   even_only duplicate();

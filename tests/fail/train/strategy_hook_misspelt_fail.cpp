@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::parallel: a strategy's has.end and its end(std::int64_t step) -> bool go together
+// expected-error: trireme::parallel: a strategy's has.end needs end(std::int64_t step) -> bool, and the reverse
 #include "trireme/trireme.hpp"
 
 using namespace trireme;

@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::parallel: a strategy's has.settle and its settle(bool taken, gradient_numbers const&)
+// expected-error: trireme::parallel: a strategy's has.settle needs settle(bool taken, gradient_numbers const&)
 #include "trireme/trireme.hpp"
 
 using namespace trireme;

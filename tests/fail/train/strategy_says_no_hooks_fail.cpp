@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::parallel: a strategy's instance says which of its functions are to be called
+// expected-error: trireme::parallel: a strategy's instance must list the functions to be called
 #include "trireme/trireme.hpp"
 
 using namespace trireme;

@@ -13,8 +13,8 @@
 
 namespace trireme::parallel::detail {
 
-/// Buffers that buckets borrow. One serves every bucket of its size class (up to a power of two), so that there are no
-/// more of them than are borrowed at one time.
+/// Buffers that buckets borrow. Buckets of one size class (up to a power of two) use the same buffers, so that there
+/// are only as many as are borrowed at one time.
 template <class Buffer>
 class buffer_pool {
  public:
@@ -24,7 +24,7 @@ class buffer_pool {
       largest = std::max(largest, bucket.elements);
     }
   }
-  /// A buffer for so many elements: one that was given back, or make(elements of its class).
+  /// A buffer for this many elements: a returned one, or make(elements of its class).
   template <class Make>
   [[nodiscard]] std::unique_ptr<Buffer> take(std::int64_t elements, Make&& make) {
     auto const which = class_of(elements);

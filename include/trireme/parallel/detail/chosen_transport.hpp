@@ -14,7 +14,7 @@
 
 namespace trireme::parallel::detail {
 
-/// The transport of a compressor that is chosen at run time, behind one virtual call for each of its own.
+/// The transport of a compressor that is chosen at run time, with one virtual call for each function.
 template <class Env, class Comm, class Strategy, class OneOf>
 class chosen_transport {
   using view = tensor_view<typename Env::gradient, typename Env::space>;

@@ -16,13 +16,13 @@
 
 namespace trireme::parallel::detail {
 
-/// Cuts micro-batches to the positions that a rank has of each sample, into memory of its own.
+/// Copies a rank's positions of each sample of micro-batches to memory of its own.
 template <class Space>
 class context_cut {
  public:
   explicit context_cut(context_part const& part) noexcept : part_(part) {}
 
-  /// The same samples, of fewer positions; until the next call.
+  /// The same samples with this rank's positions; valid until the next call.
   [[nodiscard]] std::span<samples const> operator()(std::span<samples const> batches) {
     while (kept_.size() < 2 * batches.size()) kept_.emplace_back();
     cut_.clear();
@@ -43,21 +43,21 @@ class context_cut {
     auto const positions = extents.rank() < 2 ? 1 : extents[1];
     if (positions % part_.pieces() != 0) {
       throw config_error(text("trireme::parallel::context: samples of ", how_many(positions, "position"),
-                              " cannot be cut into ", part_.pieces(), " equal stretches, ", part_.stretches(),
-                              " for each of ", part_.own.size, " ways; give them a multiple of ",
+                              " cannot be cut into ", part_.pieces(), " equal slices, ", part_.stretches(),
+                              " for each of ", part_.own.size, " ways; use samples of a multiple of ",
                               how_many(part_.pieces(), "position"), ", or use fewer ways"));
     }
     auto const& wanted = batch.targets.extents;
     if (wanted.rank() >= 2 && wanted[1] == positions) return;
     throw config_error(text("trireme::parallel::context: targets of shape ", to_string(wanted), " for inputs of shape ",
-                            to_string(extents), "; context wants a target at each position"));
+                            to_string(extents), "; parallel::context needs one target a position"));
   }
 
   any_view<host> cut(any_view<host> const& from, trireme::tensor<std::uint8_t>& kept) const {
     auto const whole = from.extents[1];
     shape extents{from.extents[0], whole / part_.own.size};
     for (int axis = 2; axis < from.extents.rank(); ++axis) extents.push_back(from.extents[axis]);
-    if constexpr (std::is_same_v<Space, phantom>) {  // nobody reads them
+    if constexpr (std::is_same_v<Space, phantom>) {  // they are never read
       return {from.address, from.type, extents};
     } else {
       if (from.empty()) return {from.address, from.type, extents};

@@ -12,7 +12,7 @@
 
 namespace trireme::parallel::detail {
 
-/// Sums of all ranks' gradients, formed in their memory where ranks share an address space: nothing is sent.
+/// Sums of all ranks' gradients, computed in place if ranks share an address space: nothing is sent.
 template <class Element, class Space>
 class direct_sums {
  public:
@@ -20,18 +20,18 @@ class direct_sums {
   using term = tensor_view<Element const, Space>;
   using kernels = ops::on<Space>;
 
-  /// Collective. This rank's gradients of the next bucket.
+  /// Collective. Adds the next bucket, with this rank's gradients.
   template <class Comm>
   void add_bucket(Comm& world, view own) {
     peers_.push_back(world.peers(own));
   }
-  /// Elements [first, first + count) of a bucket on each rank; until the next call.
+  /// Elements [first, first + count) of a bucket on each rank; valid until the next call.
   [[nodiscard]] std::span<term const> terms_of(int bucket, std::int64_t first, std::int64_t count) {
     terms_.clear();
     for (auto const& peer : peers_[static_cast<std::size_t>(bucket)]) terms_.push_back(peer.flat(first, count));
     return terms_;
   }
-  /// Makes this rank's elements from `first` on the sums over all ranks, and calls f(sums) for each stretch of them
+  /// Replaces this rank's elements from `first` on by the sums over all ranks, and calls f(sums) for each block of them
   /// while it is in the second-level cache.
   template <class F>
   void reduce(int bucket, std::int64_t first, view own, F&& f) {

@@ -13,35 +13,32 @@
 
 namespace trireme::parallel::detail {
 
-/// What a step with an update may not be left without: nothing; publish(), because each rank has updated only its part;
-/// or publish(), because the strategy does something when a step ends.
+/// What must follow the update of a step: nothing; publish(), because each rank has updated only its part; or
+/// publish(), because the strategy acts at the end of a step.
 enum class publishing : std::uint8_t { nothing, parts, ends };
 
-/// Which calls of an exchange may come now: begin, then a ready for each use (after an open where gradients have memory
-/// only then), finish, and publish where each rank has updated only its part, or the strategy ends a step with
-/// something.
+/// Checks the order of calls on an exchange: begin, then a ready for each use (after an open, if gradients have memory
+/// only from there), finish, and publish if each rank has updated only its part, or the strategy acts at the end of a
+/// step.
 ///
-/// It counts two numbers a use and sends nothing, and it always counts: only whether it speaks depends on the assertion
-/// level.
+/// It counts two numbers a use and sends nothing. It always counts; the assertion level only decides whether it throws.
 ///
 /// Errors   assertion_error (light) that names the parameter and the call that is missing.
 class exchange_protocol {
  public:
-  /// @param publishes  updated values reach the other ranks by publish().
+  /// @param publishes  what must follow an update.
   /// @param opens      gradients have memory from open() on, in each micro-batch.
   exchange_protocol(layout const& plan, int uses, publishing publishes, bool opens)
       : plan_(plan), uses_(static_cast<std::size_t>(uses)), publishes_(publishes), opens_(opens) {}
 
-  /// Before anything is done for a step.
+  /// Checked before a step begins.
   void may_begin() const {
-    expect(phase_ != phase::begun, [] {
-      return std::string(
-          "begin() in a step that is not over; finish() of that step is missing, or abandon() to give it up");
-    });
+    expect(phase_ != phase::begun,
+           [] { return std::string("begin() during a step; call finish() first, or abandon() to give the step up"); });
     expect_published("begin()");
   }
-  /// @param own  micro-batches in which this rank reports each use; 0 where it has no samples.
-  /// @param all  those in which it may: the ones that it only takes part in are among them.
+  /// @param own  micro-batches in which this rank reports each use; 0 if it has no samples.
+  /// @param all  micro-batches in which it may, including those of other ranks in which it takes part.
   void begin(std::int64_t own, std::int64_t all) noexcept {
     phase_ = phase::begun;
     own_ = own;
@@ -69,43 +66,43 @@ class exchange_protocol {
       std::size_t use = 0;
       while (uses_[use].reports == 0) ++use;
       return text("accumulate() after ready(", named(static_cast<int>(use)),
-                  "), whose gradient may be on its way; accumulate() belongs before the first ready() of a step");
+                  "), whose gradient may be in transit; call accumulate() before the first ready() of a step");
     });
   }
   void weight() const { expect_begun("weight()"); }
   void sit_out() const { expect_begun("sit_out()"); }
 
-  /// Before finish() takes part in what other ranks have more of.
+  /// Checked before finish() takes part in the remaining micro-batches of other ranks.
   void may_finish() const {
     expect_begun("finish()");
     if (own_ > 0 && complete_ < uses_.size()) refuse_finish();
   }
-  /// @param finite  false: nothing is to be updated.
+  /// @param finite  false: there will be no update.
   void finished(bool finite) noexcept { phase_ = finite ? phase::finished : phase::idle; }
   /// Gradients are about to be read as sums.
   void update() const {
     expect(phase_ != phase::begun,
-           [] { return std::string("for_each_segment() before the sums; finish() is missing"); });
+           [] { return std::string("for_each_segment() before the sums are complete; call finish() first"); });
   }
   void publish() {
-    expect(phase_ != phase::begun, [] { return std::string("publish() in a step; finish() is missing"); });
+    expect(phase_ != phase::begun,
+           [] { return std::string("publish() before the end of a step; call finish() first"); });
     phase_ = phase::idle;
   }
   /// @param reader  the call that is about to read parameters.
   void expect_published(std::string_view reader) const {
     expect(publishes_ == publishing::nothing || phase_ != phase::finished, [&] {
       if (publishes_ == publishing::ends)
-        return text(reader, " in a step that is not over, in which \"", plan_.at(0).info.name,
-                    "\" was to be updated; publish(), with which this strategy's steps end, is missing after finish()");
-      return text(reader, " after an update in which each rank has changed only its part of the parameters, \"",
-                  plan_.at(0).info.name, "\" among them; publish() is missing after finish()");
+        return text(reader, " during a step, in which \"", plan_.at(0).info.name,
+                    "\" was to be updated; call publish() after finish(): this strategy ends its steps there");
+      return text(reader, " after an update, in which each rank changes only its part of the parameters, such as \"",
+                  plan_.at(0).info.name, "\"; call publish() after finish()");
     });
   }
   void abandon() noexcept { phase_ = phase::idle; }
-  /// @param call  that sees all state.
+  /// @param call  the name of a call that reads all state.
   void expect_between_steps(std::string_view call) const {
-    expect(phase_ != phase::begun,
-           [&] { return text(call, " in a step that is not over; finish() of that step is missing"); });
+    expect(phase_ != phase::begun, [&] { return text(call, " during a step; call finish() first"); });
     expect_published(call);
   }
 
@@ -122,13 +119,13 @@ class exchange_protocol {
   }
   [[gnu::noinline]] void refuse_ready(int use) const {
     expect(static_cast<std::size_t>(use) < uses_.size(),
-           [&] { return text("there is no use ", use, " of ", uses_.size()); });
-    expect(phase_ == phase::begun, [&] { return text("ready(", named(use), ") outside a step; begin() is missing"); });
+           [&] { return text("use ", use, " is out of range; the number of uses is ", uses_.size()); });
+    expect(phase_ == phase::begun, [&] { return text("ready(", named(use), ") outside a step; call begin() first"); });
     expect(false, [&] {
       if (opens_ && at(use).reports == 0)
-        return text("ready(", named(use), ") without memory for it; open() is missing");
+        return text("ready(", named(use), ") without memory for it; call open() first");
       return text("ready(", named(use), ") a second time in one ", opens_ ? "micro-batch" : "step",
-                  "; call it once, when nothing is added to the gradient any more",
+                  "; call it once, when the gradient is final",
                   opens_ ? "" : " (accumulate() adds an earlier micro-batch)");
     });
   }
@@ -143,15 +140,15 @@ class exchange_protocol {
     expect(missing == 0, [&] {
       return text("finish() without ready(", named(first), ")",
                   missing > 1 ? text(", nor for ", missing - 1, " more") : std::string(),
-                  "; ready() is missing for each gradient of the step (a rank without samples calls begin(0))");
+                  "; call it for each gradient of the step (a rank without samples calls begin(0))");
     });
   }
   void expect_begun(char const* call) const {
-    expect(phase_ == phase::begun, [&] { return text(call, " outside a step; begin() is missing"); });
+    expect(phase_ == phase::begun, [&] { return text(call, " outside a step; call begin() first"); });
   }
   [[nodiscard]] use_state& at(int use) noexcept { return uses_[static_cast<std::size_t>(use)]; }
   [[nodiscard]] use_state const& at(int use) const noexcept { return uses_[static_cast<std::size_t>(use)]; }
-  // The parameter, and which of its uses where there are several.
+  // The parameter, and the number of the use if there are several.
   [[nodiscard]] std::string named(int use) const {
     auto const& entry = plan_.at(plan_.entry_of_use(use));
     auto const which = entry.uses.size() > 1 ? text(" (use ", use, ")") : std::string();

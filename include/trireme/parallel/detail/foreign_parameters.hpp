@@ -24,7 +24,7 @@ class foreign_parameters {
   [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
   [[nodiscard]] int count() const noexcept { return static_cast<int>(all_.size()); }
 
-  /// Errors  config_error if two of them have the same name, or if one has not as many gradients as values.
+  /// Errors   config_error if two of them have the same name, or if one has different numbers of gradients and values.
   [[nodiscard]] std::vector<parameter_info> infos() const {
     std::vector<parameter_info> infos;
     for (auto const& each : all_) {
@@ -34,7 +34,7 @@ class foreign_parameters {
       }
       for (auto const& other : infos) {
         if (other.name == each.name) {
-          throw config_error(text("trireme::exchange: two parameters are named \"", each.name, "\""));
+          throw config_error(text("trireme::exchange: two parameters are named \"", each.name, "\"; rename one"));
         }
       }
       infos.push_back({each.name, each.value.extents(), {}, each.value.rank() > 1});
@@ -44,8 +44,8 @@ class foreign_parameters {
     return infos;
   }
 
-  /// The gradients of parameter number `use` lie in `gradient` from now on.
-  /// Errors  config_error if they are not as many as its values.
+  /// From now on the gradients of parameter number `use` are in `gradient`.
+  /// Errors   config_error if their number differs from that of the values.
   void gradient_at(int use, view gradient) {
     auto& it = all_[static_cast<std::size_t>(use)];
     if (it.value.size() != gradient.size()) {
@@ -55,7 +55,7 @@ class foreign_parameters {
     it.gradient = gradient;
   }
 
-  /// The values have been written: copies of the caller's own follow.
+  /// The values have been written: updates the caller's copies.
   void follow() const {
     for (auto const& each : all_) {
       if (each.follow) each.follow();

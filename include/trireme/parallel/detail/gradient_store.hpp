@@ -30,9 +30,9 @@
 
 namespace trireme::parallel::detail {
 
-/// Where gradients lie: each bucket has a lane, a gradient of its size, for each use of its tensors (several only where
-/// a tied tensor is alone). Resident lanes have their memory for good, pooled ones borrow it from open() to close().
-/// What is frozen has no lane: layers write its gradients, as all others, and all of them share one place for that.
+/// The memory of gradients. Each bucket has a lane, a gradient of its size, for each use of its tensors (several uses
+/// only if a tied tensor is alone in it). Resident lanes keep their memory, pooled lanes borrow it from open() to
+/// close(). Frozen parameters have no lane: layers write their gradients like all others, into one shared block.
 template <class Env, class Comm, strategy Strategy, class Compressor>
 class gradient_lanes {
  public:
@@ -43,20 +43,20 @@ class gradient_lanes {
   using bucket_transport = transport<Env, Comm, Strategy, Compressor>;
   static constexpr bool sharded = Strategy::gradients == distribution::shard;
 
-  /// The memory of a lane, and its way to the other ranks.
+  /// The memory of a lane, and its transport to the other ranks.
   struct buffer {
     trireme::tensor<element, space> values;
     std::optional<bucket_transport> wire;
   };
   struct lane {
     int bucket = 0;
-    bool sent = true;       // reduced by itself
-    std::vector<int> uses;  // whose gradients lie here
+    bool sent = true;       // reduced on its own
+    std::vector<int> uses;  // the uses whose gradients are here
     int reports = 0;        // calls of ready() that complete it
     int missing = 0;
     std::unique_ptr<buffer> open;
-    partial_sums<buffer> sums;              // of the tree over this rank's micro-batches
-    trireme::tensor<element, space> shard;  // the own slice of what has been reduced in this step
+    partial_sums<buffer> sums;              // sums in the tree over this rank's micro-batches
+    trireme::tensor<element, space> shard;  // this rank's slice of the gradients reduced in this step
     std::int64_t rounds = 0;                // micro-batches reported, or (sharded) reduced, in this step
     bool flying = false;
     std::int64_t epoch = 0;  // units opened before it was sent
@@ -86,10 +86,10 @@ class gradient_lanes {
 
   [[nodiscard]] bool pooled() const noexcept { return pooled_; }
   [[nodiscard]] std::vector<lane>& all() noexcept { return lanes_; }
-  /// That of the first uses, where the bucket's sum ends up.
+  /// The lane of the first uses, which gets the bucket's sum.
   [[nodiscard]] lane& first(int bucket) { return lanes_[first_[static_cast<std::size_t>(bucket)]]; }
   [[nodiscard]] lane const& first(int bucket) const { return lanes_[first_[static_cast<std::size_t>(bucket)]]; }
-  /// That in which missing reports of a use are counted.
+  /// The lane in which missing reports of a use are counted.
   [[nodiscard]] lane& of_use(int use) { return lanes_[lane_of_use_[static_cast<std::size_t>(use)]]; }
 
   [[nodiscard]] std::int64_t elements(lane const& it) const {
@@ -102,12 +102,12 @@ class gradient_lanes {
     return whole(it).flat(entry.offset, entry.size());
   }
 
-  /// What layers have written for frozen parameters in the step before does not add up for ever.
+  /// Clears the gradients of frozen parameters, so that they do not grow over the steps.
   void clear_frozen() {
     if (!unread_.view().empty()) kernels::fill(unread_.view(), 0.0);
   }
 
-  /// Gives a lane memory, zero, unless it has some.
+  /// Gives a lane zeroed memory, unless it has some.
   void open(lane& it) {
     if (it.open != nullptr) return;
     it.open = pool_.take(elements(it), [&](std::int64_t n) {
@@ -127,7 +127,7 @@ class gradient_lanes {
     bind(it, {});
     give_back(it, std::move(it.open));
   }
-  /// Compressors forget what they keep: as before the first step.
+  /// Resets the state of compressors to that before the first step.
   void forget_state() {
     if constexpr (keeps_state<bucket_transport>) {
       for (auto& it : lanes_) {
@@ -135,9 +135,9 @@ class gradient_lanes {
       }
     }
   }
-  /// Memory of a lane that serves others from now on.
+  /// Returns a lane's memory to the pool.
   void give_back(lane const& it, std::unique_ptr<buffer> memory) { pool_.give(elements(it), std::move(memory)); }
-  /// Makes the gradients of a lane's uses parts of `values`, or of nothing.
+  /// Points the gradients of a lane's uses into `values`, or to nothing.
   void bind(lane const& it, view values) {
     if (uses_.empty()) return;
     for (int const use : it.uses) {
@@ -147,7 +147,7 @@ class gradient_lanes {
     }
   }
 
-  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and what compressors hold.
+  /// Bytes    of permanent gradients, and of borrowed ones: buffers, and the memory of compressors.
   [[nodiscard]] std::int64_t kept_bytes() const {
     std::int64_t sum = 0;
     for (auto const& it : lanes_) {
@@ -162,7 +162,7 @@ class gradient_lanes {
   }
 
  private:
-  // Memory of pooled lanes serves several buckets.
+  // Memory   of pooled lanes is used for several buckets.
   [[nodiscard]] bucket_form form_of(lane const& it, std::int64_t elements) const {
     bucket_form form{elements, {}};
     if (pooled_) return form;
@@ -170,7 +170,7 @@ class gradient_lanes {
       form.tensors.push_back({&plan_.at(e).info, plan_.at(e).offset});
     return form;
   }
-  // Resident lanes of a tied tensor are added and then reduced; pooled ones are reduced by themselves and then added.
+  // Resident lanes of a tied tensor are added, then reduced; pooled ones are reduced one by one, then added.
   void make(std::size_t l, int bucket, int ways) {
     auto& it = lanes_[l];
     auto const which = l - first_[static_cast<std::size_t>(bucket)];
@@ -237,7 +237,7 @@ class gradient_store {
   using view = typename lanes::view;
   static constexpr bool sharded = lanes::sharded;
 
-  /// @param direct  sums are formed by who reads them: nothing is sent.
+  /// @param direct  the reader computes the sums: nothing is sent.
   gradient_store(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world,
                  Compressor const& compressor, bool in_a_tree, bool direct)
       : plan_(plan),
@@ -263,10 +263,10 @@ class gradient_store {
 
   /// Starts a step.
   /// @param leaves  logical micro-batches of this rank, the terms of its part of the tree.
-  /// @param places  which of them it runs, ascending; the others add nothing. Its first one is at `first`.
-  /// @param rounds  the most micro-batches that any rank runs: lanes are reported so often.
+  /// @param places  the ones that it runs, ascending; the others add nothing. Its first one is at `first`.
+  /// @param rounds  the most micro-batches that any rank runs: the number of reports of a lane.
   /// @param scale   the factor that this step's gradients carry.
-  /// @param keep    resident gradients stay as they are.
+  /// @param keep    resident gradients are not cleared.
   void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds,
              double scale = 1, bool keep = false) {
     scale_ = scale;
@@ -277,7 +277,7 @@ class gradient_store {
     for (auto& it : lanes_.all()) {
       it.missing = it.reports;
       it.rounds = 0;
-      while (it.flying) it.flying = !it.open->wire->turn();  // of a step that was given up
+      while (it.flying) it.flying = !it.open->wire->turn();  // of an abandoned step
       if (!pooled()) {
         if (!keep) kernels::fill(lanes_.whole(it), 0.0);
         continue;
@@ -291,7 +291,8 @@ class gradient_store {
     lost_finiteness_ = false;
   }
 
-  /// Gives the gradients of a unit memory, zero, for one micro-batch. Meanwhile only the unit before it is reduced.
+  /// Gives the gradients of a unit zeroed memory for one micro-batch. Meanwhile only the unit before it is being
+  /// reduced.
   void open_unit(int unit) {
     if (!pooled()) return;
     make_room();
@@ -300,7 +301,7 @@ class gradient_store {
       if (plan_.trains(use)) open(lanes_.of_use(use));
     }
   }
-  /// The gradient of one use, where the caller writes it himself (parameters in his memory).
+  /// The gradient of one use, if the caller writes it (parameters in the caller's memory).
   [[nodiscard]] view open_use(int use) {
     auto& it = lanes_.of_use(use);
     if (it.open == nullptr) {
@@ -325,7 +326,7 @@ class gradient_store {
     if constexpr (!progresses_alone<Comm>) times_.covered += now() - start;
   }
 
-  /// Starts what has not been reported (a rank without samples has reported nothing) and waits for everything.
+  /// Starts the lanes that were not reported (all, on a rank without samples) and waits for all.
   void finish(double start) {
     if (in_order_) {
       for (auto& it : lanes_.all()) it.missing = 0;
@@ -341,7 +342,7 @@ class gradient_store {
     }
   }
 
-  /// After finish(): the sum over all ranks of elements [first, first + count) of a bucket, of the owned slice where
+  /// After finish(): the sum over all ranks of elements [first, first + count) of a bucket; of the rank's own slice if
   /// the optimizer's state is sharded.
   [[nodiscard]] view reduced(int bucket, std::int64_t first, std::int64_t count) const {
     auto const& it = lanes_.first(bucket);
@@ -353,14 +354,14 @@ class gradient_store {
   }
   /// All of a bucket's resident gradient.
   [[nodiscard]] view resident(int bucket) const { return lanes_.whole(lanes_.first(bucket)); }
-  /// The step was taken: compressors make what they have prepared their state.
+  /// The step was taken: the state that compressors have prepared becomes current.
   void commit() {
     if (pooled()) return;
     for (auto& it : lanes_.all()) {
       if (it.sent) it.open->wire->commit();
     }
   }
-  /// Calls f(name, place, view) for what the compressor of a bucket keeps from step to step.
+  /// Calls f(name, place, view) for the state that the compressor of a bucket keeps between steps.
   template <class F>
   void visit_state(int bucket, state_scope scope, F&& f) const {
     if constexpr (keeps_state<wire>) {
@@ -370,7 +371,7 @@ class gradient_store {
   void forget_state() { lanes_.forget_state(); }
   void record_bucket(int bucket) { record_lane(lanes_.first(bucket)); }
 
-  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and what compressors hold.
+  /// Bytes    of permanent gradients, and of borrowed ones: buffers, and the memory of compressors.
   [[nodiscard]] std::int64_t kept_bytes() const { return lanes_.kept_bytes(); }
   [[nodiscard]] std::int64_t buffer_bytes() const noexcept { return lanes_.buffer_bytes(); }
 
@@ -379,7 +380,7 @@ class gradient_store {
     if (it.flying) collect(it, now());
     lanes_.open(it);
   }
-  // Waits for what was sent before the last unit was opened.
+  // Waits for the lanes sent before the last unit was opened.
   void make_room() {
     while (!in_flight_.empty() && in_flight_.front()->epoch < epoch_) {
       auto const start = now();
@@ -401,7 +402,7 @@ class gradient_store {
       send(it);
     }
   }
-  // One micro-batch of a pooled lane, or nothing where it was not opened.
+  // Completes one micro-batch of a pooled lane, with zeros if it was not opened.
   void complete(lane& it) {
     it.missing = it.reports;
     if (in_a_tree_) {
@@ -414,7 +415,7 @@ class gradient_store {
       if (it.open != nullptr) it.sums.add(leaves_, places_[round], std::move(it.open), merge);
       if (it.rounds < rounds_) return lanes_.bind(it, {});
       it.open = it.sums.take(leaves_, merge);
-      open(it);  // if it has nothing
+      open(it);  // if it has no memory yet
       it.rounds = 0;
     }
     send(it);
@@ -423,13 +424,13 @@ class gradient_store {
     it.start_time = now();
     it.done_time = not_done;
     if (timeline_ != nullptr) it.start_ns = observe::timeline::now();
-    // A lossy payload may leave out the very number that is not finite: look before it is coded.
+    // A lossy payload may leave out the non-finite number: check before encoding.
     if constexpr (!lossless_identity<Compressor>) {
       if (!kernels::finite(tensor_view<element const, space>(lanes_.whole(it)))) lost_finiteness_ = true;
     }
     if (direct_) return;
     start(*it.open->wire, lanes_.whole(it));
-    // Buckets are sent in one order on every rank, so this is a place where rounds may begin.
+    // Buckets are sent in one order on every rank, so rounds may begin here.
     if (takes_rounds(*it.open->wire)) turn_all(now());
     it.flying = true;
     it.epoch = epoch_;
@@ -446,7 +447,7 @@ class gradient_store {
       if (it->open->wire->test() && exactly_equal(it->done_time, not_done)) it->done_time = now();
     }
   }
-  // A round of every bucket that is on its way, in the order in which they were sent.
+  // A round of every bucket in transit, in the order in which they were sent.
   void turn_all(double asked) {
     for (std::size_t i = 0; i < in_flight_.size();) {
       if (!turn(*in_flight_[i], asked)) ++i;  // else it has left the list
@@ -456,7 +457,7 @@ class gradient_store {
     while (!turn(it, asked)) {
     }
   }
-  // Waits for a round of a lane; what it did before `asked` was covered by backward.
+  // Waits for a round of a lane; time before `asked` was hidden behind backward.
   bool turn(lane& it, double asked) {
     if (!it.open->wire->turn()) return false;
     it.flying = false;
@@ -488,7 +489,7 @@ class gradient_store {
   lanes lanes_;
   bool in_a_tree_;
   bool direct_;
-  bool in_order_;                 // ready() may come in any order: lanes are sent in theirs
+  bool in_order_;                 // lanes are sent in bucket order, whatever the order of ready()
   std::vector<lane*> in_flight_;  // in the order in which they were sent
   std::int64_t leaves_ = 1;
   std::int64_t rounds_ = 1;

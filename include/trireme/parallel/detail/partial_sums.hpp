@@ -10,13 +10,13 @@
 namespace trireme::parallel::detail {
 
 /// Terms summed in the fixed tree over [0, leaves), one after the other: at most log2(leaves) + 1 buffers at a time.
-/// Null is the sum of nothing.
+/// Null is an empty sum.
 template <class Buffer>
 class partial_sums {
   using term = std::unique_ptr<Buffer>;
 
  public:
-  /// Calls give(buffer) for what an unfinished sum holds.
+  /// Calls give(buffer) for the buffers of an unfinished sum.
   template <class Give>
   void clear(Give&& give) {
     for (auto& sum : sums_) {
@@ -25,8 +25,8 @@ class partial_sums {
     sums_.clear();
     next_ = 0;
   }
-  /// Leaf `place` of so many; the leaves before it that were not added are nothing.
-  /// @param merge  merge(left, right): left += right, which is not needed any more.
+  /// Adds leaf `place`; the leaves before it that were not added count as zero.
+  /// @param merge  merge(left, right): left += right; right is not needed afterwards.
   template <class Merge>
   void add(std::int64_t leaves, std::int64_t place, term leaf, Merge&& merge) {
     while (next_ < place) add_next(leaves, nullptr, merge);

@@ -15,7 +15,7 @@
 
 namespace trireme::parallel::detail {
 
-/// What all_gather_async of T gives; nothing where it is not used, for a communicator may lack it.
+/// The result of all_gather_async of T; empty if not used, because a communicator may lack it.
 template <class Comm, class T, class Space, bool Used>
 struct gather_request {
   struct type {};
@@ -27,12 +27,12 @@ struct gather_request<Comm, T, Space, true> {
 template <class Comm, class T, class Space, bool Used>
 using gather_request_t = typename gather_request<Comm, T, Space, Used>::type;
 
-/// A summable or gatherable compressor with the face of a collective one: it codes slice by slice, and one collective
-/// takes the payloads to the other ranks.
+/// A summable or gatherable compressor with the interface of a collective one: it encodes slice by slice, and one
+/// collective sends the payloads to the other ranks.
 ///
-/// After turn() the bucket holds the sum: all of it where gradients are replicated afterwards, this rank's slice where
-/// the optimizer's state is sharded; the numbers are the same. One may serve buckets of several sizes, one after the
-/// other, unless its compressor keeps something.
+/// After turn() the bucket holds the sum: all of it if gradients are replicated afterwards, this rank's slice if the
+/// optimizer's state is sharded; the numbers are the same. One object may be used for buckets of several sizes, one
+/// after the other, unless its compressor has state.
 template <class Env, class Comm, class Strategy, class Compressor>
 class one_round {
   using space = typename Env::space;
@@ -52,7 +52,7 @@ class one_round {
   };
   using payload_element = typename payload_of<summable, state>::type;
   using sent_element = std::conditional_t<identity, gradient, payload_element>;
-  // What the one collective gives that is used; the communicator may lack the others.
+  // The request of the one collective that is used; the communicator may lack the others.
   static auto start_for_type(Comm& world) {
     if constexpr (!summable && sharded) {
       return world.all_to_all_async(tensor_view<std::uint8_t const, space>{}, tensor_view<std::uint8_t, space>{});
@@ -67,7 +67,7 @@ class one_round {
   using request = decltype(start_for_type(std::declval<Comm&>()));
 
  public:
-  /// Whether sums can be formed in a tree over the ranks.
+  /// Whether sums can be computed in a tree over the ranks.
   static constexpr bool has_tree = identity && [] {
     if constexpr (sharded) {
       return has_reduce_scatter<Comm, gradient, reduction::pairwise, space>;
@@ -107,7 +107,7 @@ class one_round {
       begin_gather();
     }
   }
-  /// The same with sums formed in a tree over the ranks.
+  /// The same with sums computed in a tree over the ranks.
   void begin_in_a_tree(tensor_view<gradient, space> bucket) requires(has_tree) {
     begin_with(bucket);
     pending_.emplace(reduce(bucket_, reduction::pairwise{}));
@@ -152,7 +152,7 @@ class one_round {
       return world_.all_reduce_async(values, op);
     }
   }
-  // Sharded: slice by slice to its owner. Replicated: everybody's payload to everybody.
+  // Sharded: each slice to its owner. Replicated: every rank's payload to all ranks.
   void begin_gather() {
     auto const bytes = compressor_.payload_bytes(slice_);
     auto const to_all = sent_.view().flat(0, sharded ? ranks_ * bytes : 0);
@@ -211,17 +211,17 @@ struct transport_of<Env, Comm, Strategy, Compressor> {
   using type = typename Compressor::template instance<Env, Comm>;
 };
 
-/// How a bucket's gradient becomes the sum over all ranks: the face of a collective_compressor, whatever kind the
-/// policy is of.
+/// How a bucket's gradient becomes the sum over all ranks: with the interface of a collective_compressor, whatever the
+/// kind of the policy.
 template <class Env, class Comm, class Strategy, class Compressor>
 using transport = typename transport_of<Env, Comm, Strategy, Compressor>::type;
 
-/// Whether a transport forms sums in a tree over the ranks.
+/// Whether a transport sums in a tree over the ranks.
 template <class Transport>
 concept sums_in_tree = requires {
   requires Transport::has_tree;
 };
-/// Whether a transport does more than one collective for a bucket, so that turn() is worth calling before the end.
+/// Whether a transport needs several collectives for a bucket, so that turn() is worth calling before the end.
 template <class Transport>
 [[nodiscard]] bool takes_rounds(Transport const& wire) {
   if constexpr (requires { wire.takes_rounds(); }) {
@@ -230,7 +230,7 @@ template <class Transport>
     return true;
   }
 }
-/// Whether a compressor wants each gradient once a step: it keeps something of it, or takes rounds.
+/// Whether a compressor needs each gradient once a step: it has state, or takes rounds.
 template <class Compressor, class Env, class Comm>
 inline constexpr bool is_given_once = [] {
   if constexpr (has_collective_state<Compressor, Env, Comm>) {
@@ -239,7 +239,7 @@ inline constexpr bool is_given_once = [] {
     return has_commit<compressor_state<Compressor, Env>>;
   }
 }();
-/// Whether a transport keeps something from step to step that is to be saved.
+/// Whether a transport has state between steps that must be saved.
 template <class Transport>
 concept keeps_state = requires(Transport& wire) {
   wire.visit_state(state_scope::kept, [](std::string const&, state_place const&, auto const&) {});

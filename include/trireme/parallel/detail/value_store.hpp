@@ -21,8 +21,8 @@
 
 namespace trireme::parallel::detail {
 
-/// The values that layers read, in buckets: all of them, or (where parameters are sharded) this rank's slices, of which
-/// a unit's buckets are made whole while it runs.
+/// The parameter values that layers read, in buckets: all of them, or (if parameters are sharded) this rank's slices,
+/// from which a unit's buckets are gathered while it runs.
 template <class Env, class Comm, strategy Strategy>
 class value_store {
  public:
@@ -32,7 +32,7 @@ class value_store {
   using kernels = ops::on<space>;
   static constexpr bool sharded = Strategy::parameters == distribution::shard;
 
-  /// @param wanted  false: the values are the caller's, and no rank needs a copy.
+  /// @param wanted  false: the values are in the caller's memory, and no rank needs a copy.
   value_store(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world, bool wanted)
       : plan_(plan), uses_(uses), world_(world), pool_(plan), buckets_(plan.buckets().size()) {
     if constexpr (sharded) held_.assign(plan.units().size(), 0);
@@ -50,9 +50,9 @@ class value_store {
   value_store(value_store const&) = delete;
   value_store& operator=(value_store const&) = delete;
 
-  /// A bucket's values as far as this rank keeps them: all, or its slice.
+  /// A bucket's values that this rank keeps: all, or its slice.
   [[nodiscard]] view kept(int bucket) const { return at(bucket).kept.view(); }
-  /// The kept values of a piece; of one that lies in this rank's slice, where values are sharded.
+  /// The kept values of a piece; if values are sharded, the piece must be in this rank's slice.
   [[nodiscard]] view kept(int bucket, layout::piece const& piece) const {
     auto const first = sharded ? world_.rank() * plan_.slice_elements(bucket) : 0;
     return kept(bucket).flat(piece.in_bucket - first, piece.count);
@@ -67,7 +67,7 @@ class value_store {
     }
   }
 
-  /// Begins to gather the values of a unit. Collective, like release: in one order on all ranks.
+  /// Starts to gather the values of a unit. Collective, like release: in one order on all ranks.
   void prefetch(int unit) {
     if constexpr (sharded) {
       if (held(unit) != 0) return;
@@ -77,7 +77,7 @@ class value_store {
       }
     }
   }
-  /// The values of a unit are there when this returns.
+  /// Returns when the values of a unit have been gathered.
   void gather(int unit) {
     if constexpr (sharded) {
       prefetch(unit);
@@ -97,7 +97,7 @@ class value_store {
     for (int unit = 0; unit < static_cast<int>(held_.size()); ++unit) release(unit);
   }
 
-  /// Bytes of values that are always here, and of buffers for those that are gathered.
+  /// Bytes    of permanent values, and of buffers for gathered ones.
   [[nodiscard]] std::int64_t kept_bytes() const {
     std::int64_t sum = 0;
     for (auto const& each : buckets_) sum += static_cast<std::int64_t>(each.kept.view().bytes());
@@ -162,11 +162,11 @@ class value_store {
   Comm& world_;
   buffer_pool<buffer> pool_;
   std::vector<bucket_values> buckets_;
-  std::vector<char> held_;  // by unit, where values are gathered: whether they are
+  std::vector<char> held_;  // by unit: whether its values are gathered
 };
 
-/// How what an update writes reaches every rank's layers: straight into all ranks' buckets where they share an address
-/// space, gathered afterwards otherwise; not at all where every rank updates everything, or keeps slices only.
+/// How updated values reach the layers of every rank: written directly into all ranks' buckets if they share an address
+/// space, gathered afterwards otherwise; not at all if every rank updates everything, or keeps slices only.
 template <class Env, class Comm, strategy Strategy>
 class value_outputs {
  public:
@@ -190,7 +190,7 @@ class value_outputs {
   value_outputs(value_outputs const&) = delete;
   value_outputs& operator=(value_outputs const&) = delete;
 
-  /// What an update of a piece writes besides its master value; until the next call.
+  /// The outputs of an update of a piece besides its master value; valid until the next call.
   [[nodiscard]] std::span<view const> of(int bucket, layout::piece const& piece) {
     outputs_.clear();
     if constexpr (can_write_peers) {
@@ -204,8 +204,8 @@ class value_outputs {
     }
     return outputs_;
   }
-  /// Collective. After an update of the first so many buckets: all ranks have all values that their layers read between
-  /// units.
+  /// Collective. After an update of the first `buckets` buckets: gives all ranks all values that their layers read
+  /// between units.
   void publish(int buckets) {
     if constexpr (can_write_peers) {
       if (foreign_.empty()) return world_.barrier();
@@ -227,7 +227,7 @@ class value_outputs {
       if (!foreign_.empty()) copy_foreign(b, false);
     }
   }
-  // Between the caller's values and the bucket they are gathered in: own pieces in, all pieces out.
+  // Copies between the caller's values and the bucket in which they are gathered: own pieces in, all pieces out.
   void copy_foreign(int bucket, bool in) {
     auto const whole = values_.kept(bucket);
     auto const n = plan_.slice_elements(bucket);
@@ -244,7 +244,7 @@ class value_outputs {
   foreign_parameters<element, space> const& foreign_;
   Comm& world_;
   std::vector<std::vector<view>> peers_;  // by bucket
-  std::vector<view> outputs_;             // kept, as the next: no allocation
+  std::vector<view> outputs_;             // kept to avoid allocation, like the next
   std::vector<gather_request_t<Comm, element, space, sharded>> pending_;
 };
 

@@ -11,8 +11,8 @@
 
 namespace trireme::schedule {
 
-/// A pipeline schedule: its name, how parts lie on stages, how many chunks a stage has (0: as many as one likes), what
-/// it needs of a size (nullptr: nothing is wrong), and each stage's steps.
+/// A pipeline schedule: its name, the placement of parts on stages, its chunks a stage (0: any number), its requirement
+/// on a size (nullptr: met), and each stage's steps.
 template <class S>
 concept schedule = requires(size const& of, void (*put)(step)) {
   { S::name } -> std::convertible_to<std::string_view>;
@@ -24,20 +24,18 @@ concept schedule = requires(size const& of, void (*put)(step)) {
 
 // The rules of a schedule: name, sentence. In the order in which they are checked: each relies on those before it.
 #define TRIREME_SCHEDULE_RULES(rule)                                                                                  \
-  rule(in_range,                                                                                                      \
-       "every step must name a chunk of its stage and a micro-batch that there is, and that this chunk takes")        \
-      rule(not_too_many, "a stage has more steps than its chunks and micro-batches ask for")                          \
+  rule(in_range, "every step must name an existing chunk of its stage and a micro-batch that this chunk takes")       \
+      rule(not_too_many, "a stage has more steps than its chunks and micro-batches require")                          \
           rule(forward_once, "each chunk must take each of its micro-batches forward exactly once")                   \
               rule(backward_once,                                                                                     \
-                   "each chunk must take each of its micro-batches backward exactly once: a full backward, or "       \
-                   "backward_input and "                                                                              \
-                   "backward_weight")                                                                                 \
+                   "each chunk must take each of its micro-batches backward exactly once: "                           \
+                   "a full backward, or backward_input and backward_weight")                                          \
                   rule(backward_after_forward, "a backward must come after the forward of its chunk and micro-batch") \
                       rule(weight_after_input,                                                                        \
                            "a backward_weight must come after the backward_input of its chunk and micro-batch")       \
                           rule(no_deadlock, "stages wait for each other for ever, even if sends are buffered")
 
-/// A rule of schedules; `none` is broken by a right one.
+/// The rules of schedules; `none`: no rule is broken.
 enum class rule {
 #define TRIREME_SCHEDULE_NAME(name, sentence) name,
   TRIREME_SCHEDULE_RULES(TRIREME_SCHEDULE_NAME)
@@ -63,13 +61,13 @@ struct verdict {
 
 namespace detail {
 
-/// What a chunk has done with a micro-batch, as bits.
+/// What a chunk has done with a micro-batch so far, as bits.
 struct pass_record {
   int done = 0;
   static constexpr int forward = 1, input = 2, weight = 4, all = 7;
 };
 
-/// What a step must find done and what it must not, and what it breaks if it does not.
+/// Checks a step against what has been done so far, records it, and returns the rule that it breaks.
 constexpr rule apply(pass_record& record, work kind) {
   int const adds = kind == work::forward          ? pass_record::forward
                    : kind == work::backward       ? pass_record::input | pass_record::weight
@@ -84,7 +82,8 @@ constexpr rule apply(pass_record& record, work kind) {
 
 }  // namespace detail
 
-/// Whether lists are a schedule: every micro-batch once each way through every chunk, in an order that can be run.
+/// Whether lists form a schedule: every micro-batch once each way through every chunk, in an order that can be
+/// executed.
 template <class Storage>
 [[nodiscard]] constexpr verdict find_broken_rule(basic_lists<Storage> const& given) {
   auto const& where = given.where();
@@ -116,8 +115,8 @@ template <class Storage>
   return {};
 }
 
-/// The steps of `Schedule`, whose size must be one that it does not refuse; broken says if a step names what is not
-/// there (such a step is left out).
+/// The steps of `Schedule`, for a size that it supports; `broken` is set if a step has an invalid stage, chunk or
+/// micro-batch (such a step is left out).
 template <schedule Schedule, class Storage>
 [[nodiscard]] constexpr basic_lists<Storage> list(size const& of, verdict& broken) {
   layout const where{of, Schedule::where};
@@ -137,7 +136,7 @@ template <schedule Schedule, class Storage>
 
 /// The steps of `Schedule` for a size that is known at run time, checked.
 ///
-/// Errors  config_error: it refuses the size, or its lists break a rule.
+/// Errors   config_error if it does not support the size, or its lists break a rule.
 template <schedule Schedule>
 [[nodiscard]] step_lists make_lists(size of) {
   if (Schedule::chunks != 0) of.chunks = Schedule::chunks;
@@ -180,11 +179,11 @@ struct at_compile_time {
   }();
 };
 
-// As in the trainer's slots: a class a sentence, and what is right is computed apart from it.
+// A class for each error, as for the trainer's slots; the facts are computed outside it.
 template <class Schedule, int Stages, int MicroBatches, int Chunks, class Facts>
 struct check_schedule {
   static_assert(Facts::fits,
-                "trireme::schedule: this schedule refuses these numbers of stages, micro-batches or chunks");
+                "trireme::schedule: this schedule does not support these numbers of stages, micro-batches or chunks");
 #define TRIREME_SCHEDULE_ASSERT(name, sentence) \
   static_assert(Facts::found.broken != rule::name, "trireme::schedule: " sentence " [" #name "]");
   TRIREME_SCHEDULE_RULES(TRIREME_SCHEDULE_ASSERT)
@@ -193,18 +192,18 @@ struct check_schedule {
 
 }  // namespace detail
 
-/// Checks a schedule at compile time: a broken rule is an error of one sentence. Write
-/// `static_assert(schedule::check<my_schedule, 4, 8>())`.
+/// Checks a schedule at compile time: a broken rule gives one error. Write `static_assert(schedule::check<my_schedule,
+/// 4, 8>())`.
 template <class Schedule, int Stages, int MicroBatches, int Chunks = Schedule::chunks>
 constexpr bool check() {
-  static_assert(Chunks > 0, "trireme::schedule: say how many chunks a stage has: check<schedule, stages, 8, chunks>");
+  static_assert(Chunks > 0, "trireme::schedule: set the number of chunks a stage: check<schedule, stages, 8, chunks>");
   using facts = detail::at_compile_time<Schedule, Stages, MicroBatches, Chunks>;
-  // In a type only: if an assertion fails there, the value of this function is a constant all the same.
+  // Only in a type: if an assertion fails there, this function still returns a constant.
   using said = decltype(sizeof(detail::check_schedule<Schedule, Stages, MicroBatches, Chunks, facts>));
   return said{1} == 1;
 }
 
-/// What the simulator says of a schedule.
+/// The results of the simulator for a schedule.
 struct summary {
   bool finished = false;
   std::int64_t bubble = 0;

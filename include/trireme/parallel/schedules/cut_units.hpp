@@ -27,20 +27,21 @@ inline void expect_enough_units(std::int64_t units, int stages, int chunks) {
                           "; use fewer stages, or a model of more layers"));
 }
 
-/// What the first u units cost, for each u.
+/// The cost of the first u units, for each u.
 [[nodiscard]] inline std::vector<double> sums_of(std::span<double const> costs) {
   std::vector<double> sums{0};
   for (std::size_t u = 0; u < costs.size(); ++u) {
     if (!(costs[u] >= 0)) {
-      throw config_error(text("trireme::schedule::cut_units: unit ", u, " costs ", costs[u], "; costs are at least 0"));
+      throw config_error(
+          text("trireme::schedule::cut_units: unit ", u, " costs ", costs[u], "; costs must be at least 0"));
     }
     sums.push_back(sums.back() + costs[u]);
   }
   return sums;
 }
 
-/// The cheapest way to cut units into parts: of the largest part, or, if `limit` is given, of the sum of squares of
-/// parts none of which is larger than that. Exact, by dynamic programming.
+/// The best division of units into parts: with the smallest cost of the largest part; or, if `limit` is given, with the
+/// smallest sum of squares of parts, none of which is larger than that. Exact, by dynamic programming.
 [[nodiscard]] inline unit_cuts best_cuts(std::vector<double> const& sums, std::size_t parts, double const* limit,
                                          double& price) {
   auto const units = sums.size() - 1;
@@ -70,7 +71,8 @@ inline void expect_enough_units(std::int64_t units, int stages, int chunks) {
   return cuts;
 }
 
-/// How uneven cuts are, the worst first: the most costly stage, and squares of stages and of parts.
+/// How uneven cuts are, the most important number first: the cost of the largest stage, and squares of stages and of
+/// parts.
 struct unevenness {
   double most = 0, stages = 0, parts = 0;
 
@@ -105,8 +107,8 @@ struct unevenness {
 
 }  // namespace detail
 
-/// Cuts a model into stages * chunks parts of consecutive units: the most costly part is as cheap as can be, and among
-/// such cuts the parts are as even as can be. A part has at least one unit.
+/// Divides a model into stages * chunks parts of consecutive units: the cost of the largest part is as small as
+/// possible, and among such divisions the parts are as even as possible. A part has at least one unit.
 ///
 /// Errors  config_error if there are fewer units than parts, or a cost is not a number >= 0.
 [[nodiscard]] inline unit_cuts cut_units(std::span<double const> costs, int stages, int chunks = 1) {
@@ -119,8 +121,8 @@ struct unevenness {
   return detail::best_cuts(sums, parts, &largest, squares);
 }
 
-/// The same, for stages of several parts: from there units are moved, one at a time, over the ends of parts as long as
-/// that makes the most costly stage cheaper, or stages or parts more even.
+/// The same, for stages of several parts: then units are moved, one at a time, over the ends of parts as long as that
+/// makes the largest stage cheaper, or stages or parts more even.
 [[nodiscard]] inline unit_cuts cut_units(std::span<double const> costs, layout const& where) {
   auto cuts = cut_units(costs, where.stages, where.parts() / where.stages);
   if (where.chunks == 1) return cuts;
@@ -145,7 +147,7 @@ struct unevenness {
   return cuts;
 }
 
-/// Cuts that are given: the first unit of each part but the first.
+/// Cuts given by the caller: the first unit of each part except the first.
 ///
 /// Errors  config_error if there are not stages * chunks - 1 of them, or they do not increase within the model.
 [[nodiscard]] inline unit_cuts cut_units(std::int64_t units, std::span<std::int64_t const> given, int stages,

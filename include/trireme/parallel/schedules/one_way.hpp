@@ -6,9 +6,10 @@
 
 namespace trireme::schedule {
 
-// A schedule is a type with a `name`, a placement `where`, the `chunks` that a stage has (0: as many as one likes),
-// `refuses(size)`, which says what it needs (or nullptr), and `steps(size, stage, emit)`, which calls emit(step) for
-// each step of a stage in order. They are pure functions: the same code makes lists at compile time and at run time.
+// A schedule is a type with a `name`, a placement `where`, its `chunks` a stage (0: any number), `refuses(size)`, which
+// returns its requirement if the size does not meet it (else nullptr), and `steps(size, stage, emit)`, which calls
+// emit(step) for each step of a stage in order. They are pure functions: the same code makes lists at compile time and
+// at run time.
 
 /// All forwards, then all backwards.
 ///
@@ -25,7 +26,7 @@ struct gpipe {
   }
 };
 
-/// One forward, one backward, once the pipeline is full.
+/// One forward, one backward in turn, once the pipeline is full.
 ///
 /// Bubble   (p-1)(F+B).   Holds    min(p, m) micro-batches.
 /// Method   [Narayanan et al., "PipeDream", 2019; flushed each step as in "Memory-Efficient Pipeline-Parallel DNN
@@ -44,7 +45,7 @@ struct one_f_one_b {
   }
 };
 
-/// One forward, one backward, over several chunks a stage: the pipeline is full sooner.
+/// One forward, one backward in turn, over several chunks a stage: the pipeline fills sooner.
 ///
 /// Bubble   (p-1)(F+B)/v for v chunks, F and B of a whole stage.   Holds    p + (p-1)/v micro-batches, or all m.
 /// Method   [Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021].
@@ -56,7 +57,7 @@ struct interleaved {
     return of.micro_batches % of.stages == 0 ? nullptr : "needs micro-batches that are a multiple of the stages";
   }
   static constexpr void steps(size const& of, int stage, auto&& put) {
-    int const group = of.stages * of.chunks;  // a chunk is taken by as many micro-batches as there are stages in turn
+    int const group = of.stages * of.chunks;  // as many micro-batches as stages take a chunk, one after the other
     int const total = of.micro_batches * of.chunks;
     int const ahead = (of.stages - 1 - stage) * 2 + (of.chunks - 1) * of.stages;
     for (int k = 0; k < total + ahead; ++k) {
@@ -74,7 +75,7 @@ struct interleaved {
   }
 };
 
-/// 1F1B whose weight gradients fill the gaps: a stage puts off as many of them as it may keep activations for.
+/// 1F1B whose weight gradients fill the gaps: a stage postpones as many of them as it may keep activations for.
 ///
 /// Bubble   (p-1)(F+B-2W) if m >= p and B-W >= W (less of it is filled otherwise).   Holds    min(p, m) micro-batches.
 /// Method   ZB-H1 of [Qi et al., "Zero Bubble Pipeline Parallelism", 2023].

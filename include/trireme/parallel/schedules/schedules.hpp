@@ -23,7 +23,7 @@ constexpr void for_each_schedule(F&& f) {
   f(dual_pipe_v{});
 }
 
-/// Calls f(schedule{}) for the one of that name, as it stands on a command line; false if there is none.
+/// Calls f(schedule{}) for the schedule of that name, as on a command line; false if there is none.
 template <class F>
 constexpr bool with_named(std::string_view name, F&& f) {
   bool found = false;

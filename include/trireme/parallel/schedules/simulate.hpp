@@ -6,20 +6,20 @@
 
 namespace trireme::schedule {
 
-/// What a send means to the stage that sends.
-///   rendezvous   one message at a time; a stage waits until the other side takes it
-///   grouped      what a step sends and what the next one receives proceed together, and the stage waits for all of it
+/// How a send affects the sending stage.
+///   rendezvous   one message at a time; a stage waits until the other side receives it
+///   grouped      a step's sends and the next step's receives progress together; the stage waits for all of them
 ///   buffered     messages travel while stages go on; only a receive waits
 enum class sends : std::uint8_t { rendezvous, grouped, buffered };
 
-/// What the steps of one chunk take, in any unit; a full backward takes backward_input + backward_weight.
+/// The durations of the steps of one chunk, in any unit; a full backward takes backward_input + backward_weight.
 struct costs {
   std::int64_t forward = 1;
   std::int64_t backward_input = 1;
   std::int64_t backward_weight = 1;
   std::int64_t hop = 0;  ///< from one stage to another
-  /// A forward and a full backward that overlap (F&B). -1: they do not, as in the engine, which takes the two of a pair
-  /// one after the other, each as soon as it has what it receives.
+  /// A forward and a full backward that overlap (F&B). -1: they do not, as in the engine, which runs the two of a pair
+  /// one after the other, each as soon as its input has arrived.
   std::int64_t overlapped = -1;
 
   [[nodiscard]] constexpr std::int64_t of(work kind) const noexcept {
@@ -36,19 +36,19 @@ struct step_time {
   std::int64_t end = 0;
 };
 
-/// What became of one stage.
+/// The results of one stage.
 struct stage_time {
   std::int64_t start = 0;  ///< of its first step
   std::int64_t end = 0;    ///< of its last step
   std::int64_t busy = 0;
   int peak = 0;  ///< most activations held at a time, in micro-batches of one chunk
-  int done = 0;  ///< steps that it could take; fewer than it has if the schedule is stuck
+  int done = 0;  ///< steps that it has completed; not all if the schedule deadlocks
 
-  /// Waiting between its first and its last step.
+  /// Waiting time between its first and its last step.
   [[nodiscard]] constexpr std::int64_t idle() const noexcept { return end - start - busy; }
 };
 
-/// The run of a schedule on paper.
+/// The result of simulating a schedule.
 template <class Storage>
 struct basic_timing {
   typename Storage::template array<step_time> steps;  ///< stage s, step i: at s * longest() + i
@@ -57,14 +57,14 @@ struct basic_timing {
   bool finished = false;  ///< false: deadlock
 
   [[nodiscard]] constexpr stage_time const& stage(int which) const noexcept { return stages.data()[which]; }
-  /// The idle time of the stage that idles most, between its first and its last step.
+  /// The largest idle time of any stage, between its first and its last step.
   [[nodiscard]] constexpr std::int64_t bubble() const noexcept {
     std::int64_t most = 0;
     for (int s = 0; s < stage_count; ++s) most = stage(s).idle() > most ? stage(s).idle() : most;
     return most;
   }
-  /// What the stage that waits most waits from the first step of any stage to the last one of any, which is what a step
-  /// of training takes longer than its work: no stage begins the next one before all have ended this one.
+  /// The largest waiting time of any stage, from the first step of all stages to the last one of all: the time that a
+  /// training step takes in addition to its work, because no stage begins the next one before all have ended this one.
   [[nodiscard]] constexpr std::int64_t waiting() const noexcept {
     std::int64_t most = 0;
     for (int s = 0; s < stage_count; ++s) most = span() - stage(s).busy > most ? span() - stage(s).busy : most;
@@ -87,8 +87,8 @@ using timing = basic_timing<on_heap>;
 
 namespace detail {
 
-/// Replays lists: each stage goes on until it has to wait, in turns, until none can go on. Written with few statements:
-/// compilers limit their number in a constant expression.
+/// Replays lists: each stage in turn goes on until it has to wait, until none can go on. Written with few statements,
+/// because compilers limit their number in a constant expression.
 template <class Storage>
 class simulator {
   static constexpr std::int64_t never = -1;
@@ -126,7 +126,7 @@ class simulator {
   struct state {
     std::int64_t clock = 0;
     int next = 0;     // step
-    int sending = 0;  // how many steps before `next` have results to send
+    int sending = 0;  // steps before `next` whose results are not sent yet
     int phase = 0;    // rendezvous: how many messages between two steps are done
     int held = 0;
     bool over = false;
@@ -170,7 +170,7 @@ class simulator {
     stage.sending = group;
   }
 
-  // Rendezvous and grouped: whether all that the last step sends and the next one receives has met its other side.
+  // Rendezvous and grouped: whether all sends of the last step and all receives of the next one are matched.
   constexpr bool exchanged(state& stage, step const* steps, int group) {
     struct {
       int value;
@@ -205,7 +205,7 @@ class simulator {
     stage.sending = 0;
     return true;
   }
-  // Both sides go on when the later of them has come and the message has travelled.
+  // Both sides go on when both have arrived and the message has travelled.
   constexpr bool meet(state& stage, std::int64_t offered, std::int64_t asked) const {
     if (offered == never || asked == never) return false;
     auto const done = (offered > asked ? offered : asked) + cost_.hop;
@@ -216,17 +216,17 @@ class simulator {
   basic_lists<Storage> const& lists_;
   costs cost_;
   sends semantics_;
-  typename Storage::template array<std::int64_t> made_;     // when a value was there
+  typename Storage::template array<std::int64_t> made_;     // when a value was available
   typename Storage::template array<std::int64_t> offered_;  // when its sender began to wait, if it waits
-  typename Storage::template array<std::int64_t> asked_;    // when its receiver did
+  typename Storage::template array<std::int64_t> asked_;    // when its receiver began to wait
   typename Storage::template array<state> stages_;
   basic_timing<Storage> out_;
 };
 
 }  // namespace detail
 
-/// Replays a schedule on paper: when each step starts and ends, what each stage idles and holds, and whether all of
-/// them come to the end. A pure function; whole numbers only, so that a formula can be met exactly.
+/// Simulates a schedule: when each step starts and ends, how long each stage idles and what it holds, and whether all
+/// stages finish. A pure function; integers only, so that results can be compared exactly with formulas.
 template <class Storage>
 [[nodiscard]] constexpr basic_timing<Storage> simulate(basic_lists<Storage> const& steps, costs const& cost = {},
                                                        sends semantics = sends::buffered) {

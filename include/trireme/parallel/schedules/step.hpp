@@ -8,19 +8,19 @@
 
 namespace trireme::schedule {
 
-/// What a stage does in one step. A zero-bubble schedule does a backward in two halves: `backward_input` makes the
-/// gradient that the stage before waits for, `backward_weight` the parameters' gradients, at leisure.
+/// The work of a stage in one step. A zero-bubble schedule runs a backward in two halves: `backward_input` computes the
+/// gradient for which the previous stage waits, `backward_weight` the parameters' gradients, at any later time.
 enum class work : std::uint8_t { forward, backward, backward_input, backward_weight };
 
-/// No stage: a step without such a peer.
+/// No stage: for a step without a peer.
 inline constexpr int nobody = -1;
 
-/// One entry of a stage's list. A schedule says what is done; `basic_lists` adds the value that the step works on (an
-/// activation, or backward a gradient) and the one that it makes, numbered over all stages, and which other stage it
-/// comes from or goes to.
+/// One entry of a stage's list. A schedule gives the work; `basic_lists` adds the value that the step reads (an
+/// activation, or in backward a gradient) and the one that it computes, numbered over all stages, and the stage that
+/// sends or receives it.
 struct step {
   work kind = work::forward;
-  bool with_next = false;  ///< this step and the next one may overlap: costs::overlapped; the engine takes them in turn
+  bool with_next = false;  ///< this step and the next one may overlap: costs::overlapped; the engine runs them in turn
   int chunk = 0;
   int micro_batch = 0;
   int from = nobody;
@@ -30,14 +30,14 @@ struct step {
   friend constexpr bool operator==(step const&, step const&) = default;
 };
 
-/// How the parts of a model lie on the stages.
+/// How the parts of a model are placed on the stages.
 ///   straight   chunk c of stage s is part c * stages + s
-///   vee        two chunks: down the stages and back, so that the first and the last part lie on stage 0
-///   both_ways  two chunks: every part lies on two stages, s and stages - 1 - s; the first half of the micro-batches
+///   vee        two chunks: down the stages and back, so that the first and the last part are on stage 0
+///   both_ways  two chunks: every part is on two stages, s and stages - 1 - s; the first half of the micro-batches
 ///              enters at stage 0 and takes chunks 0, the other half enters at the last stage and takes chunks 1
 enum class placement : std::uint8_t { straight, vee, both_ways };
 
-/// How many stages, micro-batches a step, and chunks of the model a stage.
+/// The numbers of stages, of micro-batches a step, and of chunks a stage.
 struct size {
   int stages = 1;
   int micro_batches = 1;
@@ -68,7 +68,7 @@ struct layout : size {
   }
   /// Activations and gradients between parts, of all micro-batches.
   [[nodiscard]] constexpr int values() const noexcept { return 2 * (parts() - 1) * micro_batches; }
-  /// Chunks that one stage takes forward in a step of training, over all micro-batches.
+  /// Forward passes of chunks on one stage in a step of training, over all micro-batches.
   [[nodiscard]] constexpr int passes() const noexcept {
     return where == placement::both_ways ? micro_batches : micro_batches * chunks;
   }
@@ -94,7 +94,7 @@ struct within {
   };
 };
 
-/// Elements of an array that has none yet. (Of resize() GCC 14 warns that it would move what is not there.)
+/// Elements of an empty array. (For resize() GCC 14 warns of moving elements that do not exist.)
 template <class Array>
 constexpr void make_room(Array& array, int count) {
   array.assign(static_cast<std::size_t>(count), {});
@@ -113,11 +113,11 @@ class basic_lists {
   [[nodiscard]] constexpr int stages() const noexcept { return where_.stages; }
   [[nodiscard]] constexpr int micro_batches() const noexcept { return where_.micro_batches; }
   [[nodiscard]] constexpr int count(int stage) const noexcept { return counts_.data()[stage]; }
-  /// The first step of a stage; count(stage) lie there.
+  /// The first of the count(stage) steps of a stage.
   [[nodiscard]] constexpr step const* of(int stage) const noexcept { return steps_.data() + stage * longest(); }
   /// No stage has more steps than this.
   [[nodiscard]] constexpr int longest() const noexcept { return 3 * where_.passes(); }
-  /// Whether a stage had more steps than can be right; they were left out.
+  /// Whether a stage had more steps than a valid schedule can have; the surplus was left out.
   [[nodiscard]] constexpr bool overflowed() const noexcept { return overflowed_; }
 
   constexpr void add(int stage, step each) {

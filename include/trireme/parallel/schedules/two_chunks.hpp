@@ -8,7 +8,7 @@ namespace trireme::schedule {
 
 namespace detail {
 
-/// Emits steps of two chunks, and knows which micro-batch is the next of each kind.
+/// Emits steps of two chunks, and counts the micro-batches of each kind.
 template <class Emit>
 class two_chunk_writer {
  public:
@@ -47,7 +47,7 @@ class two_chunk_writer {
 
 /// The phases that DualPipe and its V form share.
 ///
-/// @param half    stages from the end to the turn (or the meeting)    @param place   of this stage among them
+/// @param half    stages from the end to the turn (or the meeting)    @param place   index of this stage among them
 /// @param each    micro-batches that each chunk takes                 @param near    the chunk filled first at this end
 template <class Emit>
 constexpr void dual_pipe_steps(two_chunk_writer<Emit>& out, int half, int place, int each, int near) {
@@ -64,7 +64,7 @@ constexpr void dual_pipe_steps(two_chunk_writer<Emit>& out, int half, int place,
     out.forward(far);
   }
   for (int i = 0; i < each - 2 * half + place + 1; ++i) {
-    if (i == 0 && to_turn == 0) {  // at the turn the first pair apart leaves less idle
+    if (i == 0 && to_turn == 0) {  // at the turn, running the first pair separately leaves less idle time
       out.forward(near);
       out.backward(far);
     } else {
@@ -76,7 +76,7 @@ constexpr void dual_pipe_steps(two_chunk_writer<Emit>& out, int half, int place,
     out.backward(far);
     out.both(far, near);
   }
-  // The last backwards of both chunks in turn; the second half of them puts its weight gradients off.
+  // The last backwards of both chunks in turn; the second half of them postpones its weight gradients.
   for (int i = 0; i < 2 * (place + 1); ++i) {
     int const chunk = i % 2 == 0 ? far : near;
     i <= place ? out.backward(chunk) : out.backward_input(chunk);
@@ -93,9 +93,9 @@ constexpr void dual_pipe_steps(two_chunk_writer<Emit>& out, int half, int place,
 
 /// Two chunks a stage, down and back, and backwards in halves: no stage ever waits if F = B-W = W.
 ///
-/// Bubble   0 if F = B-W = W and m >= 2p-1, but (p-1)F of a chunk before and after a stage's own steps, in which the
-///          trainer's stages wait: its steps do not overlap.   Holds    min(p, m) micro-batches; the first and the last
-///          part lie on stage 0.
+/// Bubble   0 if F = B-W = W and m >= 2p-1. The trainer's steps do not overlap, so its stages also wait (p-1)F of a
+///          chunk before and after their own steps.   Holds    min(p, m) micro-batches; the first and the last part are
+///          on stage 0.
 /// Method   ZB-V of [Qi et al., "Pipeline Parallelism with Controllable Memory", 2024].
 struct zb_v {
   static constexpr std::string_view name = "zbv";
@@ -104,7 +104,7 @@ struct zb_v {
   static constexpr char const* refuses(size const&) { return nullptr; }
   static constexpr void steps(size const& of, int stage, auto&& put) {
     int const to_turn = of.stages - stage;
-    // The pattern is that of a full pipeline; micro-batches that are not there are left out of it.
+    // The pattern is that of a full pipeline, without the micro-batches that do not exist.
     int const full = of.micro_batches < 2 * of.stages - 1 ? 2 * of.stages - 1 : of.micro_batches;
     detail::two_chunk_writer out(put, of.micro_batches);
     auto const backward = [&](int chunk) {
@@ -139,11 +139,11 @@ struct zb_v {
   }
 };
 
-/// Micro-batches enter at both ends: each stage has two parts of the model, and each part lies on two stages, so that
+/// Micro-batches enter at both ends: each stage has two parts of the model, and each part is on two stages, so that
 /// forwards of one direction overlap with backwards of the other.
 ///
-/// Bubble   (p/2-1)(F+B-2W) if F = B-W >= W, where the two of a pair run one after the other, as in the engine; where
-///          they overlap, (p/2-1)(F&B+B-3W) if also F&B = F+B, and no more than that if B-W > F or F&B < F+B.
+/// Bubble   (p/2-1)(F+B-2W) if F = B-W >= W and the two of a pair run one after the other, as in the engine; if they
+///          overlap, (p/2-1)(F&B+B-3W) if also F&B = F+B, and no more than that if B-W > F or F&B < F+B.
 ///          Holds    p+1 micro-batches.   Bytes    parameters twice.
 /// Method   [DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024].
 struct dual_pipe {
@@ -166,7 +166,7 @@ struct dual_pipe {
 /// DualPipe folded in the middle: half the stages, each part on one of them.
 ///
 /// Bubble   (p-1)(F+B-2W), or (p-1)(F&B+B-3W), for p stages, F and B of a chunk, under the conditions of dual_pipe.
-///          Holds    2p+1 chunks of micro-batches, each half a stage; the first and the last part lie on stage 0.
+///          Holds    2p+1 chunks of micro-batches, each half a stage; the first and the last part are on stage 0.
 /// Method   [Qi et al., "DualPipe could be better without the Dual", 2025].
 struct dual_pipe_v {
   static constexpr std::string_view name = "dualpipev";
