@@ -96,7 +96,7 @@ for options in ({}, wire):
     os.truncate("text.txt", 1000)
     out, err = process.communicate(timeout=60)
     told = [line for line in err.decode().splitlines() if line.startswith("train_gpt: ")]
-    expect(process.returncode == 1 and len(told) == 1 and "text.txt" in told[0] and "do not cut" in told[0],
+    expect(process.returncode == 1 and len(told) == 1 and "text.txt" in told[0] and "do not truncate" in told[0],
            "a text that is cut: exit code %d: %s" % (process.returncode, err.decode()[-500:]))
     becomes(whole)
     train("cut", resume=True, stop_after=3)
