@@ -8,7 +8,7 @@
 #include "layouts.hpp"
 #include "published.hpp"
 
-// docs/on_paper.md, made of the tables.
+// docs/on_paper.md, generated from the tables.
 namespace on_paper {
 
 [[nodiscard]] inline double gb(double bytes) { return 1e-9 * bytes; }
@@ -102,7 +102,7 @@ namespace on_paper {
   return out;
 }
 
-/// @param digits  behind the point.
+/// @param digits  after the decimal point.
 [[nodiscard]] inline std::string table_of_collectives(std::vector<collective_row> const& all, int digits) {
   auto out = std::string(
       "| collective, published as | bytes | p | plan, us | published, us | ratio |\n|---|---|---|---|---|---|\n");
