@@ -1,7 +1,7 @@
-// Training steps of a BERT that fills in one word of seven (model_steps.hpp says how, and with which options).
+// Training steps of a BERT that predicts one word of seven (model_steps.hpp describes the method and the options).
 //
-// Shape a: 6 layers x 384 channels, 6 heads, context 256, vocabulary 256, batch 8 a rank. Shape b: BERT base, 12 x 768,
-// 12 heads, vocabulary 30522, context 512, batch 2 a rank. Samples are of one length: there is no padding.
+// Shape a: 6 layers x 384 channels, 6 heads, context 256, vocabulary 256, batch 8 per rank. Shape b: BERT base, 12 x
+// 768, 12 heads, vocabulary 30522, context 512, batch 2 per rank. Samples have one length: there is no padding.
 #include "model_steps.hpp"
 #include "trireme/nn/bert.hpp"
 

@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
 """scripts/benchmark collectives [options]
 
-Collectives on trireme's communicators, beside Open MPI, MPICH, Gloo and the limit that memory sets: a table in
-nccl-tests' columns, then ratios. All communicators are started, sleep, and take turns on the same machine: in each
-round each makes calls for some milliseconds (large messages: one), and who goes first changes from round to round.
-`time` is the best round's, of the slowest rank; `median` is that of all rounds. The first call of each row is checked.
+Collectives on trireme's communicators, compared with Open MPI, MPICH, Gloo and the limit of memory: a table with
+nccl-tests' columns, then ratios. All communicators are started, sleep, and alternate on the same machine: in each
+round each makes calls for some milliseconds (large messages: one), and the first one changes from round to round.
+`time` is that of the slowest rank in the best round; `median` is over all rounds. Each first call is checked.
 
   --operation LIST      of all_reduce,reduce_scatter,all_gather,all_to_all,broadcast (default: all)
-  --communicator LIST   of those named below (default: all that are here)
-  --ranks LIST          default 2,4,8; one a core where there are as many cores
+  --communicator LIST   of those named below (default: all that are available)
+  --ranks LIST          default 2,4,8; one per core if there are as many cores
   --type LIST           of f32,bf16 (default f32)
-  --min-bytes N --max-bytes N --factor N    sizes, with K, M or G if you like (default 4 to 256M, times 4)
-  --rounds N            at least so many rounds (default 9)
-  --json [FILE]         one JSON object a row into FILE, or instead of the table (with the table's header as comments on
-                        standard error)
-  --two-hosts           ranks on two hosts joined by a line of 1 Gbit/s (scripts/two-hosts): messages, Open MPI, MPICH
-                        and Gloo, 1M to 64M, 2 ranks
-  --quick               a few sizes of 2 ranks in 3 rounds: to see that all works, not to compare
+  --min-bytes N --max-bytes N --factor N    sizes, optionally with K, M or G (default 4 to 256M, times 4)
+  --rounds N            at least N rounds (default 9)
+  --json [FILE]         write one JSON object per row to FILE, or print them instead of the table (with the table's
+                        header as comments on standard error)
+  --two-hosts           ranks on two hosts connected by a link of 1 Gbit/s (scripts/two-hosts): messages, Open MPI,
+                        MPICH and Gloo, 1M to 64M, 2 ranks
+  --quick               a few sizes with 2 ranks in 3 rounds: a test of the benchmark, not a comparison
 """
 
 # targets: benchmark_collectives
@@ -55,7 +55,7 @@ def readable(count):
 
 
 def bus_factor(operation, ranks):
-    """What algbw is multiplied with to give the bandwidth of the wire, as nccl-tests has it."""
+    """The factor from algbw to the bandwidth of the wire, as in nccl-tests."""
     if operation == "all_reduce":
         return 2 * (ranks - 1) / ranks
     return 1 if operation == "broadcast" else (ranks - 1) / ranks
@@ -73,7 +73,7 @@ class Player:
         self.folder = tempfile.mkdtemp(prefix="collectives-")
         for pipe in [*map(str, range(ranks)), "out"]:
             os.mkfifo(os.path.join(self.folder, pipe))
-        # Opened for both directions, so that nobody waits; the ranks see an end when this process ends.
+        # Opened for both directions, so that opening does not wait; the ranks see the end when this process ends.
         self.turns = [os.open(f"{self.folder}/{rank}", os.O_RDWR) for rank in range(ranks)]
         self.out = os.open(f"{self.folder}/out", os.O_RDWR | os.O_NONBLOCK)
         self.rest = b""
@@ -188,7 +188,7 @@ class Machine:
         return [([launcher, "-n", str(ranks), *binding, *arguments], pin)]
 
     def describe(self):
-        """What a number means nothing without."""
+        """The conditions of the measurement."""
         def first(*command):
             try:
                 run = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
@@ -290,7 +290,7 @@ RATIOS = [(f"{name} / {'better MPI' if len(peers) > 1 else peers[0]}", name, pee
 
 
 def shares(rows):
-    """On two hosts: busbw as a share of what the line carries in each direction."""
+    """On two hosts: busbw as a share of the link's bandwidth in each direction."""
     number, unit = re.fullmatch(r"([\d.]+)([kmg])bit", os.environ["TRIREME_TWO_HOSTS"].lower()).groups()
     line = float(number) * {"k": 1e3, "m": 1e6, "g": 1e9}[unit] / 8e9
     names = list(dict.fromkeys(row["communicator"] for row in rows))

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What including a header costs: CPU seconds of g++ -O2 for every public header and for the programs of README.md.
+"""The cost of including a header: CPU seconds of g++ -O2 for every public header and for the programs of README.md.
 
-Headers and programs are compiled in both ways: from headers alone, and as trireme::compiled (its bodies in a library).
-Beside them, if nothing else was asked for: Eigen alone, torch/torch.h and dlib/dnn.h, where they are here.
-Prints one JSON object a row: {"header", "way", "seconds" (user and system, least of the runs), "megabytes" (peak memory
-of the compiler)}. Options: --runs N (default 3), --compiler NAME, --short (the umbrella and the programs only), and
-names of headers to measure instead of all.
+Headers and programs are compiled in both ways: from headers alone, and with trireme::compiled (bodies in a library).
+Without options also: Eigen alone, torch/torch.h and dlib/dnn.h, if they are installed.
+Prints one JSON object per row: {"header", "way", "seconds" (user and system, minimum of the runs), "megabytes" (peak
+memory of the compiler)}. Options: --runs N (default 3), --compiler NAME, --short (the umbrella and the programs only),
+and names of headers to measure instead of all.
 """
 
 # targets: none
@@ -29,7 +29,7 @@ def measure(command, runs):
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
             return None
-        # CPU time is that of all processes that the driver started: other work on the machine counts for little.
+        # CPU time of all processes that the driver started: other work on the machine has little influence.
         seconds = min(seconds, usage.ru_utime + usage.ru_stime)
         megabytes = max(megabytes, usage.ru_maxrss / 1024)
     return {"seconds": round(seconds, 2), "megabytes": round(megabytes, 1)}

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
 # benchmarks/gpt.sh [options]
 #
-# Training steps of GPT-2, or another model, ours (MODEL_step) and PyTorch's DDP (gpt_torch.py), run in turns so
-# that both meet the same weather. Standard output is one JSON object a line: a row of each run, then a row with the
-# medians, the ratio ours / PyTorch of each round (median, lowest, highest), and how far the runs of each system lie
-# apart.
+# Training steps of GPT-2, or another model, with trireme (MODEL_step) and with PyTorch's DDP (gpt_torch.py), run
+# alternately so that both have the same conditions. Prints one JSON object per line: a row for each run, then a row
+# with the medians, the ratio trireme / PyTorch of the rounds (median, lowest, highest), and the spread of each system's
+# runs.
 #
-#   --model gpt|llama|bert  (gpt if not given)
-#   --shape a|b             a: 6 layers x 384 channels, context 256, vocabulary 256, 8 texts a rank
-#                           b: GPT-2 124M, context 1024, 1 text a rank (llama: SmolLM2 135M, the same; bert: BERT base,
-#                              context 512, 2 texts)                                          (a if not given)
-#   --precision fp32|bf16   (fp32 if not given)
-#   --rounds N              runs of each (5); who goes first changes from round to round
+#   --model gpt|llama|bert  (default gpt)
+#   --shape a|b             a: 6 layers x 384 channels, context 256, vocabulary 256, 8 texts per rank (default)
+#                           b: GPT-2 124M, context 1024, 1 text per rank (llama: SmolLM2 135M, the same; bert: BERT
+#                              base, context 512, 2 texts)
+#   --precision fp32|bf16   (default fp32)
+#   --rounds N              runs of each (5); the first one changes from round to round
 #   --steps N --warmup N    measured and unmeasured steps of a run (a: 20 and 5, b: 4 and 2)
 #   --ours-only             without PyTorch
 #
-# The interpreter is $TRIREME_PYTHON, else build/venv/bin/python; if that lacks, build/venv is made and the newest torch
-# is installed there.
+# The interpreter is $TRIREME_PYTHON, else build/venv/bin/python; if that does not exist, build/venv is made and the
+# newest torch is installed there.
 # targets: benchmark_gpt_step
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)

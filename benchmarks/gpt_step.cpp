@@ -1,7 +1,7 @@
-// Training steps of a GPT (model_steps.hpp says how, and with which options).
+// Training steps of a GPT (model_steps.hpp describes the method and the options).
 //
-// Shape a: 6 layers x 384 channels, 6 heads, context 256, vocabulary 256, batch 8 a rank. Shape b: GPT-2 124M, 12 x
-// 768, 12 heads, vocabulary 50257, context 1024, batch 1 a rank.
+// Shape a: 6 layers x 384 channels, 6 heads, context 256, vocabulary 256, batch 8 per rank. Shape b: GPT-2 124M, 12 x
+// 768, 12 heads, vocabulary 50257, context 1024, batch 1 per rank.
 #include "model_steps.hpp"
 
 namespace {

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""The peer of gpt_step, llama_step and bert_step: the same training step in PyTorch, under DistributedDataParallel.
+"""The comparison for gpt_step, llama_step and bert_step: the same training step in PyTorch, under
+DistributedDataParallel.
 
-One process a core, each pinned to its core and with one thread; gloo between them. Plain torch as its users write it
-when they care for speed: fused attention (scaled_dot_product_attention), fused AdamW, gradients as views of DDP's
-buckets, huge pages. Each rank draws its batches before the clock starts. Prints one JSON row from rank 0:
+One process per core, each pinned to its core and with one thread; gloo between them. Plain torch, written for speed:
+fused attention (scaled_dot_product_attention), fused AdamW, gradients as views of DDP's buckets, huge pages. Each rank
+generates its batches before the clock starts. Prints one JSON row from rank 0:
 
     {"system": "pytorch", "model": "gpt", "shape": "a", "precision": "fp32", "mode": "fp32", "tokens_per_second": ...}
 
-tokens_per_second is over the whole of the measured steps. In bf16 there are two usual ways: `autocast` (parameters
-stay fp32, products run in bf16) and `parameters` (all of the model is bf16). By default a few steps of each are timed
-and the faster one is taken; "mode" names it.
+tokens_per_second is over all measured steps. In bf16 there are two usual modes: `autocast` (parameters stay fp32,
+products run in bf16) and `parameters` (all of the model is bf16). By default a few steps of each are timed and the
+faster one is used; "mode" names it.
 """
 import argparse
 import dataclasses
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 
-# Read by torch's allocator when it starts: large blocks in huge pages, as ours are.
+# Read by torch's allocator when it starts: large blocks in huge pages, as in trireme.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import torch  # noqa: E402

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # benchmarks/kernels.sh [rounds = 9] [only rows that contain this text]
 #
-# Matrix products beside Eigen, oneDNN and OpenBLAS; attention, GELU, norms, cross-entropy and AdamW: one thread each.
+# Matrix products compared with Eigen, oneDNN and OpenBLAS; attention, GELU, norms, cross-entropy and AdamW; one thread.
 # targets: benchmark_kernels_products benchmark_kernels_layers
 # needs: dnnl openblas
 set -euo pipefail

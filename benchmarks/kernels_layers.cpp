@@ -1,7 +1,7 @@
-// Times of the kernels that are not matrix products: one JSON object a row, medians.
+// Times of the kernels other than matrix products: one JSON object per row, medians.
 //   kernels_layers [rounds] [substring of the kernels to run]
-// Attention counts the causal half: 4 D T (T + 1) / 2 operations a head forward, 2.5 times that backward.
-// GB/s count what must move: each view once, in the direction in which it is used.
+// Attention counts the causal half: 4 D T (T + 1) / 2 operations per head forward, 2.5 times that backward.
+// GB/s count the necessary traffic: each view once, in each direction in which it is used.
 
 #include <algorithm>
 #include <chrono>
@@ -25,7 +25,7 @@ template <class Body>
 double median_seconds(Body&& body) {
   using clock = std::chrono::steady_clock;
   body();
-  // Short kernels run several times a round, so that the clock does not matter.
+  // Short kernels run several times per round, so that the clock's resolution does not matter.
   auto const start = clock::now();
   body();
   double const once = std::chrono::duration<double>(clock::now() - start).count();
@@ -140,7 +140,7 @@ void memory(std::int64_t n) {
     kernels::sgd(value.view(), first, ops::gradient_terms<float, host>{one, 1.0}, nowhere,
                  {.learning_rate = 1e-9, .momentum = 0.9});
   });
-  for (auto const* each : {&g0, &g1}) kernels::fill(each->view(), 0.0);  // doubled again and again below
+  for (auto const* each : {&g0, &g1}) kernels::fill(each->view(), 0.0);  // doubled repeatedly below
   std::vector<tensor_view<float>> const in_place{g0.view(), g1.view()};
   report("reduce 2 to 2 in place", size, dtype::f32, "gbps", 16 * count,
          [&] { kernels::reduce(std::span<tensor_view<float> const>(in_place), two); });

@@ -1,9 +1,10 @@
-// Matrix products of two models on one core, beside Eigen, oneDNN and OpenBLAS. Prints one JSON object a row:
+// Matrix products of two models on one core, compared with Eigen, oneDNN and OpenBLAS. Prints one JSON object per row:
 //   kernels_products [rounds = 9] [only rows that contain this text]
-// Providers take turns; a row reports the median. Weights are packed before the clock starts, for all who can. There is
-// a row of our own for each CPU level that is here and differs for the precision. "eigen" is compiled with plain flags,
-// "eigen native" for this CPU; who takes longer than half a second has one round. "limit" is what was measured at the
-// beginning: products in registers, of the level for ours, of the highest one for the others; and memory.
+// Providers alternate; a row reports the median. Weights are packed before the clock starts, if the provider can. This
+// library has a row for each available CPU level with its own kernels for the precision. "eigen" is compiled with plain
+// flags, "eigen native" for this CPU; a provider that takes longer than half a second has one round. "limit" is
+// measured at the start: products in registers (at the row's level for this library, at the highest for the others),
+// and memory.
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,7 +54,7 @@ using ops::cpu_level;
 constexpr cpu_level all_levels[] = {cpu_level::baseline, cpu_level::avx2, cpu_level::avx512, cpu_level::avx512_bf16,
                                     cpu_level::amx};
 
-/// Levels that are here and have kernels of their own for the precision.
+/// Available levels with their own kernels for the precision.
 std::vector<cpu_level> levels_of(bool bf16) {
   std::vector<cpu_level> levels;
   for (auto const level : all_levels) {
@@ -65,7 +66,7 @@ std::vector<cpu_level> levels_of(bool bf16) {
 /// Measured once.
 double limit_of(cpu_level level, bool bf16) {
   static std::map<std::pair<cpu_level, bool>, double> limits;
-  bf16 = bf16 && level >= cpu_level::avx512_bf16;  // below, floats are multiplied
+  bf16 = bf16 && level >= cpu_level::avx512_bf16;  // lower levels multiply floats
   auto const found = limits.find({level, bf16});
   if (found != limits.end()) return found->second;
   return limits[{level, bf16}] = product_limit(level, bf16);
@@ -133,7 +134,7 @@ template <class T>
 void measure(product const& of, int rounds, std::string const& only) {
   auto const [model, which, rows, inputs, outputs, way] = of;
   bool const turned = way == orientation::out_in;
-  // As the product is stated: result (m, n) from sums of length k.
+  // The product as stated: result (m, n) from sums of length k.
   auto const m = which != pass::weight ? rows : turned ? outputs : inputs;
   auto const n = which == pass::forward ? outputs : which == pass::input ? inputs : turned ? inputs : outputs;
   auto const k = which == pass::forward ? inputs : which == pass::input ? outputs : rows;
@@ -216,7 +217,7 @@ void measure(product const& of, int rounds, std::string const& only) {
 #endif
   for (int round = -1; round < rounds; ++round) {
     for (auto& each : all) {
-      if (!each.seconds.empty() && each.seconds.back() > 0.5) continue;  // so slow that once is enough
+      if (!each.seconds.empty() && each.seconds.back() > 0.5) continue;  // too slow for more than one round
       auto const start = std::chrono::steady_clock::now();
       each.run();
       std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
@@ -237,7 +238,7 @@ void measure(product const& of, int rounds, std::string const& only) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // The peers read these when they are loaded, so the program starts again with them.
+  // The other libraries read these variables when they are loaded, so the program restarts itself with them.
   if (std::getenv("OMP_NUM_THREADS") == nullptr || std::getenv("OPENBLAS_NUM_THREADS") == nullptr) {
     ::setenv("OMP_NUM_THREADS", "1", 1);
     ::setenv("OPENBLAS_NUM_THREADS", "1", 1);
@@ -255,7 +256,7 @@ int main(int argc, char** argv) {
     all.push_back({"b", which, 1024, 768, 768});
     all.push_back({"b", which, 1024, 768, 3072});
     all.push_back({"b", which, 1024, 3072, 768});
-    all.push_back({"b", which, 256, 768, 50257, orientation::out_in});  // the head works on chunks of rows
+    all.push_back({"b", which, 256, 768, 50257, orientation::out_in});  // the head processes blocks of rows
   }
   for (bool const bf16 : {false, true}) {
     for (auto const level : levels_of(bf16)) {

@@ -8,10 +8,10 @@
 
 #include "trireme/ops/host/simd.hpp"
 
-// What one core of this machine can do at most, measured: products in registers, and copies of memory.
+// The measured limits of one core of this machine: products in registers, and copies of memory.
 
 #if TRIREME_X86
-// Twelve sums, each in a register of its own and independent of the others.
+// Twelve independent sums, each in its own register.
 #define TRIREME_TWELVE_PRODUCTS(instruction, kind) \
   TRIREME_PRODUCT_(instruction, kind, 0)           \
   TRIREME_PRODUCT_(instruction, kind, 1)           \
@@ -72,7 +72,7 @@ inline void tile_products(std::int64_t rounds) {
 }
 #endif
 
-/// The best of so many rounds, a second: `amount` of work in each.
+/// The best of `rounds` rounds, per second: each does `amount` of work.
 template <class Body>
 double best_rate(int rounds, double amount, Body const& body) {
   double seconds = 1e9;
@@ -84,11 +84,11 @@ double best_rate(int rounds, double amount, Body const& body) {
   return amount / seconds;
 }
 
-/// GFLOP/s of one core in products at a CPU level; 0 where it is not known.
+/// GFLOP/s of one core in products at a CPU level; 0 if it is not known.
 inline double product_limit([[maybe_unused]] trireme::ops::cpu_level level, [[maybe_unused]] bool bf16) {
 #if TRIREME_X86
   using trireme::ops::cpu_level;
-  constexpr std::int64_t rounds = 1 << 14;  // short, so that some meet an undisturbed core
+  constexpr std::int64_t rounds = 1 << 14;  // short, so that some run undisturbed
   auto const rate = [&](double flops, auto const& kernel) {
     return best_rate(200, flops * static_cast<double>(rounds), [&] { kernel(rounds); }) * 1e-9;
   };
@@ -100,7 +100,7 @@ inline double product_limit([[maybe_unused]] trireme::ops::cpu_level level, [[ma
   return 0;
 }
 
-/// GB/s of one core that copies memory far larger than its caches, counting what is read and what is written.
+/// GB/s of one core that copies memory far larger than its caches, counting bytes read and written.
 inline double memory_limit() {
   std::vector<char> from(std::size_t{256} << 20, 1);
   std::vector<char> to(from.size(), 2);

@@ -1,6 +1,6 @@
-// Training steps of a LLaMA (model_steps.hpp says how, and with which options).
+// Training steps of a LLaMA (model_steps.hpp describes the method and the options).
 //
-// Shape a: 6 layers x 384 channels, 6 heads, 2 key heads, mlp of 1024, context 256, vocabulary 256, batch 8 a rank.
+// Shape a: 6 layers x 384 channels, 6 heads, 2 key heads, mlp of 1024, context 256, vocabulary 256, batch 8 per rank.
 // Shape b: SmolLM2 135M, 30 x 576, 9 heads, 3 key heads, mlp of 1536, vocabulary 49152, tied, context 1024, batch 1.
 #include "model_steps.hpp"
 

@@ -16,22 +16,22 @@
 #include "trireme/core/cores.hpp"
 #include "trireme/trireme.hpp"
 
-/// Training steps of a model of tokens, one rank a core: tokens a second as one JSON object.
+/// Training steps of a model of tokens, one rank per core: tokens per second as one JSON object.
 ///
 ///   PROGRAM --shape a|b --precision fp32|bf16 [--parallel data|zero1] [--ranks N] [--steps N] [--warmup N]
 ///
-/// Tokens are random; a step is everything: loader, forward, backward, exchange, norm, AdamW. Afterwards all ranks
-/// together measure the limit of a core (limits.hpp); "share_of_limit" compares with it the products of a step, those
-/// of attention included, where every position sees `seen` others.
+/// Tokens are random; a step includes everything: loader, forward, backward, exchange, norm, AdamW. Afterwards all
+/// ranks together measure the limit of a core (limits.hpp); "share_of_limit" is the rate of a step's products over that
+/// limit, including those of attention, in which every position attends to `seen` others.
 namespace steps {
 
 template <class Model>
 struct setting {
   Model model;
-  std::int64_t batch;  // a rank
-  double weights;      // numbers in all matrices that each token is multiplied with
-  std::int64_t seen;   // positions that a position sees, on average
-  double asked = 1;    // of all positions, those that have a target
+  std::int64_t batch;  // per rank
+  double weights;      // numbers in all matrices with which each token is multiplied
+  std::int64_t seen;   // positions that a position attends to, on average
+  double asked = 1;    // share of positions that have a target
 };
 
 template <class Model, class Parallel, class Precision>
@@ -81,7 +81,7 @@ void measure(std::map<std::string, std::string> const& options, setting<Model> c
   });
 }
 
-/// What main() of such a program does.
+/// The main() of such a program.
 template <class Model>
 int run(int argc, char** argv, char const* model, setting<Model> const& a, setting<Model> const& b) {
   using namespace trireme;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # benchmarks/optimizer.sh [--rounds 3] [--ours-only]
 #
-# Reduce + AdamW: fused, sharded and replicated, in turns with PyTorch's fused AdamW (which exchanges nothing).
+# Reduce + AdamW: fused, sharded and replicated, alternating with PyTorch's fused AdamW (which exchanges nothing).
 # targets: benchmark_optimizer_threads
 set -euo pipefail
 rounds=3 peer=1

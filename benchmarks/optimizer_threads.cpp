@@ -1,5 +1,5 @@
-// One optimizer step on 25 million parameters, one rank a core, as one JSON object a row:
-//   fused    every rank's gradients are summed inside the AdamW of the shard's owner, who writes all ranks' values
+// One optimizer step on 25 million parameters, one rank per core, as one JSON object per row:
+//   fused    every rank's gradients are summed inside the AdamW of the shard's owner, which writes all ranks' values
 //   sharded  reduce_scatter, AdamW of the shard, all_gather of the values
 //   replicated  all_reduce, AdamW of everything on every rank
 
@@ -24,11 +24,11 @@ constexpr std::int64_t parameters = 25'000'000;
 
 struct row {
   char const* method;
-  double bytes;  // of memory traffic a parameter, over all ranks
+  double bytes;  // of memory traffic per parameter, over all ranks
   std::vector<double> seconds;
 };
 
-/// Rank 0 takes the time from barrier to barrier.
+/// Rank 0 measures the time from barrier to barrier.
 template <class World, class Step>
 void time(World& world, std::vector<double>& seconds, Step&& step) {
   world.barrier();

@@ -6,8 +6,8 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/trireme.hpp"
 
-/// Sample s is a function of s: random numbers below the vocabulary, each the target of the one before. With `asked`
-/// below 1 only about so many positions have a target, which the others say by -1.
+/// Sample s is a function of s: random numbers below the vocabulary, each the target of the one before. If `asked` is
+/// below 1, only about this share of the positions has a target; the targets of the others are -1.
 struct random_tokens {
   std::int64_t context;
   std::int64_t vocabulary;

@@ -2,7 +2,7 @@
 # benchmarks/strategies.sh [--threads-only] [--ranks 2] [--batch 8] [--micro-batches 4] [--rounds 5] [--steps 6]
 #                          [--layers 6] [--heads 6] [--channels 384] [--context 256] [--vocabulary 256]
 #
-# One GPT trained serially and under each strategy, in turns; then once more with ranks that are processes under MPI.
+# One GPT trained serially and under each strategy, alternating; then again with ranks that are processes under MPI.
 # targets: benchmark_strategies_threads benchmark_strategies_mpi
 # needs: mpi
 set -euo pipefail

@@ -15,7 +15,7 @@
 #include "trireme/train/plan.hpp"
 #include "trireme/trireme.hpp"
 
-// Steps of one GPT under each strategy, in turns with serial training of the same samples.
+// Steps of one GPT under each strategy, alternating with serial training of the same samples.
 namespace strategies_benchmark {
 
 using namespace trireme;
@@ -26,7 +26,7 @@ struct setting {
   std::int64_t batch = 8;  // over all ranks
   std::int64_t micro_batches = 4;
   std::int64_t rounds = 5;
-  std::int64_t steps = 6;  // that are timed, of each round
+  std::int64_t steps = 6;  // timed steps of each round
 };
 
 inline setting parse(int count, char** arguments) {
@@ -41,7 +41,7 @@ inline setting parse(int count, char** arguments) {
         {"--vocabulary", &model.vocabulary}};
     auto const* const found =
         std::find_if(std::begin(all), std::end(all), [&](auto& each) { return name == each.first; });
-    if (found == std::end(all)) throw config_error("strategies: what is \"" + name + "\"?");
+    if (found == std::end(all)) throw config_error("strategies: unknown option \"" + name + "\"");
     char const* const word = i + 1 < count ? arguments[i + 1] : "";
     auto const* const end = word + std::strlen(word);
     auto const read = std::from_chars(word, end, *found->second);
@@ -54,12 +54,12 @@ inline setting parse(int count, char** arguments) {
 struct row {
   std::string name;
   std::vector<double> seconds;  // the median step of each round
-  double hidden = 0;            // share of the exchange that passed while backward ran
-  planned_memory memory;        // of each kind, most of any rank
-  std::uint64_t sent = 0;       // bytes a step
+  double hidden = 0;            // share of the exchange that overlapped with backward
+  planned_memory memory;        // of each kind, the maximum over the ranks
+  std::uint64_t sent = 0;       // bytes per step
 };
 
-/// Trains for some steps, and adds what they took and held to the row.
+/// Trains for some steps, and adds their time and memory to the row.
 template <class World, class Parallel>
 void train(row& into, World& world, Parallel const& parallel, setting const& what, std::int64_t batch,
            std::int64_t micro_batches) {
@@ -92,8 +92,8 @@ inline double median(std::vector<double> numbers) {
   return numbers[numbers.size() / 2];
 }
 
-/// One JSON object a row; none where sizes do not fit so many ranks. `ratio` is of each round, to serial training of
-/// the same samples divided by the ranks.
+/// One JSON object per row; none if the sizes do not fit the number of ranks. `ratio` is per round, relative to serial
+/// training of the same samples divided by the number of ranks.
 inline void print(std::vector<row> const& rows, char const* communicator, setting const& what) {
   auto const& serial = rows.front().seconds;
   for (auto const& each : rows) {
@@ -114,7 +114,7 @@ inline void print(std::vector<row> const& rows, char const* communicator, settin
   }
 }
 
-/// All strategies in turns; who begins changes from round to round.
+/// All strategies in turn; the first one changes from round to round.
 template <class World>
 void measure(World& world, char const* communicator, setting const& what) {
   namespace p = parallel;
@@ -130,7 +130,7 @@ void measure(World& world, char const* communicator, setting const& what) {
     if (world.rank() == 0) train(into, self, p::data{}, what, what.batch, what.micro_batches);
     world.barrier();
   });
-  // What the machine gives ranks that know nothing of each other: the same work, and nothing sent.
+  // The machine's own limit for independent ranks: the same work, with nothing sent.
   turns.emplace_back("alone, side by side", [&](row& into) {
     train(into, self, p::data{}, what, what.batch / what.ranks,
           std::max<std::int64_t>(1, what.micro_batches / what.ranks));
@@ -158,7 +158,7 @@ void measure(World& world, char const* communicator, setting const& what) {
       world.barrier();
       try {
         turns[which].second(rows[which]);
-      } catch (config_error const&) {  // on every rank: sizes do not fit so many
+      } catch (config_error const&) {  // on every rank: sizes do not fit the number of ranks
       }
     }
   }

@@ -1,4 +1,4 @@
-// Ranks are threads: strategies_threads [--ranks N] [--batch N] [--rounds N] ... (strategies_steps.hpp lists them)
+// Ranks    are threads: strategies_threads [--ranks N] [--batch N] [--rounds N] ... (strategies_steps.hpp lists them)
 #include "strategies_steps.hpp"
 
 int main(int count, char** arguments) try {

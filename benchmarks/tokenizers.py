@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """scripts/benchmark tokenizers [--rounds 5] [--text FILE] [--vocabulary 16000]
 
-Encodes texts on one core with formats::tokenizer and with the package tokenizers, in turns: a text as a whole, and line
-by line. The tokenizers are trained here on the text (5 MB in many scripts, unless --text names another). A row for each
-kind: median MB/s of both (of seconds that the CPU works for them, so that what else runs counts little), their spread
-(largest less smallest, over the median), and the ratio of the medians.
+Encodes texts on one core with formats::tokenizer and with the package tokenizers, alternating: a text as a whole, and
+line by line. The tokenizers are trained here on the text (5 MB in many scripts, unless --text names another). One row
+per kind: median MB/s of both (in CPU time, so that other programs have little influence), their spread (largest minus
+smallest, over the median), and the ratio of the medians.
 """
 # targets: benchmark_tokenizers_encode
 # needs: utf8proc

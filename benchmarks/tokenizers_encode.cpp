@@ -1,4 +1,4 @@
-// Encodes a text with a tokenizer file, as a whole and line by line; benchmarks/tokenizers.py starts it.
+// Encodes a text with a tokenizer file, as a whole and line by line; started by benchmarks/tokenizers.py.
 #include <cstddef>
 #include <cstdio>
 #include <ctime>
@@ -13,7 +13,7 @@ int main(int count, char** arguments) {
   if (count != 3) return std::fprintf(stderr, "usage: tokenizers_encode TOKENIZER.json TEXT\n"), 2;
   auto const words = formats::tokenizer::read(arguments[1]);
   auto const text = formats::read_text(arguments[2]);
-  auto const rate = [&](auto const& encode) {  // bytes a second of the CPU, in millions
+  auto const rate = [&](auto const& encode) {  // bytes per second of CPU time, in millions
     auto const start = std::clock();
     std::size_t const tokens = encode();
     auto const seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;

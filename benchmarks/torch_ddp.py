@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Training steps of LibTorch modules under interop::data_parallel, in turns with what they are compared with.
+"""Training steps of LibTorch modules under interop::data_parallel, alternating with the programs compared with.
 
 Two comparisons, for a perceptron of 654,000 parameters and a small CNN with batch normalisation:
-  hooks  on one rank: data_parallel (gradients copied, or in buckets) beside the bare loop of LibTorch, in turns of one
-         module in one process
-  ddp    on two ranks: data_parallel (threads) beside PyTorch's DistributedDataParallel (Gloo, processes); the two
-         programs are started at once, and who does not have the turn sleeps
-One thread a rank, --steps steps a turn. The second says something only where both have one LibTorch
-("same_libtorch": true): in the environment TRIREME_TORCH_ROOT is the folder of the interpreter's package torch.
-Prints one JSON object for each, then those of the rounds' ratios (ours / other: median, lowest, highest), of the median
-step of a turn and of its best step, which nothing else on the machine has interrupted.
-Where the memory of a process lies changes the CNN's steps by up to 10 % for as long as it lives, so the programs are
-ended and started again --starts times; and glibc is told to keep the memory of large tensors, which it gives back
-and maps again in some processes and not in others (MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_, if not set).
+  hooks  on one rank: data_parallel (gradients copied, or in buckets) and the bare loop of LibTorch, alternating with
+         the same module in one process
+  ddp    on two ranks: data_parallel (threads) and PyTorch's DistributedDataParallel (Gloo, processes); both programs
+         are started at once and alternate: one of them always sleeps
+One thread per rank, --steps steps per turn. The second comparison is valid only if both use the same LibTorch
+("same_libtorch": true): set TRIREME_TORCH_ROOT to the folder of the interpreter's package torch.
+Prints one JSON object for each, then the ratios of the rounds (trireme / other: median, lowest, highest), for the
+median step of a turn and for its best step, which no other program has interrupted.
+The memory addresses of a process change the CNN's steps by up to 10 % for its lifetime, so the programs are restarted
+--starts times; and glibc is configured to keep the memory of large tensors, which otherwise it unmaps and maps again in
+some processes and not in others (MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_, if not set).
 Options: --rounds N (30, over all starts), --starts N (6), --steps N (50), --warmup N (50), --only hooks|ddp,
 --model mlp|cnn.
 """
@@ -30,7 +30,7 @@ import sys
 import time
 
 def peer(model, rank):
-    """One rank of PyTorch's own DDP: makes steps and tells of them, as torch_step does."""
+    """One rank of PyTorch's own DDP: runs steps and prints their times, as torch_step does."""
     import torch
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
@@ -64,7 +64,7 @@ def peer(model, rank):
 
 
 class Program:
-    """The processes of one program, which wait for their turn, and tell of it in a line for each mode."""
+    """The processes of one program, which wait for their turn and print a line of results for each mode."""
 
     def __init__(self, modes, commands, environment):
         self.modes = modes
@@ -102,7 +102,7 @@ def trireme(model, modes, ranks):
 
 
 def compare(kind, model, options):
-    """All of them in turns; who goes first changes from round to round."""
+    """Runs all of them alternately; the first one changes from round to round."""
     ours = ("copied", "buckets")
     other = "bare" if kind == "hooks" else "ddp"
     turns = {mode: [] for mode in (*ours, other)}

@@ -1,11 +1,11 @@
-// Training steps of a LibTorch module, one thread a rank:
+// Training steps of a LibTorch module, one thread per rank:
 //   torch_step mlp|cnn MODE[,MODE...] RANKS [TRACE]
 //     bare     LibTorch's own loop, on one rank
 //     copied   interop::data_parallel; gradients are copied into buckets and back
 //     buckets  the same with .gradients_in_buckets
-// For each number on standard input it makes so many steps in each mode, in one module, and tells of them in a JSON
-// object a mode; so torch_ddp.py lets it and others take turns. With TRACE buckets have 512 KiB, and what each rank did
-// when is written to that file for ui.perfetto.dev (or chrome://tracing).
+// For each number on standard input it runs that many steps in each mode, in one module, and prints a JSON object per
+// mode; so torch_ddp.py can alternate it with other programs. With TRACE, buckets have 512 KiB, and a timeline of each
+// rank is written to that file for ui.perfetto.dev (or chrome://tracing).
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -66,7 +66,7 @@ class rank_at_work {
     auto modes = wanted_.modes;
     for (std::int64_t steps = next_turn(); steps > 0; steps = next_turn()) {
       for (auto const& mode : modes) turn(mode, steps);
-      std::rotate(modes.begin(), modes.begin() + 1, modes.end());  // somebody else is the first
+      std::rotate(modes.begin(), modes.begin() + 1, modes.end());  // another mode is the first
     }
   }
 
@@ -109,7 +109,7 @@ class rank_at_work {
     }
     if (world_.rank() == 0) tell(mode, std::move(milliseconds));
   }
-  /// Rank 0 reads it, and the others wait.
+  /// Rank 0 reads the number, and the others wait.
   std::int64_t next_turn() {
     std::int64_t steps = 0;
     if (world_.rank() == 0 && !(std::cin >> steps)) steps = 0;
@@ -125,7 +125,7 @@ class rank_at_work {
     std::fflush(stdout);
   }
 
-  static constexpr std::int64_t untimed = 3;  // of a turn: caches are another program's, buckets are new
+  static constexpr std::int64_t untimed = 3;  // per turn: caches hold another program's data, buckets are new
 
   options const& wanted_;
   World& world_;

@@ -1,10 +1,9 @@
 // classify_images [FOLDER] [EPOCHS] [RANKS]
 //
-// Trains a ResNet-20 on images in the files of MNIST or Fashion-MNIST (train-images-idx3-ubyte and the other three, not
-// compressed) in FOLDER, for EPOCHS passes over them (10) on RANKS threads (2), and prints the loss and how many of the
-// test images it names rightly after each. If FOLDER is not given, or is -, it writes such files of its own to the
-// working directory, small pictures of three kinds, and trains a smaller network on them: a fifth of the pixels is
-// noise.
+// Trains a ResNet-20 on images in the files of MNIST or Fashion-MNIST (train-images-idx3-ubyte and the other three,
+// uncompressed) in FOLDER, for EPOCHS passes over them (10) on RANKS threads (2). After each pass it prints the loss
+// and the share of test images classified correctly. If FOLDER is missing or -, the program writes small test pictures
+// of three kinds, with noise in a fifth of the pixels, to the working directory, and trains a smaller network on them.
 //
 // test: - 3 2
 #include <algorithm>
@@ -48,7 +47,7 @@ pictures read(std::string const& images, std::string const& labels) {
   return out;
 }
 
-/// Writes squares, rings and crosses of many sizes at many places.
+/// Writes squares, rings and crosses of many sizes at many positions.
 void write_pictures(std::string const& images, std::string const& labels, std::int64_t count, std::uint64_t seed) {
   constexpr std::int64_t side = 12;
   idx::array pixels{{count, side, side}, {}}, kinds{{count}, {}};

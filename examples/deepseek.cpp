@@ -1,10 +1,10 @@
 // deepseek [STEPS]
 //
-// Trains a small DeepSeek V3 (latent attention, mixtures of experts that biases balance, a module that predicts the
-// word after the next one) for STEPS steps (200) on eight threads: two replicas of two pipeline stages under DualPipe,
-// and each stage's experts are dealt out over two ranks. It learns to count on in sequences like 3 10 17 24 ..., prints
-// the loss (that of a step has the module's in it, the others are the model's own), and at the end the biases of the
-// experts: an expert that was chosen too often has a lower one.
+// Trains a small DeepSeek V3 (latent attention, mixtures of experts that are balanced by biases, a module that predicts
+// the word after the next one) for STEPS steps (200) on eight threads: two replicas of two pipeline stages under
+// DualPipe, with each stage's experts distributed over two ranks. It learns to continue sequences like 3 10 17 24 ...,
+// prints the loss (the loss of a step includes the module's, the others are only the model's), and at the end the
+// biases of the experts: an expert that was chosen too often has a lower one.
 //
 // test: 30
 #include <charconv>
@@ -46,7 +46,7 @@ nn::deepseek const model{.vocabulary = words,
                          .chosen_groups = 2,
                          .ahead = 1};
 
-/// Sequences that count on in steps of 1 to 10, and their next words.
+/// Sequences with differences of 1 to 10, and their next words.
 struct sequences {
   std::vector<std::int32_t> x, y;
   sequences() {
@@ -79,7 +79,7 @@ int train(std::int64_t steps) {
     trainer.fit(data, {.steps = steps, .batch = 64, .micro_batches = 16});
     auto const after = trainer.evaluate(data);
     if (prints) fmt::print("after: loss {:.4f}\n", after);
-    if (!(after < before)) throw error("it has not learned");
+    if (!(after < before)) throw error("the loss has not fallen");
     trainer.for_each_state([&](std::string const& name, parameter_info const&, std::int64_t, auto values) {
       if (!name.ends_with("router.bias")) return;
       std::string line = name.substr(name.find('/') + 1) + ":";
@@ -104,7 +104,7 @@ int main(int count, char** arguments) {
     if (count > 2) throw std::invalid_argument(arguments[2]);
     return train(count > 1 ? number(arguments[1]) : 200);
   } catch (std::invalid_argument const& wrong) {
-    fmt::print(stderr, "deepseek: what is \"{}\"? It takes the number of steps\n", wrong.what());
+    fmt::print(stderr, "deepseek: \"{}\" is not a number of steps\n", wrong.what());
     return 2;
   } catch (std::exception const& problem) {
     fmt::print(stderr, "deepseek: {}\n", problem.what());

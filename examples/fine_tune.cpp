@@ -1,15 +1,15 @@
 // fine_tune --from DIR [--to DIR] [--pairs FILE] [--most N] [--length N] [--epochs N] [--batch N] [--rate R]
 //           [--ranks N]
 //
-// Teaches a BERT to tell whether two sentences say the same. DIR has its config.json, model.safetensors and
-// tokenizer.json (word pieces), as Hugging Face keeps them; a model without a classifier of two classes gets a new one.
-// FILE (verse_pairs.tsv, which scripts/prepare-verse-pairs writes) has the format of MRPC: below a line of titles,
-// lines of a label, two numbers and two sentences, separated by tabs. Its first N pairs are taken (--most; 0: all), cut
-// to N tokens each (--length; 64), and every fifth of them is held out: after each epoch the program prints how the
-// model does on those. The learning rate rises to R (5e-5) and falls to 0. The model, its tokenizer and what else
-// belongs to it are then written to the DIR of --to.
+// Trains a BERT to classify whether two sentences have the same meaning. DIR has its config.json, model.safetensors and
+// tokenizer.json (word pieces), in Hugging Face's format; a model without a classifier of two classes gets a new one.
+// FILE (verse_pairs.tsv, which scripts/prepare-verse-pairs writes) has the format of MRPC: after a line of titles,
+// lines of a label, two numbers and two sentences, separated by tabs. The first N pairs are used (--most; 0: all),
+// truncated to N tokens each (--length; 64). Every fifth of them is held out: after each epoch the program prints the
+// results on those. The learning rate rises to R (5e-5) and falls to 0. At the end the model, its tokenizer and its
+// other files are written to the DIR of --to.
 //
-// If the DIR of --from is -, the program makes a tiny model and pairs of its own in the working directory.
+// If the DIR of --from is -, the program writes a tiny model and pairs to the working directory and uses these.
 //
 // test: --from - --epochs 1
 #include <algorithm>
@@ -42,11 +42,11 @@ Number number(options const& given, std::string const& name) {
   Number out{};
   auto const [end, problem] = std::from_chars(value.data(), value.data() + value.size(), out);
   if (problem != std::errc{} || end != value.data() + value.size() || out < Number{})
-    throw config_error(text(name, " is \"", value, "\"; it takes a number that is not below 0"));
+    throw config_error(text(name, " is \"", value, "\"; it must be a number of at least 0"));
   return out;
 }
 
-/// Pairs of sentences: rows of tokens, and whether the sentences say the same.
+/// Pairs of sentences: rows of tokens, and whether the sentences have the same meaning.
 struct pairs {
   std::int64_t length = 0;
   std::vector<std::int32_t> tokens, same;
@@ -58,13 +58,13 @@ struct pairs {
   }
 };
 
-/// The number of a token that a tokenizer must have.
+/// The id of a token that a tokenizer must have.
 std::int32_t special(formats::tokenizer const& words, std::string_view token) {
   if (auto const id = words.id_of(token)) return *id;
   throw config_error(text("the tokenizer has no ", token));
 }
 
-/// Adds the first pairs of a file (most = 0: all), every fifth one to those that are held out.
+/// Reads the first pairs of a file (most = 0: all); every fifth one is held out.
 void read(std::string const& path, std::int64_t most, formats::tokenizer const& words, nn::bert const& model,
           pairs& train, pairs& held_out) {
   auto const begin = special(words, "[CLS]");
@@ -84,7 +84,7 @@ void read(std::string const& path, std::int64_t most, formats::tokenizer const& 
     for (auto* column : {&label, &of_first, &of_second, &first, &second}) *column = cut(line, '\t');
     if (second.ends_with('\r')) second.remove_suffix(1);
     if ((label != "0" && label != "1") || second.empty() || !has_five)
-      throw config_error(text(path, ": pair ", n + 1, " is no label, two numbers and two sentences"));
+      throw config_error(text(path, ": pair ", n + 1, " is not a label, two numbers and two sentences"));
     auto& to = n % 5 == 4 ? held_out : train;
     auto a = words.encode(first, known, formats::special_tokens::without);
     auto b = words.encode(second, known, formats::special_tokens::without);
@@ -100,7 +100,7 @@ void read(std::string const& path, std::int64_t most, formats::tokenizer const& 
   }
 }
 
-/// A model that knows nothing, its six words, and sentences of which the second one denies the first one, or not.
+/// Writes an untrained model, its six words, and pairs of sentences, of which the second one may negate the first.
 void write_own_files() {
   std::string lines = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n";
   for (std::uint64_t i = 0; i < 5120; ++i) {
@@ -143,7 +143,7 @@ int run(options given) {
   read(given["--pairs"], number<std::int64_t>(given, "--most"), words, model, train, held_out);
   auto const each = train.count() / batch, steps = epochs * each;
   if (steps == 0 || held_out.count() == 0)
-    throw config_error(text("no epoch, or ", given["--pairs"], " has no batch of ", batch));
+    throw config_error(text("no epochs, or ", given["--pairs"], " has no batch of ", batch));
   fmt::print("{} pairs, {} more are held out; the classifier {}\n", train.count(), held_out.count(),
              fresh ? "starts anew" : "goes on");
   optim::linear const rate{.peak = number<double>(given, "--rate"), .warmup = steps / 10, .total = steps};
@@ -168,7 +168,7 @@ int run(options given) {
     for (auto const& name : written.copied) fmt::print(", {}", name);
     fmt::print("\n");
     if (!written.left_out.empty())
-      fmt::print("of {} it has not: {} and what else belongs to other heads\n", from, written.left_out.front());
+      fmt::print("left out of {}: {} and the other tensors of unused heads\n", from, written.left_out.front());
   });
   return !own || last > 0.9 ? 0 : 1;
 }
@@ -185,10 +185,10 @@ int main(int count, char** arguments) {
     for (int i = 1; i < count; i += 2) {
       auto const option = given.find(std::string_view(arguments[i]));
       if (option == given.end() || i + 1 == count)
-        throw config_error(text(arguments[i], option == given.end() ? " is no option" : " needs a value"));
+        throw config_error(text(arguments[i], option == given.end() ? " is not an option" : " needs a value"));
       option->second = arguments[i + 1];
     }
-    if (given["--from"].empty()) throw config_error("where is the model? Give --from DIR");
+    if (given["--from"].empty()) throw config_error("--from is missing; give the directory of a model");
     return run(given);
   } catch (std::exception const& problem) {
     fmt::print(stderr, "fine_tune: {}\n", problem.what());

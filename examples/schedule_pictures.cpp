@@ -1,8 +1,8 @@
 // schedule_pictures [FOLDER]
 //
-// Draws how each schedule of a pipeline runs: 4 stages as threads, 8 micro-batches, and a model of 8 units that sleep
-// 8 ms for a forward and for each half of a backward. What is drawn is what the engine did, not what the schedule says.
-// Writes FOLDER/NAME.svg for each, and prints the idle time beside that of the simulator.
+// Draws how each pipeline schedule runs: 4 stages as threads, 8 micro-batches, and a model of 8 units that sleep 8 ms
+// for a forward and for each half of a backward. It draws what the engine did, not what the schedule says. Writes
+// FOLDER/NAME.svg for each, and prints the idle time next to the simulator's.
 // test: .
 #include <algorithm>
 #include <chrono>
@@ -31,7 +31,7 @@ constexpr std::chrono::microseconds length{8000};
 using ms = std::chrono::duration<double, std::milli>;
 using env = environment<precision::fp32>;
 
-/// A unit that sleeps instead of computing. Its backward comes apart.
+/// A unit that sleeps instead of computing. Its backward has two halves.
 struct sleeping {
   bool last = false;
 
@@ -79,7 +79,7 @@ struct event {
 };
 using trace = std::vector<std::vector<event>>;  // of each stage
 
-/// One step of training, after one to warm up.
+/// One step of training, after one for warm-up.
 template <class Schedule>
 trace run() {
   trace out(stages);
@@ -110,7 +110,7 @@ trace run() {
   return out;
 }
 
-/// What the stage that idles most idles between its first and its last step.
+/// The longest idle time of a stage between its first and its last step.
 ms bubble(trace const& all) {
   ms most{};
   for (auto const& events : all) {
@@ -166,7 +166,7 @@ int main(int count, char** arguments) try {
     auto const all = run<Schedule>();
     auto const idle = bubble(all);
     formats::atomic_write((folder / fmt::format("{}.svg", Schedule::name)).string(), draw(Schedule::name, all, idle));
-    fmt::print("{:12} idles {:6.1f} ms, on paper {:6.1f} ms\n", Schedule::name, idle.count(),
+    fmt::print("{:12} idles {:6.1f} ms, simulated {:6.1f} ms\n", Schedule::name, idle.count(),
                bubble_on_paper<Schedule>().count());
   });
   return 0;

@@ -1,8 +1,8 @@
 // strategy_sweep [RANKS] [STEPS] [PLOT.svg]
 //
 // Trains one small GPT with each strategy of a list, on RANKS threads (4) for STEPS steps (20), and prints a table:
-// seconds a step, bytes and memory, as the plan of each has predicted them and as they were, and the last loss, which
-// is the same for all. Predicted times are drawn beside measured ones in PLOT.svg (strategies.svg).
+// seconds per step, bytes and memory, as predicted by each plan and as measured, and the last loss, which is the same
+// for all. Predicted and measured times are drawn in PLOT.svg (strategies.svg).
 // test: 4 3
 #include <algorithm>
 #include <charconv>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr nn::gpt model{.vocabulary = 256, .context = 64, .layers = 6, .heads = 4, .channels = 128};
 
-/// Counts up in steps that differ from line to line.
+/// Sequences whose difference varies from line to line.
 struct counting {
   std::int64_t samples = 512;
 
@@ -49,7 +49,7 @@ struct counting {
   }
 };
 
-/// One line a strategy: a bar from nothing to the measured time, and the interval that was predicted.
+/// One line per strategy: a bar up to the measured time, and the predicted interval.
 std::string draw(std::vector<sweep_row> const& rows, int ranks) {
   constexpr double left = 210, right = 860, top = 44, line = 26;
   double longest = 0;

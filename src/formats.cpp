@@ -1,4 +1,4 @@
-// Files, and readers and writers of what stands in them.
+// Files, and the readers and writers of their formats.
 #include "trireme/formats/directory.ipp"
 #include "trireme/formats/file.ipp"
 #include "trireme/formats/json.ipp"

@@ -1,4 +1,4 @@
-// Kernels that treat every element alike, those that pick rows, norms and attention, for all element types.
+// Elementwise kernels, row lookups, norms and attention, for all element types.
 #include "trireme/ops/host/attention.ipp"
 #include "trireme/ops/host/attention_block.ipp"
 #include "trireme/ops/host/elementwise.ipp"

@@ -1,4 +1,4 @@
-// Models in the files of others.
+// Models in Hugging Face's files.
 #include "trireme/nn/pretrained.ipp"
 
 #include "trireme/nn/bert_files.ipp"

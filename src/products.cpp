@@ -1,4 +1,4 @@
-// Matrix products: the own kernels of every CPU level, and Eigen's.
+// Matrix products: this library's kernels for every CPU level, and Eigen's.
 #include "trireme/ops/host/products.ipp"
 
 namespace trireme::ops {

@@ -1,4 +1,4 @@
-// Kernels that bring many numbers together, and losses.
+// Reductions and losses.
 #include "trireme/ops/host/reductions.ipp"
 #include "trireme/ops/host/losses.ipp"
 

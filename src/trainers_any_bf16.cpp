@@ -1,5 +1,4 @@
-// Exchange and trainer in bfloat16 with float master weights, of ranks that are processes, or of any communicator that
-// is lent.
+// Exchange and trainer in bfloat16 with float master weights, for ranks that are processes, or any lent communicator.
 #include "trireme/trireme.hpp"
 
 namespace trireme {

@@ -1,4 +1,4 @@
-// Exchange and trainer in float, of ranks that are processes, or of any communicator that is lent.
+// Exchange and trainer in float, for ranks that are processes, or any lent communicator.
 #include "trireme/trireme.hpp"
 
 namespace trireme {

@@ -1,4 +1,4 @@
-// Layers, engine, exchange and trainer in bfloat16 with float master weights, of ranks that are threads.
+// Layers, engine, exchange and trainer in bfloat16 with float master weights, for ranks that are threads.
 #include "trireme/trireme.hpp"
 
 namespace trireme {

@@ -1,4 +1,4 @@
-// Layers, engine, exchange and trainer in float, of ranks that are threads.
+// Layers, engine, exchange and trainer in float, for ranks that are threads.
 #include "trireme/trireme.hpp"
 
 namespace trireme {

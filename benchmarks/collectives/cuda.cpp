@@ -1,6 +1,7 @@
-// comm::threads with 2 and 4 ranks on one GPU, beside the limit of its memory: every element is read and written once a
-// rank, so that n bytes take 2 p n / bandwidth. The bandwidth is that of a copy on the device, bytes read and written.
-//   cuda [MOST_BYTES]    one JSON object a row
+// comm::threads with 2 and 4 ranks on one GPU, compared with the limit of its memory: every element is read and written
+// once per rank, so n bytes take 2 p n / bandwidth. The bandwidth is that of a copy on the device, counting bytes read
+// and written.
+//   cuda [MOST_BYTES]    one JSON object per row
 #include <cstdlib>
 
 #include "cuda_rows.hpp"
@@ -10,7 +11,7 @@ using trireme::cuda;
 
 namespace {
 
-/// Bytes a microsecond, read and written by a copy of 1 GiB.
+/// Bytes    per microsecond read and written by a copy of 1 GiB.
 double copy_bandwidth() {
   std::int64_t const bytes = std::int64_t{1} << 30;
   trireme::tensor<std::byte, cuda> const from({bytes});

@@ -9,11 +9,11 @@
 
 #include "trireme/comm/cuda.hpp"
 
-/// What the benchmarks on a GPU have in common: how long something takes, and rows as the other communicators' are.
+/// The common part of the benchmarks on a GPU: timing, and rows in the format of the other communicators.
 namespace cuda_rows {
 
-/// Microseconds of one call: the median of 9 rounds, each about 5 ms long. `together()` brings the ranks to one point;
-/// every rank calls this alike, and `calls` must not depend on the rank.
+/// Microseconds of one call: the median of 9 rounds, each about 5 ms long. `together()` synchronises the ranks; every
+/// rank calls this function in the same way, and `calls` must not depend on the rank.
 template <class Call, class Together>
 double microseconds(int calls, Call call, Together together) {
   std::vector<double> rounds;
@@ -23,7 +23,7 @@ double microseconds(int calls, Call call, Together together) {
     for (int k = 0; k < calls; ++k) call();
     together();
     std::chrono::duration<double, std::micro> const passed = std::chrono::steady_clock::now() - begun;
-    if (round > 0) rounds.push_back(passed.count() / calls);  // the first warms up
+    if (round > 0) rounds.push_back(passed.count() / calls);  // the first is a warm-up
   }
   std::ranges::nth_element(rounds, rounds.begin() + 4);
   return rounds[4];
@@ -45,7 +45,7 @@ inline void row(char const* communicator, char const* operation, std::int64_t by
   std::fflush(stdout);
 }
 
-/// Says why nothing can be measured here; empty if it can.
+/// The reason why nothing can be measured here; empty if it can.
 [[nodiscard]] inline std::string reason_to_skip() {
   int devices = 0;
   auto const code = cudaGetDeviceCount(&devices);

@@ -1,4 +1,4 @@
-// Plays Gloo over TCP, which meets through files.
+// Runs Gloo over TCP; ranks find each other through files.
 //   collectives_gloo FOLDER RANK SIZE [INTERFACE]
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
@@ -35,7 +35,7 @@ struct gloo_calls {
 
   prepared prepare(task const& it, std::byte* from, std::byte* to) {
     bool const reduces = it.what == operation::all_reduce || it.what == operation::reduce_scatter;
-    if (reduces && it.type != element::f32) return {};  // it adds no bfloat16
+    if (reduces && it.type != element::f32) return {};  // it cannot add bfloat16
     return it.type == element::f32 ? typed<float>(it, from, to) : typed<std::uint16_t>(it, from, to);
   }
 

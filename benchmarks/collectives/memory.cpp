@@ -1,5 +1,5 @@
-// Plays the limit that memory sets: threads that read and write what a collective in shared memory has to, and never
-// wait for each other. An all_reduce of n bytes on p ranks reads and writes 2 p n.
+// Measures the limit of memory: threads that read and write what a collective in shared memory must, and never wait for
+// each other. An all_reduce of n bytes on p ranks reads and writes 2 p n.
 //   collectives_memory FOLDER SIZE
 #include <barrier>
 #include <thread>
@@ -13,7 +13,7 @@ using namespace player;
 
 using lanes [[gnu::vector_size(64)]] = float;
 
-/// outputs[...][i] = the sum of terms[...][i]; whole lanes. As wide as the CPU can.
+/// outputs[...][i] = the sum of terms[...][i]; whole lanes, as wide as the CPU supports.
 [[gnu::target_clones("avx512f", "avx2", "default")]] void add(std::vector<lanes*> const& outputs,
                                                               std::vector<lanes*> const& terms, std::size_t count) {
   if (terms.size() == 2 && outputs.size() == 2) {

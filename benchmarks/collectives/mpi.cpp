@@ -1,4 +1,4 @@
-// Plays comm::mpi: on buffers of its own (`own`), on any memory (`foreign`), or by messages (`messages`).
+// Runs comm::mpi: on its own buffers (`own`), on any memory (`foreign`), or by messages (`messages`).
 //   mpirun -n 2 collectives_mpi FOLDER own|foreign|messages
 #include "trireme/comm/mpi.hpp"
 #include "trireme_calls.hpp"

@@ -1,4 +1,4 @@
-// Plays MPI's own collectives; compiled once for Open MPI and once for MPICH.
+// Runs MPI's own collectives; compiled once for Open MPI and once for MPICH.
 //   mpirun -n 2 collectives_openmpi FOLDER
 #include <mpi.h>
 
@@ -24,7 +24,7 @@ struct mpi_calls {
 
   prepared prepare(task const& it, std::byte* from, std::byte* to) {
     bool const reduces = it.what == operation::all_reduce || it.what == operation::reduce_scatter;
-    if (reduces && it.type != element::f32) return {};  // MPI adds no bfloat16
+    if (reduces && it.type != element::f32) return {};  // MPI cannot add bfloat16
     auto const type = it.type == element::f32 ? MPI_FLOAT : MPI_UINT16_T;
     auto const count = static_cast<int>(it.count());
     auto const part = count / size;

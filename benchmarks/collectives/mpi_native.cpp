@@ -1,5 +1,6 @@
-// Our collectives between machines beside MPI's own non-blocking ones, in turns in one process: what
-// comm/mpi/native.hpp chooses by. For each call and size: milliseconds, median [least - most] of the rounds.
+// This library's collectives between machines, compared with MPI's own non-blocking ones, alternating in one process:
+// the basis of the choice in comm/mpi/native.hpp. For each call and size: milliseconds, median [minimum - maximum] of
+// the rounds.
 //   scripts/two-hosts mpirun --map-by ppr:2:node -n 4 collectives_mpi_native [ROUNDS]
 #include <algorithm>
 #include <chrono>
@@ -28,7 +29,7 @@ struct timing {
 void finish(MPI_Request& request) {
   for (int done = 0, round = 1; done == 0; ++round) {
     MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-    if (round % 32 == 0) std::this_thread::yield();  // as ours
+    if (round % 32 == 0) std::this_thread::yield();  // as this library does
   }
 }
 

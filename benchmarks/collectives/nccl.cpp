@@ -1,6 +1,6 @@
-// What comm::nccl adds to NCCL's own call: an all_reduce that is waited for, beside ncclAllReduce and an event that is
-// polled. With one rank NCCL does nothing, so that all that is left is overhead; ranks as for comm::nccl.
-//   nccl [FILE]    one JSON object a row
+// The overhead of comm::nccl over NCCL's own call: an all_reduce that is waited for, compared with ncclAllReduce and a
+// polled event. With one rank NCCL does nothing, so only the overhead is measured; ranks as for comm::nccl.
+//   nccl [FILE]    one JSON object per row
 #include "trireme/comm/nccl.hpp"
 #include "cuda_rows.hpp"
 
@@ -9,7 +9,7 @@ using trireme::cuda;
 
 namespace {
 
-/// NCCL as a program without this library would call it: a communicator that blocks, and a stream.
+/// NCCL as a program without this library would call it: a blocking communicator, and a stream.
 class plain {
  public:
   explicit plain(comm::nccl_world& world) {

@@ -20,20 +20,22 @@
 #include <string>
 #include <utility>
 
-/// One communicator in the benchmark of collectives: ranks that sleep until it is their turn.
+/// One communicator in the benchmark of collectives: ranks that sleep until they get a task.
 ///
-/// Rank r reads lines  OPERATION TYPE BYTES CALLS ROUNDS KEEP  from the pipe FOLDER/r, and answers each on FOLDER/out:
+/// Rank r reads lines  OPERATION TYPE BYTES CALLS ROUNDS KEEP  from the pipe FOLDER/r, and writes a line for each to
+/// FOLDER/out:
 ///   r MICROSECONDS...   of one call, for each round: a barrier, then CALLS calls
 ///   r lacks             the communicator has no such call
 ///   r wrong             the first call gave a wrong result
 ///   r failed: SENTENCE  something threw; the rank ends
-/// It ends when the pipe does. Only the standard library is needed here: peers are played too.
+/// A rank ends when its pipe is closed. This header needs only the standard library, since other libraries are
+/// measured, too.
 namespace player {
 
 enum class operation : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast };
 enum class element : std::uint8_t { f32, bf16 };
 
-/// What is asked for. `bytes` are those of the whole view; only all_to_all has two buffers.
+/// One measurement. `bytes` are those of the whole view; only all_to_all has two buffers.
 struct task {
   operation what = operation::all_reduce;
   element type = element::f32;
@@ -43,15 +45,15 @@ struct task {
   friend bool operator==(task const&, task const&) = default;
 };
 
-/// The call to be timed (none: the communicator lacks it), and where its result is: the rank's slice of reduce_scatter,
-/// otherwise the whole.
+/// The call to be timed (empty: the communicator does not have it), and the place of its result: the rank's slice of
+/// reduce_scatter, otherwise the whole.
 struct prepared {
   std::function<void()> call;
   std::byte* result = nullptr;
   bool agrees = true;  ///< the ranks wait for each other, so the first result can be checked
 };
 
-/// Memory as a careful user would get it: in huge pages where it is large.
+/// Memory as a careful user would allocate it: in huge pages if it is large.
 class pages {
  public:
   pages() = default;
@@ -80,7 +82,7 @@ class pages {
   std::size_t bytes_ = 0;
 };
 
-/// With TRIREME_PIN set: this thread stays on the core of its rank.
+/// If TRIREME_PIN is set, binds this thread to the core of its rank.
 inline void pin(int rank) {
   if (std::getenv("TRIREME_PIN") == nullptr) return;
   cpu_set_t cores;
@@ -91,7 +93,7 @@ inline void pin(int rank) {
 
 namespace detail {
 
-// Small whole numbers are exact in both types.
+// Small integers are exact in both types.
 inline void store(std::byte* values, std::size_t at, element type, float value) {
   std::uint32_t bits = 0;
   std::memcpy(&bits, &value, 4);
@@ -133,7 +135,7 @@ inline float expected(task const& it, int rank, int slice, int size) {
   return 0;
 }
 
-/// Makes the first call on known values and looks at about a thousand elements of its result.
+/// Makes the first call on known values and checks about a thousand elements of its result.
 inline bool right(task const& it, std::byte* from, std::byte const* result, int rank, int size,
                   std::function<void()> const& call) {
   auto const count = it.count();
@@ -152,13 +154,13 @@ inline task parse(std::string const& what, std::string const& type, std::size_t 
   static constexpr char const* names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast"};
   auto const* const found = std::find(std::begin(names), std::end(names), what);
   if (found == std::end(names) || (type != "f32" && type != "bf16"))
-    throw std::runtime_error("what is \"" + what + " " + type + "\"?");
+    throw std::runtime_error("unknown \"" + what + " " + type + "\"");
   return {static_cast<operation>(found - std::begin(names)), type == "f32" ? element::f32 : element::bf16, bytes};
 }
 
 }  // namespace detail
 
-/// Plays one rank. `Calls` has
+/// Runs one rank. `Calls` has
 ///   allocate(index, bytes) -> std::byte*    buffer 0 or 1, which lives until release()
 ///   release()
 ///   barrier()
@@ -171,7 +173,7 @@ void play(std::string const& folder, int rank, int size, Calls& calls) {
   int const out = open((folder + "/out").c_str(), O_WRONLY | O_CLOEXEC);
   auto const answer = [&](std::string text) {
     text = std::to_string(rank) + " " + text.substr(0, 2000) + "\n";
-    if (write(out, text.data(), text.size()) < 0) throw std::runtime_error("the driver is gone");
+    if (write(out, text.data(), text.size()) < 0) throw std::runtime_error("the driver has ended");
   };
   try {
     task current;
@@ -197,7 +199,7 @@ void play(std::string const& folder, int rank, int size, Calls& calls) {
         ready = calls.prepare(it, from, to);
         current = it;
         if (ready.call && ready.agrees) good = detail::right(it, from, ready.result, rank, size, ready.call);
-        std::memset(from, 0, bytes);  // so that repeated sums stay ordinary numbers
+        std::memset(from, 0, bytes);  // so that repeated sums stay finite
       }
       std::string times;
       auto const& call = ready.call;

@@ -1,4 +1,4 @@
-// Plays comm::processes, on buffers of its own. The environment names rank, size and meeting point.
+// Runs comm::processes, on its own buffers. The environment sets rank, size and meeting point.
 //   collectives_processes FOLDER
 #include "trireme/comm/processes.hpp"
 #include "trireme_calls.hpp"

@@ -1,4 +1,4 @@
-// Plays comm::threads.
+// Runs comm::threads.
 //   collectives_threads FOLDER SIZE
 #include "trireme_calls.hpp"
 

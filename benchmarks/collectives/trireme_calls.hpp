@@ -10,7 +10,7 @@ namespace player {
 
 enum class memory : std::uint8_t { foreign, own };
 
-/// The calls of a trireme world, on tensors of host memory or on memory that the world gives.
+/// The calls of a trireme world, on tensors in host memory or on memory that the world allocates.
 template <class World, memory From = memory::foreign>
 class trireme_calls {
  public:

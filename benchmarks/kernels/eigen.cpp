@@ -1,5 +1,5 @@
-// Products by Eigen as its users write them, in a library of its own: kernels_products links two, one compiled with
-// plain flags and one for this CPU, whose functions of one name must not meet.
+// Products by Eigen as its users write them, in a separate library: kernels_products links two of them, one compiled
+// with plain flags and one for this CPU, whose functions of the same name must not be mixed.
 #include <Eigen/Core>
 #include <cstdint>
 
@@ -36,7 +36,7 @@ void multiply(void* to, bool add, void const* left, bool left_turned, void const
 
 }  // namespace
 
-/// to (m, n) = left (m, k) right (k, n) in float or bfloat16, or with `add` the same added to floats.
+/// to (m, n) = left (m, k) right (k, n) in float or bfloat16; with `add` the product is added to floats.
 extern "C" __attribute__((visibility("default"))) void TRIREME_EIGEN(bool bf16, void* to, bool add, void const* left,
                                                                      bool left_turned, void const* right,
                                                                      bool right_turned, std::int64_t m, std::int64_t n,

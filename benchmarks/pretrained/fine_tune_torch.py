@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The peer of examples/fine_tune: the same training with transformers and PyTorch's DistributedDataParallel.
+"""The comparison for examples/fine_tune: the same training with transformers and PyTorch's DistributedDataParallel.
 
     fine_tune_torch.py --from DIR --make NEW [--dropout P]    # NEW gets DIR's model with a classifier of two classes
     fine_tune_torch.py --from NEW --pairs FILE [--most N] [--length N] [--epochs N] [--batch N] [--rate R]
 
-Both programs start from the classifier in NEW, and have the same batches in the same order, the same rates and the same
-norm to clip to; without dropout nothing else is random. Two processes, each pinned to its core and with one thread;
-gloo between them. Needs torch, transformers and tokenizers.
+Both programs start from the classifier in NEW, with the same batches in the same order, the same rates and the same
+clipping norm; without dropout nothing else is random. Two processes, each pinned to its core and with one thread; gloo
+between them. Needs torch, transformers and tokenizers.
 """
 import argparse
 import math

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The peer of `scripts/train --from DIR` and of examples/generate: a model in transformers, in float.
+"""The comparison for `scripts/train --from DIR` and examples/generate: a model in transformers, in float.
 
     language_model_torch.py DIR --summary runs/NAME/summary.json    # the held-out loss of that run's tokens
-    language_model_torch.py DIR --prompt TEXT --tokens N            # the text, continued by the likeliest tokens
+    language_model_torch.py DIR --prompt TEXT --tokens N            # the text, continued by the most probable tokens
 
-Needs torch and transformers. The summary says which part of its text is held out and how many windows of it count; a
-window is looked at alone. Text becomes tokens by DIR/tokenizer.json.
+Needs torch and transformers. The summary contains the held-out part of the text and the number of windows in it; each
+window is evaluated alone. DIR/tokenizer.json is the tokenizer.
 """
 import argparse
 import json

@@ -1,14 +1,14 @@
 // generate DIR [--prompt TEXT] [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--seed S] [--tokenizer FILE]
 //
-// Continues a text by N tokens (200) with the model in DIR (GPT-2, Llama, Qwen 2 and 3, Mistral, DeepSeek V3), which
-// lies there in Hugging Face's files (config.json and model.safetensors, or an index of several): what scripts/train
-// leaves in RUN/model, say. Each token is drawn at temperature T (0.7; 0 takes the likeliest), from the K likeliest
-// ones (0: all) and of these from the likeliest that have the probability P together (1). Keys and values of the tokens
-// so far are kept, so that each is computed once. Tokens are those of FILE, a tokenizer.json or a .model of
+// Continues a text by N tokens (200) with the model in DIR (GPT-2, Llama, Qwen 2 and 3, Mistral, DeepSeek V3) in
+// Hugging Face's format (config.json and model.safetensors, or an index of several files), as scripts/train writes it
+// to RUN/model. Each token is sampled at temperature T (0.7; 0 takes the most probable), from the K most probable ones
+// (0: all) and of these from the most probable that together reach the probability P (1). Keys and values of earlier
+// tokens are cached, so that each is computed once. Tokens are those of FILE, a tokenizer.json or a .model of
 // sentencepiece; without it those of tokenizer.json or tokenizer.model in DIR, and if there is none, bytes. The text
-// ends earlier at a token that generation_config.json or config.json calls one of its ends (eos_token_id).
+// ends early at an end token (eos_token_id) of generation_config.json or config.json.
 //
-// If DIR is -, it first trains a tiny model on a line of its own and writes it to ./model.
+// If DIR is -, it first trains a tiny model on one line of text and writes it to ./model.
 //
 // test: - --tokens 60 --temperature 0
 #include <algorithm>
@@ -55,7 +55,7 @@ Number number(std::string_view name, std::string_view given) {
   Number out{};
   auto const [end, problem] = std::from_chars(given.data(), given.data() + given.size(), out);
   if (problem != std::errc{} || end != given.data() + given.size())
-    throw config_error(text(name, " is \"", given, "\"; it takes a number that is not too large"));
+    throw config_error(text(name, " is \"", given, "\"; it is not a number, or too large"));
   return out;
 }
 
@@ -64,7 +64,7 @@ options parse(std::vector<std::string_view> const& given) {
   for (std::size_t i = 0; i < given.size(); ++i) {
     auto const name = given[i];
     if (!name.starts_with("--")) {
-      if (!out.directory.empty()) throw config_error(text("what is \"", name, "\"? One directory is given"));
+      if (!out.directory.empty()) throw config_error(text("unexpected argument \"", name, "\": give one directory"));
       out.directory = name;
       continue;
     }
@@ -84,13 +84,13 @@ options parse(std::vector<std::string_view> const& given) {
     else if (name == "--seed")
       out.how.seed = number<std::uint64_t>(name, given[i]);
     else
-      throw config_error(text("there is no ", name));
+      throw config_error(text("unknown option ", name));
   }
   if (out.directory.empty()) throw config_error("usage: generate DIR [--prompt TEXT] [--tokens N] and so on");
   return out;
 }
 
-/// A model that has learned one line by heart, in ./model.
+/// Writes a model that has learned one line by heart to ./model.
 void write_model() {
   constexpr std::int64_t context = 32, samples = 64;
   std::string const line = "The ferry crosses the river at dawn, and at dusk it comes back. ";
@@ -124,7 +124,7 @@ void run(options given) {
   words vocabulary(given.tokenizer);
   auto const model = read_model(given.directory);
   comm::self_world world;
-  // Nothing is trained, so that there are no gradients.
+  // All parameters are frozen, so that there are no gradients.
   auto trainer = make_trainer(model, optim::groups{optim::sgd{}, {{.names = "*", .frozen = true}}}, world);
   load_pretrained(trainer, given.directory);
   auto const ends = nn::end_tokens_in(given.directory);

@@ -19,7 +19,7 @@
 #include "trireme/formats/sentencepiece.hpp"
 #endif
 
-/// What tokens are: those of a tokenizer.json, of a .model of sentencepiece, or bytes.
+/// The tokens: those of a tokenizer.json, of a .model of sentencepiece, or bytes.
 class words {
  public:
   /// @param path  of the tokenizer's file; empty: bytes.
@@ -44,7 +44,7 @@ class words {
 
   [[nodiscard]] std::int64_t count() const noexcept { return count_; }
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text) const { return encode_(text); }
-  /// What a token adds to the text of those before it, maybe nothing.
+  /// The text that a token adds to the text of those before it; may be empty.
   [[nodiscard]] std::string add(std::int32_t token) { return add_(token); }
 
  private:

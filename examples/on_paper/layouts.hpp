@@ -11,13 +11,14 @@
 #include "trireme/train/plan.hpp"
 #include "trireme/trireme.hpp"
 
-// Two large models on 8 to 16384 ranks: what each layout holds, sends and takes, and what published formulas say.
+// Two large models on 8 to 16384 ranks: memory, traffic and time of each layout as planned, and published formulas.
 namespace on_paper {
 
 using namespace trireme;
 
-/// What each rank of the paper machine can: operations, bytes a second to ranks of its machine and to others, seconds a
-/// message. Of an H100: what large trainings reach, a direction of its links within a machine, and a 400 Gbit/s port.
+/// The assumed speed of a rank: operations and bytes per second, to ranks of its machine and to others, and seconds per
+/// message. Values for an H100: the rate of large trainings, one direction of its links within a machine, and a 400
+/// Gbit/s port.
 inline constexpr double flops = 400e12, inside_rate = 450e9, outside_rate = 50e9, latency = 5e-6;
 inline constexpr double memory_of_a_rank = 80e9;
 inline constexpr int ranks_of_a_machine = 8;
@@ -27,12 +28,12 @@ inline constexpr nn::gpt large{.vocabulary = 128000, .context = 4096, .layers = 
 inline constexpr nn::gpt distant{.vocabulary = 128000, .context = 131072, .layers = 86, .heads = 64, .channels = 8192};
 
 /// Degrees of a mesh, outermost first: samples, pipeline, context, tensor. Chosen at run time, since a degree of 1
-/// costs nothing: three types of mesh are all that is compiled.
+/// costs nothing: only three types of mesh are compiled.
 struct layout {
   int ranks = 1;
-  int zero = 1;  // its stage; 0: data
+  int zero = 1;  // the stage of ZeRO; 0: data
   int stages = 1;
-  std::string schedule = "1f1b";  // interleaved: two chunks a stage
+  std::string schedule = "1f1b";  // interleaved: two chunks per stage
   int context = 1;
   int tensor = 1;
   bool rows = true;  // with sequence
@@ -46,7 +47,7 @@ struct layout {
   }
 };
 
-/// @param samples    of a step, one a micro-batch.
+/// @param samples    of a step, one per micro-batch.
 [[nodiscard]] inline training_plan plan_of(nn::gpt const& model, layout const& on, std::int64_t samples, int rank = 0,
                                            std::int64_t tokens = 0) {
   auto const ask = [&](auto const& how) {
@@ -73,28 +74,29 @@ struct layout {
   return static_cast<double>(plan_of(model, {}, 1).memory.parameters) / 2;  // bfloat16
 }
 
-/// A plan's figure, and the published one.
+/// A plan's number, and the published one.
 struct compared {
   double plan = 0, published = 0;
   [[nodiscard]] double ratio() const { return plan / published; }
 };
 
-/// One model in one layout: the stage that holds most, the one that takes longest.
+/// One model in one layout: the stage with the most memory, and the slowest one.
 struct row {
   std::string model{};
   layout on{};
-  std::int64_t micro_batches = 0;  // a replica
+  std::int64_t micro_batches = 0;  // per replica
   planned_memory memory{};
   compared state{}, activations{};  // bytes
   compared bubble{};                // idle time over the time of the work
-  double inside = 0, outside = 0;   // bytes sent a step to ranks of the same machine, and to others
+  double inside = 0, outside = 0;   // bytes sent per step to ranks of the same machine, and to others
   double messages = 0;
   double computing = 0, at_best = 0, at_worst = 0;  // seconds
   [[nodiscard]] bool fits() const { return static_cast<double>(memory.total()) <= memory_of_a_rank; }
 };
 
-/// Bytes that a rank of a stage sends in its tensor group for each micro-batch: what a replica of that group and the
-/// pipeline sends more in a step of two. Stages send each other nothing but exchanges.
+/// Bytes    that a rank of a stage sends in its tensor group for each micro-batch: the difference between the traffic
+///          of a replica with that group and a pipeline, for steps of two micro-batches and one. Stages exchange
+///          nothing else.
 [[nodiscard]] inline double sent_by_tensor(nn::gpt const& model, layout const& on, int stage) {
   double bytes[2]{};
   for (std::int64_t const m : {1, 2}) {
@@ -111,15 +113,15 @@ struct row {
   return bytes[1] - bytes[0];
 }
 
-/// [Rajbhandari et al., 2020]: bytes a parameter that one of d ranks keeps of parameters, gradients and moments.
+/// [Rajbhandari et al., 2020]: bytes per parameter that one of d ranks keeps of parameters, gradients and moments.
 [[nodiscard]] inline double published_state(int stage, double d) {
   if (stage == 0) return 16;
   return stage == 1 ? 4 + 12 / d : stage == 2 ? 2 + 14 / d : 16 / d;
 }
 
-/// Without masks of dropout and the matrix of attention, 32 s b h a layer, over tensor and context [Korthikanti et al.,
-/// 2022]; as many micro-batches in flight as the schedule's stage that holds most [Narayanan et al., 2021; Qi et al.,
-/// 2024].
+/// Without dropout masks and the attention matrix, 32 s b h per layer, divided over tensor and context [Korthikanti et
+/// al., 2022]; times the micro-batches in flight in the schedule's stage that holds most [Narayanan et al., 2021; Qi et
+/// al., 2024].
 [[nodiscard]] inline double published_activations(nn::gpt const& model, layout const& on, double m) {
   double const p = on.stages;
   double in_flight = on.schedule == "interleaved" ? p + (p - 1) / 2 : p;

@@ -1,7 +1,7 @@
 // on_paper [PAGE]
 //
-// Says what plans and schedules answer for 8 to 16384 ranks, beside published figures: docs/on_paper.md, to standard
-// output or to PAGE.
+// Compares plans and schedules for 8 to 16384 ranks with published figures: writes docs/on_paper.md to standard output
+// or to PAGE.
 // test:
 #include <cstdio>
 #include <exception>

@@ -8,15 +8,15 @@
 
 #include "layouts.hpp"
 
-// One published figure at a time, and what a plan or the schedule simulator says in its place.
+// Single published figures, and the corresponding results of plans and of the schedule simulator.
 namespace on_paper {
 
-/// A schedule on p stages, where a forward and each half of a backward take as long as each other.
+/// A schedule on p stages, with equal times for a forward and each half of a backward.
 struct bubble_row {
   std::string_view schedule;
   int chunks = 1;
   int stages = 0;
-  compared few, many;  // idle time over the time of the work, of 2 p and 8 p micro-batches
+  compared few, many;  // idle time over the time of the work, for 2 p and 8 p micro-batches
   compared in_flight;  // most activations of a stage, in micro-batches of a p-th of the model
 };
 
@@ -32,7 +32,8 @@ template <class Schedule>
     return compared{static_cast<double>(run.bubble()) / static_cast<double>(run.stage(0).busy), idle / (3 * m)};
   };
   auto const few = run_of(2 * p), many = run_of(8 * p);
-  // DualPipe's two chunks are of two copies of the model, each a p-th; elsewhere all chunks of a stage are a p-th.
+  // DualPipe's two chunks belong to two copies of the model and are a p-th each; elsewhere all chunks of a stage
+  // together are a p-th.
   int const chunks_of_a_part = Schedule::name == schedule::dual_pipe::name ? 1 : chunks;
   return {.schedule = Schedule::name,
           .chunks = chunks,
@@ -57,7 +58,7 @@ template <class Schedule>
   return all;
 }
 
-/// What one of N ranks keeps of parameters, gradients and moments, at each stage of ZeRO (0: data), in GB of 7.5
+/// Memory of one of N ranks for parameters, gradients and moments, at each stage of ZeRO (0: data), in GB for 7.5
 /// billion parameters: the example of [Rajbhandari et al., 2020].
 struct state_row {
   int ranks = 1;
@@ -88,7 +89,7 @@ inline constexpr nn::gpt example{
 }
 
 /// What a layer of a large GPT with dropout keeps of a micro-batch, in bytes, and what its rank sends for it, in
-/// elements; both over sequence x batch x channels. Published 0: nothing is.
+/// elements; both divided by sequence x batch x channels. A published value of 0 means that there is none.
 struct layer_row {
   std::string_view on;
   compared kept, sent;
@@ -121,7 +122,7 @@ struct layer_row {
           layer_of("checkpointed, `tensor=8`, `sequence`", rows, true, 2, 0)};
 }
 
-/// What a rank sends a step of one micro-batch on each of 64 ranks, in elements over all parameters, at each stage.
+/// What a rank sends in a step of one micro-batch on each of 64 ranks, in elements per parameter, at each stage.
 [[nodiscard]] inline std::vector<compared> exchanges() {
   std::vector<compared> all;
   for (int stage = 0; stage < 4; ++stage) {
@@ -136,8 +137,8 @@ struct layer_row {
   return all;
 }
 
-/// Seconds of a collective of float on a network: the plan's, which are latencies and bytes of the rank that sends
-/// most, and published ones, without the time of adding up.
+/// Seconds of a collective of floats on a network: the plan's, from latencies and the bytes of the rank that sends
+/// most, and published ones, without the time for additions.
 struct collective_row {
   std::string_view what;
   int ranks = 1;
@@ -157,7 +158,7 @@ struct collective_row {
   it.bytes = comm::bytes_sent::of(it.what, it.element_bytes, 0, ranks);
   return it;
 }
-/// @param waits, sends  published: latencies, and bytes one after the other.
+/// @param waits, sends  published: latencies, and bytes, one after the other.
 [[nodiscard]] inline collective_row collective_of(std::string_view what, comm::collective kind, int ranks, double bytes,
                                                   double waits, double sends) {
   auto const it = collective_of(kind, ranks, bytes);
@@ -191,8 +192,8 @@ struct collective_row {
   return all;
 }
 
-/// Seconds of MPI_Allreduce as it was measured on Lassen, one rank a node [Converged Computing, 2023]: means of 20 runs
-/// of the OSU benchmarks 5.8. Its network, by the same runs: 1.13 us for 4 bytes to another node, 4 MiB in 308.4 us.
+/// Seconds of MPI_Allreduce as measured on Lassen, one rank per node [Converged Computing, 2023]: means of 20 runs of
+/// the OSU benchmarks 5.8. Its network, in the same runs: 1.13 us for 4 bytes to another node, 4 MiB in 308.4 us.
 [[nodiscard]] inline std::vector<collective_row> measured() {
   struct measurement {
     int ranks;
@@ -215,8 +216,8 @@ struct collective_row {
   return all;
 }
 
-/// Operations of one sample: of all matrix products and attention. Published for attention over all pairs of tokens,
-/// and without a second forward pass [Narayanan et al., 2021].
+/// Operations of one sample: of all matrix products and attention. The published number includes attention over all
+/// pairs of tokens and no second forward pass [Narayanan et al., 2021].
 /// @param attention  the share of pairs that are counted.
 [[nodiscard]] inline compared operations(double attention) {
   auto const s = static_cast<double>(large.context), h = static_cast<double>(large.channels);

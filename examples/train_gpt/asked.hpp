@@ -8,13 +8,14 @@
 #include <cstddef>
 #include <cstring>
 
-/// What signals have asked of this process. Handlers reach nothing but what stands here, and use what POSIX lets them.
+/// The requests that signals have made of this process. Handlers access only what is here, and call only what POSIX
+/// permits.
 ///
 ///   SIGINT, SIGUSR2           end training after the step, save, evaluate, sample
 ///   SIGTERM, SIGHUP, SIGUSR1  save and leave, within the seconds of --grace
 ///   SIGINT after any of them  leave now: what was saved before is whole
 ///
-/// While there is nothing to save, each of them ends the process at once. What mpirun hands on is SIGUSR1 and SIGUSR2.
+/// While there is nothing to save, each of them ends the process at once. mpirun forwards SIGUSR1 and SIGUSR2.
 namespace asked {
 
 enum level : int { nothing, stop, leave };
@@ -29,7 +30,7 @@ inline std::atomic<int> grace_seconds{25};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 [[noreturn]] inline void leave_now(int signal, char const* sentence) noexcept {
-  // If standard error is gone there is nobody to tell.
+  // If standard error is closed the message is lost.
   if (speaks) [[maybe_unused]]
     auto const put = ::write(STDERR_FILENO, sentence, std::strlen(sentence));
   ::_exit(128 + signal);
@@ -40,13 +41,13 @@ static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_alw
 extern "C" inline void hear_signal(int signal) {
   if (signal == SIGALRM) {
     detail::leave_now(SIGTERM,
-                      "train_gpt: the time of --grace is over, so it leaves; the checkpoint before is whole\n");
+                      "train_gpt: the time of --grace is over, so it exits; the previous checkpoint is whole\n");
   }
   if (!detail::something_to_save) {
     detail::leave_now(signal, "train_gpt: stopped by a signal before there was anything to save\n");
   }
   if (signal == SIGINT && detail::times > 0) {
-    detail::leave_now(signal, "train_gpt: interrupted again, so it leaves at once; the newest checkpoint is whole\n");
+    detail::leave_now(signal, "train_gpt: interrupted again, so it exits at once; the newest checkpoint is whole\n");
   }
   bool const gently = signal == SIGINT || signal == SIGUSR2;
   if (!gently && detail::most < leave) ::alarm(static_cast<unsigned>(detail::grace_seconds));
@@ -54,23 +55,23 @@ extern "C" inline void hear_signal(int signal) {
   ++detail::times;
 }
 
-/// From now on signals are heard. @param speaks  whether this process says why it leaves.
+/// Handles signals from now on. @param speaks  whether this process prints why it exits.
 inline void listen(bool speaks) {
   detail::speaks = speaks;
   for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGALRM}) {
-    // Whoever started it with nohup wants it to outlive the terminal.
+    // nohup ignores SIGHUP so that the program outlives the terminal: keep ignoring it.
     if (std::signal(signal, hear_signal) == SIG_IGN && signal == SIGHUP) std::signal(signal, SIG_IGN);
   }
-  std::signal(SIGPIPE, SIG_IGN);  // whoever read the output has gone: that is no reason to lose a training
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that gets too long (ulimit -f) is an error of the write, as a full disk is
+  std::signal(SIGPIPE, SIG_IGN);  // a closed output pipe must not end a training
+  std::signal(SIGXFSZ, SIG_IGN);  // a file over the limit (ulimit -f) is then a write error, like a full disk
 }
 
-/// From now on a signal is a wish, and who trains looks for it.
+/// From now on a signal only sets a flag, which the training checks.
 inline void save_first(int grace_seconds) {
   detail::grace_seconds = grace_seconds;
   detail::something_to_save = true;
 }
-/// Everything is saved: nobody has to leave in a hurry any more.
+/// Everything is saved: cancels the --grace timer.
 inline void all_is_saved() { ::alarm(0); }
 
 [[nodiscard]] inline int most() noexcept { return detail::most; }

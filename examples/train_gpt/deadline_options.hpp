@@ -7,8 +7,8 @@
 #include "trireme/comm/command.hpp"
 #include "trireme/core/error.hpp"
 
-/// The sentence of a rank that was waited for too long ends with what a program would change; here that is an option:
-/// "... or raise --deadline", or --save-deadline if that was the time which was waited.
+/// The error of a rank that waited too long names the setting to change in a program; here that is an option: "... or
+/// raise --deadline", or --save-deadline if that was the time waited.
 [[nodiscard]] inline std::string with_deadline_option(std::string_view sentence,
                                                       std::chrono::milliseconds save_deadline) {
   std::string_view const offered = ", or raise ";

@@ -13,11 +13,10 @@
 #include "trireme/train/any_trainer.hpp"
 #include "trireme/train/generate.hpp"
 
-/// Continues a text, token by token, drawing from the model's distribution over them at a temperature.
-/// Collective: where the model lies on several ranks, all of them make it together. The text ends at the first token
-/// that the files of the model of --from call an end; only the first rank has them, so that all ranks draw on to the
-/// last one.
-/// @param asked  collective; before each token: whether there is no time for it. Then there is no text.
+/// Continues a text, token by token, sampling from the model's distribution at a temperature. Collective: if the model
+/// is distributed over several ranks, all of them call it. The text ends at the first end token in the files of the
+/// model of --from; only the first rank has these files, so all ranks continue to sample up to the last token.
+/// @param asked  collective; called before each token: whether there is no time for it. Then no text is returned.
 template <class Asked>
 std::string generate(trireme::any_trainer& trainer, token_choice const& words, std::string_view text,
                      std::int64_t context, std::int64_t count, std::uint64_t seed, Asked&& asked,
@@ -31,14 +30,14 @@ std::string generate(trireme::any_trainer& trainer, token_choice const& words, s
     in_time = !asked();
     return in_time;
   };
-  // A model of --from may know more tokens.
+  // A model of --from may have more tokens.
   trireme::generate(trainer, begin, count, context, {.temperature = temperature, .seed = seed}, take,
                     words.vocabulary());
   if (!in_time) return {};
   std::vector<std::int32_t> ends;
   try {
     if (!words.bytes()) ends = trireme::nn::end_tokens(trainer.model_files());
-  } catch (trireme::format_error const&) {  // theirs may say anything; the run is done all the same
+  } catch (trireme::format_error const&) {  // the files of --from may be invalid; the run is complete anyway
   }
   auto const drawn = tokens.begin() + static_cast<std::ptrdiff_t>(begin.size());
   tokens.erase(std::find_first_of(drawn, tokens.end(), ends.begin(), ends.end()), tokens.end());

@@ -14,14 +14,14 @@
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/json.hpp"
 
-/// DIRECTORY/heartbeat.json: what a supervisor needs to see whether a run goes on, and what a resumed run needs to see
-/// how far the one before had come. Written when a phase begins, and in training after a step, at most once a second.
+/// DIRECTORY/heartbeat.json: tells a supervisor whether a run is progressing, and a resumed run how far the previous
+/// one had come. Written when a phase begins and, in training, after a step, at most once per second.
 ///
-/// It is replaced whole, but not brought to the device: that would cost more than it is worth. A heartbeat that cannot
-/// be written is left out: no run ends for that.
+/// The file is replaced as a whole but not flushed to the device, which would cost too much. A heartbeat that cannot be
+/// written is skipped: it does not end a run.
 class heartbeat {
  public:
-  /// The phases in their order. `ended` means that the run saved what it had: also when it was asked to leave.
+  /// The phases in their order. `ended` means that the run saved its state, also when it was asked to stop.
   enum class phase { starting, evaluating, training, finishing, ended };
 
   heartbeat(std::string directory, int ranks, std::int64_t steps)
@@ -32,7 +32,7 @@ class heartbeat {
     step_ = step;
     write();
   }
-  /// @param step  how many are done.
+  /// @param step  the number of steps done.
   void step(std::int64_t step, double loss, double seconds) {
     step_ = step;
     loss_ = loss;
@@ -40,7 +40,7 @@ class heartbeat {
     if (clock::now() - written_ >= std::chrono::seconds(1)) write();
   }
 
-  /// What a run that was broken off had done, or nothing if it was not.
+  /// The steps of an interrupted run, or empty if it was not interrupted.
   [[nodiscard]] static std::optional<std::int64_t> steps_of_broken_run(std::string const& directory) {
     namespace json = trireme::formats::json;
     try {
@@ -49,7 +49,7 @@ class heartbeat {
       if (last.at("phase").as_string() == word(phase::ended)) return {};
       return last.at("step").as_int64();
     } catch (trireme::error const&) {
-      return {};  // there is none, or a crash of the machine has spoilt it
+      return {};  // there is none, or a crash of the machine has damaged it
     }
   }
 

@@ -10,8 +10,8 @@
 #include "trireme/core/error.hpp"
 #include "trireme/formats/file.hpp"
 
-/// As long as it lives: what ranks wait for through half of --deadline is written to DIRECTORY/waiting.RANK, a line a
-/// call, and to standard error, before the deadline ends the run.
+/// While it exists: calls for which ranks have waited half of --deadline are written to DIRECTORY/waiting.RANK, one
+/// line each, and to standard error, before the deadline ends the run.
 class late_calls {
  public:
   explicit late_calls(std::string directory) {
@@ -28,7 +28,7 @@ class late_calls {
         std::strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ ", &utc);
         to.write(when + sentence + "\n");
         to.synchronise();
-      } catch (trireme::error const&) {  // it is on standard error, too
+      } catch (trireme::error const&) {  // it was printed to standard error, too
       }
     });
   }

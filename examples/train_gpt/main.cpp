@@ -1,5 +1,5 @@
-// Trains a GPT or a LLaMA on the bytes of a text (or on the tokens of a tokenizer), with one rank a core (or a
-// process), and leaves a run directory behind. scripts/train builds and starts it; --help lists the options.
+// Trains a GPT or a LLaMA on the bytes of a text (or on the tokens of a tokenizer), with one rank per core (or per
+// process), and writes a run directory. scripts/train builds and starts it; --help lists the options.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -58,7 +58,7 @@ optimizer_choice::method method_of(options const& given) {
   return static_cast<optimizer_choice::method>(given.choice("optimizer", optimizer_choice::names()));
 }
 
-/// Everything that the options say, checked, and equal on every rank.
+/// The settings from all options, checked, and equal on every rank.
 struct plan {
   run_files files;
   bool resume, accept_new_text;
@@ -111,9 +111,10 @@ struct plan {
     if (steps == 0 && resume) throw config_error("--steps 0 evaluates and trains nothing; leave out --resume");
     if (text.empty()) throw config_error("--text names no file; scripts/train gives one");
     if (accept_new_text && !resume) throw config_error("--accept-new-text goes with --resume; leave it out");
-    constexpr std::int64_t most_counted = std::int64_t{1} << 31;  // by the loader
+    constexpr std::int64_t most_counted = std::int64_t{1} << 31;  // the loader's limit
     if (batch > most_counted) throw config_error(trireme::text("--batch is ", batch, "; at most ", most_counted));
-    constexpr std::int64_t always = 256, ever = 1 << 20;  // empty ones are no work, but take their turn in each step
+    constexpr std::int64_t always = 256,
+                           ever = 1 << 20;  // empty ones cost no computation, but each takes part in the step
     auto const most = std::min(std::max(batch, always), ever);
     if (micro_batches > most) {
       throw config_error(trireme::text("--micro-batches is ", micro_batches, ", but with --batch ", batch, " at most ",
@@ -127,7 +128,7 @@ struct plan {
     }
   }
 
-  /// Fixed where the sums over them are; else as many as keep all ranks busy (0: one a rank).
+  /// The fixed number if sums depend on it; else as many as keep all ranks busy (0: one per rank).
   [[nodiscard]] std::int64_t micro_batches_on(int ranks) const {
     auto const& split = policies.parallel;
     if (!split.reproducible()) return micro_batches > 0 ? micro_batches : std::min(split.micro_batches(ranks), batch);
@@ -140,7 +141,7 @@ struct plan {
     return fixed;
   }
 
-  /// What it takes on a machine with `here` of the ranks and with so many sequences to train on.
+  /// The memory for a machine with `here` of the ranks, with `known` sequences to train on.
   [[nodiscard]] memory_need need(int ranks, int here, std::int64_t known) const {
     auto const parts = std::max<std::int64_t>(1, micro_batches > 0 ? micro_batches : micro_batches_on(ranks));
     return {.parameters = model.model.with([](auto const& each) { return model_choice::parameters(each); }),
@@ -156,20 +157,20 @@ struct plan {
   }
 };
 
-/// Collective. Whether a signal has asked for something on any rank, by a look that each of them takes.
+/// Collective. Whether a signal has made a request on any rank; every rank checks at the same time.
 bool asked_anywhere(world_type& world, bool asked_here) {
   std::int32_t any = asked_here ? 1 : 0;
   world.all_reduce(tensor_view<std::int32_t>(&any, shape{1}), reduction::max{});
   return any != 0;
 }
 
-/// Held-out loss in float, whatever the run's precision: it is the loss of the model that is written to disk.
+/// Held-out loss in float, whatever the run's precision: the loss of the model that is written to disk.
 class float_evaluation {
  public:
   explicit float_evaluation(language_model const& model)
       : engine_(model), exchange_(engine_.uses(), self_, trireme::parallel::data{}, trireme::compression::none{}) {}
 
-  /// Collective. Not a number if `asked` says on some rank, before a batch, that there is no time for it.
+  /// Collective. NaN if, before a batch, `asked` says on some rank that there is no time for it.
   template <class Asked>
   double operator()(any_trainer& trainer, world_type& world, text_windows const& windows, Asked const& asked) {
     trainer.for_each_parameter([&](std::string const& name, shape const&, std::span<float const> values) {
@@ -201,7 +202,7 @@ class float_evaluation {
   basic_exchange<env, comm::self_world, trireme::parallel::data, trireme::compression::none> exchange_;
 };
 
-/// One rank's way through a run.
+/// One rank's part of a run.
 class run {
  public:
   run(plan const& what, world_type& world, world_type& saving, run_text const& text, token_choice const& tokens,
@@ -222,7 +223,7 @@ class run {
         micro_batches_(what.micro_batches_on(world.size())) {
     trainer_->initialise(what.seed);
     if (!what.from.empty() && !what.resume) trainer_->load_pretrained(what.from);
-    // What a mesh cannot cut is said before anything is written.
+    // Reports a mesh that does not fit the model before anything is written.
     static_cast<void>(trainer_->evaluate(text.held_out(world.size() * what.context), 1));
     trainer_->record(timeline_);
   }
@@ -267,14 +268,14 @@ class run {
   void enter(heartbeat::phase phase) {
     if (beat_) beat_->begin(phase, trainer_->steps());
   }
-  // Either from the checkpoint, or from the start; a first checkpoint is saved at once, so that a run can always be
-  // resumed, even one that is stopped in its first evaluation.
+  // Starts from the checkpoint, or from the beginning. A new run saves a first checkpoint at once, so that it can be
+  // resumed even if it is stopped in its first evaluation.
   void begin() {
     if (plan_.resume) {
       trireme::detail::together(world_, [&] {
         if (!writes() || checkpoint::exists(plan_.files.checkpoints())) return;
         throw io_error(plan_.files.checkpoints(),
-                       "there is no checkpoint of this run; start it without --resume, and it begins anew");
+                       "there is no checkpoint of this run; start it without --resume to begin a new run");
       });
       save_watch watch("loading", world_.rank(), plan_.save_deadline);
       auto const found = trainer_->load(plan_.files.checkpoints(), watch.patience());
@@ -294,7 +295,7 @@ class run {
           std::fprintf(stderr, "%s is damaged and was passed over (%s); it is kept as %s\n", each.path.c_str(),
                        each.reason.c_str(), each.kept_as.empty() ? "it was" : each.kept_as.c_str());
         }
-        std::fprintf(stderr, "going on from step %lld\n", static_cast<long long>(trainer_->steps()));
+        std::fprintf(stderr, "resuming from step %lld\n", static_cast<long long>(trainer_->steps()));
       }
     } else {
       enter(heartbeat::phase::starting);
@@ -307,7 +308,7 @@ class run {
     if (writes() && plan_.steps > 0) history_.write(plan_.files.at("history.json"));
   }
 
-  // Collective. What stays beside the checkpoint that is saved now. Who is asked to leave does not stop to evaluate it.
+  // Collective. The checkpoints to keep with the one being saved. A run that was asked to stop does not evaluate it.
   checkpoint::keeping to_keep() {
     checkpoint::keeping keep{.last = plan_.keep_last, .best = plan_.keep_best};
     if (keep.best == 0 || trainer_->steps() == 0) return keep;
@@ -316,7 +317,7 @@ class run {
     enter(heartbeat::phase::training);
     return keep;
   }
-  // What the history says of the last step may be ahead of the checkpoint, never behind it.
+  // The history may contain later steps than the checkpoint, never earlier ones.
   void save() {
     auto const keep = to_keep();
     save_watch watch("saving", world_.rank(), plan_.save_deadline);
@@ -362,7 +363,7 @@ class run {
                  static_cast<long long>(done.step), done.failure.c_str());
   }
 
-  // A record that is half written would spoil those behind it, so after a failure there are no more.
+  // An incomplete record would make later ones unreadable, so after a failure no more are written.
   void log(step_report const& done, double rate) {
     if (!log_) return;
     try {
@@ -402,7 +403,7 @@ class run {
     sent_ = trainer_->bytes_sent();
   }
 
-  // Whoever was asked to leave does so with what is saved; what a signal after the training asks is the same.
+  // A run that was asked to stop exits with what is saved; the same applies to a signal after the training.
   int finish(fit_report const& report, double seconds) {
     auto const no_time = [this] { return asked::most() >= asked::leave || asked::times() > heard_; };
     bool const trained = plan_.steps > 0;
@@ -417,7 +418,7 @@ class run {
       try {
         sample = generate(*trainer_, words_, "In the beginning", plan_.context, words_.bytes() ? 240 : 80, plan_.seed,
                           [&] { return asked_anywhere(world_, no_time()); });
-      } catch (numeric_error const&) {  // a run that was lost has no text; its summary says how it ended
+      } catch (numeric_error const&) {  // a diverged run has no text; its summary says how it ended
       }
     }
     bool const lost = history_.skipped_last > 0 || (std::isnan(held_out) && !hurried);
@@ -469,14 +470,14 @@ class run {
     return lost ? 1 : 0;
   }
 
-  // What a loss is measured a; where tokens are not bytes, also the loss a byte.
+  // The unit of a loss; if tokens are not bytes, also the loss per byte.
   [[nodiscard]] std::string a_token(double held_out) const {
     if (words_.bytes()) return "a byte";
     return fmt::format("a token ({:.4f} a byte)", held_out * text_.tokens_a_byte());
   }
 
-  void tell(double held_out) const {  // where nothing was trained
-    // Not by printf, for which the locale of the program would decide how numbers look.
+  void tell(double held_out) const {  // if nothing was trained
+    // Not printf, whose number format depends on the program's locale.
     fmt::print("\nheld-out loss {:.4f} nats {} on {} ranks\n\nthe run     {}/summary.json\n", held_out,
                a_token(held_out), world_.size(), plan_.files.directory);
     std::fflush(stdout);
@@ -505,16 +506,17 @@ class run {
     std::fflush(stdout);
     if (history_.skipped_last > 0) {
       std::fprintf(stderr,
-                   "train_gpt: the last %lld steps were skipped, because a gradient was not finite: the model has "
-                   "learnt nothing in them; start again with a lower --rate, or look at the text\n",
+                   "train_gpt: the last %lld steps were skipped, because a gradient was not finite, so the model did "
+                   "not learn in them; start again with a lower --rate, or check the text\n",
                    static_cast<long long>(history_.skipped_last));
     } else if (std::isnan(held_out) && !hurried) {
       std::fprintf(
-          stderr, "train_gpt: the held-out loss is not a number: the model is lost; start again with a lower --rate\n");
+          stderr,
+          "train_gpt: the held-out loss is not a number, so the model is useless; start again with a lower --rate\n");
     }
   }
 
-  // Every rank's timeline travels to rank 0, padded to one length.
+  // Every rank's timeline is sent to rank 0, padded to one length.
   void write_timeline() {
     auto const own = observe::pack(timeline_);
     std::int64_t longest = static_cast<std::int64_t>(own.size());
@@ -538,7 +540,7 @@ class run {
 
   plan const& plan_;
   world_type& world_;
-  world_type& saving_;  // where ranks wait for each other's disks
+  world_type& saving_;  // used while ranks wait for each other's disks
   text_record const& about_text_;
   run_text const& text_;
   token_choice const& words_;
@@ -549,7 +551,7 @@ class run {
   std::int64_t micro_batches_;
   std::optional<formats::tensorboard::writer> log_;
   observe::progress progress_;
-  std::optional<heartbeat> beat_;  // of rank 0
+  std::optional<heartbeat> beat_;  // on rank 0
   stragglers stragglers_;
   history history_;
   steady::time_point start_ = steady::now();
@@ -558,14 +560,14 @@ class run {
   std::int64_t saved_at_ = -1;
   std::optional<checkpoint::kept> best_;
   std::int64_t tokens_ = 0;
-  int heard_ = 0;  // signals, when training was over
+  int heard_ = 0;  // signals received when training was over
   std::uint64_t sent_ = 0;
   std::uint64_t traffic_ = 0;
   double busy_ = 0;
 };
 
-/// Collective. Rank 0 takes the lock of a run that is there, whether to go on with it or to move it aside; it is let go
-/// with what is returned.
+/// Collective. Rank 0 takes the lock of an existing run, to continue it or to rename it; the lock is released when the
+/// returned object is destroyed.
 std::optional<run_lock> lock(plan const& what, world_type& world) {
   std::optional<run_lock> held;
   trireme::detail::together(world, [&] {
@@ -576,7 +578,7 @@ std::optional<run_lock> lock(plan const& what, world_type& world) {
   return held;
 }
 
-/// Collective. Whether a run that has failed has a checkpoint to go on from, as rank 0 sees it.
+/// Collective. Whether a failed run has a checkpoint from which it can continue, as rank 0 sees it.
 bool can_go_on(plan const& what, world_type& world) {
   std::int32_t yes = 0;
   trireme::detail::together(world, [&] {
@@ -589,18 +591,18 @@ bool can_go_on(plan const& what, world_type& world) {
 /// Collective. Rank 0 prepares the run's directory; the others wait for it.
 void prepare(plan const& what, text_record const& text, token_choice const& tokens, world_type& world,
              std::optional<run_lock>& held) {
-  if (what.resume) return;  // what is there is saved already
+  if (what.resume) return;  // an existing run is prepared already
   trireme::detail::together(world, [&] { asked::save_first(static_cast<int>(what.grace)); });
   trireme::detail::together(world, [&] {
     if (world.rank() != 0) return;
     std::string aside;
     try {
       aside = what.files.make_new(held.has_value());
-    } catch (io_error const&) {  // because another process has begun at the same time, perhaps: then its lock says so
+    } catch (io_error const&) {  // perhaps because another process has just begun; then the lock reports it
       if (!held) run_lock::expect_free(what.files.directory);
       throw;
     }
-    held = run_lock(what.files.directory);  // the earlier run's goes
+    held = run_lock(what.files.directory);  // the earlier run's lock is released
     if (what.files.exists("options.json"))
       throw io_error(what.files.directory, "another process has just begun a run here; choose another --name");
     if (!aside.empty()) {
@@ -614,7 +616,7 @@ void prepare(plan const& what, text_record const& text, token_choice const& toke
   });
 }
 
-/// The tokens of a run; one that goes on has kept its tokenizer.
+/// The tokens of a run; a resumed run keeps its tokenizer.
 token_choice tokens_of(options const& given, run_files const& files, std::optional<text_record> const& before) {
   auto path = given.text("tokenizer");
   if (given.resume() && !given.was_given("tokenizer")) {
@@ -703,7 +705,7 @@ int train(options& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Where standard streams are closed, files of the run would get their numbers, and what is printed.
+  // If standard streams are closed, files of the run would get their descriptors, and receive what is printed.
   for (int opened = 0; opened >= 0 && opened <= STDERR_FILENO;) {
     opened = ::open("/dev/null", O_RDWR);
     if (opened > STDERR_FILENO) ::close(opened);
@@ -720,14 +722,14 @@ int main(int argc, char** argv) {
   } catch (std::bad_alloc const&) {
     if (comm::reports("")) {
       std::fprintf(stderr,
-                   "train_gpt: there is no memory left for this run; choose fewer --layers or --channels, a "
-                   "smaller --batch, or fewer --ranks\n");
+                   "train_gpt: there is not enough memory for this run; choose fewer --layers or --channels, a smaller "
+                   "--batch, or fewer --ranks\n");
     }
     return 1;
   } catch (std::exception const& problem) {
     if (comm::reports(problem.what())) {
       std::fprintf(stderr, "train_gpt: %s\n", problem.what());
-    } else {  // a launcher kills the others as soon as one has left, so who tells comes first
+    } else {  // a launcher kills the others when one exits, so the one with the message exits first
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
     }
     return 1;

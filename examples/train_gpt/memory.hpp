@@ -14,7 +14,7 @@
 
 #include "trireme/core/error.hpp"
 
-/// What a run is to hold, as far as its memory goes. In doubles: no product of sizes overflows.
+/// The sizes that determine a run's memory. As doubles: no product of sizes overflows.
 struct memory_need {
   double parameters = 0;
   double channels = 0;
@@ -23,15 +23,15 @@ struct memory_need {
   double sequences = 0;       ///< of the largest micro-batch
   double ranks = 1;           ///< of the world
   double ranks_here = 1;      ///< of them on this machine
-  double moments = 2;         ///< that the optimizer keeps of a parameter
+  double moments = 2;         ///< moments of the optimizer per parameter
   bool each_has_all = false;  ///< each rank trains the whole model, with all of the optimizer's state
 
-  /// Less than what it takes, whatever the strategy: a run that fits is never refused.
+  /// A lower bound for any strategy: a run that fits is never refused.
   [[nodiscard]] double least_bytes() const {
     auto const copies = each_has_all ? ranks_here : ranks_here / ranks;
     double const training = (8 + 4 * moments) * parameters * copies;  // values, gradients and moments in float
     double const evaluation = 4 * parameters * ranks_here;  // every rank's copy of the model that is written to disk
-    double const units = 16384 * layers * ranks_here;       // half of what a block is made of, however small
+    double const units = 16384 * layers * ranks_here;       // half of a block's type-erased parts, however small
     double const activations = 16 * sequences * context * channels * layers * ranks_here / ranks;
     return training + evaluation + units + activations;
   }
@@ -39,7 +39,7 @@ struct memory_need {
 
 namespace detail {
 
-/// The number behind a name in a file of lines such as "MemAvailable:  123 kB".
+/// The number after a name in a file with lines such as "MemAvailable:  123 kB".
 inline std::optional<double> number_in(char const* path, std::string_view name) {
   std::ifstream file(path);
   std::string line;
@@ -53,13 +53,13 @@ inline std::optional<double> number_in(char const* path, std::string_view name) 
   return std::nullopt;
 }
 
-/// What the control groups of this process let it take: the least limit of its own and all above it.
+/// The memory limit of this process's control groups: the lowest of its own and all above it.
 inline std::optional<double> group_limit() {
   std::optional<double> least;
   auto const take = [&](std::string const& path) {
     if (auto const found = number_in(path.c_str(), "")) least = std::min(least.value_or(*found), *found);
   };
-  take("/sys/fs/cgroup/memory.max");  // of a container that sees only its own
+  take("/sys/fs/cgroup/memory.max");  // of a container that can see only its own
   take("/sys/fs/cgroup/memory/memory.limit_in_bytes");
   std::ifstream groups("/proc/self/cgroup");
   std::string line;
@@ -76,7 +76,7 @@ inline std::optional<double> group_limit() {
   return least;
 }
 
-/// Bytes that this process may yet take; nothing where that is not known.
+/// Bytes    that this process may still allocate; empty if that is not known.
 inline std::optional<double> memory_left() {
   auto const free = number_in("/proc/meminfo", "MemAvailable:");
   auto const limit = group_limit();
@@ -94,7 +94,7 @@ inline std::string readable_bytes(double bytes) {
 
 }  // namespace detail
 
-/// Throws config_error if a run takes more memory than there is, before it takes any.
+/// Throws config_error if a run needs more memory than there is, before it allocates any.
 inline void expect_room(memory_need const& need) {
   auto const least = need.least_bytes();
   auto const left = detail::memory_left();

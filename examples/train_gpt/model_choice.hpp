@@ -17,21 +17,21 @@
 #include "trireme/nn/one_of.hpp"
 #include "trireme/nn/pretrained.hpp"
 
-/// The models to choose from at run time: one type, so that trainers are compiled once.
+/// The models that can be chosen at run time: one type, so that trainers are compiled once.
 using whole_model = trireme::nn::one_of<trireme::nn::gpt, trireme::nn::llama, trireme::nn::deepseek>;
 /// The same, with low-rank changes if there are any.
 using language_model = trireme::nn::lora_of<whole_model>;
 
 namespace model_choice {
 
-/// Refuses an option of the command line that goes with something else.
+/// Rejects options of the command line that belong to another choice.
 inline void expect_not_given(options const& given, std::initializer_list<char const*> names, char const* why) {
   for (auto const* name : names) {
     if (given.was_given(name)) throw trireme::config_error(trireme::text("--", name, " ", why));
   }
 }
 
-/// A DeepSeek of so many blocks, heads, channels and experts: the widths of its parts follow from these.
+/// A DeepSeek with these blocks, heads, channels and experts; the widths of its parts follow from them.
 inline trireme::nn::deepseek deepseek_of(options const& given, std::int64_t tokens) {
   auto const channels = given.number("channels", 1), heads = given.number("heads", 1);
   auto const width = std::max<std::int64_t>(1, channels / heads);
@@ -50,12 +50,13 @@ inline trireme::nn::deepseek deepseek_of(options const& given, std::int64_t toke
           .hidden = hidden,
           .experts = experts,
           .top_k = chosen,
-          .expert_hidden = std::max<std::int64_t>(1, hidden / (chosen + 1)),  // with the shared one as wide as an mlp
+          .expert_hidden =
+              std::max<std::int64_t>(1, hidden / (chosen + 1)),  // together with the shared one as wide as an mlp
           .ahead = given.number("ahead", 0)};
 }
 
 /// The model that --model, --layers and so on describe.
-/// @param tokens  how many different ones there are.
+/// @param tokens  the number of different tokens.
 inline whole_model described_by(options const& given, std::int64_t tokens) {
   using namespace trireme;
   auto const layers = given.number("layers", 1), heads = given.number("heads", 1);
@@ -90,7 +91,7 @@ inline whole_model described_by(options const& given, std::int64_t tokens) {
                     .hidden = given.number("hidden", 0)}};
 }
 
-/// The model that lies in a directory, in Hugging Face's files.
+/// The model in a directory, in Hugging Face's format.
 inline whole_model in_directory(std::string const& directory) {
   using namespace trireme;
   whole_model out;
@@ -105,9 +106,9 @@ inline whole_model in_directory(std::string const& directory) {
   return out;
 }
 
-/// The model of --from, and what other options change about it: settles --context, and dropout if it is given.
-/// @param directory  where config.json lies: that of --from, or of the run that began with it.
-/// @param tokens  how many different ones there are.
+/// The model of --from, with changes by other options: sets --context, and dropout if it is given.
+/// @param directory  of config.json: that of --from, or of the run that began with it.
+/// @param tokens  the number of different tokens.
 inline whole_model from_files(options& given, std::string const& directory, std::int64_t tokens) {
   using namespace trireme;
   expect_not_given(given, {"model", "layers", "heads", "channels", "kv-heads", "hidden", "experts", "experts-a-token"},
@@ -120,12 +121,13 @@ inline whole_model from_files(options& given, std::string const& directory, std:
     if (given.was_given("dropout")) gpt->dropout = given.real("dropout");
     gpt->balance = given.real("balance");
   } else {
-    expect_not_given(given, {"dropout", "balance"}, "goes with a GPT, but the model of --from is none; leave it out");
+    expect_not_given(given, {"dropout", "balance"},
+                     "goes with a GPT, but the model of --from is not one; leave it out");
   }
   if (auto* const deepseek = std::get_if<nn::deepseek>(&model.chosen)) {
     deepseek->ahead = given.number("ahead", 0);
   } else {
-    expect_not_given(given, {"ahead"}, "goes with a DeepSeek, but the model of --from is none; leave it out");
+    expect_not_given(given, {"ahead"}, "goes with a DeepSeek, but the model of --from is not one; leave it out");
   }
   auto const [positions, vocabulary] =
       model.with([](auto const& each) { return std::pair(each.context, each.vocabulary); });
@@ -143,7 +145,7 @@ inline whole_model from_files(options& given, std::string const& directory, std:
   return model;
 }
 
-/// What --lora says about the model of --from.
+/// The model of --from with the changes of --lora.
 inline language_model with_changes(options const& given, whole_model model) {
   using namespace trireme;
   auto const rank = given.number("lora", 0);
@@ -156,7 +158,7 @@ inline language_model with_changes(options const& given, whole_model model) {
                   {.rank = rank, .alpha = given.real("lora-alpha"), .layers = given.text("lora-layers")});
 }
 
-/// How many parameters it has; in doubles, in which no product of sizes overflows.
+/// The number of parameters, as a double, so that no product of sizes overflows.
 inline double parameters(trireme::nn::gpt const& model) {
   auto const c = static_cast<double>(model.channels), experts = static_cast<double>(model.experts);
   auto const mlp = 8 * c * c + 5 * c;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What all ranks of a run must have alike, compared before the first step.
+// What must be equal on all ranks of a run, compared before the first step.
 
 #include <array>
 #include <string>
@@ -12,19 +12,19 @@
 #include "trireme/trireme.hpp"
 #include "world.hpp"
 
-/// Collective. Throws config_error, which names two ranks, unless all have the same build, the same options (but
+/// Collective. Throws config_error, which names two ranks, unless all have the same build, the same options (except
 /// --text and --tokenizer, and --ranks, which is the world's), and the same text and tokens.
-/// @param text  how long it is, and its hash: its name may be another one on another machine.
-/// @param tokens  what they are.
+/// @param text  its length and hash: its name may differ between machines.
+/// @param tokens  a description of them.
 inline void expect_one_run(world_type& world, options const& given, std::string const& text,
                            std::string const& tokens) {
   using namespace trireme;
   auto const whose = "the ranks disagree";
-  // On its own, because another build may have other options.
+  // Compared alone, because another build may have other options.
   std::array const build{parallel::stated{
       "the build", given.text("precision") == "bf16" ? build_text<precision::bf16>() : build_text<precision::fp32>()}};
   parallel::expect_agreement(world, whose, world.rank(), build,
-                             "start the same program on all of them, with TRIREME_CPU=LEVEL where CPUs differ");
+                             "start the same program on all of them, with TRIREME_CPU=LEVEL if CPUs differ");
   std::vector<std::string> names;
   for (auto const& name : given.names()) {
     if (name != "text" && name != "tokenizer" && name != "ranks") names.push_back("--" + name);

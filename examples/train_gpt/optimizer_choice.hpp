@@ -9,7 +9,8 @@
 #include "trireme/core/error.hpp"
 #include "trireme/optim/optim.hpp"
 
-/// The optimizers to choose from at run time, with what suits a GPT: warm-up, then a cosine down to a tenth.
+/// The optimizers that can be chosen at run time, with settings that suit a GPT: warm-up, then a cosine down to a
+/// tenth.
 struct optimizer_choice {
   enum class method : std::size_t { adamw, sgd, muon, adafactor, lamb };
   method chosen = method::adamw;
@@ -17,18 +18,18 @@ struct optimizer_choice {
   std::int64_t steps = 1;
 
   [[nodiscard]] static std::vector<std::string> names() { return {"adamw", "sgd", "muon", "adafactor", "lamb"}; }
-  /// The peak rate where none is given.
+  /// The peak rate if none is given.
   [[nodiscard]] static std::string usual_rate(method of) {
     char const* const rates[] = {"0.002", "0.1", "0.02", "0.02", "0.01"};
     return rates[static_cast<std::size_t>(of)];
   }
-  /// The fewest moments that it keeps of a parameter.
+  /// The smallest number of moments per parameter.
   [[nodiscard]] int least_moments() const {
     int const moments[] = {2, 1, 1, 0, 2};
     return moments[static_cast<std::size_t>(chosen)];
   }
 
-  /// Calls f(description), and returns what it returns: the same type for all of them.
+  /// Calls f(description), and returns its result: the same type for all of them.
   template <class F>
   [[nodiscard]] auto with(F&& f) const {
     using namespace trireme;
@@ -53,7 +54,7 @@ struct optimizer_choice {
         return f(adamw(learning_rate));
     }
   }
-  /// All of them behind one type, so that trainers are compiled once.
+  /// All of them as one type, so that trainers are compiled once.
   template <class Env>
   [[nodiscard]] trireme::optim::any<Env> any() const {
     return with([](auto const& optimizer) { return trireme::optim::any<Env>(optimizer); });

@@ -16,17 +16,17 @@
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/json.hpp"
 
-/// What the command line says. Every option has a name, a default and one line of help; a run keeps the text of its
-/// options, so that --resume needs only the name of the run.
+/// The options of the command line. Every option has a name, a default and one line of help; a run stores the text of
+/// its options, so that --resume needs only the name of the run.
 class options {
  public:
   options() {
-    add("ranks", "", "N", "ranks: threads, or processes under --mpi (one a core if not given)");
-    add("text", "", "FILE", "a UTF-8 text, whose last 10 % is held out; its bytes are the tokens");
+    add("ranks", "", "N", "ranks: threads, or processes under --mpi (default: one per core)");
+    add("text", "", "FILE", "a UTF-8 text, whose last 10 % is held out; each byte is a token");
     add("tokenizer", "", "FILE",
-        "a tokenizer.json of Hugging Face or a .model of sentencepiece, whose tokens take the place of bytes");
+        "a tokenizer.json of Hugging Face or a .model of sentencepiece, whose tokens are used instead of bytes");
     add("steps", "700", "N", "steps of the whole schedule (0 = only evaluate, and write the summary)");
-    add("seed", "1", "S", "of parameters, order of the data and dropout");
+    add("seed", "1", "S", "of initial parameters, order of the data and dropout");
     add("name", "gpt", "NAME", "the run's directory is runs/NAME");
     add("parallel", "data", "P",
         "data | zero1 | zero2 | zero3 | diloco[:PERIOD] | parameter_server[:STALENESS] | tensor | sequence | "
@@ -35,70 +35,69 @@ class options {
         "beside tensor, has none; schedules: gpipe 1f1b interleaved zbh1 zbv dualpipe dualpipev; no pipeline beside "
         "zero2 and zero3)");
     add_flag("reproducible",
-             "the same bits on 1, 2, 4, 8 ranks that split samples (of 8 micro-batches a step if --micro-batches is "
-             "0); with pipeline 1f1b or interleaved too");
+             "the same bits on 1, 2, 4, 8 ranks that split samples (with 8 micro-batches per step if --micro-batches "
+             "is 0); also with pipeline 1f1b or interleaved");
     add("precision", "bf16", "P", "fp32 | bf16 | fp16 (with a dynamic loss scale; products by Eigen, slower)");
     add("compression", "none", "C",
-        "none | bf16 | top_k (1 % of the gradients, with error feedback) | power_sgd (rank 4, with error feedback), "
-        "for data and zero1 alone");
+        "none | bf16 | top_k (1 % of the gradients, with error feedback) | power_sgd (rank 4, with error feedback); "
+        "only with data and zero1");
     add("model", "gpt", "M",
-        "gpt | llama | deepseek (GPT-2's blocks, LLaMA's, or DeepSeek V3's: latent attention, and experts behind the "
+        "gpt | llama | deepseek (GPT-2's blocks, LLaMA's, or DeepSeek V3's: latent attention, and experts after the "
         "first block)");
     add("from", "", "DIR",
-        "begin with the model and the parameters in Hugging Face's files: config.json and model.safetensors, or an "
+        "start from the model and the parameters in Hugging Face's files: config.json and model.safetensors, or an "
         "index of several (GPT-2, Llama, Qwen 2 and 3, Mistral, DeepSeek V3)");
     add("lora", "0", "RANK",
-        "with --from: train only low-rank changes of its linear layers, of this rank; model/ has them in its weights "
-        "(0 = train all parameters)");
+        "with --from: train only low-rank changes of its linear layers, of this rank; model/ has them merged into its "
+        "weights (0 = train all parameters)");
     add("lora-alpha", "16", "A", "changes are multiplied by alpha / rank");
     add("lora-layers", "*", "NAMES",
-        "which layers: patterns of names or of their ends, separated by spaces: \"self_attn.* down_proj\"");
+        "which layers: patterns of full names or of their last parts, separated by spaces: \"self_attn.* down_proj\"");
     add("layers", "4", "N", "blocks of the model");
-    add("heads", "4", "N", "attention heads of a block");
+    add("heads", "4", "N", "attention heads per block");
     add("channels", "192", "N", "width of the residual stream; divisible by the heads");
-    add("kv-heads", "0", "N",
-        "of a llama: heads of keys and values, shared by several queries each (0 = as many as heads)");
+    add("kv-heads", "0", "N", "llama: heads of keys and values, each shared by several queries (0 = as many as heads)");
     add("hidden", "0", "N",
-        "of a llama or a deepseek: width of the mlp (0 = 8/3 of the channels, rounded up to a multiple of 32)");
+        "llama or deepseek: width of the mlp (0 = 8/3 of the channels, rounded up to a multiple of 32)");
     add("experts", "0", "N",
-        "of a gpt or a deepseek: mlps of a block, of which each token chooses some (0 = one mlp for all tokens, of a "
-        "deepseek 8)");
-    add("experts-a-token", "2", "K", "how many it chooses");
+        "gpt or deepseek: mlps per block, of which each token chooses some (0 = one mlp for all tokens; 8 for "
+        "deepseek)");
+    add("experts-a-token", "2", "K", "number of experts that a token chooses");
     add("ahead", "0", "N",
-        "of a deepseek: modules that also learn to predict the N words behind the next one; the loss of steps has "
-        "theirs "
-        "in it, that on held-out text has not (with --from: the files have them)");
-    add("balance", "0", "W", "of a gpt: weight of the loss that asks tokens to choose all experts alike");
-    add("context", "128", "N", "tokens of a sequence");
+        "deepseek: modules that also learn to predict the N words after the next one; the loss of steps includes "
+        "theirs, the held-out loss does not (with --from: given by the files)");
+    add("balance", "0", "W", "gpt: weight of the loss that balances the choice of experts");
+    add("context", "128", "N", "tokens per sequence");
     add("dropout", "0", "P", "of a gpt: probability, 0 <= P < 1");
-    add("batch", "32", "N", "sequences a step, over all ranks");
-    add("micro-batches", "0", "N", "logical micro-batches of a batch (0 = one a rank; four a rank in a pipeline)");
-    add("optimizer", "adamw", "O", "adamw | sgd | muon | adafactor | lamb (the last three not with tensor or expert)");
+    add("batch", "32", "N", "sequences per step, over all ranks");
+    add("micro-batches", "0", "N", "logical micro-batches of a batch (0 = one per rank; four per rank in a pipeline)");
+    add("optimizer", "adamw", "O",
+        "adamw | sgd | muon | adafactor | lamb (the last three cannot be used with tensor or expert)");
     add("rate", "", "R",
-        "peak learning rate; warm-up, then a cosine down to a tenth (if not given 0.002; for sgd 0.1, for muon and "
+        "peak learning rate; warm-up, then a cosine down to a tenth (default 0.002; for sgd 0.1, for muon and "
         "adafactor 0.02, for lamb 0.01)");
-    add("stop-after", "-1", "N", "save and leave after N of the schedule's steps");
-    add("save-every", "200", "N",
-        "steps between two checkpoints, written while training goes on (0 = only at the end)");
-    add("keep-last", "2", "N", "so many of the newest checkpoints are kept");
+    add("stop-after", "-1", "N", "save and exit after N of the schedule's steps");
+    add("save-every", "200", "N", "steps between two checkpoints, written during training (0 = only at the end)");
+    add("keep-last", "2", "N", "number of newest checkpoints that are kept");
     add("keep-best", "0", "K",
-        "and so many of those whose held-out loss is lowest, which is then evaluated for each checkpoint");
-    add("most-failed-saves", "3", "N", "of these so many in a row may fail (a full disk, say) before the run ends");
+        "number of checkpoints kept for their lowest held-out loss, which is then evaluated at each checkpoint");
+    add("most-failed-saves", "3", "N",
+        "number of consecutive saves that may fail (a full disk, say) before the run ends");
     add("check-every", "100", "N",
-        "steps between comparisons of what several ranks keep alike, and of how long they take (0 = only in saves)");
+        "steps between comparisons of the copies that several ranks keep, and of the ranks' speeds (0 = only in "
+        "saves)");
     add("deadline", "60", "SECONDS", "how long ranks wait for each other in a step");
-    add("save-deadline", "1800", "SECONDS", "and while one of them saves or loads");
-    add("grace", "25", "SECONDS",
-        "asked by SIGTERM, SIGHUP or SIGUSR1 it saves and leaves, at the latest after so long");
+    add("save-deadline", "1800", "SECONDS", "how long ranks wait while one of them saves or loads");
+    add("grace", "25", "SECONDS", "time limit for saving and exiting after SIGTERM, SIGHUP or SIGUSR1");
     add("recover", "0", "N",
-        "if a rank fails the others go on in the same processes from the newest checkpoint, so many times (threads, or "
-        "processes that mpirun has not started)");
+        "if a rank fails the others continue in the same processes from the newest checkpoint, at most N times "
+        "(threads, or processes not started by mpirun)");
     add("recover-ranks", "0", "M",
-        "with so many ranks at least: threads one fewer each time (0 = as many as before), processes those that are "
+        "with at least this many ranks: threads one fewer each time (0 = as many as before), processes those that are "
         "left");
     add("preemption-notice", "", "FILE",
-        "as soon as there is such a file it saves and leaves, as on SIGTERM (looked for twice a second)");
-    add("runs", "runs", "DIR", "where runs are kept");
+        "save and exit, as on SIGTERM, as soon as this file exists (checked twice per second)");
+    add("runs", "runs", "DIR", "directory of the runs");
   }
 
   /// @param arguments  without the program's name. Throws config_error.
@@ -112,7 +111,8 @@ class options {
       } else if (given == "--resume=auto") {
         resume_ = going_on::if_begun;
       } else if (given.starts_with("--resume=")) {
-        fail(text_of("\"", given, "\" is not known; --resume goes on with a run, --resume=auto begins it if need be"));
+        fail(text_of("\"", given,
+                     "\" is unknown; --resume continues a run, --resume=auto also begins one if there is none"));
       } else if (given == "--accept-new-text") {
         accept_new_text_ = true;
       } else if (given.starts_with("--")) {
@@ -125,14 +125,14 @@ class options {
         if (equals == given.npos && i + 1 == arguments.size()) fail(text_of("--", name, " needs a value"));
         set(std::string(name), equals == given.npos ? arguments[++i] : std::string(given.substr(equals + 1)));
       } else {
-        fail(text_of("what is \"", given, "\"? Options begin with --; see --help"));
+        fail(text_of("unexpected argument \"", given, "\": options begin with --; see --help"));
       }
     }
   }
 
   [[nodiscard]] bool help() const noexcept { return help_; }
   [[nodiscard]] bool resume() const noexcept { return resume_ == going_on::yes; }
-  /// With --resume=auto, until resume_if() says what that means for this run.
+  /// Whether --resume=auto is given and resume_if() has not yet decided whether this run is resumed.
   [[nodiscard]] bool may_resume() const noexcept { return resume_ == going_on::if_begun; }
   void resume_if(bool begun) noexcept { resume_ = begun ? going_on::yes : going_on::no; }
   [[nodiscard]] bool accept_new_text() const noexcept { return accept_new_text_; }
@@ -158,9 +158,9 @@ class options {
     fail(text_of("--", name, " is \"", text(name), "\"; it is one of ", list));
   }
 
-  /// Settles what the command line left open.
+  /// Sets an option that the command line left open.
   void decide(std::string const& name, std::string value) { all_.at(name).value = std::move(value); }
-  /// Takes what was not given on this command line from the run that is resumed.
+  /// Takes options that are not on this command line from the run that is resumed.
   void take_rest_from(std::string const& path) {
     auto const saved = trireme::formats::json::parse(trireme::formats::read_text(path), path);
     for (auto& [name, option] : all_) {
@@ -183,10 +183,10 @@ class options {
       auto const& option = all_.at(name);
       line("--" + name + " " + option.what, option.help + (option.value.empty() ? "" : " [" + option.value + "]"));
     }
-    line("--resume", "go on from the run's checkpoint, with the options it had unless given again");
+    line("--resume", "continue from the run's checkpoint, with its options unless given again");
     line("--resume=auto", "the same if the run has a checkpoint; if there is no run yet, begin it");
     line("--accept-new-text",
-         "with --resume: go on though the text is another one; what is held out begins at the byte where it did");
+         "with --resume: continue with a different text; the held-out part begins at the same byte as before");
     line("--help", "this");
     return out;
   }
@@ -216,7 +216,7 @@ class options {
   }
   void set(std::string const& name, std::string const& value) {
     auto const found = all_.find(name);
-    if (found == all_.end()) fail(text_of("there is no option --", name, "; see --help"));
+    if (found == all_.end()) fail(text_of("unknown option --", name, "; see --help"));
     found->second.value = value;
     found->second.given = true;
   }

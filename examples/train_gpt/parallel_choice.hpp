@@ -17,11 +17,11 @@
 #include "trireme/parallel/tensor.hpp"
 #include "trireme/train/rule_table.hpp"
 
-/// What --parallel says: axes, outermost first, with their degrees (0: what is left of the world).
+/// The value of --parallel: axes, outermost first, with their degrees (0: the rest of the world).
 ///
 /// The text is a list of axes: `data`, `zero3`, `pipeline:zbv`, `data=2,tensor=2,pipeline=2:1f1b`, `context=2:ulysses`,
-/// `diloco:50` (steps from one meeting to the next), `parameter_server:2` (steps that gradients are late).
-/// `sequence` stands beside tensor and has its degree; alone it means both.
+/// `diloco:50` (steps between exchanges), `parameter_server:2` (steps by which gradients are late). `sequence` is added
+/// to tensor and has its degree; alone it means both.
 class parallel_choice {
  public:
   enum class splits_samples { data, zero1, zero2, zero3, diloco, parameter_server };
@@ -43,7 +43,7 @@ class parallel_choice {
     bool const alone = samples_ == splits_samples::diloco;
     if (alone && (has(axis::context) || has(axis::expert))) fail_by("local-steps-need-whole-samples");
     if (reproducible && (alone || samples_ == splits_samples::parameter_server)) {
-      fail("--reproducible is for data and zero1, zero2, zero3; leave one of them out");
+      fail("--reproducible works with data, zero1, zero2 and zero3 only; leave one of them out");
     }
     if (reproducible && has(axis::context)) {
       fail("--reproducible adds whole micro-batches, whose positions context shares by several ranks; leave one out");
@@ -64,11 +64,11 @@ class parallel_choice {
   }
   [[nodiscard]] bool reproducible() const noexcept { return reproducible_; }
 
-  /// How many parts the samples of a step are split into; the mesh must fit the world.
+  /// The number of parts into which the samples of a step are split; the mesh must fit the world.
   [[nodiscard]] int replicas(int world) const noexcept {
     return degree(axis::data, world) * degree(axis::expert, world);
   }
-  /// Micro-batches of a step that keep a pipeline busy (four a stage); 0 without one.
+  /// Micro-batches per step that keep a pipeline busy (four per stage); 0 without one.
   [[nodiscard]] std::int64_t micro_batches(int world) const noexcept {
     return has(axis::pipeline) ? 4 * replicas(world) * degree(axis::pipeline, world) : 0;
   }
@@ -83,7 +83,7 @@ class parallel_choice {
     if constexpr (requires { out.staleness; }) out.staleness = number_ == unset ? 1 : number_;
     return out;
   }
-  /// The mesh of that axis and all others; those that were not named have one way.
+  /// The mesh of that axis and all others; axes that were not named have degree 1.
   template <class Axis>
   [[nodiscard]] auto mesh() const {
     using namespace trireme::parallel;
@@ -91,7 +91,7 @@ class parallel_choice {
     sequence const rows{.ways = sequence_ ? 0 : 1};
     context const positions{.ways = ways(axis::context), .method = method_};
     expert const mixture{.ways = ways(axis::expert)};
-    if constexpr (requires { requires Axis::local_steps; }) {  // which have no context and no experts
+    if constexpr (requires { requires Axis::local_steps; }) {  // these have no context and no experts
       return ordered(trireme::parallel::mesh(
           data_axis<Axis>(), any_pipeline{.schedule = schedule_, .stages = ways(axis::pipeline)}, cut, rows));
     } else if constexpr (Axis::gradients == trireme::distribution::replicate) {
@@ -105,7 +105,7 @@ class parallel_choice {
 
  private:
   using kind_of_axis = std::string_view;
-  /// The kinds of axes that there are.
+  /// The kinds of axes.
   struct axis {
     static constexpr kind_of_axis data = "data";
     static constexpr kind_of_axis tensor = trireme::parallel::tensor::kind;
@@ -158,7 +158,7 @@ class parallel_choice {
       } else if (kind == axis::data && samples_ >= splits_samples::diloco) {
         take_number(item.substr(colon + 1));
       } else {
-        if (kind != axis::pipeline) fail(trireme::text(name, " has no schedule; pipeline has"));
+        if (kind != axis::pipeline) fail(trireme::text(name, " has no schedule; only pipeline has one"));
         schedule_ = item.substr(colon + 1);
         check_schedule();
       }
@@ -169,7 +169,7 @@ class parallel_choice {
       auto const* const end = number.data() + number.size();
       auto const [stopped, problem] = std::from_chars(number.data(), end, degree);
       if (problem != std::errc{} || stopped != end || degree < 1) {
-        fail(trireme::text("\"", number, "\" is no degree of ", name, ": it is a whole number of at least 1"));
+        fail(trireme::text("\"", number, "\" is not a degree of ", name, ": it must be a whole number of at least 1"));
       }
     }
     if (kind == axis::sequence) {
@@ -188,10 +188,10 @@ class parallel_choice {
     constexpr std::string_view all[] = {"data", "zero1", "zero2", "zero3", "diloco", "parameter_server"};
     auto const index = std::ranges::find(all, name) - std::begin(all);
     if (index == std::ssize(all)) {
-      fail(
-          trireme::text("there is no axis \"", name,
-                        "\": there are data, zero1, zero2, zero3, diloco, parameter_server, tensor, sequence, context, "
-                        "pipeline and expert"));
+      fail(trireme::text(
+          "unknown axis \"", name,
+          "\": the axes are data, zero1, zero2, zero3, diloco, parameter_server, tensor, sequence, context, "
+          "pipeline and expert"));
     }
     samples_ = static_cast<splits_samples>(index);
     return axis::data;
@@ -201,11 +201,11 @@ class parallel_choice {
     auto const [stopped, problem] = std::from_chars(number.data(), end, number_);
     int const least = samples_ == splits_samples::diloco ? 1 : 0;
     if (problem == std::errc{} && stopped == end && number_ >= least) return;
-    fail(trireme::text("\"", number, "\" is no number of steps: it is a whole number of at least ", least));
+    fail(trireme::text("\"", number, "\" is not a number of steps: it must be a whole number of at least ", least));
   }
   void take_method(std::string_view name) {
     if (name != "ring" && name != "ulysses")
-      fail(trireme::text("there is no context \"", name, "\": there are ring and ulysses"));
+      fail(trireme::text("unknown context \"", name, "\": there are ring and ulysses"));
     using trireme::parallel::context_method;
     method_ = name == "ring" ? context_method::ring : context_method::all_to_all;
   }
@@ -216,7 +216,7 @@ class parallel_choice {
       names += trireme::text(names.empty() ? "" : ", ", std::string_view(each.name));
       found = found || each.name == schedule_;
     });
-    if (!found) fail(trireme::text("there is no schedule \"", schedule_, "\": there are ", names));
+    if (!found) fail(trireme::text("unknown schedule \"", schedule_, "\": there are ", names));
   }
   static std::string_view split_by(kind_of_axis kind) {
     if (kind == axis::data) return "samples";

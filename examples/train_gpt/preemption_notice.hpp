@@ -13,17 +13,17 @@
 
 #include "trireme/core/error.hpp"
 
-/// Looks twice a second for a file, by which the machine's owner says that it will be taken away; then this process is
-/// asked to leave as by SIGTERM.
+/// Checks twice per second for a file with which the machine's owner announces that it will be taken away; then this
+/// process stops as on SIGTERM.
 class preemption_notice {
  public:
-  /// @param file    nothing: nobody looks.
-  /// @param speaks  whether this process says that it has seen it.
+  /// @param file    empty: no check.
+  /// @param speaks  whether this process prints that it has found it.
   preemption_notice(std::string file, bool speaks) : file_(std::move(file)), speaks_(speaks) {
     if (file_.empty()) return;
     if (is_there()) {
       throw trireme::config_error(
-          trireme::text("--preemption-notice: ", file_, " is there already; remove it, and start the run again"));
+          trireme::text("--preemption-notice: ", file_, " exists already; remove it, and start the run again"));
     }
     watcher_ = std::thread([this] { watch(); });
   }
@@ -45,7 +45,7 @@ class preemption_notice {
     std::unique_lock lock(mutex_);
     while (!ended_.wait_for(lock, std::chrono::milliseconds(500), [this] { return over_; })) {
       if (!is_there()) continue;
-      if (speaks_) std::fprintf(stderr, "train_gpt: %s is there, so the run saves and leaves\n", file_.c_str());
+      if (speaks_) std::fprintf(stderr, "train_gpt: %s exists, so the run saves and exits\n", file_.c_str());
       ::kill(::getpid(), SIGTERM);
       return;
     }

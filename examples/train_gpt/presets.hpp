@@ -12,7 +12,7 @@
 
 enum class compression_preset { none, bf16, top_k, power_sgd };
 
-/// The policies to choose from at run time. Each precision is compiled in a file of its own.
+/// The policies that can be chosen at run time. Each precision is compiled in a file of its own.
 struct preset {
   parallel_choice parallel;
   compression_preset compression;
@@ -20,12 +20,12 @@ struct preset {
   preset(parallel_choice what, compression_preset on_the_wire) : parallel(std::move(what)), compression(on_the_wire) {
     if (on_the_wire == compression_preset::none) return;
     if (parallel.cuts_nothing() && parallel.samples() <= parallel_choice::splits_samples::zero1) return;
-    throw trireme::config_error("--compression goes with --parallel data or zero1 alone; leave it out beside others");
+    throw trireme::config_error("--compression works only with --parallel data or zero1; leave it out with others");
   }
 };
 
-/// The one place where a choice at run time becomes a type. One type serves all meshes with the same data-like axis,
-/// and one all lossy compressors.
+/// The only place where a run-time choice selects a type. All meshes with the same data-like axis share a type, and so
+/// do all lossy compressors.
 template <class Precision, class World>
 [[nodiscard]] std::unique_ptr<trireme::any_trainer> make_preset(preset const& chosen, language_model const& model,
                                                                 optimizer_choice const& optimizer, World& world) {

@@ -25,7 +25,7 @@
 #include "trireme/train/any_trainer.hpp"
 #include "trireme/trireme.hpp"
 
-/// The directory of a run and what lies in it.
+/// The directory of a run and its contents.
 struct run_files {
   std::string directory;
 
@@ -33,7 +33,7 @@ struct run_files {
   [[nodiscard]] std::string checkpoints() const { return at("checkpoint"); }
   [[nodiscard]] bool exists(char const* name) const { return ::access(at(name).c_str(), F_OK) == 0; }
 
-  /// Whether this is what a run leaves that was killed as soon as it had its lock, and nothing else.
+  /// Whether it contains only what a run leaves that was killed as soon as it had its lock.
   [[nodiscard]] bool has_only_begun() const {
     std::error_code problem;
     std::filesystem::directory_iterator all(directory, problem);
@@ -49,13 +49,14 @@ struct run_files {
     }
   }
 
-  /// Whether there is anything to go on from. Throws io_error if there was once, and is not any more.
+  /// Whether there is a checkpoint from which to continue. Throws io_error if there was one that is now missing.
   [[nodiscard]] bool can_be_resumed() const;
 
-  /// Makes the directory with its parents. An earlier run of this name steps aside: nothing is lost. What is no run
-  /// stays where it is, and is an io_error; so does a run that another process has begun since the lock was asked for.
-  /// @param locked  whether this process holds the lock of what is there.   @returns where the earlier run went, or
-  /// nothing.
+  /// Creates the directory with its parents. An earlier run of this name is renamed, so nothing is lost. io_error if
+  /// the directory is not a run, or if another process has begun a run in it since the lock was checked; then it is not
+  /// changed.
+  /// @param locked  whether this process holds the lock of the existing run.   @returns the new name of the earlier
+  ///                run, or empty.
   std::string make_new(bool locked) const {
     std::string aside;
     if (exists("options.json")) {
@@ -71,21 +72,20 @@ struct run_files {
       }
       struct ::stat there {};
       if (::lstat(directory.c_str(), &there) == 0) {
-        bool const leads = ::stat(directory.c_str(), &there) == 0;  // a link to a directory is as good as one
+        bool const leads = ::stat(directory.c_str(), &there) == 0;  // a link to a directory is accepted
         if (!leads) {
-          throw trireme::io_error(directory,
-                                  "this is a link to what is not there; remove it, or choose another --name");
+          throw trireme::io_error(directory, "this is a broken link; remove it, or choose another --name");
         }
         if (!S_ISDIR(there.st_mode))
           throw trireme::io_error(directory, "this is a file, but a run needs a directory; choose another --name");
         std::error_code problem;
         if (!std::filesystem::is_empty(directory, problem) || problem)
-          throw trireme::io_error(directory, "there are files here, but no run; choose another --name");
+          throw trireme::io_error(directory, "this directory has files but is not a run; choose another --name");
       }
     }
     for (std::size_t slash = directory.find('/', 1);; slash = directory.find('/', slash + 1)) {
       auto const part = directory.substr(0, slash);
-      if (::mkdir(part.c_str(), 0777) != 0 && errno != EEXIST) {  // whoever gets the lock has a directory of two starts
+      if (::mkdir(part.c_str(), 0777) != 0 && errno != EEXIST) {  // two programs may start at once; the lock decides
         throw trireme::formats::detail::io_failure(part, "make the directory", errno);
       }
       if (slash == std::string::npos) break;
@@ -94,15 +94,15 @@ struct run_files {
   }
 };
 
-/// What the summary says of steps that were taken before the run was resumed.
+/// The summary's data about steps before the run was resumed.
 struct history {
   double loss_first = 0;
   double held_out_first = std::numeric_limits<double>::quiet_NaN();  ///< until it is evaluated
   double loss_last = 0;
   double gradient_norm = 0;
   std::int64_t skipped_last = 0;  ///< steps at the end that changed nothing
-  std::int64_t restarts = 0;      ///< how often the run went on after it had been broken off
-  std::int64_t lost_steps = 0;    ///< steps that had to be taken again for that; each time as of the last heartbeat
+  std::int64_t restarts = 0;      ///< number of times that the run was resumed after an interruption
+  std::int64_t lost_steps = 0;    ///< steps that had to be repeated for this, according to the last heartbeat each time
 
   void write(std::string const& path) const {
     namespace json = trireme::formats::json;
@@ -133,24 +133,24 @@ struct history {
 inline bool run_files::can_be_resumed() const {
   if (!exists("options.json")) return false;
   if (trireme::checkpoint::exists(checkpoints())) return true;
-  // A run that was killed before its first checkpoint begins anew; one that has lost its checkpoints does not.
+  // A run that was killed before its first checkpoint starts over; one whose checkpoints are missing does not.
   if (!exists("history.json") || history::read(at("history.json")).loss_first == 0) return false;
-  throw trireme::io_error(
-      checkpoints(), "this run has trained, but its checkpoints are gone; bring them back, or give another --name");
+  throw trireme::io_error(checkpoints(),
+                          "this run has trained, but its checkpoints are gone; restore them, or give another --name");
 }
 
-/// Collective; rank 0 writes. The model in Hugging Face's files, in RUN/model, with its tokenizer if it has one, and
-/// with what came with the model of --from.
+/// Collective; rank 0 writes. Writes the model in Hugging Face's format to RUN/model, with its tokenizer if it has one,
+/// and with the other files of the model of --from.
 inline void write_model(std::string const& run_directory, language_model const& model, token_choice const& tokens,
                         trireme::any_trainer& trainer, bool writes) {
   namespace formats = trireme::formats;
   auto origin = trainer.model_files();
   if (!tokens.bytes() && writes) {
     auto const* const theirs = formats::find(origin, tokens.file_name());
-    if (theirs != nullptr && theirs->content != tokens.content()) {  // another --tokenizer has no use for the rest
+    if (theirs != nullptr && theirs->content != tokens.content()) {  // another --tokenizer makes the rest useless
       auto const dropped = std::erase_if(
           origin, [](auto const& each) { return trireme::matches_any(formats::tokenizer_file_names, each.name); });
-      std::fprintf(stderr, "train_gpt: --tokenizer is another one than that of --from, whose %zu files are left out\n",
+      std::fprintf(stderr, "train_gpt: --tokenizer differs from that of --from, whose %zu files are left out\n",
                    dropped);
     }
     std::erase_if(origin, [&](auto const& each) { return each.name == tokens.file_name(); });
@@ -165,12 +165,12 @@ inline void write_model(std::string const& run_directory, language_model const& 
   static_cast<void>(trireme::formats::directory(run_directory).make("model"));
   auto const done = trireme::write_pretrained(model, out, origin, run_directory + "/model");
   if (!done.left_out.empty()) {
-    std::fprintf(stderr, "train_gpt: %zu tensors of --from are none of this model's and are left out: %s%s\n",
+    std::fprintf(stderr, "train_gpt: %zu tensors of --from are not part of this model and are left out: %s%s\n",
                  done.left_out.size(), done.left_out.front().c_str(), done.left_out.size() > 1 ? ", ..." : "");
   }
 }
 
-/// Who reads the model of a run, as it is told to the user; nothing if that is this program alone.
+/// The library that reads the run's model, for the user; empty if only this program does.
 inline std::string readers_of(language_model const& model) {
   auto const config = config_of(model);
   auto const& classes = config.at("architectures").as_array();

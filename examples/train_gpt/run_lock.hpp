@@ -20,8 +20,8 @@
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/json.hpp"
 
-/// Holds a run's directory for this process: a lock on DIRECTORY/lock, which the kernel takes back when the process
-/// ends, however it ends. While it is held the file says who holds it; without a lock on it, it says nothing.
+/// Holds a run's directory for this process: a lock on DIRECTORY/lock, which the kernel releases when the process ends
+/// for any reason. While the lock is held the file names the holder; without a lock its content means nothing.
 class run_lock {
  public:
   /// Throws io_error that names the holder if another process has it.
@@ -31,14 +31,17 @@ class run_lock {
           path_, "open", [&] { return ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666); });
       int taken = ::flock(descriptor_, LOCK_EX | LOCK_NB);
       for (int tries = 0; taken != 0 && errno == EWOULDBLOCK && tries < 3; ++tries) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));  // who only asked, in expect_free(), has let it go
+        std::this_thread::sleep_for(
+            std::chrono::milliseconds(2));  // another process may have held it for a moment in expect_free()
         taken = ::flock(descriptor_, LOCK_EX | LOCK_NB);
       }
       if (taken != 0) {
         auto const why = errno;
         if (why == ENOSYS || why == EOPNOTSUPP || why == ENOLCK) {
-          std::fprintf(stderr, "train_gpt: %s: this file system has no locks: a second start is not noticed here\n",
-                       directory.c_str());
+          std::fprintf(
+              stderr,
+              "train_gpt: %s: this file system has no locks, so a second process on this run would not be detected\n",
+              directory.c_str());
           break;
         }
         auto const who = why == EWOULDBLOCK ? holder(path_, descriptor_) : std::string();
@@ -47,7 +50,7 @@ class run_lock {
         throw trireme::formats::detail::io_failure(path_, "lock", why);
       }
       if (is_at_path()) break;
-      ::close(descriptor_);  // the run before stepped aside between the two calls, and its lock with it
+      ::close(descriptor_);  // the earlier run was renamed between the two calls, and its lock with it
     }
     sign();
   }
@@ -60,11 +63,11 @@ class run_lock {
   }
   ~run_lock() {
     if (descriptor_ < 0) return;
-    [[maybe_unused]] auto const emptied = ::ftruncate(descriptor_, 0);  // the lock says who holds it, not this text
+    [[maybe_unused]] auto const emptied = ::ftruncate(descriptor_, 0);  // the lock decides, not this text
     ::close(descriptor_);
   }
 
-  /// Throws io_error that names the holder if another process has the lock of this directory; nothing there is changed.
+  /// Throws io_error that names the holder if another process has the lock of this directory; changes nothing.
   static void expect_free(std::string const& directory) {
     auto const path = directory + "/lock";
     int const file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -86,7 +89,7 @@ class run_lock {
     return ::fstat(descriptor_, &own) == 0 && ::lstat(path_.c_str(), &there) == 0 && own.st_ino == there.st_ino &&
            own.st_dev == there.st_dev;
   }
-  /// Who has the lock, as the file says; its holder may not have come to that yet, and is given a moment.
+  /// The holder of the lock according to the file; the holder may not have written it yet and is given a moment.
   [[nodiscard]] static std::string holder(std::string const& path, int descriptor) {
     for (int asked = 0; asked < 20; ++asked) {
       std::array<char, 1024> text{};
@@ -100,7 +103,7 @@ class run_lock {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
     }
-    return "it has not said which";
+    return "process unknown";
   }
   void sign() {
     namespace json = trireme::formats::json;
@@ -115,7 +118,7 @@ class run_lock {
                                                          {"host", std::string(host.data())},
                                                          {"since", std::string(since.data())}})) +
                       "\n";
-    // On a full disk the lock is held without its holder's name.
+    // On a full disk the lock is held without the holder's name.
     if (::ftruncate(descriptor_, 0) == 0) {
       [[maybe_unused]] auto const put = ::pwrite(descriptor_, line.data(), line.size(), 0);
     }

@@ -14,7 +14,8 @@
 
 #include "trireme/train/patience.hpp"
 
-/// While a checkpoint is written or read: says on standard error how far this rank is, after 10 s, 20 s, 40 s, ...
+/// While a checkpoint is written or read: prints the progress of this rank to standard error after 10 s, 20 s, 40 s,
+/// ...
 class save_watch {
  public:
   /// @param what  "saving", "loading".
@@ -31,7 +32,7 @@ class save_watch {
     speaker_.join();
   }
 
-  /// For trainer.save() and load(); as long as this lives.
+  /// For trainer.save() and load(); valid as long as this object.
   [[nodiscard]] trireme::checkpoint::patience patience() {
     return {deadline_, [this](std::int64_t done, std::int64_t all) {
               all_ = all;

@@ -9,24 +9,24 @@
 
 #include "trireme/trireme.hpp"
 
-/// Notices a rank that is slower than the others for long.
+/// Detects a rank that stays slower than the others.
 ///
-/// What counts is a rank's own part of its steps: without the time in which it waits for the exchange of gradients,
-/// since all ranks wait for the slowest. Strategies whose ranks also wait for each other within forward and backward
-/// (tensor, context, pipeline) hide a slow rank among those of its group.
+/// Measures a rank's own part of its steps, without the time in which it waits for the exchange of gradients, since all
+/// ranks wait for the slowest. Under strategies whose ranks also wait for each other within forward and backward
+/// (tensor, context, pipeline), a slow rank cannot be told from the others of its group.
 class stragglers {
  public:
   static constexpr double slow = 1.5;  ///< times the median
   static constexpr int long_ = 3;      ///< comparisons in a row
 
-  /// After each step. @param waited  all that this rank has waited so far, in seconds.
+  /// After each step. @param waited  the total time that this rank has waited so far, in seconds.
   void add(double seconds, double waited) {
     own_ += seconds - (waited - waited_);
     waited_ = waited;
     ++steps_;
   }
 
-  /// Collective. @returns what is to be said, if a rank has just been slow for long; the same on every rank.
+  /// Collective. @returns a message if a rank has just been found slow; the same on every rank.
   template <class World>
   std::optional<std::string> compare(World& world) {
     std::vector<double> own(static_cast<std::size_t>(world.size()));
@@ -46,16 +46,16 @@ class stragglers {
     }
     times_ = slowest == rank_ ? times_ + 1 : 1;
     rank_ = slowest;
-    if (times_ != long_) return {};  // once is enough
+    if (times_ != long_) return {};  // report it once
     return trireme::text("rank ", slowest, " is slow: its part of a step takes ", 1e3 * time, " ms, the median of the ",
                          world.size(), " ranks ", 1e3 * *middle, " ms, for ", steps,
-                         " steps now; all wait for it: look at what else its machine does");
+                         " steps now, and all others wait for it; check what else its machine is doing");
   }
 
  private:
   double own_ = 0;
   double waited_ = 0;
   std::int64_t steps_ = 0;
-  std::ptrdiff_t rank_ = -1;  // that was slow in the last comparisons
+  std::ptrdiff_t rank_ = -1;  // the slow rank of the last comparisons
   int times_ = 0;
 };

@@ -25,14 +25,14 @@
 #include "trireme/formats/json.hpp"
 #include "utf8.hpp"
 
-/// What a run knows of its text, in text.json of its directory: state of the run like the checkpoint beside it.
+/// What a run stores about its text, in text.json of its directory: state of the run like the checkpoint.
 struct text_record {
   std::string path;
   std::int64_t bytes = 0;
   std::string sha256;
   std::int64_t held_out_begin = 0;  ///< the first byte that is never trained on
-  std::string stamp;                ///< of the file that was read: who it is, and when it was last changed
-  std::string tokenizer{};          ///< the SHA-256 of its file; nothing where tokens are bytes
+  std::string stamp;                ///< of the file that was read: its identity, and its last change
+  std::string tokenizer{};          ///< the SHA-256 of its file; empty if tokens are bytes
 
   [[nodiscard]] bool same_text(text_record const& other) const {
     return bytes == other.bytes && sha256 == other.sha256;
@@ -56,7 +56,7 @@ struct text_record {
                     saved.at("held_out_begin").as_int64(), saved.at("stamp").as_string()};
     if (auto const* const tokenizer = saved.find("tokenizer")) out.tokenizer = tokenizer->as_string();
     if (out.held_out_begin < 1 || out.held_out_begin >= out.bytes) {
-      saved.at("held_out_begin").fail("the text is not cut inside of it");
+      saved.at("held_out_begin").fail("the split is not inside the text");
     }
     return out;
   }
@@ -64,14 +64,15 @@ struct text_record {
 
 namespace detail {
 
-/// Equal stamps are equal contents: not even a program that sets a file's time back can set the time of its change.
+/// Equal stamps mean equal contents: a program can set a file's modification time back, but not the time of its last
+/// change.
 inline std::string stamp_of(struct ::stat const& file) {
   auto const nanoseconds = [](::timespec const& at) { return trireme::text(at.tv_sec, ".", at.tv_nsec); };
   return trireme::text("device ", file.st_dev, ", inode ", file.st_ino, ", ", file.st_size, " bytes, modified ",
                        nanoseconds(file.st_mtim), ", changed ", nanoseconds(file.st_ctim));
 }
 
-/// Says now and then how far the reading of a text is, if it takes long.
+/// Prints progress now and then if reading a text takes long.
 class reading_progress {
  public:
   reading_progress(std::string const& path, std::uint64_t bytes, bool speaks)
@@ -92,7 +93,7 @@ class reading_progress {
   clock::time_point last_ = clock::now();
 };
 
-/// What any run in a folder of runs knows of the file with this stamp.
+/// What any run in a folder of runs stores about the file with this stamp.
 inline std::optional<text_record> remembered(std::string const& runs, std::string const& stamp) {
   auto* const folder = ::opendir(runs.c_str());
   if (folder == nullptr) return std::nullopt;
@@ -103,7 +104,7 @@ inline std::optional<text_record> remembered(std::string const& runs, std::strin
     try {
       auto one = text_record::read(file);
       if (one.stamp == stamp) found = std::move(one);
-    } catch (trireme::error const&) {  // a run that is damaged knows nothing
+    } catch (trireme::error const&) {  // a damaged run is skipped
     }
     if (found) break;
   }
@@ -113,12 +114,12 @@ inline std::optional<text_record> remembered(std::string const& runs, std::strin
 
 }  // namespace detail
 
-/// Reads a text to know it again, and to see that it is UTF-8; a file that some run in `runs` has read, and that has
-/// not changed since, is not read again. The cut is not decided here.
+/// Reads a text to identify it, and to check that it is UTF-8. A file that some run in `runs` has read, and that has
+/// not changed since, is not read again. The split is not decided here.
 ///
 /// Throws io_error or format_error.
 inline text_record examine_text(std::string const& path, std::string const& runs, bool speaks) {
-  // Refuses what is no regular file, before it is opened by somebody who would wait for a pipe.
+  // Rejects anything but a regular file before it is opened, since opening a pipe would wait.
   static_cast<void>(trireme::data::token_file{.path = path, .context = 1}.open_held_out());
   trireme::formats::file const from(path, trireme::formats::file::access::read);
   auto const now = [&] {
@@ -150,14 +151,14 @@ inline text_record examine_text(std::string const& path, std::string const& runs
   if (detail::stamp_of(now()) != out.stamp) {
     throw trireme::io_error(path, "the text was changed while it was read; start again when it is finished");
   }
-  // Another change within the same tick of the clock would not show: what is so new is read again next time.
+  // Another change within the same tick of the clock would not be visible: so recent a file is read again next time.
   if (start.tv_sec - before.st_ctim.tv_sec < 2) out.stamp.clear();
   return out;
 }
 
-/// The text of a run in its two parts. A run that goes on has the cut that it had, whatever has become of the text.
+/// The two parts of a run's text. A resumed run keeps its split, even if the text has changed.
 ///
-/// Throws config_error if a run that is resumed had another text, unless that is accepted.
+/// Throws config_error if a resumed run had another text, unless that is accepted.
 inline trireme::data::token_split cut_text(text_record& text, std::optional<text_record> const& before,
                                            std::int64_t context, bool accept_new_text) {
   using namespace trireme;
@@ -171,14 +172,14 @@ inline trireme::data::token_split cut_text(text_record& text, std::optional<text
         trireme::text("--text ", text.path, " has ", text.bytes, " bytes with the SHA-256 ", text.sha256.substr(0, 12),
                       "..., but the run was trained on ", before->path, " of ", before->bytes,
                       " bytes with the SHA-256 ", before->sha256.substr(0, 12),
-                      "...; bring that text back, or give --accept-new-text to go on with this one, cut at byte ",
+                      "...; restore that text, or give --accept-new-text to continue with this one, split at byte ",
                       before->held_out_begin, " as before"));
   }
   auto const cut = before->held_out_begin;
   if (text.bytes - cut < context) {
-    throw config_error(trireme::text("--text ", text.path, " has ", text.bytes, " bytes, but from byte ", cut,
-                                     " on the run holds out what it is evaluated on, and one window needs ", context,
-                                     "; give a longer text, or start another run"));
+    throw config_error(
+        trireme::text("--text ", text.path, " has ", text.bytes, " bytes, but its held-out part begins at byte ", cut,
+                      " and needs at least one window of ", context, "; give a longer text, or start another run"));
   }
   text.held_out_begin = cut;
   return {

@@ -24,11 +24,11 @@
 #include "trireme/formats/sentencepiece.hpp"
 #endif
 
-/// What a run's tokens are: bytes, or those of a tokenizer's file.
+/// A run's tokens: bytes, or those of a tokenizer's file.
 class token_choice {
  public:
-  /// @param path  of a tokenizer.json, or of a .model of sentencepiece; bytes if empty. Throws what reading it throws,
-  /// and config_error where this program was built without the library that it takes.
+  /// @param path  of a tokenizer.json, or of a .model of sentencepiece; empty: bytes. Throws what reading it throws,
+  ///              and config_error if this program was built without the library for it.
   explicit token_choice(std::string const& path) {
     if (path.empty()) return;
     content_ = trireme::formats::read_text(path, std::uint64_t{1} << 28);
@@ -56,7 +56,7 @@ class token_choice {
 
   [[nodiscard]] bool bytes() const noexcept { return content_.empty(); }
   [[nodiscard]] std::string const& content() const noexcept { return content_; }  ///< of the file
-  [[nodiscard]] char const* file_name() const noexcept { return file_name_; }     ///< as runs and models keep it
+  [[nodiscard]] char const* file_name() const noexcept { return file_name_; }     ///< its name in runs and models
   [[nodiscard]] std::string const& sha256() const noexcept { return sha256_; }
   [[nodiscard]] std::string of_what() const {
     return bytes() ? "bytes" : trireme::text("those of a tokenizer with the SHA-256 ", sha256_.substr(0, 12), "...");
@@ -120,7 +120,7 @@ class text_windows {
 /// The two parts of a run's text.
 class run_text {
  public:
-  /// @param parts  of bytes.
+  /// @param parts  in bytes.
   run_text(trireme::data::token_split const& parts, token_choice const& tokens)
       : training_(parts.training), held_out_(parts.held_out) {
     if (tokens.bytes()) return;
@@ -137,7 +137,7 @@ class run_text {
   }
 
   [[nodiscard]] text_windows const& training() const noexcept { return training_; }
-  /// The first windows of what is held out, of `most` tokens or at least one window.
+  /// The first windows of the held-out text, of `most` tokens in total or at least one window.
   [[nodiscard]] text_windows held_out(std::int64_t most) const {
     auto range = held_out_.description();
     auto const windows = std::max<std::int64_t>(1, most / range.context);
@@ -145,12 +145,12 @@ class run_text {
     range.last_byte = range.first_byte + std::min(held_out_.size(), windows) * range.context - 1;
     return text_windows(range.open_held_out());
   }
-  /// Of what is held out.
+  /// In the held-out text.
   [[nodiscard]] double tokens_a_byte() const noexcept { return tokens_a_byte_; }
 
  private:
   text_windows training_;
   trireme::data::held_out_windows held_out_;
-  std::vector<trireme::data::packed_windows> packed_;  // one, or none where tokens are bytes
+  std::vector<trireme::data::packed_windows> packed_;  // one, or none if tokens are bytes
   double tokens_a_byte_ = 1;
 };

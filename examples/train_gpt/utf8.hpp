@@ -8,8 +8,8 @@
 
 #include "trireme/core/error.hpp"
 
-/// Looks whether a text that arrives piece by piece is UTF-8. A last character that is cut off is let pass: texts are
-/// often cut to a number of bytes.
+/// Checks whether a text that arrives in pieces is UTF-8. An incomplete last character is accepted: texts are often
+/// truncated to a number of bytes.
 class utf8_check {
  public:
   explicit utf8_check(std::string path) : path_(std::move(path)) {}
@@ -38,6 +38,6 @@ class utf8_check {
  private:
   std::string path_;
   std::uint64_t at_ = 0;
-  unsigned low_ = 0x80, high_ = 0xbf;  // what the next byte of a character may be
+  unsigned low_ = 0x80, high_ = 0xbf;  // the range of the next byte of a character
   int missing_ = 0;
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-// The communicator of this build: threads, or for train_gpt_mpi processes, which mpirun or torchrun starts.
+// The communicator of this build: threads, or for train_gpt_mpi processes that mpirun or torchrun starts.
 #include <string_view>
 
 #include "trireme/trireme.hpp"

@@ -1,11 +1,11 @@
 #pragma once
 
-// All that a training program needs. Apart, because not every program wants them: the communicators of comm/mpi.hpp,
-// comm/processes.hpp, comm/hierarchical.hpp and comm/nccl.hpp, the decorators (comm/checked.hpp, ...),
+// Everything that a training program needs. Not included, because not every program needs them: the communicators of
+// comm/mpi.hpp, comm/processes.hpp, comm/hierarchical.hpp and comm/nccl.hpp, the decorators (comm/checked.hpp, ...),
 // formats/tensorboard.hpp, formats/chrome_trace.hpp, observe/progress.hpp, nn/one_of.hpp (a model chosen at run time),
 // nn/pretrained.hpp and train/pretrained.hpp (models in Hugging Face's files).
 
-#include "trireme/core/dialect.hpp"  // first: it says what would make riddles of what follows
+#include "trireme/core/dialect.hpp"  // first: it rejects settings under which later headers would give obscure errors
 
 #include "trireme/comm/comm.hpp"
 #include "trireme/compression/compression.hpp"

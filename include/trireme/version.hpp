@@ -1,6 +1,6 @@
 #pragma once
 
-/// The only place that states the version; CMake, Conan and vcpkg read it from here.
+/// The only definition of the version; CMake, Conan and vcpkg read it from here.
 #define TRIREME_VERSION_MAJOR 0
 #define TRIREME_VERSION_MINOR 1
 #define TRIREME_VERSION_PATCH 0

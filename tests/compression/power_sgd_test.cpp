@@ -300,6 +300,6 @@ TEST_CASE("power_sgd gives data and zero<1> the same weights, and asks for as ma
       if (world.rank() == 0) sentence = mine;
     });
   }
-  CHECK(sentence.find("holds numbers that belong to each of 2 ranks, and this run has 3; with error feedback, or where "
-                      "ranks take steps alone, a run goes on with as many ranks as it had") != std::string::npos);
+  CHECK(sentence.find("holds numbers that belong to each of 2 ranks, and this run has 3 ranks; with error feedback or "
+                      "local steps a run must be resumed on the same number of ranks") != std::string::npos);
 }

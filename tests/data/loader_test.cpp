@@ -354,7 +354,7 @@ TEST_CASE("options of a loader that cannot be are refused by name", "[data][load
   loader one(data, {.batch = 5});
   CHECK_THROWS_WITH(one.seek({0, 11}),
                     "trireme::data::loader: cannot seek to trireme::data::loader_position{.epoch = 0, .position = 11} "
-                    "of 10 samples: the place was saved for other data");
+                    "of 10 samples: the position was saved for other data");
   CHECK_THROWS_AS(one.seek({0, -1}), config_error);
   CHECK(one.next().position == 0);
   static_assert(!std::is_constructible_v<loader, numbers, data::loader_options>);  // a temporary would dangle
@@ -379,7 +379,7 @@ TEST_CASE("a place within an epoch is of as many samples and one order", "[data]
         text("trireme::data::loader: cannot seek to trireme::data::loader_position{.epoch = 0, .position = 40, "
              ".samples = 80, .seed = 3} with ",
              data.size(), " samples in the order of seed ", seed,
-             "; give the dataset and the seed of that place, or seek(place.next_epoch())"));
+             "; give the dataset and the seed of that position, or seek(place.next_epoch())"));
     other.seek(place.next_epoch());
     auto const& next = other.next();
     CHECK(next.epoch == 1);

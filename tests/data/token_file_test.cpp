@@ -123,7 +123,7 @@ TEST_CASE("files that cannot be used are refused by name", "[data][token_file]")
   CHECK_THROWS_AS(open(here.write("empty", "")), io_error);
   auto const pipe = here / "pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  CHECK(sentence_of([&] { open(pipe); }).ends_with("this is not a regular file, so it cannot be read at any place"));
+  CHECK(sentence_of([&] { open(pipe); }).ends_with("this is not a regular file, so it cannot be read at any position"));
   CHECK_THROWS_AS(open(here.write("file", "12345") + "/below"), io_error);
   CHECK_THROWS_AS(open(std::string(5000, 'x')), io_error);
   auto const locked = here.write("locked", alphabet(100));
@@ -182,7 +182,7 @@ TEST_CASE("a file that was cut since it was opened is told from where on", "[dat
   CHECK(sentence_of([&] { read(held_out, {4}); }) ==
         path +
             ": trireme::data::token_file: the file had 100000 bytes when it was opened, but byte 80000 is gone; "
-            "bring it back as it was, and do not cut a file that is in use");
+            "restore the file, and do not truncate a file that is in use");
   fs::resize_file(path, 100000);
   CHECK_NOTHROW(read(training, {80}));
 }

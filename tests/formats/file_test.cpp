@@ -264,7 +264,7 @@ TEST_CASE("files of a set take their places together, or none of them does", "[f
   scratch dir;
   formats::make_directories(dir / "b");
   CHECK(message([&] { write(dir.path(), formats::real_files()); }) ==
-        (dir / "b") + ": is a directory, where a file is to be written");
+        (dir / "b") + ": is a directory, but a file must be written there");
   CHECK(dir.entries() == 1);
 }
 
@@ -284,7 +284,7 @@ TEST_CASE("what is written never goes through a symbolic or a hard link", "[form
   CHECK(formats::read_text(dir / "precious") == "precious");
   REQUIRE(::mkdir((dir / "c.partial").c_str(), 0777) == 0);
   CHECK(message([&] { formats::atomic_write(dir / "c", "new"); }) ==
-        (dir / "c.partial") + ": cannot remove what has this name: is a directory");
+        (dir / "c.partial") + ": cannot remove the existing file: is a directory");
 }
 
 TEST_CASE("a directory follows no links to what is in it", "[formats][file]") {

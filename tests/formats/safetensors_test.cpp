@@ -110,8 +110,8 @@ TEST_CASE("safetensors refuses a header that is not the JSON of the schema", "[f
   refused(file_of("null", 0), "expected '{'");
   refused(file_of("{\"a\":1}", 0), "expected '{'");
   refused(file_of("{\"a\":[]}", 0), "expected '{'");
-  refused(file_of("{}x", 0), "something follows");
-  refused(file_of("{} {}", 0), "something follows");
+  refused(file_of("{}x", 0), "characters after the JSON text");
+  refused(file_of("{} {}", 0), "characters after the JSON text");
   refused(file_of("{\"\xff\":{}}", 0), "not UTF-8");
   refused(file_of(R"({"__metadata__":1})", 0), "expected '{'");
   refused(file_of(R"({"__metadata__":null})", 0), "expected '{'");

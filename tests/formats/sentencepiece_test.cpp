@@ -82,7 +82,7 @@ TEST_CASE("what is no file of sentencepiece is refused", "[formats][sentencepiec
   auto const bytes = formats::read_text(golden_file("pieces_bpe.model"));
   for (auto const& bad : {std::string(), std::string("{}"), bytes.substr(0, bytes.size() / 2)}) {
     CHECK(contains(sentence_of<format_error>([&] { static_cast<void>(formats::sentencepiece::parse(bad, "x.model")); }),
-                   "it is no model of sentencepiece"));
+                   "not a sentencepiece model"));
   }
   CHECK_THROWS_AS(formats::sentencepiece::read("missing.model"), io_error);
 }

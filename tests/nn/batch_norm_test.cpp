@@ -171,10 +171,9 @@ TEST_CASE("synchronised norms that cannot be are refused in one sentence", "[nn]
   exact.reproducible = true;
   auto const sentence = sentence_of<config_error>(
       [&] { static_cast<void>(make_trainer(joint, optim::sgd{}, alone, precision::fp64{}, exact)); });
-  CHECK(
-      sentence ==
-      "trireme::parallel::data: .reproducible has the same bits on any number of ranks, but the model normalises over "
-      "the micro-batches of all of them; leave one of them out");
+  CHECK(sentence ==
+        "trireme::parallel::data: .reproducible promises the same bits on any number of ranks, but the model "
+        "normalises over the micro-batches of all of them; leave one of the two out");
   std::vector<std::string> silent(2);
   launch(comm::threads{.ranks = 2}, [&](auto& world) {
     silent[static_cast<std::size_t>(world.rank())] = sentence_of<config_error>(

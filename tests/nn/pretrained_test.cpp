@@ -314,7 +314,7 @@ TEST_CASE("an index and its files agree, and stay in their directory", "[nn][pre
   files.write("b", {split + 1, files.entries.end()});
   CHECK(contains(said(), "m/b: byte 0: it has no tensor \"model.layers.0.self_attn.k_proj.weight\", which the index"));
   files.write("b", {split - 1, files.entries.end()});
-  CHECK(contains(said(), "m/b: byte 0: it has 9 tensors, but the index says 8"));
+  CHECK(contains(said(), "m/b: byte 0: it has 9 tensors, but the index lists 8"));
   for (auto const* name : {"../a", "", "..", "x/y"}) {
     map.set("lm_head.weight", name);
     index(map);

@@ -116,5 +116,5 @@ TEMPLATE_TEST_CASE("orthonormalise replaces columns that are zero, dependent or 
   CHECK(not_orthonormal(zero) < close);
   matrix<TestType> wide(2, 3);
   CHECK_THROWS_WITH(ops::on<host>::orthonormalise(wide.view()),
-                    "trireme::ops::orthonormalise: (2, 3) is no matrix of at least as many rows as columns");
+                    "trireme::ops::orthonormalise: (2, 3) is not a matrix with at least as many rows as columns");
 }

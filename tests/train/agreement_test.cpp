@@ -108,10 +108,13 @@ TEST_CASE("arguments of fit and seeds that differ between ranks are refused befo
         refused("the dataset is 40 samples of F32 (1) and F32 (1) on rank 0 but 41 samples of F32 (1) and F32 (1) on "
                 "rank 1"));
   CHECK(fitted([](auto&, auto&) {}) == all(2, ""));
-  CHECK(on_ranks(2, [](auto& world) {
-          auto trainer = make_trainer(small, optim::sgd{}, world, parallel::zero<3>{});
-          trainer.initialise(static_cast<std::uint64_t>(world.rank()));
-        }) == all(2, "trireme::trainer: the seed is 0 on rank 0 but 1 on rank 1; call initialise() with one of them"));
+  CHECK(on_ranks(2,
+                 [](auto& world) {
+                   auto trainer = make_trainer(small, optim::sgd{}, world, parallel::zero<3>{});
+                   trainer.initialise(static_cast<std::uint64_t>(world.rank()));
+                 }) == all(2,
+                           "trireme::trainer: the seed is 0 on rank 0 but 1 on rank 1; call initialise() with the same "
+                           "one on every rank"));
 }
 
 TEST_CASE("ranks whose processors round or flush otherwise are told apart", "[train][agreement]") {
@@ -167,8 +170,8 @@ TEST_CASE("fit() that takes no step says so, but for a run that was loaded at it
   CHECK(sentence_of<config_error>(fit({})) == "trireme::trainer: fit() with .steps = 0; say how many steps to train");
   CHECK(trainer.fit(data, {.steps = 5, .batch = 8}).steps == 5);
   std::string const end =
-      " takes no step after the 5 that have been taken: .steps and .stop_after count from the first one ever; give it "
-      "more, or call initialise() to start over";
+      " takes no step after the 5 that have been taken: .steps and .stop_after count from the very first step; raise "
+      "them, or call initialise() to start over";
   CHECK(sentence_of<config_error>(fit({.steps = 5, .batch = 8})) == "trireme::trainer: fit() to step 5" + end);
   CHECK(sentence_of<config_error>(fit({.steps = 9, .batch = 8, .stop_after = 4})) ==
         "trireme::trainer: fit() to step 4" + end);
@@ -263,9 +266,9 @@ TEST_CASE("a step that throws on every rank may be followed by another one", "[t
 namespace {
 
 std::string const went_on =
-    "trireme::trainer: fit() on 114 samples of F32 (1) and F32 (1), but the run stands within an epoch of 80 samples "
-    "of F32 (1) and F32 (1), after 46 of them: some would come twice and others never; give it that dataset, or call "
-    "start_epoch() first to leave the rest of that epoch out";
+    "trireme::trainer: fit() on 114 samples of F32 (1) and F32 (1), but the current epoch is of 80 samples of F32 (1) "
+    "and F32 (1), after 46 of them: some samples would be used twice and others never; pass that dataset, or call "
+    "start_epoch() first to skip the rest of that epoch";
 
 }  // namespace
 

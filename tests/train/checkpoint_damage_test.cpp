@@ -276,10 +276,8 @@ TEST_CASE("a checkpoint with sizes that cannot be is refused before anything is 
     CHECK_FALSE(refusal([&](crafted& with) { with.piece = far; }) == "");
   }
   CHECK(contains(progress(R"({"step":9223372036854775807,"updates":1,"seed":0,"epoch":0,"position":0})"),
-                 "this is no number of a step"));
-  CHECK(
-      contains(progress(R"({"step":-1,"updates":1,"seed":0,"epoch":0,"position":0})"), "this is no number of a step"));
-  CHECK(
-      contains(progress(R"({"step":1,"updates":2,"seed":0,"epoch":0,"position":0})"), "not as many updates as steps"));
-  CHECK(contains(progress(R"({"step":1,"updates":1,"seed":0,"epoch":0,"position":-1})"), "no place in an epoch"));
+                 "not a step number"));
+  CHECK(contains(progress(R"({"step":-1,"updates":1,"seed":0,"epoch":0,"position":0})"), "not a step number"));
+  CHECK(contains(progress(R"({"step":1,"updates":2,"seed":0,"epoch":0,"position":0})"), "more updates than steps"));
+  CHECK(contains(progress(R"({"step":1,"updates":1,"seed":0,"epoch":0,"position":-1})"), "not a position in an epoch"));
 }

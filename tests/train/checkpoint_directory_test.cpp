@@ -126,7 +126,7 @@ TEST_CASE("a checkpoint whose owner cannot be read is nobody's to remove", "[tra
   overwrite(folder / "step-0000000001/manifest.json", {});
   tiny other;
   CHECK(contains(sentence_of([&] { other.trainer.save(folder.path()); }),
-                 "holds a checkpoint that cannot be read, so that nobody knows whose it is ("));
+                 "holds a checkpoint that cannot be read, so its run is unknown ("));
   CHECK(names(folder / "step-0000000001").size() == 3);
   // Beside one's own it stays out of the way, and is never counted or removed.
   std::filesystem::rename(folder / "step-0000000001", folder / "kept");

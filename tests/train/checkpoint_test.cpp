@@ -175,8 +175,8 @@ TEST_CASE("error feedback asks for as many ranks as it had", "[train][checkpoint
   run(2, "", 2, folder.path(), sparse{});
   auto const sentence = sentence_of([&] { run(3, folder.path(), 3, "", sparse{}); });
   CHECK(contains(sentence,
-                 "holds numbers that belong to each of 2 ranks, and this run has 3; with error feedback, or where "
-                 "ranks take steps alone, a run goes on with as many ranks as it had"));
+                 "holds numbers that belong to each of 2 ranks, and this run has 3 ranks; with error feedback or local "
+                 "steps a run must be resumed on the same number of ranks"));
 }
 
 TEST_CASE("the newest two checkpoints are kept", "[train][checkpoint]") {

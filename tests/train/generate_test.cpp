@@ -92,12 +92,11 @@ TEST_CASE("a logit that is not finite is an error, and -infinity a mask", "[trai
       CHECK((token == 1 || token == 3));
     }
   }
-  CHECK(
-      sentence_of<numeric_error>([&] {
-        static_cast<void>(draw(std::vector<float>{1, nan}, {}, 0));
-      }) ==
-      "trireme::draw: the logit of token 1 of 2 is nan in draw 0; look at the model's parameters: no token is likelier "
-      "than the others");
+  CHECK(sentence_of<numeric_error>([&] {
+          static_cast<void>(draw(std::vector<float>{1, nan}, {}, 0));
+        }) ==
+        "trireme::draw: the logit of token 1 of 2 is nan in draw 0; check the model's parameters, which give no valid "
+        "probabilities");
   for (double const wrong : {std::nan(""), -0.5, std::numeric_limits<double>::infinity()})
     CHECK(contains(sentence_of<config_error>([&] { static_cast<void>(draw({{1.0F}}, {.temperature = wrong}, 0)); }),
                    "temperature and top_k are finite"));

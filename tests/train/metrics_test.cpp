@@ -116,8 +116,8 @@ TEST_CASE("an output that is NaN gives no class, and every rank says so", "[trai
   auto const infinity = std::numeric_limits<float>::infinity();
   metric::confusion seen(3);
   CHECK_THROWS_WITH(add(seen, {1, 2, 3, 1, nan, 2}, 3, {0, 1}, {2}),
-                    "trireme::metric: output 1 of sample 1 of 2 is NaN, so the model gives no class; look at its "
-                    "parameters and at the inputs");
+                    "trireme::metric: output 1 of sample 1 of 2 is NaN, so the model gives no class; check its "
+                    "parameters and the inputs");
   add(seen, {1, infinity, 2, nan, nan, nan}, 3, {1, -1}, {2});
   CHECK(seen.count(1, 1) == 1);
   metric::confusion two(2);

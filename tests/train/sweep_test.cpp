@@ -134,7 +134,7 @@ TEST_CASE("what a strategy throws is its row, and the sweep goes on", "[train]")
     });
     REQUIRE(rows.size() == 2);
     for (auto const& row : rows) {
-      CHECK(row.refused == (memory ? "trireme::sweep: there is not enough memory for it" : "the disk is gone"));
+      CHECK(row.refused == (memory ? "trireme::sweep: not enough memory for this strategy" : "the disk is gone"));
     }
   }
 }
@@ -228,8 +228,8 @@ TEST_CASE("a sweep of numbers that cannot be meant is refused", "[train]") {
   comm::self_world self;
   auto const data = tokens();
   CHECK_THROWS_WITH(sweep<strategies<parallel::data>>(model, data, self, {.steps = 2}),
-                    "trireme::sweep: 2 steps of 32 samples; the first two are not timed: give at least three, of one "
-                    "sample");
+                    "trireme::sweep: 2 steps of 32 samples; give at least three steps, as the first two are not timed, "
+                    "and one sample");
   auto const nan = std::numeric_limits<double>::quiet_NaN();
   std::vector<std::pair<sweep_options, std::string>> const wrong{
       {{.micro_batches = -1}, ".micro_batches is -1; it must be at least 0"},

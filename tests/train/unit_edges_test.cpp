@@ -150,7 +150,7 @@ TEST_CASE("a sum over the tensor group that a unit forgets is told with the unit
   auto const sentence = [](std::string const& what) {
     return both("trireme::model: the " + what +
                 " of unit 1 (\"unit.1.wide\" to \"unit.1.narrow\") is not the same on the 2 ranks of its tensor group, "
-                "which share its matrices; a sum over them is missing: pass.group.reduce() makes it");
+                "which share its matrices; a sum over them is missing: call pass.group.reduce()");
   };
   parallel::tensor const shared{.ways = 2};
   CHECK(trained(slip::none, shared) == both(""));
@@ -168,14 +168,15 @@ TEST_CASE("under sequence a unit that returns all rows, or adds those of others,
   auto const cut = [](slip forgets) { return trained(forgets, parallel::tensor{.ways = 2}, parallel::sequence{}); };
   CHECK(cut(slip::none) == both(""));
   auto const all_rows = cut(slip::rows);
-  CHECK(all_rows[1] ==
-        "trireme::model: the output of unit 1 (\"unit.1.wide\" to \"unit.1.narrow\") has all 4 rows on rank 1 of 2, to "
-        "which parallel::sequence leaves 2 of them; pass.group.reduce() leaves a rank its own rows of a sum");
+  CHECK(
+      all_rows[1] ==
+      "trireme::model: the output of unit 1 (\"unit.1.wide\" to \"unit.1.narrow\") has all 4 rows on rank 1 of 2, but "
+      "under parallel::sequence it should have 2 of them; pass.group.reduce() returns a rank's own rows of a sum");
   auto const residual = cut(slip::residual);
   CHECK(residual[0] ==
         "trireme::model: forward of unit 1 (\"unit.1.wide\" to \"unit.1.narrow\"): trireme::ops::add: sizes 32 and 16 "
-        "differ; under parallel::sequence rank 0 of 2 has its share of the rows between products: pass.group.gather() "
-        "makes all rows of it, pass.group.reduce() leaves it of a sum");
+        "differ; under parallel::sequence rank 0 of 2 has its part of the rows between products: pass.group.gather() "
+        "returns all rows, pass.group.reduce() its part of a sum");
 }
 
 TEST_CASE("comparing at the edges of units is rare, and in no plan", "[train][tensor]") {

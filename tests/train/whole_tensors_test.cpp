@@ -305,7 +305,7 @@ TEST_CASE("a part of a tensor, and an exchange that was not told of the optimize
       if (world.rank() == 0) {
         CHECK(sentence ==
               "trireme::optimizer_state: the optimizer needs whole tensors, but the exchange cuts \"w\" between ranks; "
-              "pass it the optimizer, too");
+              "pass the optimizer to make_exchange as well");
       }
     }
     optim::lamb const lamb{.learning_rate = 0.1, .weight_decay = 0};

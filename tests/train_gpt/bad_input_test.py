@@ -51,7 +51,7 @@ refuses("too many ranks", "ranks", "5000", ranks=5000)
 refuses("an unknown axis", "--parallel", "\"depth\"",
         "data, zero1, zero2, zero3, diloco, parameter_server, tensor, sequence, context, pipeline and expert",
         parallel="data,depth=2")
-refuses("an axis without a name", "no axis \"\"", parallel="data,")
+refuses("an axis without a name", "unknown axis \"\"", parallel="data,")
 refuses("an unknown schedule", "\"zigzag\"", "gpipe, 1f1b", parallel="pipeline:zigzag")
 refuses("a schedule of nothing", "data has no schedule", parallel="data:1f1b")
 refuses("an unknown context", "\"zigzag\"", "ring and ulysses", parallel="context:zigzag")
@@ -160,7 +160,7 @@ def damaged(what, name, change, *words):
             file.write(bytes_)
     at = content(checkpoints)
     code, out, told = attempt("kept", resume=True, stop_after=1, **mpi)
-    expect(code == 0 and "going on from step 0\n" in told, "%s: exit code %d: %s" % (what, code, told))
+    expect(code == 0 and "resuming from step 0\n" in told, "%s: exit code %d: %s" % (what, code, told))
     for word in (path, "is damaged and was passed over", "it is kept as %s/damaged-step-0000000005\n" % checkpoints,
                  *words):
         expect(word in told, "%s: \"%s\" is not in: %s" % (what, word, told))
@@ -221,7 +221,7 @@ os.symlink("../../../outside", checkpoints + "/step-0000000003")
 for name in ("summary.json", "history.json", "options.json"):
     os.symlink("../../outside/precious", "runs/kept/%s.partial" % name)
 code, out, told = attempt("kept", resume=True, stop_after=7)
-expect(code == 0 and "going on from step 5\n" in told, "beside links: exit code %d: %s" % (code, told))
+expect(code == 0 and "resuming from step 5\n" in told, "beside links: exit code %d: %s" % (code, told))
 expect(content("outside") == {"outside/precious": b"precious"}, "what links lead to was changed")
 restored()
 shutil.rmtree("runs/kept/model", ignore_errors=True)

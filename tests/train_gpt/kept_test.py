@@ -39,7 +39,7 @@ for step in kept("best"):
     if step > best[0]:
         shutil.rmtree("runs/best/checkpoint/step-%010d" % step)
 code, _, err = attempt("best", resume=True)
-expect(code == 0 and "going on from step %d" % best[0] in err, "from the best: " + err)
+expect(code == 0 and "resuming from step %d" % best[0] in err, "from the best: " + err)
 expect(summary("best")["state_hash"] == plain["state_hash"], "from the best it ends elsewhere")
 
 code, _, err = attempt("wrong", keep_last=0)

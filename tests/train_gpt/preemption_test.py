@@ -37,13 +37,13 @@ for mpi in (False, True) if HAS_MPI else (False,):
     name = "notice-mpi" if mpi else "notice"
     noticed = leave(name, lambda process: touch("taken-" + name), mpi=mpi, preemption_notice="taken-" + name)
     expect(noticed[0] == asked[0] and has_left(name) and noticed[1] < 15, "the notice: %r" % (noticed,))
-    expect(noticed[2].count("taken-%s is there, so the run saves and leaves" % name) == 1, "it said: " + noticed[2])
+    expect(noticed[2].count("taken-%s exists, so the run saves and exits" % name) == 1, "it said: " + noticed[2])
     print("%s: left %.1f s after the notice" % (name, noticed[1]))
 
 # A notice of the machine before is no notice to this run; without it the run goes on.
 step = summary("notice")["steps"]
 code, _, err = attempt("notice", resume=True)
-expect(code == 1 and "--preemption-notice: taken-notice is there already; remove it" in err, "an old notice: " + err)
+expect(code == 1 and "--preemption-notice: taken-notice exists already; remove it" in err, "an old notice: " + err)
 os.unlink("taken-notice")
 code, _, err = attempt("notice", resume=True, stop_after=step + 5)
 expect(code == 0 and summary("notice")["steps"] == step + 5, "after the notice: " + err)

@@ -54,7 +54,7 @@ train("killed", steps=1)
 os.mkdir("runs/foreign")
 with open("runs/foreign/lock", "w") as file:
     file.write("precious")
-expect_refused("a foreign lock", attempt("foreign"), "there are files here, but no run")
+expect_refused("a foreign lock", attempt("foreign"), "this directory has files but is not a run")
 expect(content("runs/foreign") == {"runs/foreign/lock": b"precious"}, "a foreign file has changed")
 
 # A run belongs to its text.
@@ -73,7 +73,7 @@ becomes(whole + b" and more and more and more of it" * 20)
 for options in ({}, wire):
     expect_refused("a text that has grown", attempt("texts", resume=True, **options), "text.txt has %d bytes" %
                    (len(whole) + 660), "trained on text.txt of %d bytes" % len(whole), "--accept-new-text",
-                   "cut at byte %d as before" % cut)
+                   "split at byte %d as before" % cut)
 becomes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
 expect_refused("a text with another letter", attempt("texts", resume=True), "--accept-new-text")
 becomes(whole[: cut + 20])
@@ -96,7 +96,7 @@ for options in ({}, wire):
     os.truncate("text.txt", 1000)
     out, err = process.communicate(timeout=60)
     told = [line for line in err.decode().splitlines() if line.startswith("train_gpt: ")]
-    expect(process.returncode == 1 and len(told) == 1 and "text.txt" in told[0] and "do not cut" in told[0],
+    expect(process.returncode == 1 and len(told) == 1 and "text.txt" in told[0] and "do not truncate" in told[0],
            "a text that is cut: exit code %d: %s" % (process.returncode, err.decode()[-500:]))
     becomes(whole)
     train("cut", resume=True, stop_after=3)

@@ -36,7 +36,7 @@ for name in ("alone", "bytes"):
     expect("the tokens of this run are" in attempt(name, resume=True, tokenizer=other)[2], name)
 with open("broken.json", "w", encoding="utf-8") as file:
     file.write('{"model": {"type": "WordLevel"}}')
-expect("is not known" in attempt("broken", tokenizer="broken.json")[2], "a tokenizer of another kind")
+expect("is not supported" in attempt("broken", tokenizer="broken.json")[2], "a tokenizer of another kind")
 expect(not os.path.exists("runs/broken"), "a run that could not begin has left files")
 
 # A file of sentencepiece does the same.

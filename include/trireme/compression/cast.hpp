@@ -12,10 +12,11 @@
 
 namespace trireme::compression {
 
-/// Gradients travel as Wire (bf16, say): half the bytes of float.
+/// Sends gradients as Wire (bf16, say): half the bytes of float.
 ///
-/// Bytes    sizeof(Wire) an element, on every hop.
-/// Numerics each rank's gradient is rounded to Wire, the sum is formed in rank order in float and rounded once more.
+/// Bytes    sizeof(Wire) per element, on every hop.
+/// Numerics each rank's gradient is rounded to Wire; the sum is formed in float in rank order and rounded to Wire
+///          again.
 /// @models summable_compressor
 template <element Wire>
 struct cast {

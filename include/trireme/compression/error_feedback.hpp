@@ -17,7 +17,7 @@ namespace trireme::compression {
 
 namespace detail {
 
-// The wire type of the inner compressor, where it has one: its absence says "gatherable".
+// The wire type of the inner compressor; void if it is a gatherable one.
 template <class State>
 struct same_wire {};
 template <class State>
@@ -28,12 +28,13 @@ struct same_wire<State> {
 
 }  // namespace detail
 
-/// What a lossy compressor left out of this step's gradient is added to the next step's.
+/// Adds what a lossy compressor left out of this step's gradient to the next step's.
 ///
-/// Method   [Karimireddy et al., "Error feedback fixes SignSGD", 2019]; any contraction converges with it.
-/// Bytes    as Inner on the wire; one gradient-sized residual a rank in memory, saved in checkpoints.
-/// Ranks    the residual belongs to the rank: it is what *this* rank has not told the others yet.
-/// @models summable_compressor where Inner does, gatherable_compressor where Inner does.
+/// Method   [Karimireddy et al., "Error feedback fixes SignSGD", 2019]; converges with any compressor that is a
+///          contraction.
+/// Bytes    as Inner on the wire; each rank keeps one residual of the gradient's size, which checkpoints contain.
+/// Ranks    each rank has its own residual: the part of its gradients that it has not sent yet.
+/// @models summable_compressor if Inner does, gatherable_compressor if Inner does.
 template <class Inner>
 struct error_feedback {
   using policy_category = slot::compression;
@@ -57,7 +58,7 @@ struct error_feedback {
           next_(shape{form.elements}) {
       ops::on<space>::fill(residual_.view(), 0.0);
     }
-    /// What this rank has not told the others yet. (What Inner keeps is shown too.)
+    /// Visits the residual, which this rank has not sent yet, and the state of Inner.
     template <class F>
     void visit_state(state_scope scope, F&& f) {
       for (auto const& [info, offset] : form_.tensors) {
@@ -65,7 +66,7 @@ struct error_feedback {
       }
       if constexpr (requires { inner_.visit_state(scope, f); }) inner_.visit_state(scope, f);
     }
-    /// The factor that the gradients of this step carry. The residual is kept without it.
+    /// Sets the factor that this step's gradients carry. The residual is stored without it.
     void at_scale(double scale) {
       scale_ = scale;
       if constexpr (requires { inner_.at_scale(scale); }) inner_.at_scale(scale);
@@ -90,10 +91,11 @@ struct error_feedback {
         inner_.decode(payload, next, false);
       }
       ops::on<space>::scale(next, -1.0);
-      ops::on<space>::add(next, piece);  // what was not told
+      ops::on<space>::add(next, piece);  // the part that was not sent
       if (!exactly_equal(scale_, 1)) ops::on<space>::scale(next, 1 / scale_);
     }
-    /// The step was taken: what it left out is the residual now. Without this call the step never was.
+    /// To be called when the step was taken: makes what it left out the residual. Without this call the residual stays
+    /// as it was before the step.
     void commit() {
       std::swap(residual_, next_);
       if constexpr (has_commit<inner_state>) inner_.commit();

@@ -9,7 +9,7 @@
 
 namespace trireme::compression {
 
-/// Gradients travel as they are: the default.
+/// Sends gradients uncompressed: the default.
 struct none {
   using policy_category = slot::compression;
   static constexpr bool identity = true;

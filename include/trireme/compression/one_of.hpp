@@ -11,11 +11,11 @@
 
 namespace trireme::compression {
 
-/// One of several compressors, chosen at run time: a program that offers them is compiled with one trainer, not with
-/// one for each. It is called through a virtual function a bucket; bits and bytes are those of the chosen one.
+/// One of several compressors, chosen at run time, so that a program which offers them compiles one trainer and not one
+/// for each. It costs one virtual call per bucket; bits and bytes are those of the chosen one.
 ///
-/// Ranks    all of them choose the same; that is compared like any description.
-/// Rules    those that any of Compressors is subject to.
+/// Ranks    all of them must choose the same; this is compared like any description.
+/// Rules    those of every one of Compressors.
 template <class... Compressors>
 struct one_of {
   using policy_category = slot::compression;
@@ -27,7 +27,7 @@ struct one_of {
   }
 };
 
-/// That of the chosen one: checkpoints of a run with it, and with one_of, are the same.
+/// The text of the chosen one: checkpoints of a run that uses it directly, or through one_of, are the same.
 template <class... Compressors>
 [[nodiscard]] std::string to_string(one_of<Compressors...> const& c) {
   return std::visit([](auto const& chosen) { return describe(chosen); }, c.chosen);

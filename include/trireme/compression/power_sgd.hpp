@@ -15,17 +15,19 @@
 
 namespace trireme::compression {
 
-/// Each gradient matrix travels as a product of two narrow ones: its best approximation of a low rank, which gets
-/// better from step to step (warm start). What a step leaves out is added to the next gradient (error feedback).
+/// Sends each gradient matrix as a product of two narrow ones: an approximation of low rank, which improves from step
+/// to step (warm start). What a step leaves out is added to the next gradient (error feedback).
 ///
-/// Method   [Vogels et al., "PowerSGD", 2019]: one power iteration a step. P = M Q is summed over the ranks and made
-///          orthonormal, Q = M^T P is summed, and P Q^T is the gradient.
-/// Shapes   a tensor (n, ...) is a matrix of n rows and m columns. Where `rank` (n + m) numbers are more than half of
-///          n m it travels whole, in the round of the P's, and so do tensors of one dimension or tied between stages.
-/// Bytes    two all-reduces a bucket, of `rank` (n + m) numbers a matrix. Kept: two gradient-sized residuals, and Q.
-/// Ranks    the residual is a rank's own; Q is the same on all of them. One rank alone compresses, too.
-/// Numerics lossy and biased, but a sum of the gradients that has no higher rank comes back within rounding. All ranks
-///          compute the same bits, on unlike CPUs too.
+/// Method   [Vogels et al., "PowerSGD", 2019]: one power iteration per step. P = M Q is summed over the ranks and
+///          orthonormalised, Q = M^T P is summed, and P Q^T is the gradient.
+/// Shapes   a tensor (n, ...) is a matrix of n rows and m columns. If `rank` (n + m) numbers are more than half of n m,
+///          it is sent uncompressed, in the round of the P's, and so are tensors of one dimension or tied between
+///          stages.
+/// Bytes    two all-reduces per bucket, of `rank` (n + m) numbers per matrix. Kept: two residuals of the gradient's
+///          size, and Q.
+/// Ranks    each rank has its own residual; Q is the same on all of them. A single rank compresses, too.
+/// Numerics lossy and biased, but if the sum of the gradients has no higher rank, the result is exact up to rounding.
+///          All ranks compute the same bits, also on different CPUs.
 /// Errors   config_error unless rank >= 1.
 /// @models collective_compressor          @see compression::top_k
 struct power_sgd {
@@ -103,7 +105,7 @@ struct power_sgd {
     void commit() {
       std::swap(residual_, next_);
       kernels::copy(q_.view(), constant(sent_q_.view()));
-      // What it spans is what counts; and where gradients had no such rank, new directions are tried.
+      // Only the space that it spans matters; if gradients had a lower rank, this also tries new directions.
       for (auto const& it : matrices_) kernels::orthonormalise(it.q.of(q_));
     }
     template <class F>
@@ -124,7 +126,7 @@ struct power_sgd {
     using numbers = tensor<element, space>;
     static constexpr auto no = ops::transposed::no, yes = ops::transposed::yes;
     struct part {
-      std::int64_t in_bucket, first;  // its first element in the bucket, and among those of its kind
+      std::int64_t in_bucket, first;  // its first element in the bucket, and in the list of its kind
       shape extents;
       [[nodiscard]] view in(view bucket) const { return bucket.flat(in_bucket, extents.size()).reshaped(extents); }
       [[nodiscard]] view of(numbers const& all) const {
@@ -136,7 +138,7 @@ struct power_sgd {
       parameter_info q_info;
       part whole, p, q;
     };
-    // A rank does not tell the rest of its own gradient, M - P (M^T P)^T.
+    // The part of its own gradient that a rank does not send: M - P (M^T P)^T.
     void begin_second() {
       for (auto const& [info, q_info, whole, p, q] : matrices_) {
         kernels::orthonormalise(p.of(sent_p_));
@@ -152,9 +154,9 @@ struct power_sgd {
     Comm& world_;
     std::vector<matrix> matrices_;
     std::vector<part> plain_;
-    numbers sent_p_, sent_q_;  // what travels whole lies beside the P's
-    numbers q_;                // where the next step starts
-    numbers residual_, next_;  // not told yet; the same if the step is taken
+    numbers sent_p_, sent_q_;  // uncompressed tensors are stored with the P's
+    numbers q_;                // the start of the next step
+    numbers residual_, next_;  // not sent yet; the same if the step is taken
     view gradient_;
     double scale_ = 1;
     int rounds_left_ = 0;

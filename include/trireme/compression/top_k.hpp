@@ -14,12 +14,12 @@
 
 namespace trireme::compression {
 
-/// Only the largest elements of each piece travel, as (index, value) pairs. Wrap it in error_feedback, or what stays
-/// behind is lost.
+/// Sends only the largest elements of each piece, as (index, value) pairs. Without error_feedback around it, the other
+/// elements are lost.
 ///
 /// Shapes   a piece of n gradients keeps k = ceil(ratio * n), at least 1.
-/// Bytes    k * (4 + sizeof(gradient)) a piece and rank.
-/// Ranks    payloads are decoded and added in rank order; equal bits everywhere.
+/// Bytes    k * (4 + sizeof(gradient)) per piece and rank.
+/// Ranks    payloads are decoded and added in rank order; all ranks get equal bits.
 /// Numerics lossy and biased; top_k{.ratio = 1} equals none bit for bit (a test).
 /// Errors   config_error unless 0 < ratio <= 1.
 /// @models gatherable_compressor          @see compression::error_feedback
@@ -59,7 +59,7 @@ struct top_k {
       auto const wanted = static_cast<std::int64_t>(std::ceil(static_cast<double>(ratio_) * static_cast<double>(n)));
       return std::clamp<std::int64_t>(wanted, std::min<std::int64_t>(n, 1), n);
     }
-    // Values start, and the next payload starts, on a multiple of 8 bytes, whatever k is.
+    // Values, and the next payload, start at a multiple of 8 bytes for every k.
     static std::int64_t round_up(std::int64_t bytes) { return (bytes + 7) / 8 * 8; }
     static std::int64_t values_offset(std::int64_t k) { return round_up(k * 4); }
     static tensor_view<std::int32_t, space> indices(tensor_view<std::byte, space> payload, std::int64_t k) {

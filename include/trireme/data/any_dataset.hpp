@@ -7,15 +7,15 @@
 
 namespace trireme::data {
 
-/// Any dataset behind one type, for code that must not be a template of it.
+/// Holds a reference to any dataset, for code that must not be a template over it.
 ///
-/// Bytes   three pointers; borrows the dataset, which must outlive it. One indirect call a batch.
+/// Bytes    three pointers; borrows the dataset, which must outlive it. One indirect call per batch.
 /// @models trireme::dataset
 class any_dataset {
  public:
   template <dataset Dataset>
   requires(!std::same_as<Dataset, any_dataset>)
-      any_dataset(Dataset const& data)  // NOLINT(google-explicit-constructor): a dataset is any dataset
+      any_dataset(Dataset const& data)  // NOLINT(google-explicit-constructor): every dataset converts
       : data_(&data), table_(&table_of<Dataset>) {}
 
   [[nodiscard]] std::int64_t size() const { return table_->size(data_); }

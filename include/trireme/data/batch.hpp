@@ -14,25 +14,25 @@
 
 namespace trireme::data {
 
-/// Share `index` of `count` things cut into `shares` as evenly as possible: [index*count/shares,
+/// Part `index` of `count` items that are split into `shares` parts as evenly as possible: [index*count/shares,
 /// (index+1)*count/shares).
 [[nodiscard]] constexpr interval share(std::int64_t count, std::int64_t shares, std::int64_t index) noexcept {
   auto const first = index * count / shares;
   return {first, (index + 1) * count / shares - first};
 }
 
-/// A place in the endless sequence of samples: how many of an epoch have been used, and of which order. Saved in a
-/// checkpoint; it says nothing of ranks or batches, so another world size goes on from it.
+/// A position in the endless sequence of samples: the epoch, and how many of its samples are used. Checkpoints contain
+/// it. It does not depend on ranks or batches, so a run can be resumed from it with another world size.
 struct loader_position {
   std::uint64_t epoch = 0;
   std::int64_t position = 0;
-  std::int64_t samples = 0;  ///< of the whole dataset; 0: not known, then nobody compares it, nor the seed
+  std::int64_t samples = 0;  ///< of the whole dataset; 0: not known, then neither it nor the seed is compared
   std::uint64_t seed = 0;    ///< of the order of samples
   friend bool operator==(loader_position const& a, loader_position const& b) noexcept {
-    return a.epoch == b.epoch && a.position == b.position;  // the place alone, whatever is known of its order
+    return a.epoch == b.epoch && a.position == b.position;  // whatever is known of the order
   }
 
-  /// The begin of the next epoch, which any dataset and any order may have.
+  /// The beginning of the next epoch, which may use any dataset and any order.
   [[nodiscard]] constexpr loader_position next_epoch() const noexcept { return {epoch + 1, 0}; }
 };
 
@@ -44,11 +44,11 @@ struct loader_position {
 
 /// One rank's part of one batch. Owned by the loader.
 ///
-/// A batch of n samples is cut into M logical micro-batches, part m = share(n, M, m); rank r runs the parts
-/// share(M, ranks, r). What a part holds does not depend on the number of ranks, so sums over parts can be formed in
-/// one order on any number of ranks.
+/// A batch of n samples is split into M logical micro-batches, part m = share(n, M, m); rank r runs the parts share(M,
+/// ranks, r). The content of a part does not depend on the number of ranks, so sums over parts can be formed in the
+/// same order on any number of ranks.
 struct batch {
-  std::span<trireme::samples const> micro_batches;  ///< this rank's parts that are not empty; maybe none
+  std::span<trireme::samples const> micro_batches;  ///< this rank's non-empty parts; may be empty
   std::span<std::int64_t const> parts;              ///< the logical number m of each of them, ascending
   std::int64_t samples = 0;                         ///< of the whole batch, over all ranks
   std::uint64_t epoch = 0;
@@ -57,7 +57,7 @@ struct batch {
 
 namespace detail {
 
-/// The memory of one rank's part of a batch, made once for the largest batch.
+/// The memory of one rank's part of a batch, allocated once for the largest batch.
 class batch_buffer {
  public:
   template <dataset Dataset>
@@ -73,14 +73,14 @@ class batch_buffer {
     return std::span(ids_).first(static_cast<std::size_t>(count));
   }
 
-  /// Reads the samples whose numbers are in ids(count), as one whole.
+  /// Reads the samples whose numbers are in ids(count), as one block.
   template <dataset Dataset>
   [[nodiscard]] samples read(Dataset const& data, std::int64_t count) {
     if (count > 0) data.read(ids(count), inputs_.span().data(), targets_.span().data());
     return whole(data, count);
   }
 
-  /// The same samples without reading them: all of their numbers are 0.
+  /// The same samples without reading them: all of their values are 0.
   template <dataset Dataset>
   [[nodiscard]] samples zeros(Dataset const& data, std::int64_t count) {
     std::ranges::fill(inputs_.span(), std::byte{});

@@ -1,6 +1,6 @@
 #pragma once
 
-// The room: where samples come from, in which order, and in which batches.
+// The umbrella of this room: where samples come from, in which order, and in which batches.
 #include "trireme/data/any_dataset.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/evaluation.hpp"

@@ -13,16 +13,16 @@
 
 namespace trireme::data {
 
-/// All samples once, in order, in batches, as a range to loop over: `for (auto const& part : evaluation_batches(...))`.
+/// All samples once, in order, in batches, as a range: `for (auto const& part : evaluation_batches(...))`.
 ///
-/// Whole batches are split over the ranks, contiguously: what a batch holds does not depend on the number of ranks.
-/// A rank may get none. Only the last batch of all may be short.
+/// The ranks get contiguous runs of whole batches, so the content of a batch does not depend on the number of ranks. A
+/// rank may get none. Only the last batch of all may be shorter.
 ///
 /// Ranks   no communication.
-/// Bytes   one buffer of `batch` samples, made at construction; an element is valid until the iterator advances.
-/// Threads one caller; reading happens in it, when the iterator advances.
-/// Errors  throws config_error if `batch` < 1, if there are no samples, or if there is no such rank; passes on what
-///         Dataset::read() throws, unless keep_failure() was called.
+/// Bytes    one buffer of `batch` samples, allocated at construction; an element is valid until the iterator advances.
+/// Threads  one caller; advancing the iterator reads the data in the same thread.
+/// Errors   throws config_error if `batch` < 1, if there are no samples, or if the rank does not exist; passes on what
+///          Dataset::read() throws, unless keep_failure() was called.
 ///
 /// @param data  borrowed: must outlive the range.
 template <dataset Dataset>
@@ -34,7 +34,7 @@ class evaluation_batches {
   }
   evaluation_batches(Dataset const&& data, std::int64_t batch, int rank = 0, int size = 1) = delete;  // would dangle
 
-  /// A single-pass iterator; two of one range share its buffer.
+  /// A single-pass iterator; all iterators of a range share its buffer.
   class iterator {
    public:
     using value_type = samples;
@@ -59,11 +59,11 @@ class evaluation_batches {
 
   [[nodiscard]] iterator begin() { return {this, mine_.first}; }
   [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
-  /// For a rank that other ranks wait for: what Dataset::read() throws is kept in failure() from now on, and samples
-  /// that could not be read, and all after them, are zeros.
+  /// For a rank that other ranks wait for: from now on an exception of Dataset::read() is stored in failure(), and
+  /// samples that could not be read, and all after them, are zeros.
   void keep_failure() noexcept { keeps_failure_ = true; }
   [[nodiscard]] std::exception_ptr const& failure() const noexcept { return failure_; }
-  /// The batches of this rank, as numbers of all batches.
+  /// The batches of this rank, as indices among all batches.
   [[nodiscard]] interval batches() const noexcept { return mine_; }
 
  private:

@@ -15,7 +15,7 @@
 
 namespace trireme::data {
 
-/// How many samples of a function, where, and which.
+/// The number, range and seed of a function's samples.
 struct function_options {
   std::int64_t samples = 4096;
   float low = -3.14F;
@@ -33,7 +33,7 @@ struct function_options {
 /// Samples (x, f(x)) of a function float -> float, with x uniform in [low, high).
 ///
 /// Shapes   inputs (n, 1) float, targets (n, 1) float.
-/// Numerics input i depends on (seed, i) alone, so the data set is the same on every rank without being stored.
+/// Numerics input i depends on (seed, i) alone, so the dataset is the same on every rank without being stored.
 /// Threads  read() calls f from several threads at once.
 /// Errors   throws config_error if there are no samples or if low < high does not hold for finite bounds.
 /// @models  trireme::dataset
@@ -70,8 +70,8 @@ float > class function {
   /// The input of sample `id`.
   [[nodiscard]] float input(std::int64_t id) const noexcept {
     auto const unit = unit_float(random_block({options_.seed, 0}, site, static_cast<std::uint64_t>(id), 0)[0]);
-    // An explicit fma: whether a compiler fuses a product and a sum by itself depends on its flags. Rounding to float
-    // may reach `high` itself; the largest number below it is taken then.
+    // An explicit fma, because whether a compiler fuses a product and a sum by itself depends on its flags. Rounding to
+    // float may give `high` itself; then the largest number below it is used.
     auto const x = std::fma(double{options_.high} - double{options_.low}, double{unit}, double{options_.low});
     auto const rounded = static_cast<float>(x);
     return rounded < options_.high ? rounded : std::nextafter(options_.high, options_.low);

@@ -16,25 +16,25 @@
 
 namespace trireme::data {
 
-/// How many columns a row of a flat vector has.
+/// The number of columns per row of a flat vector.
 struct columns {
   std::int64_t inputs = 1;
   std::int64_t targets = 1;
   friend bool operator==(columns const&, columns const&) = default;
 };
 
-/// Samples that lie in memory as two arrays: row s of each is sample s.
+/// Samples in memory, as two arrays: row s of each is sample s.
 ///
-/// Shapes  features (n, ...), targets (n, ...), any element types; the shape of one sample is what follows n, so
-///         features (n, 3) give inputs (3), and targets (n) give a number.
-/// Threads read() copies rows and changes nothing.
-/// Errors  throws config_error if there are no rows, if the numbers of rows differ, or if a vector does not divide
-///         into rows.
+/// Shapes   features (n, ...), targets (n, ...), any element types; the shape of one sample is what follows n, so
+///          features (n, 3) give inputs (3), and targets (n) give a scalar.
+/// Threads  read() copies rows and is const.
+/// Errors   throws config_error if there are no rows, if the numbers of rows differ, or if a vector's size is not a
+///          multiple of the row's.
 /// @models trireme::dataset
 template <arithmetic_element X, arithmetic_element Y>
 class in_memory {
  public:
-  /// Takes the arrays over.
+  /// Takes ownership of the arrays.
   in_memory(tensor<X> features, tensor<Y> targets) : features_(std::move(features)), targets_(std::move(targets)) {
     check_rows(features_.extents(), "features");
     check_rows(targets_.extents(), "targets");
@@ -47,7 +47,7 @@ class in_memory {
   template <class U, class W>
   in_memory(tensor_view<U, host> features, tensor_view<W, host> targets)
       : in_memory(copy<X>(features.span(), features.extents()), copy<Y>(targets.span(), targets.extents())) {}
-  /// Copies the vectors, cut into rows.
+  /// Copies the vectors, split into rows.
   in_memory(std::vector<X> const& features, std::vector<Y> const& targets, columns width = {})
       : in_memory(copy<X>(features, rows_of(features.size(), width.inputs, "features")),
                   copy<Y>(targets, rows_of(targets.size(), width.targets, "targets"))) {}

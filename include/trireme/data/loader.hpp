@@ -19,13 +19,13 @@
 
 namespace trireme::data {
 
-/// How samples become batches.
+/// How samples are grouped into batches.
 struct loader_options {
-  std::int64_t batch = 64;         ///< samples of a step, over all ranks
+  std::int64_t batch = 64;         ///< samples per step, over all ranks
   std::int64_t micro_batches = 1;  ///< logical parts of the whole batch, over all ranks
   std::uint64_t seed = 0;          ///< of the order of samples
-  std::int64_t prefetch = 2;       ///< batches read ahead by a thread; 0 reads them in next()
-  bool drop_last = false;          ///< leave out the last batch of an epoch if it is short
+  std::int64_t prefetch = 2;       ///< batches that a thread reads ahead; 0: next() reads them
+  bool drop_last = false;          ///< skip the last batch of an epoch if it is short
   friend bool operator==(loader_options const&, loader_options const&) = default;
 };
 
@@ -36,16 +36,17 @@ struct loader_options {
               "}");
 }
 
-/// One rank's share of an endless sequence of shuffled batches, read ahead by a thread of its own.
+/// One rank's part of an endless sequence of shuffled batches, which a thread of its own reads ahead.
 ///
-/// The sequence of samples depends on the seed alone, and its cut into batches and micro-batches on the options, never
-/// on the number of ranks. A batch does not cross an epoch: the last one of an epoch may be short.
+/// The sequence of samples depends only on the seed, and its division into batches and micro-batches only on the
+/// options, never on the number of ranks. A batch does not cross epochs: the last one of an epoch may be short.
 ///
 /// Ranks    no communication: each rank makes its own, with equal options (and the same data).
-/// Bytes    (prefetch + 1) buffers for this rank's part of a batch, made at construction; next() allocates nothing.
-/// Threads  one caller. The reader thread calls Dataset::read(), and waits on a condition variable while it is ahead.
-/// Errors   throws config_error for options that cannot be. What Dataset::read() throws comes out of the next() that
-///          would have returned that batch; calling next() again reads the same batch again.
+/// Bytes    (prefetch + 1) buffers for this rank's part of a batch, allocated at construction; next() allocates
+///          nothing.
+/// Threads  one caller. The reader thread calls Dataset::read(), and blocks when it is far enough ahead.
+/// Errors   throws config_error for invalid options. If Dataset::read() throws, the next() that would have returned
+///          that batch throws it; calling next() again reads the same batch again.
 ///
 /// @tparam Dataset  models trireme::dataset.
 /// @param  data     borrowed: must outlive the loader.
@@ -58,7 +59,7 @@ class loader {
     position_ = cursor_ = normalised({});
     parts_ = share(options.micro_batches, size, rank);
     auto const largest = std::min(options.batch, order_.samples);
-    // Rounded up: a shorter batch can have one more sample in these parts than the longest one.
+    // Rounded up: in these parts a shorter batch can have one sample more than the longest one.
     auto const most = (largest * parts_.count + options.micro_batches - 1) / options.micro_batches;
     auto const slot_count = static_cast<std::size_t>(options.prefetch) + 1;
     slots_.reserve(slot_count);
@@ -94,8 +95,8 @@ class loader {
     return ready.view;
   }
 
-  /// After next() has thrown: the batch that it would have returned, of which all numbers are 0. For a rank that has to
-  /// take part in a step which all ranks then give up. Valid as that of next(), which reads the same batch again.
+  /// After next() has thrown: the batch that it would have returned, with all values 0. For a rank that must take part
+  /// in a step which all ranks then give up. Valid as long as that of next(), which reads the same batch again.
   [[nodiscard]] batch const& zeros() {
     std::lock_guard const lock(mutex_);  // the reader waits for next() or seek()
     auto& spare = slots_[read_ % slots_.size()];
@@ -103,28 +104,28 @@ class loader {
     return spare.view;
   }
 
-  /// Where the batch begins that next() returns next: what a checkpoint saves.
+  /// The position of the batch that the next next() returns; checkpoints store it.
   [[nodiscard]] loader_position position() const noexcept { return position_; }
 
-  /// Goes on from a place that position() told, perhaps on another number of ranks or with another batch size.
+  /// Continues at a position from position(), with any number of ranks and any batch size.
   ///
-  /// Errors   config_error for a place within an epoch of another number of samples, or of another order: some samples
-  ///          would come twice and others never. seek(place.next_epoch()) leaves the rest of that epoch out.
+  /// Errors   config_error for a position within an epoch of another number of samples, or of another order: some
+  ///          samples would be used twice and others never. seek(place.next_epoch()) skips the rest of that epoch.
   void seek(loader_position to) {
     bool const another = to.samples != order_.samples || to.seed != order_.seed;
     if (to.samples != 0 && to.position != 0 && another) {
       throw config_error(text("trireme::data::loader: cannot seek to ", to_string(to), " with ", order_.samples,
                               " samples in the order of seed ", order_.seed,
-                              "; give the dataset and the seed of that place, or seek(place.next_epoch())"));
+                              "; give the dataset and the seed of that position, or seek(place.next_epoch())"));
     }
     if (to.position < 0 || to.position > order_.samples) {
       throw config_error(text("trireme::data::loader: cannot seek to ", to_string(to), " of ", order_.samples,
-                              " samples: the place was saved for other data"));
+                              " samples: the position was saved for other data"));
     }
     {
       std::lock_guard const lock(mutex_);
       position_ = cursor_ = normalised(to);
-      ++generation_;  // a batch that is being read now belongs to the past
+      ++generation_;  // a batch that is being read now is discarded
       read_ = taken_ = 0;
       in_use_ = false;
       failure_ = nullptr;
@@ -161,7 +162,7 @@ class loader {
     }
   }
 
-  /// The same place, written as the begin of a batch: the end of an epoch is the begin of the next.
+  /// The same position, as the beginning of a batch: the end of an epoch becomes the beginning of the next.
   [[nodiscard]] loader_position normalised(loader_position at) const noexcept {
     auto const left = order_.samples - at.position;
     bool const over = left == 0 || (options_.drop_last && left < options_.batch);
@@ -197,10 +198,10 @@ class loader {
     std::unique_lock lock(mutex_);
     mode_ = arithmetic_mode::of_this_thread();
     in_use_ = false;
-    if (failure_ == nullptr) halted_ = false;  // it was told by the last call: this one tries again
+    if (failure_ == nullptr) halted_ = false;  // the last call reported it: this one tries again
     room_.notify_one();
     filled_.wait(lock, [this] { return read_ > taken_ || failure_ != nullptr; });
-    if (read_ == taken_) {  // what was read before the failure comes first
+    if (read_ == taken_) {  // batches that were read before the failure come first
       std::rethrow_exception(std::exchange(failure_, nullptr));
     }
     in_use_ = true;
@@ -242,21 +243,21 @@ class loader {
   loader_options options_;
   sampler order_;
   interval parts_;
-  loader_position position_;  // of the caller
+  loader_position position_;  // the caller's
   std::vector<slot> slots_;   // slot i % slots is the reader's until read_ > i, then the caller's
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable room_;
   std::condition_variable filled_;
-  loader_position cursor_;  // of the reader
+  loader_position cursor_;  // the reader's
   std::exception_ptr failure_;
   std::size_t read_ = 0;
   std::size_t taken_ = 0;
   std::uint64_t generation_ = 0;
-  bool in_use_ = false;  // whether the caller still looks at slot taken_ - 1
-  bool halted_ = false;  // since a failure, until the caller wants to try again
+  bool in_use_ = false;  // whether the caller still uses slot taken_ - 1
+  bool halted_ = false;  // set by a failure, until the caller tries again
   bool stopping_ = false;
-  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() computes as it would there
+  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  // of the caller: read() uses the same rounding modes
   std::thread reader_;
 };
 

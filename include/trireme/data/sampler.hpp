@@ -10,14 +10,14 @@
 
 namespace trireme::data {
 
-/// The order in which samples are visited: another permutation in each epoch, as a function without memory.
+/// The order in which samples are visited: a new permutation in each epoch, computed without storing indices.
 ///
-/// Why: the order is f(seed, epoch, position) and nothing else, so a run that was killed goes on with the very next
-/// sample, on any number of ranks, from two saved numbers; and no list of indices has to be shuffled or stored.
-/// Method: a Feistel network on pairs (left, right) of a grid barely larger than the number of samples, with Philox
-/// as the round function; positions that land outside walk on until they land inside [Black, Rogaway, 2002].
+/// Why: the order is a function of (seed, epoch, position), so an interrupted run continues with the very next sample
+/// from two saved numbers, on any number of ranks, and no list of indices is shuffled or stored.
+/// Method: a Feistel network on pairs (left, right) of a grid slightly larger than the number of samples, with Philox
+/// as the round function; it is applied again to results outside the range until one is inside [Black, Rogaway, 2002].
 ///
-/// Numerics every id of [0, samples) comes exactly once an epoch (tested exhaustively).
+/// Numerics every id of [0, samples) occurs exactly once per epoch (tested exhaustively).
 /// Threads  const and stateless: any number of callers.
 /// Errors   validate() throws config_error if there are no samples; id() expects 0 <= position < samples.
 struct sampler {
@@ -51,9 +51,10 @@ struct sampler {
 
  private:
   static constexpr std::uint32_t rounds = 6;
-  static constexpr std::uint32_t site = 0x73616d70U;  // "samp": tells these numbers from other uses of the seed
+  static constexpr std::uint32_t site =
+      0x73616d70U;  // "samp": separates these random numbers from other uses of the seed
 
-  // The smallest width whose square holds `count`: the grid then has fewer than `width` cells too many.
+  // The smallest width whose square is at least `count`: the grid then has fewer than `width` extra cells.
   static std::uint64_t width(std::uint64_t count) noexcept {
     auto root = static_cast<std::uint64_t>(std::sqrt(static_cast<double>(count)));
     while (root * root < count) ++root;

@@ -21,18 +21,18 @@ namespace trireme::data {
 class token_windows;
 class held_out_windows;
 
-/// A text file whose bytes are the tokens (a vocabulary of 256), or the part of it from one byte to another.
+/// A text file whose bytes are the tokens (a vocabulary of 256), or a range of its bytes.
 ///
-/// open() gives windows to train on, open_held_out() windows to evaluate on; split() gives both, disjoint. Each ends
-/// with the last whole window: fewer than `context` bytes at the end of the range may stay unused.
+/// open() returns windows to train on, open_held_out() windows to evaluate on; split() gives both, disjoint. Only whole
+/// windows are used: fewer than `context` bytes at the end of the range may stay unused.
 ///
-/// Errors  open() and open_held_out() throw io_error if the file is missing, empty, not readable or not a regular
-///         file, config_error if the range does not lie in the file or is too short for one window.
+/// Errors   open() and open_held_out() throw io_error if the file is missing, empty, not readable or not a regular
+///          file, config_error if the range is not within the file or is too short for one window.
 struct token_file {
   std::string path;
   std::int64_t context = 256;   ///< tokens of a window
-  std::int64_t first_byte = 0;  ///< where the range begins
-  std::int64_t last_byte = -1;  ///< the last byte that belongs to the range; -1 is the last one of the file
+  std::int64_t first_byte = 0;  ///< the beginning of the range
+  std::int64_t last_byte = -1;  ///< the last byte of the range; -1: the last byte of the file
   [[nodiscard]] token_windows open() const;
   [[nodiscard]] held_out_windows open_held_out() const;
   friend bool operator==(token_file const&, token_file const&) = default;
@@ -46,7 +46,7 @@ struct token_file {
 
 namespace detail {
 
-/// What both kinds of windows share: a range of a file, checked, and the arithmetic on it.
+/// The common part of both kinds of windows: a checked range of a file, and the arithmetic on it.
 class byte_windows {
  public:
   /// A window needs `context + more` bytes.
@@ -71,7 +71,8 @@ class byte_windows {
   [[nodiscard]] std::int64_t length() const noexcept { return length_; }
   [[nodiscard]] std::int64_t file_bytes() const noexcept { return open_->size(); }
 
-  /// Calls take(first, last) with the bytes of each window, and `more` behind it; they are gone with the next one.
+  /// Calls take(first, last) with the bytes of each window and the `more` bytes after it; they are valid during the
+  /// call.
   template <class Take>
   void for_each_window(std::span<std::int64_t const> ids, std::int64_t more, Take&& take) const {
     constexpr std::int64_t on_the_stack = 8192;
@@ -102,10 +103,10 @@ class byte_windows {
 /// byte after it.
 ///
 /// Shapes  inputs (T) int32: bytes [b, b + T) as numbers 0 to 255; targets (T) int32: bytes [b + 1, b + T + 1).
-/// Bytes   the file is not loaded: each window is read when it is asked for, mostly from the system's cache, which all
-///         ranks of a machine share.
-/// Threads read() changes nothing. A copy shares the open file.
-/// Errors  read() throws io_error if the file has been cut since, or cannot be read.
+/// Bytes    the file is not loaded: each window is read when it is needed, mostly from the system's page cache, which
+///          all ranks of a machine share.
+/// Threads  read() is const. A copy shares the open file.
+/// Errors   read() throws io_error if the file was truncated since, or cannot be read.
 /// @models trireme::dataset
 class token_windows {
  public:
@@ -131,11 +132,11 @@ class token_windows {
   detail::byte_windows text_;
 };
 
-/// Windows of a text to evaluate on: consecutive, none overlaps another, and nothing outside a window is looked at.
+/// Windows of a text to evaluate on: consecutive, without overlap, and nothing outside a window is used.
 ///
-/// Shapes  inputs (T) int32: the bytes of the window; targets (T) int32: target t is byte t + 1 of the window, and
-///         the last target is -1, which losses leave out. So a window has T - 1 predictions.
-/// Threads read() changes nothing. A copy shares the open file.
+/// Shapes   inputs (T) int32: the bytes of the window; targets (T) int32: target t is byte t + 1 of the window, and the
+///          last target is -1, which losses ignore. So a window has T - 1 predictions.
+/// Threads  read() is const. A copy shares the open file.
 /// Errors  as token_windows.
 /// @models trireme::dataset          @see token_windows, split
 class held_out_windows {
@@ -166,18 +167,18 @@ class held_out_windows {
 inline token_windows token_file::open() const { return token_windows(*this); }
 inline held_out_windows token_file::open_held_out() const { return held_out_windows(*this); }
 
-/// A text cut in two, and the numbers that a summary of the run should state.
+/// A text split in two, with the numbers for a run's summary.
 struct token_split {
   token_windows training;
   held_out_windows held_out;
   std::int64_t bytes = 0;           ///< of the file
-  std::int64_t held_out_begin = 0;  ///< the first byte that is not trained on
+  std::int64_t held_out_begin = 0;  ///< the first held-out byte
 };
 
-/// Cuts a text: its first part to train on, the rest held out to evaluate on.
+/// Splits a text: the first part to train on, the rest held out to evaluate on.
 ///
-/// The cut is at floor(bytes * (1 - held_out_fraction)), with the fraction taken in millionths, so that 0.1 of a file
-/// cuts at floor(bytes * 9 / 10) exactly. No byte is in both parts, and the last training target lies before the cut.
+/// The split is at floor(bytes * (1 - held_out_fraction)), with the fraction rounded to millionths, so that 0.1 splits
+/// a file at exactly floor(bytes * 9 / 10). No byte is in both parts, and the last training target is before the split.
 ///
 /// Errors  throws config_error if the fraction is not in (0, 1) or a part is too short; io_error as token_file.
 [[nodiscard]] inline token_split split(std::string const& path, std::int64_t context, double held_out_fraction = 0.1) {
@@ -187,7 +188,7 @@ struct token_split {
                               : 0;
   if (millionths < 1 || millionths >= whole) {
     throw config_error(text("trireme::data::split: a held-out fraction of ", held_out_fraction,
-                            " leaves nothing on one side: choose one between 0.000001 and 0.999999"));
+                            " leaves one of the two parts empty: choose a fraction between 0.000001 and 0.999999"));
   }
   auto const bytes = detail::stable_file(path, "trireme::data::split").size();
   auto const kept = whole - millionths;

@@ -13,7 +13,7 @@ namespace trireme::formats::chrome_trace {
 
 namespace detail {
 
-/// Nanoseconds as the microseconds of the format, exactly.
+/// Nanoseconds as the format's microseconds, without rounding.
 inline std::string microseconds(std::uint64_t ns) {
   auto const rest = std::to_string(1000 + ns % 1000);
   return text(ns / 1000, ".", std::string_view(rest).substr(1));
@@ -32,9 +32,9 @@ inline std::string label(std::string_view what, int rank, std::size_t lane, std:
 
 }  // namespace detail
 
-/// The events of some ranks as a trace that chrome://tracing and Perfetto show: a rank is a process, a lane a thread.
+/// The events of some ranks as a trace for chrome://tracing and Perfetto: each rank is a process, each lane a thread.
 ///
-/// Time starts at the earliest event. Text is written as it is and should be UTF-8.
+/// Time starts at the earliest event. Text is written without conversion and should be UTF-8.
 [[nodiscard]] inline std::string to_string(std::span<trace_process const> ranks) {
   auto start = std::numeric_limits<std::uint64_t>::max();
   for (auto const& rank : ranks) {
@@ -61,7 +61,7 @@ inline std::string label(std::string_view what, int rank, std::size_t lane, std:
   return out + "\n],\"displayTimeUnit\":\"ms\"}\n";
 }
 
-/// Writes that to a file, whole or not at all. Throws io_error.
+/// Writes that to a file, completely or not at all. Throws io_error.
 inline void write(std::string const& path, std::span<trace_process const> ranks, file_system& files = real_files()) {
   atomic_write(path, to_string(ranks), files);
 }

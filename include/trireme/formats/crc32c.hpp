@@ -26,7 +26,7 @@ inline constexpr auto crc32c_table = [] {
   return table;
 }();
 
-/// One byte at a time, on any machine.
+/// One byte at a time, for any CPU.
 inline std::uint32_t crc32c_plain(std::uint32_t crc, std::span<std::byte const> bytes) noexcept {
   for (auto const byte : bytes) crc = crc >> 8 ^ crc32c_table[(crc ^ std::to_integer<std::uint32_t>(byte)) & 0xff];
   return crc;
@@ -67,7 +67,7 @@ inline std::uint32_t crc32c_hardware(std::uint32_t crc, std::span<std::byte cons
 
 }  // namespace detail
 
-/// The CRC-32C (Castagnoli) of some bytes; `before` is that of the bytes in front of them.
+/// The CRC-32C (Castagnoli) of some bytes; `before` is the CRC of the bytes before them.
 [[nodiscard]] inline std::uint32_t crc32c(std::span<std::byte const> bytes, std::uint32_t before = 0) noexcept {
   static bool const hardware = detail::crc32c_has_hardware();
   return ~(hardware ? detail::crc32c_hardware(~before, bytes) : detail::crc32c_plain(~before, bytes));

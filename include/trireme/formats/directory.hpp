@@ -14,16 +14,16 @@
 
 namespace trireme::formats {
 
-/// A directory that is held open. Names are looked up in it, and a symbolic link that has one of them is not followed.
+/// An open directory. Names are looked up in it; a name that is a symbolic link is not followed.
 ///
-/// Why: whoever writes, renames and removes through it stays in this directory and in those below() it, whatever links
-/// lie there, and even if the directory itself is moved meanwhile.
+/// Why: writing, renaming and removing through it stay in this directory and in those opened with below(), whatever
+/// links are in them, and even if the directory itself is moved in the meantime.
 ///
 /// Threads  any number of callers; copies share one descriptor. The file_system must outlive them all.
-/// Errors   io_error that names the path; config_error for a name that is none: "", ".", "..", or one with a slash.
+/// Errors   io_error that names the path; config_error for an invalid name: "", ".", "..", or one with a slash.
 class directory {
  public:
-  /// Whether the last name of a path may be a symbolic link. Those before it are always followed.
+  /// Whether the last component of a path may be a symbolic link. Links before it are always followed.
   enum class links { followed, refused };
 
   /// Opens a directory.
@@ -42,19 +42,19 @@ class directory {
   [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] bool has(std::string const& name) const;
 
-  /// Makes a directory in it, unless something has that name already, and opens it.
+  /// Creates a directory in it, unless the name exists already, and opens it.
   [[nodiscard]] directory make(std::string const& name) const;
-  /// Gives a file, directory or link another name; a file or an empty directory that had it is replaced.
+  /// Renames a file, directory or link; a file or an empty directory with the new name is replaced.
   void rename(std::string const& from, std::string const& to) const;
-  /// A file of that name becomes one of another directory; a file that had the name there is replaced.
+  /// Moves a file into another directory; a file with the same name there is replaced.
   void move(std::string const& name, directory const& to) const;
-  /// Two names change places in one step. @returns false if this file system has no such operation; then nothing has
+  /// Exchanges two names in one step. @returns false if this file system has no such operation; then nothing has
   /// changed.
   [[nodiscard]] bool exchange(std::string const& one, std::string const& other) const;
-  /// Removes a directory and the files in it, or a file, or a link (never what it leads to). Directories in the
-  /// directory, and what cannot be removed, stay. @returns whether nothing has the name any more.
+  /// Removes a directory and the files in it, or a file, or a link (never its target). Subdirectories, and what cannot
+  /// be removed, stay. @returns whether the name no longer exists.
   bool remove(std::string const& name) const;
-  /// Returns when the names in it (files made, renamed, removed) have reached the device.
+  /// Returns when the names in it (files created, renamed, removed) have been written to the device.
   void synchronise() const;
 
  private:
@@ -76,7 +76,7 @@ class directory {
   std::shared_ptr<handle const> open_;
 };
 
-/// Makes a directory and its parents, where they are missing.
+/// Creates a directory and its parents, if they do not exist.
 void make_directories(std::string const& path, file_system& files = real_files());
 
 }  // namespace trireme::formats

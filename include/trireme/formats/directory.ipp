@@ -54,10 +54,11 @@ TRIREME_BODY void directory::move(std::string const& name, directory const& to) 
 TRIREME_BODY bool directory::exchange(std::string const& one, std::string const& other) const {
   expect_name(one), expect_name(other);
   if (files().exchange(descriptor(), one.c_str(), other.c_str()) == 0) return true;
-  // How file systems, overlays, old kernels and filters of system calls say that they do not know the operation.
+  // The errors by which file systems, overlays, old kernels and system call filters report that they lack the
+  // operation.
   auto const why = errno;
   if (why == EINVAL || why == ENOSYS || why == EOPNOTSUPP || why == EXDEV || why == EPERM) return false;
-  throw detail::io_failure(path_of(one), text("change places with ", path_of(other)), why);
+  throw detail::io_failure(path_of(one), text("exchange names with ", path_of(other)), why);
 }
 
 TRIREME_BODY bool directory::remove(std::string const& name) const {
@@ -78,7 +79,7 @@ TRIREME_BODY bool directory::remove(std::string const& name) const {
 
 TRIREME_BODY void directory::synchronise() const {
   auto const failed = files().synchronise(descriptor()) < 0 ? errno : 0;
-  // Some file systems have nothing to synchronise for a directory, and say so.
+  // Some file systems have nothing to synchronise for a directory, and return an error.
   bool const nothing = failed == EINVAL || failed == ENOSYS || failed == EOPNOTSUPP || failed == EBADF;
   if (failed != 0 && !nothing) throw detail::io_failure(path_, "synchronise the directory", failed);
 }

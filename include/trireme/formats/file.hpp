@@ -25,20 +25,20 @@ namespace trireme::formats {
 /// An open file.
 ///
 /// Threads  one owner; read() may be called from several threads at once.
-/// Errors   everything throws io_error(path, reason), "no space left on device" and all the others in words; the
-///          destructor closes and says nothing, so whoever wrote calls synchronise() or close().
+/// Errors   all functions throw io_error(path, reason), with the system's reason in words. The destructor closes the
+///          file and reports no error, so call synchronise() or close() after writing.
 class file {
  public:
   enum class access {
     read,    ///< an existing file
-    create,  ///< a new file, written from its beginning; what had the name is removed (of a link, the link)
+    create,  ///< a new file, written from its beginning; an existing file (or link) of that name is removed
     extend,  ///< a new or existing file, read and written at its end
   };
 
   file(std::string path, access how, file_system& files = real_files()) : path_(std::move(path)), files_(&files) {
     open(AT_FDCWD, path_.c_str(), how, 0);
   }
-  /// A file in a directory. A symbolic link of that name is not followed.
+  /// A file in a directory. If the name is a symbolic link, it is not followed.
   file(directory const& in, std::string const& name, access how);
   file(file&& other) noexcept
       : path_(std::move(other.path_)), files_(other.files_), descriptor_(std::exchange(other.descriptor_, -1)) {}
@@ -55,24 +55,24 @@ class file {
   [[nodiscard]] std::string const& path() const noexcept { return path_; }
   [[nodiscard]] file_system& files() const noexcept { return *files_; }
 
-  /// The length in bytes. A directory, a pipe or a device has none: throws.
+  /// The length in bytes. Throws for a directory, a pipe or a device, which have none.
   [[nodiscard]] std::uint64_t size() const;
 
   /// Fills `to` with the bytes from `offset` on. Throws if the file ends before that.
   void read(std::uint64_t offset, std::span<std::byte> to) const;
 
-  /// Writes all of `from` behind what was written before.
+  /// Appends all of `from` to what was written before.
   void write(std::span<std::byte const> from);
   void write(std::string_view characters) { write(std::as_bytes(std::span(characters))); }
 
-  /// Cuts the file to `bytes`.
+  /// Truncates the file to `bytes`.
   void truncate(std::uint64_t bytes);
-  /// Returns when the content has reached the device.
+  /// Returns when the content has been written to the device.
   void synchronise();
   void close();
 
  private:
-  static constexpr std::size_t most_at_once = std::size_t{1} << 30;  // the kernel takes less than 2 GiB a call
+  static constexpr std::size_t most_at_once = std::size_t{1} << 30;  // the kernel writes less than 2 GiB per call
 
   void open(int at, char const* name, access how, int follow);
 
@@ -83,7 +83,7 @@ class file {
 
 inline constexpr std::uint64_t most_bytes_at_once = std::uint64_t{1} << 30;
 
-/// The whole content of a file. Throws io_error if it has more than `most` bytes, before it takes memory for them.
+/// The whole content of a file. Throws io_error if it has more than `most` bytes, before allocating memory for them.
 [[nodiscard]] std::vector<std::byte> read_file(std::string const& path, std::uint64_t most = most_bytes_at_once,
                                                file_system& files = real_files());
 /// The same as text.
@@ -92,12 +92,12 @@ inline constexpr std::uint64_t most_bytes_at_once = std::uint64_t{1} << 30;
 [[nodiscard]] std::string read_text(directory const& in, std::string const& name,
                                     std::uint64_t most = most_bytes_at_once);
 
-/// A file that appears under its name only when it is complete, or not at all.
+/// A file that appears under its name only when it is complete.
 ///
-/// Written under a temporary name in the same directory; publish() brings the content to the device, renames, and
-/// brings the new name to the device, in this order: after a crash or power loss either the old or the new file is
-/// there, whole. Destroyed before publish(), it removes the temporary. A symbolic link that has the temporary's name,
-/// or the file's, is replaced; what it leads to stays as it is.
+/// Written under a temporary name in the same directory. publish() writes the content to the device, renames, and
+/// writes the new name to the device, in this order: after a crash or power loss either the old or the new file is
+/// there, whole. If it is destroyed before publish(), it removes the temporary file. A symbolic link with the
+/// temporary's name, or the file's, is replaced; its target does not change.
 ///
 /// Threads  one owner. Two processes must not write the same path at once.
 class atomic_file {
@@ -115,14 +115,14 @@ class atomic_file {
 
   /// Makes the file visible. After a failure before the rename the old file is untouched.
   void publish();
-  /// The same in two parts, for files that take their places together (file_set): complete() brings the content to the
-  /// device and closes it, appear() gives it its name. The directory is then the caller's to synchronise.
+  /// The same in two parts, for files that are replaced together (file_set): complete() writes the content to the
+  /// device and closes it, appear() renames it. The caller must then synchronise the directory.
   void complete();
   void appear();
   [[nodiscard]] directory const& in() const noexcept { return in_; }
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
-  /// The same without waiting for the device: what a crash of the machine leaves may be neither of them. For files that
-  /// are written often, and are worth less than that wait.
+  /// The same without waiting for the device: after a crash of the machine neither file may be whole. For files that
+  /// are written often and can be lost.
   void publish_unsynchronised();
 
  private:
@@ -134,23 +134,23 @@ class atomic_file {
   bool pending_ = true;
 };
 
-/// Files that take the places of earlier ones together: all are written in full, under temporary names, before the
-/// first of them appears, so that a full disk leaves every earlier file as it was.
+/// Files that replace earlier ones together: all are written in full, under temporary names, before the first of them
+/// is renamed, so that a full disk leaves every earlier file unchanged.
 ///
-/// Between the first and the last rename a reader, or a crash of the machine, may see some of the new files beside some
-/// of the old ones: no file system renames several files at once.
+/// Between the first and the last rename a reader may see some new files beside some old ones, and a crash of the
+/// machine may leave them so: file systems cannot rename several files at once.
 ///
 /// Bytes    the disk holds the earlier files and the new ones at the same time.
 /// Threads  one owner.
 /// Errors   io_error. Destroyed before appear(), it removes the temporary files.
 class file_set {
  public:
-  /// Adds a file whose content is written, and brings it to the device.
+  /// Adds a file whose content is written, and flushes it to the device.
   void add(atomic_file content);
-  /// Adds a file, unless one of that name is there with this content.
+  /// Adds a file, unless a file with that name and content exists.
   void add(directory const& in, std::string const& name, std::string_view content);
 
-  /// The files get their names, in the order in which they were added; then the names reach the device.
+  /// Renames the files, in the order in which they were added, and flushes the names to the device.
   void appear();
 
  private:

@@ -47,7 +47,7 @@ TRIREME_BODY void file::write(std::span<std::byte const> from) {
     auto const part = std::min(from.size(), most_at_once);
     auto const put = static_cast<std::size_t>(
         detail::checked(path_, "write", [&] { return files_->write(descriptor_, from.data(), part); }));
-    if (put == 0) throw io_error(path_, "cannot write: the device takes nothing more");
+    if (put == 0) throw io_error(path_, "cannot write: the device accepts no more bytes");
     from = from.subspan(put);
   }
 }
@@ -61,7 +61,7 @@ TRIREME_BODY void file::synchronise() {
 }
 
 TRIREME_BODY void file::close() {
-  // Not repeated after a signal: the descriptor is gone by then, and may belong to somebody else.
+  // Not repeated after a signal: the descriptor is closed by then, and its number may be in use again.
   auto const descriptor = std::exchange(descriptor_, -1);
   if (descriptor >= 0 && files_->close(descriptor) < 0 && errno != EINTR) {
     throw detail::io_failure(path_, "close", errno);
@@ -71,7 +71,7 @@ TRIREME_BODY void file::close() {
 TRIREME_BODY void file::open(int at, char const* name, access how, int follow) {
   bool const reads = how == access::read;
   bool const creates = how == access::create;
-  // Without waiting: a pipe would wait for somebody who writes.
+  // Non-blocking: opening a pipe would wait for a writer.
   int const flags = (reads     ? O_RDONLY | O_NONBLOCK
                      : creates ? O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW
                                : O_RDWR | O_CREAT | O_APPEND) |
@@ -79,7 +79,7 @@ TRIREME_BODY void file::open(int at, char const* name, access how, int follow) {
   bool removed = false;
   while ((descriptor_ = files_->open(at, name, flags, 0666)) < 0) {
     if (errno == EEXIST && creates && !std::exchange(removed, true)) {
-      detail::checked(path_, "remove what has this name", [&] { return files_->unlink(at, name); });
+      detail::checked(path_, "remove the existing file", [&] { return files_->unlink(at, name); });
     } else if (errno == ELOOP && follow != 0) {
       throw io_error(path_, "is a symbolic link, which is not followed here", ELOOP);
     } else if (errno != EINTR) {
@@ -90,7 +90,8 @@ TRIREME_BODY void file::open(int at, char const* name, access how, int follow) {
 
 TRIREME_BODY file::file(directory const& in, std::string const& name, access how)
     : path_(in.path_of(name)), files_(&in.files()) {
-  if (name.find('/') != name.npos) throw config_error(text("trireme::formats::file: \"", name, "\" is no name"));
+  if (name.find('/') != name.npos)
+    throw config_error(text("trireme::formats::file: \"", name, "\" is not a file name"));
   open(in.descriptor(), name.c_str(), how, O_NOFOLLOW);
 }
 
@@ -108,7 +109,7 @@ TRIREME_BODY std::string read_text(directory const& in, std::string const& name,
 
 TRIREME_BODY atomic_file::~atomic_file() {
   if (!pending_) return;
-  // Nobody is left to tell if this fails; a later attempt removes the same temporary.
+  // An error here cannot be reported; a later attempt removes the same temporary file.
   in_.files().unlink(in_.descriptor(), temporary().c_str());
 }
 
@@ -140,12 +141,12 @@ TRIREME_BODY atomic_file::atomic_file(directory in, std::string name)
     : in_(std::move(in)), name_(std::move(name)), content_(in_, temporary(), file::access::create) {}
 
 TRIREME_BODY void file_set::add(atomic_file content) {
-  // A rename could not replace a directory, and would fail when others have already appeared.
+  // A rename cannot replace a directory, and would fail when other files have already been replaced.
   auto const& in = content.in();
   auto const there = in.files().open(in.descriptor(), content.name().c_str(), O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
   if (there >= 0) {
     in.files().close(there);
-    throw io_error(in.path_of(content.name()), "is a directory, where a file is to be written");
+    throw io_error(in.path_of(content.name()), "is a directory, but a file must be written there");
   }
   content.complete();
   files_.push_back(std::move(content));
@@ -153,8 +154,8 @@ TRIREME_BODY void file_set::add(atomic_file content) {
 
 TRIREME_BODY void file_set::add(directory const& in, std::string const& name, std::string_view content) {
   try {
-    if (read_text(in.path_of(name), content.size(), in.files()) == content) return;  // also by a link
-  } catch (io_error const&) {                                                        // there is none, or another one
+    if (read_text(in.path_of(name), content.size(), in.files()) == content) return;  // also through a link
+  } catch (io_error const&) {  // it does not exist, or cannot be read
   }
   atomic_file to(in, name);
   to.write(std::as_bytes(std::span(content)));

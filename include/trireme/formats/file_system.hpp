@@ -18,10 +18,10 @@
 
 namespace trireme::formats {
 
-/// The file operations that this room uses, each as in POSIX: -1 and errno on failure. A path is looked up from the
+/// The file operations that this room uses, each as in POSIX: -1 and errno on failure. A path is relative to the
 /// directory `at`: an open descriptor, or AT_FDCWD.
 ///
-/// Why a class: a test derives one that fails or stops at operation n, for every n. It has to outlive what uses it.
+/// Why a class: tests derive one that fails or stops at operation n, for every n. It must outlive its users.
 ///
 /// Threads  stateless; any number of callers.
 class file_system {
@@ -45,9 +45,9 @@ class file_system {
   virtual int rename(int at, char const* from, char const* to) { return ::renameat(at, from, at, to); }
   /// The same from one open directory into another.
   virtual int move(int from, char const* name, int to, char const* there) { return ::renameat(from, name, to, there); }
-  /// Two names change places in one step. Many file systems cannot (NFS, FUSE, ZFS).
+  /// Exchanges two names in one step. Many file systems cannot (NFS, FUSE, ZFS).
   virtual int exchange(int at, char const* one, char const* other) {
-#ifdef SYS_renameat2  // by its number: musl has had no function for it
+#ifdef SYS_renameat2  // by its number: musl had no function for it
     constexpr unsigned change_places = 2;
     return static_cast<int>(::syscall(SYS_renameat2, at, one, at, other, change_places));
 #else
@@ -59,9 +59,10 @@ class file_system {
   virtual int unlink(int at, char const* path) { return ::unlinkat(at, path, 0); }
   virtual int make_directory(int at, char const* path, ::mode_t mode) { return ::mkdirat(at, path, mode); }
   virtual int remove_directory(int at, char const* path) { return ::unlinkat(at, path, AT_REMOVEDIR); }
-  /// Adds the names in an open directory, in any order, "." and ".." too.
+  /// Adds the names in an open directory, in any order, including "." and "..".
   virtual int list(int descriptor, std::vector<std::string>& names) {
-    auto const own = ::openat(descriptor, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // with a position of its own
+    auto const own =
+        ::openat(descriptor, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // a new descriptor has its own position
     if (own < 0) return -1;
     auto* const open = ::fdopendir(own);
     if (open == nullptr) {
@@ -77,7 +78,7 @@ class file_system {
   }
 };
 
-/// The real one.
+/// The operations of the operating system.
 [[nodiscard]] inline file_system& real_files() noexcept {
   static file_system files;
   return files;
@@ -92,7 +93,7 @@ namespace detail {
   return {path, text("cannot ", action, ": ", reason), number};
 }
 
-/// Calls a POSIX operation until it is not interrupted by a signal, and throws if it failed.
+/// Repeats a POSIX operation while signals interrupt it, and throws if it failed.
 template <class Call>
 auto checked(std::string const& path, std::string_view action, Call&& call) {
   for (;;) {
@@ -104,18 +105,18 @@ auto checked(std::string const& path, std::string_view action, Call&& call) {
 
 }  // namespace detail
 
-/// The directory that a path lies in: "a/b" -> "a", "b" -> ".", "/b" -> "/".
+/// The directory part of a path: "a/b" -> "a", "b" -> ".", "/b" -> "/".
 [[nodiscard]] inline std::string directory_of(std::string_view path) {
   auto const slash = path.rfind('/');
   if (slash == std::string_view::npos) return ".";
   return std::string(path.substr(0, slash == 0 ? 1 : slash));
 }
-/// What it is called there: "a/b" -> "b".
+/// The last component of a path: "a/b" -> "b".
 [[nodiscard]] inline std::string name_of(std::string_view path) {
   return std::string(path.substr(path.rfind('/') + 1));
 }
 
-/// Renames a file or directory; what had the new name is replaced.
+/// Renames a file or directory; a file with the new name is replaced.
 inline void rename(std::string const& from, std::string const& to, file_system& files = real_files()) {
   detail::checked(from, text("rename to ", to), [&] { return files.rename(AT_FDCWD, from.c_str(), to.c_str()); });
 }

@@ -21,14 +21,14 @@ namespace trireme::formats::json {
 
 class value;
 
-/// How large a text may be for parse() to read it.
+/// Limits on a text for parse().
 struct limits {
   std::size_t depth = 32;  ///< nested arrays and objects
   std::size_t values = std::size_t{1} << 20;
   std::size_t string_bytes = std::size_t{1} << 24;
 };
 
-/// A named value of an object. (A template only because a value holds members, and a member a value.)
+/// A named value of an object. (A template because a value contains members, and a member a value.)
 template <class Value>
 struct basic_member {
   std::string key;
@@ -40,18 +40,18 @@ using member = basic_member<value>;
 using array = std::vector<value>;
 using object = std::vector<member>;  ///< in the order of the text
 
-/// A JSON value: what parse() makes and what to_string() prints.
+/// A JSON value, which parse() returns and to_string() prints.
 ///
-/// Integers stay integers (int64, or uint64 above that range) and do not pass through double; an object keeps its
-/// order. A value that came from a file knows where it stood there, so that whoever expects something else can say so:
-/// the accessors throw format_error with path and byte.
+/// Integers stay integers (int64, or uint64 above that range) and are not converted to double; an object keeps its
+/// order. A value from a file stores its position there, so that an error can report it: the accessors throw
+/// format_error with path and byte.
 ///
 /// Threads  as a std::vector.
 class value {
  public:
   value() = default;
   value(std::nullptr_t) {}              // NOLINT(google-explicit-constructor)
-  template <std::same_as<bool> Truth>   // a pointer is not a truth value
+  template <std::same_as<bool> Truth>   // a pointer does not convert to bool
   value(Truth truth) : data_(truth) {}  // NOLINT(google-explicit-constructor)
   template <std::signed_integral Integer>
   value(Integer number) : data_(std::int64_t{number}) {}  // NOLINT(google-explicit-constructor)
@@ -71,7 +71,7 @@ class value {
   value(json::array elements) : data_(std::move(elements)) {}  // NOLINT(google-explicit-constructor)
   value(json::object members);                                 // NOLINT(google-explicit-constructor)
 
-  /// An object from members: `json::value::make({{"step", 7}, {"loss", 0.5}})`.
+  /// Makes an object from members: `json::value::make({{"step", 7}, {"loss", 0.5}})`.
   static value make(std::initializer_list<member> members);
 
   [[nodiscard]] bool is_null() const noexcept { return holds<std::monostate>(); }
@@ -108,24 +108,24 @@ class value {
   [[nodiscard]] value const* find(std::string_view key) const;
   /// The member of that name; throws format_error if there is none.
   [[nodiscard]] value const& at(std::string_view key) const;
-  /// Sets a member, new or not, of an object (null becomes an empty object first).
+  /// Adds or replaces a member of an object (null becomes an empty object first).
   value& set(std::string key, value to);
-  /// Adds an element to an array (null becomes an empty array first).
+  /// Appends an element to an array (null becomes an empty array first).
   value& push_back(value element);
 
-  /// The byte of the file at which the value began, 0 for a value made in the program.
+  /// The position of the value in its file, in bytes; 0 for a value made in the program.
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
-  /// Throws format_error that points at this value: for what only the caller can check.
+  /// Throws format_error at this value's position: for checks of the caller.
   [[noreturn]] void fail(std::string_view reason) const {
     throw format_error(source_ == nullptr ? "trireme::formats::json" : *source_, offset_, reason);
   }
-  /// Remembers where the value came from.
+  /// Stores the value's position.
   void locate(std::shared_ptr<std::string const> source, std::uint64_t offset) noexcept {
     source_ = std::move(source);
     offset_ = offset;
   }
 
-  /// Equal content; where it came from does not count.
+  /// Equal content; positions do not count.
   friend bool operator==(value const& a, value const& b);
 
  private:
@@ -146,22 +146,23 @@ class value {
 
 /// Reads a JSON text (RFC 8259).
 ///
-/// Strict: UTF-8 in shortest form, no member twice, no trailing comma, nothing after the value. An integer beyond 64
-/// bits becomes a double; a number outside the range of double is refused. Memory: at most 100 bytes a value, and a
-/// value takes at least two bytes of text.
+/// Strict: UTF-8 in shortest form, no duplicate members, no trailing comma, nothing after the value. An integer of more
+/// than 64 bits becomes a double; a number outside the range of double is refused. Memory: at most 100 bytes per value,
+/// and each value takes at least two bytes of text.
 ///
 /// Errors   throws format_error(path, byte, reason).
 ///
-/// @param path  what errors call the text.
+/// @param path  the name of the text in errors.
 [[nodiscard]] value parse(std::string_view text, std::string_view path, limits const& most = {});
 
-/// The text of a value; parse() gives an equal value back.
+/// The text of a value, which parse() reads as an equal value.
 ///
-/// Numerics  doubles in their shortest exact form, and with a point so that they stay doubles; a double that is not
-///           finite becomes null, because JSON has no word for it.
-/// Errors    throws config_error if nested more than 32 deep. Strings are written as they are and should be UTF-8.
+/// Numerics doubles in their shortest exact form, with a decimal point so that they stay doubles; a double that is not
+///          finite becomes null, because JSON cannot represent it.
+/// Errors   throws config_error if nested more than 32 deep. Strings are written without conversion and should be
+///          UTF-8.
 ///
-/// @param indent  spaces a level, or -1 for one line without spaces.
+/// @param indent  spaces per level, or -1 for one line without spaces.
 [[nodiscard]] std::string to_string(value const& content, int indent = -1);
 
 }  // namespace trireme::formats::json

@@ -24,7 +24,7 @@ namespace detail {
 
 using trireme::formats::detail::json_scanner;
 
-/// Fails at the second of two members of one name.
+/// Fails at the second of two members with the same name.
 TRIREME_BODY void refuse_duplicates(json_scanner const& scan, object const& members) {
   std::vector<member const*> sorted;
   for (auto const& each : members) sorted.push_back(&each);
@@ -35,7 +35,7 @@ TRIREME_BODY void refuse_duplicates(json_scanner const& scan, object const& memb
   scan.fail(twice[1]->content.offset(), text("a second member named \"", twice[1]->key.substr(0, 80), "\""));
 }
 
-/// Builds the tree with a stack of its own, so that no input can exhaust the stack of the thread.
+/// Builds the tree with an explicit stack, so that no input can overflow the thread's stack.
 class tree_builder {
  public:
   tree_builder(std::string_view text, std::string_view path, limits const& most)
@@ -50,7 +50,8 @@ class tree_builder {
   }
 
  private:
-  /// A container whose end has not been read. It is moved to its place only then, so growing it moves no open child.
+  /// A container whose end has not been read. It is moved to its parent only then, so a growing parent does not move
+  /// open children.
   struct level {
     value* place;
     bool is_object;
@@ -58,7 +59,7 @@ class tree_builder {
     object members;
   };
 
-  /// Reads a value, or the bracket that opens one.
+  /// Reads a value, or its opening bracket.
   void read(value& into) {
     char const first = scan_.peek();
     auto const start = scan_.position();
@@ -202,7 +203,8 @@ TRIREME_BODY value const& value::at(std::string_view key) const {
 }
 TRIREME_BODY value& value::set(std::string key, value to) {
   if (is_null()) data_ = json::object{};
-  if (auto const* old = find(key)) return const_cast<value&>(*old) = std::move(to);  // ours, and we are not const
+  if (auto const* old = find(key))
+    return const_cast<value&>(*old) = std::move(to);  // `found` belongs to this object, which is not const
   return std::get<json::object>(data_).emplace_back(member{std::move(key), std::move(to)}).content;
 }
 TRIREME_BODY value& value::push_back(value element) {

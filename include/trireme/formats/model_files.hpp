@@ -11,28 +11,28 @@
 
 namespace trireme::formats {
 
-/// A file that belongs to a model, whole.
+/// A complete file that belongs to a model.
 struct model_file {
-  std::string name;  ///< in the model's directory; chat templates may lie in a folder there
+  std::string name;  ///< in the model's directory; chat templates may be in a subdirectory
   std::string content;
   friend bool operator==(model_file const&, model_file const&) = default;
 };
 
-/// Which files of a model's directory belong to the model, beside config.json and the weights: what says how to
-/// generate, the tokenizer's, and Python sources that config.json may name. Licences and READMEs are not among them.
+/// The files of a model's directory that belong to the model, besides config.json and the weights: generation settings,
+/// the tokenizer's files, and Python sources that config.json may name. Licences and READMEs are not among them.
 inline constexpr std::string_view model_file_names =
     "generation_config.json tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json "
     "vocab.txt merges.txt *.model *.tiktoken chat_template.jinja chat_template.json configuration_*.py modeling_*.py "
     "tokenization_*.py";
-/// Those of them that are about tokens.
+/// The tokenizer's files among them.
 inline constexpr std::string_view tokenizer_file_names =
     "tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json vocab.txt merges.txt "
     "*.model *.tiktoken chat_template.* additional_chat_templates/* tokenization_*.py";
 
-/// The config.json of a directory, and those files, by their names.
+/// Reads config.json and these files of a directory, sorted by name.
 ///
-/// Bytes    all of them, a tokenizer's mostly: some MB.
-/// Errors   io_error where one cannot be read or has more than 256 MiB.
+/// Bytes    the sum of the files; mostly the tokenizer's, some MB.
+/// Errors   io_error if one cannot be read or has more than 256 MiB.
 [[nodiscard]] std::vector<model_file> read_model_files(std::string const& directory, file_system& files = real_files());
 
 /// The file of that name, or nullptr.
@@ -43,13 +43,13 @@ inline constexpr std::string_view tokenizer_file_names =
   return nullptr;
 }
 
-/// Adds a file of a model's directory to those that will appear there, unless it is there with this content.
+/// Adds a file of a model to the files that will be written, unless a file with this content exists.
 void add_model_file(file_set& to, directory const& in, model_file const& what);
 
-/// Makes a directory where it is missing, and expects that files can be made in it: for who wants to know it before a
-/// training, not after it.
+/// Creates a directory if it does not exist, and checks that files can be created in it. Call it before a training, so
+/// that the error does not come after it.
 ///
-/// Errors   io_error that says why: a file has the name, say, or the directory may not be written to.
+/// Errors   io_error with the reason: a file has that name, say, or the directory is not writable.
 void expect_writable(std::string const& directory, file_system& files = real_files());
 
 }  // namespace trireme::formats

@@ -42,7 +42,7 @@ TRIREME_BODY void expect_writable(std::string const& directory, file_system& fil
   make_directories(directory, files);
   class directory const in(directory, files);
   try {
-    static_cast<void>(atomic_file(in, ".can_be_written"));  // is removed again
+    static_cast<void>(atomic_file(in, ".can_be_written"));  // its destructor removes the file
   } catch (io_error const& problem) {
     throw detail::io_failure(directory, "make files in it", problem.number());
   }

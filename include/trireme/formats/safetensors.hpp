@@ -17,7 +17,8 @@
 
 namespace trireme::formats::safetensors {
 
-/// A type of elements as the format names it, "F32" for one. There are more of them than trireme computes with.
+/// An element type with its name in the format, "F32" for example. The format has more types than trireme computes
+/// with.
 class stored_type {
  public:
   constexpr stored_type() = default;
@@ -36,8 +37,8 @@ class stored_type {
   int bits_ = 8;
 };
 
-/// A tensor of a file. A writer is told name, type and shape; `begin` and `bytes`, counted from the start of the file's
-/// data, follow from them.
+/// A tensor of a file. The caller of a writer sets name, type and shape; the writer computes `begin` and `bytes`.
+/// `begin` counts from the start of the file's data.
 struct entry {
   std::string name;
   stored_type type;
@@ -49,29 +50,30 @@ struct entry {
 
 using metadata = std::vector<std::pair<std::string, std::string>>;
 
-/// What the first part of a file says.
+/// The parsed header of a file.
 struct header {
   std::vector<entry> entries;     ///< in the order of their data
   safetensors::metadata notes;    ///< `__metadata__`, in the order of the text
-  std::uint64_t data_offset = 0;  ///< where the data begins in the file
+  std::uint64_t data_offset = 0;  ///< the position of the data in the file
 };
 
-// What is refused beyond the rules of the format.
+// Limits that are stricter than the format's.
 inline constexpr std::uint64_t most_header_bytes = 100'000'000;
 inline constexpr std::size_t most_tensors = 1'000'000;
 inline constexpr std::size_t most_name_bytes = 4096;
 
-/// The length of the whole header (8 + n), from the first eight bytes. Throws format_error if the file cannot have it.
+/// The length of the whole header (8 + n), from the first eight bytes. Throws format_error if the file is too short for
+/// it.
 [[nodiscard]] std::uint64_t header_bytes(std::span<std::byte const> start, std::uint64_t file_size,
                                          std::string const& path);
 
-/// Reads and checks a header; touches nothing but its arguments, so that it can be fuzzed.
+/// Parses and checks a header; accesses only its arguments, so that it can be fuzzed.
 ///
-/// Enforced: a header of at most 100 MB that lies within the file; strict JSON of the fixed schema, no name twice; at
-/// most a million tensors, rank at most 6, names of at most 4096 bytes; sizes that agree with type and shape, by
-/// checked arithmetic; data without overlap, without holes, and to the exact end of the file.
-/// Stricter than the reference reader in this only: bounds on tensors, rank and names; members of a tensor that the
-/// format does not have; equal keys in `__metadata__`.
+/// Checks: a header of at most 100 MB that is within the file; strict JSON of the fixed schema, no duplicate names; at
+/// most a million tensors, rank at most 6, names of at most 4096 bytes; sizes that match type and shape, computed
+/// without overflow; data without overlap or gaps, up to the exact end of the file.
+/// It is stricter than the reference reader only in the limits on tensors, rank and names, in refusing unknown members
+/// of a tensor, and in refusing duplicate keys in `__metadata__`.
 ///
 /// Errors   throws format_error(path, byte, reason).
 ///
@@ -80,11 +82,12 @@ inline constexpr std::size_t most_name_bytes = 4096;
 
 /// Reads tensors, or parts of them, from a file in the format of Hugging Face.
 ///
-/// Only what is asked for is read (pread, no memory map: a file that shrinks meanwhile is an error, not a signal).
+/// Only the requested bytes are read (with pread and not a memory map: a file that is truncated meanwhile gives an
+/// error and not a signal).
 ///
 /// Threads  read() may be called from several threads at once.
-/// Errors   format_error if the file is not what it should be (see parse_header), io_error if it cannot be read,
-///          config_error if a tensor or range is asked for that it does not have.
+/// Errors   format_error if the file is invalid (see parse_header), io_error if it cannot be read, config_error for a
+///          tensor or range that it does not have.
 class reader {
  public:
   explicit reader(std::string path, file_system& files = real_files());
@@ -103,7 +106,7 @@ class reader {
   void read(std::string_view name, std::uint64_t first, std::span<std::byte> to) const { read(at(name), first, to); }
   void read(entry const& from, std::uint64_t first, std::span<std::byte> to) const;
 
-  /// The same with the type checked. T may not differ from the stored type.
+  /// The same with a check of the type: T must be the stored type.
   template <element T>
   void read(std::string_view name, std::uint64_t first, std::span<T> to) const requires(!std::is_same_v<T, std::byte>) {
     require_type(at(name), dtype_of<T>);
@@ -120,20 +123,20 @@ class reader {
   std::vector<std::uint32_t> by_key_;   // of notes, sorted by key
 };
 
-/// What a writer does besides writing.
+/// Options of a writer.
 struct writer_options {
-  sha256* digest = nullptr;      ///< is updated with every byte of the file
-  file_system* files = nullptr;  ///< for a path; a directory knows its own
+  sha256* digest = nullptr;      ///< updated with every byte of the file
+  file_system* files = nullptr;  ///< used with a path; a directory has its own
 };
 
-/// Writes a file: the tensors are declared first, then their bytes come in the same order, in pieces of any size.
+/// Writes a file: the tensors are declared first, then their bytes follow in the same order, in pieces of any size.
 ///
-/// The file appears under its name at finish(), complete and on the device (atomic_file); a writer that is destroyed
-/// earlier leaves nothing. Tensors lie as declared, without gaps: declare those of wide types first, so that every
-/// tensor is aligned. The data begins at a multiple of 8.
+/// finish() gives the file its name when it is complete and on the device (atomic_file); a writer that is destroyed
+/// earlier leaves no file. Tensors are stored in the declared order, without gaps: declare those of wide types first,
+/// so that every tensor is aligned. The data begins at a multiple of 8.
 ///
-/// Errors   io_error; config_error for entries that the reader would refuse, for bytes beyond the declared ones, and
-///          for finish() before all are there.
+/// Errors   io_error; config_error for entries that the reader would refuse, for more bytes than declared, and for
+///          finish() before all bytes are written.
 class writer {
  public:
   writer(std::string const& path, std::vector<entry> entries, safetensors::metadata notes = {},
@@ -141,13 +144,14 @@ class writer {
   writer(directory const& in, std::string const& name, std::vector<entry> entries, safetensors::metadata notes = {},
          writer_options options = {});
 
-  /// With begin and bytes filled in.
+  /// With begin and bytes set.
   [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
   /// The length of the finished file.
   [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_bytes_; }
   void write(std::span<std::byte const> bytes);
   void finish();
-  /// The same without the name: for files that take their places together. The writer is of no more use then.
+  /// Completes the file without renaming it, for files that are replaced together. The writer cannot be used
+  /// afterwards.
   [[nodiscard]] atomic_file content();
 
  private:
@@ -157,7 +161,7 @@ class writer {
   std::string path_;
   std::vector<entry> entries_;
   writer_options options_;
-  std::uint64_t left_;  // bytes of data that are still to come
+  std::uint64_t left_;  // bytes of data still to be written
   std::string header_;
   std::uint64_t file_bytes_;
   atomic_file file_;

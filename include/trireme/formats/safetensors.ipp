@@ -21,7 +21,7 @@ TRIREME_BODY header read_header(file const& from) {
   return parse_header(start, size, from.path());
 }
 
-/// Fills in where the data of each entry lies, and returns where the last one ends.
+/// Sets the position of each entry's data, and returns the end of the last one.
 TRIREME_BODY std::uint64_t place(std::vector<entry>& entries, std::string const& path) {
   if (entries.size() > most_tensors) throw config_error(text(path, ": more than ", most_tensors, " tensors"));
   std::uint64_t end = 0;
@@ -44,7 +44,7 @@ TRIREME_BODY std::uint64_t place(std::vector<entry>& entries, std::string const&
   return end;
 }
 
-/// The first part of a file, length and all, padded with spaces to a multiple of eight.
+/// The beginning of a file, with the length, padded with spaces to a multiple of eight.
 TRIREME_BODY std::string print_header(std::vector<entry> const& entries, metadata const& notes,
                                       std::string const& path) {
   using json::detail::print_string;
@@ -74,7 +74,8 @@ TRIREME_BODY std::string print_header(std::vector<entry> const& entries, metadat
   out.append((8 - out.size() % 8) % 8, ' ');
   auto const json = out.size() - 8;
   for (std::size_t i = 0; i < 8; ++i) out[i] = static_cast<char>(json >> (8 * i) & 0xff);
-  // What the writer wrote the reader must take: equal keys, text that is not UTF-8, and the size are found here.
+  // The reader must accept the header: this finds duplicate keys, text that is not UTF-8, and a header that is too
+  // large.
   auto const end = entries.empty() ? 0 : entries.back().begin + entries.back().bytes;
   try {
     static_cast<void>(parse_header(std::as_bytes(std::span(out)), out.size() + end, path));

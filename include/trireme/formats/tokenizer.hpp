@@ -33,26 +33,26 @@ namespace detail {
 class tokenizer_reader;
 }
 
-/// The name that Hugging Face gives the file.
+/// The file's name in Hugging Face's models.
 inline constexpr std::string_view tokenizer_file = "tokenizer.json";
 
-/// Whether a template's special tokens ([CLS], say) are part of what is encoded, and of what is decoded.
+/// Whether a template's special tokens ([CLS], say) are included when encoding and decoding.
 enum class special_tokens { with, without };
 
-/// A text as numbers.
+/// A text as token ids.
 struct encoding {
   std::vector<std::int32_t> ids;
-  std::vector<std::int32_t> segments;  ///< of each token, 0 or 1: which of two texts it belongs to
+  std::vector<std::int32_t> segments;  ///< for each token, 0 or 1: the text it belongs to
 };
 
 /// The tokens of up to 2^18 words that were encoded before.
 using word_memory = detail::word_cache;
 
-/// A tokenizer in Hugging Face's file tokenizer.json: texts to the numbers of tokens, and back.
+/// A tokenizer from Hugging Face's file tokenizer.json: texts to token ids, and back.
 ///
-/// Known are byte pair encoding (of bytes, as in GPT-2, Llama 3, Qwen 2 and SmolLM2, or of characters with bytes to
-/// fall back on, as in Llama 2 and Mistral), BERT's word pieces and sentencepiece's unigrams (T5, ALBERT, XLM-R), each
-/// with what belongs to it:
+/// Supports byte pair encoding (of bytes, as in GPT-2, Llama 3, Qwen 2 and SmolLM2, or of characters with bytes as a
+/// fallback, as in Llama 2 and Mistral), BERT's word pieces and sentencepiece's unigrams (T5, ALBERT, XLM-R), each with
+/// the following steps:
 ///
 ///     normalizers      NFC NFD NFKC NFKD Lowercase StripAccents BertNormalizer Nmt Precompiled Prepend Strip
 ///                      Replace (of a string, or of spaces in a row) Sequence
@@ -61,56 +61,56 @@ using word_memory = detail::word_cache;
 ///     post-processors  TemplateProcessing ByteLevel BertProcessing RobertaProcessing Sequence
 ///     decoders         ByteLevel WordPiece ByteFallback Fuse Metaspace Replace (of a string) Strip Sequence
 ///
-/// and added tokens. A file that asks for anything else is refused with a sentence that names it: no text is ever
-/// encoded in a way that is nearly right. What the file says of truncation and padding is left to the caller.
+/// and added tokens. A file that uses anything else is refused with an error that names it, so no text is encoded
+/// approximately. Truncation and padding in the file are ignored; they are up to the caller.
 ///
 /// Needs    utf8proc (CMake: trireme::utf8proc). Characters that are newer than the tables of either package (a few
-///          thousand, named since 2002) may be split otherwise than there. The expressions of GPT-2, Llama 3 and Qwen 2
-///          are written out; others (DeepSeek's) need PCRE2, which that target takes where it is found
-///          (TRIREME_PCRE2 is defined then, -lpcre2-8).
-/// Numerics the same numbers as the package tokenizers; a test compares them.
-///          Where two ways to cut a word have the same score, a Unigram may give its tokens in another order.
-/// Bytes    about 200 for each token of the vocabulary, and 24 to 48 a merge; encode() keeps the words that it has
-///          seen while it runs (word_memory). A file may have 256 MiB.
+/// thousand, added since 2002) may be split differently than in the package. The expressions of GPT-2, Llama 3 and Qwen
+/// 2 are implemented by hand; others (DeepSeek's) need PCRE2, which that target uses if it is found (it then defines
+/// TRIREME_PCRE2 and links -lpcre2-8).
+/// Numerics the same ids as the package tokenizers; a test compares them. If two divisions of a word have the same
+///          score, a Unigram may return another one than the package.
+/// Bytes    about 200 for each token of the vocabulary, and 24 to 48 for each merge; encode() keeps the words that it
+///          has seen during a call (word_memory). A file may have up to 256 MiB.
 /// Threads  const; any number of callers.
 /// Errors   read() throws io_error, parse() format_error (path, byte, reason); encode() throws format_error if a text
-///          is not UTF-8, config_error if it has what no token stands for and the file names none for the unknown, or
-///          if an expression takes more than ten million steps to find a word.
+///          is not UTF-8, and config_error if part of it has no token and the file defines no unknown token, or if an
+///          expression takes more than ten million steps to find a word.
 class tokenizer {
  public:
   [[nodiscard]] static tokenizer read(std::string const& path, file_system& files = real_files()) {
     return parse(read_text(path, most_bytes, files), path);
   }
-  /// @param path  what errors call the text.
+  /// @param path  the name of the text in errors.
   [[nodiscard]] static tokenizer parse(std::string_view text, std::string const& path);
 
-  /// One more than the largest number: what a model must have as its vocabulary at least.
+  /// One more than the largest id: the smallest vocabulary that a model needs.
   [[nodiscard]] std::int64_t vocabulary() const noexcept { return tokens_.end(); }
-  /// The number of a token, written as in the file.
+  /// The id of a token, written as in the file.
   [[nodiscard]] std::optional<std::int32_t> id_of(std::string_view token) const {
     auto const id = tokens_.id_of(token);
     return id == detail::no_token ? std::nullopt : std::optional(id);
   }
-  /// The token of a number, or nullptr.
+  /// The token of an id, or nullptr.
   [[nodiscard]] std::string const* token_of(std::int32_t id) const { return tokens_.token_of(id); }
 
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text,
                                                  special_tokens specials = special_tokens::with) const {
     return arranged(specials == special_tokens::with ? single_ : first_only(), words_of(text), {}).ids;
   }
-  /// The same, for whoever encodes many short texts: words of earlier texts need not be taken apart again.
+  /// The same for many short texts: words of earlier texts are looked up and not encoded again.
   /// @param known  of this tokenizer alone, and for one caller at a time.
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text, word_memory& known,
                                                  special_tokens specials = special_tokens::with) const {
     return arranged(specials == special_tokens::with ? single_ : first_only(), words_of(text, known), {}).ids;
   }
-  /// Two texts, as BERT takes them.
+  /// Two texts, as BERT uses them.
   [[nodiscard]] encoding encode_pair(std::string_view first, std::string_view second,
                                      special_tokens specials = special_tokens::with) const {
     return arranged(specials == special_tokens::with ? pair_ : both(), words_of(first), words_of(second));
   }
 
-  /// The text of tokens. Numbers without a token are left out, and bytes that make no UTF-8 become U+FFFD.
+  /// The text of tokens. Ids without a token are left out, and bytes that are not UTF-8 become U+FFFD.
   [[nodiscard]] std::string decode(std::span<std::int32_t const> ids,
                                    special_tokens specials = special_tokens::without) const {
     std::vector<std::string> parts;
@@ -158,7 +158,7 @@ class tokenizer {
 
 namespace detail {
 
-/// The bytes that a text in base64 stands for, or nothing if it is none.
+/// Decodes base64; empty if the text is not base64.
 [[nodiscard]] inline std::optional<std::string> of_base64(std::string_view text) {
   static constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   if (text.size() % 4 != 0) return std::nullopt;
@@ -180,7 +180,7 @@ namespace detail {
   return out;
 }
 
-/// Makes a tokenizer of a file's content.
+/// Makes a tokenizer from a file's content.
 class tokenizer_reader {
  public:
   explicit tokenizer_reader(json::value const& file) : file_(file) {}
@@ -201,7 +201,7 @@ class tokenizer_reader {
   static constexpr std::string_view space_mark = "\xe2\x96\x81";  // U+2581
   static constexpr std::int64_t end_of_ids = std::int64_t{1} << 24;
 
-  /// The member, unless it is missing or null.
+  /// The member; nullptr if it is missing or null.
   static json::value const* given(json::value const& in, std::string_view key) {
     auto const* const found = in.find(key);
     return found == nullptr || found->is_null() ? nullptr : found;
@@ -213,20 +213,21 @@ class tokenizer_reader {
   static std::string const& kind_of(json::value const& what) { return what.at("type").as_string(); }
   static std::int32_t id_in(json::value const& number) {
     auto const id = number.as_int64();
-    if (id < 0 || id >= end_of_ids) number.fail(text("a token's number is from 0 to ", end_of_ids - 1));
+    if (id < 0 || id >= end_of_ids) number.fail(text("a token's id must be from 0 to ", end_of_ids - 1));
     return static_cast<std::int32_t>(id);
   }
   [[noreturn]] static void refuse(json::value const& where, char const* what) {
-    where.fail(text(what, " \"", kind_of(where), "\" is not known; trireme::formats::tokenizer lists those that are"));
+    where.fail(
+        text(what, " \"", kind_of(where), "\" is not supported; see trireme::formats::tokenizer for those that are"));
   }
-  /// Calls each(step) for a step, or for those of a Sequence.
+  /// Calls each(step) for a step, or for each step of a Sequence.
   template <class Each>
   static void for_each_step(json::value const& what, std::string_view key, Each const& each) {
     if (kind_of(what) != "Sequence") return each(what);
     auto const& steps = what.at(key).as_array();
     if (steps.size() > most_steps) what.fail(text("a sequence of more than ", most_steps, " steps"));
     for (auto const& step : steps) {
-      if (kind_of(step) == "Sequence") step.fail("a sequence within a sequence is not read");
+      if (kind_of(step) == "Sequence") step.fail("a sequence within a sequence is not supported");
       each(step);
     }
   }
@@ -238,7 +239,7 @@ class tokenizer_reader {
 
   void read_vocabulary(json::value const& from) {
     for (auto const& [token, id] : from.as_object()) {
-      if (!out_.tokens_.add(token, id_in(id))) id.fail(text("the number of \"", token, "\" is another token's too"));
+      if (!out_.tokens_.add(token, id_in(id))) id.fail(text("the id of \"", token, "\" is also that of another token"));
     }
   }
 
@@ -249,8 +250,8 @@ class tokenizer_reader {
     read_vocabulary(model.at("vocab"));
     kind == "BPE" ? read_byte_pairs(model) : read_word_pieces(model);
   }
-  // The package divides or multiplies a number's digits by a power of ten, which rounds once more where there are many:
-  // where two ways to cut a word have nearly the same sum of scores, that last bit decides.
+  // The package multiplies or divides a number's digits by a power of ten, which rounds once more if there are many: if
+  // two divisions of a word have nearly the same score, that last bit decides.
   static double as_the_package_reads(double score) {
     char digits[32];
     auto const [end, problem] =
@@ -284,12 +285,13 @@ class tokenizer_reader {
       auto const& both = entry.as_array();
       if (both.size() != 2) entry.fail("expected a token and its score");
       auto const& token = both[0].as_string();
-      if (!out_.tokens_.add(token, id++)) entry.fail(text("the token \"", token, "\" is there twice"));
+      if (!out_.tokens_.add(token, id++)) entry.fail(text("the token \"", token, "\" occurs twice"));
       pieces.add(token, as_the_package_reads(both[1].as_double()));
     }
     pieces.byte_fallback = flag(model, "byte_fallback");
     for (auto const* const key : {"alpha", "nbest_size"}) {
-      if (auto const* const drawn = given(model, key)) drawn->fail("a Unigram that draws tokens at random is not read");
+      if (auto const* const drawn = given(model, key))
+        drawn->fail("a Unigram that samples tokens at random is not supported");
     }
     if (auto const* const unknown = given(model, "unk_id")) {
       pieces.unknown = id_in(*unknown);
@@ -301,11 +303,11 @@ class tokenizer_reader {
     byte_pairs pairs;
     for (auto const* const key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       auto const* const mark = given(model, key);
-      if (mark != nullptr && !mark->as_string().empty()) mark->fail(text("a BPE with ", key, " is not read"));
+      if (mark != nullptr && !mark->as_string().empty()) mark->fail(text("a BPE with ", key, " is not supported"));
     }
     if (auto const* const dropout = given(model, "dropout");
         dropout != nullptr && !exactly_equal(dropout->as_double(), 0))
-      dropout->fail("a BPE that leaves out merges at random is not read");
+      dropout->fail("a BPE that skips merges at random is not supported");
     pairs.byte_fallback = flag(model, "byte_fallback");
     pairs.fuse_unknown = flag(model, "fuse_unk");
     pairs.whole_words_first = flag(model, "ignore_merges");
@@ -332,7 +334,8 @@ class tokenizer_reader {
     }
     auto const one = out_.tokens_.id_of(left), two = out_.tokens_.id_of(right), made = out_.tokens_.id_of(left + right);
     if (one == no_token || two == no_token || made == no_token)
-      merge.fail(text("the vocabulary has not got all of \"", left, "\", \"", right, "\" and \"", left + right, "\""));
+      merge.fail(
+          text("the vocabulary lacks at least one of \"", left, "\", \"", right, "\" and \"", left + right, "\""));
     into.add(one, two, {rank, made});
     auto const whole = left + right;
     for (auto at = whole.find(space_mark, 1); at != whole.npos; at = whole.find(space_mark, at + 1)) {
@@ -344,7 +347,7 @@ class tokenizer_reader {
     pieces.unknown = known(model.at("unk_token"));
     if (auto const* const mark = given(model, "continuing_subword_prefix")) pieces.continuing = mark->as_string();
     if (auto const* const most = given(model, "max_input_chars_per_word")) {
-      if (most->as_uint64() > 1000) most->fail("words of more than 1000 characters are not read");
+      if (most->as_uint64() > 1000) most->fail("words of more than 1000 characters are not supported");
       pieces.most_characters = most->as_uint64();
     }
     out_.model_ = std::move(pieces);
@@ -358,7 +361,7 @@ class tokenizer_reader {
                                flag(each, "rstrip")};
       if (what.content.empty()) content.fail("an added token is empty");
       if (out_.tokens_.id_of(what.content) != id && !out_.tokens_.add(what.content, id))
-        each.fail(text("the added token \"", what.content, "\" and the vocabulary disagree about its number"));
+        each.fail(text("the added token \"", what.content, "\" has another id in the vocabulary"));
       auto const special = flag(each, "special");
       if (special) out_.special_.push_back(id);
       normalised_.push_back(flag(each, "normalized", !special));
@@ -420,8 +423,8 @@ class tokenizer_reader {
   static std::string const& string_pattern(json::value const& step) {
     auto const& pattern = step.at("pattern");
     auto const* const string = pattern.find("String");
-    if (string == nullptr) pattern.fail("a Replace by a regular expression is not read");
-    if (string->as_string().empty()) string->fail("a Replace of nothing");
+    if (string == nullptr) pattern.fail("a Replace with a regular expression is not supported");
+    if (string->as_string().empty()) string->fail("a Replace with an empty pattern");
     return string->as_string();
   }
 
@@ -429,7 +432,7 @@ class tokenizer_reader {
     using rule = split_step::rule;
     for_each_step(what, "pretokenizers", [&](json::value const& step) {
       auto const& kind = kind_of(step);
-      if (byte_level_) step.fail("a pre-tokenizer behind ByteLevel is not read");
+      if (byte_level_) step.fail("a pre-tokenizer after ByteLevel is not supported");
       split_step add;
       if (kind == "ByteLevel") {
         byte_level_ = true;
@@ -478,7 +481,8 @@ class tokenizer_reader {
     }
     auto const* const expression = pattern.find("Regex");
     if (expression == nullptr) pattern.fail("a pattern is a String or a Regex");
-    // Each match of a known one is a word, and there is nothing between them, so that two ways to say so are one.
+    // Each match of a known expression is a word, and there is no text between matches, so these two behaviours are the
+    // same.
     auto const words = add.behaviour == how::isolated || (add.behaviour == how::removed && add.inverted);
     auto const known = words ? known_expression(expression->as_string()) : std::nullopt;
     if (known) {
@@ -488,7 +492,7 @@ class tokenizer_reader {
                                               [&](std::string const& sentence) { expression->fail(sentence); });
     }
   }
-  /// Of a Metaspace.
+  /// The mark of a Metaspace.
   static std::string const& mark_of(json::value const& step) {
     auto const& mark = step.at("replacement");
     if (unicode::character_at(mark.as_string(), 0).bytes != mark.as_string().size() || mark.as_string().empty())
@@ -498,8 +502,8 @@ class tokenizer_reader {
   static split_step::put mark_first(json::value const& step) {
     using put = split_step::put;
     auto const* const scheme = given(step, "prepend_scheme");
-    if (!flag(step, "add_prefix_space", true)) {  // as files had it before 2024
-      if (scheme != nullptr && scheme->as_string() != "never") scheme->fail("add_prefix_space says otherwise");
+    if (!flag(step, "add_prefix_space", true)) {  // in files from before 2024
+      if (scheme != nullptr && scheme->as_string() != "never") scheme->fail("add_prefix_space contradicts it");
       return put::never;
     }
     if (scheme == nullptr || scheme->as_string() == "always") return put::always;
@@ -507,7 +511,7 @@ class tokenizer_reader {
     if (scheme->as_string() != "never") scheme->fail("a prepend_scheme is always, first or never");
     return put::never;
   }
-  /// Those that are written out by hand, which is several times quicker.
+  /// Expressions that are implemented by hand, which is several times faster.
   static std::optional<split_step::rule> known_expression(std::string_view expression) {
     using rule = split_step::rule;
     static constexpr std::array<std::pair<std::string_view, rule>, 3> all{{
@@ -528,8 +532,8 @@ class tokenizer_reader {
     bool done = false;
     for_each_step(what, "processors", [&](json::value const& step) {
       auto const& kind = kind_of(step);
-      if (kind == "ByteLevel") return;  // of offsets only
-      if (std::exchange(done, true)) step.fail("a second post-processor is not read");
+      if (kind == "ByteLevel") return;  // it only changes offsets
+      if (std::exchange(done, true)) step.fail("a second post-processor is not supported");
       if (kind == "TemplateProcessing") {
         out_.single_ = parts_of(step, "single");
         out_.pair_ = parts_of(step, "pair");
@@ -558,7 +562,7 @@ class tokenizer_reader {
   }
   std::int32_t id_of_template(json::value const& number) const {
     auto const id = id_in(number);
-    if (out_.tokens_.token_of(id) == nullptr) number.fail("no token has this number");
+    if (out_.tokens_.token_of(id) == nullptr) number.fail("no token has this id");
     return id;
   }
   std::vector<template_part> parts_of(json::value const& step, std::string_view key) const {
@@ -611,7 +615,7 @@ class tokenizer_reader {
       } else if (kind == "Strip") {
         add.how = rule::strip;
         add.from = step.at("content").as_string();
-        if (add.from.empty()) step.fail("a Strip of nothing");
+        if (add.from.empty()) step.fail("a Strip with an empty string");
         add.at_start = step.at("start").as_uint64();
         add.at_end = step.at("stop").as_uint64();
       } else {
@@ -625,20 +629,21 @@ class tokenizer_reader {
     if (auto* const pairs = std::get_if<byte_pairs>(&out_.model_)) {
       pairs->byte_level = byte_level_;
       pairs->prepare(out_.tokens_);
-      // Where no merge reaches from a letter to the mark of a space behind it, words are encoded one by one: each may
-      // be one that was seen before. The numbers are the same.
+      // If no merge crosses from a letter to the mark of a following space, words are encoded one by one, so that known
+      // words can be looked up. The ids are the same.
       if (!byte_level_ && !merges_words_ && !pairs->whole_words_first && out_.tokens_.id_of(space_mark) != no_token) {
         out_.splits_.push_back({.how = split_step::rule::before_marks, .mark = std::string(space_mark)});
       }
     } else if (byte_level_) {
-      file_.at("pre_tokenizer").fail("ByteLevel goes with a BPE");
+      file_.at("pre_tokenizer").fail("ByteLevel needs a BPE");
     }
     auto const at_start = [](auto const& step) { return step.mark_first == split_step::put::at_start; };
     auto const drops = [](auto const& step) { return step.may_drop_the_first(); };
     if (std::any_of(out_.splits_.begin(), out_.splits_.end(), at_start) &&
         std::any_of(out_.normalizer_.begin(), out_.normalizer_.end(), drops))
-      file_.at("normalizer").fail("with prepend_scheme first, no normalizer is read that may drop a text's beginning");
-    // Those that are looked for behind the normalizer are changed by it first.
+      file_.at("normalizer")
+          .fail("with prepend_scheme first, a normalizer that may remove the beginning of a text is not supported");
+    // Added tokens that are searched for after the normalizer are normalised first.
     for (std::size_t i = 0; i < added_.size(); ++i) {
       auto& token = added_[i];
       if (!normalised_[i]) {

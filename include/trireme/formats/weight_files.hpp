@@ -15,12 +15,12 @@
 
 namespace trireme::formats {
 
-/// The names that Hugging Face gives the files of a model.
+/// The names of a model's files in Hugging Face's format.
 inline constexpr std::string_view config_file = "config.json";
 inline constexpr std::string_view weight_file = "model.safetensors";
 inline constexpr std::string_view weight_index_file = "model.safetensors.index.json";
 
-/// Which file has a tensor, as an index says.
+/// The file that contains a tensor, according to an index.
 struct indexed_tensor {
   std::string name;
   std::string file;
@@ -29,24 +29,24 @@ struct indexed_tensor {
 
 inline constexpr std::size_t most_weight_files = 1000;
 
-/// Reads the `weight_map` of an index; touches nothing but its arguments, so that it can be fuzzed.
+/// Parses the `weight_map` of an index; accesses only its arguments, so that it can be fuzzed.
 ///
-/// Enforced: names of files are plain (no slash, not ".", not ".."), and there are at most 1000 of them.
+/// Checks: names of files are plain (no slash, not ".", not ".."), and there are at most 1000 of them.
 ///
 /// Errors   format_error(path, byte, reason).
 ///
-/// @returns sorted by file, in each by the order of the text.
+/// @returns sorted by file, and within each in the order of the text.
 [[nodiscard]] std::vector<indexed_tensor> parse_weight_index(std::string_view text, std::string const& path);
 
-/// A JSON text of a model's directory, of at most `most` bytes.
+/// Reads a JSON file of a model's directory, of at most `most` bytes.
 [[nodiscard]] json::value read_json(std::string const& path, std::uint64_t most, file_system& files = real_files());
 
-/// The tensors of a model's directory: all in model.safetensors, or, where that is missing, in the files that
+/// The tensors of a model's directory: all in model.safetensors or, if it does not exist, in the files that
 /// model.safetensors.index.json names. Opens all files and reads their headers.
 ///
 /// Threads  as safetensors::reader.
-/// Errors   io_error; format_error for a file or an index that is not what it should be, and where the index and a file
-///          do not agree on which tensors there are. Symbolic links are followed: downloads are often kept so.
+/// Errors   io_error; format_error for an invalid file or index, and if the index and a file disagree on the tensors.
+///          Symbolic links are followed, since downloads are often stored with them.
 class weight_files {
  public:
   struct tensor {
@@ -61,7 +61,7 @@ class weight_files {
   [[nodiscard]] std::vector<tensor> const& tensors() const noexcept { return tensors_; }
   /// The tensor of that name, or nullptr.
   [[nodiscard]] tensor const* find(std::string_view name) const noexcept;
-  /// What holds the tensors, for messages: the file, or the index.
+  /// The file or the index that holds the tensors, for messages.
   [[nodiscard]] std::string const& path() const noexcept { return path_; }
 
  private:

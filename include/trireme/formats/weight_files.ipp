@@ -37,7 +37,7 @@ TRIREME_BODY json::value read_json(std::string const& path, std::uint64_t most, 
 
 namespace detail {
 
-/// The content of a file, or nothing if there is no such file.
+/// The content of a file; empty if it does not exist.
 template <class Open>
 auto if_there(Open&& open) -> std::optional<decltype(open())> {
   try {
@@ -75,14 +75,14 @@ TRIREME_BODY void weight_files::add_indexed(std::string const& index, file_syste
     for (auto each = first; each != last; ++each) {
       auto const* const found = file.find(each->name);
       if (found == nullptr) {
-        throw format_error(file.path(), 0, text("it has no tensor \"", each->name, "\", which the index says it has"));
+        throw format_error(file.path(), 0, text("it has no tensor \"", each->name, "\", which the index lists for it"));
       }
       tensors_.push_back({&file, found});
     }
     if (file.entries().size() != static_cast<std::size_t>(last - first)) {
       throw format_error(
           file.path(), 0,
-          text("it has ", how_many(file.entries().size(), "tensor"), ", but the index says ", last - first));
+          text("it has ", how_many(file.entries().size(), "tensor"), ", but the index lists ", last - first));
     }
     first = last;
   }

@@ -16,8 +16,8 @@
 
 namespace trireme::ops {
 
-/// The kernels of batch normalisation of one memory space, apart from ops::on, so that programs without it do not read
-/// them. They leave the sums over rows to their caller, who may add those of other ranks.
+/// The batch normalisation kernels of one memory space, separate from ops::on, so that programs without it do not parse
+/// them. They return the sums over rows to the caller, which may add those of other ranks.
 ///
 /// Shapes   x, y, dx, dy (n, channels); everything else (channels), in the accumulate type.
 /// Numerics sums over rows are formed in double, one after the other, and rounded once.
@@ -132,7 +132,8 @@ struct batch_norm_on<host> : detail::batch_norm_checks {
     for (std::int64_t row = 0; row < x.extent(0); ++row)
       for (std::int64_t c = 0; c < channels; ++c) f(row * channels + c, c);
   }
-  // done(channel, sums over rows of what term(element, channel) gives), some channels at a time.
+  // Calls done(channel, sums over rows of the terms that term(element, channel) returns), a block of channels at a
+  // time.
   template <std::size_t Terms, class T, class Done, class Term>
   static void add_up(view<T> x, Done const& done, Term const& term) {
     constexpr std::int64_t most = 32;

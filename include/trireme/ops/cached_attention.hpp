@@ -12,15 +12,15 @@
 
 namespace trireme::ops {
 
-/// Attention of one position of each sample over keys and values that are kept; of memory spaces that have it.
+/// Attention of one position of each sample over cached keys and values, for memory spaces that have it.
 template <class Space>
 struct cached_attention_on {};
 
 /// Shapes   y (B*T, C) and qkv (B*T, 3C), of which row `row` of each sample is written and read; kept (B*P, 2C): P rows
-///          of keys and values of each sample, of which the first `count` are seen, in any order.
+///          of keys and values of each sample, of which the first `count` are used, in any order.
 /// Bytes    scratch: `count` numbers of the accumulate type.
-/// Numerics as attention's, softmax and sums in the accumulate type, but sums in another order.
-/// Threads  one caller an arena.
+/// Numerics as attention's, softmax and sums in the accumulate type, but the sums have another order.
+/// Threads  one caller per arena.
 /// Errors   assertion_error (light) if the sizes do not fit.
 template <>
 struct cached_attention_on<host> {
@@ -65,7 +65,7 @@ struct cached_attention_on<host> {
   }
 
  private:
-  // In eight sums, which a compiler puts side by side.
+  // Eight partial sums, which a compiler can vectorise.
   template <class Real, class T>
   static Real dot(T const* a, T const* b, std::int64_t n) {
     constexpr std::int64_t lanes = 8;

@@ -18,8 +18,8 @@
 
 namespace trireme::ops {
 
-/// The kernels of host memory: see the parts for what each does.
-/// Threads  each function uses the calling thread only; thread-safe on different outputs.
+/// The kernels of host memory; each base class documents its own.
+/// Threads  each function uses only the calling thread; thread-safe on different outputs.
 template <>
 struct on<host> : host_elementwise,
                   host_products,

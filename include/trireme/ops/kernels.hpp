@@ -15,11 +15,10 @@
 
 namespace trireme::ops {
 
-// What a memory space of your own is asked for: a class with name, alignment, allocate and deallocate
-// (core/space.hpp), what communicators do in it (comm/space_kernels.hpp), and kernels, a struct ops::on<Space> of
-// static functions. A trainer over a plain model needs those of exchange_kernels and those of its optimizer and its
-// compressor (adamw or sgd; select_largest and scatter); a trainer over the layers of nn needs those of layer_kernels
-// as well.
+// What a memory space of your own needs: a class with name, alignment, allocate and deallocate (core/space.hpp), the
+// operations that communicators use (comm/space_kernels.hpp), and kernels, a struct ops::on<Space> of static functions.
+// A trainer of a plain model needs exchange_kernels and the kernels of its optimizer and compressor (adamw or sgd;
+// select_largest and scatter); a trainer of the layers of nn also needs layer_kernels.
 
 namespace detail {
 
@@ -28,13 +27,10 @@ concept stores = requires(tensor_view<T, Space> y, tensor_view<T const, Space> x
   K::fill(y, 0.0);                           // every element becomes this number
   K::upload(y, std::span<T const>(memory));  // y = elements in host memory
   K::download(memory, x);                    // elements in host memory = x
-  {
-    K::hash(x, std::uint64_t{}, std::int64_t{})
-    } -> std::convertible_to<std::uint64_t>;  // a sum over elements, of
-                                              // (name, index in the tensor, bits): parts add up
-  K::initialise(y, start, std::uint64_t{}, std::uint64_t{},
-                std::int64_t{});  // start values of elements from an index
-                                  // on, functions of (seed, name, index) alone
+  // A sum over the elements of a hash of (name, index in the tensor, bits): hashes of parts add up.
+  { K::hash(x, std::uint64_t{}, std::int64_t{}) } -> std::convertible_to<std::uint64_t>;
+  // Initial values of the elements from an index on; each depends on (seed, name, index) alone.
+  K::initialise(y, start, std::uint64_t{}, std::uint64_t{}, std::int64_t{});
 };
 template <class K, class To, class From, class Space>
 concept converts = requires(tensor_view<To, Space> y, tensor_view<From const, Space> x) {
@@ -43,30 +39,31 @@ concept converts = requires(tensor_view<To, Space> y, tensor_view<From const, Sp
 
 }  // namespace detail
 
-/// The kernels of an exchange of parameters in a precision: what is stored, moved between its element types, summed,
-/// and looked at. Sums and hashes are exact in the sense of core/exact_sum.hpp and core/hash.hpp.
+// clang-format 14 would indent each term of this conjunction further than the one before it.
+// clang-format off
+/// The kernels of an exchange of parameters in a precision: storing, converting between element types, summing, and
+/// checking. Sums and hashes are exact in the sense of core/exact_sum.hpp and core/hash.hpp.
 template <class Space, class Env>
-concept exchange_kernels = detail::stores < on<Space>,
-typename Env::param,
-    Space >
-        &&detail::stores<on<Space>, typename Env::master, Space>&&
-            detail::stores<on<Space>, typename Env::gradient, Space>&& detail::converts<on<Space>, typename Env::param,
-                                                                                        typename Env::master, Space>&&
-                detail::converts<on<Space>, typename Env::master, typename Env::param, Space>&&
-                    detail::converts<on<Space>, typename Env::param, typename Env::gradient, Space>&&
-                        detail::converts<on<Space>, typename Env::reduce, typename Env::gradient, Space>&&
-                            detail::converts<on<Space>, typename Env::gradient, typename Env::reduce, Space>&& requires(
-                                tensor_view<typename Env::gradient, Space> y,
-                                tensor_view<typename Env::gradient const, Space> x,
-                                tensor_view<typename Env::param const, Space> theirs, exact_sum& squares,
-                                std::span<tensor_view<typename Env::gradient, Space> const> outputs,
-                                std::span<tensor_view<typename Env::gradient const, Space> const> terms) {
-  on<Space>::add(y, x);                                   // y += x
-  on<Space>::accumulate(y, theirs, 1.0);                  // y += weight * theirs
-  on<Space>::sum_of_squares(x, squares);                  // adds the sum of each 1024 squares, exactly
-  on<Space>::reduce(outputs, terms, reduction::sum{});    // each y = the sum of the x's, in their order
-  { on<Space>::finite(x) } -> std::convertible_to<bool>;  // whether no element is infinite or not a number
-};
+concept exchange_kernels =
+    detail::stores<on<Space>, typename Env::param, Space> &&
+    detail::stores<on<Space>, typename Env::master, Space> &&
+    detail::stores<on<Space>, typename Env::gradient, Space> &&
+    detail::converts<on<Space>, typename Env::param, typename Env::master, Space> &&
+    detail::converts<on<Space>, typename Env::master, typename Env::param, Space> &&
+    detail::converts<on<Space>, typename Env::param, typename Env::gradient, Space> &&
+    detail::converts<on<Space>, typename Env::reduce, typename Env::gradient, Space> &&
+    detail::converts<on<Space>, typename Env::gradient, typename Env::reduce, Space> &&
+    requires(tensor_view<typename Env::gradient, Space> y, tensor_view<typename Env::gradient const, Space> x,
+             tensor_view<typename Env::param const, Space> theirs, exact_sum& squares,
+             std::span<tensor_view<typename Env::gradient, Space> const> outputs,
+             std::span<tensor_view<typename Env::gradient const, Space> const> terms) {
+      on<Space>::add(y, x);                                   // y += x
+      on<Space>::accumulate(y, theirs, 1.0);                  // y += weight * theirs
+      on<Space>::sum_of_squares(x, squares);                  // adds the sum of each block of 1024 squares, exactly
+      on<Space>::reduce(outputs, terms, reduction::sum{});    // each y = the sum of the x's, in their order
+      { on<Space>::finite(x) } -> std::convertible_to<bool>;  // whether no element is infinite or NaN
+    };
+// clang-format on
 
 namespace detail {
 
@@ -102,14 +99,15 @@ concept scores = requires(tensor_view<typename Env::compute, Space> y, tensor_vi
 
 }  // namespace detail
 
-/// The kernels of the layers of nn, besides those of an exchange. (Experts need those of routing, tensor and context
-/// groups those of parts, an expression what its own layers call: rms_norm and rms_norm_backward, elementwise_product,
-/// activate, arrange_heads and what goes with it, visible_keys. ops/phantom.hpp has all, in the fewest lines.)
+/// The kernels of the layers of nn, besides those of an exchange. (Experts also need those of routing; tensor and
+/// context groups need those of parts; an expression needs those of its layers: rms_norm and rms_norm_backward,
+/// elementwise_product, activate, arrange_heads and its companions, visible_keys. The shortest complete example is
+/// ops/phantom.hpp.)
 template <class Space, class Env>
 concept layer_kernels = exchange_kernels<Space, Env> && detail::multiplies<on<Space>, Env, Space> &&
     detail::normalises<on<Space>, Env, Space> && detail::scores<on<Space>, Env, Space>;
 
-/// Spaces of this library whose kernels are all there, which nobody has to look for.
+/// Spaces of this library, whose kernels are complete and are not checked.
 template <class Space>
 inline constexpr bool has_all_kernels = std::is_same_v<Space, host> || std::is_same_v<Space, phantom>;
 

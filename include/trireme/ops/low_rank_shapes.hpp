@@ -8,7 +8,7 @@
 
 namespace trireme::ops::detail {
 
-/// Of y (m, n) = a (m, k) b (k, n).
+/// The extents of y (m, n) = a (m, k) b (k, n).
 struct product_sizes {
   std::int64_t m = 0, n = 0, k = 0;
 };
@@ -29,7 +29,8 @@ struct product_sizes {
 }
 inline void expect_columns(shape const& x) {
   expects(assertion_level::light, x.rank() == 2 && x[1] <= x[0], [&] {
-    return text("trireme::ops::orthonormalise: ", to_string(x), " is no matrix of at least as many rows as columns");
+    return text("trireme::ops::orthonormalise: ", to_string(x),
+                " is not a matrix with at least as many rows as columns");
   });
 }
 

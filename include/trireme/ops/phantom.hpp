@@ -18,11 +18,11 @@
 
 namespace trireme::ops {
 
-/// The kernels of phantom memory: the functions of on<host> under the same names, which check sizes and touch nothing.
+/// The kernels of phantom memory: the functions of on<host> under the same names, which check sizes and read nothing.
 ///
-/// A training in this space costs no time in kernels, and faults if anything above ops reads a tensor. Losses are 0 a
-/// row, numbers are finite, the largest elements are the first ones. Products count what they would compute (flops()),
-/// and attention takes the scratch memory that on<host> takes.
+/// A training in this space spends no time in kernels, and crashes if code outside ops reads a tensor. Losses are 0 per
+/// row, numbers are finite, the largest elements are the first ones. Products count the operations they would take
+/// (flops()), and attention allocates the same scratch memory as on<host>.
 /// Errors   assertion_error (light) if sizes do not fit.
 template <>
 struct on<phantom> : phantom_attention, phantom_low_rank {
@@ -168,7 +168,7 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     return {0, y.empty() ? 0 : y.extent(0)};
   }
 
-  // routing: every expert gets as many rows as every other one
+  // routing: every expert gets the same number of rows
   template <class T>
   static void route(output<accumulate_t<T>> probabilities, view<std::int32_t> chosen, output<accumulate_t<T>> weights,
                     view<T> logits) {
@@ -221,7 +221,7 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     same("combine_backward", dweights.size(), places.size());
   }
 
-  // loops of one's own
+  // loops of your own
   template <class T, class... Rest>
   static void each(view<T> y, Rest const&... rest) {
     [[maybe_unused]] auto const look = [&](auto const& one) {

@@ -14,39 +14,39 @@ namespace trireme::ops {
 template <class Space>
 struct on;
 
-/// A weight matrix as products see it: the view, its orientation, and copies packed for the kernels.
+/// A weight matrix for products: the view, its orientation, and copies packed for the kernels.
 template <class T, class Space>
 class weights;
 
-/// In the version of values: they do not stay where they are (parameters that are gathered for their unit and dropped
-/// after it), so nothing packed of them is worth keeping.
+/// A bit in the version of values: they are temporary (parameters that are gathered for their unit and dropped after
+/// it), so packed copies of them are not kept.
 inline constexpr std::uint64_t passing_values = std::uint64_t{1} << 63;
 
 namespace detail {
-/// Whether float lanes can hold elements of these types.
+/// Whether float lanes support these types.
 template <class... T>
 inline constexpr bool fits_float = ((std::is_same_v<T, float> || storage_float<T>)&&...);
 
-/// Whether some kind of lanes holds T: integers are left to plain loops.
+/// Whether any kind of lanes supports T: integers use plain loops.
 template <class T>
 inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || storage_float<T>;
 }  // namespace detail
 
-/// What sums of T are kept in.
+/// The type of sums of T.
 template <class T>
 using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// gelu: GPT-2's, with a tanh; gelu_erf: x times the normal distribution's function, without that approximation.
+/// gelu: GPT-2's approximation with tanh; gelu_erf: x times the normal distribution function, exact.
 enum class activation { none, gelu, tanh, relu, silu, gelu_erf };
 
 /// How a weight is stored: (inputs, outputs) as GPT-2 does, or (outputs, inputs) as an embedding table does.
 enum class orientation { in_out, out_in };
 
-/// Whether a product takes a matrix as it lies or its transpose.
+/// Whether a product uses a matrix or its transpose.
 enum class transposed { no, yes };
 
-/// Queries and keys of each sample that are worked on together: as many of either. Rows are counted among those of a
-/// sample that lie here, positions in the whole sample.
+/// Queries and keys of each sample that are processed together: the same number of both. Rows are indices among a
+/// sample's rows on this rank, positions indices in the whole sample.
 struct attention_block {
   std::int64_t rows = 0;
   std::int64_t query_row = 0;
@@ -56,15 +56,16 @@ struct attention_block {
   std::int64_t whole = 0;  ///< positions of a sample
 };
 
-/// Which rows of a table lie here, or which classes of a row: those from `first` on, of `whole`; 0 = all of them.
+/// The rows of a table, or the classes of a row, that this rank has: those from `first` on, of `whole`; 0 = all of
+/// them.
 struct table_part {
   std::int64_t first = 0;
   std::int64_t whole = 0;
 };
 
-/// Where the heads of a row of queries, keys and values lie. With as many keys as queries: all queries, then all keys,
-/// then all values. With fewer, each of which serves as many queries: these queries, their key and their value side by
-/// side, for one key after the other, so that a cut between keys is a cut of columns.
+/// The order of the heads in a row of queries, keys and values. With as many keys as queries: all queries, then all
+/// keys, then all values. With fewer keys, each shared by the same number of queries: these queries, their key and
+/// their value side by side, for one key after the other, so that a split between keys is a split of columns.
 struct head_layout {
   std::int64_t context = 0;    ///< rows of a sample
   std::int64_t heads = 0;      ///< of queries
@@ -91,10 +92,10 @@ using trireme::dropout_site;
 using trireme::gradient_terms;
 using trireme::loss_sum;
 
-/// Tokens that say which positions see each other; any number below 0 is no token.
+/// Tokens that determine which positions may attend to each other; a number below 0 means no such token.
 struct token_mask {
-  std::int32_t padding = -1;    ///< fills a sample before its first word, or behind its last one; nobody sees it
-  std::int32_t separator = -1;  ///< the last token of a document, which sees and is seen by nothing outside
+  std::int32_t padding = -1;    ///< before a sample's first word or after its last one; no position attends to it
+  std::int32_t separator = -1;  ///< the last token of a document; there is no attention across it
   [[nodiscard]] constexpr bool any() const noexcept { return padding >= 0 || separator >= 0; }
   [[nodiscard]] constexpr bool is_padding(std::int32_t token) const noexcept {
     return padding >= 0 && token == padding;
@@ -105,15 +106,16 @@ struct token_mask {
   friend bool operator==(token_mask const&, token_mask const&) = default;
 };
 
-/// How rows choose experts by scores of their own, each between 0 and 1.
+/// How rows choose experts by scores between 0 and 1, each computed independently.
 struct scored_choice {
-  std::int64_t groups = 1;         ///< of experts, of equal sizes
-  std::int64_t chosen_groups = 1;  ///< from which a row chooses: those whose best two experts have the largest sum
-  double scale = 1;                ///< of the weights of a row's choices, whose sum it is
+  std::int64_t groups = 1;  ///< of experts, of equal sizes
+  std::int64_t chosen_groups =
+      1;             ///< groups from which a row chooses: those whose best two experts have the largest sum
+  double scale = 1;  ///< the sum of the weights of a row's choices
   friend bool operator==(scored_choice const&, scored_choice const&) = default;
 };
 
-/// How the angles of rotary positions are made slower, for samples longer than those of an earlier training.
+/// How the angles of rotary positions are reduced, for samples longer than those of an earlier training.
 struct rotary_scaling {
   double factor = 1;          ///< angles are divided by it
   std::int64_t original = 0;  ///< 0: all of them. Else Llama 3's rule: those that turn less than `low` times in so many
@@ -125,10 +127,10 @@ struct rotary_scaling {
   TRIREME_EXACT_END
 };
 
-/// What a cross entropy is besides -log softmax(x)[target].
+/// The additional terms of a cross entropy.
 struct cross_entropy_terms {
-  std::int32_t ignored = -1;  ///< rows with this target are left out, as those with one below 0 are
-  double smoothing = 0;       ///< this share of a target is spread evenly over all classes
+  std::int32_t ignored = -1;  ///< rows with this target do not count, like those with one below 0
+  double smoothing = 0;       ///< this share of a target is distributed evenly over all classes
   double z = 0;               ///< the weight of log(sum(exp(x)))^2
   [[nodiscard]] constexpr bool leaves_out(std::int64_t target) const noexcept {
     return target < 0 || target == ignored;
@@ -136,16 +138,16 @@ struct cross_entropy_terms {
   friend bool operator==(cross_entropy_terms const&, cross_entropy_terms const&) = default;
 };
 
-/// What a product does to its result on the way out: y = residual + act(x w + bias).
+/// What a product does to its result before storing it: y = residual + act(x w + bias).
 template <class T, class Space>
 struct linear_epilogue {
   tensor_view<T const, Space> bias{};  ///< (N), or empty
   activation act = activation::none;
-  tensor_view<T, Space> before_activation{};  ///< (M, N) keeps x w + bias for the backward pass, or empty
+  tensor_view<T, Space> before_activation{};  ///< (M, N) receives x w + bias for the backward pass, or empty
   tensor_view<T const, Space> residual{};     ///< (M, N), or empty
 };
 
-/// What an input gradient does on the way out: dx (+)= (dy w^T) * act'(before_activation).
+/// What an input gradient does to its result before storing it: dx (+)= (dy w^T) * act'(before_activation).
 template <class T, class Space>
 struct input_epilogue {
   activation act = activation::none;

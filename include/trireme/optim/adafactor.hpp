@@ -17,14 +17,15 @@
 
 namespace trireme::optim {
 
-/// Adafactor: Adam whose second moment is kept as means of rows and of columns. For models whose optimizer state has no
-/// room.
+/// Adafactor: Adam whose second moment is stored as means of rows and of columns. For models whose full optimizer state
+/// does not fit in memory.
 ///
 /// Method   [Shazeer, Stern, "Adafactor: adaptive learning rates with sublinear memory cost", 2018], algorithms 4 to 6.
-///          Of tensors with more than two extents each matrix of the last two is factored; vectors are not.
-/// Bytes    of a matrix (n, m): n + m numbers of the master type; of a vector, and with momentum, as many as it has.
+///          In tensors of more than two extents each matrix of the last two is factored; vectors are not.
+/// Bytes    for a matrix (n, m): n + m numbers of the master type; for a vector as many as its elements; momentum adds
+///          as many as the tensor's elements.
 /// Numerics means are summed in double, in the order of the elements.
-/// @models  whole_tensor_optimizer: not beside parallel::tensor of more than one way.
+/// @models  whole_tensor_optimizer: cannot be used with parallel::tensor of degree above 1.
 struct adafactor {
   using policy_category = slot::optimizer;
 
@@ -32,11 +33,11 @@ struct adafactor {
       1e-2;  ///< used where `schedule` is empty; times the root mean square of the tensor if `scaled`
   optim::schedule schedule{};
   bool relative = false;  ///< at most 1 / sqrt(step), counted from 1
-  bool scaled = true;     ///< the rate is a share of each tensor's root mean square (at least `least_scale`)
+  bool scaled = true;     ///< multiply the rate by each tensor's root mean square (at least `least_scale`)
   double least_scale = 1e-3;
-  double decay_power = -0.8;  ///< the second moment forgets by 1 - step^decay_power
+  double decay_power = -0.8;  ///< the second moment decays by 1 - step^decay_power
   double epsilon = 1e-30;
-  double threshold = 1;  ///< updates of a larger root mean square are clipped to it
+  double threshold = 1;  ///< updates with a larger root mean square are clipped to it
   double momentum = 0;
   double weight_decay = 0;
   double clip = 0;  ///< largest global gradient norm; 0 = no clipping

@@ -22,17 +22,17 @@
 
 namespace trireme::optim {
 
-/// Any optimizer behind one type, for programs that choose it at run time: one trainer is compiled for all of them.
+/// Holds any optimizer, for programs that choose it at run time: one trainer is compiled for all of them.
 ///
-/// Bytes    shares one copy of the description. One virtual call for each stretch or tensor that is updated.
-/// Numerics those of the optimizer within, bit for bit; so are its moments, hashes and checkpoints.
-/// Plans    run the one within in phantom memory, so an optimizer in here reaches numbers by ops::on<space> alone.
-/// @tparam Env  the precision and memory of the trainer: environment<precision::fp32>, say.
-/// @models  element_optimizer and whole_tensor_optimizer; `whole_tensors` says at run time which it is.
+/// Bytes    copies share one description. One virtual call for each segment or tensor that is updated.
+/// Numerics those of the contained optimizer, bit for bit; so are its moments, hashes and checkpoints.
+/// Plans    run the contained optimizer in phantom memory, so it must access numbers only through ops::on<space>.
+/// @tparam Env  the precision and memory space of the trainer: environment<precision::fp32>, say.
+/// @models  element_optimizer and whole_tensor_optimizer; `whole_tensors` says at run time which one applies.
 template <class Env>
 class any {
   static_assert(!std::is_same_v<typename Env::space, phantom>,
-                "trireme::optim::any: name the memory of the trainer; plans of it follow");
+                "trireme::optim::any: name the trainer's memory space; plans derive phantom memory from it");
   using on_paper = environment<typename Env::precision, phantom>;
 
  public:
@@ -40,7 +40,7 @@ class any {
 
   template <class Optimizer>
   requires(!std::same_as<Optimizer, any> && trireme::optimizer<Optimizer, Env>)
-      any(Optimizer const& optimizer)  // NOLINT(google-explicit-constructor): an optimizer is any optimizer
+      any(Optimizer const& optimizer)  // NOLINT(google-explicit-constructor): every optimizer converts
       : whole_tensors(wants_whole_tensors(optimizer)),
         clip(optimizer.clip),
         within_(std::make_shared<model<Optimizer>>(optimizer)) {
@@ -82,7 +82,7 @@ class any {
     virtual void for_each_pattern(std::function<void(name_pattern const&)> const& f) const = 0;
     layout_wishes wishes;
   };
-  // What an optimizer lacks is not asked of it: whole_tensors says which of the two it is.
+  // A function that the optimizer lacks is never called: whole_tensors says which kind it is.
   template <class Optimizer>
   struct model final : face {
     explicit model(Optimizer const& optimizer) : face(wishes_of(optimizer)), within(optimizer) {}

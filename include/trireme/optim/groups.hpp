@@ -17,30 +17,31 @@
 
 namespace trireme::optim {
 
-/// What is different for the parameters whose names match one of some patterns.
+/// Settings for the parameters whose names match one of some patterns.
 struct group {
-  std::string names;  ///< patterns, separated by spaces; * stands for any letters, ? for one: "*.bias layers.?.weight"
-  double learning_rate = 1;  ///< times the optimizer's rate, at every step
+  std::string names;  ///< patterns, separated by spaces; * matches any characters, ? one: "*.bias layers.?.weight"
+  double learning_rate = 1;  ///< factor on the optimizer's rate, at every step
   std::optional<double>
       weight_decay{};   ///< instead of the optimizer's, also where a parameter does not decay by itself
   bool frozen = false;  ///< never updated
   friend bool operator==(group const&, group const&) = default;
 };
 
-/// An optimizer with other rates or weight decay for some parameters, or none at all: optim::groups{optim::adamw{},
-/// {{.names = "*wte*", .frozen = true}, {.names = "*.bias", .learning_rate = 2}}}. The first group that matches counts.
+/// An optimizer with other rates or weight decay for some parameters, which may also be frozen:
+/// optim::groups{optim::adamw{}, {{.names = "*wte*", .frozen = true}, {.names = "*.bias", .learning_rate = 2}}}. The
+/// first matching group is used.
 ///
-/// Frozen   what is frozen has values alone: no memory of gradients (layers write them to one place that all share, as
-///          large as the largest), no moments, nothing on the wire. It is in checkpoints and hashes as before, and is
-///          gathered under zero<3>. Its gradients are still computed.
-/// @models  what Base models, on any ranks where Base works.
+/// Frozen   frozen parameters have only values: no memory for gradients (layers write them to one shared buffer as
+/// large as the largest), no moments, no communication of gradients. They stay in checkpoints and hashes, and are
+/// gathered under zero<3>. Their gradients are still computed.
+/// @models  the same concepts as Base, wherever Base works.
 template <class Base>
 struct groups {
   using policy_category = slot::optimizer;
 
   Base base{};
   std::vector<group> list{};
-  double clip = base.clip;  ///< largest global gradient norm, over what is trained; 0 = no clipping
+  double clip = base.clip;  ///< largest global gradient norm, over trained parameters; 0 = no clipping
   friend bool operator==(groups const&, groups const&) = default;
 
   void validate() const {
@@ -102,7 +103,7 @@ struct groups {
     auto out = base;
     change(out, mine);
     if constexpr (requires { out.rest.learning_rate; })
-      change(out.rest, mine);  // an optimizer within, for other parameters
+      change(out.rest, mine);  // a nested optimizer, for other parameters
     return out;
   }
   template <class Optimizer>
@@ -113,7 +114,8 @@ struct groups {
           it.schedule;
           it.weight_decay;
         },
-        "trireme::optim::groups: the optimizer in it has no learning_rate, schedule and weight_decay to change");
+        "trireme::optim::groups: the optimizer in it lacks learning_rate, schedule or weight_decay, which groups "
+        "change");
     it.learning_rate *= mine.learning_rate;
     std::visit(
         [&](auto& each) {

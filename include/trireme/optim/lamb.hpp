@@ -15,14 +15,14 @@
 
 namespace trireme::optim {
 
-/// LAMB: AdamW whose step on each tensor is as long as the tensor, times the rate. For very large batches.
+/// LAMB: AdamW whose step on each tensor has the tensor's norm times the rate. For very large batches.
 ///
 /// Method   [You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", 2020], algorithm 2,
 ///          with bias corrections: value -= rate * (|value| / |u|) * u, u = m / (sqrt(v) + epsilon) + decay * value.
 ///          The ratio is 1 where either norm is 0.
 /// Bytes    per parameter: two moments of the master type, on the rank that owns the tensor.
 /// Numerics norms are summed in double over the whole tensor, so they do not depend on the number of ranks.
-/// @models  whole_tensor_optimizer: not beside parallel::tensor of more than one way.
+/// @models  whole_tensor_optimizer: cannot be used with parallel::tensor of degree above 1.
 struct lamb {
   using policy_category = slot::optimizer;
 

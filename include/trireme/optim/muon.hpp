@@ -19,20 +19,20 @@
 
 namespace trireme::optim {
 
-/// Muon: momentum whose matrix is made orthogonal before the step, for the hidden matrices of a network; AdamW for all
-/// other parameters.
+/// Muon: for the hidden matrices of a network, momentum that is made orthogonal before the step; AdamW for all other
+/// parameters.
 ///
 /// A parameter is a hidden matrix if it has two extents and its name matches none of `others`: embeddings, positions
-/// and the head are left to `rest`, as is usual. Tensors of more extents go to `rest`, too. Queries, keys and values
-/// are matrices of their own, and so are experts (parameter_info::fused, stacked).
+/// and the head are updated by `rest`, as is usual, and so are tensors of more extents. Queries, keys and values are
+/// separate matrices, and so are experts (parameter_info::fused, stacked).
 ///
-/// Method   [Jordan et al., "Muon: an optimizer for hidden layers", 2024]: m = momentum * m + (1 - momentum) * g, five
-///          steps of Newton-Schulz make X of m (Nesterov: of what m will be), and
-///          value -= rate * sqrt(max(1, outputs / inputs)) * X.
-/// Bytes    per element of a hidden matrix one moment, of others two; scratch for the largest matrix: twice the matrix
+/// Method   [Jordan et al., "Muon: an optimizer for hidden layers", 2024]: m = momentum * m + (1 - momentum) * g; five
+///          steps of Newton-Schulz compute X from m (with Nesterov: from the next m), and value -= rate * sqrt(max(1,
+///          outputs / inputs)) * X.
+/// Bytes    one moment per element of a hidden matrix, two for others; scratch for the largest matrix: twice the matrix
 ///          and twice the square of its shorter side.
-/// Numerics products in the master type, as layers multiply; 2 to 5 % from orthogonal, by design of the coefficients.
-/// @models  whole_tensor_optimizer: not beside parallel::tensor of more than one way.
+/// Numerics products in the master type, as in layers; X is 2 to 5 % from orthogonal, as the coefficients are designed.
+/// @models  whole_tensor_optimizer: cannot be used with parallel::tensor of degree above 1.
 struct muon {
   using policy_category = slot::optimizer;
 
@@ -42,10 +42,11 @@ struct muon {
   bool nesterov = true;
   int iterations = 5;
   double weight_decay = 0;
-  bool rows_are_outputs = false;  ///< how matrices lie: (outputs, inputs); layers of nn have (inputs, outputs)
-  double clip = 0;                ///< largest global gradient norm; 0 = no clipping
+  bool rows_are_outputs =
+      false;        ///< order of a matrix's extents: (outputs, inputs); layers of nn have (inputs, outputs)
+  double clip = 0;  ///< largest global gradient norm; 0 = no clipping
   std::string others = "*wte* *wpe* *embed* *lm_head*";  ///< patterns with * and ?, separated by spaces
-  adamw rest{.learning_rate = 3e-4, .beta2 = 0.95};      ///< with a schedule of its own
+  adamw rest{.learning_rate = 3e-4, .beta2 = 0.95};      ///< has its own schedule
   friend bool operator==(muon const&, muon const&) = default;
 
   void validate() const {
@@ -57,7 +58,7 @@ struct muon {
     expect_number("optim::muon", ".clip", clip, limit_or_none);
     rest.validate();
   }
-  /// See name_pattern. The ones that it begins with need not match anything.
+  /// See name_pattern. The default patterns need not match anything.
   template <class F>
   void for_each_pattern(F&& f) const {
     if (others != muon{}.others) f(name_pattern{"optim::muon: .others", others});
@@ -110,7 +111,7 @@ struct muon {
  private:
   static constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
 
-  // Newton-Schulz: X = a X + (b A + c A^2) X with A = X X^T, from X / |X|; on the shorter side, whichever it is.
+  // Newton-Schulz: X = a X + (b A + c A^2) X with A = X X^T, starting from X / |X|; A has the size of the shorter side.
   template <class Env>
   [[nodiscard]] tensor_view<typename Env::master, typename Env::space> orthogonal(
       tensor_view<typename Env::master, typename Env::space> x, arena<typename Env::space>& scratch) const {
@@ -120,7 +121,7 @@ struct muon {
     using matrix = ops::weights<real, space>;
     auto const times = [](auto to, auto left, auto right, ops::orientation way) {
       matrix second(right, way);
-      second.refresh(ops::passing_values);  // no copy of it is kept
+      second.refresh(ops::passing_values);  // no packed copy of it is kept
       kernels::linear(to, left, second);
     };
     bool const wide = x.extent(0) <= x.extent(1);

@@ -39,7 +39,7 @@ struct cosine {
   friend bool operator==(cosine const&, cosine const&) = default;
 };
 
-/// Which learning rate a step has. An empty schedule means: the optimizer's own `learning_rate`, always.
+/// The learning rate of each step. An empty schedule means the optimizer's `learning_rate` at every step.
 using schedule = std::variant<std::monostate, constant, linear, cosine>;
 
 namespace detail {
@@ -47,7 +47,7 @@ namespace detail {
 inline double warm(double peak, std::int64_t warmup, std::int64_t step) {
   return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
 }
-/// How much of the way from the end of warm-up to `total` is done, in [0, 1].
+/// The fraction of the steps from the end of warm-up to `total` that is done, in [0, 1].
 inline double way(std::int64_t warmup, std::int64_t total, std::int64_t step) {
   if (total <= warmup) return 1;
   return std::clamp<double>(static_cast<double>(step - warmup) / static_cast<double>(total - warmup), 0, 1);
@@ -55,7 +55,7 @@ inline double way(std::int64_t warmup, std::int64_t total, std::int64_t step) {
 
 }  // namespace detail
 
-/// Throws config_error for a schedule that cannot be meant. (An optimizer's validate() calls it.)
+/// Throws config_error for an invalid schedule. (An optimizer's validate() calls it.)
 inline void expect_schedule(schedule const& plan) {
   struct {
     void operator()(std::monostate) const {}
@@ -72,14 +72,14 @@ inline void expect_schedule(schedule const& plan) {
       expect_number(name, ".floor", floor, {.high = peak});
       if (total >= warmup) return;
       throw config_error(text("trireme::", name, ": .warmup is ", how_many(warmup, "step"), " of .total ", total,
-                              "; the rate grows in some of the steps, and falls in the others"));
+                              "; .warmup must be at most .total, since the rate falls in the steps after it"));
     }
   } const check;
   std::visit(check, plan);
 }
 
-/// The rate of step `step` (counted from 0; steps that were skipped count, so that a schedule ends with its run);
-/// `base` where the schedule is empty.
+/// The rate of step `step` (counted from 0, skipped steps included, so that a schedule ends with its run); `base` if
+/// the schedule is empty.
 [[nodiscard]] inline double rate_at(schedule const& plan, double base, std::int64_t step) {
   struct {
     double base;
@@ -101,7 +101,7 @@ inline void expect_schedule(schedule const& plan) {
   return std::visit(at, plan);
 }
 
-/// The source that makes the schedule.
+/// The C++ source of the schedule.
 [[nodiscard]] inline std::string to_string(schedule const& plan) {
   struct {
     std::string operator()(std::monostate) const { return "{}"; }

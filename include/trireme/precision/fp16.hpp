@@ -16,14 +16,14 @@ namespace trireme::precision {
 
 /// Activations and products in float16, sums and gradients in float, master weights and moments in float, with a
 /// dynamic loss scale: losses are multiplied by it before backward, so that small gradients of activations do not
-/// become zero, and gradients divided by it before the update.
+/// underflow, and gradients are divided by it before the update.
 ///
-/// Method   [Micikevicius et al., "Mixed precision training", 2018]. A step whose gradients are not finite is not
-///          taken, and halves the scale; `growth_steps` steps in a row that were taken double it.
+/// Method   [Micikevicius et al., "Mixed precision training", 2018]. A step whose gradients are not finite is skipped
+///          and halves the scale; `growth_steps` consecutive steps without a skip double it.
 /// Numerics the scale is a power of two, so that multiplying and dividing by it does not round.
-/// Ranks    the scale follows the step's vote: it is the same on all of them.
+/// Ranks    the scale follows from the step's vote: it is the same on all of them.
 /// Bytes    as precision::bf16.
-/// State    the scale and the good steps since it last changed, in checkpoints.
+/// State    the scale, and the number of good steps since it last changed; checkpoints contain both.
 /// Errors   config_error for a first scale that is not a power of two from 1 to 2^24.
 struct fp16 {
   using policy_category = slot::precision;
@@ -50,7 +50,7 @@ struct fp16 {
       if (exactly_equal(power, scale_) && growth_steps_ > 0) return;
       throw config_error(text("trireme::precision::fp16: .first_scale = ", what.first_scale,
                               ", .growth_steps = ", growth_steps_, "; the scale is a power of two from 1 to ",
-                              largest_scale, ", and grows after at least one step"));
+                              largest_scale, ", and .growth_steps at least 1"));
     }
     [[nodiscard]] double scale() const noexcept { return scale_; }
     [[nodiscard]] bool decide(bool finite) noexcept {

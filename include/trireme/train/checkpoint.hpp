@@ -40,59 +40,58 @@
 #include "trireme/train/patience.hpp"
 #include "trireme/train/state_piece.hpp"
 
-/// Checkpoints: all state of a run in one directory, whole or not at all.
+/// Checkpoints: the whole state of a run in one directory, either complete or absent.
 ///
-/// DIRECTORY/step-0000000500/ holds manifest.json (what run it is, how far it is, which files), manifest.sha256 (in
-/// sha256sum's format) and one rank-N.safetensors a rank: pieces named "tensor@first element", with a SHA-256 each,
-/// and for each tensor the box of it that the rank holds: pieces are stretches of that box.
-/// A directory belongs to one run, whose identity each manifest says.
-/// A piece says where it lies in its tensor, not who owned it, so that any number of ranks and any strategy or mesh
-/// reads it. This is format 2; format 1, which knew no boxes, is refused.
-/// A checkpoint is written under a temporary name, brought to the device, renamed, and the directory brought to the
-/// device; which others are kept says checkpoint::keeping. One that turns out to be damaged is set aside, and the one
-/// before it is read.
+/// DIRECTORY/step-0000000500/ holds manifest.json (the run, its progress, the list of files), manifest.sha256 (in
+/// sha256sum's format) and one rank-N.safetensors per rank. Such a file holds pieces named "tensor@first element", each
+/// with a SHA-256, and for each tensor the box of it that the rank holds; a piece is a range of elements of that box.
+/// A directory belongs to one run, whose identity is in each manifest.
+/// A piece records its position in its tensor and not its owner, so any number of ranks and any strategy or mesh can
+/// read it. This is format 2; format 1, which had no boxes, is refused.
+/// A checkpoint is written under a temporary name, flushed to the device and renamed; then the directory is flushed.
+/// checkpoint::keeping sets which older ones are kept. A damaged checkpoint is renamed and the one before it is read.
 namespace trireme::checkpoint {
 
-/// What a checkpoint was made by; a run with another description refuses it and names both.
+/// What a run consists of. A checkpoint of a run with another description is refused with both descriptions.
 struct run_description {
   std::string model;
   std::string optimizer;
   std::string precision;
   std::string compression;
-  int residual_ranks = 0;  ///< how many ranks each keep numbers of their own (error feedback, steps alone); 0 = none do
-  /// How the sentence ends that refuses a checkpoint of another one; not saved.
+  int residual_ranks = 0;  ///< number of ranks, if each keeps numbers of its own (error feedback, local steps); else 0
+  /// How the sentence ends that refuses a checkpoint of another description; not saved.
   std::string remedy = "give the options that it was made with, or start another run";
 };
 
-/// How far a run is.
+/// The progress of a run.
 struct progress {
   std::int64_t step = 0;
   std::int64_t updates = 0;  ///< steps that were not skipped
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;
-  std::int64_t position = 0;  ///< samples of the epoch that are used
-  /// What the run states of the slots count, by name ("precision/scale"): the bits of each number.
+  std::int64_t position = 0;  ///< samples of the current epoch that are used
+  /// Counters of the policies' run states, by name ("precision/scale"): the bits of each number.
   std::map<std::string, std::uint64_t, std::less<>> numbers{};
-  std::string data{};  ///< how many samples of which form the epoch has; empty: not known
+  std::string data{};  ///< number and form of the epoch's samples; empty: not known
 
   template <class T>
   void write(std::string_view name, T number) {
     numbers.emplace(name, std::bit_cast<std::uint64_t>(number));
   }
-  /// @param path  of the checkpoint, for the sentence.
+  /// @param path  of the checkpoint, for the error message.
   template <class T>
   void read(std::string const& path, std::string_view name, T& number) const {
     auto const found = numbers.find(name);
     if (found == numbers.end()) {
       throw config_error(text("trireme::checkpoint: ", path, " does not have the number \"", name,
-                              "\" that this run counts; another version of the program has written it"));
+                              "\", which this run needs; another version of the program has written it"));
     }
     number = std::bit_cast<T>(found->second);
   }
 };
 
-/// Which run a directory's checkpoints belong to. None until the run first saves or loads; then 32 hexadecimal digits,
-/// the same on every rank, that it keeps wherever it goes on.
+/// The run that a directory's checkpoints belong to. Empty until the run first saves or loads; then 32 hexadecimal
+/// digits, the same on every rank, which it keeps when it is resumed.
 struct identity {
   std::string digits;
   friend bool operator==(identity const&, identity const&) = default;
@@ -106,7 +105,7 @@ struct passed_over {
   friend bool operator==(passed_over const&, passed_over const&) = default;
 };
 
-/// What load() has read; the same on every rank.
+/// The result of load(); the same on every rank.
 struct loaded {
   std::string path;
   progress at;
@@ -141,14 +140,14 @@ inline progress progress_from(formats::json::value const& from) {
     for (auto const& [name, number] : numbers->as_object()) at.numbers.emplace(name, number.as_uint64());
   }
   if (auto const* const data = from.find("data"); data != nullptr) at.data = data->as_string();
-  // Far below where counting on would wrap.
-  if (at.step < 0 || at.step > std::int64_t{1} << 62) from.at("step").fail("this is no number of a step");
-  if (at.updates < 0 || at.updates > at.step) from.at("updates").fail("there are not as many updates as steps");
-  if (at.position < 0) from.at("position").fail("this is no place in an epoch");
+  // Far below the largest 64-bit number, so that later steps cannot overflow.
+  if (at.step < 0 || at.step > std::int64_t{1} << 62) from.at("step").fail("not a step number");
+  if (at.updates < 0 || at.updates > at.step) from.at("updates").fail("there are more updates than steps");
+  if (at.position < 0) from.at("position").fail("not a position in an epoch");
   return at;
 }
 
-/// Refuses a checkpoint of another run, naming both.
+/// Refuses a checkpoint of another run; the message contains both descriptions.
 inline void expect_same_run(std::string const& path, formats::json::value const& saved, run_description const& run) {
   auto const expect = [&](char const* what, std::string const& theirs, std::string const& ours) {
     if (theirs == ours) return;
@@ -161,10 +160,10 @@ inline void expect_same_run(std::string const& path, formats::json::value const&
   expect("compression", saved.at("compression").as_string(), run.compression);
   auto const ranks = saved.at("residual_ranks").as_int64();
   if (ranks != run.residual_ranks) {
-    throw config_error(text("trireme::checkpoint: ", path, " holds numbers that belong to each of ", ranks,
-                            " ranks, and this run has ", run.residual_ranks,
-                            "; with error feedback, or where ranks take steps alone, a run goes on with as many ranks "
-                            "as it had"));
+    throw config_error(
+        text("trireme::checkpoint: ", path, " holds numbers that belong to each of ", ranks,
+             " ranks, and this run has ", run.residual_ranks,
+             " ranks; with error feedback or local steps a run must be resumed on the same number of ranks"));
   }
 }
 
@@ -191,7 +190,7 @@ inline file_record write_pieces(formats::directory const& in, std::string const&
   return record_of(in, file);
 }
 
-/// Reads one checkpoint into the memory that the pieces show. @returns its manifest.
+/// Reads one checkpoint into the memory of the pieces. @returns its manifest.
 inline formats::json::value read_checkpoint(formats::directory const& in, std::int64_t step, run_description const& run,
                                             std::span<state_piece const> pieces, std::int64_t elements,
                                             told_progress& told) {
@@ -213,7 +212,7 @@ inline formats::json::value read_checkpoint(formats::directory const& in, std::i
   return manifest;
 }
 
-/// Collective. Throws on every rank unless all of them have the same number here.
+/// Collective. Throws on every rank unless the number is the same on all of them.
 template <class Comm>
 void expect_same_manifest(Comm& world, std::string const& path, formats::json::value const& manifest) {
   auto const content = formats::json::to_string(manifest);
@@ -221,23 +220,22 @@ void expect_same_manifest(Comm& world, std::string const& path, formats::json::v
   auto const digest = sha256().update(content).finish();
   std::memcpy(&number, digest.data(), sizeof number);
   if (parallel::is_same_everywhere(world, number)) return;
-  throw io_error(path,
-                 "the ranks have read different manifests; something else writes there, or they see different disks");
+  throw io_error(path, "ranks have read different manifests; another program writes there, or the ranks' disks differ");
 }
 
 }  // namespace detail
 
 namespace detail {
 
-/// A checkpoint on its way to the device, in three steps. The first and the last are collective; in between each rank
-/// writes its own file, which may be the work of another thread.
+/// A checkpoint that is being written, in three steps. The first and the last are collective; in between each rank
+/// writes its own file, which another thread may do.
 ///
-/// Errors   of the first and the last step on every rank, with the failing rank's sentence. Unless the last has
+/// Errors   in the first and the last step on every rank, with the failing rank's sentence. Unless the last step has
 ///          succeeded, the destructor removes what was written.
 template <class Comm>
 class writing {
  public:
-  /// Collective. Makes sure that the directory belongs to the run, and makes a temporary one in it.
+  /// Collective. Checks that the directory belongs to the run, and makes a temporary directory in it.
   writing(Comm& world, std::string path, identity& own, run_description run, progress const& at, keeping const& keep,
           formats::file_system& files, std::vector<formats::model_file> beside = {})
       : world_(world),
@@ -265,7 +263,7 @@ class writing {
     identity_ = own;
   }
 
-  /// Writes this rank's file; the first rank also those that came with the model.
+  /// Writes this rank's file; the first rank also writes the files that came with the model.
   void write(std::span<state_piece const> pieces, told_progress& told) {
     if (!place_.temporary) place_.temporary = open_home(path_, files_).below(temporary_name);
     if (world_.rank() == 0 && !beside_.empty()) about_beside_ = write_model_files(*place_.temporary, beside_);
@@ -273,7 +271,7 @@ class writing {
   }
 
   /// Collective. Makes the checkpoint the newest one if all ranks have written their files.
-  /// @param failure  what write() has thrown here, if it has.
+  /// @param failure  the exception of write() on this rank, if there was one.
   void publish(std::exception_ptr const& failure) {
     trireme::detail::throw_together(world_, failure);
     auto const records = gather(world_, record_);
@@ -292,7 +290,7 @@ class writing {
   }
 
  private:
-  // A member of its own, so that it is tidied when the constructor fails, too. `home` is rank 0's alone.
+  // A separate member, so that it is also cleaned up when the constructor fails. Only rank 0 uses `home`.
   struct place {
     std::optional<formats::directory> home, temporary;
     place() = default;
@@ -325,14 +323,14 @@ class writing {
 
 /// Collective. Writes a checkpoint and makes it the newest one.
 ///
-/// @param keep      which checkpoints of the run stay beside it.
+/// @param keep      which older checkpoints of the run are kept.
 /// @param own       the run's identity; drawn here if it has none yet.
-/// @param pieces    those of this rank. They are gone through twice: hashed, and then written.
-/// @param patience  who hears how far this is.
-/// @param beside    files that came with the model, which load() gives back; those of the first rank count.
-/// Errors   on every rank, with the failing rank's sentence; then the checkpoints that were there still are, and no
+/// @param pieces    those of this rank. They are read twice: once to hash and once to write.
+/// @param patience  the deadline and the progress callback.
+/// @param beside    files that came with the model, which load() returns; only the first rank's are used.
+/// Errors   on every rank, with the failing rank's sentence; then the earlier checkpoints are unchanged, and no
 ///          temporary file is left. config_error if the directory belongs to another run, or holds later steps of this
-///          one; then nothing in it has been touched.
+///          one; then nothing in it was touched.
 template <class Comm>
 void save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
           std::span<state_piece const> pieces, formats::file_system& files = formats::real_files(),
@@ -349,28 +347,30 @@ void save(Comm& world, std::string const& path, identity& own, run_description c
   writing.publish(failure);
 }
 
-/// Collective. Reads the newest whole checkpoint of a directory into the memory that the pieces show; if `path` is that
-/// of one checkpoint ("DIRECTORY/step-0000000500"), that one.
+/// Collective. Reads the newest whole checkpoint of a directory into the memory of the pieces. If `path` is one
+/// checkpoint ("DIRECTORY/step-0000000500"), reads that one.
 ///
-/// One that is damaged (a file of it is missing, cut or changed) is passed over for the one before it; once a whole one
-/// is found, those passed over are kept as "damaged-step-N". All ranks take the same one: a rank that finds damage in
-/// what it reads speaks for all.
+/// A damaged checkpoint (a file is missing, cut or changed) is skipped and the one before it is tried. Once a whole one
+/// is found, those skipped are renamed to "damaged-step-N". All ranks read the same one: if any rank finds damage in
+/// its part, all ranks skip it.
 ///
 /// @param own       becomes the identity of the run that is read.
-/// @param pieces    as for save(), but every piece that this rank needs: ranks may take the same one.
-/// @param elements  how many numbers this rank would write to a checkpoint; over all ranks it must hold as many.
-/// Ranks    any number, whatever number wrote it.
-/// Errors   io_error if there is none, none that is whole, or if one cannot be read for other reasons than damage;
-///          config_error that names both if it was made by a run of another description. Then nothing on the device is
-///          changed, and what the pieces show is unspecified.
+/// @param pieces    as for save(), but every piece that this rank needs: several ranks may read the same one.
+/// @param elements  how many numbers this rank would write to a checkpoint; summed over all ranks, it must equal the
+///                  number in the checkpoint.
+/// Ranks    any number, whatever number of ranks wrote it.
+/// Errors   io_error if there is none, if none is whole, or if one cannot be read for reasons other than damage;
+///          config_error with both descriptions if another run made it. Then nothing on the device is changed, and the
+///          memory of the pieces is unspecified.
 template <class Comm>
 loaded load(Comm& world, std::string path, identity& own, run_description const& run,
             std::span<state_piece const> pieces, std::int64_t elements,
             formats::file_system& files = formats::real_files(), patience const& patience = {}) {
   using trireme::detail::together;
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();  // also that of one checkpoint may end so
+  while (path.size() > 1 && path.ends_with('/'))
+    path.pop_back();  // the path of one checkpoint may end with one as well
   std::optional<formats::directory> home;
-  std::vector<std::int64_t> steps;  // that have not been tried; on rank 0
+  std::vector<std::int64_t> steps;  // not tried yet; on rank 0
   auto const one = detail::step_of(formats::name_of(path));
   together(world, [&] {
     home = detail::home_of_checkpoints(one ? formats::directory_of(path) : path, files);
@@ -432,14 +432,14 @@ loaded load(Comm& world, std::string path, identity& own, run_description const&
   }
 }
 
-/// Removes what a save that was killed has left in a directory, as the next save there would. Nobody else may be saving
-/// there. What cannot be removed stays, and so does what is none of a checkpoint's files.
+/// Removes what an interrupted save has left in a directory, as the next save there would. Nothing else may be saving
+/// there. Files that cannot be removed stay, as do files that are not a checkpoint's.
 inline void remove_unfinished(std::string const& path, formats::file_system& files = formats::real_files()) {
   try {
     auto const home = detail::open_home(path, files);
     detail::remove_ours(home, detail::temporary_name);
     detail::finish_replacing(home);
-  } catch (io_error const&) {  // the next save tells
+  } catch (io_error const&) {  // the next save reports it
   }
 }
 

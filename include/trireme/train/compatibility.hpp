@@ -20,7 +20,7 @@ namespace trireme {
 
 namespace detail {
 
-/// The element type that a compressor's sums are formed in; Default where its payloads are collected.
+/// The element type in which a compressor's sums are formed; Default where its payloads are gathered.
 template <class C, class Env, class Default>
 struct wire_of {
   using type = Default;
@@ -31,11 +31,11 @@ struct wire_of<C, Env, Default> {
   using type = typename compressor_state<C, Env>::wire;
 };
 
-/// Whether a summable or gatherable compressor keeps something that a taken step changes.
+/// Whether a summable or gatherable compressor keeps state that changes when a step is taken.
 template <class C, class Env>
 concept has_residual = has_compressor_state<C, Env> && has_commit<compressor_state<C, Env>>;
 
-/// The policies of one trainer, as the rules see them.
+/// The policies of one trainer, as the rules use them.
 template <class Model, class Comm, class Parallel, class Precision, class Compression>
 struct combination {
   using model = Model;
@@ -48,7 +48,7 @@ struct combination {
   using wire = typename wire_of<Compression, env, uncoded>::type;
   using data_axis = parallel::data_axis_t<Parallel>;
 
-  /// Whether there is an axis of this kind, at whatever degree.
+  /// Whether there is an axis of this kind, of any degree.
   [[nodiscard]] static constexpr bool has(std::string_view kind) { return parallel::has_axis<Parallel>(kind); }
 
   static constexpr bool plain = !staged_model<Model>;
@@ -66,15 +66,15 @@ struct combination {
       return ops::layer_kernels<space, env>;
   }();
   static constexpr bool once = parallel::no_axis_twice<Parallel>;
-  /// Whether all ranks have all parameters, of which they see whole samples.
+  /// Whether every rank has all parameters and sees whole samples.
   static constexpr bool whole = !parallel::any_axis<Parallel>([](axis_facts const& is) {
     return is.parameters != axis_parameters::alike || is.samples != axis_samples::split;
   });
-  /// Whether ranks have parts of tensors.
+  /// Whether ranks hold parts of tensors.
   static constexpr bool parts = parallel::any_axis<Parallel>([](axis_facts const& is) {
     return is.parameters == axis_parameters::cut || is.parameters == axis_parameters::dealt;
   });
-  /// Whether ranks that see different samples, or parts of them, depend on each other within a step.
+  /// Whether ranks with different samples, or with parts of samples, depend on each other within a step.
   static constexpr bool meets = parallel::any_axis<Parallel>(
       [](axis_facts const& is) { return is.samples == axis_samples::shared || is.sums_the_rest(); });
   /// Whether layers sum over the micro-batches of all data ranks.
@@ -87,7 +87,7 @@ struct combination {
   static constexpr bool residual = has_residual<Compression, env>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
   static constexpr bool one_number = std::is_same_v<typename env::param, typename env::master>;
-  /// Whether ranks can vote, compare what they have, and tell each other: all that a trainer itself asks of a world.
+  /// Whether the communicator has what a trainer itself needs: votes, comparisons and broadcasts.
   static constexpr bool decides =
       has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, std::int64_t, reduction::max> &&
       has_all_reduce<Comm, std::int64_t, reduction::min> && has_all_reduce<Comm, std::uint64_t> &&
@@ -104,8 +104,8 @@ struct combination {
 
 namespace detail::rules {
 
-// The rules of no axis in particular, each a condition that must hold of a `combination` C. Those of one axis stand in
-// its header (its `rules`).
+// The rules that belong to no axis; each is a condition that must hold for a `combination` C. An axis's own rules are
+// in its header (its `rules`).
 TRIREME_RULE(plain_model_precision, "plain-model-precision",
              "a plain model stores its own numbers, which a mixed precision cannot change",
              "use precision::fp32 (or fp64), let the model cast by itself (compute_in and backward(ready, scale)), or "
@@ -207,7 +207,7 @@ struct of_mesh;
 template <class... Axes>
 struct of_mesh<parallel::mesh<Axes...>> : all_of<before_axes, typename of_axis<Axes>::type..., after_axes> {};
 
-/// All rules that a mesh of these axes is asked, in the order in which they are.
+/// All rules that apply to a mesh of these axes, in the order in which they are checked.
 template <class Mesh>
 using of_mesh_t = typename of_mesh<Mesh>::type;
 

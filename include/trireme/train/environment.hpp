@@ -15,11 +15,11 @@ namespace trireme {
 
 namespace detail {
 
-/// The words that TRIREME_CPU knows.
+/// The values that TRIREME_CPU accepts.
 [[nodiscard]] inline std::vector<std::string_view> cpu_words() {
   using ops::cpu_level;
   std::vector<std::string_view> words{ops::name_of(cpu_level::baseline)};
-  // A number that is no level has the name of the first one.
+  // A number that is not a level has the name of the first one.
   for (int next = 1; ops::name_of(static_cast<cpu_level>(next)) != words.front(); ++next) {
     words.push_back(ops::name_of(static_cast<cpu_level>(next)));
   }
@@ -40,12 +40,12 @@ inline void expect_word(comm::bootstrap::lookup const& variable, char const* nam
 
 }  // namespace detail
 
-/// Refuses what the environment variables TRIREME_ASSERTIONS, TRIREME_CPU and TRIREME_LOG cannot mean.
+/// Rejects values of the environment variables TRIREME_ASSERTIONS, TRIREME_CPU and TRIREME_LOG that are not valid.
 ///
-/// Why: a slip in one of them would otherwise leave its default in force, and nobody would notice. make_trainer and
-/// make_exchange call it; a program may do so sooner.
+/// Why: a typing mistake in one of them would otherwise silently leave its default in force. make_trainer and
+/// make_exchange call it; a program may call it earlier.
 ///
-/// Errors   config_error that names the variable, its value and the words that it knows.
+/// Errors   config_error that names the variable, its value and the valid values.
 inline void check_environment(comm::bootstrap::lookup const& variable = comm::bootstrap::environment_variable) {
   using enum assertion_level;
   detail::expect_word(variable, "TRIREME_ASSERTIONS",

@@ -11,10 +11,10 @@
 #include "trireme/precision/precision.hpp"
 #include "trireme/train/trainer.hpp"
 
-// What the library trireme::compiled has of the templates between descriptions and kernels: the layers of `nn`, the
-// engine, and for ranks that are threads or processes (comm::any_world) the exchange, and the trainer of the models of
-// `nn` with AdamW. Everything else, and these with other numbers, is compiled in the program that uses it, from the
-// same headers.
+// The templates between descriptions and kernels that are instantiated in the library trireme::compiled: the layers of
+// `nn`, the engine, and, for ranks that are threads or processes (comm::any_world), the exchange and the trainer of the
+// models of `nn` with AdamW. Everything else, and these with other element types, is compiled in the program that uses
+// it, from the same headers.
 
 #define TRIREME_LAYERS(WHAT, Env)                                            \
   WHAT class nn::linear::instance<Env>;                                      \
@@ -32,7 +32,7 @@
   WHAT class parallel::detail::gradient_lanes<Env, World, Strategy, compression::none>; \
   WHAT class parallel::detail::gradient_store<Env, World, Strategy, compression::none>;
 
-// Not where it keeps master values of its own: a constructor then refuses to be instantiated.
+// Not for precisions with separate master values: this constructor cannot be instantiated for them.
 #define TRIREME_EXCHANGE(WHAT, Env, World, Strategy) WHAT class basic_exchange<Env, World, Strategy, compression::none>;
 
 #define TRIREME_TRAINER(WHAT, Precision, World, Model)                                              \

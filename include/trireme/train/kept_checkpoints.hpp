@@ -16,23 +16,24 @@
 
 namespace trireme::checkpoint {
 
-/// Which of a run's checkpoints stay when another one is saved: the newest, and those of the lowest held-out loss. The
-/// others are removed.
+/// Which of a run's checkpoints are kept when another one is saved: the newest, and those with the lowest held-out
+/// loss. The others are removed.
 ///
 /// Ranks    the same on all of them.
 /// Errors   a save throws config_error if `last` is not positive, or `best` is negative.
 struct keeping {
-  std::int64_t last = 2;  ///< so many of the newest, the one that is saved among them
-  std::int64_t best = 0;  ///< so many of those whose held-out loss is lowest; they may be among the newest
-  /// The held-out loss of what is saved, for its manifest. One without a loss is never among the best.
+  std::int64_t last = 2;  ///< this many of the newest, including the one being saved
+  std::int64_t best = 0;  ///< this many of those with the lowest held-out loss; they may be among the newest
+  /// The held-out loss of the checkpoint being saved, stored in its manifest. A checkpoint without a loss is never
+  /// among the best.
   double held_out = std::numeric_limits<double>::quiet_NaN();
 };
 
-/// A checkpoint that lies in a directory.
+/// A checkpoint in a directory.
 struct kept {
-  std::string path;  ///< which trainer.load() takes, too
+  std::string path;  ///< trainer.load() takes it, too
   std::int64_t step = 0;
-  double held_out = std::numeric_limits<double>::quiet_NaN();  ///< as keeping said when it was saved
+  double held_out = std::numeric_limits<double>::quiet_NaN();  ///< the value in `keeping` when it was saved
 };
 
 namespace detail {
@@ -44,7 +45,7 @@ inline void expect_some_kept(keeping const& how) {
   if (how.best < 0) throw config_error(text("trireme::checkpoint::keeping: .best is ", how.best, "; 0 keeps none"));
 }
 
-/// The held-out loss that a manifest says, or NaN.
+/// The held-out loss in a manifest, or NaN.
 [[nodiscard]] inline double held_out_in(formats::json::value const& manifest) {
   auto const* const said = manifest.find("held_out");
   return said == nullptr ? std::numeric_limits<double>::quiet_NaN() : said->as_double();
@@ -56,14 +57,14 @@ struct own_checkpoint {
   double held_out = std::numeric_limits<double>::quiet_NaN();
 };
 
-/// Whether one is better than the other: of equal ones the newer is.
+/// Whether one is better than the other; if the losses are equal, the newer one is.
 [[nodiscard]] inline bool is_better(double loss, std::int64_t step, double than, std::int64_t than_step) noexcept {
   if (std::isfinite(loss) != std::isfinite(than)) return std::isfinite(loss);
   return std::isfinite(loss) && !exactly_equal(loss, than) ? loss < than : step > than_step;
 }
 
-/// The steps of those that are not to be kept, oldest first.
-/// @param all  oldest first, with the one that was just saved.
+/// The steps of the checkpoints to be removed, oldest first.
+/// @param all  oldest first, including the one just saved.
 [[nodiscard]] inline std::vector<std::int64_t> steps_to_remove(std::vector<own_checkpoint> all, keeping const& how) {
   auto const newest = std::min(all.size(), static_cast<std::size_t>(how.last));
   std::vector<own_checkpoint> older(all.begin(), all.end() - static_cast<std::ptrdiff_t>(newest));
@@ -98,13 +99,13 @@ struct own_checkpoint {
       return detail::damage_in([&] { one.held_out = detail::held_out_in(detail::read_manifest(home.below(where))); });
     };
     auto damage = look(name);
-    if (!damage.empty()) damage = look(std::string(detail::replaced_prefix) + name);  // load() gives it its name again
+    if (!damage.empty()) damage = look(std::string(detail::replaced_prefix) + name);  // load() renames it back
     if (damage.empty()) all.push_back(std::move(one));
   }
   return all;
 }
 
-/// The one with the lowest held-out loss, if any has one: `trainer.load(checkpoint::best_in(directory)->path)`.
+/// The one with the lowest held-out loss, if any has a loss: `trainer.load(checkpoint::best_in(directory)->path)`.
 [[nodiscard]] inline std::optional<kept> best_in(std::string const& directory,
                                                  formats::file_system& files = formats::real_files()) {
   auto const all = kept_in(directory, files);

@@ -21,8 +21,8 @@ namespace trireme {
 
 namespace detail {
 
-/// What make_trainer returns after its one sentence, so that no line that uses the trainer adds another error: it has
-/// every public function of basic_trainer (tests/train/refused_test.py compares them).
+/// What make_trainer returns after it has reported an error, so that no line that uses the trainer adds another one. It
+/// has every public function of basic_trainer (tests/train/refused_test.py compares them).
 struct refused {
   fit_report fit(auto const&, fit_options const&) { return {}; }
   step_report step(auto&&...) { return {}; }
@@ -97,30 +97,29 @@ struct trainer_of {
 
 }  // namespace detail
 
-/// The type of the trainer that make_trainer makes of these policies, in any order: for a member of a class, or a
-/// trainer that is made later. It is made in its place and stays there, since what it consists of refers to each other;
-/// what is to move holds it by std::unique_ptr.
+/// The type of the trainer that make_trainer returns for these policies, in any order: for a member of a class, or a
+/// trainer that is made later. A trainer cannot be moved, since its parts refer to each other; use std::unique_ptr to
+/// move one.
 ///
 /// @example std::optional<trainer_for<nn::mlp, optim::sgd, comm::threads_world>> trainer;
 ///          trainer.emplace(nn::mlp{.inputs = 4}, optim::sgd{}, world);
 template <class... Policies>
 using trainer_for = typename detail::trainer_of<Policies...>::type;
 
-/// A trainer from policies in any order: a model, an optimizer, a communicator's world, and, if they are not to be
-/// parallel::data, precision::fp32 and compression::none, how work is split, what numbers are used, and what goes on
-/// the wire.
+/// Makes a trainer from policies in any order: a model, an optimizer, a communicator's world and, to replace the
+/// defaults parallel::data, precision::fp32 and compression::none, a parallel strategy, a precision and a compressor.
 ///
-/// Ranks    collective: makes the same parameters on every rank, and checks that they are the same.
-/// Errors   a wrong argument or combination is one sentence at compile time; sizes that do not fit are a config_error,
-///          and so is a word in the environment that is not known (check_environment).
+/// Ranks    collective: makes the same parameters on every rank, and checks that they are equal.
+/// Errors   a wrong argument or combination gives one error at compile time; config_error for sizes that do not fit and
+///          for environment variables that are not valid (check_environment).
 ///
 /// @returns basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>, one type for any order. It borrows
-///          the world, and a plain model that is passed by name.
+///          the world, and a plain model that is passed as an lvalue.
 /// @example auto trainer = trireme::make_trainer(nn::gpt{}, optim::adamw{}, world, precision::bf16{});
 template <class... Policies>
 [[nodiscard]] auto make_trainer(Policies&&... policies) {
   using sorted = detail::resolve<std::remove_cvref_t<Policies>...>;
-  static_cast<void>(check_policies<Policies...>());  // apart from the condition, or clang adds an error to the sentence
+  static_cast<void>(check_policies<Policies...>());  // outside the condition, or clang adds a second error
   constexpr auto slip = sorted::ok ? detail::slip_of_world<Policies...>() : detail::world_slip::none;
   static_cast<void>(sizeof(detail::check_lent_world<slip>));
   if constexpr (sorted::ok && slip == detail::world_slip::none) {
@@ -137,7 +136,7 @@ template <class T, class Space>
     std::vector<foreign_parameter<T, Space>> const& list) {
   return list;
 }
-/// The element type of what a model lets be visited: its value_type, float where it names none.
+/// The element type of a model's parameters: its value_type, or float if it has none.
 template <class Model>
 struct element_of {
   using type = float;
@@ -157,11 +156,11 @@ template <has_visit_parameters Model>
   return list;
 }
 
-/// Parameters of one's own, as the rules on combinations see them: a model that is whole on every rank.
+/// Parameters owned by the caller, as the compatibility rules see them: a model that is whole on every rank.
 struct lent_parameters {};
 
-// What make_exchange may be given, and nothing else: one sentence for each other thing. As in slots.hpp each check runs
-// only if those before it passed.
+// Checks that make_exchange gets valid arguments: one error for each mistake. As in slots.hpp, each check runs only if
+// those before it passed.
 template <bool Fits>
 struct check_exchange_policies {
   static_assert(
@@ -179,10 +178,10 @@ struct check_exchange_worlds {
 };
 template <class Strategy>
 struct check_exchange_strategy {
-  static_assert(
-      strategy<Strategy> && parallel::parallel_policy<Strategy>,
-      "trireme::make_exchange: the parallel strategy says nothing of replicas alone (optimizer_state, gradients, "
-      "parameters, bucket_bytes), as parallel::data and zero do: pass one of these, not a mesh or another axis");
+  static_assert(strategy<Strategy> && parallel::parallel_policy<Strategy>,
+                "trireme::make_exchange: the parallel strategy does not say how replicas are handled (optimizer_state, "
+                "gradients, parameters, bucket_bytes), as parallel::data and zero do: pass one of these, not a mesh or "
+                "another axis");
 };
 template <class Compressor, class Optimizer, class Env, class Comm>
 struct check_exchange_parts {
@@ -275,20 +274,20 @@ template <class Sorted, class List, class Comm, class... Policies>
 
 }  // namespace detail
 
-/// Only the exchange, for a training loop of your own.
+/// Makes only the exchange, for a training loop of your own.
 ///
 /// Ranks    collective; the parameters' names, shapes and starting values are the same on all ranks of `world`.
-/// Errors   a combination that a trainer would refuse is the same sentence at compile time; config_error that names two
-///          ranks where something differs that has to be the same.
+/// Errors   a combination that a trainer would reject gives the same error at compile time; config_error that names two
+///          ranks if something differs that must be the same.
 ///
 /// @param parameters  a std::vector<foreign_parameter<float>> (or double), or anything with visit_parameters.
 /// @param world       the ranks that hold these parameters: gradients are averaged over their samples.
-/// @param policies    in any order: a parallel strategy (parallel::data if there is none), a compressor
-///                    (compression::none), the optimizer, if it needs whole tensors or freezes some of them, and, where
-///                    `world` holds only a part of the model, the world of all parts: its ranks share norm, votes and
-///                    whether all gradients are finite.
-/// @returns own_exchange on the caller's memory: gradients are read when they are ready, their mean is written back by
-///          finish(), updated values are gathered by publish(); step(optimizer) does all of that.
+/// @param policies    in any order: a parallel strategy (default parallel::data), a compressor (default
+///                    compression::none), the optimizer, if it needs whole tensors or freezes some of them, and, if
+///                    `world` holds only a part of the model, the world of all parts: its ranks share the norm, the
+///                    votes and whether all gradients are finite.
+/// @returns own_exchange on the caller's memory: it reads gradients when they are ready, finish() writes back their
+///          mean, publish() gathers updated values; step(optimizer) does all of that.
 template <class Parameters, class Comm, class... Policies>
 requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip::none)
     [[nodiscard]] auto make_exchange(Parameters&& parameters, Comm& world, Policies&&... policies) {
@@ -301,7 +300,7 @@ requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip:
     return detail::exchange_of<sorted>(detail::as_foreign(parameters), world, policies...);
   }
 }
-/// Whatever else is passed is one sentence.
+/// Any other argument gives one error.
 template <class Parameters, class Comm, class... Policies>
 requires(detail::slip_of_exchange<Parameters, Comm>() != detail::exchange_slip::none)
     [[nodiscard]] detail::refused_exchange make_exchange(Parameters&&, Comm&&, Policies&&...) {

@@ -17,12 +17,12 @@
 
 namespace trireme {
 
-/// What `trainer.evaluate(data, metrics...)` counts over a dataset, beside the loss. A metric of your own has these two
-/// functions and, for its reader, whatever follows from the counts.
+/// What `trainer.evaluate(data, metrics...)` counts over a dataset besides the loss. A metric of your own has these two
+/// functions, and whatever functions you want to compute results from the counts.
 ///
-/// Requires  add(outputs, targets): counts some samples, whose outputs are those of predict(), (n, outputs), and whose
-///           targets are the dataset's, (n, ...); counts(): the numbers counted so far, as many on every rank. The
-///           trainer adds them up over the ranks, exactly, because they are integers.
+/// Requires add(outputs, targets): counts some samples; outputs are those of predict(), (n, outputs), and targets the
+///          dataset's, (n, ...). counts(): the numbers counted so far, equally many on every rank. They are integers,
+///          so the trainer's sum over the ranks is exact.
 template <class M>
 concept metric_policy = std::copyable<M> &&
     requires(M& metric, tensor_view<float const> outputs, any_view<host> const& targets) {
@@ -32,17 +32,17 @@ concept metric_policy = std::copyable<M> &&
 
 namespace metric {
 
-/// exp(loss): for a model whose loss is a cross-entropy, among how many equally likely answers it hesitates.
+/// exp(loss). For a cross-entropy: the number of equally probable answers that would give the same loss.
 [[nodiscard]] inline double perplexity(double loss) { return std::exp(loss); }
 
-/// For each class, how many samples of it were given each class.
+/// The confusion matrix: for each class, how many of its samples the model assigned to each class.
 ///
-/// Shapes   outputs (n, classes): the largest is the class that the model gives, the first one of equals; with (n, 1)
-///          class 1 is given where the output is above 0. Targets int32 (n) or (n, T), of which the last one counts,
-///          because predict() gives a sequence's last outputs; those below 0 are left out. With (n, 1) targets may be
-///          float: class 1 is above 1/2.
-/// Errors   config_error for a target that is no class, or another number of outputs; numeric_error for an output that
-///          is NaN, of which nobody can say which class it gives (an infinite one is the largest).
+/// Shapes   outputs (n, classes): the class of the largest output, the first of equals; outputs (n, 1): class 1 if the
+///          output is above 0. Targets int32 (n) or (n, T); the last of the T counts, because predict() returns a
+///          sequence's last outputs; targets below 0 are ignored. With outputs (n, 1) targets may be float: class 1 is
+///          above 1/2.
+/// Errors   config_error for a target that is not a class, or a wrong number of outputs; numeric_error for an output
+///          that is NaN (an infinite one is the largest).
 class confusion {
  public:
   explicit confusion(std::int64_t classes) : classes_(classes) {
@@ -66,7 +66,7 @@ class confusion {
       for (std::int64_t c = 0; c < width; ++c) {
         if (!std::isnan(row[c])) continue;
         throw numeric_error(text("trireme::metric: output ", c, " of sample ", i, " of ", n,
-                                 " is NaN, so the model gives no class; look at its parameters and at the inputs"));
+                                 " is NaN, so the model gives no class; check its parameters and the inputs"));
       }
       auto const given = width == 1 ? std::int64_t{row[0] > 0} : std::max_element(row, row + width) - row;
       ++counts_[static_cast<std::size_t>(wanted * classes_ + given)];
@@ -75,11 +75,11 @@ class confusion {
   [[nodiscard]] std::span<std::int64_t> counts() noexcept { return counts_; }
 
   [[nodiscard]] std::int64_t classes() const noexcept { return classes_; }
-  /// Samples of class `wanted` that were given class `given`.
+  /// Samples of class `wanted` that were assigned class `given`.
   [[nodiscard]] std::int64_t count(std::int64_t wanted, std::int64_t given) const {
     return counts_[static_cast<std::size_t>(wanted * classes_ + given)];
   }
-  /// Samples that were given their class, of all samples; 0 if there are none, as all shares here.
+  /// The share of samples that were assigned their own class; 0 if there are no samples, like all shares here.
   [[nodiscard]] double accuracy() const {
     std::int64_t right = 0, all = 0;
     for (std::int64_t c = 0; c < classes_; ++c) {
@@ -88,20 +88,20 @@ class confusion {
     }
     return share_of(right, all);
   }
-  /// Of the samples that were given class c, those that are of it.
+  /// Of the samples that were assigned class c, the share that belongs to it.
   [[nodiscard]] double precision(std::int64_t c) const {
     std::int64_t given = 0;
     for (std::int64_t other = 0; other < classes_; ++other) given += count(other, c);
     return share_of(count(c, c), given);
   }
-  /// Of the samples of class c, those that were given it.
+  /// Of the samples of class c, the share that was assigned it.
   [[nodiscard]] double recall(std::int64_t c) const { return share_of(count(c, c), samples(c)); }
   /// The harmonic mean of precision and recall.
   [[nodiscard]] double f1(std::int64_t c) const {
     auto const p = precision(c), r = recall(c);
     return exactly_equal(p + r, 0) ? 0 : 2 * p * r / (p + r);
   }
-  /// The mean of all classes' f1.
+  /// The mean of f1 over all classes.
   [[nodiscard]] double macro_f1() const {
     double sum = 0;
     for (std::int64_t c = 0; c < classes_; ++c) sum += f1(c);

@@ -19,12 +19,13 @@
 
 namespace trireme {
 
-/// The moments of what this rank updates: of an element-wise optimizer as many stretches a bucket as it names, of an
-/// optimizer of whole tensors as many tensors a parameter, in the shapes that it gives them. A parameter that several
-/// tensors were made into (parameter_info::fused, stacked) is updated as these are, one after the other.
+/// The moments of the parameters that this rank updates: for an element-wise optimizer one vector per moment and
+/// bucket, for an optimizer of whole tensors one tensor per moment and parameter, in the shapes that the optimizer
+/// gives them. A parameter made of several tensors (parameter_info::fused, stacked) is updated one tensor after the
+/// other.
 ///
 /// Threads  one owner; the exchange must outlive it.
-/// Errors   config_error where an optimizer needs whole tensors and this rank holds a part of one.
+/// Errors   config_error if an optimizer needs whole tensors and this rank holds only a part of one.
 template <class Env, class Optimizer>
 class optimizer_state {
  public:
@@ -56,14 +57,14 @@ class optimizer_state {
   optimizer_state(optimizer_state const&) = delete;
   optimizer_state& operator=(optimizer_state const&) = delete;
 
-  /// As before the first step.
+  /// Resets the moments to their values before the first step.
   void clear() {
     for (auto const& each : moments_) {
       if (!each.values.view().empty()) ops::on<space>::fill(each.values.view(), 0.0);
     }
   }
 
-  /// Bytes of the moments of this rank, and of what the update of one whole tensor has taken besides.
+  /// Bytes    of this rank's moments, and of the scratch memory for updates of whole tensors.
   [[nodiscard]] std::int64_t bytes() const noexcept {
     std::int64_t sum = 0;
     for (auto const& each : moments_) sum += static_cast<std::int64_t>(each.values.view().bytes());
@@ -71,9 +72,9 @@ class optimizer_state {
   }
 
   /// Updates everything that this rank owns.
-  /// @param scale     of gradients: the clipping factor, divided by the loss scale.
-  /// @param measured  of what layers have measured (parameter_info::running): 1 / the loss scale.
-  /// @param updates   how many there were before; -1: one in each step.
+  /// @param scale     of gradients: the clipping factor divided by the loss scale.
+  /// @param measured  of statistics that layers measure (parameter_info::running): 1 / the loss scale.
+  /// @param updates   number of earlier updates; -1: every step was one.
   template <class Exchange>
   void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale, double measured = 1,
               std::int64_t updates = -1) {
@@ -91,11 +92,11 @@ class optimizer_state {
     });
   }
 
-  /// The moments of a piece that this rank updates: as contract/state.hpp says.
+  /// Visits the moments of a piece that this rank updates; see contract/state.hpp.
   template <class F>
   void visit_piece(int bucket, parallel::layout::piece const& piece, F&& f) const {
     if (bucket >= plan_.trained_buckets() || plan_.at(piece.entry).info.running > 0) return;
-    if (whole_ && piece.in_entry > 0) return;  // whoever answers for a tensor's first element answers for its moments
+    if (whole_ && piece.in_entry > 0) return;  // a tensor's moments belong to the owner of its first element
     auto const& info = plan_.at(piece.entry).info;
     for (std::size_t m = 0; m < names_.size() && !whole_; ++m) {
       auto const values = moment_of(m, bucket, piece);
@@ -122,14 +123,14 @@ class optimizer_state {
 
  private:
   struct moment {
-    parameter_info info;  // of the moment itself, where there is one a tensor
+    parameter_info info;  // of the moment itself, if the moment is one tensor
     tensor<master, space> values;
   };
-  // What one parameter is to an optimizer of whole tensors.
+  // The tensors of one parameter, for an optimizer of whole tensors.
   struct tensors {
     std::optional<tensors_within> within;
     std::vector<parameter_info> infos;  // of the tensors that are side by side
-    std::size_t moments = 0;            // the first one of the first of them; those of the next one follow
+    std::size_t moments = 0;            // the first moment of the first tensor; those of the next one follow
   };
 
   [[nodiscard]] tensors const& tensors_of(parallel::layout::piece const& piece) const {
@@ -161,14 +162,15 @@ class optimizer_state {
       }
     }
   }
-  // Whether a tensor in it is not all here: along the first axis a stacked one is cut between tensors.
+  // Whether the rank holds only a part of a tensor in it. A stacked one may be cut along its first axis, between
+  // tensors.
   [[nodiscard]] static bool is_cut(parameter_info const& info) {
     for (int axis = info.stacked ? 1 : 0; axis < info.whole.rank(); ++axis) {
       if (info.extents[axis] != info.whole[axis]) return true;
     }
     return false;
   }
-  // The moments of all tensors of a stack, which may be a part of it, are one tensor.
+  // Makes the moments of all tensors of a stack, or of a part of it, one tensor.
   static void stack(parameter_info& moments, parameter_info const& of) {
     auto const one = moments.extents;
     moments.extents = {of.is_part() ? of.whole[0] : of.extents[0]};
@@ -178,7 +180,7 @@ class optimizer_state {
   [[noreturn]] static void refuse(parameter_info const& info) {
     if (!is_cut(info)) {
       throw config_error(text("trireme::optimizer_state: the optimizer needs whole tensors, but the exchange cuts \"",
-                              info.name, "\" between ranks; pass it the optimizer, too"));
+                              info.name, "\" between ranks; pass the optimizer to make_exchange as well"));
     }
     throw config_error(
         text("trireme::trainer: the optimizer needs whole tensors, but each rank holds only a part of \"", info.name,
@@ -186,7 +188,7 @@ class optimizer_state {
              "parallel::", info.dealt.empty() ? "tensor" : info.dealt, " out"));
   }
 
-  // One step of a running mean, or of what follows signs.
+  // One step of a running mean, or of an update that follows signs.
   void follow(update_segment<Env> const& segment, double scale) {
     using kernels = ops::on<space>;
     auto const value = segment.value;
@@ -208,13 +210,13 @@ class optimizer_state {
       }
       for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(value));
     } else {
-      throw config_error(
-          text("trireme::optimizer_state: \"", segment.info->name,
-               "\" is a running mean of what a layer measures, but ops::on has no scale() for this memory"));
+      throw config_error(text("trireme::optimizer_state: \"", segment.info->name,
+                              "\" is a running mean that a layer measures, which needs ops::on<Space>::scale(); this "
+                              "memory space has none"));
     }
   }
 
-  // In scratch memory if there are several.
+  // Uses scratch memory if there are several.
   tensor_view<typename Env::gradient const, space> sum_of_terms(update_segment<Env> const& segment) {
     if (segment.gradient.terms.size() == 1) return segment.gradient.terms.front();
     auto const sum = scratch_.template take<typename Env::gradient>({segment.value.size()});
@@ -222,7 +224,8 @@ class optimizer_state {
     return sum;
   }
 
-  // One after the other. A tensor that lies in stripes of the parameter is copied out, and its new value back.
+  // One tensor after the other. A tensor that is not contiguous in the parameter is copied out, and its new value is
+  // copied back.
   void update_tensors(update_segment<Env> const& segment, tensors const& all, Optimizer const& optimizer,
                       std::int64_t step) {
     auto const& within = *all.within;
@@ -263,7 +266,7 @@ class optimizer_state {
     });
     return out;
   }
-  // Of one tensor of a stack: without the first axis.
+  // The moment of one tensor of a stack: without the first axis.
   [[nodiscard]] static view of_place(view all, std::int64_t place, tensors_within const& within) {
     if (all.empty() || !within.stacked()) return all;
     shape one;
@@ -278,7 +281,7 @@ class optimizer_state {
   std::vector<interval> owned_, accounted_;  // by bucket
   std::vector<moment> moments_;              // by bucket or by tensor, then by name
   std::vector<tensors> tensors_;             // by entry, of an optimizer of whole tensors
-  std::vector<view> views_;                  // kept: no allocation in a step
+  std::vector<view> views_;                  // kept so that a step allocates nothing
   arena<space> scratch_;
 };
 

@@ -32,17 +32,16 @@
 
 namespace trireme {
 
-/// The exchange of a loop of your own: what make_exchange returns.
+/// The exchange for a training loop of your own, returned by make_exchange.
 ///
-/// A step of the loop:  begin(samples); ready(name) for each gradient; step(optimizer), or step(update) with an update
-/// of your
-///                      own. Its parts, to do something in between:  finish(); for_each_segment(update); publish().
-/// All of them are the same algorithm under every strategy. checkpoint::save(exchange, directory) and checkpoint::load
-/// keep all that it has.
+/// A step of the loop: begin(samples); ready(name) for each gradient; step(optimizer), or step(update) with an update
+/// of your own. To do something in between, call the parts of step(): finish(); for_each_segment(update); publish().
+/// All of them work under every strategy. checkpoint::save(exchange, directory) and checkpoint::load store and restore
+/// the whole state.
 template <class Exchange, class Env>
 class own_exchange : public Exchange {
  public:
-  /// As basic_exchange on the caller's memory.
+  /// As basic_exchange, on the caller's memory.
   template <class Parameters, class Comm, class Strategy, class Compressor>
   own_exchange(Parameters&& parameters, Comm& world, Strategy const& strategy, Compressor const& compressor,
                Comm* everyone, layout_wishes const& wishes)
@@ -51,16 +50,17 @@ class own_exchange : public Exchange {
         strategy_name_(Exchange::hooks::made.state ? Strategy::name : std::string_view()) {}
 
   using Exchange::begin;
-  /// Collective. Starts a step in which this rank's gradients are those of the mean loss over so many samples; with 0
-  /// it has none, and calls ready() for nothing. They become the mean over the samples of all ranks.
+  /// Collective. Starts a step in which this rank's gradients are those of the mean loss over `own` samples; with 0 the
+  /// rank has no gradients and does not call ready(). Gradients become the mean over the samples of all ranks.
   ///
-  /// Bytes    an all_reduce of one number, for which ranks wait. Who knows how many samples all have calls
+  /// Bytes    an all_reduce of one number, for which ranks wait. If the number of samples on all ranks is known, call
   ///          begin(mean_over_ranks{}) and weight(own / all) instead.
-  /// @returns how many samples all ranks have. Where that is none, the step ends without an update.
+  /// @returns the samples on all ranks. If there are none, the step ends without an update.
   std::int64_t begin(std::int64_t own = 1) {
     if (own < 0) {
-      throw config_error(text("trireme::exchange: begin() with ", own,
-                              " samples; say how many this rank's gradients are the mean of, 0 if there are none"));
+      throw config_error(
+          text("trireme::exchange: begin() with ", own,
+               " samples; give the number that this rank's gradients are the mean of, or 0 if it has none"));
     }
     Exchange::begin({.micro_batches = 1, .places = std::span(only_place).first(own > 0 ? 1 : 0)});
     auto all = own;
@@ -71,19 +71,19 @@ class own_exchange : public Exchange {
       this->without_update();
     return all;
   }
-  /// Starts a step whose gradients become the mean over ranks, each of which has some; not collective. weight() after
-  /// it says another share of this rank's.
+  /// Starts a step whose gradients become the mean over ranks, each of which must have some; not collective. A
+  /// following weight() gives this rank another share.
   void begin(mean_over_ranks) { Exchange::begin({.micro_batches = 1, .places = only_place}); }
 
   /// Collective. Ends a step: completes the exchange, takes the vote, clips, updates and publishes, as a trainer does.
-  /// Afterwards all parameters that the caller reads are new, unless a gradient was not finite on some rank: then
+  /// Afterwards all parameters that the caller reads have their new values; if a gradient was not finite on some rank,
   /// nothing has changed.
   ///
-  /// @param optimizer  its numbers may change from call to call (a rate, say), its type may not: the exchange keeps its
-  ///                   moments.
-  /// @param votes      a number of your own that is summed over the ranks (a wish to stop, say).
+  /// @param optimizer  its numbers (a rate, say) may change from call to call; its type may not, since the exchange
+  ///                   keeps its moments.
+  /// @param votes      a number of your own that is summed over the ranks (a request to stop, say).
   /// Errors   config_error for an optimizer of another type than in the first call, and for one that needs whole
-  ///          tensors or freezes some, unless make_exchange was given it too; others as finish().
+  ///          tensors or freezes some unless make_exchange was given it too; others as finish().
   template <class Optimizer>
   requires trireme::optimizer<Optimizer, Env> exchange_result step(Optimizer const& optimizer, std::int64_t votes = 0) {
     expect_valid(optimizer);
@@ -93,8 +93,8 @@ class own_exchange : public Exchange {
     auto const takes = [](exchange_result const& step) { return step.finite && step.finite_loss; };
     return end_step(*this, moments, optimizer, vote_, 1, takes, {this->steps(), this->updates()}).counted;
   }
-  /// Collective. The same with an update of your own, of everything that this rank updates: update(bucket, piece,
-  /// segment) writes segment.value, of the sum of segment.gradient's terms. It is not called in a step without an
+  /// Collective. The same with an update of your own for everything that this rank updates: update(bucket, piece,
+  /// segment) computes segment.value from the sum of segment.gradient's terms. It is not called in a step without an
   /// update.
   /// @example exchange.step([](int, auto const&, auto const& segment) {
   ///            for (std::int64_t i = 0; i < segment.value.size(); ++i)
@@ -113,12 +113,12 @@ class own_exchange : public Exchange {
   /// Whether step(optimizer) has been called, or moments were loaded.
   [[nodiscard]] bool keeps_moments() const noexcept { return moments_ != nullptr; }
 
-  /// Collective. Compares what several ranks keep alike, as a trainer does every .check_every steps: parameters, and
-  /// the moments of step(optimizer). Between steps.
+  /// Collective. Compares the copies that several ranks keep, as a trainer does every .check_every steps: parameters,
+  /// and the moments of step(optimizer). Call it between steps.
   ///
-  /// Bytes    one all_reduce of two numbers, but in the first call and after what ranks keep has changed.
+  /// Bytes    one all_reduce of two numbers; more in the first call and after the set of kept tensors has changed.
   /// Errors   numeric_error on every rank if copies differ; the sentence names the tensor and the ranks.
-  /// @param values  the parameters where they lie now, if that is not where the exchange was shown them.
+  /// @param values  where the parameters are now, if not where the exchange was given them.
   void expect_equal_copies(detail::copies_words const& words = {"trireme::exchange",
                                                                 "give all ranks the same values, or load a checkpoint"},
                            std::span<state_piece const> values = {}) {
@@ -136,17 +136,17 @@ class own_exchange : public Exchange {
     copies.expect_equal(this->everyone(), holders_, words);
   }
 
-  /// Collective. Publishes a checkpoint in `directory`: values, moments, what compressor and strategy keep, and how
-  /// many steps there have been. Between steps. Other numbers and pictures of a run are the caller's to keep.
+  /// Collective. Publishes a checkpoint in `directory`: values, moments, the state of compressor and strategy, and the
+  /// number of steps. Call it between steps. Other state of the run is the caller's to save.
   ///
   /// @see     basic_trainer::save
-  /// Errors   as there; config_error or numeric_error if ranks that hold the same have other numbers.
+  /// Errors   as there; config_error or numeric_error if copies of the same tensor differ between ranks.
   void save(std::string const& directory, checkpoint::patience const& patience = {},
             checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files()) {
     expect_valid(patience);
     this->expect_between_steps("checkpoint::save()");
     auto& everyone = this->everyone();
-    if constexpr (!Exchange::replicas_differ) this->verify_replicas();  // what a rank has spoiled is not kept
+    if constexpr (!Exchange::replicas_differ) this->verify_replicas();  // spoiled copies are not saved
     detail::kept_copies copies;
     copies.add(pieces(state_scope::kept));
     copies.expect_equal(everyone, holders_);
@@ -158,12 +158,13 @@ class own_exchange : public Exchange {
                      formats::file_system& files = formats::real_files()) {
     files_.prepare(this->everyone(), directory, progress_of_loop(), patience, files);
   }
-  /// Collective. Takes all of that from the newest whole checkpoint in `directory`, whatever number of ranks wrote it
-  /// (where ranks keep numbers of their own, as with error feedback and parallel::diloco, it is the same), and goes on.
+  /// Collective. Restores that state from the newest whole checkpoint in `directory`, and continues its run. Any number
+  /// of ranks may have written it, except where ranks keep numbers of their own (error feedback, parallel::diloco):
+  /// then it must be the same number.
   ///
-  /// Errors   as basic_trainer::load; config_error that names both for other parameters, another compressor or
-  /// optimizer.
-  /// @returns which it was; `.at.step` is the number of steps.
+  /// Errors   as basic_trainer::load; config_error with both descriptions for other parameters, or another compressor
+  ///          or optimizer.
+  /// @returns the checkpoint that was loaded; `.at.step` is the number of steps.
   checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {},
                           formats::file_system& files = formats::real_files()) {
     expect_valid(patience);
@@ -176,7 +177,7 @@ class own_exchange : public Exchange {
     this->refresh_parameters();
     return found;
   }
-  /// The same before the first step(optimizer): so its moments are there to be read.
+  /// The same before the first step(optimizer), for whose moments it makes memory first.
   template <class Optimizer>
   requires trireme::optimizer<Optimizer, Env> checkpoint::loaded load(
       std::string const& directory, Optimizer const& optimizer, checkpoint::patience const& patience = {},
@@ -214,7 +215,7 @@ class own_exchange : public Exchange {
     auto* const own = dynamic_cast<moments_for<Optimizer>*>(moments_.get());
     if (own != nullptr) return own->state;
     throw config_error(text("trireme::exchange: step() with ", type_name<Optimizer>(), " after step() with ",
-                            optimizer_, ", whose moments it keeps; use one optimizer, or make another exchange"));
+                            optimizer_, ", whose moments it keeps; use the same optimizer, or make another exchange"));
   }
 
   [[nodiscard]] std::vector<state_piece> pieces(state_scope scope) {
@@ -231,15 +232,17 @@ class own_exchange : public Exchange {
   }
   // Collective.
   [[nodiscard]] checkpoint::run_description description(std::span<state_piece const> answered) {
-    return {.model = text("a loop of its own over ", parameters_of_everyone(), strategy_name_.empty() ? "" : ", under ",
-                          strategy_name_),
-            .optimizer = moments_ == nullptr ? std::string(no_moments) : optimizer_,
-            .precision = describe(typename Env::precision{}),
-            .compression = compression_,
-            .residual_ranks = checkpoint::detail::ranks_with_own_state(this->everyone(), answered),
-            .remedy = moments_ == nullptr ? "give checkpoint::load() the optimizer and the parameters that it was made "
-                                            "with, or start another run"
-                                          : checkpoint::run_description{}.remedy};
+    return {
+        .model = text("a loop of its own over ", parameters_of_everyone(), strategy_name_.empty() ? "" : ", under ",
+                      strategy_name_),
+        .optimizer = moments_ == nullptr ? std::string(no_moments) : optimizer_,
+        .precision = describe(typename Env::precision{}),
+        .compression = compression_,
+        .residual_ranks = checkpoint::detail::ranks_with_own_state(this->everyone(), answered),
+        .remedy =
+            moments_ == nullptr
+                ? "give checkpoint::load() the same optimizer and parameters as when it was made, or start another run"
+                : checkpoint::run_description{}.remedy};
   }
   // Collective. Some names, and a digest of all names and extents.
   [[nodiscard]] std::string parameters_of_everyone() {
@@ -255,7 +258,7 @@ class own_exchange : public Exchange {
     if (everyone.size() == this->world().size()) {
       return entries.size() <= shown ? names : text(names, " and ", entries.size() - shown, " more, ", hash_name(all));
     }
-    std::uint64_t parts[2] = {entries.size(), hash_name(all)};  // of models of which ranks hold parts
+    std::uint64_t parts[2] = {entries.size(), hash_name(all)};  // of models that are distributed over ranks
     if (this->world().rank() != 0) parts[0] = parts[1] = 0;
     everyone.all_reduce(tensor_view<std::uint64_t>(parts, shape{2}), reduction::sum{});
     return text(parts[0], " parameters in parts, ", parts[1]);
@@ -291,28 +294,30 @@ void save(own_exchange<Exchange, Env>& exchange, std::string const& directory, p
           keeping const& keep = {}, formats::file_system& files = formats::real_files()) {
   exchange.save(directory, patience, keep, files);
 }
-/// Collective. Goes on with the newest one; see own_exchange::load.
-/// @param more  the optimizer of step(), unless it has been called before; then as for own_exchange::load.
+/// Collective. Continues the newest one; see own_exchange::load.
+/// @param more  the optimizer of step(), unless step() has been called before; then as for own_exchange::load.
 /// @example checkpoint::load(exchange, "run", optim::adamw{});
 template <class Exchange, class Env, class... More>
 loaded load(own_exchange<Exchange, Env>& exchange, std::string const& directory, More&&... more) {
   return exchange.load(directory, std::forward<More>(more)...);
 }
 
-/// Collective. Goes on with the run in a directory, or starts one there: loads the newest checkpoint, if there is one,
-/// and makes sure that what runs now may save there.
+/// Collective. Continues the run in a directory, or starts one there: loads the newest checkpoint if there is one, and
+/// checks that this run may save there.
 ///
 /// @param run   a trainer, or the exchange of a loop of your own.
-/// @param more  of its load(): the optimizer of a loop of your own, if it has one.
-/// @returns what was loaded; nothing if the run starts.
-/// Errors   as load() and prepare_saves(): a damaged or foreign directory is an error, and no start from nothing.
+/// @param more  further arguments of its load(): the optimizer of a loop of your own, if it has one.
+/// @returns the checkpoint that was loaded; empty if the run starts.
+/// Errors   as load() and prepare_saves(): a damaged directory, or another run's, is an error and never starts a new
+///          run.
 /// @example checkpoint::resume_or_start(trainer, "run");
 template <class Run, class... More>
 std::optional<loaded> resume_or_start(Run& run, std::string const& directory, More&&... more) {
   auto& world = detail::everyone_of(run);
   std::int64_t there = 0;
   trireme::detail::together(world, [&] { there = exists(directory) ? 1 : 0; });
-  world.all_reduce(tensor_view<std::int64_t>(&there, shape{1}), reduction::max{});  // who misses it, load() tells
+  world.all_reduce(tensor_view<std::int64_t>(&there, shape{1}),
+                   reduction::max{});  // load() reports a rank without the checkpoint
   std::optional<loaded> found;
   if (there != 0) found = run.load(directory, std::forward<More>(more)...);
   run.prepare_saves(directory);

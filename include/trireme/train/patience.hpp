@@ -16,16 +16,16 @@
 
 namespace trireme::checkpoint {
 
-/// How long ranks wait for each other's disks while a checkpoint is written or read, and who hears how far this one is.
+/// How long ranks wait for each other's disks while a checkpoint is written or read, and a callback for progress.
 ///
-/// A disk may need minutes for what a step's collectives must not: they have the communicator's deadline, which is
-/// short, so that a rank that is gone is soon known. A rank that dies while others wait here is an error at once where
-/// the communicator notices that by itself; one that stands still is an error when the deadline has passed.
+/// A disk may need minutes. A step's collectives have the communicator's deadline, which is short so that a lost rank
+/// is detected soon. A rank that dies while others wait here is an error at once if the communicator detects it by
+/// itself; one that hangs is an error when this deadline has passed.
 ///
 /// Ranks    the deadline is the same on all of them.
 struct patience {
   std::chrono::milliseconds deadline = std::chrono::minutes(30);
-  /// After each piece: the bytes of this rank that are done, and all of them. In the thread that saves or loads.
+  /// Called after each piece, in the thread that saves or loads: the bytes of this rank that are done, and the total.
   std::function<void(std::int64_t done, std::int64_t all)> on_progress{};
   void validate() const {
     if (deadline.count() < 1)
@@ -36,12 +36,12 @@ struct patience {
 
 namespace detail {
 
-/// The ranks of a world once more, with a deadline of their own for their calls.
+/// A duplicate of a world with another deadline for its calls.
 template <class Comm>
 class patient_world {
  public:
-  /// Collective when the deadline is another one than before. Of a communicator that cannot be given another deadline
-  /// the world itself.
+  /// Collective if the deadline differs from the last one. Returns the world itself if the communicator cannot have
+  /// another deadline.
   Comm& of(Comm& world, std::chrono::milliseconds deadline) {
     if constexpr (has_own_deadline) {
       if (own_ == nullptr || deadline != deadline_) own_.reset(new Comm(world.duplicate(deadline)));
@@ -51,7 +51,7 @@ class patient_world {
       return world;
     }
   }
-  /// Calls f. Where it ends because a rank is late, the sentence names this deadline, not the communicator's.
+  /// Calls f. If a late rank ends it, the error names this deadline, not the communicator's.
   template <class F>
   static void within(F&& f) {
     try {
@@ -74,10 +74,10 @@ class patient_world {
   std::chrono::milliseconds deadline_{};
 };
 
-/// Says after each piece of a rank how many bytes are done.
+/// Reports after each piece how many bytes of a rank are done.
 class told_progress {
  public:
-  /// @param passes  how often all of them will be gone through.
+  /// @param passes  how often all pieces will be read.
   told_progress(patience const& whom, int passes, std::span<state_piece const> pieces) : whom_(whom) {
     for (auto const& each : pieces) all_ += passes * static_cast<std::int64_t>(each.bytes());
   }

@@ -46,23 +46,23 @@ struct engine_of<Env, Model> {
 
 }  // namespace detail
 
-/// What one rank brings to a step.
+/// One rank's contribution to a step.
 struct step_input {
   std::span<samples const> micro_batches;  ///< those that have samples
   interval range;                          ///< this rank's logical micro-batches
-  std::span<std::int64_t const> places;    ///< which of them those with samples are
+  std::span<std::int64_t const> places;    ///< the indices of those that have samples
   std::int64_t total = 0;                  ///< samples of the step, over all ranks
-  std::exception_ptr failure{};            ///< why the numbers of the samples are not those of the data
+  std::exception_ptr failure{};            ///< why the samples could not be read on this rank
 
-  /// What a rank that has failed adds to its wishes. Those below it are sums of less.
+  /// Added to the wishes of a rank that has failed. It is larger than any sum of the other wishes.
   static constexpr std::int64_t gives_up = std::int64_t{1} << 42;
 };
 
-/// What one rank holds of a model, as the mesh says: its place, its groups, the engine that runs its units, and the
-/// exchange of its parameters. All that a trainer does with samples goes through it.
+/// One rank's part of a model under a mesh: its position, its groups, the engine that runs its units, and the exchange
+/// of its parameters. The trainer passes all samples through it.
 ///
 /// Ranks    collective, as the trainer's calls are.
-/// Threads  one owner; the world, and a plain model that was passed by name, must outlive it.
+/// Threads  one owner; the world, and a plain model that was passed as an lvalue, must outlive it.
 /// Errors   config_error for sizes that do not fit; comm_error from the communicator.
 template <class Env, class Model, class Comm, class Parallel, class Compression>
 class placed_model {
@@ -98,11 +98,11 @@ class placed_model {
   [[nodiscard]] exchange_type& exchange() noexcept { return exchange_; }
   [[nodiscard]] exchange_type const& exchange() const noexcept { return exchange_; }
 
-  /// Ranks that differ on this share see different samples.
+  /// Ranks    that differ in this share see different samples.
   [[nodiscard]] share samples_share() const noexcept { return grid_.samples(); }
 
-  /// Collective. Makes the parameters of each part's first replica those of all replicas, and what several parts hold
-  /// alike that of the first of them.
+  /// Collective. Copies the parameters of each part's first replica to all its replicas, and what several parts hold
+  /// alike from the first of them.
   void broadcast() {
     exchange_.broadcast(0, [this]([[maybe_unused]] auto&& send) {
       if constexpr (staged) {
@@ -117,8 +117,8 @@ class placed_model {
     });
   }
 
-  /// Collective. Makes the buffers of a model the same on all ranks: of a plain one as it says, of a staged one those
-  /// of the first rank that has the unit.
+  /// Collective. Makes the buffers of a model equal on all ranks: for a plain model as it declares; for a staged one by
+  /// copying from the first rank that has the unit.
   void share_buffers() {
     if constexpr (has_unit_buffers<Model>) {
       std::vector<std::int64_t> roots;
@@ -145,7 +145,7 @@ class placed_model {
       });
     }
   }
-  /// What is kept besides parameters; see contract/state.hpp.
+  /// Visits the state besides parameters; see contract/state.hpp.
   template <class F>
   void visit_state([[maybe_unused]] state_scope scope, [[maybe_unused]] F&& f) {
     if (scope == state_scope::answered && world_.rank() != 0) return;
@@ -160,28 +160,28 @@ class placed_model {
     }
   }
 
-  /// Collective. How many samples all ranks have together, of which this one has brought so many.
+  /// Collective. The number of samples on all ranks together, given this rank's number.
   [[nodiscard]] std::int64_t samples_of_all(std::int64_t own) {
     tensor_view<std::int64_t> const sum(&own, shape{1});
     grid_.replicas().all_reduce(sum, reduction::sum{});
     for (auto const& axis : grid_.shape().axes()) {
-      if (axis.facts.samples == axis_samples::shared) own /= axis.ways;  // which have brought the same samples
+      if (axis.facts.samples == axis_samples::shared) own /= axis.ways;  // those ranks have the same samples
       if (axis.facts.samples != axis_samples::split || axis.facts.replicates()) continue;
       if (auto* const ranks = grid_.along(axis.kind); ranks != nullptr) ranks->all_reduce(sum, reduction::sum{});
     }
     return own;
   }
 
-  /// Of each sample what this rank has; until the next call.
+  /// This rank's part of each sample; valid until the next call.
   [[nodiscard]] std::span<samples const> cut(std::span<samples const> batches) requires staged {
     return axes_.cut(batches);
   }
   /// The groups that the axes offer to the units.
   [[nodiscard]] rank_groups<Env> const& groups() const noexcept { return axes_.groups(); }
 
-  /// Forward and backward of a step's micro-batches; gradients are on their way when it returns.
-  /// @param scale  what the losses that are differentiated are multiplied by.
-  /// @returns the losses that this rank tells the others; the same samples are told by one rank.
+  /// Forward and backward of a step's micro-batches. When it returns, gradients are being exchanged.
+  /// @param scale  factor on the losses that are differentiated.
+  /// @returns the losses that this rank contributes; equal samples are counted by one rank.
   loss_sum train(step_input const& input, double scale, random_key key) {
     auto const own = static_cast<std::int64_t>(input.micro_batches.size());
     auto const most = serves() || (meets_replicas && replicas_ != nullptr) ? most_of(world_, own) : own;
@@ -204,7 +204,7 @@ class placed_model {
       loss_sum sum;
       double const weight = 1.0 / static_cast<double>(input.total) * scale;
       constexpr bool sums = engine_type::sums_gradients;
-      // What the model multiplies its loss by; the rest of the weight is put on gradients.
+      // The part of the weight that the model multiplies its loss by; the rest multiplies gradients.
       double const inside = !engine_type::scales_loss ? 1.0 : sums ? weight : scale;
       for (auto const& batch : input.micro_batches) {
         bool const last = &batch == &input.micro_batches.back();
@@ -219,9 +219,9 @@ class placed_model {
     }
   }
 
-  /// The losses of this rank's share of a dataset, at most `batch` samples at a time: where these are many, units see
+  /// The losses of this rank's part of a dataset, at most `batch` samples at a time: if these are many, units get
   /// blocks of them, as in predict().
-  /// @param failure  becomes what reading has thrown here: the others wait for this rank until mean().
+  /// @param failure  set to an exception of the dataset on this rank: the others wait for this rank until mean().
   template <dataset Data>
   [[nodiscard]] loss_sum evaluate(Data const& data, std::int64_t batch, std::exception_ptr& failure) {
     auto const own = samples_share();
@@ -241,9 +241,9 @@ class placed_model {
     return sum;
   }
 
-  /// The outputs for some inputs (n, outputs), in host memory. Where ranks share positions each works on all of them.
-  /// Many samples are computed in blocks, so that activations need the memory of one block, whatever n is; a sample's
-  /// outputs do not depend on the others.
+  /// The outputs for some inputs (n, outputs), in host memory. If ranks split positions, each of them computes all
+  /// positions. Many samples are computed in blocks, so that the memory for activations is that of one block for any n;
+  /// a sample's outputs do not depend on the others.
   [[nodiscard]] typename outputs_of<Model, Env>::type predict(samples const& batch) requires(staged ||
                                                                                              has_model_predict<Model>) {
     if constexpr (!staged)
@@ -251,16 +251,16 @@ class placed_model {
     else
       return predict_blocks(batch);
   }
-  /// The same of the next positions of samples that go on; see staged_engine::predict_more().
+  /// The same for the next positions of continued samples; see staged_engine::predict_more().
   [[nodiscard]] tensor<float> predict_more(samples const& batch) requires staged {
     return everywhere<float>(engine_.predict_more(batch, exchange_));
   }
 
-  /// The gradient of these samples' mean loss by their inputs, in host memory, on each rank that has called it.
+  /// The gradient of these samples' mean loss by their inputs, in host memory, on each rank that calls it.
   [[nodiscard]] typename input_gradients_of<Model, Env>::type input_gradient(samples const& batch) {
     if (batch.inputs.type != dtype::f32 && batch.inputs.type != dtype::f64) {
       throw config_error(text("trireme::trainer::input_gradient: the inputs are ", name_of(batch.inputs.type),
-                              ", which have no gradients; it is for models of numbers"));
+                              ", which have no gradients; input_gradient() is for models whose inputs are numbers"));
     }
     if (batch.count() == 0) throw config_error("trireme::trainer::input_gradient: no samples; give it at least one");
     if constexpr (!staged) {
@@ -273,7 +273,7 @@ class placed_model {
         if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr)
           stages->all_reduce(tensor_view<std::int64_t>(rows, shape{2}), reduction::sum{});
       }
-      // Backward has weighed each sample as 1, whatever rows of it have no loss: the mean is over those that have one.
+      // Backward has given every sample the weight 1, including rows without a loss; the mean is over rows with a loss.
       double const all = static_cast<double>(rows[0] + rows[1]), counted = static_cast<double>(rows[0]);
       double const factor = rows[0] == 0 ? 0 : all / counted / static_cast<double>(batch.count());
       tensor<number> as_inputs(batch.inputs.extents);
@@ -284,7 +284,7 @@ class placed_model {
   }
 
   /// Collective. Calls f(outputs, targets) for each batch of a dataset, on one of the ranks that have its outputs.
-  /// @param failure  becomes what reading has thrown here: the others still wait for this rank.
+  /// @param failure  set to an exception of the dataset on this rank: the others still wait for this rank.
   template <dataset Data, class F>
   void for_each_prediction(Data const& data, std::int64_t batch, std::exception_ptr& failure, F&& f) {
     auto const own = samples_share();
@@ -303,8 +303,8 @@ class placed_model {
     if (!failure) failure = any.failure();
   }
 
-  /// Collective. The mean over all ranks of the losses that evaluate() has returned.
-  /// Errors   where it has failed on some rank, on all of them.
+  /// Collective. The mean over all ranks of the losses that evaluate() returned.
+  /// Errors   if it failed on one rank, an error on all of them.
   [[nodiscard]] double mean(loss_sum const& sum, std::exception_ptr const& failure) {
     auto const own = told(sum);
     double all[3] = {own.sum, static_cast<double>(own.count), failure ? 1.0 : 0.0};
@@ -330,7 +330,7 @@ class placed_model {
     }
   }
 
-  // Collective, if the model asks for it: how many rows of a step the losses of all ranks will count.
+  // Collective if the model needs it: the number of rows of a step whose losses count, over all ranks.
   [[nodiscard]] std::optional<loss_rows> rows_of_loss(std::span<samples const> here, std::int64_t served,
                                                       std::int64_t all_samples) requires staged {
     if (!engine_.adds_sample_losses()) return std::nullopt;
@@ -355,20 +355,20 @@ class placed_model {
     }
     return outputs;
   }
-  // How many samples are predicted at once: so few that their activations stay near the cache, so many that products
-  // are as quick as they get. Tokens are a row of activations each, samples of numbers at least one.
+  // The number of samples predicted at once: small enough that their activations stay near the cache, large enough that
+  // matrix products reach full speed. A token counts as one row of activations, a sample of numbers as at least one.
   // @param each  numbers of one sample's inputs.
   [[nodiscard]] static std::int64_t samples_of_a_block(dtype type, std::int64_t each) {
     constexpr std::int64_t rows = 4096, numbers = std::int64_t{1} << 18;
     return std::clamp<std::int64_t>((type == dtype::i32 ? rows : numbers) / std::max<std::int64_t>(1, each), 1, rows);
   }
-  // Where several ranks come to the same losses the first of them tells them.
+  // If several ranks compute the same losses, only the first of them contributes them.
   [[nodiscard]] loss_sum told(loss_sum const& own) const {
     for (auto const& axis : grid_.shape().axes())
       if (axis.facts.same_losses() && grid_.share_of(axis.kind).rank != 0) return {};
     return own;
   }
-  // Collective. In how many passes of other ranks, which need all of them, this one takes part after its own.
+  // Collective. In how many further passes of other ranks this rank must take part after its own.
   [[nodiscard]] std::int64_t missing_passes(std::int64_t own) {
     if constexpr (!staged) return 0;
     return serves() ? most_of(world_, own) - own : gathers ? most_of(grid_.replicas(), own) - own : 0;
@@ -378,7 +378,7 @@ class placed_model {
       if (axis.facts.samples != axis_samples::split && grid_.share_of(axis.kind).rank != 0) return false;
     return true;
   }
-  // Whether passes of other ranks go through units here: then all run as many micro-batches.
+  // Whether other ranks' passes go through units on this rank; then all ranks run the same number of micro-batches.
   [[nodiscard]] bool serves() const noexcept {
     for (auto const& axis : grid_.shape().axes())
       if (axis.facts.equal_passes && axis.ways > 1) return true;
@@ -402,7 +402,7 @@ class placed_model {
     ranks.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::max{});
     return own;
   }
-  // Collective. Units see their replicas, if there are any; only a model that synchronises meets them.
+  // Collective. Connects units with their replicas, if there are any. Only a model with synchronised layers needs it.
   std::unique_ptr<replica_group<Env>> meet_replicas([[maybe_unused]] Parallel const& parallel) {
     if constexpr (!staged) {
       return nullptr;
@@ -413,8 +413,8 @@ class placed_model {
         auto const strategy = parallel::data_axis_of(parallel);
         if (sums_in_a_tree(strategy)) {
           throw config_error(text("trireme::parallel::", strategy.name,
-                                  ": .reproducible has the same bits on any number of ranks, but the model normalises "
-                                  "over the micro-batches of all of them; leave one of them out"));
+                                  ": .reproducible promises the same bits on any number of ranks, but the model "
+                                  "normalises over the micro-batches of all of them; leave one of the two out"));
         }
         if (ranks.size() > 1)
           out = std::make_unique<parallel::communicator_replicas<Env, Comm>>(grid_.replicas_apart());
@@ -467,12 +467,12 @@ class placed_model {
     }
   }
 
-  // For what all ranks along an axis hold alike the first answers.
+  // What all ranks along an axis hold alike belongs to the first of them.
   void answer_first(parallel::mesh_shape::degree const& axis) {
     if (grid_.share_of(axis.kind).rank == 0) return;
     for (auto* const use : engine_.uses()) use->info.answers = use->info.answers && !is_alike(axis, use->info);
   }
-  // Outputs in host memory, also where another stage has made them.
+  // Outputs in host memory, also if another stage has computed them.
   template <class T, class View>
   tensor<T> everywhere(View const& out) {
     if constexpr (has_stages) {
@@ -493,10 +493,11 @@ class placed_model {
     }
     return result;
   }
-  // The stage that has the last unit gives the others its outputs, or that with the first one gradients of inputs.
+  // The stage with the last unit sends its outputs to the others; the stage with the first unit sends gradients of
+  // inputs.
   template <class T, class View>
   static tensor<T> from_one_stage(View const& out, Comm& stages) {
-    std::int64_t what[3] = {-1, 0, 0};  // who has them, and their extents
+    std::int64_t what[3] = {-1, 0, 0};  // the rank that has them, and their extents
     if (!out.empty()) {
       what[0] = stages.rank();
       what[1] = out.extent(0);
@@ -512,7 +513,7 @@ class placed_model {
   Comm& world_;
   parallel::grid<Comm> grid_;
   axes_type axes_;
-  std::unique_ptr<replica_group<Env>> replicas_;  // null: there are none
+  std::unique_ptr<replica_group<Env>> replicas_;  // null if there are none
   [[no_unique_address]] with_buffers buffers_of_;
   engine_type engine_;
   exchange_type exchange_;

@@ -19,28 +19,27 @@
 
 namespace trireme {
 
-/// Runs a plain model: its own storage, its own kernels. Knows nothing of ranks.
+/// Runs a plain model, which has its own storage and kernels. Does not depend on ranks.
 ///
-/// Bytes    parameters of the trainer's element type are used where they are. Of narrower ones (bf16 in a trainer of
-///          fp32) it keeps a value and a gradient in the trainer's type: that value is the one that is updated, saved
-///          and hashed, and is rounded into the model's own memory by the exchange that writes it.
+/// Bytes    parameters of the trainer's element type are used in place. For narrower ones (bf16 in a trainer of fp32)
+///          it keeps a value and a gradient in the trainer's type: that value is updated, saved and hashed, and the
+///          exchange that writes it also rounds it into the model's own memory.
 template <class Env, plain_model Model>
 class plain_engine {
  public:
   using space = typename Env::space;
   using value = typename Env::param;
 
-  /// A model given by name stays the caller's; a temporary is kept here.
+  /// A model passed as an lvalue stays the caller's; a temporary is moved here.
   explicit plain_engine(Model& model) : model_(std::shared_ptr<Model>{}, &model) { begin(); }
   explicit plain_engine(Model&& model) : model_(std::make_shared<Model>(std::move(model))) { begin(); }
 
-  /// Whether the model itself multiplies its loss by a loss scale, so that small gradients within it do not become
-  /// zero.
+  /// Whether the model itself multiplies its loss by a loss scale, so that small gradients within it do not underflow.
   static constexpr bool scales_loss = has_scaled_backward<Model>;
   /// Whether gradients are those of the sum over a micro-batch's counted targets, not of the mean over its samples.
   static constexpr bool sums_gradients = counts_targets<Model>;
 
-  /// As an exchange sees them: in the trainer's element type.
+  /// The parameters for an exchange, in the trainer's element type.
   [[nodiscard]] std::vector<foreign_parameter<value, space>> parameters() const {
     std::vector<foreign_parameter<value, space>> all;
     for (auto const& each : all_) {
@@ -49,7 +48,7 @@ class plain_engine {
     }
     return all;
   }
-  /// What the optimizer asks for, and which parameters the model itself says are frozen.
+  /// The optimizer's requests, and the parameters that the model itself declares frozen.
   [[nodiscard]] layout_wishes wishes(layout_wishes of_optimizer) const {
     std::vector<std::string> frozen;
     for (auto const& each : all_) {
@@ -66,7 +65,7 @@ class plain_engine {
   [[nodiscard]] bool converts(std::size_t index) const { return all_[index].give != nullptr; }
 
   /// Forward and backward; ready(index) as each gradient is filled.
-  /// @param scale  of the loss that is differentiated; other than 1 only where scales_loss.
+  /// @param scale  factor on the loss that is differentiated; other than 1 only if scales_loss.
   template <class Ready>
   loss_sum train(samples const& batch, Ready&& ready, [[maybe_unused]] double scale = 1) {
     auto const loss = forward(batch, purpose::train);
@@ -108,7 +107,7 @@ class plain_engine {
   [[nodiscard]] typename input_gradients_of<Model, Env>::type input_gradient(samples const& batch) {
     tell_numbers();
     if constexpr (has_model_input_gradient<Model>) return model_->input_gradient(batch);
-    return {};  // the trainer has refused it
+    return {};  // the trainer has rejected it
   }
   /// Calls f(name, values) for each buffer.
   template <class F>
@@ -119,7 +118,7 @@ class plain_engine {
   [[nodiscard]] Model& model() noexcept { return *model_; }
 
  private:
-  // A model that casts is told before each pass: another trainer, of other numbers, may have it too.
+  // Sets the types of a model that casts, before each pass: a trainer with other types may use the same model.
   void tell_numbers() {
     if constexpr (casts_inside<Model>) model_->compute_in(dtype_of<casts_to<typename Env::precision>>);
   }
@@ -169,7 +168,7 @@ class plain_engine {
       it.give = [to = values, from = it.values] { kernels::copy(to, tensor_view<value const, space>(from)); };
     }
     if (it.frozen) {
-      it.gradient = it.values;  // as many elements; of a frozen parameter nobody reads or writes it
+      it.gradient = it.values;  // the right size; the gradient of a frozen parameter is never read or written
     } else if constexpr (std::is_same_v<G, value>) {
       it.gradient = gradient;
     } else {

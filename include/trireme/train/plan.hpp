@@ -16,35 +16,35 @@
 namespace trireme {
 
 namespace detail {
-struct refused;  // what make_trainer returns after its one sentence
+struct refused;  // what make_trainer returns after reporting an error
 }
 
-/// What a plan is asked for.
+/// The input of a plan.
 struct plan_options {
-  std::int64_t samples = 32;       ///< of a step, over all ranks: fit_options::batch
-  std::int64_t micro_batches = 0;  ///< logical ones of a step; 0 = one a replica, as in fit_options
-  std::int64_t context = 0;        ///< of a sample of tokens; 0 = the model's
-  double flops = 1e12;             ///< what a rank computes, in operations a second
-  double bandwidth = 10e9;         ///< what a rank sends, in bytes a second
+  std::int64_t samples = 32;       ///< samples in a step, over all ranks: fit_options::batch
+  std::int64_t micro_batches = 0;  ///< logical micro-batches in a step; 0 = one per replica, as in fit_options
+  std::int64_t context = 0;        ///< positions of a sample of tokens; 0 = the model's
+  double flops = 1e12;             ///< speed of a rank, in operations per second
+  double bandwidth = 10e9;         ///< sending speed of a rank, in bytes per second
   double latency = 10e-6;          ///< of a message, in seconds; a collective of p ranks waits for ceil(log2(p))
-  int ranks = 1;                   ///< of the world, for plan_for
-  int rank = 0;                    ///< whose plan it is, for plan_for
+  int ranks = 1;                   ///< size of the world, for plan_for
+  int rank = 0;                    ///< the rank to plan, for plan_for
 };
 
-/// What one rank has in memory, in bytes.
+/// Memory of one rank, in bytes.
 struct planned_memory {
-  std::int64_t parameters = 0;   ///< that layers read: all of the rank's part, or its slices
-  std::int64_t gradients = 0;    ///< that are always there
-  std::int64_t optimizer = 0;    ///< moments, and master values where layers read other numbers
-  std::int64_t activations = 0;  ///< most of what micro-batches in flight keep, and of scratch memory
-  std::int64_t buffers = 0;      ///< gathered values, gradients and activations on their way, payloads
+  std::int64_t parameters = 0;   ///< read by layers: all of the rank's part, or its shards
+  std::int64_t gradients = 0;    ///< held permanently
+  std::int64_t optimizer = 0;    ///< moments, and master values if layers read another type
+  std::int64_t activations = 0;  ///< maximum of saved activations of micro-batches in flight, and of scratch memory
+  std::int64_t buffers = 0;      ///< gathered values, gradients and activations in transit, payloads
   [[nodiscard]] std::int64_t total() const noexcept {
     return parameters + gradients + optimizer + activations + buffers;
   }
   friend bool operator==(planned_memory const&, planned_memory const&) = default;
 };
 
-/// What a trainer has in memory on this rank, as its parts report it; all of it is there after two steps.
+/// The memory of a trainer on this rank, as its components report it; all of it is allocated after two steps.
 template <class Trainer>
 [[nodiscard]] planned_memory memory_of(Trainer& trainer) {
   auto const held = trainer.exchange().memory();
@@ -54,22 +54,22 @@ template <class Trainer>
           .activations = static_cast<std::int64_t>(trainer.engine().peak_bytes()),
           .buffers = held.buffers + trainer.engine().mail_bytes()};
 }
-/// Of a trainer that the compiler has refused: its one sentence is enough.
+/// For a trainer that the compiler has rejected: its one error is enough.
 [[nodiscard]] inline planned_memory memory_of(detail::refused&) noexcept { return {}; }
 
-/// One rank's part in a step of training, before it is taken.
+/// The predicted cost of one training step on one rank.
 struct training_plan {
   int ranks = 1;
   comm::traffic_table sent;     ///< by_operation: calls, messages and bytes of `steps`, over all groups; no by_peer
-  std::uint64_t latencies = 0;  ///< that the rank waits for in `steps`, one after the other
-  std::int64_t steps = 1;       ///< after which what is sent repeats: more than 1 where ranks meet less often
+  std::uint64_t latencies = 0;  ///< for which the rank waits in `steps`, one after the other
+  std::int64_t steps = 1;       ///< the period of `sent`: more than 1 if ranks communicate less often than every step
   planned_memory memory;
   double flops = 0;          ///< additions and multiplications of products and attention in this rank's step
   double bubble = 0;         ///< share of the step in which the stage that waits longest waits for other stages
   double computing = 0;      ///< seconds for flops, without waiting
   double sending = 0;        ///< seconds for what is sent, one call after the other: bytes, and latencies
-  double step_at_best = 0;   ///< seconds if all of the sending is hidden behind the computing
-  double step_at_worst = 0;  ///< seconds if none is
+  double step_at_best = 0;   ///< seconds if all communication overlaps with computation
+  double step_at_worst = 0;  ///< seconds if none does
 
   [[nodiscard]] int rank() const noexcept { return sent.rank; }
   [[nodiscard]] std::uint64_t bytes_sent() const noexcept {
@@ -106,7 +106,7 @@ struct training_plan {
 
 namespace detail {
 
-/// What samples of a model look like, where its description says so.
+/// The form of a model's samples, if its description contains it.
 template <class Model>
 [[nodiscard]] sample_form form_of(Model const& model, plan_options const& options) {
   if constexpr (requires { model.vocabulary + model.context; }) {
@@ -115,7 +115,7 @@ template <class Model>
   } else {
     static_assert(
         requires { model.inputs + model.outputs; },
-        "trireme::plan: the model's description does not say what a sample is; pass a dataset too: plan(trainer, "
+        "trireme::plan: the model's description does not define what a sample is; pass a dataset too: plan(trainer, "
         "data, options)");
     return {dtype::f32, dtype::f32, {model.inputs}, {model.outputs}};
   }
@@ -131,7 +131,8 @@ template <dataset Data>
   expect_number("plan", ".context", options.context, not_negative);
   if (!(options.flops > 0 && options.bandwidth > 0 && options.latency >= 0)) {
     throw config_error(text("trireme::plan: .flops = ", options.flops, ", .bandwidth = ", options.bandwidth,
-                            ", .latency = ", options.latency, "; rates are above 0, and no message is early"));
+                            "; rates must be above 0, and the latency must not be negative", options.latency,
+                            "; rates are above 0, and no message is early"));
   }
   training_plan plan;
   plan.ranks = ranks;
@@ -168,25 +169,25 @@ template <class Model, class Optimizer, class Comm, class Parallel, class Precis
 
 }  // namespace detail
 
-/// What a step of a trainer will send, hold and take on this rank: the step is run on paper, in a world that counts and
-/// in memory that does not exist. The trainer is left as it is, and nothing is sent.
+/// Predicts what a step of a trainer will send, hold and take on this rank. The step is simulated in a world that only
+/// counts and in memory that is not allocated. The trainer is not changed, and nothing is sent.
 ///
-/// Bytes    sent: equal to what the rank's communicators count in each step of fit() but the first of a pipeline (which
-///          also tells shapes). Memory: equal to what exchange, optimizer and engine report after some steps; packed
-///          copies of weights, and what communicators keep for themselves, are not in it.
-/// Numerics flops are those of products and attention (2 m n k a product; the unmasked half of attention); kernels that
-///          only move are free. The times take a rank to be as fast in all of it as `options` say, and the stages of a
-///          pipeline to be equal: a first answer, not a measurement.
-/// Ranks    local. All ranks together answer for the world.
-/// Errors   config_error as for the trainer's mesh; if no samples are asked for; and, where gradients are sharded, if
-///          the replicas would run different numbers of micro-batches.
+/// Bytes    sent: equal to what the rank's communicators count in each step of fit(), except the first step of a
+///          pipeline, which also sends shapes. Memory: equal to what exchange, optimizer and engine report after some
+///          steps, without packed copies of weights and the communicators' own buffers.
+/// Numerics flops are those of products (2 m n k each) and of attention (the unmasked half); kernels that only move
+///          data count as free. Times assume that a rank runs everything at the speeds in `options`, and that the
+///          stages of a pipeline are equal: they are a first estimate, not a measurement.
+/// Ranks    local: each rank gets its own plan.
+/// Errors   config_error as for the trainer's mesh; if there are no samples; and, where gradients are sharded, if the
+///          replicas would run different numbers of micro-batches.
 /// @example std::cout << to_string(plan(trainer, {.samples = 64, .bandwidth = 25e9}));
 template <staged_model Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 [[nodiscard]] training_plan plan(basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression> const& trainer,
                                  plan_options const& options = {}) {
   return detail::plan_like(trainer, detail::form_of(trainer.described_model(), options), options);
 }
-/// The same for a model whose description does not say what a sample is: it is like those of `data`.
+/// The same for a model whose description does not define what a sample is: samples are like those of `data`.
 template <staged_model Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression,
           dataset Data>
 [[nodiscard]] training_plan plan(basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression> const& trainer,
@@ -194,10 +195,10 @@ template <staged_model Model, class Optimizer, class Comm, class Parallel, class
   return detail::plan_like(trainer, detail::form_of_data(data), options);
 }
 
-/// The plan of one rank of a world that need not exist: of options.rank of options.ranks. Policies as for make_trainer,
-/// in any order, without a communicator: ranks send messages to each other, and none reads another one's memory.
+/// The plan of rank options.rank in a world of options.ranks, which need not exist. Policies as for make_trainer, in
+/// any order, without a communicator: ranks are taken to exchange messages and not to share memory.
 ///
-/// Threads  any; as many calls as one likes.
+/// Threads  any; calls may run at the same time.
 /// @example plan_for({.samples = 2048, .ranks = 1024}, nn::gpt{}, optim::adamw{}, parallel::zero<1>{});
 template <class... Policies>
 [[nodiscard]] training_plan plan_for(plan_options const& options, Policies const&... policies) {
@@ -206,7 +207,8 @@ template <class... Policies>
   static_cast<void>(check_policies<Policies..., world>());
   if constexpr (sorted::ok) {
     static_assert(staged_model<typename sorted::model>,
-                  "trireme::plan_for: a plain model keeps its activations to itself; describe the model in units");
+                  "trireme::plan_for: a plain model does not show its activations, so it cannot be planned; describe "
+                  "the model in units");
     if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks) {
       throw config_error(text("trireme::plan_for: there is no rank ", options.rank, " in a world of ", options.ranks));
     }

@@ -7,18 +7,18 @@
 
 namespace trireme {
 
-/// What one step was; the same on every rank but for `seconds`.
+/// The result of one step; the same on every rank except `seconds`.
 struct step_report {
   std::int64_t step = 0;     ///< counted from 0
   double loss = 0;           ///< mean over the step's samples on all ranks; NaN where there were none
   double norm = 0;           ///< global gradient norm before clipping
   double learning_rate = 0;  ///< of this step: schedules count steps, skipped ones included
-  std::int64_t samples = 0;  ///< over all ranks; 0: no step was taken, and `step` is still to come
+  std::int64_t samples = 0;  ///< over all ranks; 0: no step was taken, and `step` is the next one's number
   double seconds = 0;
   bool skipped = false;  ///< a gradient or a loss was not finite on some rank: nothing was changed
 };
 
-/// What one call of fit() was.
+/// The result of one call of fit().
 struct fit_report {
   std::int64_t first_step = 0;
   std::int64_t steps = 0;    ///< taken in this call
@@ -28,7 +28,7 @@ struct fit_report {
   double last_loss = 0;
   double last_norm = 0;
   double seconds = 0;
-  bool stopped = false;  ///< some rank asked for it
+  bool stopped = false;  ///< some rank requested it
 
   void add(step_report const& done) noexcept {
     if (steps == 0) first_loss = done.loss;
@@ -40,11 +40,11 @@ struct fit_report {
   }
 };
 
-/// What became of a checkpoint that was written while training went on; the same on every rank but for `seconds`.
+/// The result of a checkpoint written in the background; the same on every rank except `seconds`.
 struct save_report {
-  std::int64_t step = 0;  ///< whose state it is
-  double seconds = 0;     ///< from the copy of the state until the checkpoint was there, or was given up
-  std::string failure;    ///< the sentence of the error; empty if it is there
+  std::int64_t step = 0;  ///< the step whose state it holds
+  double seconds = 0;     ///< from the copy of the state until the checkpoint was published or given up
+  std::string failure;    ///< the error message; empty if it was published
 };
 
 }  // namespace trireme

@@ -26,8 +26,8 @@ constexpr std::array<compatibility_rule, sizeof...(Rules)> table(rule_list<Rules
 
 }  // namespace detail::rules
 
-/// All rules of this library on combinations, for documentation and tools. A trainer is asked those of its own axes; an
-/// axis of your own brings its rules along.
+/// All rules of this library on combinations, for documentation and tools. A trainer checks those of its own axes; an
+/// axis of your own adds its rules.
 inline constexpr auto compatibility_rules = detail::rules::table(detail::rules::of_mesh_t<detail::rules::axes>{});
 
 }  // namespace trireme

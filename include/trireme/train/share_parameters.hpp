@@ -17,17 +17,17 @@
 namespace trireme {
 
 namespace detail {
-struct refused;  // what make_trainer returns after its one sentence
+struct refused;  // what make_trainer returns after reporting an error
 }
 
-/// Collective over `everyone`. Makes parameters and buffers of the trainer that rank `root` has those of the trainers
-/// of all ranks of `everyone`: for ranks that predict and do not train.
+/// Collective over `everyone`. Copies the parameters and buffers of rank `root`'s trainer to the trainers of all ranks
+/// of `everyone`: for ranks that predict and do not train.
 ///
-/// Each rank has a trainer of the same model, in a world of its own choice: those that train in one, the others alone,
-/// or under whatever mesh. Trainers in root's world are not changed; the others keep their moments.
+/// Each rank has a trainer of the same model, in any world: those that train in one, the others alone or under any
+/// mesh. Trainers in root's world are not changed; the others keep their moments.
 ///
-/// Bytes    a broadcast of each tensor, and memory for the whole model in the meantime where it is received.
-/// Ranks    all of `everyone`, which all ranks of each trainer's world are in. Nobody trains meanwhile.
+/// Bytes    a broadcast of each tensor, and temporary memory for the whole model on receiving ranks.
+/// Ranks    all of `everyone`, which must contain every trainer's world. No rank may train during the call.
 /// Errors   config_error on every rank if the trainers' parameters have other names, shapes or numbers.
 ///
 /// @example auto group = world.split(trains ? 0 : 1 + world.rank(), 0);  // the others are each alone
@@ -37,7 +37,7 @@ struct refused;  // what make_trainer returns after its one sentence
 template <class Trainer, class Comm>
 void share_parameters(Trainer& trainer, Comm& everyone, int root = 0) {
   using master = typename Trainer::master;
-  std::map<std::string, shape> tensors;  // by name, since trainers of other meshes have another order
+  std::map<std::string, shape> tensors;  // by name, since trainers with other meshes have another order
   std::string order, all;
   for (auto const& [name, extents] : detail::tensors_of_everyone(trainer.world(), trainer.exchange().plan())) {
     order += text(name, '\n');
@@ -47,7 +47,7 @@ void share_parameters(Trainer& trainer, Comm& everyone, int root = 0) {
     all += text('"', name, "\" ", name_of(dtype_of<master>), " ", to_string(form), '\n');
   parallel::stated const items[] = {{"a parameter", all}};
   parallel::expect_agreement(everyone, "trireme::share_parameters", everyone.rank(), items,
-                             "make the trainers of all ranks of the same model");
+                             "make every rank's trainer for the same model");
 
   std::int64_t gives = everyone.rank() == root ? 1 : 0;
   trainer.world().all_reduce(tensor_view<std::int64_t>(&gives, shape{1}), reduction::max{});
@@ -76,7 +76,7 @@ void share_parameters(Trainer& trainer, Comm& everyone, int root = 0) {
   }
   trainer.share_buffers(everyone, root);
 }
-/// Of a trainer that the compiler has refused: its one sentence is enough.
+/// For a trainer that the compiler has rejected: its one error is enough.
 inline void share_parameters(detail::refused&, auto&, int = 0) {}
 
 }  // namespace trireme

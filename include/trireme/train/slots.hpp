@@ -23,7 +23,7 @@ namespace trireme {
 
 namespace detail {
 
-/// What P is: its tag; a model if it lets its parameters be visited (a plain model needs no tag); else nothing.
+/// The category of P: its tag; a model if it has visit_parameters (a plain model needs no tag); else none.
 template <class P>
 consteval auto kind_of() {
   if constexpr (policy<P>) {
@@ -52,9 +52,9 @@ struct find<Kind, Default, First, Rest...>
 
 struct nothing {};
 
-// Each check is a class of its own: its static_assert is the one sentence that a user sees, and the compiler's
-// "in instantiation of" line names the culprit. Whether all is well is computed apart from it (`ok` of resolve): a
-// class whose assertion failed must not take part in a constant expression, or a second error follows.
+// Each check is a class of its own: a user sees the one sentence of its static_assert, and the compiler's "in
+// instantiation of" line names the type at fault. Whether everything is valid is computed separately (`ok` of resolve):
+// a class whose assertion failed must not take part in a constant expression, or a second error follows.
 template <class P>
 struct check_is_policy {
   static_assert(!std::is_pointer_v<P>,
@@ -87,14 +87,13 @@ struct check_required {
       count_of<slot::communicator, P...> > 0 && count_of<slot::model, P...> > 0 && count_of<slot::optimizer, P...> > 0;
   static_assert(
       count_of<slot::communicator, P...> > 0,
-      "trireme::trainer: no communicator: pass the world that launch() gives, or comm::self_world if one rank "
-      "is what you mean");
+      "trireme::trainer: no communicator: pass the world that launch() gives, or comm::self_world for one rank");
   static_assert(count_of<slot::model, P...> > 0, "trireme::trainer: no model: pass a description such as nn::gpt{}");
   static_assert(count_of<slot::optimizer, P...> > 0,
                 "trireme::trainer: no optimizer: pass a description such as optim::adamw{}");
 };
 
-/// The description of a communicator has nothing of a communicator.
+/// Whether C is the description of a communicator and not a communicator.
 template <class C>
 inline constexpr bool only_describes =
     !has_rank<C> && !has_size<C> && !has_split<C> && !has_duplicate<C> && !has_barrier<C> && !has_traffic<C>;
@@ -171,7 +170,7 @@ struct check_compression {
 /// The id of the first rule that a combination breaks; empty if it breaks none.
 template <class C>
 inline constexpr std::string_view broken_rule = rules::broken<C>(rules::of_mesh_t<typename C::mesh>{});
-/// Of compressors that are chosen at run time none may break a rule: the first one that does, speaks.
+/// Of compressors chosen at run time none may break a rule: the first one that does is reported.
 template <class Model, class Comm, class Parallel, class Precision, class... Compressors>
 inline constexpr std::string_view
     broken_rule<combination<Model, Comm, Parallel, Precision, compression::one_of<Compressors...>>> = [] {
@@ -190,7 +189,7 @@ struct check_combination<C, rule_list<Rules...>> {
       (0 + ... + sizeof(typename Rules::template check_of_exchange<broken_rule<C> != Rules::says.id>));
 };
 
-/// The argument of a kind, or a default made on the spot.
+/// The argument of a kind, or a default value.
 template <class Kind, class Default>
 [[nodiscard]] Default pick() {
   return {};
@@ -204,8 +203,8 @@ template <class Kind, class Default, class First, class... Rest>
   }
 }
 
-/// Policies in any order, sorted into slots and checked. One wrong thing gives one sentence: each check runs only if
-/// those before it passed.
+/// Sorts policies in any order into slots and checks them. One mistake gives one error: each check runs only if those
+/// before it passed.
 template <class... P>
 struct resolve {
   template <class Kind, class Default>
@@ -272,7 +271,7 @@ struct resolve {
 
 }  // namespace detail
 
-/// Whether these policies make a trainer; if not, one sentence at compile time says why.
+/// Whether these policies make a trainer; if not, a static_assert says why.
 template <class... Policies>
 constexpr bool check_policies() {
   using resolved = detail::resolve<std::remove_cvref_t<Policies>...>;

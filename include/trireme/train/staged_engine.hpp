@@ -29,25 +29,25 @@
 
 namespace trireme {
 
-/// Hooks at the boundaries of units for an engine whose parameters have memory all the time: nothing happens. An
-/// exchange has the same functions. Uses [first, last) are those of one unit.
+/// Functions called at the boundaries of units, for an engine whose parameters are always in memory: they do nothing.
+/// An exchange has the same functions. Uses [first, last) are those of one unit.
 struct resident_parameters {
   void gather(int, int) {}    ///< the values are about to be read
   void prefetch(int, int) {}  ///< the values will be needed by the next unit
   void open(int, int) {}      ///< backward (or the last unit's forward) is about to add to the gradients
   void release(int, int) {}   ///< the values are not read any more
-  /// Another number whenever values have changed. Nobody counts here: nothing that is made of values is kept.
+  /// Changes whenever values change. Nothing counts changes here, so nothing derived from values is cached.
   [[nodiscard]] static constexpr std::uint64_t version() noexcept { return ops::passing_values; }
 };
 
-/// Runs a staged model, or one stage of it: boxes the units, and takes micro-batches through them as its list of steps
-/// says. Knows nothing of ranks: other stages are at the end of a link.
+/// Runs a staged model, or one stage of it: holds type-erased units, and runs micro-batches through them in the order
+/// of its step list. It does not depend on ranks: other stages are reached through a link.
 ///
-/// Bytes    activations of the micro-batches in flight; after the first step (with other stages, the first two)
-///          nothing is allocated any more.
+/// Bytes    activations of the micro-batches in flight. After the first step (with other stages, the first two) nothing
+///          is allocated.
 /// Threads  one owner. Make it in the thread that runs it.
-/// Errors   assertion_error that names the unit: of its kernels, and where the ranks of a tensor group should have the
-///          same and have not (see detail/unit_edges.hpp).
+/// Errors   assertion_error that names the unit: from its kernels, and if the ranks of a tensor group have different
+///          numbers where they should be equal (see detail/unit_edges.hpp).
 template <class Env>
 class staged_engine {
  public:
@@ -55,7 +55,7 @@ class staged_engine {
   using view = tensor_view<typename Env::compute, space>;
 
   /// All units.
-  /// @param groups  must outlive the engine, which gets samples cut to this rank's positions, but for predict().
+  /// @param groups  must outlive the engine. Except in predict(), the engine gets samples cut to this rank's positions.
   template <staged_model Model>
   explicit staged_engine(Model const& model, rank_groups<Env> const& groups = {})
       : groups_(groups), programs_(parallel::seat_of_all(model)), rows_of_sample_(rows_of_sample(model)) {
@@ -73,27 +73,28 @@ class staged_engine {
     units_.box(model, seat(), groups_);
   }
 
-  /// All uses of parameters, in the order of the units here.
+  /// All uses of parameters, in the order of the units on this rank.
   [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return units_.uses(); }
 
-  /// Where each unit's uses end.
+  /// The end of each unit's parameter uses.
   [[nodiscard]] std::vector<int> const& unit_ends() const noexcept { return units_.ends(); }
 
-  /// Whether a unit of the model, by its number, lies here.
+  /// Whether the unit with this number in the model is on this rank.
   [[nodiscard]] bool has_unit(std::int64_t number) const noexcept { return units_.has(number); }
 
   [[nodiscard]] parallel::stage_seat const& seat() const noexcept { return programs_.seat(); }
 
-  /// From now on passes go by the state of this precision, which must outlive the engine.
+  /// Sets the run state of the precision that passes use from now on; it must outlive the engine.
   void follow(precision_state<typename Env::precision>& precision) noexcept { precision_ = &precision; }
 
-  /// One step: all micro-batches forward and backward. Adds to the gradients, and calls ready(use, last) as each has
-  /// got what a micro-batch adds to it; `last` if that was the last one.
+  /// One step: all micro-batches forward and backward. Adds to the gradients, and calls ready(use, last) when a
+  /// micro-batch's contribution to a gradient is complete; `last` if it was the last micro-batch.
   /// @param weight  of one sample's mean loss in the loss that is differentiated: 1 / samples in the step.
   /// @param hooks   called at the boundaries of units; see resident_parameters.
-  /// @param served  so many micro-batches more, which only other ranks have, but in whose passes all take part.
-  /// @param rows    of the whole step's loss, where adds_sample_losses(); not given: there are no other ranks.
-  /// @returns the losses of the units here: most of a model's are its last unit's.
+  /// @param served  number of further micro-batches that only other ranks have, but in whose passes all ranks take
+  ///                part.
+  /// @param rows    of the whole step's loss, if adds_sample_losses(); empty: there are no other ranks.
+  /// @returns the losses of the units on this rank; most of a model's losses are in its last unit.
   template <class Ready, class Hooks = resident_parameters>
   loss_sum train_step(std::span<samples const> micro_batches, double weight, random_key key, Ready&& ready,
                       Hooks&& hooks = {}, std::int64_t served = 0, std::optional<loss_rows> rows = {}) {
@@ -127,9 +128,9 @@ class staged_engine {
     return now_.loss;
   }
 
-  /// Whether the model adds terms to the loss that each sample has once: see pass::rows_of_loss().
+  /// Whether the model adds loss terms that count once per sample: see pass::rows_of_loss().
   [[nodiscard]] bool adds_sample_losses() const noexcept { return units_.adds_sample_losses(); }
-  /// Of a step's micro-batches, those whose loss is computed here: how many rows it will count and leave out.
+  /// For the micro-batches of a step whose loss is computed on this rank: how many rows count, and how many do not.
   [[nodiscard]] loss_sum rows_of_loss(std::span<samples const> micro_batches, std::int64_t served = 0) {
     loss_sum sum;
     auto const all = static_cast<std::int64_t>(micro_batches.size()) + served;
@@ -144,7 +145,7 @@ class staged_engine {
     return sum;
   }
 
-  /// One micro-batch, and no other, as a step: calls ready(use).
+  /// A step of one micro-batch: calls ready(use).
   template <class Ready, class Hooks = resident_parameters>
   loss_sum train(samples const& batch, double weight, random_key key, Ready&& ready, Hooks&& hooks = {}) {
     return train_step(
@@ -158,19 +159,19 @@ class staged_engine {
     return now_.loss;
   }
 
-  /// The outputs for some inputs (n, outputs), on the stage that has the last unit (nothing on the others); valid until
+  /// The outputs for some inputs (n, outputs), on the stage that has the last unit (empty on the others); valid until
   /// the next call.
   template <class Hooks = resident_parameters>
   [[nodiscard]] view predict(samples const& batch, Hooks&& hooks = {}) {
     return look({&batch, 1}, purpose::predict, hooks);
   }
 
-  /// The same for samples that go on: these are the positions that follow those of the calls before, in each of as
-  /// many samples, from 1 position on. Layers keep what these need of those before: see nn::attend.
+  /// The same for continued samples: the inputs are the positions that follow those of the calls before, one or more in
+  /// each of as many samples. Layers keep what later positions need of earlier ones: see nn::attend.
   ///
-  /// Numerics as predict() of whole samples, but that the sums of attention have another order.
-  /// Errors   config_error for inputs that are no tokens (B, T), another number of samples than before, and layers that
-  ///          need whole samples. After an error samples begin anew.
+  /// Numerics as predict() of whole samples, except that the sums of attention have another order.
+  /// Errors   config_error for inputs that are not tokens (B, T), another number of samples than before, and layers
+  ///          that need whole samples. After an error the next call begins new samples.
   template <class Hooks = resident_parameters>
   [[nodiscard]] view predict_more(samples const& batch, Hooks&& hooks = {}) {
     look_at_version(hooks);
@@ -181,7 +182,7 @@ class staged_engine {
       throw config_error(
           text("trireme::predict_more: inputs are ", name_of(tokens.type), " ", to_string(tokens.extents),
                ", but they are tokens (samples, positions)",
-               before > 0 ? text(" of ", how_many(served_, "sample"), ", as before; forget() begins anew") : ""));
+               before > 0 ? text(" of ", how_many(served_, "sample"), ", as before; forget() begins new ones") : ""));
     }
     auto const out = look({&batch, 1}, purpose::predict, hooks, before);
     served_ = tokens.extents[0];
@@ -189,8 +190,8 @@ class staged_engine {
     return out;
   }
   /// The gradient of the sum of these samples' mean losses by their inputs, on the stage that has the first unit; empty
-  /// on the others. As evaluate(), without dropout; gradients of parameters stay as they are. Valid until the next
-  /// call. Where ranks share positions each works on all of them.
+  /// on the others. As in evaluate(), there is no dropout; gradients of parameters do not change. Valid until the next
+  /// call. If ranks split positions, each of them computes all positions.
   /// @param[out] loss  of these samples, on the stage that has the last unit.
   template <class Hooks = resident_parameters>
   [[nodiscard]] view input_gradient(samples const& batch, loss_sum& loss, Hooks&& hooks = {}) {
@@ -213,27 +214,27 @@ class staged_engine {
     return dx;
   }
 
-  /// The next predict_more() begins other samples.
+  /// Makes the next predict_more() begin new samples.
   void forget() noexcept { known_ = 0; }
-  /// Positions that predict_more() has had of each sample.
+  /// Positions of each sample that predict_more() has had.
   [[nodiscard]] std::int64_t known() const noexcept { return known_; }
 
-  /// What evaluate() does for a micro-batch that only other ranks have.
+  /// Takes part in evaluate() for a micro-batch that only other ranks have.
   template <class Hooks = resident_parameters>
   void serve(Hooks&& hooks = {}) {
     static_cast<void>(look({}, purpose::evaluate, hooks));
   }
 
-  /// Calls f(step, true) when a step has what it receives and begins, f(step, false) when it has ended: for timelines.
+  /// Calls f(step, true) when a step has its inputs and begins, and f(step, false) when it ends: for timelines.
   void watch(std::function<void(schedule::step const&, bool)> f) { watch_ = std::move(f); }
 
-  /// Most bytes of activations and scratch in use at any time so far.
+  /// The highest number of bytes of activations and scratch in use so far.
   [[nodiscard]] std::size_t peak_bytes() const noexcept { return scratch_.peak_bytes() + slots_.peak_bytes(); }
-  /// Bytes of buffers for what travels between stages, so far.
+  /// Bytes    of the buffers for transfers between stages so far.
   [[nodiscard]] std::int64_t mail_bytes() const noexcept { return mail_ == nullptr ? 0 : mail_->bytes(); }
 
-  /// For a training on paper, where no message says how large the next one is: the extents of what each unit of the
-  /// whole model makes of inputs of extents `key`.
+  /// For a simulated training, where no message contains the next one's extents: sets the extents of every unit's
+  /// output in the whole model for inputs of extents `key`.
   void foretell(shape const& key, std::span<shape const> outputs) {
     auto const& cuts = seat().cuts;
     for (int boundary = 0; boundary + 1 < seat().where.parts(); ++boundary) {
@@ -241,11 +242,11 @@ class staged_engine {
       mail_->foretell(boundary, key, outputs[first_after - 1]);
     }
   }
-  /// For a training on paper that stands for one whose kernels find batches where they are: they are not copied.
+  /// For a simulated training whose kernels read batches in place: they are not copied.
   void leave_batches() noexcept { places_.leave(); }
 
  private:
-  static constexpr shape nothing{0};  // of a micro-batch that is served, everywhere
+  static constexpr shape nothing{0};  // the extents of a micro-batch that only other ranks have
 
   struct mode {
     random_key key;
@@ -256,7 +257,7 @@ class staged_engine {
     loss_rows rows{};
   };
 
-  // What is kept of other values, packed copies of them among it, is stale.
+  // Invalidates what is derived from values, such as packed copies.
   template <class Hooks>
   void look_at_version(Hooks const& hooks) noexcept {
     if (auto const now = hooks.version(); now != version_) {
@@ -313,7 +314,7 @@ class staged_engine {
       hooks.gather(units_.first_use(u), units_.last_use(u));
       if (!last) hooks.prefetch(units_.first_use(u + 1), units_.last_use(u + 1));
       if (last && step.output < 0 && pass.training()) {
-        hooks.open(units_.first_use(u), units_.last_use(u));  // losses may add to gradients already
+        hooks.open(units_.first_use(u), units_.last_use(u));  // losses may already add to gradients
       }
       x = run(pass, u, "forward", [&] {
         if (!serves) return units_[u].forward(pass, x);
@@ -377,7 +378,7 @@ class staged_engine {
     }
     if (!input_only) {
       --here.left;
-      if (!inputs) slots_.give_back(index);  // the result may lie there
+      if (!inputs) slots_.give_back(index);  // the result may be in it
     }
     return dy;
   }
@@ -386,7 +387,7 @@ class staged_engine {
   [[nodiscard]] bool is_served(schedule::step const& step) const noexcept {
     return static_cast<std::size_t>(step.micro_batch) >= batches_.size();
   }
-  // The same micro-batch in another part that lies here.
+  // The same micro-batch in another part on this rank.
   [[nodiscard]] detail::flight_slot<Env>& neighbour(int part, int micro_batch) {
     int c = 0;
     while (units_.chunk(c).part != part) ++c;
@@ -417,7 +418,7 @@ class staged_engine {
     }
   }
 
-  // Where micro-batches are few a chunk may get none of them: its gradients are final, too.
+  // If there are few micro-batches a chunk may get none of them: its gradients are final, too.
   template <class Ready>
   void report_idle(std::vector<int> const& passes, Ready& ready) {
     for (std::size_t c = 0; c < passes.size(); ++c) {
@@ -437,7 +438,7 @@ class staged_engine {
   detail::batch_places<space> places_;
   detail::unit_edges<Env> edges_;
 
-  // Of the step under way.
+  // State of the current step.
   mode now_;
   std::span<samples const> batches_;
   std::vector<shape> keys_;

@@ -21,7 +21,7 @@ namespace trireme {
 
 namespace detail {
 
-/// What is done with state of one element type in one memory.
+/// Operations on state of one element type in one memory space.
 struct state_kernels {
   void (*download)(std::byte* to, void const* from, std::size_t bytes);
   void (*upload)(void* to, std::byte const* from, std::size_t bytes);
@@ -46,17 +46,17 @@ inline constexpr state_kernels state_kernels_of{
 
 }  // namespace detail
 
-/// A piece of a run's state: elements from `first` on of the part of a tensor that `part` describes. Which element type
-/// it has, and in which memory it lies, is known at run time only, so that what goes through a state (checkpoints,
-/// hashes, comparisons) is compiled once, and not for each trainer. Owns no numbers.
+/// A piece of a run's state: elements from `first` on of the part of a tensor that `part` describes. Its element type
+/// and memory space are known only at run time, so that code which works on state (checkpoints, hashes, comparisons) is
+/// compiled once, and not for each trainer. It does not own the numbers.
 ///
-/// Threads  as what it shows.
+/// Threads  as the memory that it refers to.
 class state_piece {
  public:
   std::string name;
   parameter_info part;
   std::int64_t first = 0;
-  bool of_rank = false;  ///< each rank has numbers of its own
+  bool of_rank = false;  ///< each rank has its own numbers
 
   template <class T, class Space>
   state_piece(std::string what, parameter_info where, std::int64_t from, tensor_view<T, Space> values, bool own = false)
@@ -65,11 +65,11 @@ class state_piece {
         first(from),
         of_rank(own),
         kernels_(&detail::state_kernels_of<std::remove_const_t<T>, Space>),
-        address_(const_cast<std::remove_const_t<T>*>(values.address())),  // load() alone writes
+        address_(const_cast<std::remove_const_t<T>*>(values.address())),  // only load() writes
         type_(dtype_of<std::remove_const_t<T>>),
         size_(values.size()),
         in_host_(std::is_same_v<Space, host>) {}
-  /// The same piece, copied to host memory, of which content() reads.
+  /// The same piece, copied to host memory, from which content() reads.
   state_piece(state_piece const& of, std::span<std::byte> copy) : state_piece(of) {
     address_ = copy.data();
     in_host_ = true;
@@ -79,7 +79,7 @@ class state_piece {
   [[nodiscard]] std::int64_t size() const noexcept { return size_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return static_cast<std::size_t>(size_) * size_of(type_); }
 
-  /// The numbers' bytes: where they lie, or copied into `scratch` if that is no host memory.
+  /// The bytes of the numbers: in place, or copied into `scratch` if they are not in host memory.
   [[nodiscard]] std::span<std::byte const> content(std::vector<std::byte>& scratch) const {
     if (in_host_) return {static_cast<std::byte const*>(address_), bytes()};
     scratch.resize(bytes());
@@ -94,7 +94,7 @@ class state_piece {
     }
   }
   void upload(std::span<std::byte const> from) const { kernels_->upload(address_, from.data(), bytes()); }
-  /// See core/hash.hpp. Of elements [from, from + count).
+  /// See core/hash.hpp; of elements [from, from + count).
   [[nodiscard]] std::uint64_t hash(std::int64_t from, std::int64_t count, std::uint64_t of, std::int64_t index) const {
     auto const* const at = static_cast<std::byte const*>(address_) + static_cast<std::size_t>(from) * size_of(type_);
     return kernels_->hash(at, count, of, index);
@@ -108,15 +108,15 @@ class state_piece {
   bool in_host_;
 };
 
-/// What a piece of state is called: of what each rank has of its own the name says the rank ("residual.2/wte").
+/// The name of a piece of state. If each rank has its own numbers, the name contains the rank ("residual.2/wte").
 [[nodiscard]] inline std::string name_of_piece(std::string const& name, state_place const& place, int rank) {
   if (!place.of_rank) return name;
   auto const slash = name.find('/');
   return text(name.substr(0, slash), ".", rank, name.substr(slash));
 }
 
-/// What visit_state() is given to make pieces of all that it shows: one type, whoever has the state. Copies of it
-/// collect into the same list.
+/// A visitor for visit_state() that makes pieces of all state: one type for every owner of state. Copies of it collect
+/// into the same list.
 struct piece_collector {
   int rank = 0;
   std::vector<state_piece>& to;

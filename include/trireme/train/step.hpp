@@ -23,18 +23,18 @@
 
 namespace trireme {
 
-/// How far a run is; the same on every rank.
+/// The progress of a run; the same on every rank.
 struct run_clock {
   std::uint64_t seed = 0;
   std::int64_t step = 0;     ///< steps taken, skipped ones included
-  std::int64_t updates = 0;  ///< of them those that changed parameters
+  std::int64_t updates = 0;  ///< of these, the steps that changed parameters
   std::int64_t skips = 0;    ///< in a row, up to now
   data::loader_position position;
-  std::string data{};  ///< what dataset the position is in; empty: not known
+  std::string data{};  ///< the dataset of the current epoch; empty: not known
 };
 
-/// What a run changes from step to step: each slot's run state, and the clock. The trainer has one, and so has a plan,
-/// on paper: both take the same steps.
+/// The state that a run changes from step to step: each slot's run state, and the clock. Both a trainer and a plan have
+/// one and take the same steps.
 template <class Env, class Model, class Optimizer, class Comm, class Parallel, class Compression>
 struct run_state {
   using precision_policy = typename Env::precision;
@@ -71,7 +71,8 @@ auto timed(observe::timeline* timeline, std::string_view phase, Body&& body) {
   return body();
 }
 
-/// Collective, for precisions that have maxima(). Numbers that are not negative are ordered as their bits are.
+/// Collective, for precisions that have maxima(). The bits of numbers that are not negative are in the order of the
+/// numbers.
 template <class Precision, class Comm>
 void agree_on_maxima([[maybe_unused]] Precision& precision, [[maybe_unused]] Comm& everyone) {
   if constexpr (requires { precision.maxima(); }) {
@@ -83,7 +84,7 @@ void agree_on_maxima([[maybe_unused]] Precision& precision, [[maybe_unused]] Com
   }
 }
 
-/// What gradients are multiplied by when they are applied: without the loss scale, and clipped.
+/// The factor for gradients when they are applied: removes the loss scale, and clips.
 template <class Optimizer>
 [[nodiscard]] double factor_of(Optimizer const& optimizer, gradient_numbers const& gradients) {
   double const limit = optimizer.clip;
@@ -91,7 +92,7 @@ template <class Optimizer>
   return clipped / gradients.scale;
 }
 
-/// Of what this rank holds after the exchange: sums with the other ranks' gradients, and its own ones.
+/// For the gradients on this rank after the exchange: sums over ranks, and its own ones.
 template <class Exchange>
 std::string first_bad_gradient(Exchange const& exchange) {
   for (auto const& entry : exchange.plan().entries()) {
@@ -102,13 +103,13 @@ std::string first_bad_gradient(Exchange const& exchange) {
 
 }  // namespace detail
 
-/// Where a run stands before a step.
+/// The counts of a run before a step.
 struct run_count {
-  std::int64_t steps = 0;    ///< taken, skipped ones included: what schedules go by
-  std::int64_t updates = 0;  ///< of them those that changed parameters: what means that begin with zero go by
+  std::int64_t steps = 0;    ///< taken, skipped ones included: schedules use it
+  std::int64_t updates = 0;  ///< of these, the steps that changed parameters: means that begin with zero use it
 };
 
-/// What the second half of a step has come to.
+/// The result of the second half of a step.
 struct step_end {
   exchange_result counted;
   double scale = 1;      ///< gradients are those of the mean loss times this
@@ -116,15 +117,15 @@ struct step_end {
   bool updated = false;  ///< whether parameters have changed
 };
 
-/// Collective. The second half of a step, once gradients are on their way: all ranks count the vote, and if the step is
-/// taken each updates what it owns.
+/// Collective. The second half of a step, when gradients are being exchanged: the ranks vote, and if the step is taken
+/// each rank updates what it owns.
 ///
-/// Gradients are those of the mean loss over the rows that are counted in it, on all ranks and in all micro-batches
-/// together: backward does not know how many these are, and weighs each as one of all rows; the vote knows.
+/// Gradients are those of the mean loss over the rows that count in it, on all ranks and in all micro-batches together.
+/// Backward does not know their number and weighs each as one of all rows; the vote corrects this.
 ///
-/// @param scale    what the gradients were multiplied by.
+/// @param scale    factor on the gradients.
 /// @param decide   (exchange_result const&) -> whether the step is taken; the same on every rank.
-/// @param before   how many steps and updates there have been.
+/// @param before   the numbers of steps and updates before this one.
 template <class Exchange, class Moments, class Optimizer, class Decide>
 step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimizer, parallel::vote& vote, double scale,
                   Decide&& decide, run_count before, observe::timeline* timeline = nullptr) {
@@ -143,14 +144,13 @@ step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimiz
   return out;
 }
 
-/// Collective. One step. The vote is the only exchange that all ranks wait for; until it is counted nothing has changed
-/// that the step before has left.
+/// Collective. One step. The vote is the only exchange for which all ranks wait; before its result is known, no state
+/// of the run is changed.
 ///
-/// @param wishes  a number of this rank's own (a wish to stop, say); out: its sum over the ranks.
-/// @param input   if it says that some rank has failed, the step is given up on all of them.
-/// Errors   that failure; numeric_error after as many steps without a finite loss and gradients as the precision finds
-/// normal; then,
-///          and with any other exception, the state is that before the step.
+/// @param wishes  a number of this rank's own (a request to stop, say); out: its sum over the ranks.
+/// @param input   if it reports a failed rank, the step is given up on all of them.
+/// Errors   that failure; numeric_error after more consecutive steps without a finite loss and gradients than the
+///          precision allows. Then, and with any other exception, the state is that before the step.
 template <class Run, class Optimizer>
 step_report take_step(Run& run, Optimizer const& optimizer, step_input const& input, std::int64_t& wishes,
                       observe::timeline* timeline = nullptr) {
@@ -177,7 +177,7 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
         throw numeric_error(
             text("trireme::trainer: no finite ", step.finite ? "loss" : "gradients", " in ", clock.skips,
                  " steps, up to step ", clock.step, step.finite ? "" : detail::first_bad_gradient(exchange),
-                 "; lower the learning rate or look at the data"),
+                 "; lower the learning rate or check the data"),
             {exchange.everyone().rank(), "step"});
       },
       {clock.step, clock.updates}, timeline);

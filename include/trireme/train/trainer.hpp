@@ -49,30 +49,30 @@
 
 namespace trireme {
 
-/// How long to train, and with what. Numbers only; whatever changes types is a policy.
+/// Length, batch and checks of a training run. Numbers only; what changes types is a policy.
 struct fit_options {
   std::int64_t steps = 0;          ///< where the schedule ends, counted from the first step ever taken
-  std::int64_t batch = 32;         ///< samples a step, over all ranks
-  std::int64_t micro_batches = 0;  ///< logical micro-batches of a batch; 0 = one a rank
-  std::int64_t stop_after = -1;    ///< leave after this many steps of the schedule; -1 = at its end
-  std::int64_t check_every = 100;  ///< steps between comparisons of what several ranks keep alike; 0 = never
+  std::int64_t batch = 32;         ///< samples per step, over all ranks
+  std::int64_t micro_batches = 0;  ///< logical micro-batches of a batch; 0 = one per rank
+  std::int64_t stop_after = -1;    ///< return after this many steps of the schedule; -1 = at its end
+  std::int64_t check_every = 100;  ///< steps between comparisons of copies that several ranks keep; 0 = never
   friend bool operator==(fit_options const&, fit_options const&) = default;
 };
 
 /// The whole loop: micro-batches, exchange, vote, clipping, update, evaluation, checkpoints. Made by make_trainer.
 ///
-/// One canonical type whatever the order of the policies. It is written on the public face of the exchange, as any
-/// loop of your own may be.
+/// The type does not depend on the order of the policies. The trainer uses only the public interface of the exchange,
+/// as a loop of your own can.
 ///
 /// Ranks    collective: every rank makes the same calls in the same order. Descriptions, seed, schedule and dataset are
-///          the same on all of them; that is compared when the trainer is made, initialised, and at the start of fit().
-/// Numerics a step's loss is the mean over its samples on all ranks, whatever their share; so are its gradients.
-/// Threads  one owner; communicator and model (if it was passed by name) must outlive it.
+///          the same on all of them; they are compared when the trainer is made, initialised, and at the start of
+///          fit().
+/// Numerics a step's loss is the mean over its samples on all ranks, whatever each rank's share; so are its gradients.
+/// Threads  one owner; the communicator, and a model passed as an lvalue, must outlive it.
 /// Errors   config_error for sizes that do not fit, and for arguments that differ between ranks; comm_error from the
-///          communicator; numeric_error after ten steps in a row without a finite loss and gradients. What a dataset
-///          throws on one rank ends fit() or evaluate() on all of them: there with what was thrown, on the others with
-///          an error that has its sentence and the rank; the communicator can be used on. A step that throws has not
-///          changed the state.
+///          communicator; numeric_error after ten steps in a row without a finite loss and gradients. An exception of a
+///          dataset on one rank ends fit() or evaluate() on all of them: that rank throws it, the others throw an error
+///          with its sentence and rank; the communicator remains usable. A step that throws has not changed the state.
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 class basic_trainer {
  public:
@@ -83,10 +83,10 @@ class basic_trainer {
   static constexpr bool predicts = staged || has_model_predict<Model>;
   using output_tensor = typename outputs_of<Model, env>::type;
   using input_gradient_tensor = typename input_gradients_of<Model, env>::type;
-  /// What a network's samples are, double or float; void for a plain model, which takes what it likes.
+  /// The number type of a network's samples, double or float; void for a plain model, which may use any type.
   using sample_type = std::conditional_t<staged, sample_number<env>, void>;
 
-  /// Of the policies that its type names, in any order, as by make_trainer.
+  /// Makes the trainer from the policies that its type names, in any order, like make_trainer.
   template <class... Policies>
   requires(sizeof...(Policies) > 2 && !(std::is_void_v<detail::kind_of_t<std::remove_cvref_t<Policies>>> ||
                                         ...)) explicit basic_trainer(Policies&&... policies)
@@ -100,11 +100,12 @@ class basic_trainer {
   basic_trainer(basic_trainer const&) = delete;
   basic_trainer& operator=(basic_trainer const&) = delete;
 
-  /// Trains on a dataset, from where the trainer stands (0, or a loaded checkpoint) to the end of the schedule.
+  /// Trains on a dataset, from the trainer's current step (0, or that of a loaded checkpoint) to the end of the
+  /// schedule.
   ///
-  /// Errors   config_error if that is no step. (One exception: a run that was complete, loaded again, may stand at the
-  ///          end. It takes no step, and its losses are NaN.) config_error for another number or form of samples than
-  ///          those of the epoch that the run, or the checkpoint that was loaded, stands in; see start_epoch().
+  /// Errors   config_error if there is no step to take. (One exception: a complete run that is loaded again may be at
+  ///          the end. It takes no step, and its losses are NaN.) config_error for another number or form of samples
+  ///          than in the epoch that has begun; see start_epoch().
   template <dataset Data>
   fit_report fit(Data const& data, fit_options const& options) {
     detail::expect_same_schedule(world_, data, options, steps());
@@ -121,7 +122,7 @@ class basic_trainer {
     auto const start = detail::step_clock::now();
     stopped_ = false;
     while (steps() < last && !stopped_) {
-      std::exception_ptr failure;  // of the data of this rank: the others hear of it in the step
+      std::exception_ptr failure;  // of this rank's data: the step reports it to the other ranks
       auto const& batch = next_of(loader, failure);
       auto const done = run_step({batch.micro_batches, loader.parts(), batch.parts, batch.samples, failure});
       run_.clock.position = loader.position();
@@ -137,27 +138,27 @@ class basic_trainer {
     return report;
   }
 
-  /// The next fit() begins an epoch, on whatever dataset; samples that the one under way has not had are left out.
-  /// Every rank calls it.
+  /// The next fit() begins an epoch, on any dataset; the rest of the current epoch is skipped. Every rank calls it.
   void start_epoch() noexcept {
     if (run_.clock.position.position != 0) run_.clock.position = run_.clock.position.next_epoch();
   }
 
-  /// Whatever is no dataset is one sentence.
+  /// An argument that is not a dataset gives one error.
   template <class Data>
   fit_report fit(Data const&, fit_options const&) {
     static_cast<void>(sizeof(detail::check_data<detail::slip_of_data<Data>()>));
     return {};
   }
 
-  /// One step on samples of your own: each rank brings its own share, of any size; ranks of one replica of the model
-  /// bring the same. Where no rank has a sample no step is taken: the report says samples = 0, nothing has changed, and
-  /// steps() and schedules go on from where they were.
+  /// One step on samples of your own: each rank passes its own part, of any size; ranks of one replica of the model
+  /// pass the same. If no rank has a sample, no step is taken: the report has samples = 0, nothing has changed, and
+  /// steps() and schedules stay where they were.
   step_report step(samples const& batch) { return step(std::span(&batch, 1)); }
-  /// The same in several micro-batches, one after the other, of any sizes; with parallel::zero<2> and zero<3> and with
-  /// .reproducible every rank brings as many. Those without samples are left out.
+  /// The same with several micro-batches, one after the other, of any sizes; with parallel::zero<2> and zero<3> and
+  /// with .reproducible every rank passes the same number. Empty ones are skipped.
   step_report step(std::span<samples const> micro_batches);
-  /// The same from arrays of one's own, of any form that array_of_samples knows; what does not lie densely is copied.
+  /// The same from arrays of your own, of any form that array_of_samples accepts; arrays that are not contiguous are
+  /// copied.
   template <class Features, class Targets>
   step_report step(Features const& features, Targets const& targets) {
     auto const x = detail::dense_samples<sample_type>(features);
@@ -165,7 +166,7 @@ class basic_trainer {
     return step(make_samples(x.view(), y.view()));
   }
 
-  /// The mean loss over a whole dataset, the same on every rank; nothing is changed.
+  /// The mean loss over a whole dataset, the same on every rank; does not change the trainer.
   template <dataset Data>
   [[nodiscard]] double evaluate(Data const& data, std::int64_t batch = 8) {
     run_.model.share_buffers();
@@ -179,15 +180,15 @@ class basic_trainer {
     return 0;
   }
 
-  /// What metrics count over a whole dataset, whose samples are predicted `batch` at a time: copies of them with the
-  /// counts of all ranks, the same on every rank. Nothing is changed.
+  /// Evaluates metrics over a whole dataset, whose samples are predicted `batch` at a time. Returns copies of them with
+  /// the counts of all ranks, the same on every rank. Does not change the trainer.
   /// Errors   what a metric throws, on every rank.
   /// @example auto const [seen] = trainer.evaluate(data, 64, metric::confusion(10));  // seen.accuracy(), seen.f1(3)
   template <dataset Data, metric_policy... Metrics>
   [[nodiscard]] std::tuple<Metrics...> evaluate(Data const& data, std::int64_t batch,
                                                 Metrics... metrics) requires(predicts && sizeof...(Metrics) > 0) {
     run_.model.share_buffers();
-    std::exception_ptr failure;  // of a rank whose samples cannot be read or are refused: others are in collectives
+    std::exception_ptr failure;  // of a rank whose samples cannot be read or are refused: the others are in collectives
     run_.model.for_each_prediction(data, batch, failure, [&](auto const& outputs, auto const& targets) {
       if (failure) return;
       try {
@@ -201,9 +202,9 @@ class basic_trainer {
     return {std::move(metrics)...};
   }
 
-  /// The model's outputs for some inputs (n, outputs): float, or double in precision::fp64. A GPT gives the logits of
-  /// what follows each sample. Computed by this rank alone, unless it lacks a part of the model: then the ranks that
-  /// have the others call it too, with the same inputs (where parameters are sharded, all ranks).
+  /// The model's outputs for some inputs (n, outputs): float, or double in precision::fp64. A GPT returns the logits of
+  /// the token that follows each sample. Only this rank computes, unless the model is distributed: then the ranks that
+  /// have the other parts call it too, with the same inputs (if parameters are sharded, all ranks).
   template <class Features>
   [[nodiscard]] output_tensor predict(Features const& features) requires(predicts &&
                                                                          !std::is_same_v<Features, samples>) {
@@ -211,8 +212,9 @@ class basic_trainer {
     return run_.model.predict(make_samples(x.view(), tensor_view<float const>{}));
   }
   [[nodiscard]] output_tensor predict(samples const& batch) requires predicts { return run_.model.predict(batch); }
-  /// The same for tokens (samples, positions) that follow those of the calls before: each position is computed once, in
-  /// time that grows with those before it only in attention. forget(), a step or new parameters begin anew.
+  /// The same for tokens (samples, positions) that follow those of the calls before: each position is computed once,
+  /// and only the time of attention grows with the earlier positions. forget(), a step or new parameters begin new
+  /// samples.
   /// @example auto logits = trainer.predict_more(prompt); while (...) logits = trainer.predict_more(drawn(logits));
   /// @see     staged_engine::predict_more
   [[nodiscard]] tensor<float> predict_more(samples const& batch) requires staged {
@@ -220,15 +222,15 @@ class basic_trainer {
   }
   void forget() noexcept requires staged { engine().forget(); }
 
-  /// The gradient of the loss by the inputs of some samples, of the inputs' shape: for attribution, or to train what
-  /// made these inputs. The loss is what evaluate() gives: the mean over the rows of these samples, without dropout,
-  /// with the running statistics of nn::batch_norm. Nothing that training sees is changed. Who calls it, and with which
-  /// samples, is as for predict().
+  /// The gradient of the loss by the inputs of some samples, in the inputs' shape: for attribution, or to train what
+  /// produced these inputs. The loss is that of evaluate(): the mean over the rows of these samples, without dropout,
+  /// with the running statistics of nn::batch_norm. It does not change any state of training. The ranks that call it,
+  /// and their samples, are as for predict().
   ///
-  /// Numerics computed for the sum over the samples and divided in the end: numbers are not smaller in precision::fp16
-  ///          where there are many samples.
-  /// Errors   config_error for no samples. Inputs that are tokens, units written by hand without input_gradient(), and
-  ///          plain models without it are refused by the compiler.
+  /// Numerics computed for the sum over the samples and divided at the end, so that in precision::fp16 numbers do not
+  ///          underflow if there are many samples.
+  /// Errors   config_error if there are no samples. The compiler rejects inputs that are tokens, units written by hand
+  ///          without input_gradient(), and plain models without it.
   template <class Samples>
   requires std::is_same_v<Samples, samples>
   [[nodiscard]] input_gradient_tensor input_gradient(Samples const& batch) {
@@ -242,21 +244,21 @@ class basic_trainer {
     return input_gradient(make_samples(x.view(), y.view()));
   }
 
-  /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model, and one that
-  /// has brought its parameters' start, keeps them). Without this call the seed is 0.
+  /// Collective. Starts over with the parameters and random numbers of another seed (a plain model, and one with given
+  /// initial parameters, keeps them). Without this call the seed is 0.
   void initialise(std::uint64_t seed);
 
-  /// Collective. Makes the first rank's parameters everybody's, after they were changed by hand.
+  /// Collective. Copies the first rank's parameters to all ranks, after they were changed by hand.
   ///
-  /// Where a mesh cuts the model each part of it becomes that of its first replica, and what several parts hold alike
-  /// that of the first of them. Under parallel::data moments go with parameters. Where parameters are sharded there are
-  /// no copies, and nothing is sent.
+  /// If a mesh distributes the model, each part is copied from its first replica, and what several parts hold alike
+  /// from the first of them. Under parallel::data moments are copied with the parameters. Where parameters are sharded
+  /// there are no copies, and nothing is sent.
   void broadcast();
 
   /// Collective. Makes the model's buffers the same on all ranks, as fit(), evaluate(), save() and state_hash() do by
-  /// themselves: for predict() after steps of your own.
+  /// themselves: call it before predict() after steps of your own.
   void share_buffers() { run_.model.share_buffers(); }
-  /// Collective over `everyone`. Makes them those that rank `root` of these has; see share_parameters().
+  /// Collective over `everyone`. Copies the parameters of its rank `root`; see share_parameters().
   template <class Ranks>
   void share_buffers(Ranks& everyone, int root) {
     run_.model.visit_state(state_scope::kept,
@@ -265,11 +267,11 @@ class basic_trainer {
 
   /// Calls f(step_report const&) on every rank after each step.
   void on_step(std::function<void(step_report const&)> f) { step_calls_.push_back(std::move(f)); }
-  /// Ends fit() after the step in which any rank has asked for it: all ranks leave together. Safe in a signal handler
-  /// through a flag that on_step reads, not directly.
+  /// Ends fit() after the current step if any rank calls it: all ranks return together. Not safe in a signal handler,
+  /// which should set a flag that on_step reads.
   void request_stop() noexcept { wants_stop_ = true; }
 
-  /// From now on phases and exchanges are recorded in a timeline, which must outlive the trainer.
+  /// Records phases and exchanges in a timeline from now on; it must outlive the trainer.
   void record(observe::timeline& timeline) {
     timeline_ = &timeline;
     exchange().record(timeline);
@@ -284,30 +286,31 @@ class basic_trainer {
   [[nodiscard]] auto const& exchange() const noexcept { return run_.model.exchange(); }
   [[nodiscard]] auto& engine() noexcept { return run_.model.engine(); }
   [[nodiscard]] Optimizer const& optimizer() const noexcept { return optimizer_; }
-  /// Bytes of what the optimizer keeps for this rank's parameters, master values aside.
+  /// Bytes    of the optimizer's state for this rank's parameters, without master values.
   [[nodiscard]] std::int64_t moment_bytes() const noexcept { return run_.moments.bytes(); }
-  /// The descriptions that it was made of (a plain model has none).
+  /// The model's description (a plain model has none).
   [[nodiscard]] Model const& described_model() const noexcept requires staged { return described_; }
   [[nodiscard]] Parallel const& parallel_policy() const noexcept { return parallel_; }
   [[nodiscard]] Precision const& precision_policy() const noexcept { return precision_; }
   [[nodiscard]] Compression const& compression_policy() const noexcept { return compression_; }
 
-  /// Collective. One number for all state: master values, moments, residuals, step, place in the data. Each element
-  /// counts once, so it does not depend on who owns what.
+  /// Collective. A hash of all state: master values, moments, residuals, step, position in the data. Each element
+  /// counts once, so the hash does not depend on which rank owns it.
   ///
-  /// Errors   numeric_error that names the tensor if ranks that keep the same part of it have other numbers.
+  /// Errors   numeric_error that names the tensor if ranks that keep the same part of it have different numbers.
   [[nodiscard]] std::uint64_t state_hash();
 
-  /// Collective. Publishes a checkpoint in `directory` and keeps those before it that `keep` says; see checkpoint.hpp.
-  /// A directory belongs to one run: that of another is refused (prepare_saves() does so at the start).
+  /// Collective. Publishes a checkpoint in `directory` and keeps older ones as `keep` says; see checkpoint.hpp. A
+  /// directory belongs to one run: that of another run is refused (prepare_saves() checks it at the start).
   ///
-  /// Errors   also comm_error, if a rank is not done when the patience is over; numeric_error as state_hash().
+  /// Errors   also comm_error, if a rank does not finish before the deadline of `patience`; numeric_error as
+  ///          state_hash().
   void save(std::string const& directory, checkpoint::patience const& patience = {},
             checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files());
   void save(std::string const& directory, formats::file_system& files) { save(directory, {}, {}, files); }
 
-  /// Collective. For the start of a run that will save in `directory`: throws now what the first save() would, if
-  /// another run's checkpoints lie there, or later ones of this run, or nothing can be written there. Makes the
+  /// Collective. For the start of a run that will save in `directory`: throws now what the first save() would throw, if
+  /// another run's checkpoints are there, or later ones of this run, or nothing can be written there. Creates the
   /// directory.
   /// @see checkpoint::resume_or_start
   void prepare_saves(std::string const& directory, checkpoint::patience const& patience = {},
@@ -316,43 +319,44 @@ class basic_trainer {
     files_.prepare(world_, directory, progress_of_run(), patience, files);
   }
 
-  /// Collective. save() while training goes on: this call copies the state, and a thread of each rank writes it. The
-  /// checkpoint is published after the step in which the last rank is done; one that was begun before it, first. fit()
-  /// does not return before that; with steps of your own, finish_save() is the end, without which it is given up.
+  /// Collective. save() while training continues: this call copies the state, and a thread on each rank writes it. The
+  /// checkpoint is published after the step in which the last rank has finished; an earlier one still being written is
+  /// published first. fit() does not return before that; with steps of your own, call finish_save() at the end, or the
+  /// checkpoint is discarded.
   ///
-  /// Bytes    once more this rank's share of the state, kept for the next time.
-  /// Errors   of the device are told to on_save() on every rank; if nobody listens they are thrown, here or by fit(),
-  ///          step() and finish_save(). The checkpoints before are whole in any case. Others as save().
+  /// Bytes    a copy of this rank's part of the state, whose memory is kept for the next save.
+  /// Errors   of the device are passed to the on_save() callbacks on every rank; if there is none they are thrown, here
+  ///          or by fit(), step() and finish_save(). Earlier checkpoints stay whole in any case. Others as save().
   void save_in_background(std::string const& directory, checkpoint::patience const& patience = {},
                           checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files());
   /// Collective. Waits for the checkpoint that is being written in the background, if there is one.
   void finish_save();
-  /// Calls f(save_report const&) on every rank when a checkpoint that was written in the background is there, or is
-  /// given up: then training goes on.
+  /// Calls f(save_report const&) on every rank when a checkpoint written in the background is published or has failed.
+  /// Training continues after a failure.
   void on_save(std::function<void(save_report const&)> f) { save_calls_.push_back(std::move(f)); }
 
-  /// Collective. Takes all state from the newest whole checkpoint in `directory` (or from the one that the path names,
-  /// checkpoint::best_in(directory)->path, say), whatever number of ranks or strategy wrote it (error feedback asks for
-  /// the same number of ranks), and goes on with its run.
+  /// Collective. Restores all state from the newest whole checkpoint in `directory` (or from the one that the path
+  /// names, checkpoint::best_in(directory)->path, say) and continues its run. Any number of ranks and any strategy may
+  /// have written it (error feedback needs the same number of ranks).
   ///
   /// Errors   as save().
   ///
-  /// @returns which it was, and which newer ones are damaged.
+  /// @returns the checkpoint that was loaded, and which newer ones are damaged.
   checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {},
                           formats::file_system& files = formats::real_files());
   checkpoint::loaded load(std::string const& directory, formats::file_system& files) {
     return load(directory, {}, files);
   }
 
-  /// The files that came with the model, where load_pretrained() has read it, on the first rank: config.json, the
-  /// tokenizer's and so on. Checkpoints keep them, and save_pretrained() writes them again. initialise() forgets them.
+  /// The files that came with the model if load_pretrained() has read it, on the first rank: config.json, the
+  /// tokenizer's and so on. Checkpoints keep them, and save_pretrained() writes them again. initialise() drops them.
   [[nodiscard]] std::vector<formats::model_file> const& model_files() const noexcept { return model_files_; }
   void keep_model_files(std::vector<formats::model_file> files) { model_files_ = std::move(files); }
 
-  /// Calls f(name, info, first, view) for every piece of state that this rank answers for, or, if `replicas`, for every
-  /// piece that it keeps: where state is replicated, each rank keeps all of it. A piece is elements from `first` on of
-  /// the part of a tensor that the parameter_info says. Of what each rank has of its own the name says the rank.
-  /// Nothing is written here: parameters are changed by change_parameters().
+  /// Calls f(name, info, first, view) for every piece of state that this rank owns or, if `replicas`, for every piece
+  /// that it keeps: where state is replicated, each rank keeps all of it. A piece is elements from `first` on of the
+  /// part of a tensor that the parameter_info describes. If each rank has its own numbers, the name contains the rank.
+  /// f must not write here; use change_parameters() to change parameters.
   template <class F>
   void for_each_state(F&& f, bool replicas = false) {
     visit_state(replicas ? state_scope::kept : state_scope::answered, [&](std::string const& name,
@@ -363,8 +367,8 @@ class basic_trainer {
   }
 
   /// Collective. Calls f(std::string const& name, shape const& extents, std::span<master const> values) with the whole
-  /// master value of each parameter, on every rank in the same order, whatever part of it lies here; master is float,
-  /// and double in precision::fp64. Where ranks have parameters of their own it is that of the first.
+  /// master value of each parameter, on every rank in the same order, however it is distributed; master is float, and
+  /// double in precision::fp64. If ranks have parameters of their own, the first rank's are used.
   template <class F>
   void for_each_parameter(F&& f) {
     detail::for_each_whole_tensor<master>(exchange(), f);
@@ -372,18 +376,19 @@ class basic_trainer {
 
   /// Collective. Changes parameters from outside: weights from elsewhere, an average over several runs. Calls
   /// f(std::string const& name, shape const& extents, std::span<master> values) with the whole master value of each, as
-  /// for_each_parameter() does; f writes the values. Afterwards all that layers read on any rank follows them, and so
-  /// does what a strategy goes out from (the outer values of parallel::diloco). Moments, residuals and buffers stay.
+  /// for_each_parameter() does; f writes the values. Afterwards everything that layers read on any rank has the new
+  /// values, and so has what a strategy starts from (the outer values of parallel::diloco). Moments, residuals and
+  /// buffers do not change.
   ///
   /// A function of four arguments, f(std::string const& name, parameter_info const& info, std::int64_t first,
-  /// tensor_view<master, space> values), gets the pieces that this rank keeps instead, as of for_each_state(): nothing
-  /// is sent, and models of any size have the memory. for_each_run() says where a piece is in the whole tensor.
+  /// tensor_view<master, space> values), gets the pieces that this rank keeps instead, as in for_each_state(): nothing
+  /// is sent, and it works for models larger than a rank's memory. for_each_run() maps a piece to the whole tensor.
   ///
   /// Ranks    f writes the same numbers to the same elements on every rank that has them, unless ranks have parameters
-  ///          of their own, as with parallel::diloco, and f gets pieces; it may meet other ranks in a collective, and
-  ///          throws on all of them or on none.
-  /// Errors   numeric_error that names the tensor if ranks that keep the same part of it have other numbers afterwards;
-  ///          broadcast() then makes those of the first rank everybody's.
+  ///          of their own, as with parallel::diloco, and f gets pieces. f may call collectives, and throws on all
+  ///          ranks or on none.
+  /// Errors   numeric_error that names the tensor if ranks that keep the same part of it have different numbers
+  ///          afterwards; broadcast() then copies those of the first rank to all.
   /// @example trainer.change_parameters([](std::string const& name, shape const&, std::span<float> values) {
   ///            if (name == "layers.0.bias") std::ranges::fill(values, 0.0F);
   ///          });
@@ -398,7 +403,7 @@ class basic_trainer {
         f(name, extents, std::span<master>(whole));
         detail::upload_parts<master>(own, text(value_prefix, name), whole);
       });
-      exchange().change_values([](auto const&, auto const&, auto) {});  // all else follows
+      exchange().change_values([](auto const&, auto const&, auto) {});  // updates everything derived from them
     } else {
       exchange().change_values([&](std::string const& name, state_place const& place, auto view) {
         f(name.substr(value_prefix.size()), place.info, place.first, view);
@@ -422,7 +427,7 @@ class basic_trainer {
             std::is_same_v<Comm, typename sorted::comm> && std::is_same_v<Parallel, typename sorted::parallel> &&
             std::is_same_v<Precision, typename sorted::precision> &&
             std::is_same_v<Compression, typename sorted::compression>,
-        "trireme::trainer: it is made of other policies than trainer_for<...> names: name the same types there");
+        "trireme::trainer: the arguments are not the policies of trainer_for<...>: use the same types in both");
     static_cast<void>(sizeof(detail::check_lent_world<detail::slip_of_world<Policies...>()>));
     check_environment();
     expect_exact_arithmetic();
@@ -466,10 +471,10 @@ class basic_trainer {
     }
   }
 
-  // What has to be the same on all ranks before they meet in anything else.
+  // Compares what must be the same on all ranks before any other collective.
   [[nodiscard]] Comm& agreed(Comm& world) const;
   void expect_equal_copies();
-  // Collective. A pattern that nothing matches would change nothing, without an error.
+  // Collective. A pattern that matches nothing would have no effect, and no error.
   void expect_patterns() {
     std::vector<std::string> names;
     for (auto const& entry : exchange().plan().entries()) names.push_back(entry.info.name);
@@ -482,7 +487,7 @@ class basic_trainer {
 
   step_report run_step(step_input const& input);
 
-  // What the disk refuses is a failed save where somebody listens; a rank that is gone is always an error.
+  // A disk error is passed to on_save() if there is a callback; a lost rank is always an error.
   template <class Body>
   void attempt_save(save_report& report, std::string_view phase, Body&& body) {
     try {
@@ -545,12 +550,12 @@ class basic_trainer {
   Comm& world_;
   run_state<env, Model, Optimizer, Comm, Parallel, Compression> run_;
   checkpoint::detail::run_directory<Comm> files_;
-  checkpoint::detail::held_state held_;  // what is being written in the background
+  checkpoint::detail::held_state held_;  // the state being written in the background
   std::unique_ptr<checkpoint::detail::pending_save> background_;
   std::vector<std::function<void(step_report const&)>> step_calls_;
   std::vector<std::function<void(save_report const&)>> save_calls_;
   detail::copy_holders holders_;
-  std::int64_t loaded_at_ = -1;  // the step of the last checkpoint that was loaded
+  std::int64_t loaded_at_ = -1;  // the step of the last loaded checkpoint
   std::vector<formats::model_file> model_files_;
   observe::timeline* timeline_ = nullptr;
   bool has_started_ = false;
@@ -558,8 +563,8 @@ class basic_trainer {
   bool stopped_ = false;
 };
 
-// Bodies stand apart from the class where the library trireme::compiled may have them: a member that is defined in its
-// class is inline, and g++ instantiates those in every program again.
+// Bodies are outside the class where the library trireme::compiled may contain them: a member defined in its class is
+// inline, and g++ would instantiate it in every program again.
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::basic_trainer(
@@ -592,7 +597,8 @@ step_report basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compressi
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::initialise(std::uint64_t seed) {
   parallel::stated const items[] = {{"the seed", text(seed)}};
-  parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items, "call initialise() with one of them");
+  parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items,
+                             "call initialise() with the same one on every rank");
   finish_save();
   run_.clock = {};
   run_.clock.seed = seed;
@@ -667,7 +673,7 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::sa
                                                                                    formats::file_system& files) {
   expect_valid(patience);
   finish_save();
-  expect_equal_copies();  // what a rank has spoiled is not kept
+  expect_equal_copies();  // spoiled copies are not saved
   auto const answered = pieces(state_scope::answered);
   files_.save(world_, directory, description(answered), progress_of_run(), answered, patience, keep, files,
               model_files_);

@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::make_exchange: the parallel strategy says nothing of replicas alone
+// expected-error: trireme::make_exchange: the parallel strategy does not say how replicas are handled
 #include "trireme/trireme.hpp"
 
 using namespace trireme;

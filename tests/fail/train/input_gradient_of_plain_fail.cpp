@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::trainer: input_gradient() asks a plain model for input_gradient(samples) -> tensor<float>,
+// expected-error: trireme::trainer: input_gradient() needs a plain model with input_gradient(samples) -> tensor<float>,
 // which this one lacks
 #include "trireme/trireme.hpp"
 

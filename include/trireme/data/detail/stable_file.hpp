@@ -16,23 +16,23 @@
 
 namespace trireme::data::detail {
 
-/// An open file whose size is not to change. `who` is the public name that messages start with.
+/// An open file whose size must not change. `who` is the public name with which messages begin.
 ///
-/// It is read, not mapped: if somebody cuts a mapped file, touching what is gone ends the program with SIGBUS.
+/// It is read, not mapped: if a mapped file is truncated, an access beyond its end kills the program with SIGBUS.
 ///
-/// Threads  read() changes nothing: any number of callers.
-/// Errors   io_error if it cannot be opened, is no regular file, is empty, or ends before what is read.
+/// Threads  read() is const: any number of callers.
+/// Errors   io_error if it cannot be opened, is not a regular file, is empty, or ends before what is read.
 class stable_file {
  public:
   stable_file(std::string path, std::string const& who) : path_(std::move(path)), who_(who) {
-    // O_NONBLOCK: a named pipe is then opened, and refused below, instead of waiting for a writer.
+    // O_NONBLOCK: open() then returns at once for a named pipe, which is refused below, and does not wait for a writer.
     descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor_ < 0) throw failure("cannot open the file: " + reason());
     struct stat about {};
     bool const known = ::fstat(descriptor_, &about) == 0;
     auto const why = !known                    ? "cannot examine the file: " + reason()
                      : S_ISDIR(about.st_mode)  ? "this is a directory, but a file is needed"
-                     : !S_ISREG(about.st_mode) ? "this is not a regular file, so it cannot be read at any place"
+                     : !S_ISREG(about.st_mode) ? "this is not a regular file, so it cannot be read at any position"
                      : about.st_size == 0      ? "the file is empty"
                                                : std::string();
     if (!why.empty()) {
@@ -45,7 +45,7 @@ class stable_file {
   stable_file& operator=(stable_file const&) = delete;
   ~stable_file() { ::close(descriptor_); }
 
-  /// When it was opened.
+  /// The size when the file was opened.
   [[nodiscard]] std::int64_t size() const noexcept { return size_; }
 
   /// Fills `to` with the bytes from `at` on.
@@ -56,7 +56,7 @@ class stable_file {
       if (got < 0) throw failure("cannot read the file: " + reason());
       if (got == 0) {
         throw failure(text("the file had ", how_many(size_, "byte"), " when it was opened, but byte ", at,
-                           " is gone; bring it back as it was, and do not cut a file that is in use"));
+                           " is gone; restore the file, and do not truncate a file that is in use"));
       }
       at += got;
       to = to.subspan(static_cast<std::size_t>(got));
@@ -64,7 +64,7 @@ class stable_file {
   }
 
  private:
-  // strerror is not thread-safe; the standard library's text is.
+  // strerror is not thread-safe; the standard library's message() is.
   static std::string reason() { return std::generic_category().message(errno); }
   [[nodiscard]] io_error failure(std::string const& what) const { return {path_, text(who_, ": ", what)}; }
 

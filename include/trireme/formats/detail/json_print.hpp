@@ -10,7 +10,7 @@
 
 namespace trireme::formats::json::detail {
 
-/// A string in quotes; only what must be escaped is.
+/// A string in quotes, with only the necessary escapes.
 inline void print_string(std::string& out, std::string_view content) {
   out += '"';
   for (char const c : content) {
@@ -43,7 +43,7 @@ inline void print_string(std::string& out, std::string_view content) {
   out += '"';
 }
 
-/// The shortest text that reads back as the same double, and as a double.
+/// The shortest text that reads back as the same double, and not as an integer.
 inline void print_double(std::string& out, double number) {
   if (!std::isfinite(number)) {
     out += "null";

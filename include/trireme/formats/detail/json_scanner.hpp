@@ -11,8 +11,8 @@
 
 namespace trireme::formats::detail {
 
-/// Reads the tokens of a JSON text one by one, keeps nothing, and throws format_error with the byte at fault.
-/// `base` is where the text begins in its file.
+/// Reads the tokens of a JSON text one by one, without storing them, and throws format_error with the byte of the
+/// error. `base` is the position of the text in its file.
 class json_scanner {
  public:
   json_scanner(std::string_view text, std::string_view path, std::uint64_t base = 0)
@@ -43,14 +43,14 @@ class json_scanner {
   }
   void expect_end() {
     skip_space();
-    if (!at_end()) fail(at_, "something follows the JSON text");
+    if (!at_end()) fail(at_, "there are characters after the JSON text");
   }
   void literal(std::string_view word) {
     if (text_.substr(at_, word.size()) != word) fail(at_, "expected a value");
     at_ += word.size();
   }
 
-  /// A string without its quotes and escapes, of at most `most` bytes.
+  /// Reads a string, without quotes and escapes, of at most `most` bytes.
   [[nodiscard]] std::string string(std::size_t most) {
     expect('"');
     auto const start = at_;
@@ -59,7 +59,7 @@ class json_scanner {
       auto const run = at_;
       while (at_ < text_.size() && plain(text_[at_])) ++at_;
       out.append(text_, run, at_ - run);
-      if (at_end()) fail(at_, "a string does not end");
+      if (at_end()) fail(at_, "a string without a closing quote");
       auto const c = static_cast<unsigned char>(text_[at_]);
       if (c == '"') break;
       if (c < 0x20) fail(at_, "a control character inside a string");
@@ -71,7 +71,7 @@ class json_scanner {
     return out;
   }
 
-  /// An integer without sign, fraction or exponent.
+  /// Reads an integer without sign, fraction or exponent.
   [[nodiscard]] std::uint64_t unsigned_integer() {
     skip_space();
     auto const start = at_;

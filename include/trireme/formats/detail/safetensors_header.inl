@@ -28,7 +28,7 @@ namespace detail {
 
 using trireme::formats::detail::json_scanner;
 
-/// The bytes of a tensor, or nothing if they cannot be counted in 64 bits or are not whole.
+/// The bytes of a tensor; empty if the number does not fit into 64 bits or is not a whole number of bytes.
 TRIREME_BODY std::optional<std::uint64_t> tensor_bytes(stored_type type,
                                                        std::span<std::int64_t const> extents) noexcept {
   std::uint64_t bits = static_cast<std::uint64_t>(type.bits());
@@ -39,7 +39,7 @@ TRIREME_BODY std::optional<std::uint64_t> tensor_bytes(stored_type type,
   return bits / 8;
 }
 
-/// Two entries of one name, or nothing.
+/// Finds two entries with the same name; nullptr if there are none.
 TRIREME_BODY entry const* duplicate(std::vector<entry> const& entries, std::vector<std::uint32_t>& by_name) {
   by_name.resize(entries.size());
   for (std::size_t i = 0; i < by_name.size(); ++i) by_name[i] = static_cast<std::uint32_t>(i);
@@ -49,7 +49,7 @@ TRIREME_BODY entry const* duplicate(std::vector<entry> const& entries, std::vect
   return twice == by_name.end() ? nullptr : &entries[twice[1]];
 }
 
-/// Reads the JSON of a header: a fixed schema, so no tree is built and nothing is nested.
+/// Parses the JSON of a header. The schema is fixed, so no tree is built and nothing is nested.
 class header_parser {
  public:
   header_parser(std::string_view json, std::string const& path) : scan_(json, path, 8) {}
@@ -70,7 +70,7 @@ class header_parser {
   }
 
  private:
-  /// Calls body(name, where the name stands) at the value of each member of the object that comes next.
+  /// Calls body(name, position of the name) at the value of each member of the object that comes next.
   template <class Body>
   void for_each_member(Body&& body) {
     scan_.expect('{');
@@ -88,7 +88,7 @@ class header_parser {
   void read_metadata(std::size_t at) {
     if (std::exchange(has_metadata_, true)) scan_.fail(at, "a second __metadata__");
     for_each_member([&](std::string name, std::size_t) {
-      // A value is bounded by the header itself: it is text for people, of any length.
+      // A value is limited only by the size of the header: it is free text.
       out_.notes.emplace_back(std::move(name), scan_.string(most_header_bytes));
     });
     std::vector<std::string_view> names;
@@ -165,9 +165,9 @@ class header_parser {
   bool has_metadata_ = false;
 };
 
-/// The data must be covered exactly once, in order, up to the end of the file.
+/// The tensors must cover the data exactly once, in order, up to the end of the file.
 TRIREME_BODY void check_cover(header& head, std::uint64_t file_size, std::string const& path) {
-  // Empty tensors share their begin with the next one and so come first.
+  // Empty tensors have the same offset as the next one and must come first.
   std::stable_sort(head.entries.begin(), head.entries.end(), [](entry const& a, entry const& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.bytes < b.bytes;
   });
@@ -177,10 +177,10 @@ TRIREME_BODY void check_cover(header& head, std::uint64_t file_size, std::string
       throw format_error(path, head.data_offset,
                          text("tensor \"", each.name.substr(0, 80), "\" begins at ", each.begin,
                               each.begin < covered ? " and overlaps the one before, which ends at "
-                                                   : " and leaves a hole behind the one before, which ends at ",
+                                                   : " and leaves a gap after the one before, which ends at ",
                               covered));
     }
-    covered += each.bytes;  // cannot wrap: begin + bytes was read as one 64-bit number
+    covered += each.bytes;  // cannot overflow: begin + bytes was read as one 64-bit number
   }
   auto const data = file_size - head.data_offset;
   if (covered > data) {
@@ -198,7 +198,8 @@ TRIREME_BODY void check_cover(header& head, std::uint64_t file_size, std::string
 
 TRIREME_BODY std::uint64_t header_bytes(std::span<std::byte const> start, std::uint64_t file_size,
                                         std::string const& path) {
-  if (file_size < 8 || start.size() < 8) throw format_error(path, file_size, "shorter than the 8 bytes of a length");
+  if (file_size < 8 || start.size() < 8)
+    throw format_error(path, file_size, "the file is shorter than the 8 bytes of the header's length");
   std::uint64_t json = 0;
   for (std::size_t i = 0; i < 8; ++i) json |= std::to_integer<std::uint64_t>(start[i]) << (8 * i);
   if (json > most_header_bytes)

@@ -124,7 +124,7 @@ inline std::string text_of(std::span<std::byte const> content) {
   return {reinterpret_cast<char const*>(content.data()), content.size()};
 }
 
-/// Some field with the kind it must have; unknown fields are skipped, known ones of another kind are an error.
+/// Checks that a field has the required type. Unknown fields are skipped; known ones of another type are an error.
 inline bool is(message_reader const& reader, message_reader::message_field const& it, std::uint32_t number, wire kind) {
   if (it.number != number) return false;
   if (it.kind != kind) reader.fail("a field of the wrong wire type");
@@ -146,7 +146,7 @@ inline std::optional<scalar> decode_value(std::span<std::byte const> content, st
   return has_number ? std::optional(out) : std::nullopt;
 }
 
-/// The masked checksum that records carry.
+/// The masked checksum in records.
 inline std::uint32_t masked_crc(std::span<std::byte const> content) noexcept {
   return std::rotr(crc32c(content), 15) + 0xa282ead8U;
 }
@@ -226,7 +226,7 @@ inline record_list split_records(std::span<std::byte const> bytes) {
   using namespace detail;
   record_list out;
   while (!bytes.empty()) {
-    // A crash leaves a record that ends beyond the file, or whose last bytes never came: zeros up to the end.
+    // A crash leaves a record that ends beyond the file, or whose last bytes were not written: zeros up to the end.
     out.tail = tail::torn;
     if (bytes.size() < 12) break;
     auto const length = little_endian<std::uint64_t>(bytes);

@@ -17,13 +17,13 @@ inline double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-/// Cuts a torn tail off, and returns how many bytes are left.
+/// Removes an incomplete record at the end, and returns the remaining number of bytes.
 inline std::uint64_t repair(file& existing) {
   std::vector<std::byte> bytes(existing.size());
   existing.read(0, bytes);
   auto const list = split_records(bytes);
   if (list.tail == tail::corrupt) {
-    throw format_error(existing.path(), list.valid_bytes, "a record with a wrong checksum, and more behind it");
+    throw format_error(existing.path(), list.valid_bytes, "a record with a wrong checksum, followed by other records");
   }
   if (list.tail == tail::torn) existing.truncate(list.valid_bytes);
   return list.valid_bytes;
@@ -32,7 +32,7 @@ inline std::uint64_t repair(file& existing) {
 }  // namespace detail
 
 inline writer::writer(std::string const& path, writer_options options)
-    : options_((options.validate(), std::move(options))),  // before there is a file
+    : options_((options.validate(), std::move(options))),  // validate before a file is created
       file_(path, file::access::extend, options_.files == nullptr ? real_files() : *options_.files) {
   if (!options_.clock) options_.clock = detail::seconds_since_1970;
   written_ = detail::repair(file_);
@@ -44,7 +44,7 @@ inline writer::writer(std::string const& path, writer_options options)
 inline writer::~writer() {
   try {
     flush();
-  } catch (error const&) {  // who wants to know calls flush()
+  } catch (error const&) {  // call flush() to get the error
   }
 }
 
@@ -67,7 +67,7 @@ inline void writer::flush() {
     file_.write(content);
     written_ += content.size();
   } catch (io_error const&) {
-    // Half a record in the middle would hide everything behind it from every reader.
+    // Half a record in the middle would hide all later records from every reader.
     file_.truncate(written_);
     throw;
   }

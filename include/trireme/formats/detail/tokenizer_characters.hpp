@@ -7,18 +7,18 @@
 
 namespace trireme::formats::detail::unicode {
 
-/// Characters that an older Unicode does not know, or knows otherwise.
+/// Characters that are missing in an older Unicode version, or have other properties there.
 struct newer_range {
   std::uint32_t first, last;
   std::string_view category;
   std::string_view properties{};  ///< a: Alphabetic, l: Lowercase, u: Uppercase, e: Emoji, i: Ideographic
-  std::string_view script{};      ///< in small letters; only of those that Unicode 14 has
+  std::string_view script{};      ///< in lower case; only for scripts that Unicode 14 has
   std::string_view before{"Cn"};  ///< the category in Unicode 14
   std::string_view properties_before{};
 };
 
-/// What Unicode 16, whose properties the package tokenizers has, says otherwise than Unicode 14, which is that of PCRE2
-/// 10.40 to 10.42 (and 15 is that of utf8proc 2.8): sorted. Found by asking both about every character.
+/// The differences between Unicode 16, whose properties the package tokenizers uses, and Unicode 14, that of PCRE2
+/// 10.40 to 10.42 (utf8proc 2.8 has 15): sorted. Found by comparing both for every character.
 // clang-format off
 inline constexpr std::array newer_ranges = std::to_array<newer_range>({
     {0x363, 0x36f, "Mn", "a", "", "Mn"}, {0x897, 0x897, "Mn", "a", "arabic"}, {0xc04, 0xc04, "Mn", "a", "", "Mn"},

@@ -2,7 +2,7 @@
 
 #ifdef TRIREME_PCRE2
 #ifndef PCRE2_CODE_UNIT_WIDTH
-#define PCRE2_CODE_UNIT_WIDTH 0  // without the macros that rename functions by their width
+#define PCRE2_CODE_UNIT_WIDTH 0  // without the macros that rename functions by their code unit width
 #endif
 #include <pcre2.h>
 #endif
@@ -26,19 +26,19 @@
 #include "trireme/formats/detail/tokenizer_characters.hpp"
 #include "trireme/formats/detail/tokenizer_unicode.hpp"
 
-// Regular expressions of tokenizers, beyond those that are written out by hand. The package tokenizers gives them to
-// Oniguruma (its Ruby syntax), this library to PCRE2: what the two take differently is rewritten, and what cannot be is
-// refused. Its properties are those of Unicode 16, PCRE2's may be older: what is newer is written out.
+// Regular expressions of tokenizers, except those that are implemented by hand. The package tokenizers uses Oniguruma
+// (its Ruby syntax), this library PCRE2: syntax that differs is rewritten, and what cannot be rewritten is refused. The
+// properties are those of Unicode 16; PCRE2's may be older, so newer characters are listed explicitly.
 namespace trireme::formats::detail {
 
-/// A class of characters as PCRE2 is told it.
+/// A class of characters in PCRE2's syntax.
 class character_class {
  public:
-  /// Letters, ranges of them, and escapes that mean the same in every version of Unicode.
+  /// Adds letters, ranges of them, and escapes that mean the same in every version of Unicode.
   void add(std::string_view written) { written_ += written; }
-  /// \p{name} or, negative, \P{name}.
+  /// Adds \p{name} or, if negative, \P{name}.
   void add_property(std::string_view name, bool negative) {
-    std::string plain;  // names are the same whatever their case, and with - and _ or without
+    std::string plain;  // case, - and _ in names are ignored
     for (auto const letter : name) {
       if (letter != '_' && letter != '-' && letter != ' ')
         plain += letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + ('a' - 'A')) : letter;
@@ -46,7 +46,7 @@ class character_class {
     bool const script = is_script(plain);
     for (std::size_t i = 0; i < rows; ++i) {
       auto const& row = unicode::newer_ranges[i];
-      bool const known = row.before != "Cn";  // then the script is the same
+      bool const known = row.before != "Cn";  // then its script is the same
       bool const before = has(plain, row.before, row.properties_before) || (known && script && row.script == plain);
       bool const now = has(plain, row.category, row.properties) || (script && row.script == plain);
       seen_[i] = seen_[i] || before != negative;
@@ -55,7 +55,7 @@ class character_class {
     written_ += text(negative ? "\\P{" : "\\p{", script ? prefix : "", name, '}');
     ++properties_;
   }
-  /// @param negated  all other characters.
+  /// @param negated  the class of all other characters.
   [[nodiscard]] std::string as_text(bool negated) const {
     auto const missing = ranges(meant_, seen_), superfluous = ranges(seen_, meant_);
     auto inside = written_;
@@ -100,8 +100,8 @@ class character_class {
   }
 
 #if defined(TRIREME_PCRE2) && (PCRE2_MAJOR > 10 || PCRE2_MINOR >= 40)
-  // Since PCRE2 10.40 a script's name alone also takes characters that several scripts use (Script_Extensions);
-  // Oniguruma's does not.
+  // Since PCRE2 10.40 the plain name of a script also matches characters that several scripts use (Script_Extensions);
+  // in Oniguruma it does not.
   static constexpr std::string_view prefix = "sc:";
   [[nodiscard]] static bool is_script(std::string const& name) {
     if (name.size() <= 2 || name.find_first_of("{}:=^\\") != name.npos) return false;
@@ -120,15 +120,16 @@ class character_class {
 
   std::string written_;
   int properties_ = 0;
-  marks seen_{}, meant_{};  // of the newer characters, which PCRE2 takes if it is old, and which it should take
+  marks seen_{},
+      meant_{};  // of the newer characters: those that an old PCRE2 would match, and those that it should match
 };
 
-/// An expression of Oniguruma as one of PCRE2.
+/// Translates an expression of Oniguruma to PCRE2.
 class expression_translation {
  public:
   explicit expression_translation(std::string_view from) : from_(from) {}
 
-  /// @returns the expression, or nothing; then reason() says why.
+  /// @returns the expression; empty if it cannot be translated, and reason() has the reason.
   [[nodiscard]] std::optional<std::string> operator()() {
     group(false);
     if (reason_.empty() && at_ < from_.size()) fail("a ) without its (");
@@ -139,13 +140,13 @@ class expression_translation {
 
  private:
   static constexpr int most_depth = 50;
-  // Unicode's White_Space, which PCRE2 has not as \s (it leaves out U+0085).
+  // Unicode's White_Space, which is not PCRE2's \s (it lacks U+0085).
   static constexpr std::string_view spaces =
       R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
   static constexpr std::string_view hexadecimal = "0-9a-fA-F";
 
-  /// What a word is made of in Oniguruma. A \w that is no part of a class also has superscripts and fractions of
-  /// Latin 1.
+  /// The characters of a word in Oniguruma. \w outside of a class also matches the superscripts and fractions of Latin
+  /// 1.
   static void add_word(character_class& to, bool alone) {
     for (auto const* const property : {"Alphabetic", "M", "Nd", "Pc"}) to.add_property(property, false);
     if (alone) to.add(R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})");
@@ -167,11 +168,11 @@ class expression_translation {
     return true;
   }
 
-  /// Alternatives up to the end of a group, which stays.
+  /// Translates alternatives up to the end of a group, without consuming it.
   void group(bool any_case) {
     if (++depth_ > most_depth) return fail("groups are nested too deep");
-    std::optional<std::size_t> atom;  // where what a quantifier repeats begins in out_
-    char before = '\0';               // a letter that stands alone before this one
+    std::optional<std::size_t> atom;  // the position in out_ of what a quantifier repeats
+    char before = '\0';               // the single letter before this one
     while (more() && from_[at_] != ')') {
       char const letter = from_[at_];
       char alone = '\0';
@@ -203,14 +204,14 @@ class expression_translation {
     }
     --depth_;
   }
-  /// Oniguruma lets some pairs of letters match one: "ss" and U+00DF. PCRE2 does not.
+  /// In Oniguruma some pairs of letters match one letter: "ss" and U+00DF. In PCRE2 they do not.
   void expect_one_to_one(std::size_t bytes, char before, char letter) {
     auto const pair = [&](char a, std::string_view with) { return before == a && with.find(letter) != with.npos; };
     if (bytes > 1 || pair('s', "st") || pair('f', "fil"))
       fail("(?i) of letters that Unicode also writes as one, or that are not ASCII");
   }
 
-  /// A group, or options. @returns whether it is something that can be repeated.
+  /// Translates a group, or options. @returns whether it can be repeated.
   bool open(bool any_case) {
     ++at_;
     bool repeats = true;
@@ -244,7 +245,8 @@ class expression_translation {
       fail("a ( without its )");
     }
   }
-  /// (?imx-imx) up to the end of the group around it, or (?imx-imx: ... ); m lets . match a line's end.
+  /// Translates (?imx-imx) up to the end of the enclosing group, or (?imx-imx: ... ); with m, the dot matches a line's
+  /// end.
   bool options(bool any_case) {
     std::string on, off;
     bool minus = false;
@@ -279,7 +281,7 @@ class expression_translation {
       auto const comma = count.find(',');
       bool const counts = !count.empty() && count != "," && count.find_first_not_of("0123456789,") == count.npos &&
                           (comma == count.npos || count.find(',', comma + 1) == count.npos);
-      if (!counts) {  // a brace and no more
+      if (!counts) {  // only a literal brace
         atom = out_.size();
         out_ += "\\{";
         ++at_;
@@ -288,7 +290,7 @@ class expression_translation {
       if (!atom) return fail("a quantifier of nothing");
       at_ = end + 1;
       out_ += text('{', count.starts_with(',') ? "0" : "", count, '}');
-      // Behind a brace + repeats what is repeated, and ? does so behind {n}.
+      // After a brace, + is another quantifier, and so is ? after {n}.
       if (is_next("+") || (is_next("?") && comma == count.npos)) {
         wrap(*atom);
         return;
@@ -299,7 +301,7 @@ class expression_translation {
       out_ += from_[at_++];
       if (is_next("?") || is_next("+")) out_ += from_[at_++];
     }
-    // Another quantifier is one of all this.
+    // A further quantifier applies to all of this.
     if (more() && std::string_view("*+?{").find(from_[at_]) != std::string_view::npos) wrap(*atom);
   }
   void wrap(std::size_t atom) {
@@ -307,7 +309,7 @@ class expression_translation {
     out_ += ')';
   }
 
-  /// A class of characters.
+  /// Translates a class of characters.
   void bracket(bool any_case) {
     ++at_;
     character_class in;
@@ -352,7 +354,7 @@ class expression_translation {
     out_ += in.as_text(negated);
   }
 
-  /// What means the same within a class and outside.
+  /// Writes something that means the same inside and outside of a class.
   void put(character_class* in, std::string_view written) {
     if (in == nullptr) {
       out_ += written;
@@ -450,7 +452,7 @@ class expression_translation {
     }
     put_property(in, name, negative);
   }
-  /// \uHHHH, \xHH or \x{H...}
+  /// Reads \uHHHH, \xHH or \x{H...}
   void code(char letter, character_class* in) {
     auto digits = std::string_view();
     if (letter == 'x' && is_next("{")) {
@@ -467,7 +469,7 @@ class expression_translation {
       digits = from_.substr(at_, count);
       at_ += count;
       if (letter == 'u' && count < 4) return fail("\\u without four digits");
-      if (letter == 'x' && digits.size() == 2 && digits[0] >= '8') return fail("a byte that is no character");
+      if (letter == 'x' && digits.size() == 2 && digits[0] >= '8') return fail("a byte that is not a character");
     }
     if (digits.empty() || digits.size() > 6) return fail(text('\\', letter, " without a number"));
     put(in, text("\\x{", digits, '}'));
@@ -479,7 +481,7 @@ class expression_translation {
   int depth_ = 0;
 };
 
-/// What a Split looks for: a string, or an expression.
+/// What a Split searches for: a string, or an expression.
 ///
 /// Threads  const; any number of callers.
 class split_pattern {
@@ -489,7 +491,7 @@ class split_pattern {
     out.string_ = std::move(string);
     return out;
   }
-  /// Throws what `fail(sentence)` throws, if it is none that can be looked for here.
+  /// Calls fail(sentence), which throws, if the pattern is not supported.
   template <class Fail>
   [[nodiscard]] static split_pattern of_expression(std::string const& expression, Fail const& fail) {
     split_pattern out;
@@ -499,22 +501,22 @@ class split_pattern {
     expression_translation translation(expression);
     auto const translated = translation();
     if (!translated) {
-      fail(text("the regular expression ", shown, " is not read, because of ", translation.reason()));
+      fail(text(" is not supported, because of ", shown, " is not read, because of ", translation.reason()));
     } else {
       out.compile(*translated, [&](std::string const& why) {
         fail(text("the regular expression ", shown, " does not compile: ", why));
       });
     }
 #else
-    fail(text(
-        "the regular expression ", shown,
-        " is none of GPT-2's, Llama 3's and Qwen 2's, and this program was built without PCRE2, which others need; "
-        "install libpcre2-dev and build again (CMake: trireme::utf8proc then takes it)"));
+    fail(text("the regular expression ", shown,
+              " is not one of GPT-2's, Llama 3's and Qwen 2's, and other expressions need PCRE2, without which this "
+              "program was built; install libpcre2-dev and build again (CMake: trireme::utf8proc then uses it)"));
 #endif
     return out;
   }
 
-  /// Calls each(begin, end, whether it is a match) for all of a text, in order: matches, and what lies between them.
+  /// Calls each(begin, end, whether it is a match) for all parts of a text, in order: matches, and the text between
+  /// them.
   template <class Each>
   void for_each_part(std::string_view in, Each const& each) const {
     std::size_t done = 0, from = 0;
@@ -523,7 +525,7 @@ class split_pattern {
       auto const found = find(in, from);
       if (!found) break;
       auto const [begin, end] = *found;
-      if (begin == end && last_end == end) {  // nothing, where the match before it ended
+      if (begin == end && last_end == end) {  // an empty match at the end of the one before it
         if (from == in.size()) break;
         from += unicode::character_at(in, from).bytes;
         continue;
@@ -549,7 +551,7 @@ class split_pattern {
   }
 
 #ifdef TRIREME_PCRE2
-  static constexpr std::uint32_t most_steps = 10'000'000;     // of one match; Oniguruma's limit too
+  static constexpr std::uint32_t most_steps = 10'000'000;     // of one match; the same limit as Oniguruma's
   static constexpr std::uint32_t most_memory = 256U * 1024U;  // KiB
 
   template <class Fail>
@@ -560,7 +562,7 @@ class split_pattern {
         pcre2_compile_context_create_8(nullptr), pcre2_compile_context_free_8);
     pcre2_set_newline_8(how.get(), PCRE2_NEWLINE_LF);
     pcre2_set_parens_nest_limit_8(how.get(), 100);
-    // ^ and $ are those of lines, as in Ruby.
+    // ^ and $ match at line boundaries, as in Ruby.
     constexpr std::uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE;
     auto* const made = pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(expression.data()), expression.size(), options,
                                        &problem, &place, how.get());
@@ -571,10 +573,10 @@ class split_pattern {
     }
     code_ = std::shared_ptr<pcre2_code_8 const>(
         made, [](pcre2_code_8 const* it) { pcre2_code_free_8(const_cast<pcre2_code_8*>(it)); });
-    pcre2_jit_compile_8(made, PCRE2_JIT_COMPLETE);  // where the library can; if not, it interprets
+    pcre2_jit_compile_8(made, PCRE2_JIT_COMPLETE);  // if the library supports it; otherwise it interprets
   }
 
-  /// What a caller needs beside the expression.
+  /// The memory that a caller needs besides the expression.
   struct workspace {
     pcre2_match_context_8* limits = pcre2_match_context_create_8(nullptr);
     pcre2_jit_stack_8* stack = pcre2_jit_stack_create_8(32768, std::size_t{64} << 20, nullptr);
@@ -603,7 +605,7 @@ class split_pattern {
       throw config_error(text("trireme::formats::tokenizer: the regular expression ", string_.substr(0, 200),
                               " takes too many steps (over ", most_steps, ") or too much memory on a text of ",
                               how_many(in.size(), "byte"), ", from byte ", from,
-                              "; it goes back too often: encode shorter texts, or use another tokenizer"));
+                              "; it backtracks too often: encode shorter texts, or use another tokenizer"));
     }
     auto const* const places = pcre2_get_ovector_pointer_8(own.found);
     return range{places[0], std::max(places[0], places[1])};
@@ -614,10 +616,10 @@ class split_pattern {
   std::string string_;
 };
 
-/// Which parts of a text become words, and which are joined.
+/// Which parts of a text become words, and which are merged.
 enum class split_behaviour { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
-/// Calls take(begin, end) for the words that a Split makes of a text.
+/// Calls take(begin, end) for the words into which a Split divides a text.
 template <class Take>
 void split_by(split_pattern const& pattern, split_behaviour how, bool inverted, std::string_view in, Take const& take) {
   struct part {

@@ -22,16 +22,16 @@
 #include "trireme/formats/detail/tokenizer_splits.hpp"
 #include "trireme/formats/detail/tokenizer_unicode.hpp"
 
-// What makes tokens of a word.
+// The models that turn a word into tokens.
 namespace trireme::formats::detail {
 
 using token_id = std::int32_t;
 inline constexpr token_id no_token = -1;
 
-/// Tokens and their numbers.
+/// Tokens and their ids.
 class vocabulary {
  public:
-  /// False if the token or the number is there already.
+  /// Returns false if the token or the id is already in use.
   bool add(std::string token, token_id id) {
     if (id_of(token) != no_token || tokens_.contains(id)) return false;
     longest_ = std::max(longest_, token.size());
@@ -49,7 +49,7 @@ class vocabulary {
     return found == tokens_.end() ? nullptr : &found->second;
   }
   [[nodiscard]] std::size_t longest() const noexcept { return longest_; }  ///< bytes
-  [[nodiscard]] token_id end() const noexcept { return end_; }             ///< one more than the largest number
+  [[nodiscard]] token_id end() const noexcept { return end_; }             ///< one more than the largest id
 
  private:
   struct hash : std::hash<std::string_view> {
@@ -61,12 +61,12 @@ class vocabulary {
   token_id end_ = 0;
 };
 
-/// Strings as a tree of their bytes: which of them a text goes on with.
+/// A set of strings as a trie of their bytes, to find those that start at a position of a text.
 class byte_tree {
  public:
   static constexpr token_id none = no_token;
 
-  /// Of a string that is added twice the last value counts; an empty one is never found.
+  /// If a string is added twice, the last value is used; an empty string is never found.
   void add(std::string_view word, token_id value) {
     if (word.empty()) return;
     std::uint32_t node = 0;
@@ -90,7 +90,7 @@ class byte_tree {
     values_[node] = value;
   }
 
-  /// Calls take(value, end) for each string that stands at a byte of a text, the shortest first.
+  /// Calls take(value, end) for each string that starts at a byte of a text, shortest first.
   template <class Take>
   void each_at(std::string_view text, std::size_t at, Take const& take) const {
     std::uint32_t node = 0;
@@ -100,7 +100,7 @@ class byte_tree {
       if (values_[node] != none) take(values_[node], at);
     }
   }
-  /// Of this string, or none.
+  /// The value of this string, or none.
   [[nodiscard]] token_id find(std::string_view word) const {
     std::uint32_t node = 0;
     for (auto const letter : word) {
@@ -140,8 +140,8 @@ class byte_tree {
   std::size_t held_ = 0;
 };
 
-/// What pairs of neighbouring tokens become, and in which order. Open addressing: this is where encoding spends its
-/// time.
+/// The merges of pairs of neighbouring tokens, with their ranks. Open addressing, because encoding spends most of its
+/// time here.
 class merge_table {
  public:
   struct merge {
@@ -149,10 +149,10 @@ class merge_table {
     token_id made = no_token;
   };
 
-  /// @param most  how many will be added.
+  /// @param most  number of merges that will be added.
   explicit merge_table(std::size_t most = 0) : slots_(std::bit_ceil(most * 2 + 2)) {}
 
-  /// Of a pair that is added twice the last one counts.
+  /// If a pair is added twice, the last merge is used.
   void add(token_id left, token_id right, merge what) {
     auto& slot = slots_[place_of(key_of(left, right))];
     slot = {key_of(left, right), what};
@@ -179,14 +179,14 @@ class merge_table {
   std::vector<slot_type> slots_;
 };
 
-/// What a token is called that stands for a byte: <0x41>.
+/// The name of a token for a single byte: <0x41>.
 [[nodiscard]] inline std::string byte_name(unsigned char byte) {
   static constexpr std::string_view digits = "0123456789ABCDEF";
   return {'<', '0', 'x', digits[byte >> 4], digits[byte & 15], '>'};
 }
 
-/// Byte pair encoding: of all neighbours that may become one token those of the lowest rank do, the leftmost first,
-/// until there are none.
+/// Byte pair encoding: of all neighbours that can be merged, the pair with the lowest rank is merged, leftmost first,
+/// until none is left.
 ///
 /// Method   [Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words with Subword Units", 2016]; a heap of
 ///          candidates over a linked list, O(n log n) for a word of n characters.
@@ -199,7 +199,7 @@ class byte_pairs {
   token_id unknown = no_token;
   merge_table merges;
 
-  /// Looks up what single bytes are; call it when the vocabulary is complete.
+  /// Looks up the tokens of single bytes; call it when the vocabulary is complete.
   void prepare(vocabulary const& tokens) {
     for (std::size_t byte = 0; byte < 256; ++byte) {
       std::string name;
@@ -209,7 +209,7 @@ class byte_pairs {
     }
   }
 
-  /// What a word is worked on in; kept between words.
+  /// Working memory for a word; reused for the next one.
   struct workspace {
     struct symbol {
       token_id id;
@@ -243,14 +243,14 @@ class byte_pairs {
  private:
   static constexpr std::uint32_t none = ~std::uint32_t{0};
 
-  /// The word as characters.
+  /// Splits the word into characters.
   void spell(std::string_view word, vocabulary const& tokens, workspace& in) const {
     in.symbols.clear();
     auto const add = [&](token_id id) {
       auto const at = static_cast<std::uint32_t>(in.symbols.size());
       in.symbols.push_back({id, at == 0 ? none : at - 1, at + 1, false});
     };
-    bool pending = false;  // an unknown that the next one may join
+    bool pending = false;  // an unknown character, with which the next one may be merged
     for (std::size_t at = 0; at < word.size();) {
       auto const bytes = byte_level ? 1 : unicode::character_at(word, at).bytes;
       auto const part = word.substr(at, bytes);
@@ -294,7 +294,7 @@ class byte_pairs {
       auto& left = symbols[best.at];
       if (left.gone || left.after == none) continue;
       auto& right = symbols[left.after];
-      if (merges.find(left.id, right.id).made != best.made) continue;  // one of the two has become something else
+      if (merges.find(left.id, right.id).made != best.made) continue;  // one of the two has been merged otherwise
       left.id = best.made;
       left.after = right.after;
       right.gone = true;
@@ -308,8 +308,8 @@ class byte_pairs {
   std::array<token_id, 256> fallback_{};
 };
 
-/// The longest token that a word begins with, then the longest that continues it; a word that cannot be made so is
-/// unknown as a whole.
+/// Takes the longest token that a word begins with, then the longest that continues it; a word that cannot be divided
+/// so is unknown as a whole.
 ///
 /// Method   [Wu et al., "Google's Neural Machine Translation System", 2016], as BERT uses it.
 class word_pieces {
@@ -330,7 +330,7 @@ class word_pieces {
       auto end = std::min(word.size(), start + tokens.longest());
       auto id = no_token;
       for (; end > start; --end) {
-        if (end < word.size() && (word[end] & 0xc0) == 0x80) continue;  // within a character
+        if (end < word.size() && (word[end] & 0xc0) == 0x80) continue;  // in the middle of a character
         in.part.assign(start > 0 ? std::string_view(continuing) : std::string_view());
         id = tokens.id_of(in.part.append(word.substr(start, end - start)));
         if (id != no_token) break;
@@ -345,8 +345,8 @@ class word_pieces {
   }
 };
 
-/// The tokens whose scores, logarithms of probabilities, have the largest sum; a character that is no token has a score
-/// worse than all of them. Unknown characters in a row are one token.
+/// Chooses the tokens with the largest sum of scores, which are logarithms of probabilities; a character without a
+/// token has a lower score than all of them. Consecutive unknown characters are one token.
 ///
 /// Method   [Kudo, "Subword Regularization", 2018], section 3.2; Viterbi's algorithm, O(n) steps of a token's length.
 class unigram {
@@ -354,18 +354,18 @@ class unigram {
   bool byte_fallback = false;
   token_id unknown = no_token;
 
-  /// Of a token of the number that so many have already.
+  /// Adds the token whose id is the number of tokens so far.
   void add(std::string_view token, double score) {
     pieces_.add(token, static_cast<token_id>(scores_.size()));
     scores_.push_back(score);
     least_ = std::min(least_, score);
   }
 
-  /// What a word is worked on in; kept between words.
+  /// Working memory for a word; reused for the next one.
   struct workspace {
     struct path {
-      double score = 0;            ///< of the best tokens of the text before this byte
-      std::uint32_t begin = none;  ///< where the last of them begins
+      double score = 0;            ///< of the best tokens for the text before this byte
+      std::uint32_t begin = none;  ///< the beginning of the last of them
       token_id id = no_token;
     };
     std::vector<path> paths;
@@ -391,12 +391,12 @@ class unigram {
       if (is_token) continue;
       if (unknown == no_token)
         throw config_error(trireme::text("trireme::formats::tokenizer: no token stands for \"",
-                                         word.substr(at, next - at), "\", and the file names none for the unknown"));
+                                         word.substr(at, next - at), "\", and the file defines no unknown token"));
       offer(next, least_ - unknown_penalty, unknown);
     }
     in.ends.clear();
     for (auto end = static_cast<std::uint32_t>(word.size()); end > 0; end = paths[end].begin) in.ends.push_back(end);
-    std::size_t unread = 0;  // where a row of unknown characters begins
+    std::size_t unread = 0;  // the beginning of a run of unknown characters
     for (auto each = in.ends.rbegin(); each != in.ends.rend(); ++each) {
       auto const id = paths[*each].id;
       auto const joins = id == unknown && each + 1 != in.ends.rend() && paths[*(each + 1)].id == unknown;
@@ -410,7 +410,7 @@ class unigram {
   static constexpr std::uint32_t none = ~std::uint32_t{0};
   static constexpr double unknown_penalty = 10;
 
-  /// Together they may be a token after all, though one of a bad score.
+  /// Unknown characters together may still be a token, of a bad score.
   void add_unknown(std::string_view letters, std::vector<token_id>& out) const {
     if (auto const id = pieces_.find(letters); id != no_token) return out.push_back(id);
     if (byte_fallback) {
@@ -434,12 +434,12 @@ class unigram {
   double least_ = std::numeric_limits<double>::infinity();
 };
 
-/// The tokens of words that came before; of bounded size, and for one caller.
+/// The tokens of recent words; limited in size, and for one caller.
 class word_cache {
  public:
   static constexpr std::size_t longest_word = 48;
 
-  /// The tokens of a word, or nothing if it is not known.
+  /// The tokens of a word; empty if it is not stored.
   [[nodiscard]] std::optional<std::span<token_id const>> find(std::string_view word) {
     if (word.size() > longest_word) return std::nullopt;
     auto const& found = slots_[place_of(hash_of(word), word)];
@@ -500,7 +500,7 @@ class word_cache {
   std::size_t words_ = 0;
 };
 
-/// Tokens that are found in the text as they stand, before any other rule: those of the longest match, from the left.
+/// Tokens that are searched for in the text before any other rule: the longest match, from left to right.
 class added_tokens {
  public:
   struct entry {

@@ -13,12 +13,12 @@
 #include "trireme/formats/detail/tokenizer_expression.hpp"
 #include "trireme/formats/detail/tokenizer_unicode.hpp"
 
-// How texts are cut into words before a model sees them. The regular expressions of known tokenizers are written out
-// by hand: each function says where the match ends that begins at a byte. (They look ahead, \s+(?!\S), and ask for
-// Unicode's categories.)
+// How texts are split into words before the model. The regular expressions of known tokenizers are implemented by hand:
+// each function returns the end of the match that begins at a byte. (They use lookahead, \s+(?!\S), and Unicode's
+// categories.)
 namespace trireme::formats::detail {
 
-/// A character, and what it is.
+/// A character and its properties.
 struct seen {
   std::uint32_t code = 0;
   std::size_t bytes = 0;
@@ -30,7 +30,7 @@ struct seen {
   return {code, bytes, unicode::kind_of(code)};
 }
 
-/// Where the run of characters of one kind ends, of at most `most`.
+/// The end of a run of characters of one kind, of at most `most`.
 [[nodiscard]] inline std::size_t run_end(std::string_view text, std::size_t at, unicode::kind what,
                                          std::size_t most = std::string_view::npos) noexcept {
   for (std::size_t count = 0; count < most; ++count) {
@@ -41,7 +41,7 @@ struct seen {
   return at;
 }
 
-/// 's|'t|'re|'ve|'m|'ll|'d, or 0 if there is none of them.
+/// 's|'t|'re|'ve|'m|'ll|'d, or 0 if there is no match.
 [[nodiscard]] inline std::size_t contraction_end(std::string_view text, std::size_t at, bool any_case) noexcept {
   if (text[at] != '\'') return 0;
   auto const letter = [&](std::size_t i) -> char {
@@ -51,7 +51,7 @@ struct seen {
   auto const one = letter(1), two = letter(2);
   if (one == 's' || one == 't' || one == 'm' || one == 'd') return at + 2;
   if ((one == 'r' && two == 'e') || (one == 'v' && two == 'e') || (one == 'l' && two == 'l')) return at + 3;
-  // U+017F, the long s, is another case of s.
+  // U+017F, the long s, is s in another case.
   return any_case && text.substr(at + 1).starts_with("\xc5\xbf") ? at + 3 : 0;
 }
 
@@ -99,13 +99,13 @@ struct seen {
   return line_end == std::string_view::npos ? spaces_end(text, at) : at + line_end + 1;
 }
 
-/// A file may ask many times that something longer takes the place of letters, so a text may not grow without end.
+/// A file may define many replacements of letters by longer strings, so the size of a text must be limited.
 inline void expect_encodable(std::size_t bytes) {
   if (bytes > std::size_t{1} << 32)
     throw config_error("trireme::formats::tokenizer: replacing makes more than 4 GiB of the text; encode it in parts");
 }
 
-/// The text with `to` in the place of each `from`.
+/// The text with each `from` replaced by `to`.
 [[nodiscard]] inline std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
   std::string out;
   for (;;) {
@@ -118,22 +118,22 @@ inline void expect_encodable(std::size_t bytes) {
   }
 }
 
-/// One step of cutting a text into words.
+/// One step of splitting a text into words.
 struct split_step {
   enum class rule { whole, gpt2, llama3, qwen2, each_digit, digits, bert, spaces, pattern, marks, before_marks };
   enum class put { never, at_start, always };
   rule how = rule::whole;
-  bool space_first = false;                     ///< a space is put before what does not begin with one
-  std::string mark{};                           ///< of marks: it takes the place of spaces
-  bool cut_before = false, cut_behind = false;  ///< where a mark ends words
-  put mark_first = put::never;                  ///< of marks: put before what does not begin with one
-  split_pattern what{};                         ///< of pattern
+  bool space_first = false;                     ///< insert a space before a piece that does not begin with one
+  std::string mark{};                           ///< for marks: the replacement of spaces
+  bool cut_before = false, cut_behind = false;  ///< where words end at a mark
+  put mark_first = put::never;                  ///< for marks: insert one before a piece that does not begin with one
+  split_pattern what{};                         ///< for pattern
   split_behaviour behaviour = split_behaviour::isolated;
   bool inverted = false;
 };
 
-/// Calls take(word) with the words of a piece, in order; a word may be gone with the next one.
-/// @param at_start  whether the text begins with the piece.
+/// Calls take(word) with the words of a piece, in order; a word is valid during the call.
+/// @param at_start  whether the piece is at the beginning of the text.
 template <class Take>
 void split(std::span<split_step const> steps, std::string_view piece, bool at_start, Take const& take) {
   using rule = split_step::rule;
@@ -153,7 +153,7 @@ void split(std::span<split_step const> steps, std::string_view piece, bool at_st
       at = end;
     }
   };
-  // What is left out stands between words, what stands alone is one.
+  // Characters that are removed separate words, characters that are isolated are words of their own.
   auto const between = [&](auto const& left_out, auto const& alone) {
     std::size_t begin = 0;
     for (std::size_t at = 0; at < piece.size();) {
@@ -213,7 +213,7 @@ void split(std::span<split_step const> steps, std::string_view piece, bool at_st
       piece = changed;
       return by_marks();
     }
-    // The first of some marks in a row begins a word.
+    // The first of several consecutive marks begins a word.
     case rule::before_marks:
       return each([&](std::size_t at) {
         auto const letter = std::min(piece.find_first_not_of(step.mark, at), piece.size());
@@ -222,7 +222,7 @@ void split(std::span<split_step const> steps, std::string_view piece, bool at_st
   }
 }
 
-/// The characters that byte-level vocabularies are written in: one that prints for each byte.
+/// The characters in which byte-level vocabularies are written: a printable one for each byte.
 inline constexpr auto byte_characters = [] {
   std::array<std::uint16_t, 256> out{};
   std::uint16_t next = 256;
@@ -233,7 +233,7 @@ inline constexpr auto byte_characters = [] {
   return out;
 }();
 
-/// The bytes that a token of such a vocabulary stands for; false if it has another character.
+/// Appends the bytes of a token of such a vocabulary; false if it contains another character.
 [[nodiscard]] inline bool append_bytes(std::string& out, std::string_view token) {
   static constexpr auto bytes = [] {
     std::array<std::int16_t, 324> table{};

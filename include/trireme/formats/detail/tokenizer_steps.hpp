@@ -16,17 +16,17 @@
 #include "trireme/formats/detail/tokenizer_splits.hpp"
 #include "trireme/formats/detail/tokenizer_unicode.hpp"
 
-// What happens to a text before it is cut into words, and to tokens that become a text again.
+// The steps before a text is split into words, and those from tokens back to text.
 namespace trireme::formats::detail {
 
-/// The characters that sentencepiece replaces, as its files have them (precompiled_charsmap): a double-array trie,
-/// whose values are places in texts that end with a 0.
+/// The character replacements in sentencepiece's files (precompiled_charsmap): a double-array trie whose values are
+/// positions in a list of strings that end with a 0.
 ///
-/// Method   the layout of darts-clone; which characters are looked up together is taken from the package tokenizers
-///          (grapheme clusters of at most 5 bytes, by their shortest beginning in the trie), not from sentencepiece.
+/// Method   the layout of darts-clone. Which characters are looked up together follows the package tokenizers (grapheme
+///          clusters of at most 5 bytes, by their shortest prefix in the trie), not sentencepiece.
 class character_map {
  public:
-  /// @returns nothing if the bytes are no such map.
+  /// @returns empty if the bytes are not such a map.
   [[nodiscard]] static std::shared_ptr<character_map const> parse(std::string_view bytes) {
     auto const number = [&](std::size_t at) {
       std::uint32_t out = 0;
@@ -67,7 +67,7 @@ class character_map {
     out += what;
     expect_encodable(out.size());
   }
-  /// What takes the place of the letters, if it is that of the shortest string in the trie that they begin with.
+  /// The replacement of the letters: that of the shortest string in the trie with which they begin.
   [[nodiscard]] std::optional<std::string_view> of(std::string_view letters) const {
     auto const after = [](std::uint32_t unit) { return unit >> 10 << ((unit & 0x200) >> 6); };
     auto at = after(units_[0]);
@@ -108,12 +108,12 @@ struct normal_step {
     characters
   };
   rule how = rule::nfc;
-  std::string from, to;                                           ///< of put_first, replace and join_spaces
-  bool clean = true, chinese = true, lower = true, strip = true;  ///< of bert
-  bool left = true, right = true;                                 ///< of strip
-  std::shared_ptr<character_map const> map{};                     ///< of characters
+  std::string from, to;                                           ///< for put_first, replace and join_spaces
+  bool clean = true, chinese = true, lower = true, strip = true;  ///< for bert
+  bool left = true, right = true;                                 ///< for strip
+  std::shared_ptr<character_map const> map{};                     ///< for characters
 
-  /// Whether the first character may be taken away, so that what begins the text afterwards did not do so before.
+  /// Whether the step may remove the first character, so that another character becomes the first.
   [[nodiscard]] bool may_drop_the_first() const noexcept {
     return how == rule::strip_accents || how == rule::bert || how == rule::nmt || (how == rule::strip && left) ||
            (how == rule::replace && to.empty());
@@ -165,7 +165,7 @@ struct normal_step {
     }
     return out;
   }
-  /// Two or more spaces become `to`.
+  /// Replaces runs of two or more spaces by `to`.
   [[nodiscard]] std::string joined(std::string_view text) const {
     std::string out;
     for (std::size_t at = 0; at < text.size();) {
@@ -209,14 +209,14 @@ struct normal_step {
   }
 };
 
-/// One step of a decoder: tokens to tokens. What is left in the end is joined.
+/// One step of a decoder: tokens to tokens. The final tokens are concatenated.
 struct decode_step {
   enum class rule { bytes, word_pieces, byte_fallback, fuse, replace, strip, marks };
   rule how = rule::fuse;
-  std::string from, to;                  ///< of replace; `from` is also a mark, and what strip takes away
-  bool drop_first = false;               ///< of marks: those of the first token stand for nothing
-  bool clean = true;                     ///< of word_pieces: no space before punctuation
-  std::size_t at_start = 0, at_end = 0;  ///< of strip: how many at most
+  std::string from, to;                  ///< for replace; `from` is also the mark, and what strip removes
+  bool drop_first = false;               ///< for marks: those of the first token are removed
+  bool clean = true;                     ///< for word_pieces: no space before punctuation
+  std::size_t at_start = 0, at_end = 0;  ///< for strip: the largest numbers
 
   void operator()(std::vector<std::string>& tokens) const {
     switch (how) {
@@ -281,7 +281,7 @@ struct decode_step {
     return token;
   }
 
-  /// Tokens <0x41> are bytes; a run of them that is no UTF-8 becomes as many U+FFFD.
+  /// Tokens <0x41> are bytes; a run of them that is not UTF-8 becomes as many U+FFFD.
   static void join_bytes(std::vector<std::string>& tokens) {
     std::vector<std::string> out;
     std::string bytes;
@@ -310,11 +310,11 @@ struct decode_step {
   }
 };
 
-/// What a template puts where: a special token, or one of the two texts.
+/// An item of a template: a special token, or one of the two texts.
 struct template_part {
   enum class what { special, first, second };
   what kind = what::first;
-  std::vector<std::int32_t> ids;  ///< of a special one
+  std::vector<std::int32_t> ids;  ///< for a special token
   std::int32_t segment = 0;
 };
 

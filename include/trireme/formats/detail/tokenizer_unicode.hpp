@@ -14,15 +14,15 @@
 #include "trireme/core/error.hpp"
 #include "trireme/formats/detail/tokenizer_characters.hpp"
 
-// What tokenizers ask of Unicode. Categories, cases and normal forms are utf8proc's.
+// The Unicode functions of tokenizers. Categories, cases and normal forms are utf8proc's.
 namespace trireme::formats::detail::unicode {
 
 struct character {
   std::uint32_t code = 0;
-  std::size_t bytes = 0;  ///< 0 behind the end of a text
+  std::size_t bytes = 0;  ///< 0 at the end of a text
 };
 
-/// The character at a byte of a text that is UTF-8.
+/// The character at a byte of a UTF-8 text.
 [[nodiscard]] inline character character_at(std::string_view text, std::size_t at) noexcept {
   if (at >= text.size()) return {};
   auto const byte = [&](std::size_t i) { return std::uint32_t{static_cast<unsigned char>(text[at + i])}; };
@@ -40,7 +40,7 @@ inline void append(std::string& out, std::uint32_t code) {
   out.append(bytes.begin(), bytes.begin() + count);
 }
 
-/// The first byte that is not UTF-8, or npos. A character that the end cuts off counts as malformed.
+/// The first byte that is not UTF-8, or npos. A character that is cut off at the end counts as malformed.
 [[nodiscard]] inline std::size_t first_malformed(std::string_view text) noexcept {
   auto const* const bytes = reinterpret_cast<utf8proc_uint8_t const*>(text.data());
   for (std::size_t at = 0; at < text.size();) {
@@ -56,7 +56,7 @@ inline void append(std::string& out, std::uint32_t code) {
   return std::string_view::npos;
 }
 
-/// The text with U+FFFD for what is not UTF-8: one for each beginning of a character, or else for each byte.
+/// The text with malformed UTF-8 replaced by U+FFFD: one for each beginning of a character, or else for each byte.
 [[nodiscard]] inline std::string repaired(std::string_view text) {
   std::string out;
   for (;;) {
@@ -85,7 +85,7 @@ inline void append(std::string& out, std::uint32_t code) {
   return code == 0x85 || code == 0xa0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||
          code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
 }
-/// Where the spaces end that stand at a byte, and where those begin that end before one.
+/// The end of the spaces that start at a byte, and the start of those that end before one.
 [[nodiscard]] inline std::size_t spaces_behind(std::string_view text, std::size_t at) noexcept {
   for (auto next = character_at(text, at); next.bytes > 0 && is_space(next.code); next = character_at(text, at))
     at += next.bytes;
@@ -104,7 +104,7 @@ inline void append(std::string& out, std::uint32_t code) {
   }
   return end;
 }
-/// What the normalizer Nmt makes spaces of, and what it leaves out.
+/// The characters that the normalizer Nmt replaces by spaces, and those that it removes.
 [[nodiscard]] constexpr bool is_nmt_space(std::uint32_t code) noexcept {
   return code == '\t' || code == '\n' || code == '\f' || code == '\r' || code == 0x1680 ||
          (code >= 0x200b && code <= 0x200f) || code == 0x2028 || code == 0x2029 || code == 0x2581 || code == 0xfeff ||
@@ -122,7 +122,7 @@ inline void append(std::string& out, std::uint32_t code) {
   auto const what = category(code);
   return what >= UTF8PROC_CATEGORY_MN && what <= UTF8PROC_CATEGORY_ME;
 }
-/// As BERT has it: all of ASCII that is neither letter, number, space nor control, and Unicode's punctuation.
+/// BERT's definition: all of ASCII that is neither letter, number, space nor control, and Unicode's punctuation.
 [[nodiscard]] inline bool is_bert_punctuation(std::uint32_t code) noexcept {
   if (code < 0x80) {
     return (code >= '!' && code <= '/') || (code >= ':' && code <= '@') || (code >= '[' && code <= '`') ||
@@ -135,7 +135,7 @@ inline void append(std::string& out, std::uint32_t code) {
 [[nodiscard]] inline bool is_nonspacing_mark(std::uint32_t code) noexcept {
   return (category(code) == UTF8PROC_CATEGORY_MN && code != 0x1885 && code != 0x1886) || code == 0x1734;
 }
-/// Control, format and private use, but not tabulator and line ends.
+/// Control, format and private use, but not tabs and line ends.
 [[nodiscard]] inline bool is_control(std::uint32_t code) noexcept {
   if (code == '\t' || code == '\n' || code == '\r') return false;
   auto const what = category(code);
@@ -148,7 +148,7 @@ inline void append(std::string& out, std::uint32_t code) {
          (code >= 0xf900 && code <= 0xfaff) || (code >= 0x2f800 && code <= 0x2fa1f);
 }
 
-/// What words are made of, for the expressions that split texts.
+/// The kinds of characters in the expressions that split texts.
 enum class kind : std::uint8_t { other, letter, number, space };
 
 inline constexpr auto ascii_kinds = [] {
@@ -175,7 +175,7 @@ inline constexpr auto ascii_kinds = [] {
   return what >= UTF8PROC_CATEGORY_ND && what <= UTF8PROC_CATEGORY_NO ? kind::number : kind::other;
 }
 
-/// Where the grapheme cluster ends that begins at a byte: what a reader takes for one character.
+/// The end of the grapheme cluster (what a reader sees as one character) that begins at a byte.
 [[nodiscard]] inline std::size_t cluster_end(std::string_view text, std::size_t at) noexcept {
   utf8proc_int32_t state = 0;
   auto last = character_at(text, at);
@@ -193,7 +193,7 @@ inline constexpr auto ascii_kinds = [] {
 
 enum class form { nfc, nfd, nfkc, nfkd };
 
-/// A normal form of a text that is UTF-8, by utf8proc.
+/// A normal form of a UTF-8 text, by utf8proc.
 [[nodiscard]] inline std::string mapped(std::string_view text, form to) {
   auto options = static_cast<int>(UTF8PROC_STABLE);
   options |= to == form::nfc || to == form::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
@@ -207,16 +207,16 @@ enum class form { nfc, nfd, nfkc, nfkd };
   return {made, made + length};
 }
 
-/// Whether NFC leaves a character as it is if none that joins it follows, and joins it to nothing before it. May be
-/// false where it is so.
+/// Whether NFC leaves a character unchanged unless a combining character follows, and does not combine it with the one
+/// before. May return false for such a character.
 [[nodiscard]] inline bool is_composed(std::uint32_t code) noexcept {
   if (code < 0x300) return true;
   if (code >= 0x10000 || (code >= 0x1100 && code < 0x1200) || is_mark(code)) return false;
   return utf8proc_get_property(static_cast<utf8proc_int32_t>(code))->decomp_seqindex == UINT16_MAX;
 }
 
-/// A normal form of a text that is UTF-8. utf8proc is slow and most texts are composed, so that of NFC it sees only the
-/// characters that may change, each run of them with the one before it.
+/// A normal form of a UTF-8 text. utf8proc is slow and most texts are already composed, so for NFC it gets only the
+/// characters that may change, each run of them with the character before it.
 [[nodiscard]] inline std::string normalised(std::string_view text, form to) {
   if (to != form::nfc) {
     auto const is_ascii = [](char byte) { return static_cast<unsigned char>(byte) < 0x80; };
@@ -240,7 +240,7 @@ enum class form { nfc, nfd, nfkc, nfkd };
   return out += text.substr(copied);
 }
 
-/// Each character in lower case on its own: no rule looks at its neighbours.
+/// Each character in lower case, without rules that depend on its neighbours.
 [[nodiscard]] inline std::string lower_case(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -248,7 +248,7 @@ enum class form { nfc, nfd, nfkc, nfkd };
     auto const [code, bytes] = character_at(text, at);
     at += bytes;
     if (code == 0x130) {
-      out += "i\xcc\x87";  // the only character whose lower case is two
+      out += "i\xcc\x87";  // the only character whose lower case has two characters
     } else {
       append(out, static_cast<std::uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code))));
     }
@@ -256,7 +256,7 @@ enum class form { nfc, nfd, nfkc, nfkd };
   return out;
 }
 
-/// The text without the characters of which leave_out(code) is true.
+/// The text without the characters for which leave_out(code) is true.
 template <class LeaveOut>
 [[nodiscard]] std::string without(std::string_view text, LeaveOut const& leave_out) {
   std::string out;

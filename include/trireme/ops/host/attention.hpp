@@ -21,7 +21,7 @@
 
 namespace trireme::ops::detail {
 
-/// One head of one sample: where its columns begin in the rows of qkv and y, and what is dropped in it.
+/// One head of one sample: the first of its columns in the rows of qkv and y, and its dropout.
 struct attention_head {
   std::int64_t context;
   std::int64_t width;         ///< D, columns of this head
@@ -33,9 +33,9 @@ struct attention_head {
   std::int64_t head;
   std::int64_t first_head;  ///< number of head 0 among all heads of the layer
   std::uint64_t sample;
-  std::int64_t next_row;        ///< where the next head begins, from here: rows, or -1 if there is none,
+  std::int64_t next_row;        ///< offset to the next head: rows, or -1 if there is none,
   std::int64_t next_column;     ///< and columns
-  dropout_site const* dropout;  ///< nullptr if nothing is dropped
+  dropout_site const* dropout;  ///< nullptr if there is no dropout
   attention_sight sight;
 };
 
@@ -46,8 +46,8 @@ namespace trireme::ops {
 namespace detail {
 
 /// Calls f(head, sample, scratch memory) for each head of each sample.
-/// @param rows   of a sample that are worked on at a time.
-/// @param whole  all rows of a sample, which dropout counts.
+/// @param rows   rows of a sample that are processed at a time.
+/// @param whole  all rows of a sample, for the random numbers of dropout.
 template <class Real, class F>
 void for_each_head(attention_shape const& shape, std::int64_t rows, std::int64_t whole, arena<host>& scratch,
                    dropout_site const& dropout, bool backward, F const& f) {
@@ -84,27 +84,27 @@ void attention_backward_head(T* dqkv, T const* dy, T const* y, A const* lse, T c
 
 }  // namespace detail
 
-/// Self-attention of several heads.
+/// Self-attention with several heads.
 ///
-/// No (T, T) matrix is kept: the forward pass works on 32 query rows at a time and saves the log of each row's sum of
-/// exponentials, from which the backward pass makes the probabilities again. Blocks that the mask hides are skipped.
-/// Method: [Dao et al., 2022], without its rescaling, as one block's scores fit the second-level cache.
+/// No (T, T) matrix is stored: the forward pass processes 32 query rows at a time and saves the logarithm of each row's
+/// sum of exponentials, from which the backward pass recomputes the probabilities. Blocks that are completely masked
+/// are skipped. Method: [Dao et al., 2022], without its rescaling, as one block's scores fit in the L2 cache.
 /// Shapes   qkv, dqkv (B*T, 3C): queries, keys, values, each of H heads of C/H columns; y, dy (B*T, C); lse (B, H, T);
-///          seen (B, T, 2): the first key that a row may see and the one behind the last, if the mask allows it, or
-///          empty: all. Neither decreases from row to row (visible_keys makes them).
-/// A row that sees no key has a result of 0, and gives and gets no gradient; its lse is minus infinity.
-/// Bytes    scratch: 2 (forward) or 4 (backward) matrices (T, C/H) of the accumulate type, and 128 T in the forward
-/// pass.
-/// Numerics softmax and sums in the accumulate type, and products too; but with AVX512-BF16 or tiles those of bfloat16
-///          take probabilities and their gradients rounded to it. A sample's result does not depend on the others.
-/// Threads  one caller an arena.
+///          seen (B, T, 2): the first key that a row may attend to and one past the last, if the mask allows it; empty:
+///          all. Neither decreases from row to row (visible_keys computes them).
+/// A row that attends to no key has a result of 0 and contributes and gets no gradient; its lse is minus infinity.
+/// Bytes    scratch: 2 (forward) or 4 (backward) matrices (T, C/H) of the accumulate type, and 128 T numbers in the
+///          forward pass.
+/// Numerics softmax, sums and products in the accumulate type; with AVX512-BF16 or tiles, products of bfloat16 use
+///          probabilities and their gradients rounded to bfloat16. A sample's result does not depend on the others.
+/// Threads  one caller per arena.
 /// Errors   assertion_error (light) if the sizes do not fit.
 struct host_attention {
   template <class T>
   using view = tensor_view<T, host>;
 
-  /// y = softmax(mask(q k^T / sqrt(D))) v; dropout, if any, applies to the probabilities, a number at (head, row, col)
-  /// of a sample having the position (head * T + row) * T + col.
+  /// y = softmax(mask(q k^T / sqrt(D))) v. Dropout, if any, applies to the probabilities; the number at (head, row,
+  /// col) of a sample has the position (head * T + row) * T + col.
   template <class T>
   static void attention(view<T> y, detail::output<accumulate_t<T>> lse, detail::input<T> qkv, attention_shape shape,
                         arena<host>& scratch, dropout_site const& dropout, view<std::int32_t const> seen = {}) {
@@ -120,7 +120,7 @@ struct host_attention {
                                });
   }
 
-  /// The gradient of attention: dqkv is written. y and lse are what the forward pass gave.
+  /// The gradient of attention: dqkv is written. y and lse are the results of the forward pass.
   template <class T>
   static void attention_backward(view<T> dqkv, detail::input<T> dy, detail::input<T> y,
                                  detail::input<accumulate_t<T>> lse, detail::input<T> qkv, attention_shape shape,

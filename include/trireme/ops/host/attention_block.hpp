@@ -27,20 +27,21 @@ void attend_block_backward_head(A* dqueries, A* dpairs, T const* dy, T const* y,
 
 }  // namespace detail
 
-/// Attention a block at a time: some queries of each sample over some of its keys. Blocks over the same queries
-/// are merged by the logs of their sums of exponentials, in any order, to what attention gives at once.
+/// Attention of one block at a time: some queries of each sample over some of its keys. Blocks with the same queries
+/// are merged using the logarithms of their sums of exponentials, in any order, and give the same result as one call of
+/// attention.
 ///
-/// Shapes   with T the rows of each sample that lie here (shape.context): qkv (B*T, 3C), of which the queries are read;
+/// Shapes   with T the rows of each sample on this rank (shape.context): qkv (B*T, 3C), of which the queries are read;
 ///          pairs (B*T, 2C): keys and values; y, dy (B*T, C); lse (B, H, T).
-/// Bytes    scratch: as attention's, of a sample of at.rows rows.
+/// Bytes    scratch: as for attention of a sample of at.rows rows.
 /// Numerics all sums in the accumulate type, at every CPU level.
-/// Threads  one caller an arena.
+/// Threads  one caller per arena.
 /// Errors   assertion_error (light) if the sizes do not fit.
 struct host_attention_block {
   template <class T>
   using view = tensor_view<T, host>;
 
-  /// y and lse become those over these keys too. They begin as 0 and minus infinity.
+  /// Updates y and lse to include these keys. They start as 0 and minus infinity.
   template <class T>
   static void attend_block(detail::output<accumulate_t<T>> y, detail::output<accumulate_t<T>> lse, view<T> qkv,
                            detail::input<T> pairs, attention_shape shape, attention_block at, arena<host>& scratch,
@@ -54,8 +55,8 @@ struct host_attention_block {
         });
   }
 
-  /// Adds what these queries and keys have on each other to dqueries (B*T, C) and dpairs (B*T, 2C). y and lse are
-  /// those over all keys.
+  /// Adds the gradients between these queries and keys to dqueries (B*T, C) and dpairs (B*T, 2C). y and lse are those
+  /// over all keys.
   template <class T>
   static void attend_block_backward(detail::output<accumulate_t<T>> dqueries, detail::output<accumulate_t<T>> dpairs,
                                     view<T> dy, detail::input<T> y, detail::input<accumulate_t<T>> lse,
@@ -77,7 +78,7 @@ struct host_attention_block {
   }
 
  private:
-  // Where the block of one head and sample begins: its rows of queries and keys, its column, and its place in lse.
+  // The start of one head's and sample's block: its rows of queries and keys, its column, and its index in lse.
   struct places {
     std::int64_t query, key, column, lse;
   };

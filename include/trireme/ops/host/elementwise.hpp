@@ -22,10 +22,10 @@ namespace trireme::ops {
 
 namespace detail {
 
-/// A view that is only read, and that does not take part in deduction: a tensor or a mutable view will do.
+/// A view that is only read and does not take part in deduction: tensors and mutable views convert to it.
 template <class T>
 using input = std::type_identity_t<tensor_view<T const, host>>;
-/// A view that is written, and that does not take part in deduction.
+/// A view that is written and does not take part in deduction.
 template <class T>
 using output = std::type_identity_t<tensor_view<T, host>>;
 
@@ -62,8 +62,8 @@ void initialise_elements(T* y, std::int64_t n, initial how, std::uint64_t seed, 
 
 }  // namespace detail
 
-/// Kernels that treat every element alike. An element's result depends on that element only, not on where it lies in
-/// the view, and bfloat16 and float16 are computed in float and rounded once.
+/// Kernels that treat every element alike. An element's result depends on that element only, not on its position in the
+/// view; bfloat16 and float16 are computed in float and rounded once.
 /// Shapes   all views of one call have the same number of elements.
 /// Threads  thread-safe on different outputs.
 /// Errors   assertion_error (light) if the sizes differ.
@@ -147,8 +147,8 @@ struct host_elementwise {
     detail::activate_backward_elements(raw(dx), raw(dy), raw(x), dx.size(), act);
   }
 
-  /// Drops numbers in place: y[i] = 0 or y[i] / (1 - p). The same call on dy is the backward pass.
-  /// Shapes   the rows of y, or of all that y is a stretch of, are split evenly over the samples of the site.
+  /// Applies dropout in place: y[i] = 0 or y[i] / (1 - p). The same call on dy is the backward pass.
+  /// Shapes   the rows of y, or of the whole that y is a range of, are split evenly over the samples of the site.
   template <class T>
   static void dropout(view<T> y, dropout_site const& site) {
     if (!site.active() || y.empty()) return;
@@ -169,7 +169,7 @@ struct host_elementwise {
     }
   }
 
-  /// The start values of a stretch of a parameter, which begins with its element `first`. Element i of the parameter
+  /// The initial values of a range of a parameter that begins with its element `first`. Element i of the parameter
   /// depends on (seed, name, i) only.
   /// Numerics computed in double; normal by Box and Muller on Philox words.
   template <class T>
@@ -179,7 +179,7 @@ struct host_elementwise {
     detail::initialise_elements(raw(y), y.size(), how, seed, name, first);
   }
 
-  /// Elements from and to memory of this process, whatever the space.
+  /// Copies elements from and to memory of this process, for any memory space.
   template <class T>
   static void upload(view<T> y, std::type_identity_t<std::span<T const>> x) {
     detail::same_size("upload", y.size(), static_cast<std::int64_t>(x.size()));
@@ -190,7 +190,7 @@ struct host_elementwise {
     detail::same_size("download", static_cast<std::int64_t>(y.size()), x.size());
     detail::copy_elements(y.data(), raw(x), x.size());
   }
-  /// One element, as a number of this process.
+  /// One element, as a number in this process.
   template <class T>
   [[nodiscard]] static std::remove_const_t<T> read(view<T> x, std::int64_t index) {
     return raw(x)[index];

@@ -5,7 +5,7 @@
 
 namespace trireme::ops::detail {
 
-/// What a number that is kept is multiplied with, and below which 24-bit word a number is dropped.
+/// The factor on kept numbers, and the 24-bit threshold below which a number is dropped.
 struct dropout_scale {
   std::uint32_t threshold;
   double kept;

@@ -22,13 +22,13 @@ void tokens_within(char const* who, tensor_view<std::int32_t const, host> tokens
 
 }  // namespace detail
 
-/// Rows of a table, picked by tokens.
+/// Lookup of rows of a table by tokens.
 /// Errors   assertion_error (light) if the sizes do not fit; config_error (normal) for a token outside the table.
 struct host_embedding {
   template <class T>
   using view = tensor_view<T, host>;
 
-  /// y[b, t] = table[tokens[b, t]] + positions[t]; a row of the table that lies elsewhere counts as 0.
+  /// y[b, t] = table[tokens[b, t]] + positions[t]; rows of the table that another rank holds count as 0.
   /// Shapes   y (B, T, C) or (B*T, C); tokens (B, T); table (V, C); positions (P, C) with P >= T, or empty.
   template <class T>
   static void embed(view<T> y, view<std::int32_t const> tokens, detail::input<T> table, detail::input<T> positions,
@@ -37,8 +37,8 @@ struct host_embedding {
     auto const context = tokens.extent(tokens.rank() - 1);
     detail::same_size("embed", y.size(), tokens.size() * channels);
     expects(assertion_level::light, positions.empty() || positions.size() >= context * channels, [&] {
-      return text("trireme::ops::embed: ", how_many(context, "position"), " asked for, and ", positions.extent(0),
-                  " known");
+      return text(" needed, but only ", how_many(context, "position"), " asked for, and ", positions.extent(0),
+                  " in the table");
     });
     detail::tokens_within("embed", tokens, part.whole > 0 ? part.whole : table.extent(0));
     detail::embed_rows(raw(y), raw(tokens), raw(table), positions.empty() ? nullptr : raw(positions), tokens.size(),
@@ -54,8 +54,8 @@ struct host_embedding {
     auto const context = tokens.extent(tokens.rank() - 1);
     detail::same_size("embed_backward", dy.size(), tokens.size() * channels);
     expects(assertion_level::light, dpositions.empty() || dpositions.size() >= context * channels, [&] {
-      return text("trireme::ops::embed_backward: ", how_many(context, "position"), " asked for, and ",
-                  dpositions.extent(0), " known");
+      return text(" needed, but only ", how_many(context, "position"), " asked for, and ", dpositions.extent(0),
+                  " in the table");
     });
     detail::tokens_within("embed_backward", tokens, part.whole > 0 ? part.whole : dtable.extent(0));
     for (std::int64_t row = 0; row < tokens.size(); ++row) {
@@ -69,8 +69,8 @@ struct host_embedding {
     }
   }
 
-  /// y[b, t] += table[s], s being how many separators stand before t in the sample, or the last row's number if there
-  /// are more.
+  /// y[b, t] += table[s], where s is the number of separators before t in the sample, at most the index of the last
+  /// row.
   /// Shapes   y (B, T, C) or (B*T, C); tokens (B, T); table (S, C).
   template <class T>
   static void embed_segments(view<T> y, view<std::int32_t const> tokens, std::int32_t separator,

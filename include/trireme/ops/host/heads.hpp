@@ -29,11 +29,11 @@ void normalise_backward_head_rows(T* dx, A* dquery_gain, A* dkey_gain, T const* 
 
 }  // namespace detail
 
-/// Queries, keys and values as products give them, made into what attention takes: a key and a value for each query,
-/// turned by their positions.
+/// Converts queries, keys and values from the order of products to that of attention: a key and a value for each query,
+/// rotated by their positions.
 ///
-/// Shapes   x, dx (B*T, (H + 2 K) D), laid out as head_layout says; qkv, dqkv (B*T, 3 H D): all queries, keys and
-///          values; table (T, D): cosines, then sines, or empty: nothing is turned; gains (D); rstd (B*T, H + K).
+/// Shapes   x, dx (B*T, (H + 2 K) D), in the order of head_layout; qkv, dqkv (B*T, 3 H D): all queries, keys and
+///          values; table (T, D): cosines, then sines, or empty: no rotation; gains (D); rstd (B*T, H + K).
 /// Numerics computed in the accumulate type and rounded once, sums over the queries of a key in their order; a row's
 ///          result does not depend on the other rows. Angles are computed in double.
 /// Method   [Su et al., "RoFormer", 2021], numbers i and i + D/2 of a head being a pair; [Ainslie et al., "GQA", 2023];
@@ -45,8 +45,8 @@ struct host_heads {
   template <class T>
   using view = tensor_view<T, host>;
 
-  /// The angles of as many positions as the table has rows, from `first` on: position / base^(2 i / D) for pair i,
-  /// made slower as `scaling` says.
+  /// The angles for as many positions as the table has rows, from `first` on: position / base^(2 i / D) for pair i,
+  /// reduced according to `scaling`.
   template <class A>
   static void rotations(view<A> table, std::int64_t first, double base, rotary_scaling const& scaling = {}) {
     detail::same_size("rotations", table.extent(1) % 2, 0);

@@ -22,7 +22,7 @@ TRIREME_LEVEL_END
 
 namespace trireme::ops::detail {
 
-// By how much a frequency is divided: not at all, by the factor, or in between.
+// The divisor of a frequency: 1, the factor, or in between.
 inline double slower(double frequency, rotary_scaling const& how) {
   if (how.original == 0) return how.factor;
   auto const turns = static_cast<double>(how.original) * frequency / (2 * std::acos(-1.0));

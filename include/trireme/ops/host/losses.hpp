@@ -38,12 +38,12 @@ struct host_losses {
   template <class T>
   using view = tensor_view<T, host>;
 
-  /// The sum of -log softmax(logits)[target] over rows, and what `terms` adds. A row whose target is negative or
-  /// terms.ignored is left out.
+  /// The sum of -log softmax(logits)[target] over rows, plus `terms`. Rows whose target is negative or terms.ignored do
+  /// not count.
   ///
-  /// Works on a chunk of rows in place, so that the logits of a whole batch need not exist at once.
+  /// Processes a block of rows in place, so that the logits of a whole batch need not exist at once.
   /// Shapes   logits (n, V), overwritten by weight * d(sum)/d(logits) if `gradient`; targets (n).
-  /// Numerics in float with the row's maximum taken out; stable for any finite logits.
+  /// Numerics in float, relative to the row's maximum; stable for any finite logits.
   template <class T>
   static loss_sum cross_entropy(view<T> logits, view<std::int32_t const> targets, double weight, bool gradient,
                                 cross_entropy_terms const& terms = {}) {
@@ -69,11 +69,11 @@ struct host_losses {
     return loss;
   }
 
-  /// The same where each of several ranks has some of the classes, in three calls with a collective after each of the
-  /// first two: peaks (n) become the largest of all ranks, masses and chosen (n) their sums. All take the same terms.
+  /// The same if the classes are distributed over ranks, in three calls with a collective after each of the first two:
+  /// peaks (n) become the maximum over the ranks, masses and chosen (n) their sums. All three calls get the same terms.
   /// Shapes   logits (n, classes here), peaks, masses, chosen (n); masses[i] = sum of exp(logit - peaks[i]) over the
-  ///          classes here; chosen[i] = the target's logit where it lies here, else 0; with smoothing also the share
-  ///          of the logits here.
+  ///          classes here; chosen[i] = the target's logit if this rank has it, else 0; with smoothing plus the
+  ///          smoothed part of the logits here.
   template <class T>
   static void row_peaks(view<T> logits, detail::output<accumulate_t<std::remove_const_t<T>>> peaks) {
     auto const classes = peaks.empty() ? 0 : logits.size() / peaks.size();

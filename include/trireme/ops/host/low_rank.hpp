@@ -13,16 +13,16 @@
 
 namespace trireme::ops {
 
-/// Kernels on matrices of few columns, whose results are the same bits at every CPU level: ranks on unlike machines may
-/// compute them each for itself.
+/// Kernels on matrices of few columns. Results are the same bits at every CPU level, so ranks on different machines may
+/// each compute them.
 ///
 /// Shapes   matrices are row-major views of two extents.
 /// Threads  thread-safe on different outputs.   Errors   assertion_error (light) if sizes do not fit.
 struct host_low_rank {
-  /// y = a b, with a or b transposed where asked; one of the three extents of the product is small.
+  /// y = a b, with a or b transposed if requested; one of the three extents of the product is small.
   ///
   /// Shapes   y (M,N); a (M,K), or (K,M) transposed; b (K,N), or (N,K) transposed.
-  /// Numerics each element is summed in the order of K, in float or double as T is.
+  /// Numerics each element is summed in the order of K, in T (float or double).
   template <class T>
   static void small_product(tensor_view<T, host> y, std::type_identity_t<tensor_view<T const, host>> a, transposed of_a,
                             std::type_identity_t<tensor_view<T const, host>> b, transposed of_b) {
@@ -39,7 +39,7 @@ struct host_low_rank {
       right = turned.data();
     }
     std::fill(to, to + m * n, T{});
-    if (of_a == transposed::yes) {  // rows of a and b once each, in their order
+    if (of_a == transposed::yes) {  // read rows of a and b once each, in order
       for (std::int64_t l = 0; l < k; ++l) {
         for (std::int64_t i = 0; i < m; ++i) add_row(to + i * n, left[l * m + i], right + l * n, n);
       }
@@ -50,8 +50,8 @@ struct host_low_rank {
     }
   }
 
-  /// Makes the columns of x orthonormal, the first one first (Gram-Schmidt, each column made orthogonal twice). A
-  /// column that the ones before it make up is replaced by a coordinate vector made orthogonal to them.
+  /// Makes the columns of x orthonormal, starting with the first (Gram-Schmidt, each column made orthogonal twice). A
+  /// column that is a linear combination of earlier ones is replaced by a coordinate vector made orthogonal to them.
   ///
   /// Shapes   x (n, r), r <= n.
   /// Numerics inner products in double, in the order of n.
@@ -79,7 +79,7 @@ struct host_low_rank {
       }
       return inner(own, own);
     };
-    constexpr double lost = 1e-10;  // of its square: what is left of the column is rounding
+    constexpr double lost = 1e-10;  // of its square: below this the rest of the column is rounding error
     for (std::int64_t c = 0; c < r; ++c) {
       for (std::int64_t i = 0; i < n; ++i) own(i) = static_cast<double>(all[i * r + c]);
       double const whole = inner(own, own);
@@ -89,7 +89,7 @@ struct host_low_rank {
         std::fill(column.begin(), column.end(), 0.0);
         own((c + axis) % n) = 1;
         left = made_orthogonal(c);
-        if (2 * static_cast<double>(n) * left >= 1) break;  // true of one axis at least
+        if (2 * static_cast<double>(n) * left >= 1) break;  // holds for at least one axis
       }
       double const factor = 1 / std::sqrt(left);
       for (std::int64_t i = 0; i < n; ++i) all[i * r + c] = static_cast<T>(own(i) * factor);

@@ -26,7 +26,7 @@ void rms_norm_backward_rows(T* dx, A* dgain, T const* dy, T const* x, A const* r
 }  // namespace detail
 
 /// Normalisation of the rows of a matrix: layer_norm, and rms_norm, which has no mean and no bias.
-/// Numerics sums in the accumulate type, the variance about the mean (two passes over a row that lies in L1); a row's
+/// Numerics sums in the accumulate type, the variance about the mean (two passes over a row that is in L1); a row's
 ///          result does not depend on the other rows, and dgain and dbias are summed in the order of rows.
 /// Errors   assertion_error (light) if the sizes do not fit.
 struct host_normalisation {

@@ -15,7 +15,7 @@
 
 namespace trireme::ops {
 
-/// Who multiplies matrices: the kernels of this library where the CPU has vectors for them (never for double), or
+/// The implementation of matrix products: this library's kernels if the CPU has vectors for them (never for double), or
 /// Eigen, which is also the reference of the tests.
 enum class provider { eigen, own };
 
@@ -23,7 +23,7 @@ namespace detail {
 inline std::atomic<provider> active_provider{provider::own};
 }  // namespace detail
 
-/// The provider in use; the setter is for tests and benchmarks, between steps.
+/// The implementation in use; the setter is for tests and benchmarks, between steps.
 [[nodiscard]] inline provider product_provider() noexcept {
   return detail::active_provider.load(std::memory_order_relaxed);
 }
@@ -33,20 +33,20 @@ inline void product_provider(provider choice) noexcept {
 
 struct host_products;
 
-/// A weight matrix as products see it, with copies of it packed for the kernels: one for each of the two directions,
-/// made when first needed and again after refresh() has told of other values.
+/// A weight matrix for products, with packed copies for the kernels: one for each of the two directions, made when
+/// first needed and again after refresh() with a new version of the values.
 ///
-/// Bytes    the packed copies take what the matrix takes each (twice that for bfloat16 without its instructions); they
-///          are allocated once and used again.
-/// Threads  one owner; ranks that are threads have a copy each.
+/// Bytes    each packed copy takes as much as the matrix (twice that for bfloat16 without its instructions); they are
+///          allocated once and reused.
+/// Threads  one owner; each rank that is a thread has its own copy.
 template <class T>
 class weights<T, host> {
  public:
   weights() = default;
   weights(tensor_view<T const, host> values, orientation way) { bind(values, way); }
 
-  /// Uses another matrix: (inputs, outputs) for orientation::in_out, (outputs, inputs) for orientation::out_in.
-  /// Binding the same memory again keeps the packed copies: refresh() says when values have changed.
+  /// Uses another matrix: (inputs, outputs) for orientation::in_out, (outputs, inputs) for orientation::out_in. Binding
+  /// the same memory again keeps the packed copies: call refresh() when values have changed.
   void bind(tensor_view<T const, host> values, orientation way) {
     expects(assertion_level::light, values.rank() == 2 && !values.empty(), [&] {
       return text("trireme::ops::weights: a weight has two extents, both positive; got ", to_string(values.extents()));
@@ -56,8 +56,8 @@ class weights<T, host> {
     way_ = way;
     forward_.valid = backward_.valid = false;
   }
-  /// Drops the packed copies if `version` is not the one they were made for. With passing_values in it they are not
-  /// kept at all: all such weights of a thread share the memory of one.
+  /// Drops the packed copies if `version` is not the one they were made for. With passing_values they are not kept at
+  /// all: all such weights of a thread share the memory of one copy.
   void refresh(std::uint64_t version) noexcept {
     if (version == version_) return;
     version_ = version;
@@ -90,14 +90,15 @@ class weights<T, host> {
   packed_copy backward_;
 };
 
-/// Matrix products with what surrounds them (bias, activation, residual, gradients of both) done on the way out.
+/// Matrix products together with the operations around them (bias, activation, residual, gradients of both), applied
+/// before the result is stored.
 ///
-/// Numerics float and bfloat16 are summed in float, double in double. A row of linear() and linear_backward_input()
-///          has the same bits whichever rows are computed with it; equal inputs give equal bits.
-/// Threads  callable from any number of threads, each with its own weights.
-/// Errors   config_error if shapes do not fit (asserts, light).
+/// Numerics float and bfloat16 are summed in float, double in double. A row of linear() and linear_backward_input() has
+///          the same bits regardless of which rows are computed with it; equal inputs give equal bits.
+/// Threads  any number of threads, each with its own weights.
+/// Errors   config_error if shapes do not fit (checked at level light).
 struct host_products {
-  /// y = residual + act(x w + bias); before_activation, if given, keeps x w + bias.
+  /// y = residual + act(x w + bias); before_activation, if given, receives x w + bias.
   ///
   /// Shapes   y (M,N), x (M,K), w (K,N) or (N,K); the rows M may be several leading extents. y may be the residual.
   template <class T>
@@ -153,7 +154,7 @@ struct host_products {
                                      orientation way) {
     using Element = std::remove_const_t<T>;
     static_assert(std::is_same_v<G, accumulate_t<Element>>,
-                  "trireme::ops::linear_backward_weight: gradients are kept in the accumulate type of the operands");
+                  "trireme::ops::linear_backward_weight: the gradient must have the operands' accumulate type");
     auto const k = dw.extent(way == orientation::in_out ? 0 : 1);
     auto const n = dw.extent(way == orientation::in_out ? 1 : 0);
     auto const m = rows_of("linear_backward_weight", tensor_view<Element const, host>(x), k);

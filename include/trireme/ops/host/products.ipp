@@ -9,7 +9,7 @@ namespace trireme::ops {
 
 namespace detail {
 
-/// The one packed copy that a thread has of weights whose values do not stay.
+/// A thread's single packed copy for weights whose values are temporary.
 struct passing_copy {
   growing_buffer buffer;
   void const* owner = nullptr;
@@ -19,7 +19,7 @@ struct passing_copy {
   return it;
 }
 
-/// Element types that the own kernels read; Eigen multiplies the others.
+/// Element types of this library's kernels; Eigen multiplies the others.
 template <class T>
 inline constexpr bool has_own_kernels = std::is_same_v<T, float> || std::is_same_v<T, bfloat16>;
 

@@ -40,7 +40,7 @@ void select_largest(G const* x, std::int64_t n, std::int32_t* indices, std::int6
 
 }  // namespace detail
 
-/// Kernels that bring many numbers together, each in an order that is fixed.
+/// Kernels that reduce many numbers, each in a fixed order.
 /// Threads  thread-safe on different outputs.   Errors   assertion_error (light) if the sizes differ.
 struct host_reductions {
   template <class T>
@@ -50,9 +50,8 @@ struct host_reductions {
   /// the terms), each output written in the same pass.
   ///
   /// Shapes   all views (n). An output may be one of the terms, at the same elements.
-  /// Numerics bfloat16 and float16 are summed in float and rounded once; integers wrap. A mean is the sum, divided by
-  ///          `divisor` before it is rounded. Of max and min NaN is the result if a term is NaN, and -0 < +0
-  ///          (core/extremes.hpp).
+  /// Numerics bfloat16 and float16 are summed in float and rounded once; integers wrap. A mean is the sum divided by
+  ///          `divisor` before rounding. max and min give NaN if a term is NaN, and -0 < +0 (core/extremes.hpp).
   template <class T, class Op = reduction::sum>
   static void reduce(std::span<view<T> const> outputs, std::type_identity_t<std::span<view<T const> const>> terms,
                      Op = {}, int divisor = 1) {
@@ -67,14 +66,15 @@ struct host_reductions {
     for (auto const& term : terms) from.push_back(raw(term));
     detail::reduce_elements<Op, T>(to, from, outputs[0].size(), divisor);
   }
-  /// The same on bare addresses of n elements of T each: what communicators have.
+  /// The same on raw addresses of n elements of T each, for communicators.
   template <class T, class Op>
   static void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, Op = {},
                      int divisor = 1) {
     detail::reduce_elements<Op, T>(outputs, terms, n, divisor);
   }
 
-  /// Adds the sum of squares of each block of 1024 elements to `total`. The blocks begin with the view.
+  /// Adds the sum of squares of each block of 1024 elements to `total`. The first block starts at the view's first
+  /// element.
   /// Numerics squares and their sum in double, in an order that is the same at every CPU level.
   template <class G>
   static void sum_of_squares(view<G> x, exact_sum& total) {
@@ -97,7 +97,7 @@ struct host_reductions {
                                     std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>>;
     static_assert(detail::arithmetic_lanes<element>,
                   "trireme::ops::finite: the elements are not floating-point numbers");
-    // All bits of the exponent are set in infinity and NaN only.
+    // Only infinity and NaN have all exponent bits set.
     auto const exponent = std::bit_cast<bits>(static_cast<element>(std::numeric_limits<float>::infinity()));
     return detail::all_finite(reinterpret_cast<bits const*>(raw(x)), x.size(), exponent);
   }
@@ -113,8 +113,9 @@ struct host_reductions {
                              static_cast<std::uint64_t>(first_index));
   }
 
-  /// The k elements of largest magnitude, k = indices.size(): ties go to the smaller index, indices ascend.
-  /// Allocates scratch memory of a thread once.
+  /// The k elements of largest magnitude, k = indices.size(); of equal magnitudes the smaller index is taken; indices
+  /// ascend.
+  /// Allocates scratch memory once per thread.
   template <class G>
   static void select_largest(view<G> x, view<std::int32_t> indices, detail::output<std::remove_const_t<G>> values) {
     detail::same_size("select_largest", indices.size(), values.size());

@@ -20,7 +20,7 @@ TRIREME_LEVEL_END
 
 namespace trireme::ops::detail {
 
-// Integers: no lanes, a plain loop over pieces that stay in the first-level cache.
+// Integers: no lanes, a plain loop over pieces that fit in the L1 cache.
 template <class Op, class T>
 void reduce_integers(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
   constexpr std::int64_t piece = 256;
@@ -47,7 +47,7 @@ void reduce_integers(std::span<void* const> outputs, std::span<void const* const
 
 template <class T>
 void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
-  thread_local std::vector<int> merges;  // of partial sums, after each term
+  thread_local std::vector<int> merges;  // number of partial sums to add up after each term
   merges.clear();
   auto const leaves = static_cast<std::int64_t>(terms.size());
   for (std::int64_t i = 0; i < leaves; ++i) merges.push_back(tree_merges(leaves, i));
@@ -58,7 +58,7 @@ template <class Op, class T>
 void reduce_elements(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n,
                      [[maybe_unused]] int divisor) {
   if constexpr (!arithmetic_lanes<T>) {
-    static_assert(!std::is_same_v<Op, reduction::mean>, "trireme::ops::reduce: a mean is of floating-point numbers");
+    static_assert(!std::is_same_v<Op, reduction::mean>, "trireme::ops::reduce: a mean needs floating-point numbers");
     reduce_integers<Op, T>(outputs, terms, n);
   } else if constexpr (std::is_same_v<Op, reduction::pairwise>) {
     if (terms.size() > 2) return reduce_in_a_tree<T>(outputs, terms, n);

@@ -17,10 +17,10 @@
 
 namespace trireme::ops {
 
-/// Rows that choose experts: who gets which row, and how the experts' answers become one row again.
+/// Routing of rows to experts: the choice of experts for each row, and the combination of the experts' results.
 ///
 /// Numerics in the accumulate type; a row's result does not depend on the other rows. Sums over a row's experts are in
-///          the order of its choices, the most probable first.
+///          the order of its choices, most probable first.
 /// Errors   assertion_error (light) if the sizes do not fit.
 struct host_routing {
   template <class T>
@@ -28,8 +28,8 @@ struct host_routing {
   template <class T>
   using sums = tensor_view<accumulate_t<std::remove_const_t<T>>, host>;
 
-  /// Each row chooses the most probable of the experts; of equal ones, those of lower numbers. The weights of a row's
-  /// choices are their probabilities over the sum of these; with a single choice its probability.
+  /// Each row chooses the most probable experts; of equal ones, those with lower numbers. The weights of a row's
+  /// choices are their probabilities divided by the sum of these; with a single choice, its probability.
   /// Shapes   logits, probabilities (M, E); chosen, weights (M, K), K <= E.
   template <class T>
   static void route(sums<T> probabilities, view<std::int32_t> chosen, sums<T> weights, view<T> logits) {
@@ -54,7 +54,7 @@ struct host_routing {
     }
   }
 
-  /// The gradient of route's logits, from those of the weights and (`slopes`, or empty) of the probabilities.
+  /// The gradient of route by the logits, from those of the weights and of the probabilities (`slopes`, or empty).
   template <class T>
   static void route_backward(view<T> dlogits, sums<T> dweights, sums<T> probabilities, view<std::int32_t const> chosen,
                              sums<T> weights, sums<T> slopes) {
@@ -91,8 +91,8 @@ struct host_routing {
     }
   }
 
-  /// Each row chooses the experts with the largest scores + bias, of the groups that `how` leaves it; the scores are
-  /// sigmoids of the logits. The weights of its choices are their scores over the sum of these, times how.scale.
+  /// Each row chooses the experts with the largest scores + bias, in the groups that `how` permits; the scores are
+  /// sigmoids of the logits. The weights of its choices are their scores divided by the sum of these, times how.scale.
   /// Shapes   logits, scores (M, E); chosen, weights (M, K); bias (E).
   template <class T>
   static void score(sums<T> scores, view<std::int32_t> chosen, sums<T> weights, view<T> logits, detail::input<T> bias,
@@ -126,7 +126,7 @@ struct host_routing {
       for (std::int64_t j = 0; j < choices; ++j) w[j] = static_cast<A>(how.scale) * s[which[j]] / mass;
     }
   }
-  /// The gradient of score's logits, from that of the weights.
+  /// The gradient of score by the logits, from that of the weights.
   template <class T>
   static void score_backward(view<T> dlogits, sums<T> dweights, sums<T> scores, view<std::int32_t const> chosen,
                              sums<T> weights, scored_choice const& how) {
@@ -151,8 +151,8 @@ struct host_routing {
       }
     }
   }
-  /// Adds to excess[e] by how much expert e is chosen more often than the mean, times the number of experts: whole
-  /// numbers, whose sums over rows and ranks are exact up to 2^24 in float.
+  /// Adds to excess[e] how much more often than the mean expert e is chosen, times the number of experts: integers,
+  /// whose sums over rows and ranks are exact up to 2^24 in float.
   /// Shapes   excess (E); chosen (M, K).
   template <class A>
   static void add_excess(view<A> excess, view<std::int32_t const> chosen) {
@@ -161,10 +161,10 @@ struct host_routing {
     for (std::int64_t e = 0; e < experts; ++e) raw(excess)[e] -= static_cast<A>(chosen.size());
   }
 
-  /// How unevenly the rows of a sample choose: the sum over samples of E sum_e f_e P_e, where f_e is the share of
-  /// choices that expert e gets, and P_e its mean probability; 1 a sample if all get as much. `slopes` (or empty) gets
-  /// `scale` times its gradient by the probabilities, f being taken as constant.
-  /// Shapes   probabilities, slopes (M, E); chosen (M, K); a sample has `rows` of them.
+  /// The imbalance of a sample's choices: the sum over samples of E sum_e f_e P_e, where f_e is the share of choices
+  /// that expert e gets, and P_e its mean probability; 1 per sample if all experts get the same. `slopes` (or empty)
+  /// gets `scale` times its gradient by the probabilities, with f taken as constant.
+  /// Shapes   probabilities, slopes (M, E); chosen (M, K); each sample has `rows` of the rows.
   template <class A>
   static double imbalance(view<A> slopes, detail::input<A> probabilities, view<std::int32_t const> chosen,
                           std::int64_t rows, double scale) {
@@ -187,8 +187,8 @@ struct host_routing {
     return sum;
   }
 
-  /// Sorts all choices by expert, those of one expert in the order of rows: places[i] is where choice i comes, counts
-  /// how many each expert gets.
+  /// Sorts all choices by expert, those of one expert in the order of rows: places[i] is the index of choice i, counts
+  /// the number of choices of each expert.
   static void sort_by_expert(view<std::int32_t> places, std::span<std::int64_t> counts,
                              view<std::int32_t const> chosen) {
     detail::same_size("sort_by_expert", places.size(), chosen.size());
@@ -201,7 +201,7 @@ struct host_routing {
       raw(places)[i] = static_cast<std::int32_t>(next[static_cast<std::size_t>(raw(chosen)[i])]++);
   }
 
-  /// to[places[m, k]] = from[m]: each row goes where its choices come.
+  /// to[places[m, k]] = from[m]: copies each row to the places of its choices.
   /// Shapes   from (M, C); places (M, K); to (M * K, C).
   template <class T>
   static void dispatch(view<T> to, detail::input<T> from, view<std::int32_t const> places) {
@@ -215,7 +215,7 @@ struct host_routing {
     }
   }
   /// to[m] = sum_k weights[m, k] from[places[m, k]]; without weights they are 1.
-  /// Shapes   as of dispatch, the other way round; weights (M, K), or empty.
+  /// Shapes   those of dispatch with from and to exchanged; weights (M, K), or empty.
   template <class T>
   static void combine(view<T> to, detail::input<T> from, view<std::int32_t const> places, sums<T> weights) {
     using A = accumulate_t<T>;
@@ -260,7 +260,7 @@ struct host_routing {
   }
 
  private:
-  // Probabilities that are not numbers are taken as they come: the loss is not finite then, and the step is skipped.
+  // Probabilities that are NaN are used as they are: the loss is then not finite, and the step is skipped.
   template <class A>
   static void choose(A const* p, std::int64_t experts, std::int32_t* chosen, A* weights, std::int64_t choices) {
     pick(p, experts, chosen, choices);
@@ -269,7 +269,7 @@ struct host_routing {
     if (choices == 1) return;
     for (std::int64_t j = 0; j < choices; ++j) weights[j] /= mass;
   }
-  // The largest of p, the largest first; of equal ones those of lower numbers.
+  // The largest of p, in descending order; of equal ones those with lower numbers.
   template <class A>
   static void pick(A const* p, std::int64_t n, std::int32_t* picked, std::int64_t count) {
     for (std::int64_t j = 0; j < count; ++j) {
@@ -281,7 +281,7 @@ struct host_routing {
       picked[j] = static_cast<std::int32_t>(best);
     }
   }
-  // Experts of other groups become as bad as can be.
+  // Sets the scores of experts in other groups to the lowest value.
   template <class A>
   static void leave_groups(A* biased, std::int64_t experts, scored_choice const& how) {
     if (how.chosen_groups == how.groups) return;

@@ -14,11 +14,11 @@
 #include <immintrin.h>
 #endif
 
-// Vectors of float lanes, one kind for each CPU level, so that a kernel is written once: a `.inl` file is a set of
-// function templates over the lanes of the namespace TRIREME_LEVEL, and is included once for each level inside that
-// level's region. Kernels contain no lambda (g++ compiles those for the baseline). double runs on the baseline.
+// Vectors of float lanes, one type per CPU level, so that a kernel is written once: a `.inl` file is a set of function
+// templates over the lanes of the namespace TRIREME_LEVEL, and is included once for each level inside that level's
+// region. Kernels contain no lambda (g++ compiles those for the baseline). double runs on the baseline.
 //
-// Multiplications that meet an addition are written as fma(): what a compiler may contract would otherwise differ
+// A multiplication followed by an addition is written as fma(): otherwise the compiler's contraction could differ
 // between the body of a loop and its tail, and an element's result would depend on where a slice begins.
 #define TRIREME_INLINE inline __attribute__((always_inline))
 
@@ -36,7 +36,7 @@
 
 #if TRIREME_X86
 namespace trireme::ops::detail {
-// Where numbers lie, as what loads and stores of any alignment ask for.
+// Pointer types for loads and stores of any alignment.
 TRIREME_INLINE __m128i* m128i_at(void* address) { return static_cast<__m128i*>(address); }
 TRIREME_INLINE __m128i const* m128i_at(void const* address) { return static_cast<__m128i const*>(address); }
 TRIREME_INLINE __m256i* m256i_at(void* address) { return static_cast<__m256i*>(address); }
@@ -44,14 +44,15 @@ TRIREME_INLINE __m256i const* m256i_at(void const* address) { return static_cast
 }  // namespace trireme::ops::detail
 #endif
 
-/// Unrolls the next loop, whose bounds are constants, so that arrays of lanes live in registers at -O2 too.
+/// Unrolls the next loop, whose bounds are constants, so that arrays of lanes stay in registers at -O2 too.
 #if defined(__clang__)
 #define TRIREME_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define TRIREME_UNROLL _Pragma("GCC unroll 32")
 #endif
 
-/// Runs the body for i = 0, width, 2 width, ... < n. `count` is how many lanes are meant: a constant but for the last.
+/// Runs the body for i = 0, width, 2 width, ... < n. `count` is the number of valid lanes: a constant except for the
+/// last.
 #define TRIREME_FOR_LANES(F, n, i, count, ...)                            \
   {                                                                       \
     std::int64_t i = 0;                                                   \
@@ -61,7 +62,7 @@ TRIREME_INLINE __m256i const* m256i_at(void const* address) { return static_cast
     if (int const count = static_cast<int>(n - i); count > 0) __VA_ARGS__ \
   }
 
-/// Returns `call` from the namespace of the active CPU level; `Fast` is false where only the baseline has the types.
+/// Returns `call` from the namespace of the active CPU level; `Fast` is false if only the baseline supports the types.
 #define TRIREME_DISPATCH(Fast, ...)                                                                       \
   do {                                                                                                    \
     if constexpr (Fast) {                                                                                 \
@@ -74,7 +75,7 @@ TRIREME_INLINE __m256i const* m256i_at(void const* address) { return static_cast
 
 namespace trireme::ops::detail {
 
-/// Vectors of the compiler's own, of 64 bytes and of 8 elements, which it splits as a level demands: for integers.
+/// The compiler's generic vectors, of 64 bytes and of 8 elements, which it splits for each level: for integers.
 template <class T>
 struct vectors_of {
   typedef T wide __attribute__((vector_size(64)));
@@ -162,7 +163,7 @@ struct lanes {
     if constexpr (std::is_same_v<T, float16>) return _mm256_cvtph_ps(bits);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
   }
-  // The same rounding as bfloat16's constructor, denormals included (which the instruction for it would flush).
+  // The same rounding as bfloat16's constructor, denormals included (which the conversion instruction would flush).
   template <storage_float T>
   static TRIREME_INLINE __m128i narrow(__m256 x) {
     if constexpr (std::is_same_v<T, float16>) return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
@@ -212,7 +213,7 @@ TRIREME_INLINE lanes operator-(lanes a, lanes b) { return {_mm256_sub_ps(a.v, b.
 TRIREME_INLINE lanes operator*(lanes a, lanes b) { return {_mm256_mul_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes operator/(lanes a, lanes b) { return {_mm256_div_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes fma(lanes a, lanes b, lanes c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
-// The second operand is returned if one is NaN, as a > b ? a : b does.
+// The second operand is returned if one is NaN, as with a > b ? a : b.
 TRIREME_INLINE lanes max(lanes a, lanes b) { return {_mm256_max_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes min(lanes a, lanes b) { return {_mm256_min_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes sqrt(lanes a) { return {_mm256_sqrt_ps(a.v)}; }
@@ -262,7 +263,7 @@ struct lanes {
     if constexpr (std::is_same_v<T, float16>) return _mm512_cvtph_ps(bits);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
-  // The same rounding as bfloat16's constructor, denormals included (which the instruction for it would flush).
+  // The same rounding as bfloat16's constructor, denormals included (which the conversion instruction would flush).
   template <storage_float T>
   static TRIREME_INLINE __m256i narrow(__m512 x) {
     if constexpr (std::is_same_v<T, float16>) return _mm512_maskz_cvtps_ph(mask(width), x, _MM_FROUND_TO_NEAREST_INT);
@@ -305,13 +306,13 @@ TRIREME_INLINE lanes operator-(lanes a, lanes b) { return {_mm512_sub_ps(a.v, b.
 TRIREME_INLINE lanes operator*(lanes a, lanes b) { return {_mm512_mul_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes operator/(lanes a, lanes b) { return {_mm512_div_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes fma(lanes a, lanes b, lanes c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-// The second operand is returned if one is NaN, as a > b ? a : b does.
+// The second operand is returned if one is NaN, as with a > b ? a : b.
 TRIREME_INLINE lanes max(lanes a, lanes b) { return {_mm512_max_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes min(lanes a, lanes b) { return {_mm512_min_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes sqrt(lanes a) { return {_mm512_sqrt_ps(a.v)}; }
 TRIREME_INLINE lanes magnitude(lanes a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0F), a.v)}; }
-// Within 2^31, as all that is rounded here. (Without optimisation _mm512_roundscale_ps is a macro that warns of a
-// sign.)
+// For |a| < 2^31, which holds for all numbers rounded here. (Without optimisation _mm512_roundscale_ps is a macro that
+// causes a sign warning.)
 TRIREME_INLINE lanes round(lanes a) { return {_mm512_cvtepi32_ps(_mm512_cvtps_epi32(a.v))}; }
 TRIREME_INLINE lanes power_of_two(lanes a) {
   __m512i const biased = _mm512_add_epi32(_mm512_cvtps_epi32(a.v), _mm512_set1_epi32(127));
@@ -324,7 +325,7 @@ TRIREME_INLINE lanes first(int count, lanes yes, lanes no) {
   if (count >= lanes::width) return yes;
   return {_mm512_mask_blend_ps(lanes::mask(count), no.v, yes.v)};
 }
-// Folded in halves, as the AVX2 lanes are.
+// Added in halves, in the same order as the AVX2 lanes.
 TRIREME_INLINE float sum(lanes a) {
   __m256 const half = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
   __m128 x = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
@@ -344,7 +345,7 @@ using lanes_for = lanes;
 }  // namespace trireme::ops::detail::avx512
 TRIREME_TARGET_END
 
-#else  // Another architecture: the levels exist by name, and are never picked.
+#else  // Another architecture: the levels are declared, but never used.
 namespace trireme::ops::detail::avx2 {
 using baseline::lanes_for;
 }

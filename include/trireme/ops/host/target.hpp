@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <string_view>
 
-// Intrinsics (simd.hpp) and standard headers are included before a region begins: what a region declares is compiled
-// for its CPU.
+// Intrinsics (simd.hpp) and standard headers are included before a region begins: everything declared inside a region
+// is compiled for its CPU.
 #include "trireme/core/dialect.hpp"
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
@@ -20,9 +20,9 @@
 #include <unistd.h>
 #endif
 
-// Regions of code for one CPU level, so that a program built with plain -O2 has the fast kernels too and picks them at
-// run time. Inside a region: free functions and function templates only (g++ compiles a lambda or a template declared
-// elsewhere for the baseline), in a namespace named for the level, so that no baseline program ever calls them by
+// Regions of code for one CPU level, so that a program built with plain -O2 also has the fast kernels and selects them
+// at run time. Inside a region: only free functions and function templates (g++ compiles a lambda, or a template
+// declared elsewhere, for the baseline), in a namespace named for the level, so that baseline code never calls them by
 // overload resolution.
 //
 //     TRIREME_TARGET_AVX2_BEGIN
@@ -33,7 +33,8 @@
   TRIREME_PRAGMA_(clang attribute push(__attribute__((target(features))), apply_to = function))
 #define TRIREME_TARGET_END TRIREME_PRAGMA_(clang attribute pop)
 #else
-// g++ 12 calls the deliberately undefined operands inside its own intrinsics uninitialised; hence the silence.
+// g++ 12 warns that the deliberately undefined operands inside its own intrinsics are uninitialised; this disables the
+// warning.
 #define TRIREME_TARGET_BEGIN_(features)                           \
   TRIREME_PRAGMA_(GCC diagnostic push)                            \
   TRIREME_PRAGMA_(GCC diagnostic ignored "-Wuninitialized")       \
@@ -43,7 +44,7 @@
 #endif
 #define TRIREME_PRAGMA_(text) _Pragma(#text)
 
-// clang 18 to 21 have registers of 512 bits as a feature of its own, which a command line may have taken away.
+// In clang 18 to 21 registers of 512 bits are a separate feature, which the command line may have disabled.
 #if defined(__clang__) && !defined(__apple_build_version__) && __clang_major__ >= 18 && __clang_major__ <= 21
 #define TRIREME_WIDE_ "evex512,"
 #else
@@ -57,16 +58,16 @@
 
 namespace trireme::ops {
 
-/// What kernels may ask of the CPU; each level contains those before it.
+/// The instruction sets of kernels; each level contains those before it.
 enum class cpu_level {
-  baseline,     ///< whatever the program was compiled for
+  baseline,     ///< the program's compiler flags
   avx2,         ///< AVX2 and FMA
   avx512,       ///< AVX-512 F, BW, VL, DQ, CD
   avx512_bf16,  ///< and the bfloat16 dot product
-  amx,          ///< and products of bfloat16 tiles, with the system's leave to use their registers
+  amx,          ///< and products of bfloat16 tiles, if the system permits the use of their registers
 };
 
-/// The name of a level, as TRIREME_CPU takes it.
+/// The name of a level, as in TRIREME_CPU.
 [[nodiscard]] constexpr std::string_view name_of(cpu_level level) noexcept {
   switch (level) {
     case cpu_level::avx2:
@@ -85,7 +86,7 @@ enum class cpu_level {
 
 namespace detail {
 
-/// The highest level of vectors alone.
+/// The highest level without tiles.
 inline cpu_level vector_level() noexcept {
 #if TRIREME_X86
   __builtin_cpu_init();
@@ -100,9 +101,9 @@ inline cpu_level vector_level() noexcept {
 #endif
 }
 
-/// Whether the CPU has tiles of bfloat16 and Linux lets this process use them. Asked once: their 8 KiB of registers are
-/// saved for a thread from its first use on, so the kernel wants to be asked, and refuses where a thread has a signal
-/// stack too small for them.
+/// Whether the CPU has tiles of bfloat16 and Linux lets this process use them. Requested once: Linux saves their 8 KiB
+/// of registers for each thread that has used them, so it requires a request, and denies it if a thread's signal stack
+/// is too small for them.
 inline bool tiles_granted() noexcept {
 #if TRIREME_X86 && defined(__linux__)
   static bool const granted = [] {
@@ -124,15 +125,15 @@ inline bool tiles_granted() noexcept {
 
 }  // namespace detail
 
-/// The highest level that this CPU and its operating system have.
+/// The highest level that this CPU and its operating system support.
 [[nodiscard]] inline cpu_level available() noexcept {
   auto const vectors = detail::vector_level();
   return vectors == cpu_level::avx512_bf16 && detail::tiles_granted() ? cpu_level::amx : vectors;
 }
 
-/// The level in use unless another is asked for: the highest, but for bfloat16 dot products of Intel's vectors, which
-/// are no quicker there than multiplying floats. Decided by who made the CPU, never by a clock, so that a machine gives
-/// the same bits in each run.
+/// The default level: the highest one, except that bfloat16 dot products of Intel's vector units are not used, because
+/// they are not faster than multiplying floats. The CPU's vendor decides and not a measurement, so that a machine gives
+/// the same bits in every run.
 [[nodiscard]] inline cpu_level quickest() noexcept {
   auto const level = available();
 #if TRIREME_X86
@@ -159,11 +160,11 @@ inline std::atomic<cpu_level>& active_level() noexcept {
 
 }  // namespace detail
 
-/// The level that kernels use: the quickest, unless the environment variable TRIREME_CPU (baseline, avx2, avx512,
-/// avx512_bf16, amx) or the setter below asked for another.
+/// The level that kernels use: the default level, unless the environment variable TRIREME_CPU (baseline, avx2, avx512,
+/// avx512_bf16, amx) or the setter below selects another.
 [[nodiscard]] inline cpu_level detected() noexcept { return detail::active_level().load(std::memory_order_relaxed); }
 
-/// Uses `level`, or what the CPU has if that is less. For tests and benchmarks, between steps.
+/// Selects `level`, or the CPU's highest if that is lower. For tests and benchmarks, between steps.
 inline void detected(cpu_level level) noexcept {
   detail::active_level().store(std::min(level, available()), std::memory_order_relaxed);
 }

@@ -23,10 +23,10 @@ void sgd_elements(M* value, M* velocity, std::int64_t n, gradient_terms<G, host>
 
 }  // namespace detail
 
-/// Optimizer steps, each one pass over memory: the gradient is summed on the way in, and the new value is written,
-/// converted, to every output on the way out.
+/// Optimizer steps, each in one pass over memory: gradients are summed when they are read, and the new value is
+/// converted and written to every output.
 /// Shapes   all views of one call (n).
-/// Bytes    adamw with one term and no other output: reads 16, writes 12 a parameter.
+/// Bytes    adamw with one term and no other output: reads 16 and writes 12 bytes per parameter.
 /// Numerics in the accumulate type of the master values; an element's result does not depend on where a slice begins.
 /// Threads  thread-safe on different slices. A value may be one of the outputs.
 /// Errors   assertion_error (light) if the sizes differ.

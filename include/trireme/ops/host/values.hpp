@@ -13,20 +13,20 @@
 
 namespace trireme::ops {
 
-/// The elements themselves, for loops of your own where there is no kernel.
+/// Access to the elements themselves, for loops of your own if there is no kernel.
 struct host_values {
   /// y[i] = f(x[i]...), computed in accumulate_t of each type and rounded once. y may be any of the x's.
   /// Shapes   all views have the same number of elements.
-  /// Threads  the calling one. In memory that does not exist (phantom) f is not called.
+  /// Threads  the calling one. For phantom memory, which has no elements, f is not called.
   /// Errors   assertion_error (light) if the sizes differ.
-  /// @param rest  the views x..., and then f.
+  /// @param rest  the views x..., followed by f.
   template <class T, class... Rest>
   static void each(tensor_view<T, host> y, Rest const&... rest) {
     auto const all = std::tie(rest...);
     apply(y, std::get<sizeof...(Rest) - 1>(all), all, std::make_index_sequence<sizeof...(Rest) - 1>{});
   }
 
-  /// Calls f(span of the elements)... of each view, in the calling thread. In memory that does not exist (phantom) f is
+  /// Calls f(span of the elements...) with the elements of each view, in the calling thread. For phantom memory f is
   /// not called.
   template <class F, class... T>
   static void with_values(F&& f, tensor_view<T, host>... views) {

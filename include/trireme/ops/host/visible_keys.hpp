@@ -10,10 +10,10 @@
 
 namespace trireme::ops {
 
-/// What tokens say of who attends to whom.
+/// Attention masks computed from tokens.
 struct host_visible_keys {
-  /// For each position of each sample the first one that it may see, and the one behind the last: none of the padding
-  /// at either end of the sample, and none of another document.
+  /// For each position of each sample the first position that it may attend to, and one past the last: none of the
+  /// padding at either end of the sample, and none of another document.
   ///
   /// Shapes   seen (B, T, 2), tokens (B, T).
   /// Errors   config_error for padding between words. assertion_error (light) if the sizes do not fit.

@@ -11,8 +11,8 @@
 
 namespace trireme::ops {
 
-/// Attention: takes the scratch memory that on<host> takes, and counts the operations that its mask leaves (not what
-/// tokens hide: they are not read here).
+/// Attention: allocates the same scratch memory as on<host>, and counts the operations that its mask leaves (without
+/// masks from tokens, which are not read here).
 struct phantom_attention : phantom_products {
   template <class T>
   static void attention(view<T> y, output<accumulate_t<T>> lse, input<T> qkv, attention_shape shape,
@@ -94,7 +94,7 @@ struct phantom_attention : phantom_products {
     same(who, qkv, x / how.columns() * 3 * how.heads * how.width);
     if (table != 0) same(who, table, how.context * how.width);
   }
-  // Pairs of a query and a key that it sees.
+  // The number of pairs of a query and a key that it attends to.
   static double pairs(attention_shape const& shape) {
     auto const context = static_cast<double>(shape.context);
     auto const unseen =
@@ -117,7 +117,7 @@ struct phantom_attention : phantom_products {
   static void attend_part(attention_shape shape, attention_block const& at, arena<phantom>& scratch, bool backward) {
     shape.context = at.rows;
     auto const rows = static_cast<double>(at.rows);
-    // Of another place than its keys: counted whole, whatever the window leaves.
+    // Queries and keys at different positions: counted as a whole, regardless of the window.
     attend<Real>(shape, scratch, backward, at.first_query == at.first_key ? pairs(shape) : rows * rows);
   }
   static void check_attention(std::string_view who, attention_shape const& shape, std::int64_t qkv, std::int64_t y,

@@ -10,7 +10,7 @@
 
 namespace trireme::ops {
 
-/// What all kernels of phantom memory do: look whether sizes fit.
+/// What all kernels of phantom memory do: check sizes.
 struct phantom_checks {
   template <class T>
   using view = tensor_view<T, phantom>;

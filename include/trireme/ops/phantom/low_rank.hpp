@@ -7,7 +7,7 @@
 
 namespace trireme::ops {
 
-/// Matrices of few columns, without their numbers.
+/// Kernels on matrices of few columns, without their numbers.
 struct phantom_low_rank {
   template <class T>
   static void small_product(tensor_view<T, phantom> y, phantom_checks::input<T> a, transposed of_a,

@@ -10,7 +10,7 @@
 
 namespace trireme::ops {
 
-/// A weight matrix in memory that does not exist: its shape.
+/// A weight matrix in phantom memory: its shape.
 template <class T>
 class weights<T, phantom> {
  public:
@@ -32,10 +32,10 @@ class weights<T, phantom> {
   orientation way_ = orientation::in_out;
 };
 
-/// Products with weights, and how many operations they would be.
+/// Products with weights, and the count of their operations.
 struct phantom_products : phantom_checks {
-  /// Additions and multiplications of the products and the attention that this thread has asked for: 2 m n k of a
-  /// product, and those of the unmasked half of attention.
+  /// Additions and multiplications of this thread's products and attention so far: 2 m n k for a product, and those of
+  /// the unmasked half of attention.
   [[nodiscard]] static double& flops() noexcept {
     static thread_local double sum = 0;
     return sum;

@@ -9,7 +9,7 @@
 
 namespace trireme::optim::detail {
 
-/// Gives layers the new value.
+/// Publishes the new value to the layers.
 template <class Env>
 void write_outputs(tensor_update<Env> const& tensor) {
   for (auto const& output : tensor.outputs) {
@@ -18,7 +18,7 @@ void write_outputs(tensor_update<Env> const& tensor) {
   }
 }
 
-/// In double, in the order of the elements: the same whichever rank owns the tensor.
+/// In double, in the order of the elements: the same on whichever rank owns the tensor.
 template <class T>
 [[nodiscard]] double sum_of_squares(std::span<T> x) {
   double sum = 0;

@@ -15,7 +15,8 @@
 
 namespace trireme::checkpoint::detail {
 
-/// A checkpoint that is being written while training goes on: what a trainer that never makes one needs to know.
+/// A checkpoint that is written during training: the part of the interface that a trainer needs even if it never makes
+/// one.
 class pending_save {
  public:
   explicit pending_save(std::int64_t step) : step_(step) {}
@@ -27,7 +28,7 @@ class pending_save {
   [[nodiscard]] double seconds() const noexcept {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   }
-  /// Whether this rank's file is there, or has failed.
+  /// Whether this rank's file is complete, or has failed.
   [[nodiscard]] virtual bool done() const noexcept = 0;
   /// Collective. Waits for all ranks' files and makes the checkpoint the newest one.
   virtual void publish() = 0;
@@ -37,12 +38,13 @@ class pending_save {
   std::int64_t step_;
 };
 
-/// A checkpoint that a thread writes while this rank goes on. Only the rank itself talks to the others.
+/// A checkpoint that a thread writes while this rank trains. The thread does not communicate; only the rank itself
+/// does.
 template <class Comm>
 class background_save final : public pending_save {
  public:
-  /// Collective. Copies the state that the pieces show, and starts to write it.
-  /// @param memory  for the copy; it and the world are this object's until it is destroyed.
+  /// Collective. Copies the state of the pieces, and starts to write the copy.
+  /// @param memory  for the copy; this object uses it and the world until it is destroyed.
   background_save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
                   patience patience, keeping const& keep, formats::file_system& files, held_state& memory,
                   std::span<state_piece const> pieces, std::vector<formats::model_file> const& beside)

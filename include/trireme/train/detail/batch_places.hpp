@@ -9,11 +9,11 @@
 
 namespace trireme::detail {
 
-/// Where kernels find a batch: copied into their memory, unless it lies there already.
+/// A batch in memory that kernels can read: copied there, unless it is there already.
 template <class Space>
 class batch_places {
  public:
-  /// On paper, for a training whose kernels find batches where they are: nothing is copied.
+  /// For a plan of a training whose kernels read batches where they are: nothing is copied.
   void leave() noexcept { copies_ = false; }
 
   [[nodiscard]] samples_in<Space> place(samples const& batch, [[maybe_unused]] arena<Space>& memory) const {

@@ -27,15 +27,16 @@ namespace trireme::checkpoint::detail {
 inline constexpr std::int64_t format_version = 2;
 inline constexpr char const* temporary_name = ".saving";
 inline constexpr std::string_view step_prefix = "step-";
-inline constexpr std::string_view replaced_prefix = ".replaced-";  ///< of a step that makes room for another one
+inline constexpr std::string_view replaced_prefix =
+    ".replaced-";  ///< of a step that is being replaced by another save of the same step
 inline constexpr std::string_view model_files_file = "model_files.safetensors";
 
-/// "step-0000000500": names sort as steps do.
+/// "step-0000000500": the names sort in the order of the steps.
 [[nodiscard]] inline std::string step_name(std::int64_t step) {
   auto digits = text(step);
   return std::string(step_prefix) + std::string(10 - std::min<std::size_t>(10, digits.size()), '0') + digits;
 }
-/// The step that step_name() has made this name of.
+/// The step in a name that step_name() made.
 [[nodiscard]] inline std::optional<std::int64_t> step_of(std::string_view name) {
   if (!name.starts_with(step_prefix)) return std::nullopt;
   std::int64_t step = 0;
@@ -46,14 +47,14 @@ inline constexpr std::string_view model_files_file = "model_files.safetensors";
 }
 [[nodiscard]] inline std::string rank_file(std::size_t rank) { return text("rank-", rank, ".safetensors"); }
 
-/// The directory that checkpoints lie in. It must not be a link: nothing is removed but where it was named.
+/// The directory of the checkpoints. It must not be a link, so that nothing outside the named directory is removed.
 [[nodiscard]] inline formats::directory open_home(std::string const& path, formats::file_system& files) {
   return formats::directory(path, files, formats::directory::links::refused);
 }
 [[nodiscard]] inline io_error no_checkpoint(std::string const& path) {
   return {path, "there is no checkpoint here; name the directory that a run has saved into", ENOENT};
 }
-/// The same for a directory that is there to be read.
+/// The same for a directory that must exist and is read.
 [[nodiscard]] inline formats::directory home_of_checkpoints(std::string const& path, formats::file_system& files) {
   try {
     return open_home(path, files);
@@ -62,7 +63,7 @@ inline constexpr std::string_view model_files_file = "model_files.safetensors";
     throw;
   }
 }
-/// Whether a checkpoint has a file of this name. What else lies in its directory is somebody else's.
+/// Whether a checkpoint has a file of this name. Other files in its directory are the user's.
 [[nodiscard]] inline bool is_ours(std::string_view name) noexcept {
   constexpr std::string_view unfinished = ".partial", rank = "rank-", end = ".safetensors";  // see atomic_file
   if (name.ends_with(unfinished)) name.remove_suffix(unfinished.size());
@@ -71,13 +72,13 @@ inline constexpr std::string_view model_files_file = "model_files.safetensors";
   auto const digits = name.substr(rank.size(), name.size() - rank.size() - end.size());
   return digits.find_first_not_of("0123456789") == digits.npos;
 }
-/// What a directory holds.
+/// The contents of a directory.
 struct contents {
   bool is_directory = false;
   std::vector<std::string> ours;  ///< sorted
   bool others = false;
 };
-/// Nothing, of what is no directory, a link to one, or not there. Errors: io_error where it cannot be looked into now.
+/// Empty if it is not a directory, is a link to one, or does not exist. Errors: io_error if it cannot be read now.
 [[nodiscard]] inline contents contents_of(formats::directory const& home, std::string const& name) {
   contents out;
   try {
@@ -90,8 +91,8 @@ struct contents {
   return out;
 }
 
-/// The steps of a directory's checkpoints, whole or not, oldest first. Other names are not looked at; a directory in
-/// which only files of others are left is none.
+/// The steps of a directory's checkpoints, whole or not, oldest first. Other names are ignored, and so is a directory
+/// that holds only the user's files.
 [[nodiscard]] inline std::vector<std::int64_t> steps_in(formats::directory const& home) {
   std::vector<std::int64_t> steps;
   for (auto const& name : home.names()) {
@@ -101,7 +102,7 @@ struct contents {
     try {
       auto const has = contents_of(home, name);
       if ((has.others && has.ours.empty()) || (replaced && !has.is_directory)) continue;
-    } catch (io_error const&) {  // whoever reads it says so
+    } catch (io_error const&) {  // reported when the checkpoint is read
     }
     steps.push_back(*step);
   }
@@ -110,7 +111,7 @@ struct contents {
   return steps;
 }
 
-/// Removes a checkpoint's files, and its directory unless others have put something there; of what is no directory, the
+/// Removes a checkpoint's files, and its directory if it is then empty; if the name is not a directory, removes the
 /// name. What cannot be removed stays.
 inline void remove_ours(formats::directory const& home, std::string const& name) {
   try {
@@ -124,10 +125,10 @@ inline void remove_ours(formats::directory const& home, std::string const& name)
   home.files().remove_directory(home.descriptor(), name.c_str());
 }
 
-/// Gives a checkpoint another name: its directory if there is nothing else in it, else file by file. So what others
-/// have put there stays where it is, in `from` and in `to`.
-/// @param arrives  whether `to` becomes a checkpoint, at the last file; else `from` is none any more, from the first
-/// on.
+/// Renames a checkpoint: the directory if it holds nothing else, else file by file. So the user's files stay where they
+/// are, in `from` and in `to`.
+/// @param arrives  whether `to` becomes a valid checkpoint when the last file arrives; else `from` stops being one when
+///                 the first file leaves.
 inline void rename_ours(formats::directory const& home, std::string const& from, std::string const& to, bool arrives) {
   auto const has = contents_of(home, from);
   if (!has.is_directory || (!has.others && !home.has(to))) return home.rename(from, to);
@@ -146,7 +147,7 @@ inline void rename_ours(formats::directory const& home, std::string const& from,
   return sha256().update(bytes).hexadecimal();
 }
 
-/// What the manifest knows of a rank's file.
+/// What the manifest records about a rank's file.
 struct file_record {
   std::array<char, 64> header_sha256{};
   std::uint64_t bytes = 0;
@@ -187,7 +188,7 @@ std::vector<file_record> gather(Comm& world, file_record const& own) {
   return all;
 }
 
-/// Writes files that came with a model as one. @returns what the manifest says of it.
+/// Writes the files that came with a model as one file. @returns its record for the manifest.
 [[nodiscard]] inline formats::json::value write_model_files(formats::directory const& in,
                                                             std::vector<formats::model_file> const& all) {
   std::vector<formats::safetensors::entry> entries;
@@ -199,7 +200,7 @@ std::vector<file_record> gather(Comm& world, file_record const& own) {
   to.finish();
   return formats::json::value::make({{"bytes", to.file_bytes()}, {"sha256", digest.hexadecimal()}});
 }
-/// Those files again; none if the checkpoint was saved without.
+/// Reads those files; empty if the checkpoint was saved without them.
 [[nodiscard]] inline std::vector<formats::model_file> read_model_files(formats::directory const& in,
                                                                        formats::json::value const& manifest) {
   std::vector<formats::model_file> out;
@@ -218,7 +219,7 @@ std::vector<file_record> gather(Comm& world, file_record const& own) {
   return out;
 }
 
-/// The manifest of a checkpoint, once its own hash is right.
+/// Reads the manifest of a checkpoint after checking its hash.
 [[nodiscard]] inline formats::json::value read_manifest(formats::directory const& in) {
   auto const path = in.path_of("manifest.json");
   auto const content = formats::read_text(in, "manifest.json", std::uint64_t{16} << 20);
@@ -237,8 +238,8 @@ std::vector<file_record> gather(Comm& world, file_record const& own) {
   return manifest;
 }
 
-/// Which run a manifest belongs to. One that does not say so was written by a version that knew no identities: what all
-/// checkpoints of its run have in common stands for it.
+/// The run that a manifest belongs to. Older versions wrote no identity: then what all checkpoints of the run have in
+/// common is used instead.
 [[nodiscard]] inline std::string identity_in(formats::json::value const& manifest) {
   auto const* const said = manifest.find("identity");
   if (said == nullptr) {
@@ -248,19 +249,20 @@ std::vector<file_record> gather(Comm& world, file_record const& own) {
   }
   auto const& digits = said->as_string();
   if (digits.size() != 32 || digits.find_first_not_of("0123456789abcdef") != digits.npos) {
-    said->fail("this is no identity of a run: 32 hexadecimal digits");
+    said->fail("not a run's identity, which has 32 hexadecimal digits");
   }
   return digits;
 }
 
-/// Whether a file that cannot be read is a damaged one. Otherwise it may be whole, and is out of reach for now: no
+/// Whether a file that cannot be read counts as damaged. Otherwise it may be whole and is unreadable for now: no
 /// permission, or too many open files.
 [[nodiscard]] inline bool means_damage(io_error const& problem) noexcept {
   auto const number = problem.number();
   return number == 0 || number == ENOENT || number == ENOTDIR || number == EISDIR || number == ELOOP ||
          number == ENXIO || number == EIO || number == EBADMSG || number == EUCLEAN;
 }
-/// Runs f. @returns why the checkpoint that it reads is damaged, or nothing if it is whole; what else it throws passes.
+/// Runs f. @returns why the checkpoint that it reads is damaged, or an empty string if it is whole. Other exceptions
+/// pass.
 template <class F>
 std::string damage_in(F&& f) {
   try {
@@ -274,8 +276,8 @@ std::string damage_in(F&& f) {
   }
 }
 
-/// Where a save was killed while a step made room for itself, saved once more, one of the two is whole: that is the
-/// step. Errors   io_error if the earlier one cannot be given its name again.
+/// If a save was killed while it replaced a checkpoint of the same step, one of the two is whole; it gets the step's
+/// name. Errors   io_error if the earlier one cannot be renamed back.
 inline void finish_replacing(formats::directory const& home) {
   for (auto const& name : home.names()) {
     if (!name.starts_with(replaced_prefix)) continue;
@@ -284,18 +286,18 @@ inline void finish_replacing(formats::directory const& home) {
     bool whole = false;
     try {
       whole = home.has(step) && damage_in([&] { static_cast<void>(read_manifest(home.below(step))); }).empty();
-    } catch (config_error const&) {  // of another version: not this save's
+    } catch (config_error const&) {  // of another version, not of this save
     }
     whole ? remove_ours(home, name) : rename_ours(home, name, step, true);
     home.synchronise();
   }
 }
 
-/// "damaged-step-0000000500", or ".2" and so on behind it: a name under which nothing is looked for.
+/// "damaged-step-0000000500", then with ".2" and so on: a name that load() ignores.
 [[nodiscard]] inline std::string aside_name(std::string const& name, int number) {
   return "damaged-" + name + (number > 1 ? text('.', number) : std::string());
 }
-/// Gives a damaged checkpoint such a name. @returns its number; 0 if it has to stay where it is.
+/// Renames a damaged checkpoint so. @returns its number; 0 if it cannot be renamed.
 inline int set_aside(formats::directory const& home, std::string const& name) {
   try {
     int number = 1;
@@ -303,7 +305,7 @@ inline int set_aside(formats::directory const& home, std::string const& name) {
     rename_ours(home, name, aside_name(name, number), false);
     home.synchronise();
     return number;
-  } catch (io_error const&) {  // a file system that cannot be written, say: reading goes on
+  } catch (io_error const&) {  // a read-only file system, say: reading goes on
     return 0;
   }
 }

@@ -22,7 +22,7 @@
 
 namespace trireme::checkpoint::detail {
 
-/// "24,3,8 at 0,0,16 of 24,3,24": a box of a tensor; "24,3,24" if it is all of it.
+/// "24,3,8 at 0,0,16 of 24,3,24": a box of a tensor; "24,3,24" if the box is the whole tensor.
 [[nodiscard]] inline std::string box_text(parameter_info const& info) {
   auto const numbers = [](shape const& all) {
     std::string out;
@@ -33,7 +33,7 @@ namespace trireme::checkpoint::detail {
   return numbers(info.extents) + " at " + numbers(info.first) + " of " + numbers(info.whole);
 }
 
-/// A number of a file's header, which is the whole of `digits`.
+/// A number in a file's header; `digits` must be nothing but the number.
 [[nodiscard]] inline std::int64_t number(std::string const& path, std::string_view digits) {
   std::int64_t value = 0;
   auto const end = digits.data() + digits.size();
@@ -44,7 +44,7 @@ namespace trireme::checkpoint::detail {
   return value;
 }
 
-/// The box that box_text() has written.
+/// Parses a box that box_text() has written.
 [[nodiscard]] inline parameter_info box_from(std::string const& path, std::string_view box) {
   auto const next = [&](std::string_view& all) {
     auto const comma = std::min(all.find(','), all.size());
@@ -74,7 +74,7 @@ namespace trireme::checkpoint::detail {
   for (int axis = 0; fits && axis < info.whole.rank(); ++axis) {
     auto const place = next(places);
     auto const extent = info.extents[axis];
-    // A box of nothing lies nowhere; others must have a place for every element.
+    // An empty box has no position; in others every element must have a valid position.
     fits = extent <= info.whole[axis] && place <= info.whole[axis] - extent && info.first.takes(place);
     if (fits) info.first.push_back(place);
   }
@@ -83,13 +83,13 @@ namespace trireme::checkpoint::detail {
   return info;
 }
 
-/// Elements of a whole tensor, and where they lie in a piece of it.
+/// A range of elements of a whole tensor, and its position in a piece.
 struct run {
   std::int64_t whole;
   std::int64_t here;
   std::int64_t count;
 };
-/// Ascending in the whole tensor; `here` counts from element `first` of the part.
+/// In ascending order of the whole tensor; `here` counts from element `first` of the part.
 [[nodiscard]] inline std::vector<run> runs_of(parameter_info const& part, std::int64_t first, std::int64_t count) {
   std::vector<run> all;
   for_each_run(part, first, count, [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
@@ -97,7 +97,7 @@ struct run {
   });
   return all;
 }
-/// Calls f(in one, in other, n) for all that two ascending lists share.
+/// Calls f(in one, in other, n) for every range that two ascending lists share.
 template <class F>
 void for_each_common(std::vector<run> const& one, std::vector<run> const& other, F&& f) {
   if (other.empty()) return;
@@ -113,14 +113,14 @@ void for_each_common(std::vector<run> const& one, std::vector<run> const& other,
   }
 }
 
-/// Where every piece of every tensor of a checkpoint is: a tensor is put together from any of them.
+/// Where every piece of every tensor of a checkpoint is. A tensor is assembled from pieces of any files.
 class piece_index {
  public:
   piece_index(formats::directory const& in, formats::json::value const& records) {
     auto const& all = records.as_array();
     for (std::size_t rank = 0; rank < all.size(); ++rank) add(in, rank_file(rank), all[rank]);
   }
-  /// All numbers of all pieces.
+  /// The number of elements in all pieces.
   [[nodiscard]] std::int64_t elements() const noexcept { return elements_; }
 
   /// Elements [first, first + count) of a part of a tensor.
@@ -147,7 +147,7 @@ class piece_index {
         covered.push_back({to, from, n});
       });
     }
-    // Here "whole" is the part that is asked for.
+    // Here "whole" is the requested part.
     std::sort(covered.begin(), covered.end(), [](run const& a, run const& b) { return a.whole < b.whole; });
     covered.push_back({count, 0, 0});
     std::int64_t at = 0;
@@ -163,10 +163,10 @@ class piece_index {
 
  private:
   struct piece {
-    parameter_info box;  // of which the tensor's part is that the piece was cut from
-    std::int64_t first;  // elements of that part
+    parameter_info box;  // the box of the tensor that the piece was cut from
+    std::int64_t first;  // index in that box
     std::int64_t count;
-    std::int64_t begin;  // in the whole tensor, everything lies in [begin, end)
+    std::int64_t begin;  // all elements are in [begin, end) of the whole tensor
     std::int64_t end;
     formats::safetensors::reader const* reader;
     formats::safetensors::entry const* entry;
@@ -197,7 +197,7 @@ class piece_index {
     if (at == std::string::npos) throw format_error(path, 0, text("\"", entry.name, "\" is not the name of a piece"));
     auto const name = entry.name.substr(0, at);
     auto const* const box = reader.note("box:" + name);
-    if (box == nullptr) throw format_error(path, 0, text("it does not say where \"", name, "\" lies"));
+    if (box == nullptr) throw format_error(path, 0, text("the header has no box for \"", name, "\""));
     piece each{box_from(path, *box),
                number(path, std::string_view(entry.name).substr(at + 1)),
                entry.extents.size(),
@@ -213,13 +213,12 @@ class piece_index {
     for_each_run(each.box, each.first, 1, [&](auto whole, auto, auto) { each.begin = whole; });
     for_each_run(each.box, each.first + each.count - 1, 1, [&](auto whole, auto, auto) { each.end = whole + 1; });
     if (__builtin_add_overflow(elements_, each.count, &elements_)) {
-      throw format_error(path, 0, "the checkpoint has more numbers than 63 bits count");
+      throw format_error(path, 0, "the checkpoint has more than 2^63 - 1 numbers");
     }
     tensors_[name].push_back(std::move(each));
   }
 
-  // A piece is read whole, since its SHA-256 is that of all of it; once that is known to be right it is not asked
-  // again.
+  // A piece is always read whole, since its SHA-256 covers all of it; the hash is checked only at the first read.
   [[nodiscard]] static std::vector<std::byte> content_of(piece& from, dtype type) {
     if (!(from.entry->type == formats::safetensors::stored_type(type))) {
       throw format_error(from.reader->path(), 0,

@@ -19,12 +19,12 @@
 
 namespace trireme::checkpoint::detail {
 
-/// 32 hexadecimal digits that no other run has.
+/// 32 random hexadecimal digits, which identify a run.
 [[nodiscard]] inline std::string drawn_identity() {
   std::array<std::uint8_t, 16> drawn{};
   if (::getentropy(drawn.data(), drawn.size()) !=
-      0)  // <random> would cost every program a tenth of a second to compile
-    throw error("trireme::checkpoint: the system has no random numbers to name the run by");
+      0)  // <random> would add a tenth of a second to every program's compile time
+    throw error("trireme::checkpoint: the system's random number source failed, so the run gets no identity");
   std::string out;
   for (auto const byte : drawn) {
     out += "0123456789abcdef"[byte >> 4];
@@ -33,8 +33,8 @@ namespace trireme::checkpoint::detail {
   return out;
 }
 
-/// This run's checkpoints in a directory, oldest first. Refuses to go on if those of another run are there, or if what
-/// this one would save is not the latest.
+/// This run's checkpoints in a directory, oldest first. Throws if those of another run are there, or if the checkpoint
+/// to be saved would not be the latest.
 [[nodiscard]] inline std::vector<own_checkpoint> claim(formats::directory const& home, std::string const& identity,
                                                        std::int64_t step) {
   std::vector<own_checkpoint> ours;
@@ -59,7 +59,7 @@ namespace trireme::checkpoint::detail {
   }
   if (ours.empty() && !doubt.empty()) {
     throw config_error(text("trireme::checkpoint: ", home.path(),
-                            " holds a checkpoint that cannot be read, so that nobody knows whose it is (", doubt,
+                            " holds a checkpoint that cannot be read, so its run is unknown (", doubt,
                             "); save into another directory, or move that checkpoint away"));
   }
   if (!ours.empty() && ours.back().step > step) {
@@ -70,14 +70,14 @@ namespace trireme::checkpoint::detail {
   return ours;
 }
 
-/// An empty directory of the temporary name.
+/// Makes an empty directory with the temporary name.
 [[nodiscard]] inline formats::directory make_temporary(formats::directory const& home) {
   remove_ours(home, temporary_name);
   return home.make(temporary_name);
 }
 
-/// Completes a temporary directory with its manifest, gives it its name, and removes those of this run's checkpoints
-/// that are not to be kept beside it.
+/// Completes a temporary directory with its manifest, renames it, and removes those of this run's checkpoints that are
+/// not to be kept.
 inline void publish(formats::directory const& home, formats::directory const& temporary, std::int64_t step,
                     formats::json::value const& manifest, std::vector<own_checkpoint> ours, keeping const& keep) {
   auto const content = formats::json::to_string(manifest) + "\n";
@@ -86,8 +86,9 @@ inline void publish(formats::directory const& home, formats::directory const& te
   formats::atomic_write(temporary, "manifest.sha256", digest + "  manifest.json\n");
   temporary.synchronise();
   auto const name = step_name(step);
-  // A run that went back and came to the same step again: the two change places, so that one of them is always there.
-  // Where that cannot be one step, the earlier one is renamed first; finish_replacing() knows what a kill leaves.
+  // If a run went back and reaches the same step again, the two checkpoints are exchanged, so that one of them is
+  // always there. Where that is not one operation, the earlier one is renamed first; finish_replacing() repairs what an
+  // interruption leaves.
   bool const again = !ours.empty() && ours.back().step == step;
   bool const shared = contents_of(home, name).others || contents_of(home, temporary_name).others;
   auto const replaced = std::string(replaced_prefix) + name;
@@ -111,7 +112,7 @@ inline void publish(formats::directory const& home, formats::directory const& te
     ours.pop_back();
   }
   ours.push_back({step, keep.held_out});
-  // Under the temporary name first: one that is half removed when the program ends is no checkpoint any more.
+  // Renamed to the temporary name first, so that a partial removal is never mistaken for a checkpoint.
   for (auto const each : steps_to_remove(std::move(ours), keep)) {
     try {
       rename_ours(home, step_name(each), temporary_name, false);

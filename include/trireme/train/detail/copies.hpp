@@ -22,25 +22,24 @@
 
 namespace trireme::detail {
 
-/// Which of the tensors that a rank keeps others keep, too: it changes only where what ranks keep does, and is found
-/// once.
+/// Which of this rank's tensors other ranks keep as well. Recomputed only when the set of kept tensors changes.
 struct copy_holders {
   struct holders {
     int first = 0;  ///< rank
     std::int64_t ranks = 0;
   };
-  std::uint64_t of = 0;                               ///< the hash of what this rank keeps; 0: nothing is known yet
-  std::unordered_map<std::uint64_t, holders> shared;  ///< what is kept by several ranks
+  std::uint64_t of = 0;  ///< hash of the list of tensors that this rank keeps; 0: not known yet
+  std::unordered_map<std::uint64_t, holders> shared;  ///< the tensors that several ranks keep
 };
 
-/// How a sentence about copies that differ begins, and what it says is to be done.
+/// The beginning of an error sentence about differing copies, and the remedy it gives.
 struct copies_words {
   std::string_view who = "trireme::trainer";
   std::string_view remedy = "load a checkpoint, or call broadcast()";
 };
 
-/// Hashes of the tensors that a rank keeps, by what they are and where in them they lie: ranks that keep the same must
-/// have the same numbers.
+/// Hashes of the tensors that a rank keeps, by name and position: ranks that keep the same elements must have the same
+/// numbers.
 class kept_copies {
  public:
   void add(std::span<state_piece const> pieces) {
@@ -58,14 +57,14 @@ class kept_copies {
     names_.push_back(piece.name);
   }
 
-  /// Collective. Throws numeric_error on every rank if two ranks' copies of a tensor differ; the sentence names it, and
-  /// the rank whose copy is unlike all others, if there are at least three and only one such.
+  /// Collective. Throws numeric_error on every rank if two ranks' copies of a tensor differ. The sentence names the
+  /// tensor, and the rank whose copy differs from all others if there are at least three copies and only one such rank.
   ///
-  /// Method   each copy adds a hash of its numbers, and the first rank that keeps it takes away as many of its own as
-  ///          there are copies: the sum over all ranks is 0 where all copies are alike (and, once in 2^64, where some
-  ///          are not).
-  /// Bytes    one all_reduce of two numbers. Who keeps what is found when that changes, and the hashes themselves are
-  ///          gathered only where there is a difference.
+  /// Method   each copy adds a hash of its numbers, and the first rank that keeps it subtracts its own hash once for
+  ///          each copy. The sum over all ranks is 0 if all copies are equal (and, with probability 2^-64, if some are
+  ///          not).
+  /// Bytes    one all_reduce of two numbers. Which ranks keep what is exchanged when that changes; the hashes
+  ///          themselves are gathered only if there is a difference.
   template <class Comm>
   void expect_equal(Comm& world, copy_holders& holders, copies_words const& words = {}) const {
     if (world.size() == 1) return;
@@ -81,13 +80,13 @@ class kept_copies {
   }
 
  private:
-  /// The copies that other ranks have of one of this rank's tensors.
+  /// The copies on other ranks of one of this rank's tensors.
   struct others {
     std::int64_t alike = 0;
     std::int64_t unlike = 0;
-    int first = -1;  ///< rank that is not alike, and its hash
+    int first = -1;  ///< a rank whose copy differs, and its hash
     std::uint64_t hash = 0;
-    bool agree = true;  ///< all that are not alike are so among themselves
+    bool agree = true;  ///< whether all copies that differ from this one are equal to each other
 
     void add(int rank, std::uint64_t theirs, std::uint64_t own) {
       if (theirs == own) {
@@ -113,7 +112,7 @@ class kept_copies {
     return sum;
   }
 
-  // Collective. What is of one kind ("value/", "moment/") is told as one list, since ranks often have the same one.
+  // Collective. Tensors of one kind ("value/", "moment/") are sent as one list, since ranks often have the same one.
   template <class Comm>
   [[nodiscard]] copy_holders find_holders(Comm& world, std::uint64_t own) const {
     std::map<std::string_view, parallel::word_list> kinds;
@@ -138,7 +137,7 @@ class kept_copies {
     return out;
   }
 
-  // Collective, where copies differ: all hashes meet, some of each rank at a time, and one rank finds the words.
+  // Collective, called where copies differ: all ranks' hashes are gathered in blocks, and one rank writes the sentence.
   template <class Comm>
   [[nodiscard]] std::string sentence_for_all(Comm& world, copies_words const& words) const {
     constexpr std::size_t at_a_time = 512;
@@ -160,7 +159,7 @@ class kept_copies {
         if (own != at_.end()) seen[own->second].add(rank, table[i + 1], hashes_[own->second]);
       }
     }
-    // Of all that see a difference the rank speaks that has the fewest on its side.
+    // Of the ranks that see a difference, the one whose copy has the fewest equals reports it.
     std::size_t odd = names_.size();
     for (std::size_t i = 0; i < seen.size(); ++i) {
       if (seen[i].unlike > 0 && (odd == names_.size() || seen[i].alike < seen[odd].alike)) odd = i;

@@ -17,16 +17,17 @@ struct flight_slot {
   arena<typename Env::space> activations;
   samples_in<typename Env::space> batch;
   view out;       // of the chunk, forward
-  view returned;  // the gradient of that, if the next part lies here
+  view returned;  // its gradient, if the next part is on this rank
 };
 
-/// As many slots as there were ever micro-batches in flight; units keep what they save under a slot's number.
+/// Slots for micro-batches in flight, as many as there ever were at a time. Units keep saved tensors under a slot's
+/// number.
 template <class Env>
 class flight_slots {
  public:
   using slot = flight_slot<Env>;
 
-  /// All slots are free: a step begins.
+  /// Frees all slots at the start of a step.
   void begin(std::size_t chunks, int micro_batches) {
     micro_batches_ = micro_batches;
     free_.clear();
@@ -55,7 +56,7 @@ class flight_slots {
     slots_[index]->activations.reset();
     free_.push_back(index);
   }
-  /// A step has ended: the memory of each slot becomes one block, so that the next one allocates nothing.
+  /// At the end of a step: the memory of each slot becomes one block, so that the next step allocates nothing.
   void end() {
     for (auto& each : slots_) each->activations.reset();
   }

@@ -8,9 +8,9 @@
 
 namespace trireme::checkpoint::detail {
 
-/// A rank's state as it was at one step. Its memory is used again by the next copy.
+/// A copy of a rank's state at one step. The next copy reuses its memory.
 ///
-/// Threads  who copies first ends; pieces() may then be another thread's.
+/// Threads  the copy must have ended before another thread uses pieces().
 class held_state {
  public:
   void copy(std::span<state_piece const> pieces) {

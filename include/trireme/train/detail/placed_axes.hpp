@@ -15,7 +15,7 @@
 
 namespace trireme::detail {
 
-/// The run state of an axis on a rank, if it has one and more than one way.
+/// The run state of an axis on a rank, if it has one and its degree is above 1.
 template <class Env, class Comm, class Axis>
 struct placed_axis {
   struct nothing {};
@@ -26,16 +26,16 @@ struct placed_axis<Env, Comm, Axis> {
   std::optional<typename Axis::template instance<Env, Comm>> state;
 };
 
-/// What the axes of a mesh add to a rank: groups for its units, a seat among stages, cut samples.
+/// What the axes of a mesh give a rank: groups for its units, a pipeline stage, its part of each sample.
 ///
-/// Ranks    made collectively.
+/// Ranks    constructed collectively.
 /// Threads  one owner; the grid must outlive it.
 template <class Env, class Comm, class Mesh>
 class placed_axes;
 template <class Env, class Comm, class... Axes>
 class placed_axes<Env, Comm, parallel::mesh<Axes...>> {
  public:
-  /// The kind of the axis that gives each rank some units of the model; empty if none does.
+  /// The kind of the axis that gives each rank only some units of the model; empty if there is none.
   static constexpr std::string_view stages = [] {
     std::string_view kind;
     ((kind = facts_of_axis<Axes>.parameters == axis_parameters::units ? kind_of_axis<Axes> : kind), ...);
@@ -55,12 +55,12 @@ class placed_axes<Env, Comm, parallel::mesh<Axes...>> {
   }
 
   [[nodiscard]] rank_groups<Env> const& groups() const noexcept { return groups_; }
-  /// Offers the units a group that is of no axis.
+  /// Offers the units a group that belongs to no axis.
   template <class Group>
   void offer(Group& group) {
     groups_.offer(group);
   }
-  /// Calls f(run state) for those that there are.
+  /// Calls f(run state) for each run state.
   template <class F>
   void each(F&& f) {
     (
@@ -72,14 +72,14 @@ class placed_axes<Env, Comm, parallel::mesh<Axes...>> {
         }(),
         ...);
   }
-  /// Of each sample what this rank has; until the next call.
+  /// This rank's part of each sample; valid until the next call.
   [[nodiscard]] std::span<samples const> cut(std::span<samples const> batches) {
     each([&](auto& axis) {
       if constexpr (requires { axis.cut(batches); }) batches = axis.cut(batches);
     });
     return batches;
   }
-  /// Errors   config_error if an axis cannot do with sums in a fixed tree over micro-batches.
+  /// Errors   config_error if an axis does not support sums in a fixed tree over micro-batches.
   template <class Strategy>
   void expect_no_tree([[maybe_unused]] Strategy const& strategy) {
     if (!sums_in_a_tree(strategy)) return;

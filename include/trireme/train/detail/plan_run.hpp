@@ -22,14 +22,14 @@
 
 namespace trireme::detail {
 
-/// What one sample looks like.
+/// The type and extents of one sample.
 struct sample_form {
   dtype input_type = dtype::f32;
   dtype target_type = dtype::f32;
   shape inputs, targets;
 };
 
-/// Samples without memory: nobody reads them.
+/// Samples without memory; they are never read.
 class paper_samples {
  public:
   paper_samples(sample_form const& form, std::int64_t most) : form_(form), ids_(static_cast<std::size_t>(most)) {}
@@ -48,7 +48,7 @@ class paper_samples {
   std::vector<std::int64_t> ids_;
 };
 
-/// All units of a model, to see what their outputs are like.
+/// All units of a model, used to compute the extents of their outputs.
 template <class Env>
 class paper_units {
   using view = tensor_view<typename Env::compute, phantom>;
@@ -65,7 +65,7 @@ class paper_units {
     };
     model.units(add);
   }
-  /// The extents of what each unit but the last one makes of a micro-batch.
+  /// The extents of every unit's output for a micro-batch, except the last unit's.
   [[nodiscard]] std::vector<shape> outputs(samples const& batch) {
     samples_in<phantom> const here{{batch.inputs.address, batch.inputs.type, batch.inputs.extents},
                                    {batch.targets.address, batch.targets.type, batch.targets.extents},
@@ -87,7 +87,7 @@ class paper_units {
   std::vector<std::unique_ptr<unit<Env>>> units_;
 };
 
-/// What a step on paper has shown.
+/// The result of a simulated step.
 struct paper_step {
   comm::traffic_table sent;
   std::uint64_t latencies = 0;
@@ -96,12 +96,12 @@ struct paper_step {
   std::int64_t activations = 0;
   std::int64_t mail = 0;
   double flops = 0;
-  std::int64_t steps = 1;  // in which that is sent
+  std::int64_t steps = 1;  // the number of steps that `sent` covers
   double bubble = 0;
 };
 
-/// One rank's part in a step, in phantom memory and in a world on paper: everything but the numbers happens as in a
-/// training with the communicator Like.
+/// One rank's part in a step, simulated in phantom memory with a counting world: everything except arithmetic happens
+/// as in a training with the communicator Like.
 template <class Like, class Precision, class Model, class Optimizer, class Parallel, class Compression>
 class paper_training {
   using env = environment_of<Model, Precision, phantom>;
@@ -125,7 +125,7 @@ class paper_training {
     });
   }
 
-  /// @param micro_batches  logical ones of the batch; 0: one a replica.
+  /// @param micro_batches  logical micro-batches of the batch; 0: one per replica.
   [[nodiscard]] paper_step step(sample_form const& form, std::int64_t batch, std::int64_t micro_batches) {
     auto const own = placed_.samples_share();
     auto const parts = micro_batches == 0 ? own.size : micro_batches;
@@ -170,15 +170,14 @@ class paper_training {
                               how_many(parts, "micro-batch"), "; give at least one of each"));
     }
     if (data_axis::gradients == distribution::shard && (parts % ways != 0 || batch < parts)) {
-      throw config_error(text("trireme::plan: ", how_many(batch, "sample"), " in ", how_many(parts, "micro-batch"),
-                              " for ", ways,
-                              " replicas; where gradients are sharded a plan needs as many micro-batches on each, none "
-                              "of them empty"));
+      throw config_error(text(
+          "trireme::plan: ", how_many(batch, "sample"), " in ", how_many(parts, "micro-batch"), " for ", ways,
+          " replicas; where gradients are sharded, each replica needs the same number of non-empty micro-batches"));
     }
   }
-  // No message arrives that says how large the next one is.
+  // The simulation receives no message with the extents of the next one, so they are computed here.
   void foretell(std::span<samples const> batches) {
-    paper_units<env> units(model_, placed_.groups());  // what it sends is not counted: no step has begun
+    paper_units<env> units(model_, placed_.groups());  // not counted as sent: no step has begun
     std::vector<shape> known;
     for (auto const& each : batches) {
       auto const& key = each.inputs.extents;
@@ -189,8 +188,8 @@ class paper_training {
       placed_.engine().foretell(key, units.outputs(each));
     }
   }
-  // What the steps of this stage compute, by kind, in parts of a million of all of it. A unit whose backward does not
-  // come apart does all of it in the first half.
+  // The cost of this stage's steps by kind, in millionths of the total. A unit whose backward cannot be split does all
+  // of it in the first half.
   [[nodiscard]] schedule::costs costs() const {
     double mean[4]{};
     double sum = 0;
@@ -202,15 +201,15 @@ class paper_training {
       return static_cast<std::int64_t>(mean[static_cast<std::size_t>(kind)] / sum * 1e6);
     };
     if (exactly_equal(mean[static_cast<std::size_t>(schedule::work::forward)], 0))
-      return {};  // nothing to go by: a third each
+      return {};  // nothing is known: a third each
     bool const halves = steps_[static_cast<std::size_t>(schedule::work::backward_input)] > 0;
     return {.forward = of(schedule::work::forward),
             .backward_input = of(halves ? schedule::work::backward_input : schedule::work::backward),
             .backward_weight = halves ? of(schedule::work::backward_weight) : 0};
   }
   [[nodiscard]] int stages() { return placed_.engine().seat().where.stages; }
-  // The stage that waits longest: the share of the step in which it does. Steps do not overlap, since all ranks vote at
-  // the end of each: a stage also waits before its first and after its last work.
+  // For the stage that waits longest, the share of the step in which it waits. Steps do not overlap, since all ranks
+  // vote at the end of each, so waiting before a stage's first and after its last work counts too.
   [[nodiscard]] double bubble(int micro_batches) {
     if (micro_batches == 0 || stages() == 1) return 0;
     auto const run = schedule::simulate(placed_.engine().seat().lists(micro_batches), costs());

@@ -15,17 +15,17 @@
 
 namespace trireme::detail {
 
-/// Ranks that only send each other messages: the communicator of a plan that names none.
+/// Ranks    that only exchange messages: the communicator of a plan that names none.
 struct messages {};
 
-/// What it would send, and the latencies that it would wait for.
+/// What would be sent, and the latencies of it.
 struct paper_counts : comm::traffic_table {
   std::uint64_t latencies = 0;
 };
 
-/// One rank of a world that is not there: it counts what would be sent, in groups that were split off too, and has the
-/// capabilities of Like. Tensors lie in phantom memory. In the few numbers that ranks decide by (host memory), every
-/// other rank brings what this one brings.
+/// One rank of a simulated world. It counts what would be sent, also in groups split from it, and has the capabilities
+/// of Like. Tensors are in phantom memory. For the few numbers in host memory that ranks decide by, every other rank is
+/// taken to contribute what this one contributes.
 template <class Like>
 class paper_world : public comm::collectives<paper_world<Like>> {
   using like_space = typename space_of<Like>::type;

@@ -13,9 +13,9 @@
 
 namespace trireme::detail {
 
-// What a trainer expects of the arguments of a run: config_error otherwise.
+// Checks of a run's arguments; each throws config_error.
 
-/// How many samples of which form a dataset has.
+/// The number and form of a dataset's samples.
 template <class Data>
 [[nodiscard]] std::string form_of(Data const& data) {
   return text(how_many(data.size(), "sample"), " of ", name_of(data.input_type()), " ",
@@ -23,18 +23,19 @@ template <class Data>
               to_string(shape(data.target_shape())));
 }
 
-/// An epoch that is under way goes on with the dataset that it began with.
-/// @param before  form_of() that one; empty: not known.
+/// An epoch that has begun must be continued with the same dataset.
+/// @param before  form_of() that dataset; empty: not known.
 template <class Position>
 void expect_same_data(std::string const& before, std::string const& now, Position const& at) {
   if (at.position == 0 || before.empty() || before == now) return;
-  throw config_error(text("trireme::trainer: fit() on ", now, ", but the run stands within an epoch of ", before,
-                          ", after ", at.position,
-                          " of them: some would come twice and others never; give it that "
-                          "dataset, or call start_epoch() first to leave the rest of that epoch out"));
+  throw config_error(text("trireme::trainer: fit() on ", now, ", but the current epoch is of ", before, ", after ",
+                          at.position,
+                          " of them: some samples would be used twice and others never; pass that dataset, or call "
+                          "start_epoch() first to skip the rest of that epoch"));
 }
 
-/// Collective. fit() was called with the same numbers on every rank, on as many samples of one form.
+/// Collective. Checks that fit() was called on every rank with the same numbers and on the same number and form of
+/// samples.
 /// @param taken  steps before this call.
 template <class Comm, class Data, class Options>
 void expect_same_schedule(Comm& world, Data const& data, Options const& options, std::int64_t taken) {
@@ -50,9 +51,9 @@ void expect_same_schedule(Comm& world, Data const& data, Options const& options,
                              "call it with the same arguments on every rank");
 }
 
-/// fit() has something to do, unless a checkpoint that has just been loaded stands at the end of the schedule.
+/// Checks that fit() has a step to take, or that a checkpoint just loaded is at the end of the schedule.
 /// @param last    the step to train to.
-/// @param loaded  the step at which the last checkpoint stood, or -1.
+/// @param loaded  the step of the last loaded checkpoint, or -1.
 template <class Options>
 void expect_steps(Options const& options, std::int64_t last, std::int64_t taken, std::int64_t loaded) {
   if (options.steps < 1) {
@@ -62,7 +63,7 @@ void expect_steps(Options const& options, std::int64_t last, std::int64_t taken,
   expect_number("trainer: fit()", ".stop_after", options.stop_after, {.low = -1});
   if (taken < last || taken == loaded) return;
   throw config_error(text("trireme::trainer: fit() to step ", last, " takes no step after the ", taken,
-                          " that have been taken: .steps and .stop_after count from the first one ever; give it more, "
+                          " that have been taken: .steps and .stop_after count from the very first step; raise them, "
                           "or call initialise() to start over"));
 }
 

@@ -12,8 +12,8 @@
 
 namespace trireme::checkpoint::detail {
 
-/// Collective. How many ranks have to go on together, because one of them keeps something of its own; 0: any number.
-/// @param answered  what this rank answers for.
+/// Collective. The number of ranks a run must be resumed on, if a rank keeps numbers of its own; 0: any number.
+/// @param answered  the pieces that this rank saves.
 template <class Comm>
 [[nodiscard]] int ranks_with_own_state(Comm& world, std::span<state_piece const> answered) {
   std::int64_t own = 0;
@@ -22,8 +22,8 @@ template <class Comm>
   return own == 0 ? 0 : world.size();
 }
 
-/// A run's way to its checkpoints, of a trainer or of a loop of one's own: which run it is, and the world with a
-/// deadline for disks.
+/// How a trainer, or a loop of your own, reaches its checkpoints: the run's identity, and the world with a deadline
+/// long enough for disks.
 template <class Comm>
 class run_directory {
  public:
@@ -36,7 +36,7 @@ class run_directory {
                        beside);
     });
   }
-  /// Collective. Throws what save() would of a directory that is not this run's, or in which nothing can be written.
+  /// Collective. Throws what save() would if the directory belongs to another run, or nothing can be written in it.
   void prepare(Comm& world, std::string const& path, progress const& at, patience const& patience,
                formats::file_system& files) {
     patient_.within([&] { writing<Comm>(for_disks(world, patience.deadline), path, identity_, {}, at, {}, files); });
@@ -55,7 +55,7 @@ class run_directory {
     return found;
   }
 
-  /// Collective when the deadline is another one than before.
+  /// Collective if the deadline differs from the last one.
   [[nodiscard]] Comm& for_disks(Comm& world, std::chrono::milliseconds deadline) {
     return patient_.of(world, deadline);
   }

@@ -17,11 +17,11 @@
 #include "trireme/train/checkpoint.hpp"
 #include "trireme/train/slots.hpp"
 
-// Slips that would be pages of a compiler's own words: what is wrong is computed by a slip_of function, and said by the
-// one static_assert of a class, as in slots.hpp.
+// Mistakes for which the compiler's own messages would be pages long. A slip_of function finds what is wrong, and one
+// static_assert in a class reports it, as in slots.hpp.
 namespace trireme::detail {
 
-/// A trainer borrows its world.
+/// A trainer borrows its world, which must therefore not be a temporary or const.
 enum class world_slip : std::uint8_t { none, temporary, constant };
 
 template <class... Policies>
@@ -47,10 +47,10 @@ struct check_lent_world {
                 "trireme::trainer: the world is const, but a trainer makes calls of it: take it as [](auto& world)");
 };
 
-/// What make_exchange works on.
+/// Mistakes in the arguments of make_exchange.
 enum class exchange_slip : std::uint8_t { none, parameters, element, described, temporary, constant, world };
 
-/// 0 if P is no list of foreign parameters, 1 if their elements are of another type than it takes, else 2.
+/// 0 if P is not a list of foreign parameters, 1 if their elements have another type than P takes, else 2.
 template <class P>
 inline constexpr int list_of_foreign = 0;
 template <class T, class Space>
@@ -99,16 +99,16 @@ struct check_exchange {
 
 struct refused;  // of trainers: in make.hpp
 
-/// What calls of a refused trainer or exchange return where no type is known: it goes wherever it is put.
+/// The result type of calls of a refused trainer or exchange where no type is known: it converts to anything.
 struct refused_part {
   template <class T>
   operator T() const;  // never called, and so never defined
   refused_part operator()(auto&&...) const { return {}; }
 };
 
-/// What make_exchange returns after its one sentence, so that no line that uses it adds another error: it has every
-/// public function of own_exchange and basic_exchange (tests/train/refused_test.py compares them). What has no result
-/// is void, so that nothing is unused.
+/// What make_exchange returns after it has reported an error, so that no line that uses it adds another one. It has
+/// every public function of own_exchange and basic_exchange (tests/train/refused_test.py compares them). Functions
+/// without a result return void, so that there are no warnings about unused values.
 struct refused_exchange {
   static constexpr bool sharded = false, shards_parameters = false, keeps_master = false, replicas_differ = false;
   static constexpr bool has_gradient_memory = false, can_be_direct = false;
@@ -192,13 +192,13 @@ struct refused_exchange {
   void sum_also(std::string_view, auto&&) {}
 };
 
-/// What trainer.input_gradient() finds in a model.
+/// Why a model has no trainer.input_gradient().
 enum class inputs_slip : std::uint8_t { none, plain, tokens, unit };
 
 template <inputs_slip Slip, class Culprit>
 struct check_inputs {
   static_assert(Slip != inputs_slip::plain,
-                "trireme::trainer: input_gradient() asks a plain model for input_gradient(samples) -> tensor<float>, "
+                "trireme::trainer: input_gradient() needs a plain model with input_gradient(samples) -> tensor<float>, "
                 "which this one lacks");
   static_assert(
       Slip != inputs_slip::tokens,
@@ -218,11 +218,11 @@ struct checks_units {
     static_cast<void>(sizeof(check_inputs<slip, Unit>));
   }
 };
-/// Refuses models whose inputs have no gradient.
+/// Rejects models whose inputs have no gradient.
 template <class Env, class Model>
 constexpr void expect_input_gradient() {
   if constexpr (staged_model<Model>) {
-    // Compiled, and never called: the compiler looks at each unit.
+    // Compiled but never called: the compiler checks each unit.
     [[maybe_unused]] auto const look = [](Model const& model) {
       checks_units<Env> each;
       model.units(each);
@@ -233,7 +233,7 @@ constexpr void expect_input_gradient() {
   }
 }
 
-/// What fit() and evaluate() are given.
+/// Mistakes in the first argument of fit() and evaluate().
 enum class data_slip : std::uint8_t { none, closed, no_dataset };
 
 template <class Data>

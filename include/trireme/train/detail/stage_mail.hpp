@@ -13,30 +13,31 @@
 
 namespace trireme::detail {
 
-/// Activations and gradients to and from other stages, as an engine sees them: an engine of all units has none, and its
-/// program nothing of what follows.
+/// Transfers of activations and gradients between stages, as an engine uses them. An engine that runs all units has
+/// none, and programs that use only such engines do not compile what follows.
 template <class Env>
 class stage_mail {
  public:
   using view = tensor_view<typename Env::compute, typename Env::space>;
 
   virtual ~stage_mail() = default;
-  /// A step begins. `key(micro_batch)`: the extents of its inputs, on which all shapes depend.
+  /// Begins a step. `key(micro_batch)`: the extents of its inputs, which determine all shapes.
   virtual void begin(mail_plan const& plan, std::vector<shape> const& keys) = 0;
-  /// The extents of what crosses a boundary, of a micro-batch whose inputs have those of `key`: no message tells them.
+  /// Sets the extents of what crosses a boundary, for a micro-batch whose inputs have the extents `key`: no message
+  /// sends them.
   virtual void foretell(int boundary, shape const& key, shape const& extents) = 0;
-  /// Bytes of the buffers of what is on its way.
+  /// Bytes    of the buffers for values in transit.
   [[nodiscard]] virtual std::int64_t bytes() const noexcept = 0;
   virtual void send(int to, int number, view values) = 0;
   /// The value of that number, in memory of `arena`.
   [[nodiscard]] virtual view receive(int from, int number, arena<typename Env::space>& arena) = 0;
-  /// The step has ended: all that was sent has arrived.
+  /// Ends the step: everything that was sent has arrived.
   virtual void end() = 0;
 };
 
-/// Mail through a link. A send never waits while the schedule is followed: it is copied
-/// to a buffer, of which there are as many as values can be on their way. Receives are posted ahead in the sender's
-/// order. The first message of a shape is preceded by its extents; after it both sides know them.
+/// Transfers through a link. A send never waits while the schedule is followed: the value is copied to a buffer, and
+/// there are as many buffers as values can be in transit. Receives are posted ahead, in the sender's order. The first
+/// message of a shape is preceded by its extents; both sides remember them.
 template <class Env>
 class linked_mail final : public stage_mail<Env> {
  public:
@@ -55,7 +56,7 @@ class linked_mail final : public stage_mail<Env> {
           if (each.number != none) link_->wait(each.ticket);
         }
       }
-    } catch (...) {  // the error has ended the training, and is reported elsewhere
+    } catch (...) {  // the error has ended the training and is reported by another call
     }
   }
 
@@ -110,7 +111,7 @@ class linked_mail final : public stage_mail<Env> {
     auto& peer = peers_[p];
     auto found = posted(peer, number);
     while (found == nullptr) {
-      if (!post(p, true)) peer.in.emplace_back();  // values of evaluations, which no backward holds back
+      if (!post(p, true)) peer.in.emplace_back();  // values of evaluations, whose number no backward pass limits
       found = posted(peer, number);
     }
     link_->wait(found->ticket);
@@ -132,8 +133,8 @@ class linked_mail final : public stage_mail<Env> {
   using numbers = tensor<std::int32_t, space>;
 
   struct letter {
-    int number = none;  // of what is being received
-    int ticket = none;  // of what is being sent, or received
+    int number = none;  // of the value being received
+    int ticket = none;  // of the request
     shape extents;
     tensor<value, space> buffer;
     numbers header;
@@ -151,8 +152,8 @@ class linked_mail final : public stage_mail<Env> {
   struct peer_state {
     std::vector<letter> in;
     std::vector<letter> out;
-    std::vector<known_shape> told;   // of activations that were sent there, and so of gradients that come back
-    std::vector<known_shape> heard;  // of activations that came from there
+    std::vector<known_shape> told;   // extents of activations sent to that stage, and so of gradients that come back
+    std::vector<known_shape> heard;  // extents of activations received from that stage
     std::size_t posted = 0;
     std::size_t sends = 0;
   };
@@ -181,8 +182,8 @@ class linked_mail final : public stage_mail<Env> {
   void post_ahead(std::size_t p) {
     while (post(p, false)) continue;
   }
-  // Posts the next receive of a peer; false if there is none, or no room, or its shape is not known yet and must not be
-  // waited for.
+  // Posts the next receive from a stage. Returns false if there is none or no buffer is free, or if its shape is not
+  // known and `wait` is false.
   bool post(std::size_t p, bool wait) {
     auto& peer = peers_[p];
     if (peer.posted == plan_->values[p].size()) return false;

@@ -10,13 +10,13 @@
 
 namespace trireme::detail {
 
-/// What one stage receives in a step of training, and how much can be on its way.
+/// What one stage receives in a training step, and how many values can be in transit.
 struct mail_plan {
   schedule::layout where;
   std::vector<std::vector<int>> values;  ///< from each stage, in the order in which it sends them
-  std::vector<int> room;                 ///< values on their way between this stage and each other one, each way
+  std::vector<int> room;  ///< most values in transit between this stage and each other one, in each direction
 
-  // An activation is on its way while its sender holds the micro-batch, a gradient while its receiver does.
+  // An activation is in transit while its sender holds the micro-batch, a gradient while its receiver does.
   mail_plan(schedule::step_lists const& lists, int stage, std::vector<int> const& peaks)
       : where(lists.where()), values(peaks.size()), room(peaks.size()) {
     for (int s = 0; s < lists.stages(); ++s) {
@@ -29,7 +29,7 @@ struct mail_plan {
   }
 };
 
-/// The lists of all stages for one number of micro-batches, and what they mean for one of them.
+/// The step lists of all stages for one number of micro-batches, and the program of one stage that follows from them.
 struct stage_program {
   int micro_batches;
   schedule::step_lists lists;
@@ -51,7 +51,7 @@ struct stage_program {
   [[nodiscard]] int count() const noexcept { return lists.count(stage); }
 };
 
-/// The programs of one seat, each made when it is first asked for.
+/// The programs of one stage, each made when it is first needed.
 class stage_programs {
  public:
   explicit stage_programs(parallel::stage_seat seat) : seat_(std::move(seat)) {}
@@ -71,7 +71,7 @@ class stage_programs {
   [[nodiscard]] stage_program const& for_looking() {
     if (looking_ != nullptr) return *looking_;
     auto where = seat_.where;
-    where.micro_batches = 2;  // of which the first enters at stage 0, also where the other enters at the last one
+    where.micro_batches = 2;  // the first enters at stage 0, also in schedules where the other enters at the last one
     schedule::step_lists lists(where);
     for (int part = 0; part < where.parts(); ++part) {
       int const stage = where.stage_of(part, 0);

@@ -15,12 +15,13 @@
 
 namespace trireme::detail {
 
-/// Operations a second of a rank that trains the whole model alone on its share of the samples, while all others do.
+/// Operations per second of a rank that trains the whole model alone on its part of the samples while all others do the
+/// same.
 template <class Model, class Data, class World, class Options, class... Policies>
 [[nodiscard]] double measured_flops(Model const& model, Data const& data, World& world, Options const& options,
                                     Policies const&... policies) {
   if constexpr (!std::is_same_v<typename space_of<World>::type, host>) {
-    throw config_error("trireme::sweep: what a device computes is not measured: say .flops in the options");
+    throw config_error("trireme::sweep: a device's speed is not measured; set .flops in the options");
   } else {
     auto const share = [&](std::int64_t of) { return of > world.size() ? of / world.size() : std::int64_t{1}; };
     auto const samples = share(options.batch);
@@ -43,11 +44,12 @@ template <class Model, class Data, class World, class Options, class... Policies
 }
 
 struct link_rates {
-  double bandwidth = 1;  // of a world of one, which sends nothing
+  double bandwidth = 1;  // a world of one rank sends nothing
   double latency = 0;
 };
 
-/// What an all_reduce of one number and one of a million say of a world: the fastest of a few, on the slowest rank.
+/// Bandwidth and latency of a world, from all_reduces of one number and of a million: the fastest of a few, on the
+/// slowest rank.
 template <class World>
 [[nodiscard]] link_rates measured_link(World& world) {
   if (world.size() == 1) return {};

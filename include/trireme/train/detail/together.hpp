@@ -13,13 +13,13 @@
 
 namespace trireme::detail {
 
-/// The first rank that has something to say, and what (its first kilobyte); the same on every rank.
+/// The first rank with a non-empty sentence, and that sentence (its first kilobyte); the same on every rank.
 struct told {
   int rank = 0;
   std::string sentence;
 };
 
-/// Collective. The first of the ranks whose sentence is not empty, or nothing if all of them are.
+/// Collective. The first rank whose sentence is not empty; nothing if all are.
 template <class Comm>
 [[nodiscard]] std::optional<told> first_to_tell(Comm& world, std::string const& sentence) {
   std::int64_t first = sentence.empty() ? world.size() : world.rank();
@@ -35,7 +35,7 @@ template <class Comm>
   return told{rank, reinterpret_cast<char const*>(letters.data())};
 }
 
-/// Runs f on every rank and makes its failure everybody's: the ranks that failed throw what f threw, the others an
+/// Runs f on every rank and reports its failure on all of them: the ranks that failed throw what f threw, the others an
 /// error with the first failed rank's sentence. So no rank goes on into a collective that another one never reaches.
 template <class Comm, class F>
 void together(Comm& world, F&& f) {
@@ -49,14 +49,14 @@ void together(Comm& world, F&& f) {
   } catch (...) {
     failure = std::current_exception();
   }
-  if (failure && sentence.empty()) sentence = "an exception without a word";
+  if (failure && sentence.empty()) sentence = "an exception without a message";
   auto const first = first_to_tell(world, sentence);
   if (!first) return;
   if (failure) std::rethrow_exception(failure);
   throw error(text("rank ", first->rank, " failed: ", first->sentence));
 }
 
-/// Collective. The same of what has failed before, where it could not be thrown because others went on.
+/// Collective. The same for a failure that could not be thrown when it occurred, because other ranks continued.
 template <class Comm>
 void throw_together(Comm& world, std::exception_ptr const& failure) {
   together(world, [&] {

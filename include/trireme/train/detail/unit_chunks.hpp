@@ -19,19 +19,19 @@
 
 namespace trireme::detail {
 
-/// Units [first, last) of those that lie here are part `part` of the model.
+/// Units [first, last) of this rank's units are part `part` of the model.
 struct unit_chunk {
   std::size_t first = 0;
   std::size_t last = 0;
   int part = 0;
-  int left = 0;  ///< micro-batches of the step that have not been backward
+  int left = 0;  ///< micro-batches of the step whose backward has not run yet
 };
 
-/// The units of one stage in their boxes, in chunks, and the uses of parameters of each.
+/// The type-erased units of one stage, in chunks, and the uses of parameters of each.
 template <class Env>
 class unit_chunks {
  public:
-  /// Boxes the units of a model that lie at a seat.
+  /// Makes the units of a model that belong to a stage.
   template <class Model>
   void box(Model const& model, parallel::stage_seat const& at, rank_groups<Env> const& groups) {
     if constexpr (requires { model.validate(); }) model.validate();
@@ -49,14 +49,14 @@ class unit_chunks {
   [[nodiscard]] std::vector<unit_chunk>& chunks() noexcept { return chunks_; }
   [[nodiscard]] unit_chunk& chunk(int number) noexcept { return chunks_[static_cast<std::size_t>(number)]; }
 
-  /// Whether a unit of the model, here or elsewhere, adds terms to the loss that each sample has once.
+  /// Whether any unit of the model, on this rank or another, adds loss terms that count once per sample.
   [[nodiscard]] bool adds_sample_losses() const noexcept { return adds_sample_losses_; }
 
-  /// Whether a unit of the model lies here.
+  /// Whether a unit of the model is on this rank.
   [[nodiscard]] bool has(std::int64_t number) const noexcept {
     return std::find(numbers_.begin(), numbers_.end(), number) != numbers_.end();
   }
-  /// What to call a unit: its number in the model, and parameters of it.
+  /// The name of a unit: its number in the model, and its parameters.
   [[nodiscard]] std::string name_of(std::size_t unit) const {
     auto out = text("unit ", numbers_[unit]);
     if (first_use(unit) == last_use(unit)) return out;
@@ -66,14 +66,15 @@ class unit_chunks {
     return out;
   }
 
-  /// The random numbers of a unit: others where it would draw the same ones as a unit before it in the model.
+  /// The random key of a unit. It is changed if the unit would otherwise draw the same numbers as an earlier unit of
+  /// the model.
   [[nodiscard]] random_key key_of(std::size_t unit, random_key key) const noexcept {
     if (repeats_[unit]) key.seed ^= mix(static_cast<std::uint64_t>(numbers_[unit]) + 1);
     return key;
   }
 
   [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
-  /// Where each unit's uses end.
+  /// The end of each unit's parameter uses.
   [[nodiscard]] std::vector<int> const& ends() const noexcept { return last_use_; }
   [[nodiscard]] int first_use(std::size_t unit) const noexcept { return unit == 0 ? 0 : last_use_[unit - 1]; }
   [[nodiscard]] int last_use(std::size_t unit) const noexcept { return last_use_[unit]; }
@@ -85,7 +86,7 @@ class unit_chunks {
     rank_groups<Env> const& groups;
     std::int64_t index = 0;
     std::set<std::uint32_t> taken{};  // dropout sites of the units so far, on all stages
-    std::vector<std::any> by_hand{};  // units so far that do not say theirs
+    std::vector<std::any> by_hand{};  // earlier units that do not name their dropout sites
     template <class Description>
     void operator()(Description const& description) {
       using state = typename Description::template instance<Env>;
@@ -93,7 +94,7 @@ class unit_chunks {
       all.adds_sample_losses_ = all.adds_sample_losses_ || trireme::adds_sample_losses<Env>(description);
       auto* const home = all.chunk_of(number, at);
       if (home == nullptr && !says_dropout_sites<state> && !std::equality_comparable<Description>) return;
-      // Not make_unique, which would make a type of pointer for each type of unit.
+      // Not make_unique, which would instantiate a pointer type for each type of unit.
       std::unique_ptr<unit<Env>> made;
       if (home != nullptr || says_dropout_sites<state>)
         made.reset(new boxed_unit<Env, Description>(description, groups));
@@ -124,7 +125,7 @@ class unit_chunks {
       return false;
     }
   };
-  // The chunk here that a unit of the model belongs to, if any; a first unit opens it.
+  // The chunk on this rank that a unit of the model belongs to, if any; a chunk's first unit creates it.
   unit_chunk* chunk_of(std::int64_t unit, parallel::stage_seat const& at) {
     for (int c = 0; c < at.where.chunks; ++c) {
       auto const part = at.where.part(at.stage, c);
@@ -138,7 +139,7 @@ class unit_chunks {
 
   std::vector<std::unique_ptr<unit<Env>>> units_;
   std::vector<std::int64_t> numbers_;  // of the units, in the whole model
-  std::vector<bool> repeats_;          // whether a unit before it draws the same random numbers
+  std::vector<bool> repeats_;          // whether an earlier unit draws the same random numbers
   std::vector<unit_chunk> chunks_;
   bool adds_sample_losses_ = false;
   std::vector<parameter<Env>*> uses_;

@@ -19,12 +19,12 @@
 
 namespace trireme::detail {
 
-/// What the ranks of a tensor group must have alike where a unit ends: the same numbers, or, where rows are cut, each
-/// its own rows. A sum that a unit forgets is noticed here, and told with the unit's name.
+/// Checks what the ranks of a tensor group must agree on at the end of a unit: equal numbers or, where rows are split,
+/// each rank's own rows. It detects a missing sum in a unit and names the unit.
 ///
-/// Numbers are compared by hash in training steps 1, 2, 4, 8, ... at level normal, in every pass at level
-/// communication; at the price of a collective of eight numbers. Rows are looked at always. In a group of one, and in
-/// phantom memory, nothing happens.
+/// Numbers are compared by hash: in training steps 1, 2, 4, 8, ... at level normal, in every pass at level
+/// communication. A comparison is a collective of eight numbers. Rows are always checked. Groups of one rank and
+/// phantom memory are not checked.
 ///
 /// Ranks    collective over the group where numbers are compared.
 /// Errors   assertion_error on all ranks of the group.
@@ -34,7 +34,7 @@ class unit_edges {
   using space = typename Env::space;
   using view = tensor_view<typename Env::compute, space>;
 
-  /// A step or another pass begins.
+  /// Begins a training step or another pass.
   void begin(tensor_group<Env> const& group, bool training) {
     looks_ = group.size() > 1 && !std::is_same_v<space, phantom> && asserts(assertion_level::normal);
     auto const step = training ? steps_++ : 2;
@@ -42,9 +42,9 @@ class unit_edges {
     compares_ = looks_ && !group.cuts_rows() && (sampled || asserts(assertion_level::communication));
   }
 
-  /// What a unit returns.
+  /// Checks a unit's result.
   /// @param what  "output" of forward, "gradient" of backward.
-  /// @param name  () -> what the unit is called.
+  /// @param name  () -> the unit's name.
   template <class Name>
   void check(pass<Env>& pass, view values, std::string_view what, Name&& name) {
     if (!looks_) return;
@@ -52,13 +52,13 @@ class unit_edges {
     if (compares_) compare(pass, values, what, name);
   }
 
-  /// Adds the name of the unit, and what a rank has of its rows, to what went wrong in it.
+  /// Adds the unit's name, and the rows that the rank holds, to an error thrown in the unit.
   [[nodiscard]] static assertion_error in_unit(pass<Env> const& pass, std::string_view direction,
                                                std::string const& name, assertion_error const& problem) {
     auto const hint = pass.group.cuts_rows()
                           ? text("; under parallel::sequence rank ", pass.group.rank(), " of ", pass.group.size(),
-                                 " has its share of the rows between products: pass.group.gather() "
-                                 "makes all rows of it, pass.group.reduce() leaves it of a sum")
+                                 " has its part of the rows between products: pass.group.gather() returns all rows, "
+                                 "pass.group.reduce() its part of a sum")
                           : std::string();
     return assertion_error(text("trireme::model: ", direction, " of ", name, ": ", problem.what(), hint));
   }
@@ -70,7 +70,7 @@ class unit_edges {
     using kernels = ops::on<space>;
     auto const hash = mix(kernels::hash(tensor_view<typename Env::compute const, space>(values), 0, 0) +
                           static_cast<std::uint64_t>(values.size()));
-    std::array<number, 8> parts;  // of 16 bits, which every float has exactly: the largest, and less the smallest
+    std::array<number, 8> parts;  // of 16 bits, which a float holds exactly: the maximum, and minus the minimum
     for (std::size_t i = 0; i < 4; ++i) {
       parts[i] = static_cast<number>((hash >> (16 * i)) & 0xFFFF);
       parts[i + 4] = -parts[i];
@@ -83,13 +83,12 @@ class unit_edges {
     pass.scratch.rewind(mark);
     for (std::size_t i = 0; i < 4; ++i) {
       if (exactly_equal(parts[i], -parts[i + 4])) continue;
-      throw assertion_error(text("trireme::model: the ", what, " of ", name(), " is not the same on the ",
-                                 how_many(pass.group.size(), "rank"),
-                                 " of its tensor group, which share its matrices; a sum over ",
-                                 "them is missing: pass.group.reduce() makes it"));
+      throw assertion_error(text(
+          "trireme::model: the ", what, " of ", name(), " is not the same on the ", how_many(pass.group.size(), "rank"),
+          " of its tensor group, which share its matrices; ", "a sum over them is missing: call pass.group.reduce()"));
     }
   }
-  // Only where the unit has rows of which this rank should have its share: a unit may have rows of its own kind.
+  // Only for units with rows that are split between ranks: a unit may have rows of its own kind.
   template <class Name>
   void check_rows(pass<Env> const& pass, view values, std::string_view what, Name&& name) const {
     if (values.rank() == 0) return;
@@ -108,8 +107,8 @@ class unit_edges {
     if (!is_all) return;
     throw assertion_error(text("trireme::model: the ", what, " of ", name(), " has all ", how_many(rows, "row"),
                                " on rank ", pass.group.rank(), " of ", pass.group.size(),
-                               ", to which parallel::sequence leaves ", here,
-                               " of them; pass.group.reduce() leaves a rank its own rows of a sum"));
+                               ", but under parallel::sequence it should have ", here,
+                               " of them; pass.group.reduce() returns a rank's own rows of a sum"));
   }
 
   std::uint64_t steps_ = 0;

@@ -25,10 +25,10 @@ struct named_shape {
   shape extents;
 };
 
-/// Collective. The tensors that any rank has a part of, each once, with their whole extents, in the order of the ranks.
+/// Collective. The tensors of which any rank has a part, each once, with their whole extents, in rank order.
 template <class Comm>
 [[nodiscard]] std::vector<named_shape> tensors_of_everyone(Comm& world, parallel::layout const& own) {
-  parallel::word_list words;  // of each tensor: the letters of its name, its rank, its extents, its name
+  parallel::word_list words;  // of each tensor: the length of its name, its number of axes, its extents, its name
   for (auto const& entry : own.entries()) {
     auto const& whole = entry.info.whole_extents();
     auto const& name = entry.info.name;
@@ -51,15 +51,17 @@ template <class Comm>
   return all;
 }
 
-/// Collective over everyone. Calls f(name, extents, values) with the whole master value of each tensor of the model, on
-/// every rank in the same order, whatever part of it lies here. Where replicas differ it is that of the first.
-/// @tparam T  what the values are rounded to.
+/// Collective over the world of all ranks. Calls f(name, extents, values) with the whole master value of each tensor of
+/// the model, on every rank in the same order, however it is distributed. Where replicas differ, the first replica's
+/// values are used.
+/// @tparam T  the type to which the values are rounded.
 template <class T = float, class Exchange, class F>
 void for_each_whole_tensor(Exchange const& exchange, F&& f) {
   auto& world = exchange.everyone();
   auto const& plan = exchange.plan();
-  std::map<std::string, std::vector<std::pair<int, parallel::layout::piece>>> here;  // what this rank answers for
-  bool const answers = !Exchange::replicas_differ || exchange.world().rank() == 0;   // else the first replica does
+  std::map<std::string, std::vector<std::pair<int, parallel::layout::piece>>> here;  // the pieces that this rank owns
+  bool const answers =
+      !Exchange::replicas_differ || exchange.world().rank() == 0;  // else only the first replica contributes
   for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
     auto const [first, count] = exchange.accounted_range(bucket);
     for (auto const piece : plan.pieces(bucket, first, count)) {
@@ -68,7 +70,7 @@ void for_each_whole_tensor(Exchange const& exchange, F&& f) {
     }
   }
   for (auto const& tensor : tensors_of_everyone(world, plan)) {
-    std::vector<double> sum(static_cast<std::size_t>(tensor.extents.size()));  // zero where others answer
+    std::vector<double> sum(static_cast<std::size_t>(tensor.extents.size()));  // zero where other ranks contribute
     for (auto const& [bucket, piece] : here[tensor.name]) {
       auto const own = exchange.master_of(bucket, piece);
       using view = std::remove_const_t<decltype(own)>;
@@ -85,7 +87,7 @@ void for_each_whole_tensor(Exchange const& exchange, F&& f) {
   }
 }
 
-/// Writes a whole tensor into those pieces that are of it. They are in its element type.
+/// Copies a whole tensor into those of the pieces that belong to it, which have the same element type.
 template <class T>
 void upload_parts(std::span<state_piece const> pieces, std::string const& name, std::span<T const> whole) {
   for (auto const& each : pieces) {

@@ -1,7 +1,7 @@
 // Attention of one head of one sample; included once for each CPU level (see simd.hpp).
 //
-// Scores are kept transposed, one lane a query row: (keys, 32). Softmax then works along memory, without sums across
-// lanes, and every operand of every product is contiguous.
+// Scores are stored transposed, with one lane per query row: (keys, 32). So softmax runs along memory, without sums
+// across lanes, and every operand of every product is contiguous.
 #include "trireme/ops/host/detail/attention_products.inl"
 
 namespace trireme::ops::detail::TRIREME_LEVEL {
@@ -22,7 +22,7 @@ inline void pack_rows(Real* to, T const* from, std::int64_t stride, std::int64_t
   }
 }
 
-// Asks for `rows` rows of `width` elements, to be in the second-level cache when they are packed.
+// Prefetches `rows` rows of `width` elements into the L2 cache, for when they are packed.
 template <int Write = 0, class T>
 TRIREME_INLINE void prefetch_rows(T const* from, std::int64_t stride, std::int64_t rows, std::int64_t width) {
   constexpr std::int64_t line = 64 / sizeof(T);
@@ -31,9 +31,9 @@ TRIREME_INLINE void prefetch_rows(T const* from, std::int64_t stride, std::int64
   }
 }
 
-// The rows that the next head will need of what this one has just used: a head's rows are short and far apart, which
-// no prefetcher of a CPU follows. Part 0 is the queries, 1 the keys, 2 the values: at one time they would wait for each
-// other, and the products for them.
+// Prefetches the rows that the next head will need, next to those just used: a head's rows are short and far apart,
+// which hardware prefetchers do not follow. Part 0 is the queries, 1 the keys, 2 the values: fetched all at once they
+// would delay each other and the products.
 template <class T>
 TRIREME_INLINE void prefetch_next(T const* qkv, attention_head const& shape, std::int64_t row, std::int64_t rows,
                                   int part) {
@@ -48,7 +48,7 @@ TRIREME_INLINE void prefetch_next_result(T const* y_rows, attention_head const& 
   prefetch_rows(y_rows + shape.next_row * shape.y_stride + shape.next_column, shape.y_stride, rows, shape.width);
 }
 
-// sums[r] = the sum of a[r] b[r], for each of a block's rows; 0 where there is none.
+// sums[r] = the sum of a[r] b[r], for each of a block's rows; 0 if there is no such row.
 template <class F, class Real, class T>
 inline void row_products(Real* sums, T const* a, T const* b, std::int64_t stride, std::int64_t rows,
                          std::int64_t width) {
@@ -109,7 +109,7 @@ inline void attention_dropout(Real* factors, attention_head const& shape, std::i
   for (std::int64_t r = 0; r < attention_rows; ++r) {
     auto const start = ((shape.first_head + shape.head) * shape.context + first_row + r) * shape.context + part.key;
     for (std::int64_t k = 0; k < part.keys;) {
-      // The position of a number decides its block; rows need not begin with one.
+      // A number's position decides its random block; rows need not start at a block.
       auto const position = start + k;
       random_numbers(numbers, shape.dropout->key, shape.dropout->site, shape.sample,
                      static_cast<std::uint32_t>(position / 4));
@@ -120,13 +120,13 @@ inline void attention_dropout(Real* factors, attention_head const& shape, std::i
   }
 }
 
-// x in the lanes at v whose rows see the key that the walk is at, and `hidden` in the others.
+// x in the lanes at v whose rows attend to the current key of the walk, and `hidden` in the others.
 template <class F>
 TRIREME_INLINE F seen_lanes(attention_span::walk const& rows, std::int64_t v, F x, F hidden) {
   return first(rows.from(v), hidden, first(rows.to(v), x, hidden));
 }
 
-// Hides the scores of the keys [key, end) from the lanes at v whose rows do not see them.
+// Sets the scores of the keys [key, end) to `hidden` in the lanes at v whose rows do not attend to them.
 template <class F, class Real>
 inline void hide_scores(Real* column, attention_span const& span, std::int64_t key, std::int64_t end, std::int64_t v) {
   attention_span::walk rows(span);
@@ -137,8 +137,8 @@ inline void hide_scores(Real* column, attention_span const& span, std::int64_t k
   }
 }
 
-// The largest scores of the lanes at v, after those are hidden that the mask hides. Finite, so that the weights of a
-// row that sees no key are 0.
+// The largest scores of the lanes at v, after masked ones are set to `hidden`. They are finite, so that the weights of
+// a row that attends to no key are 0.
 template <class F, class Real>
 inline F masked_peak(Real* column, attention_span const& span, std::int64_t v) {
   auto const seen = span.seen(v);
@@ -226,8 +226,8 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
   }
 }
 
-// With P the probabilities, made again from lse, and delta = sum(dy y) of a row: dv = P^T dy, dP = dy v^T,
-// dS = P (dP - delta), dq = dS k, dk = dS^T q.
+// With P the probabilities, recomputed from lse, and delta = sum(dy y) of a row: dv = P^T dy, dP = dy v^T, dS = P (dP -
+// delta), dq = dS k, dk = dS^T q.
 template <class T, class A>
 inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T const* qkv,
                                attention_head const& shape, A* scratch) {

@@ -1,5 +1,5 @@
 // Attention of some queries of one head of one sample over some of its keys; included once for each CPU level (see
-// simd.hpp). Laid out as in attention.inl, whose helpers it uses.
+// simd.hpp). Has the memory layout of attention.inl and uses its helpers.
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
 // to (rows, width) = kept * to + added * from.
@@ -14,7 +14,7 @@ inline void merge_rows(T* to, std::int64_t stride, Real const* from, std::int64_
   }
 }
 
-// y and lse become the attention over these keys and those that they have seen before.
+// Updates y and lse to the attention over these keys and the earlier ones.
 template <class T, class A>
 inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, attention_head const& shape,
                          attention_block const& at, A* scratch) {
@@ -72,7 +72,7 @@ inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, atte
                        part.key > span.begin());
     }
     for (std::int64_t r = 0; r < rows; ++r) {
-      if (exactly_equal(masses[r], 0)) continue;  // it sees none of these keys
+      if (exactly_equal(masses[r], 0)) continue;  // it attends to none of these keys
       A const here = peaks[r] + std::log(masses[r]);
       A const before = lse[row + r];
       A const more = before > here ? before : here;

@@ -1,15 +1,15 @@
-// Attention of one head of one sample in bfloat16, with the instruction that multiplies pairs of them; included
-// for the CPU level that has it (see simd.hpp). The method is that of attention.inl.
+// Attention of one head of one sample in bfloat16, with the instruction that multiplies pairs; included for the CPU
+// level that has it (see simd.hpp). The method is that of attention.inl.
 //
-// The instruction takes two neighbours along the depth of a product at once, so every operand is stored in words of
-// two: along its rows where these are the depth, and two rows in one where the depth runs across them. Probabilities
-// and their gradients are rounded to bfloat16 for the products; sums, softmax and lse stay in float.
+// The instruction takes two neighbours along the depth of a product at once, so every operand is stored in words of two
+// numbers: neighbours in a row if the depth runs along rows, and the same column of two rows if it runs across them.
+// Probabilities and their gradients are rounded to bfloat16 for the products; sums, softmax and lse stay in float.
 #include "trireme/ops/host/detail/attention_products.inl"
 
 namespace trireme::ops::detail::TRIREME_LEVEL {
 #if TRIREME_X86
 
-/// 16 words of two bfloat16: what meets the float lanes of a sum.
+/// 16 words of two bfloat16, which are multiplied into 16 float lanes.
 struct word_lanes {
   __m512i v;
   static TRIREME_INLINE word_lanes all(std::uint32_t word) { return {_mm512_set1_epi32(static_cast<int>(word))}; }
@@ -19,7 +19,7 @@ TRIREME_INLINE avx512::lanes fma(word_lanes a, word_lanes b, avx512::lanes c) {
   return {_mm512_dpbf16_ps(c.v, reinterpret_cast<__m512bh>(a.v), reinterpret_cast<__m512bh>(b.v))};
 }
 
-/// 2^x to 2e-7 for x below 128; 0 far below, NaN stays NaN. Rounding to bfloat16 leaves nothing of that error.
+/// 2^x with error 2e-7 for x below 128; 0 far below, NaN stays NaN. Rounding to bfloat16 hides the error.
 TRIREME_INLINE avx512::lanes exponential_of_two(avx512::lanes x) {
   using F = avx512::lanes;
   x = max(F::all(-200.0F), x);
@@ -42,14 +42,14 @@ TRIREME_INLINE void store_rows(std::uint32_t* to, std::int64_t stride, __m512i r
   _mm256_storeu_si256(m256i_at(to), _mm512_castsi512_si256(rows));
   _mm256_storeu_si256(m256i_at(to + stride), _mm512_extracti64x4_epi64(rows, 1));
 }
-/// The words of two that such rows make together.
+/// The words of two numbers, one from each of such rows.
 TRIREME_INLINE __m512i paired_rows(__m512i rows) {
   __m512i const order = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   __m512i const second = _mm512_slli_epi32(_mm512_add_epi32(order, _mm512_set1_epi32(16)), 16);
   return _mm512_permutexvar_epi16(_mm512_or_si512(order, second), rows);
 }
 
-/// Rows as words along them: to (padded_rows, padded_width / 2) from (rows, width), zeros around it.
+/// Packs rows as words along them: to (padded_rows, padded_width / 2) from (rows, width), zeros around it.
 inline void pack_words(std::uint32_t* to, bfloat16 const* from, std::int64_t stride, std::int64_t rows,
                        std::int64_t padded_rows, std::int64_t width, std::int64_t padded_width) {
   auto const bytes = static_cast<std::size_t>(width) * sizeof(bfloat16);
@@ -59,7 +59,7 @@ inline void pack_words(std::uint32_t* to, bfloat16 const* from, std::int64_t str
   }
 }
 
-/// Rows as words of two rows: to (padded_rows / 2, padded_width) from (rows, width), zeros around it.
+/// Packs pairs of rows as words: to (padded_rows / 2, padded_width) from (rows, width), zeros around it.
 inline void pack_pairs(std::uint32_t* to, bfloat16 const* from, std::int64_t stride, std::int64_t rows,
                        std::int64_t padded_rows, std::int64_t width, std::int64_t padded_width) {
   pack_across(to, from, stride, rows, static_cast<int>(padded_width), static_cast<int>(width));
@@ -82,7 +82,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
   auto* const queries_across = values + shape.padded_rows * words;              // (D / 2, 32)
   auto* const shares = queries_across + words * lanes_of_rows;                  // (32, 32)
   A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
-  F const slope = F::all(scale * A(1.44269504));  // of a score in the exponent of 2
+  F const slope = F::all(scale * A(1.44269504));  // of a score, in the exponent of 2
   pack_words(keys, qkv + shape.channels, shape.qkv_stride, shape.context, shape.padded_rows, shape.width, width);
   pack_pairs(values, qkv + 2 * shape.channels, shape.qkv_stride, shape.context, shape.padded_rows, shape.width, width);
 

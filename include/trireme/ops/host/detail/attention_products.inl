@@ -1,5 +1,5 @@
-// The products of attention; included once for each CPU level (see simd.hpp). F are lanes of sums, Factor what is
-// multiplied: the same lanes, or words of two bfloat16, neighbours along the depth.
+// The products of attention; included once for each CPU level (see simd.hpp). F are the lanes of the sums, Factor those
+// of the operands: the same, or words of two bfloat16 that are neighbours along the depth.
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
 // c (Rows, Vectors * width) = or += a b, with a[m * a_row + k * a_depth] and b[k * b_row + n].
@@ -35,7 +35,7 @@ template <class F, class Factor = F, class Real, class Word>
 inline void block_product(Real* c, std::int64_t c_row, Word const* a, std::int64_t a_row, std::int64_t a_depth,
                           Word const* b, std::int64_t b_row, std::int64_t rows, std::int64_t columns,
                           std::int64_t depth, bool accumulate) {
-  constexpr int pair = F::width == 16 ? 8 : 4;  // rows of a tile of two vectors: half the registers, or a quarter
+  constexpr int pair = F::width == 16 ? 8 : 4;  // rows of a tile of two vectors: half of the registers, or a quarter
   std::int64_t n = 0;
   for (; n + 2 * F::width <= columns; n += 2 * F::width) {
     for (std::int64_t m = 0; m < rows; m += pair) {

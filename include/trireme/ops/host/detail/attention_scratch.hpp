@@ -7,19 +7,19 @@
 
 namespace trireme::ops::detail {
 
-/// Query rows that are worked on together: one lane each, so that softmax needs no sum across lanes.
+/// Query rows that are processed together, one per lane, so that softmax needs no sum across lanes.
 inline constexpr std::int64_t attention_rows = 32;
-/// Key rows after which the products turn round, so that what they share stays in the first-level cache.
+/// Key rows per step of the products, so that their shared operands stay in the L1 cache.
 inline constexpr std::int64_t attention_keys = 64;
 
-/// The rows of a head, in whole blocks of query rows.
+/// The rows of a head, rounded up to whole blocks of query rows.
 [[nodiscard]] constexpr std::int64_t padded_rows(std::int64_t context) noexcept {
   return (context + attention_rows - 1) / attention_rows * attention_rows;
 }
-/// The columns of a head, in whole vectors.
+/// The columns of a head, rounded up to whole vectors.
 [[nodiscard]] constexpr std::int64_t padded_width(std::int64_t width) noexcept { return (width + 15) / 16 * 16; }
 
-/// The same in whole tiles.
+/// The same, rounded up to whole tiles.
 [[nodiscard]] constexpr std::int64_t attention_tile_width(std::int64_t width) noexcept {
   return (width + 31) / 32 * 32;
 }
@@ -33,7 +33,7 @@ inline constexpr std::int64_t attention_keys = 64;
   auto const chunk = attention_keys * attention_rows;
   auto const vectors = backward ? 4 * matrix + 5 * block + 5 * chunk + 2 * attention_rows
                                 : 2 * matrix + 3 * block + rows * attention_rows + chunk + 2 * attention_rows;
-  // Matrices in tiles are of bfloat16, two to an element.
+  // Matrices in tiles are bfloat16, two per element.
   auto const tiles = attention_tile_width(width);
   auto const in_tiles = backward ? (7 * rows * tiles + 224 * tiles + 9 * chunk) / 2 + 3 * attention_rows
                                  : rows * tiles + 64 * tiles + 48 * rows + chunk + 2 * attention_rows;

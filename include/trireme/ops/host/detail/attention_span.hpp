@@ -9,27 +9,27 @@
 
 namespace trireme::ops::detail {
 
-/// What the query rows of one head see of the keys that lie beside them. Every mask is an interval of keys for each
-/// row, and neither end of it decreases from row to row.
+/// The keys that each query row of one head may attend to. Every mask is an interval of keys for each row, and neither
+/// end of it decreases from row to row.
 struct attention_sight {
   attention_mask mask{};
   std::int64_t rows = 0;               ///< of queries
-  std::int64_t keys = 0;               ///< as many as there are
-  std::int64_t ahead = 0;              ///< positions of row 0 behind key 0
-  std::int32_t const* seen = nullptr;  ///< (rows, 2): the first key that a row may see and the one behind the last
+  std::int64_t keys = 0;               ///< number of them
+  std::int64_t ahead = 0;              ///< positions of row 0 after key 0
+  std::int32_t const* seen = nullptr;  ///< (rows, 2): the first key that a row may attend to and one past the last
 };
 
-/// Keys that are worked on together, among those that a block of query rows sees.
+/// Keys that are processed together, among those that a block of query rows attends to.
 struct attention_part {
   std::int64_t key = 0;
   std::int64_t keys = 0;
-  std::int64_t skipped = 0;  ///< rows of the block, the first ones, that see none of these keys
+  std::int64_t skipped = 0;  ///< number of leading rows of the block that attend to none of these keys
 };
 
-/// The keys that a block of query rows sees: which ones are worked on, and which of those some row does not see.
-/// Decided once for the block, at every CPU level, whatever the mask: inner loops only ask whether a part is an edge.
+/// The keys that a block of query rows attends to: which ones are processed, and which of those are masked for some
+/// row. Computed once per block, at every CPU level, for any mask: inner loops only check whether a part is an edge.
 ///
-/// There is always something to work on. A row that sees no key has weights of 0, and a result of 0.
+/// There is always at least one key to process. A row that attends to no key has weights of 0, and a result of 0.
 class attention_span {
  public:
   attention_span(attention_sight const& of, std::int64_t row) noexcept {
@@ -38,7 +38,7 @@ class attention_span {
       auto const window = of.mask.window;
       auto from = window > 0 ? std::max<std::int64_t>(0, position - window + 1) : 0;
       auto to = of.mask.causal ? position + 1 : window > 0 ? position + window : of.keys;
-      if (of.seen != nullptr) {  // rows behind the last one are as it is: nobody reads what comes of them
+      if (of.seen != nullptr) {  // rows past the last one use its interval: their results are never read
         auto const* const limits = of.seen + 2 * std::min(row + r, of.rows - 1);
         from = std::max<std::int64_t>(from, limits[0]);
         to = std::min<std::int64_t>(to, limits[1]);
@@ -55,17 +55,17 @@ class attention_span {
     }
   }
 
-  /// The first key that is worked on, a multiple of attention_rows.
+  /// The first key that is processed, a multiple of attention_rows.
   [[nodiscard]] std::int64_t begin() const noexcept { return begin_; }
-  /// Behind the last key that the lanes at `lane` need, in halves of a block.
+  /// One past the last key that the lanes at `lane` need, in halves of a block.
   [[nodiscard]] std::int64_t seen(std::int64_t lane) const noexcept { return seen_[lane / half]; }
-  /// Behind the last key of the block, in whole blocks.
+  /// One past the last key of the block, in whole blocks.
   [[nodiscard]] std::int64_t end() const noexcept { return padded_rows(seen_[1]); }
-  /// All rows see the keys between.
+  /// All rows attend to the keys in [all_from(), all_to()).
   [[nodiscard]] std::int64_t all_from() const noexcept { return all_from_; }
   [[nodiscard]] std::int64_t all_to() const noexcept { return all_to_; }
 
-  /// The part that begins with `key`; without keys behind the last.
+  /// The part that begins with `key`; empty past the last key.
   [[nodiscard]] attention_part from(std::int64_t key) const noexcept {
     auto const skipped = key > begin_ && key >= seen_[0] ? half : 0;
     return {key, std::min(attention_keys, seen(skipped) - key), skipped};
@@ -73,12 +73,12 @@ class attention_span {
   [[nodiscard]] attention_part first() const noexcept { return from(begin_); }
   [[nodiscard]] attention_part after(attention_part const& it) const noexcept { return from(it.key + it.keys); }
 
-  /// Whether some row does not see all keys from `key` on.
+  /// Whether some row does not attend to all keys from `key` on.
   [[nodiscard]] bool edge(std::int64_t key, std::int64_t keys) const noexcept {
     return key < all_from_ || key + keys > all_to_;
   }
 
-  /// The rows [from, to) of the block that see a key, for one key after the other.
+  /// The rows [from, to) of the block that attend to a key, for one key after the other.
   class walk {
    public:
     explicit walk(attention_span const& over) noexcept : over_(over) {}
@@ -86,7 +86,7 @@ class attention_span {
       while (from_ < attention_rows && over_.ends_[from_] <= key) ++from_;
       while (to_ < attention_rows && over_.begins_[to_] <= key) ++to_;
     }
-    /// Counted from the lanes at `lane` on.
+    /// Relative to the lanes at `lane`.
     [[nodiscard]] int from(std::int64_t lane) const noexcept { return static_cast<int>(from_ - lane); }
     [[nodiscard]] int to(std::int64_t lane) const noexcept { return static_cast<int>(to_ - lane); }
 
@@ -103,7 +103,7 @@ class attention_span {
   std::int64_t seen_[2] = {};
 };
 
-/// What weights are divided by: a row that sees no key has a mass of 0.
+/// The divisor of the weights; a row that attends to no key has a mass of 0.
 template <class Real>
 [[nodiscard]] constexpr Real one_over_mass(Real mass) noexcept {
   return exactly_equal(mass, 0) ? Real(0) : Real(1) / mass;

@@ -1,13 +1,13 @@
-// Attention of one head of one sample in bfloat16, with products of tiles; included for the CPU level that has
-// their registers, and in tests with a model of them (see simd.hpp, tiles.hpp). The method is that of attention.inl.
+// Attention of one head of one sample in bfloat16, with products of tiles; included for the CPU level that has tile
+// registers, and in tests with an emulation of them (see simd.hpp, tiles.hpp). The method is that of attention.inl.
 //
-// Scores lie with a query row in each lane, as there, and so every product has the depth of its left operand along its
-// rows: scores = keys queries^T, result^T = values^T shares, and backward dvalues = shares^T slopes,
-// dkeys = dshares^T queries, dqueries^T = keys^T dshares. What is right is in panels of 32 columns, two rows in a word.
+// Scores have a query row in each lane, as there, so every product has the depth of its left operand along its rows:
+// scores = keys queries^T, result^T = values^T shares, and backward dvalues = shares^T slopes, dkeys = dshares^T
+// queries, dqueries^T = keys^T dshares. Right operands are stored in panels of 32 columns, two rows in a word.
 // Probabilities and their gradients are rounded to bfloat16 for the products; sums, softmax and lse stay in float.
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-/// 2^x to 2e-7 for x below 127.5; 0 below -126.5, NaN stays NaN. Rounding to bfloat16 leaves nothing of that error.
+/// 2^x with error 2e-7 for x below 127.5; 0 below -126.5, NaN stays NaN. Rounding to bfloat16 hides the error.
 template <class F>
 TRIREME_INLINE F exponential_of_two(F x) {
   x = max(F::all(-127.0F), x);
@@ -22,7 +22,7 @@ TRIREME_INLINE F exponential_of_two(F x) {
   return p * power_of_two(n);
 }
 
-/// The lanes of two rows of keys, rounded: as words of two in `pairs`, and where they are given as rows.
+/// The lanes of two rows of keys, rounded: as words of two in `pairs`, and also as rows if these are given.
 template <class F>
 TRIREME_INLINE void store_shares(std::uint32_t* pairs, bfloat16* first_row, bfloat16* second_row, F first, F second) {
 #if TRIREME_X86
@@ -52,7 +52,7 @@ TRIREME_INLINE void store_shares(std::uint32_t* pairs, bfloat16* first_row, bflo
   }
 }
 
-/// Rows as left operands: to (padded_rows, padded_width) from (rows, width), zeros around it.
+/// Packs rows as left operands: to (padded_rows, padded_width) from (rows, width), zeros around it.
 inline void copy_tile_rows(bfloat16* to, bfloat16 const* from, std::int64_t stride, std::int64_t rows,
                            std::int64_t padded_rows, std::int64_t width, std::int64_t padded_width) {
   auto const bytes = static_cast<std::size_t>(width) * sizeof(bfloat16);
@@ -63,7 +63,7 @@ inline void copy_tile_rows(bfloat16* to, bfloat16 const* from, std::int64_t stri
   }
 }
 
-/// 32 rows as a right operand whose depth they are: panels of 32 columns, to (padded_width / 32, 16, 32).
+/// Packs 32 rows as a right operand with the rows as depth: panels of 32 columns, to (padded_width / 32, 16, 32).
 inline void pack_tile_rows(std::uint32_t* to, bfloat16 const* from, std::int64_t stride, std::int64_t rows,
                            std::int64_t width, std::int64_t padded_width) {
   constexpr std::int64_t panel = attention_rows;
@@ -74,7 +74,7 @@ inline void pack_tile_rows(std::uint32_t* to, bfloat16 const* from, std::int64_t
   }
 }
 
-/// 32 rows as a right operand whose columns they are: to (padded_width / 2, 32).
+/// Packs 32 rows as a right operand with the rows as columns: to (padded_width / 2, 32).
 inline void pack_tile_columns(std::uint32_t* to, bfloat16 const* from, std::int64_t stride, std::int64_t rows,
                               std::int64_t width, std::int64_t padded_width) {
   pack_along(to, from, stride, width, static_cast<int>(attention_rows), static_cast<int>(rows));
@@ -101,7 +101,7 @@ inline void tile_block_product(float* c, std::int64_t c_row, bfloat16 const* a, 
   }
 }
 
-/// Rows of a result that lies with its rows in columns: to (rows, width) = factors of the rows * from (width, 32).
+/// Rows of a result that is stored transposed: to (rows, width) = factors of the rows * from (width, 32).
 template <class F>
 inline void unpack_columns(bfloat16* to, std::int64_t stride, float const* from, std::int64_t rows, std::int64_t width,
                            float const* factors) {
@@ -157,7 +157,7 @@ inline void attention_tiles_forward(bfloat16* y, float* lse, bfloat16 const* qkv
   auto* const values = keys + all_rows * width;                                                // (D, T + 32)
   auto const values_row = all_rows + 32;
   float const scale = 1 / std::sqrt(static_cast<float>(shape.width));
-  F const slope = F::all(scale * 1.44269504F);  // of a score in the exponent of 2
+  F const slope = F::all(scale * 1.44269504F);  // of a score, in the exponent of 2
   copy_tile_rows(keys, qkv + shape.channels, shape.qkv_stride, shape.context, all_rows, shape.width, width);
   turn({values, values_row, qkv + 2 * shape.channels, shape.qkv_stride, shape.context, all_rows, shape.width, width});
 

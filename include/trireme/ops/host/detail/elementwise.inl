@@ -40,7 +40,8 @@ inline void activate_backward(T* dx, T const* dy, T const* x, std::int64_t n, ac
                     { (F::load(dy + i, count) * activation_slope(F::load(x + i, count), act)).store(dx + i, count); })
 }
 
-// numbers[4 * i + j] = random_block(key, site, sample, block + i)[j] >> 8, for i < 8: one block a lane (core/rng.hpp).
+// numbers[4 * i + j] = random_block(key, site, sample, block + i)[j] >> 8, for i < 8: one block per lane
+// (core/rng.hpp).
 inline void random_numbers(float* numbers, random_key key, std::uint32_t site, std::uint64_t sample,
                            std::uint32_t block) {
   constexpr std::uint64_t low = 0xffff'ffffU;
@@ -61,7 +62,7 @@ inline void random_numbers(float* numbers, random_key key, std::uint32_t site, s
     key0 += 0x9E3779B9U;
     key1 += 0xBB67AE85U;
   }
-  // Word j of every block lies in vector j. 24 bits are exact in a float.
+  // Vector j has word j of every block. 24 bits are exact in a float.
   eight<float> const w0 = __builtin_convertvector(__builtin_convertvector(c0 >> 8, eight<std::int32_t>), eight<float>);
   eight<float> const w1 = __builtin_convertvector(__builtin_convertvector(c1 >> 8, eight<std::int32_t>), eight<float>);
   eight<float> const w2 = __builtin_convertvector(__builtin_convertvector(c2 >> 8, eight<std::int32_t>), eight<float>);
@@ -77,7 +78,7 @@ inline void random_numbers(float* numbers, random_key key, std::uint32_t site, s
   std::memcpy(numbers, rows, sizeof rows);
 }
 
-// Drops among the n numbers of one sample.
+// Applies dropout to n numbers of one sample.
 template <class T>
 inline void dropout(T* y, std::int64_t n, std::int64_t position, dropout_site const& site, std::uint64_t sample) {
   using F = lanes_for<T>;
@@ -87,7 +88,7 @@ inline void dropout(T* y, std::int64_t n, std::int64_t position, dropout_site co
   F const kept = F::all(static_cast<real>(how.kept));
   alignas(64) float numbers[32];
   for (std::int64_t at = 0; at < n;) {
-    auto const skipped = (position + at) % 32;  // only where a sample's values are cut
+    auto const skipped = (position + at) % 32;  // only if a sample's values are split
     random_numbers(numbers, site.key, site.site, sample, static_cast<std::uint32_t>((position + at - skipped) / 4));
     std::int64_t const here = n - at < 32 - skipped ? n - at : 32 - skipped;
     T* const part = y + at;

@@ -1,7 +1,8 @@
-// Heads in the order that attention takes, turned by their positions; included once for each CPU level (see simd.hpp).
+// Heads in the order that attention needs, rotated by their positions; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-// y = the sum of n heads that lie side by side, turned: y may be the only one of them. A turn back has a negative sign.
+// y = the rotated sum of n heads that are side by side; y may be the only one of them. The inverse rotation has a
+// negative sign.
 template <class T, class A>
 TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
   using F = lanes_for<T>;
@@ -64,7 +65,7 @@ inline void arrange_backward(T* dx, T const* dqkv, A const* table, head_layout c
   }
 }
 
-// The norms are those of rows (normalisation.inl); values stay as they are.
+// The norms are those of rows (normalisation.inl); values do not change.
 template <class T, class A>
 inline void normalise_heads(T* y, A* rstd, T const* x, T const* query_gain, T const* key_gain, head_layout const& how,
                             std::int64_t rows, double epsilon) {

@@ -9,9 +9,9 @@ inline double row_total(T const* logits, std::int64_t classes) {
   return static_cast<double>(sum(total));
 }
 
-// What cross entropies subtract from the log of the mass: the target's logit, of which smoothing gives a share to all
-// classes. `target` is outside of [0, classes), and adds nothing, if it lies on another rank; `whole` counts all
-// classes.
+// The number that a cross entropy subtracts from the log of the mass: the target's logit, or with smoothing a weighted
+// mean of it and all logits. If the target is on another rank, `target` is outside of [0, classes) and adds nothing;
+// `whole` is the number of all classes.
 template <class T>
 inline double target_logit(T const* logits, std::int64_t classes, std::int64_t target, std::int64_t whole,
                            double smoothing) {
@@ -21,7 +21,7 @@ inline double target_logit(T const* logits, std::int64_t classes, std::int64_t t
 }
 
 // logits = weight * the gradient of: log mass - target_logit + z (log mass)^2, where log_mass is the log of the sum of
-// all exponentials and mass that of exponentials of what is over the peak.
+// all exponentials and mass the sum of exponentials relative to the peak.
 template <class T>
 inline void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
                                 double mass, cross_entropy_terms const& terms, std::int64_t whole) {
@@ -47,7 +47,7 @@ inline double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t ta
   using F = lanes_for<T>;
   using real = typename F::real;
   F top = F::all(-std::numeric_limits<real>::infinity());
-  // max() gives its second operand if one is NaN, so a NaN among the logits ends in the loss through the sum below.
+  // max() returns its second operand if one is NaN, so a NaN among the logits reaches the loss through the sum below.
   TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
   real const peak = largest(top);
   F const shift = F::all(peak);
@@ -72,7 +72,7 @@ inline double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t ta
   return loss;
 }
 
-// The parts of cross_entropy_row for a row whose classes lie on several ranks.
+// The parts of cross_entropy_row for a row whose classes are distributed over ranks.
 template <class T>
 inline double row_peak(T const* logits, std::int64_t classes) {
   using F = lanes_for<T>;

@@ -2,7 +2,7 @@
 
 #ifdef Success
 #error \
-    "Eigen, which trireme includes, needs Success as a name, and X11 makes a macro of it: #undef it before the include"
+    "Eigen, which trireme includes, uses the name Success, which X11 defines as a macro: #undef it before the include"
 #include <trireme_stopped_because_of_a_macro>
 #endif
 #include <Eigen/Core>
@@ -14,10 +14,10 @@
 
 namespace trireme::ops::detail {
 
-/// c (m, n) = a (m, k) b (k, n), all row-major and dense.
+/// c (m, n) = a (m, k) b (k, n), all row-major and contiguous.
 ///
-/// Calls Eigen's blocked product itself: the expression `c.noalias() = a * b` also instantiates three other algorithms
-/// for small and thin matrices, which costs four times the compile time and makes a row's bits depend on m.
+/// Calls Eigen's blocked product directly: the expression `c.noalias() = a * b` also instantiates three other
+/// algorithms for small and thin matrices, which costs four times the compile time and makes a row's bits depend on m.
 template <class A>
 void eigen_multiply(A* c, A const* a, A const* b, std::int64_t m, std::int64_t n, std::int64_t k) {
   constexpr int any = Eigen::Dynamic;
@@ -28,7 +28,8 @@ void eigen_multiply(A* c, A const* a, A const* b, std::int64_t m, std::int64_t n
       m, n, k, a, k, b, n, c, 1, n, A{1}, blocking, nullptr);
 }
 
-/// The same with every row's bits independent of m: Eigen works on four rows at a time, and otherwise on one.
+/// The same with every row's bits independent of m: Eigen processes four rows at a time, and the remaining rows one at
+/// a time.
 template <class A>
 void eigen_multiply_rows(A* c, A const* a, A const* b, std::int64_t m, std::int64_t n, std::int64_t k) {
   thread_local growing_buffer padding;
@@ -80,7 +81,7 @@ void eigen_product(store_rule<T> const& rule, T const* x, A const* right, std::i
   }
 }
 
-/// c (r, s) += u (m, r)^T v (m, s), with column sums where given.
+/// c (r, s) += u (m, r)^T v (m, s), with column sums if requested.
 template <class T, class A>
 void eigen_product_transposed(A* c, T const* u, T const* v, std::int64_t m, std::int64_t r, std::int64_t s, A* u_sums,
                               A* v_sums) {

@@ -27,10 +27,10 @@ TRIREME_LEVEL_END
 #include "trireme/ops/host/detail/tiles_store.inl"
 
 // The inner kernels: all sums of a tile stay in registers for the whole k loop. An element's sum is formed in the order
-// of k whatever the tile, so a row's bits do not depend on which rows are computed with it.
+// of k for any tile, so a row's bits do not depend on which rows are computed with it.
 #if TRIREME_X86
 namespace trireme::ops::detail {
-/// A float or a pair of bfloat16; the latter may lie at any even address.
+/// A float or a pair of bfloat16; the latter may be at any even address.
 TRIREME_INLINE std::int32_t word_at(char const* address) {
   std::int32_t word;
   std::memcpy(&word, address, sizeof word);
@@ -88,8 +88,8 @@ inline void product_tile(tile_job const& job) {
 }  // namespace trireme::ops::detail::avx2
 TRIREME_TARGET_END
 
-// The two AVX-512 kernels differ in one instruction. The operand that comes from L2 the processor by itself fetches too
-// late: asking 16 steps ahead makes a product 3 to 15 % quicker on an Intel Xeon. The distance of two rows or of two
+// The two AVX-512 kernels differ in one instruction. The processor alone prefetches the operand in L2 too late:
+// prefetching 16 steps ahead makes a product 3 to 15 % faster on an Intel Xeon. The distance of two rows or of two
 // steps is a constant, so that most addresses need no arithmetic.
 #define TRIREME_PRODUCT_STEP_512(Rows, multiply_add, a, a_row, b) \
   {                                                               \
@@ -116,7 +116,7 @@ TRIREME_TARGET_END
   int ahead_rows = Rows;                                                                    \
   for (std::int64_t left = job.steps; left > 0; left -= 8) {                                \
     std::int64_t const part = left < 8 ? left : 8;                                          \
-    if (a_row == 4) { /* packed: a comes from L2, b is short enough to stay in L1 */        \
+    if (a_row == 4) { /* packed: a is in L2, b is short enough for L1 */                    \
       for (std::int64_t step = 0; step < part; ++step, a += a_step, b += 128) {             \
         _mm_prefetch(a + 16 * a_step, _MM_HINT_T0);                                         \
         TRIREME_PRODUCT_STEP_512(Rows, multiply_add, a, 4, b)                               \
@@ -157,9 +157,9 @@ TRIREME_TARGET_END
 
 TRIREME_TARGET_AVX512_BEGIN
 namespace trireme::ops::detail::avx512 {
-/// The intrinsic, but with g++ always in the form that overwrites the sum: of the three forms g++ 12 also takes those
-/// that overwrite a factor, and then has no registers left for all sums (on an Intel Xeon products take 5 % longer).
-/// clang needs no help, and clang 20 may refuse such an asm for its size.
+/// The intrinsic, but with g++ always in the form that overwrites the sum: g++ 12 otherwise also uses the two forms
+/// that overwrite a factor, and then runs out of registers for the sums (on an Intel Xeon products take 5 % longer).
+/// clang does not have this problem, and clang 20 may reject such an asm for its operand size.
 TRIREME_INLINE __m512 multiply_add(__m512 sum, __m512i a, __m512i b) {
 #if defined(__clang__)
   return _mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), sum);
@@ -192,7 +192,7 @@ TRIREME_TARGET_END
 
 namespace trireme::ops::detail {
 
-/// What `kernel` gives for bfloat16 if T is bfloat16: a program that has only floats does not compile it.
+/// The result of `kernel` for bfloat16 if T is bfloat16, so that a program that uses only floats does not compile it.
 template <class T, class Kernel>
 [[nodiscard]] constexpr auto if_bfloat16(Kernel kernel) -> void (*)(store_job<bfloat16> const&) {
   if constexpr (std::is_same_v<T, bfloat16>) {
@@ -202,7 +202,7 @@ template <class T, class Kernel>
   }
 }
 
-/// The own kernels for elements of type T on this CPU, or nullptr if there are none (double; CPUs without AVX2).
+/// This library's kernels for elements of type T on this CPU, or nullptr if there are none (double; CPUs without AVX2).
 template <class T>
 [[nodiscard]] product_kernels const* own_kernels() noexcept {
 #if TRIREME_X86

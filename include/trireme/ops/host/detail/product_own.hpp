@@ -10,10 +10,11 @@
 #include "trireme/ops/host/detail/product_kernels.hpp"
 #include "trireme/ops/host/detail/product_packing.hpp"
 
-// The loops around the own kernels. Word is what a kernel reads: float, or a pair of bfloat16 in a std::uint32_t.
+// The loops around this library's kernels. Word is what a kernel reads: float, or a pair of bfloat16 in a
+// std::uint32_t.
 namespace trireme::ops::detail {
 
-/// Half of a core's L2, which a block that is used again and again may fill; 512 KiB where the system does not say.
+/// Half of a core's L2 cache, the size of a block that is reused; 512 KiB if the system does not report it.
 [[nodiscard]] inline std::int64_t cache_bytes() noexcept {
   static std::int64_t const bytes = [] {
     std::int64_t half = 0;
@@ -30,7 +31,7 @@ inline constexpr std::int64_t elements_of = std::is_same_v<Word, float> ? 1 : 2;
 
 [[nodiscard]] constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) noexcept { return (a + b - 1) / b; }
 
-/// Steps of a sum over k elements, in whole steps of the kernels.
+/// The length of a sum over k elements, rounded up to whole steps of the kernels.
 template <class Word>
 [[nodiscard]] std::int64_t steps_of(product_kernels const& kernels, std::int64_t k) noexcept {
   return divide_up(divide_up(k, elements_of<Word>), kernels.depth) * kernels.depth;
@@ -51,7 +52,7 @@ void pack_right(product_kernels const& kernels, Word* to, T const* w, bool trans
   for (std::int64_t j = 0; j < n; j += width) {
     std::fill(to + j / width * panel + packed_steps * width, to + (j / width + 1) * panel, Word{0});
   }
-  // Strips of at most 128 columns and 64 rows: whole rows would walk all panels at once, which share a cache set.
+  // Strips of at most 128 columns and 64 rows: whole rows would step through all panels, which share a cache set.
   std::int64_t const strip = 128 / width * width;
   std::int64_t const part = 64;
   for (std::int64_t first = 0; first < n; first += strip) {
@@ -70,7 +71,7 @@ void pack_right(product_kernels const& kernels, Word* to, T const* w, bool trans
   }
 }
 
-/// Copies rows of a left operand to `words` words, `rows` of which exist, into a tile of `all` rows of `to_ld` words.
+/// Copies `rows` rows of `words` words of a left operand into a tile of `all` rows of `to_ld` words.
 template <class Word, class T>
 void copy_left(Word* to, std::int64_t to_ld, T const* x, std::int64_t ld, int rows, int all, std::int64_t k,
                std::int64_t words) {
@@ -95,8 +96,9 @@ void store_tile(product_kernels const& kernels, store_job<T> const& job) {
   }
 }
 
-/// y (m, n) = rule(x (m, k) w), w packed. Blocks of columns whose panels stay in L2 under all rows; long sums in
-/// parts, so that both a panel's part and a tile's rows stay in cache. How a row is summed depends on k alone.
+/// y (m, n) = rule(x (m, k) w), w packed. Processes blocks of columns whose panels stay in L2 for all rows, and long
+/// sums in parts, so that a panel's part and a tile's rows both stay in cache. The order of a row's sum depends on k
+/// alone.
 template <class Word, class T>
 void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T const* x, Word const* packed,
                   std::int64_t m, std::int64_t n, std::int64_t k) {
@@ -109,9 +111,9 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
   int const width = kernels.columns;
   auto const steps = steps_of<Word>(kernels, k);
   bool const convert = sizeof(T) * per_word != sizeof(Word);
-  // A row length of whole pages puts all rows of a tile into one set of the L1 cache.
+  // If a row's length is a multiple of the page size, all rows of a tile share one set of the L1 cache.
   bool const copy_all = convert || k * static_cast<std::int64_t>(sizeof(T)) % 4096 == 0;
-  // Copies serve one block of columns, so where there are copies short parts make that block wide.
+  // A copy is used for one block of columns, so with copies the parts are short to make that block wide.
   auto const parts = divide_up(steps, copy_all ? 512 : 1152);
   std::int64_t const whole = std::max(8, kernels.depth);
   auto const part = divide_up(divide_up(steps, parts), whole) * whole;
@@ -187,10 +189,10 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
   }
 }
 
-/// c (r, s) += u (m, r)^T v (m, s); u_sums += column sums of u, v_sums of v, where given.
+/// c (r, s) += u (m, r)^T v (m, s); u_sums += column sums of u, v_sums of v, if given.
 ///
-/// Both operands are packed as they are used: a block of u into L2, then one panel of v at a time, which serves all of
-/// the block and so costs next to nothing. The tiles of c are fetched while their sums are formed.
+/// Both operands are packed when they are used: a block of u into L2, then one panel of v at a time, which is used for
+/// the whole block and so costs next to nothing. The tiles of c are prefetched while their sums are formed.
 template <class Word, class T>
 void own_multiply_transposed(product_kernels const& kernels, float* c, T const* u, T const* v, std::int64_t m,
                              std::int64_t r, std::int64_t s, float* u_sums, float* v_sums) {
@@ -219,7 +221,8 @@ void own_multiply_transposed(product_kernels const& kernels, float* c, T const* 
     auto const count = std::min(m - first, steps * per_word);
     for (std::int64_t top = 0; top < r; top += tiles * kernels.rows) {
       auto const bottom = std::min(r, top + tiles * kernels.rows);
-      // A few rows of all panels at a time: memory is read along rows. A panel's spare columns take what follows.
+      // A few rows of all panels at a time, so that memory is read along rows. A panel's unused columns hold what
+      // follows.
       constexpr std::int64_t few = 16;
       for (std::int64_t at = 0; at < count; at += few) {
         for (std::int64_t row = top; row < bottom; row += kernels.rows) {
@@ -252,7 +255,7 @@ void own_multiply_transposed(product_kernels const& kernels, float* c, T const* 
           job.accumulate = direct;
           job.ahead[0] = reinterpret_cast<char const*>(c + row * s + j);
           job.ahead_row[0] = s * 4;
-          // Each tile also fetches some rows of the next panel of v.
+          // Each tile also prefetches some rows of the next panel of v.
           auto const next = std::min(j + width, s - 1);
           job.ahead[1] = reinterpret_cast<char const*>(v + std::min(first + row - top, m - 1) * s + next);
           job.ahead_row[1] = s * static_cast<std::int64_t>(sizeof(T));

@@ -8,12 +8,12 @@
 #include "trireme/ops/host/simd.hpp"
 
 // Packing for the vector kernels: a panel holds `width` columns of a matrix, step after step, so that a kernel reads it
-// front to back. A step is one float a column, or (for bfloat16 products) a pair of neighbours along k in one word.
-// SSE2, which every x86-64 has, is enough: packing is bound by memory.
+// front to back. A step is one float per column or (for bfloat16 products) a pair of neighbours along k in one word.
+// SSE2, which every x86-64 has, is sufficient: packing is bound by memory.
 namespace trireme::ops::detail {
 
 #if TRIREME_X86
-/// A panel without edges.
+/// Packs a panel without edges.
 template <int Width>
 TRIREME_INLINE void copy_rows(float* panel, float const* source, std::int64_t ld, std::int64_t k) {
   for (std::int64_t step = 0; step < k; ++step, panel += Width, source += ld) {
@@ -23,7 +23,7 @@ TRIREME_INLINE void copy_rows(float* panel, float const* source, std::int64_t ld
 }
 #endif
 
-/// Columns of a row-major matrix, its rows being the steps: panel (k, width) from source (k, ld), `columns` wide.
+/// Columns of a row-major matrix whose rows are the steps: panel (k, width) from source (k, ld), `columns` wide.
 inline void pack_across(float* panel, float const* source, std::int64_t ld, std::int64_t k, int width, int columns) {
 #if TRIREME_X86
   if (columns == width && width == 32) return copy_rows<32>(panel, source, ld, k);

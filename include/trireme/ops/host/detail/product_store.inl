@@ -1,7 +1,7 @@
-// Sums on their way out of a product; included once for each CPU level (see simd.hpp).
+// Stores the sums of a product; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-/// Applies the rule to `count` sums from `value`, for column `column` on, at element `at`.
+/// Applies the rule to `count` sums from `value`, for columns from `column` on, at element `at`.
 template <class T, class F>
 TRIREME_INLINE void store_lanes(store_rule<T> const& rule, F value, std::int64_t at, std::int64_t column, int count) {
   if (rule.bias != nullptr) value = value + F::load(rule.bias + column, count);

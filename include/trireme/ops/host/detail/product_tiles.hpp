@@ -25,10 +25,10 @@ inline void panel_plainly(panel_job const& job) {
   if (job.sums != nullptr) add_matrix_columns(job.sums, job.from, job.ld, job.rows, static_cast<int>(job.columns));
 }
 
-/// c (r, s) += u (m, r)^T v (m, s), as own_multiply_transposed, on tiles.
+/// c (r, s) += u (m, r)^T v (m, s), like own_multiply_transposed, with tiles.
 ///
-/// They multiply so fast that c costs as much as the sums: so these are long. A block of u, turned so that its columns
-/// are rows of tiles, stays in L2, under one panel of v at a time.
+/// Tiles multiply so fast that updating c costs as much as the sums, so the sums are long. A block of u, transposed so
+/// that its columns are rows of tiles, stays in L2 and is multiplied with one panel of v at a time.
 inline void tiles_multiply_transposed(product_kernels const& kernels, float* c, bfloat16 const* u, bfloat16 const* v,
                                       std::int64_t m, std::int64_t r, std::int64_t s, float* u_sums, float* v_sums) {
   thread_local growing_buffer left_buffer;
@@ -40,7 +40,7 @@ inline void tiles_multiply_transposed(product_kernels const& kernels, float* c, 
   auto const all_steps = steps_of<std::uint32_t>(kernels, m);
   auto const parts = divide_up(all_steps, 1024);
   auto const part = divide_up(divide_up(all_steps, parts), kernels.depth) * kernels.depth;
-  // Not a multiple of 4096 bytes, at which the rows of a tile would share a set of the L1 cache.
+  // Not a multiple of 4096 bytes, at which all rows of a tile would share a set of the L1 cache.
   auto const left_row = 2 * part + 32;
   auto const most_groups = std::max<std::int64_t>(1, cache_bytes() / (left_row * 2 * kernels.rows));
   auto const all_groups = divide_up(r, kernels.rows);

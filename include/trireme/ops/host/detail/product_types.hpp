@@ -10,7 +10,7 @@
 
 namespace trireme::ops::detail {
 
-/// Memory that only grows, so that the second step of a training finds it large enough.
+/// Memory that only grows, so that it is large enough from the second step of a training on.
 class growing_buffer {
  public:
   growing_buffer() = default;
@@ -23,7 +23,7 @@ class growing_buffer {
   }
   ~growing_buffer() { release(); }
 
-  /// At least `count` elements; what was there before may be lost.
+  /// At least `count` elements; the previous contents may be lost.
   template <class T>
   [[nodiscard]] T* take(std::int64_t count) {
     auto const bytes = static_cast<std::size_t>(count) * sizeof(T);
@@ -46,28 +46,29 @@ class growing_buffer {
   std::size_t bytes_ = 0;
 };
 
-/// One inner kernel call: c (rows of a kernel, columns of a kernel) = or += a b, all of it, without edges.
+/// One inner kernel call: c (rows of a kernel, columns of a kernel) = or += a b, without edges.
 struct tile_job {
-  char const* a;         // word (row, step) is at a + row * a_row + step * a_step; one of the two is a word's 4 bytes
+  char const* a;         // word (row, step) is at a + row * a_row + step * a_step; one of the two is 4 bytes
   std::ptrdiff_t a_row;  // bytes
   std::ptrdiff_t a_step;
-  char const* b;       // packed: `columns` elements a step
+  char const* b;       // packed: `columns` elements per step
   std::int64_t steps;  // of one element, or of a pair of bfloat16
   float* c;
   std::int64_t c_row;  // elements
   bool accumulate;
-  char const* ahead[2];  // tiles that the epilogue will touch: fetched during the k loop
+  char const* ahead[2];  // tiles that the epilogue will access: prefetched during the k loop
   std::ptrdiff_t ahead_row[2];
 };
 
-/// What happens to a tile of sums on its way out. Matrices are those of the whole product; `ld` is their row length.
+/// What is done with a tile of sums before it is stored. Matrices are those of the whole product; `ld` is their row
+/// length.
 template <class T>
 struct store_rule {
   T* y = nullptr;
   std::int64_t ld = 0;
   T const* bias = nullptr;
   activation act = activation::none;
-  T* keep = nullptr;            // gets the value before the activation
+  T* keep = nullptr;            // receives the value before the activation
   T const* residual = nullptr;  // added last
   T const* slope_at = nullptr;  // multiplies by act' there (then act is not applied)
   bool accumulate = false;
@@ -76,7 +77,7 @@ struct store_rule {
   }
 };
 
-/// Sums (rows, columns) that belong at (row, column) of the product.
+/// Sums (rows, columns) for position (row, column) of the product.
 template <class T>
 struct store_job {
   store_rule<T> const* rule;
@@ -88,8 +89,8 @@ struct store_job {
   std::int64_t columns;
 };
 
-/// Columns of a matrix as rows: to (columns, to_row) from (rows, from_row), zeros from `rows` up to `padded_rows` and
-/// from `columns` up to `padded_columns`.
+/// Transposes a matrix: to (columns, to_row) from (rows, from_row), zeros from `rows` up to `padded_rows` and from
+/// `columns` up to `padded_columns`.
 struct turn_job {
   bfloat16* to;
   std::int64_t to_row;
@@ -101,8 +102,8 @@ struct turn_job {
   std::int64_t padded_columns;  // a multiple of 16
 };
 
-/// A panel of 32 columns of a matrix (rows, ld), two rows a step, zeros around it up to `steps`; the columns' sums are
-/// added to `sums` where given.
+/// Packs a panel of 32 columns of a matrix (rows, ld), two rows per step, zeros around it up to `steps`; adds the
+/// columns' sums to `sums` if given.
 struct panel_job {
   std::uint32_t* to;
   bfloat16 const* from;
@@ -113,28 +114,28 @@ struct panel_job {
   float* sums;
 };
 
-/// The kernels of one CPU level, as the loops around them see them.
+/// The kernels of one CPU level, for the loops around them.
 struct product_kernels {
   cpu_level level;
   int rows;
   int columns;
-  int small_rows;  // of a second kernel, for what is left of a matrix
-  int panel;       // elements a step of packed left operands: `rows` rounded up to whole cache lines or halves
+  int small_rows;  // of a second kernel, for the remaining rows of a matrix
+  int panel;       // elements per step of packed left operands: `rows` rounded up to whole cache lines or halves
   bool pairs;      // operands are pairs of bfloat16 along k, not floats
-  int depth;       // steps come in multiples of this, padded with zeros
+  int depth;       // the number of steps is padded with zeros to a multiple of this
   void (*tile)(tile_job const&);
   void (*small_tile)(tile_job const&);
   void (*store_float)(store_job<float> const&);
   void (*store_bfloat16)(store_job<bfloat16> const&);
-  // Of kernels on tiles only: their registers are set up and given back around the calls of a product, and the others
-  // pack the operands of transposed products, left and right.
+  // Only for kernels on tiles: two functions set up and release the registers around the calls of a product, the others
+  // pack the left and right operands of transposed products.
   void (*begin)() = nullptr;
   void (*end)() = nullptr;
   void (*turn)(turn_job const&) = nullptr;
   void (*panel_of)(panel_job const&) = nullptr;
 };
 
-/// Calls of kernels of one product.
+/// The kernel calls of one product; sets up and releases tile registers.
 class kernel_calls {
  public:
   explicit kernel_calls(product_kernels const& kernels) : end_(kernels.end) {

@@ -1,7 +1,7 @@
 // Reductions; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-// extreme_order in vectors as wide as this level's registers. The same integer arithmetic as there.
+// extreme_order in vectors as wide as this level's registers, with the same integer arithmetic.
 template <class T, bool Largest>
 struct keys_of {
   using order = extreme_order<T>;
@@ -63,7 +63,7 @@ inline void reduce_extremes(std::span<void* const> outputs, std::span<void const
   }
 }
 
-// The terms from x + at on, summed in the fixed tree: after term i the last `merges[i]` partial sums become one.
+// Sums the terms from x + at on in the fixed tree: after term i the last `merges[i]` partial sums are added up.
 template <int Vectors, class F, class T, class... Count>
 TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
                                   std::int64_t at, Count... count) {
@@ -134,13 +134,13 @@ TRIREME_INLINE void load_eight(eight<double>& to, G const* x) {
   eight<G> v;
   std::memcpy(&v, x, sizeof v);
   if constexpr (lanes_for<float>::width == 16 && std::is_same_v<G, float>) {
-    to = _mm512_cvtps_pd(v);  // g++ makes two conversions and an insertion of the other
+    to = _mm512_cvtps_pd(v);  // g++ makes two conversions and an insertion of the alternative
   } else {
     to = __builtin_convertvector(v, eight<double>);
   }
 }
-// The squares of floats are exact in double, so only the order of the sums matters: element i of a block goes to sum
-// i % 16. Several blocks of n elements at a time, so that additions need not wait for those before them.
+// The squares of floats are exact in double, so only the order of the sums matters: element i of a block goes to sum i
+// % 16. Several blocks of n elements are processed at a time, so that additions need not wait for earlier ones.
 template <std::size_t Blocks, class G>
 TRIREME_INLINE void add_squares(G const* x, std::int64_t n, double* sums) {
   eight<double> low[Blocks] = {};
@@ -152,7 +152,7 @@ TRIREME_INLINE void add_squares(G const* x, std::int64_t n, double* sums) {
       G const* const from = x + static_cast<std::int64_t>(b) * n + i;
       eight<double> c;
       eight<double> d;
-      __builtin_prefetch(from + 4 * n);  // a block is a page, at whose end the processor's own prefetching ends
+      __builtin_prefetch(from + 4 * n);  // a block is a page, and hardware prefetching stops at its end
       load_eight(c, from);
       load_eight(d, from + 8);
       low[b] += c * c;
@@ -182,7 +182,7 @@ inline bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
   constexpr std::int64_t width = 64 / sizeof(Bits);
   std::int64_t i = 0;
   while (i + width <= n) {
-    // Looks at the answer now and then only.
+    // Checks the result only now and then.
     std::int64_t const end = std::min(n - width, i + 64 * width);
     auto bad = wide<Bits>{} != wide<Bits>{};
     for (; i <= end; i += width) {

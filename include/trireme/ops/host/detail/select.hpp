@@ -11,15 +11,15 @@
 
 namespace trireme::ops::detail {
 
-/// The magnitude of a floating-point number as an integer of the same order; NaN is largest.
+/// The magnitude of a floating-point number as an integer with the same order; NaN is largest.
 template <class G>
 auto magnitude_bits(G x) {
   using bits = std::conditional_t<sizeof(G) == 8, std::uint64_t, std::uint32_t>;
   return static_cast<bits>(std::bit_cast<bits>(x) & (static_cast<bits>(~bits{0}) >> 1));
 }
 
-/// Indices of the k largest magnitudes, ascending. A histogram of the leading bits finds the bin in which the k-th
-/// lies; only that bin's elements are ordered.
+/// Indices of the k largest magnitudes, ascending. A histogram of the leading bits finds the bin of the k-th; only that
+/// bin's elements are sorted.
 template <class G>
 void select_largest(G const* x, std::int64_t n, std::int32_t* indices, std::int64_t k) {
   if (k <= 0) return;
@@ -29,7 +29,7 @@ void select_largest(G const* x, std::int64_t n, std::int32_t* indices, std::int6
   }
   constexpr int shift = static_cast<int>(sizeof(G)) * 8 - 1 - 12;
   constexpr std::size_t bins = std::size_t{1} << 12;
-  // Four histograms, because neighbours tend to hit the same bin.
+  // Four histograms, because neighbours tend to fall into the same bin.
   thread_local std::array<std::array<std::int32_t, bins>, 4> histograms;
   for (auto& histogram : histograms) histogram.fill(0);
   std::int64_t i = 0;
@@ -68,7 +68,7 @@ void select_largest(G const* x, std::int64_t n, std::int32_t* indices, std::int6
     });
     std::sort(edge.begin(), wanted);
   }
-  // Two ascending lists become one, from the back, in place.
+  // Merges two ascending lists in place, from the back.
   auto* to = indices + k;
   auto* first = indices + above;
   auto second = wanted;

@@ -1,7 +1,8 @@
-// Elementary functions on lanes; included once for each CPU level (see simd.hpp). In double they are libm's.
+// Elementary functions on lanes; included once for each CPU level (see simd.hpp). In double they call libm.
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-/// exp(x) to 2 ulp: x = n ln 2 + r, a polynomial in r, times 2^n. 0 below -87.3, infinity above 88.3; NaN stays NaN.
+/// exp(x) with error 2 ulp: x = n ln 2 + r, a polynomial in r, times 2^n. 0 below -87.3, infinity above 88.3; NaN stays
+/// NaN.
 template <class F>
 TRIREME_INLINE F exp(F x) {
   if constexpr (sizeof(typename F::real) == 8) {
@@ -21,7 +22,7 @@ TRIREME_INLINE F exp(F x) {
   }
 }
 
-/// tanh(x) to 4 ulp: a polynomial near 0, where 1 - 2 / (exp(2x) + 1) cancels.
+/// tanh(x) with error 4 ulp: a polynomial near 0, where 1 - 2 / (exp(2x) + 1) cancels.
 template <class F>
 TRIREME_INLINE F tanh(F x) {
   if constexpr (sizeof(typename F::real) == 8) {
@@ -66,8 +67,8 @@ TRIREME_INLINE F gelu_derivative(F x) {
   return fma(x * slope, g * (F::all(1) - g), g);
 }
 
-/// The function of the normal distribution, (1 + erf(x / sqrt(2))) / 2; in float to 1e-7 [Abramowitz, Stegun, 1964,
-/// 7.1.26].
+/// The distribution function of the normal distribution, (1 + erf(x / sqrt(2))) / 2; in float with error 1e-7
+/// [Abramowitz, Stegun, 1964, 7.1.26].
 template <class F>
 TRIREME_INLINE F normal_share(F x) {
   if constexpr (sizeof(typename F::real) == 8) {
@@ -131,7 +132,7 @@ TRIREME_INLINE F activation_slope(F x, activation act) {
     case activation::relu:
       return where_less(F::all(0), x, F::all(1), F::all(0));
     case activation::silu: {
-      x = max(F::all(-1000), min(F::all(1000), x));  // 0 or 1 there already, and infinity times 0 is no number
+      x = max(F::all(-1000), min(F::all(1000), x));  // 0 or 1 there already; infinity times 0 would be NaN
       F const s = sigmoid(x);
       return fma(x * s, F::all(1) - s, s);
     }

@@ -6,24 +6,24 @@
 #include "trireme/ops/host/detail/product_types.hpp"
 #include "trireme/ops/host/simd.hpp"
 
-// Products of tiles. A tile is 16 rows of 64 bytes: of a left operand 16 rows of 32 bfloat16, of a right operand 16
-// pairs of rows in words of two, of sums 16 rows of 16 floats. All tiles have this one shape, edges being padded with
-// zeros, so that a thread sets the registers up once.
+// Products of tiles. A tile is 16 rows of 64 bytes: for a left operand 16 rows of 32 bfloat16, for a right operand 16
+// pairs of rows in words of two, for sums 16 rows of 16 floats. All tiles have this one shape, with edges padded with
+// zeros, so that a thread sets up the registers only once.
 //
-// Kernels take the registers as a type, because tests put a model in place of the CPU's. Such a type has begin(),
-// end(), zero<Tile>(), load<Tile>(from, stride), store<Tile>(to, stride) and multiply<Sums, Left, Right>(), strides in
-// bytes.
+// The registers are a template parameter of the kernels, because tests use an emulation of the CPU's. Such a type has
+// begin(), end(), zero<Tile>(), load<Tile>(from, stride), store<Tile>(to, stride) and multiply<Sums, Left, Right>(),
+// strides in bytes.
 namespace trireme::ops::detail {
 
-/// Rows of a tile, and words of two bfloat16 or floats in one of its rows.
+/// Rows of a tile, and the words (of two bfloat16, or a float) in one of its rows.
 inline constexpr int tile_extent = 16;
 
 #if TRIREME_X86
-/// The CPU's tile registers. Instructions by name: a compiler's functions for them want literal numbers of registers,
-/// and g++ 12's do not tell that they read and write memory.
+/// The CPU's tile registers. Uses inline assembly: the compilers' intrinsics need literal register numbers, and g++
+/// 12's do not declare that they read and write memory.
 struct tile_registers {
-  /// The set-up belongs to the thread, and other libraries change it too: a product begins with it, and leaves the
-  /// registers empty, so that they need not be saved when the thread is switched.
+  /// The configuration is per thread, and other libraries change it too: a product sets it at its start, and releases
+  /// the registers at its end, so that they need not be saved when the thread is switched.
   static void begin() noexcept {
     struct alignas(64) {
       std::uint8_t palette = 1;
@@ -73,7 +73,7 @@ class tile_use {
   tile_use& operator=(tile_use const&) = delete;
 };
 
-/// Fetches some rows of what the epilogue will touch, during the k loop.
+/// Prefetches some rows that the epilogue will access, during the k loop.
 TRIREME_INLINE void fetch_ahead(char const*& address, std::ptrdiff_t row, int rows) noexcept {
   for (int r = 0; r < rows; ++r, address += row) {
     __builtin_prefetch(address);
@@ -81,12 +81,12 @@ TRIREME_INLINE void fetch_ahead(char const*& address, std::ptrdiff_t row, int ro
   }
 }
 
-/// c (16 or 32 rows, 32 columns) = or += a b. A step is a pair of bfloat16, and steps come in multiples of 16; b is
-/// packed, 32 words a step.
+/// c (16 or 32 rows, 32 columns) = or += a b. A step is a pair of bfloat16, and the number of steps is a multiple of
+/// 16; b is packed, 32 words per step.
 ///
-/// Numerics  a step of an instruction adds the products of the first and of the second elements of its 16 pairs apart,
-///           then their two sums together, then that to what was there; denormals count as zero. So an element is
-///           formed in the order of k, by steps of 32, whatever is computed with it.
+/// Numerics one step of an instruction sums the products of the first elements of its 16 pairs and those of the second
+///          elements separately, adds the two sums, and adds the result to the accumulator; denormals count as zero. So
+///          an element is summed in the order of k, by steps of 32, regardless of what is computed with it.
 template <class Tiles, int Rows>
 void tile_sums(tile_job const& job) {
   static_assert(Rows == 16 || Rows == 32);
@@ -138,7 +138,7 @@ void tile_sums(tile_job const& job) {
   }
 }
 
-/// The kernels of products on tiles, with the level's functions for what is no product.
+/// The kernels of products on tiles, together with the level's other functions.
 template <class Tiles>
 [[nodiscard]] constexpr product_kernels tile_product_kernels(void (*store_float)(store_job<float> const&),
                                                              void (*store_bfloat16)(store_job<bfloat16> const&),

@@ -5,8 +5,8 @@
 #include "trireme/ops/host/detail/product_types.hpp"
 #include "trireme/ops/host/simd.hpp"
 
-// What surrounds products of tiles, in vectors: packing, and sums on their way out. Included by product_kernels.hpp,
-// after the epilogues of AVX-512.
+// The vector code around products of tiles: packing and storing. Included by product_kernels.hpp, after the epilogues
+// of AVX-512.
 #if TRIREME_X86
 TRIREME_TARGET_AVX512_BEGIN
 namespace trireme::ops::detail::avx512 {
@@ -58,7 +58,7 @@ inline void turn(turn_job const& job) {
       __m512i words[16];
       TRIREME_UNROLL
       for (int i = 0; i < 16; ++i) {
-        // A row that does not exist is neither read nor pointed to.
+        // A row that does not exist is not read, and no pointer to it is formed.
         auto const low = row + 2 * i < job.rows ? row + 2 * i : 0;
         auto const high = low + 1 < job.rows ? low + 1 : 0;
         words[i] =
@@ -82,7 +82,7 @@ namespace trireme::ops::detail::avx512_bf16 {
 
 using avx512::lanes;
 
-/// Multiplying by one adds the two of a word to the sum of their column.
+/// Multiplying by one adds both numbers of a word to the sum of their column.
 inline void panel_of(panel_job const& job) {
   auto const columns = static_cast<int>(job.columns);
   __mmask16 const first = lanes::mask(columns);

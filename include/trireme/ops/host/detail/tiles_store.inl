@@ -5,14 +5,14 @@
 #include "trireme/ops/host/detail/product_types.hpp"
 #include "trireme/ops/host/simd.hpp"
 
-// Sums of tiles on their way out. Included by product_kernels.hpp, after the epilogues of AVX-512.
+// Stores the sums of tiles. Included by product_kernels.hpp, after the epilogues of AVX-512.
 #if TRIREME_X86
 TRIREME_TARGET_AVX512_BF16_BEGIN
 namespace trireme::ops::detail::avx512_bf16 {
 
 using avx512::lanes;
 
-/// 32 neighbours in a row. Rounded by the instruction for it, which takes denormals for zero, as tiles do.
+/// Stores 32 neighbours of a row. Rounded by the instruction, which treats denormals as zero, as tiles do.
 TRIREME_INLINE void store_neighbours(bfloat16* to, lanes first, lanes second) {
   _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second.v, first.v)));
 }
@@ -46,7 +46,7 @@ inline void store_tiled(store_job<T> const& job) {
   }
 }
 
-/// The same for gradients of weights, to which sums are added.
+/// The same for gradients of weights, which are added to.
 inline void add_tiled(store_job<float> const& job) {
   float* to = job.rule->y + job.row * job.rule->ld + job.column;
   float const* sums = job.sums;
