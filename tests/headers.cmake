@@ -164,7 +164,7 @@ foreach(compiler IN LISTS compilers)
   endforeach()
   # As CMake's Release level compiles them: warnings of what may be uninitialised or out of bounds come with -O3 only.
   # (documentation.cmake writes the README's program; -Ofast is among the flags that are refused.)
-  trireme_add_test(headers.release.${program} TIMEOUT 300 LABELS headers
+  trireme_add_test(headers.release.${program} TIMEOUT 300 TAKES 50 LABELS headers
     COMMAND ${compiler} -std=c++20 -O3 -DNDEBUG -Wall -Wextra -Werror -DFMT_HEADER_ONLY=1 ${include_flags}
             -c ${CMAKE_CURRENT_BINARY_DIR}/documentation/readme.cpp -o readme.o)
   foreach(flag IN LISTS refused_flags)

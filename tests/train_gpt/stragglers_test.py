@@ -1,5 +1,4 @@
 # test-timeout: 200
-# test-waits: 35
 """A rank that is slower than the others for long is named."""
 
 import signal
