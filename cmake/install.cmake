@@ -33,6 +33,9 @@ if(TRIREME_COMPILED)
     install(EXPORT triremeCompiledMpiTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
   endif()
 endif()
+# The bodies once more as sources, for builds that are not CMake (docs/quick_builds.md).
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/src DESTINATION ${CMAKE_INSTALL_DATADIR}/trireme FILES_MATCHING PATTERN *.cpp)
+
 install(FILES ${CMAKE_CURRENT_LIST_DIR}/cuda.cmake ${CMAKE_CURRENT_LIST_DIR}/torch.cmake
               ${CMAKE_CURRENT_LIST_DIR}/tokenizers.cmake
         DESTINATION ${TRIREME_CMAKE_DIR})
@@ -55,7 +58,7 @@ function(trireme_pc_folders folder)
     string(REGEX REPLACE "/$" "" up "${up}")
     set(TRIREME_PC_PREFIX "\${pcfiledir}/${up}" PARENT_SCOPE)
   endif()
-  foreach(kind IN ITEMS INCLUDEDIR LIBDIR)
+  foreach(kind IN ITEMS INCLUDEDIR LIBDIR DATADIR)
     if(IS_ABSOLUTE "${CMAKE_INSTALL_${kind}}")
       set(TRIREME_PC_${kind} "${CMAKE_INSTALL_${kind}}" PARENT_SCOPE)
     else()

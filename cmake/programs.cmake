@@ -8,11 +8,7 @@ target_compile_options(trireme_warnings INTERFACE -Wall -Wextra
   $<$<CXX_COMPILER_ID:GNU>:-Wno-error=maybe-uninitialized -Wno-error=array-bounds -Wno-error=stringop-overflow
                            -Wno-error=stringop-overread -Wno-error=restrict>)
 
-if(TRIREME_QUICK_PROGRAMS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # A tenth of the time would go into collecting garbage that fits into memory.
-  target_compile_options(trireme_warnings INTERFACE "SHELL:--param ggc-min-expand=200"
-                                                    "SHELL:--param ggc-min-heapsize=524288")
-endif()
+target_compile_options(trireme_warnings INTERFACE ${TRIREME_LESS_GARBAGE})
 
 # Environment of every program run by ctest. Ranks usually outnumber the cores of a test machine. Open MPI 5 starts its
 # ranks by PRRTE, which has variables of its own, and knows vader as another name of sm.

@@ -42,9 +42,11 @@ namespace trireme::ops::detail {
                                              std::int64_t);
 
 TRIREME_TYPE(float)
+#ifndef TRIREME_ONLY_FP32
 TRIREME_TYPE(double)
 TRIREME_TYPE(bfloat16)
 TRIREME_TYPE(float16)
+#endif
 
 #define TRIREME_ATTENTION(T)                                                                                     \
   template void attention_forward_head(T*, accumulate_t<T>*, T const*, attention_head const&, accumulate_t<T>*); \
@@ -57,9 +59,11 @@ TRIREME_TYPE(float16)
                                            attention_block const&, accumulate_t<T>*);
 
 TRIREME_ATTENTION(float)
+#ifndef TRIREME_ONLY_FP32
 TRIREME_ATTENTION(double)
 TRIREME_ATTENTION(bfloat16)
 TRIREME_ATTENTION(float16)
+#endif
 
 }  // namespace trireme::ops::detail
 

@@ -11,9 +11,11 @@ namespace trireme::ops {
                                                    std::int64_t, accumulate_t<T>*, accumulate_t<T>*);
 
 TRIREME_TYPE(float)
+#ifndef TRIREME_ONLY_FP32
 TRIREME_TYPE(double)
 TRIREME_TYPE(bfloat16)
 TRIREME_TYPE(float16)
+#endif
 
 }  // namespace trireme::ops
 

@@ -29,8 +29,10 @@ namespace trireme::ops::detail {
 
 TRIREME_REAL(float)
 TRIREME_REAL(double)
+#ifndef TRIREME_ONLY_FP32
 TRIREME_REAL(bfloat16)
 TRIREME_REAL(float16)
+#endif
 TRIREME_INTEGER(std::int64_t)
 TRIREME_INTEGER(std::int32_t)
 TRIREME_INTEGER(std::uint64_t)

@@ -9,6 +9,9 @@ namespace trireme::ops::detail {
   template void sgd_elements(M*, M*, std::int64_t, gradient_terms<G, host> const&,           \
                              std::span<tensor_view<P, host> const>, sgd_numbers const&);
 
+#ifdef TRIREME_ONLY_FP32
+TRIREME_UPDATE(float, float, float)
+#else
 #define TRIREME_GRADIENT(M, G)   \
   TRIREME_UPDATE(M, G, float)    \
   TRIREME_UPDATE(M, G, double)   \
@@ -25,9 +28,10 @@ TRIREME_MASTER(float)
 TRIREME_MASTER(double)
 TRIREME_MASTER(bfloat16)
 TRIREME_MASTER(float16)
+#undef TRIREME_GRADIENT
+#undef TRIREME_MASTER
+#endif
 
 }  // namespace trireme::ops::detail
 
 #undef TRIREME_UPDATE
-#undef TRIREME_GRADIENT
-#undef TRIREME_MASTER

@@ -2,11 +2,11 @@
 set(launchers ${CMAKE_CXX_COMPILER_LAUNCHER})
 list(POP_BACK launchers launcher)  # ccache itself, or nothing
 function(trireme_consumer_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SOURCE" "ARGUMENTS;PROPERTIES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SOURCE;TAKES" "ARGUMENTS;PROPERTIES")
   if(NOT arg_SOURCE)
     set(arg_SOURCE ${name})
   endif()
-  trireme_add_test(consumer.${name} TIMEOUT 600 LABELS consumer PROPERTIES ${arg_PROPERTIES}
+  trireme_add_test(consumer.${name} TIMEOUT 600 TAKES ${arg_TAKES} LABELS consumer PROPERTIES ${arg_PROPERTIES}
     COMMAND ${CMAKE_COMMAND} -DSOURCE=${CMAKE_CURRENT_SOURCE_DIR}/consumer/${arg_SOURCE}
             -DBINARY=${CMAKE_CURRENT_BINARY_DIR}/consumer/${name} -DCOMPILER=${CMAKE_CXX_COMPILER}
             -DLAUNCHER=${launcher} "-DARGUMENTS=${arg_ARGUMENTS}"
@@ -20,7 +20,7 @@ trireme_consumer_test(own_targets SOURCE add_subdirectory
 
 # The sources of trireme::compiled in one, as a unity build of somebody's own makes of them.
 file(GLOB bodies CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cpp)
-list(FILTER bodies EXCLUDE REGEX "/trainers_[a-z0-9]+\\.cpp$")  # minutes
+list(FILTER bodies EXCLUDE REGEX "/(trireme|trainers_[a-z0-9_]+)\\.cpp$")  # minutes; see scripts.makefile_sh
 list(TRANSFORM bodies REPLACE "(.+)" "#include \"\\1\"")
 list(JOIN bodies "\n" bodies)
 file(CONFIGURE OUTPUT one_unit.cpp CONTENT "${bodies}\n" @ONLY)
@@ -60,7 +60,7 @@ if(TRIREME_INSTALL)
     ARGUMENTS -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_UNITY_BUILD=ON)
 
   if(TRIREME_COMPILED)
-    trireme_consumer_test(compiled PROPERTIES FIXTURES_REQUIRED prefix
+    trireme_consumer_test(compiled TAKES 95 PROPERTIES FIXTURES_REQUIRED prefix
       ARGUMENTS -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_BUILD_TYPE=Release
                 -DTRIREME_PKG_CONFIG=${prefix}/${CMAKE_INSTALL_LIBDIR}/pkgconfig)
   endif()

@@ -28,7 +28,7 @@ if(TARGET trireme::cuda)
     get_target_property(nccl_include NCCL::nccl INTERFACE_INCLUDE_DIRECTORIES)
     target_include_directories(comm.nccl_stand_in SYSTEM PRIVATE ${nccl_include} ${CUDAToolkit_INCLUDE_DIRS})
     target_link_libraries(comm.nccl_stand_in PRIVATE trireme::trireme trireme_warnings)
-    trireme_add_test(comm.nccl_stand_in TIMEOUT 300 LABELS comm PROPERTIES PROCESSORS 2
+    trireme_add_test(comm.nccl_stand_in TIMEOUT 300 LABELS comm PROPERTIES PROCESSORS 4
                      COMMAND $<TARGET_FILE:comm.nccl_stand_in>)
   endif()
 else()

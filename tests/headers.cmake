@@ -1,7 +1,4 @@
-# Every header compiles alone (built by the target all_verify_interface_header_sets), with the other compilers too.
-trireme_add_test(headers.each_alone TIMEOUT 1500 LABELS headers PROPERTIES RUN_SERIAL TRUE
-  COMMAND ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target all_verify_interface_header_sets)
-
+# Headers alone, together, and with other compilers than the one of this build.
 find_program(TRIREME_CLANG clang++)
 find_program(TRIREME_NVCC nvcc HINTS /usr/local/cuda/bin)
 mark_as_advanced(TRIREME_CLANG TRIREME_NVCC)
@@ -21,6 +18,12 @@ foreach(folder IN LISTS eigen_include fmt_include)
     list(APPEND include_flags -isystem ${folder})
   endif()
 endforeach()
+
+# A tenth of g++'s time would go into collecting garbage that fits into memory.
+set(less_garbage "")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(less_garbage --param ggc-min-expand=200 --param ggc-min-heapsize=524288)
+endif()
 
 if(TRIREME_CLANG AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   # One unit that holds everything, and the instantiations that the examples ask for.
@@ -71,6 +74,49 @@ endif()
 if(TARGET trireme::sentencepiece)
   list(APPEND all_headers ${TRIREME_SENTENCEPIECE_HEADERS})
 endif()
+
+# Every header compiles alone: built by the target headers_alone, which scripts/test builds ahead with all cores. No
+# code is made of them, and each one is read again only when something that it includes has changed.
+set(alone_flags -std=c++20 -fsyntax-only -Wall -Wextra -Werror ${less_garbage} -DFMT_HEADER_ONLY=1 ${include_flags})
+set(alone_headers ${all_headers})
+set(alone_foreign_flags ${foreign_flags})
+if(TARGET trireme::cuda AND NOT TARGET trireme::nccl)
+  list(APPEND alone_headers ${TRIREME_CUDA_HEADERS})
+  foreach(folder IN LISTS CUDAToolkit_INCLUDE_DIRS)
+    list(APPEND alone_foreign_flags -isystem ${folder})
+  endforeach()
+endif()
+set(torch_flags "")
+if(TARGET trireme::torch)
+  list(APPEND alone_headers ${PROJECT_SOURCE_DIR}/include/trireme/interop/torch.hpp)
+  get_target_property(torch_include trireme::libtorch INTERFACE_INCLUDE_DIRECTORIES)
+  foreach(folder IN LISTS torch_include)
+    list(APPEND torch_flags -isystem ${folder})
+  endforeach()
+endif()
+set(stamps "")
+foreach(header IN LISTS alone_headers)
+  cmake_path(ABSOLUTE_PATH header BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+  cmake_path(RELATIVE_PATH header BASE_DIRECTORY ${PROJECT_SOURCE_DIR}/include OUTPUT_VARIABLE name)
+  string(REPLACE "/" "." stamp ${name})
+  set(stamp ${CMAKE_CURRENT_BINARY_DIR}/alone/${stamp})
+  set(more_flags "")
+  if(name MATCHES "/torch")
+    set(more_flags ${torch_flags})
+  elseif(name MATCHES "/(mpi|cuda|nccl)")
+    set(more_flags ${alone_foreign_flags})
+  endif()
+  add_custom_command(OUTPUT ${stamp} DEPENDS ${header} DEPFILE ${stamp}.d VERBATIM COMMENT "Reading ${name} alone"
+    COMMAND ${CMAKE_CXX_COMPILER} ${alone_flags} ${more_flags} -MD -MF ${stamp}.d -MT ${stamp} -include ${header} -x c++
+            ${CMAKE_CURRENT_SOURCE_DIR}/support/no_code.cpp
+    COMMAND ${CMAKE_COMMAND} -E touch ${stamp})
+  list(APPEND stamps ${stamp})
+endforeach()
+file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/alone)
+add_custom_target(headers_alone DEPENDS ${stamps})
+trireme_add_test(headers.each_alone TIMEOUT 1500 LABELS headers PROPERTIES RUN_SERIAL TRUE
+  COMMAND ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target headers_alone)
+
 list(TRANSFORM all_headers REPLACE "(.+)" "#include \"\\1\"")
 list(JOIN all_headers "\n" all_headers)
 file(CONFIGURE OUTPUT everything.cpp CONTENT "${all_headers}\n" @ONLY)
@@ -81,27 +127,22 @@ foreach(unit IN LISTS units ITEMS ${CMAKE_CURRENT_BINARY_DIR}/everything.cpp)
      (name STREQUAL "torch" AND NOT TARGET trireme::torch))
     continue()
   endif()
-  set(torch_flags "")
-  if(name STREQUAL "torch")  # not among all headers: each of them would wait for it
-    get_target_property(torch_include trireme::libtorch INTERFACE_INCLUDE_DIRECTORIES)
-    foreach(folder IN LISTS torch_include)
-      list(APPEND torch_flags -isystem ${folder})
-    endforeach()
-  endif()
   set(compilers ${CMAKE_CXX_COMPILER} ${TRIREME_CLANG})
   list(REMOVE_DUPLICATES compilers)
-  if(name STREQUAL "torch")  # which compilers its headers suit is torch's business; this one does
-    set(compilers ${CMAKE_CXX_COMPILER})
+  set(flags_of_unit "")
+  if(name STREQUAL "torch")  # not among all headers: each of them would wait for it
+    set(flags_of_unit ${torch_flags})
+    set(compilers ${CMAKE_CXX_COMPILER})  # which compilers its headers suit is torch's business; this one does
   endif()
   foreach(compiler IN LISTS compilers)
     cmake_path(GET compiler FILENAME program)
-    set(more_warnings ${warnings_of_gcc})
+    set(more_warnings ${warnings_of_gcc} ${less_garbage})
     if(compiler STREQUAL "${TRIREME_CLANG}" OR CMAKE_CXX_COMPILER_ID MATCHES "Clang")
       set(more_warnings "")
     endif()
     trireme_add_test(headers.warnings.${name}.${program} TIMEOUT 300 LABELS headers
       COMMAND ${compiler} -std=c++20 -fsyntax-only ${every_warning} ${more_warnings} -DFMT_HEADER_ONLY=1
-              ${include_flags} ${foreign_flags} ${torch_flags} ${unit})
+              ${include_flags} ${foreign_flags} ${flags_of_unit} ${unit})
   endforeach()
 endforeach()
 
@@ -123,7 +164,7 @@ foreach(compiler IN LISTS compilers)
   endforeach()
   # As CMake's Release level compiles them: warnings of what may be uninitialised or out of bounds come with -O3 only.
   # (documentation.cmake writes the README's program; -Ofast is among the flags that are refused.)
-  trireme_add_test(headers.release.${program} TIMEOUT 300 LABELS headers
+  trireme_add_test(headers.release.${program} TIMEOUT 300 TAKES 50 LABELS headers
     COMMAND ${compiler} -std=c++20 -O3 -DNDEBUG -Wall -Wextra -Werror -DFMT_HEADER_ONLY=1 ${include_flags}
             -c ${CMAKE_CURRENT_BINARY_DIR}/documentation/readme.cpp -o readme.o)
   foreach(flag IN LISTS refused_flags)

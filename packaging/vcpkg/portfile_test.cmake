@@ -92,7 +92,8 @@ expect("VCPKG_BUILD_TYPE is not release" VCPKG_BUILD_TYPE STREQUAL release)
 # The tree, by vcpkg's rules for ports: no empty folders, nothing outside include/ and share/.
 foreach(file IN ITEMS include/trireme/trireme.hpp include/trireme/version.hpp share/trireme/triremeConfig.cmake
         share/trireme/triremeConfigVersion.cmake share/trireme/triremeTargets.cmake share/trireme/copyright
-        share/trireme/usage share/pkgconfig/trireme.pc)
+        share/trireme/usage share/trireme/src/trireme.cpp share/trireme/src/layers.cpp
+        share/trireme/src/mpi/communicator.cpp share/pkgconfig/trireme.pc)
   expect("${file} is not installed" EXISTS ${CURRENT_PACKAGES_DIR}/${file})
 endforeach()
 file(GLOB top RELATIVE ${CURRENT_PACKAGES_DIR} ${CURRENT_PACKAGES_DIR}/*)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # test-timeout: 4800
+# test-waits: 600
 # newcomer_test.sh [bookworm|trixie]
 #
 # The first commands of somebody new, on a Debian (12, unless told otherwise) with git and nothing else. Each works, and

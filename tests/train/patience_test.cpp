@@ -1,3 +1,4 @@
+// test-waits: 20
 #include "trireme/train/patience.hpp"
 
 #include <atomic>

@@ -1,4 +1,5 @@
 # test-timeout: 300
+# test-takes: 60
 """A minute of what scripts/chaos does."""
 
 from chaos import *

@@ -1,4 +1,5 @@
 # test-timeout: 400
+# test-takes: 55
 """Ranks that disagree are refused before the first step; a rank whose disk is slow keeps the others waiting, no more;
 where rank 0 is killed or stands still one of the others says so, alone."""
 

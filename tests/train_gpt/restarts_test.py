@@ -1,4 +1,5 @@
 # test-timeout: 900
+# test-takes: 160
 """A run that is broken off goes on by itself: --resume=auto begins or goes on, scripts/supervise starts again, and the
 state at the end is that of a run that was left alone. What was wrong from the start is not tried again."""
 

@@ -58,8 +58,10 @@ TRIREME_TRAINERS(extern template, precision::fp32, comm::threads_world)
 TRIREME_TRAINERS(extern template, precision::fp32, comm::any_world)
 TRIREME_EXCHANGES(extern template, precision::fp32, comm::threads_world)
 TRIREME_EXCHANGES(extern template, precision::fp32, comm::any_world)
+#ifndef TRIREME_ONLY_FP32
 TRIREME_LAYERS(extern template, environment<precision::bf16>)
 TRIREME_TRAINERS(extern template, precision::bf16, comm::threads_world)
 TRIREME_TRAINERS(extern template, precision::bf16, comm::any_world)
+#endif
 }  // namespace trireme
 #endif
