@@ -568,7 +568,7 @@ TEST_CASE("node: a rank whose last world ends while an exception unwinds is hear
   CHECK(family.said(1).empty());
   for (int const rank : {0, 2}) {
     INFO(family.said(rank));
-    CHECK(family.said(rank).find("rank 1 ended with an error: it left its world while an exception unwound") !=
+    CHECK(family.said(rank).find("rank 1 ended with an error: it left its world because of an exception") !=
           std::string::npos);
   }
 }
@@ -638,7 +638,7 @@ TEST_CASE("node: ranks that need their launcher hear that it has ended", "[comm]
   watchdog dog("a launcher that ends", 60s);
   for (auto const& said : family.said()) {
     INFO(said);
-    CHECK(said.find("cannot finish, because what started rank 0 (mpirun, or its daemon) has ended") !=
+    CHECK(said.find("cannot finish, because the process that started rank 0 (mpirun, or its daemon) has ended") !=
           std::string::npos);
   }
 }
@@ -670,7 +670,7 @@ TEST_CASE("node: ranks that cannot share memory hear the same reason", "[comm][n
     return "it was made";
   });
   for (auto const& said : forged.said())
-    CHECK(said.find("the ranks cannot share memory: what rank 0 opened is not the memory of rank 1") !=
+    CHECK(said.find("the ranks cannot share memory: the file that rank 0 opened is not the memory of rank 1") !=
           std::string::npos);
 }
 
