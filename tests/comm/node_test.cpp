@@ -35,7 +35,7 @@ void set_values(tensor_view<T> view, int rank) {
   for (std::int64_t i = 0; i < view.size(); ++i) view.address()[i] = value_of<T>(rank, i);
 }
 
-/// What a reduction of element i over `size` ranks gives, one rank after the other.
+/// The reduction of element i over `size` ranks, one rank after the other.
 template <class T, class Op>
 T reduced(int size, std::int64_t i) {
   using wide = comm::detail::combine_t<Op, T>;
@@ -46,7 +46,7 @@ T reduced(int size, std::int64_t i) {
   return static_cast<T>(total);
 }
 
-/// The first way in which views differ from what they should be.
+/// The first difference between views and their expected contents.
 struct findings {
   std::string text;
   template <class T, class Expected>
@@ -522,10 +522,10 @@ TEST_CASE("node: a rank that only has to copy out waits for nobody who has finis
   }
   stand_at(own, 8, 8, 7);
   stand_at(other, 8, 7, 7);
-  CHECK(awaits(op, 1));  // what it copies out is not reduced yet
+  CHECK(awaits(op, 1));  // the elements that it copies out are not reduced yet
   stand_at(own, 8, 7, 6);
   stand_at(other, 7, 7, 7);
-  CHECK(awaits(op, 1));  // nor is what it reduces copied in
+  CHECK(awaits(op, 1));  // nor are the elements that it reduces copied in
 }
 
 TEST_CASE("node: several ranks that leave are named in one grammatical sentence", "[comm][node]") {

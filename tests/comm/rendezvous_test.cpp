@@ -29,7 +29,7 @@ struct meeting_place : scratch {
   [[nodiscard]] bool is_empty() const { return entries() == 0; }
 };
 
-/// Runs body(rank) in a thread a rank; what each threw, or "".
+/// Runs body(rank) in one thread a rank; returns the error of each, or "".
 std::vector<std::string> on_ranks(int size, std::function<void(int)> const& body) {
   std::vector<std::string> errors(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
@@ -318,7 +318,7 @@ TEST_CASE("the environment says where to meet", "[comm][rendezvous]") {
   CHECK_FALSE(several.remote);
 
   variables const stated{{"TRIREME_RANK", "0"}, {"TRIREME_SIZE", "2"}};
-  CHECK_THROWS_AS(from(stated), config_error);  // nothing tells one such run from another
+  CHECK_THROWS_AS(from(stated), config_error);  // such runs cannot be distinguished
   CHECK_FALSE(from(with(stated, {{"TRIREME_JOB", "a"}})).file.empty());
   CHECK(from(with(stated, {{"TRIREME_RENDEZVOUS", "file:/x/y"}})).file == "/x/y");
   auto const stated_port = from(with(stated, {{"TRIREME_RENDEZVOUS", "[::1]:40"}, {"TRIREME_RENDEZVOUS_REMOTE", "1"}}));
