@@ -90,7 +90,7 @@ inline rendezvous rendezvous::from(bootstrap::place const& here, bootstrap::look
   return out + text(", .deadline = ", to_string(it.deadline), "}");
 }
 
-/// Ranks    that have met over TCP, each connected to rank 0: for set-up, where a few bytes must reach every rank.
+/// Ranks that have met over TCP, each connected to rank 0: for set-up, where a few bytes must reach every rank.
 ///
 /// Once it is made, no port is open any longer. Each side proves to the other that it knows the secret (HMAC-SHA256
 /// over both nonces, job, size, rank and protocol version) before anything else is read; unknown peers, invalid data
@@ -212,8 +212,8 @@ class meeting {
         static_cast<void>(line->send(kind::go, {}, until));  // the first call names a rank that has gone
   }
 
-  /// Why      this rank could not meet rank 0: the obstacle of the attempt that got furthest, of several the last one.
-  ///          The very last attempt may only find that rank 0 has left meanwhile, or may have had no time to finish.
+  /// Why this rank could not meet rank 0: the obstacle of the attempt that got furthest, of several the last one. The
+  /// very last attempt may only find that rank 0 has left meanwhile, or may have had no time to finish.
   struct obstacle {
     enum stage { nobody_there, no_answer, no_proof };
 

@@ -90,8 +90,8 @@ class throttled_request {
 ///   rounds                        comm::latencies_of, which plans count, too: ceil(log2(size())), twice that in an
 ///                                 all_reduce of middle size; 1 in an exchange, 0 for one rank, and for a rank that has
 ///                                 no message in an exchange.
-/// Time     runs from the rank's own start of the command, so requests overlap with computing and queue behind each
-///          other. Splits and duplicates share the link of their rank.
+/// Time runs from the rank's own start of the command, so requests overlap with computing and queue behind each other.
+/// Splits and duplicates share the link of their rank.
 ///
 /// Threads  one caller a rank; the worlds of one rank may be used by several threads.
 /// Errors   as Inner. If the model is slower than the deadline of Inner, a rank that waits for a rank that is still

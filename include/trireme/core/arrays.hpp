@@ -304,7 +304,7 @@ template <detail::is_matrix M>
 
 namespace detail {
 
-/// Why      an array cannot be used as a network's samples.
+/// Why an array cannot be used as a network's samples.
 enum class array_slip : std::uint8_t { none, no_array, matrix, wide, element };
 
 /// @tparam Number  the element type of the network's inputs, float or double; void for a plain model, which may take

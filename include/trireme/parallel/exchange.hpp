@@ -117,7 +117,7 @@ class basic_exchange {
   static constexpr bool keeps_buckets = !sharded && lossless_identity<Compressor> && scales;
   /// Whether the caller's gradients may be in their buckets: see gradient_memory().
   static constexpr bool has_gradient_memory = keeps_buckets && std::is_same_v<param_element, gradient_element>;
-  /// Ranks    in one address space sum gradients by reading each other's.
+  /// Ranks in one address space sum gradients by reading each other's.
   static constexpr bool can_be_direct =
       outputs::can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
       std::is_same_v<gradient_element, typename Env::reduce> && has_peers<Comm, gradient_element, space>;

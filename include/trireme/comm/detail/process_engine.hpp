@@ -67,7 +67,7 @@ class process_engine {
   /// Collective among the running ranks, after a failure: the list of these ranks, the same on all; empty if unknown.
   [[nodiscard]] virtual std::vector<int> survivors() { return {}; }
 
-  /// Memory   that the other ranks can access without a copy; null if the engine has none, or none left.
+  /// Memory that the other ranks can access without a copy; null if the engine has none, or none left.
   [[nodiscard]] virtual void* allocate(std::size_t /*bytes*/) { return nullptr; }
   virtual void deallocate(void* /*block*/, std::size_t /*bytes*/) noexcept {}
 };

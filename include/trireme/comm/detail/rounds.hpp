@@ -42,7 +42,7 @@ struct round_blocks {
     if (how == way::nothing || (only >= 0 && rank != only)) return 0;
     return sizes.empty() ? each : sizes[static_cast<std::size_t>(rank)];
   }
-  /// Bytes    of the blocks of `count` ranks: of rank `last` and the ranks before it.
+  /// Bytes of the blocks of `count` ranks: of rank `last` and the ranks before it.
   [[nodiscard]] std::size_t of_all(int last, int count, int size) const noexcept {
     if (how == way::nothing) return 0;
     if (only >= 0) return (last - only + size) % size < count ? each : 0;

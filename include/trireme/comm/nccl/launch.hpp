@@ -204,8 +204,8 @@ struct nccl_operation {
   ::cudaEvent_t done = nullptr;
   cuda_staging staging;
 
-  /// Memory   for the terms of the others in an ordered reduction. Blocks that have become too small are kept, as in
-  ///          cuda_staging.
+  /// Memory for the terms of the others in an ordered reduction. Blocks that have become too small are kept, as in
+  /// cuda_staging.
   [[nodiscard]] std::byte* terms(std::size_t bytes) {
     auto const had = terms_.empty() ? 0 : terms_.back().size();
     if (static_cast<std::int64_t>(bytes) > had)

@@ -39,7 +39,7 @@ class node_place {
   std::vector<node_header*> const headers;
   std::uintptr_t const reach;
 
-  /// Memory   that all ranks can access, for a board or a tensor; null if there is none left.
+  /// Memory that all ranks can access, for a board or a tensor; null if there is none left.
   [[nodiscard]] virtual void* allocate(std::size_t bytes) = 0;
   virtual void deallocate(void* block, std::size_t bytes) noexcept = 0;
   /// After a failure no memory is reused: a rank that has not noticed the failure may still write.

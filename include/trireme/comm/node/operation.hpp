@@ -222,7 +222,7 @@ struct node_touched {
   return {op.to(), taken.first, taken.count};
 }
 
-/// Bytes    of a rank's values if they travel with the announcement: the same number on every rank.
+/// Bytes of a rank's values if they travel with the announcement: the same number on every rank.
 [[nodiscard]] inline std::int64_t value_bytes(node_operation const& op) noexcept {
   auto const given = move_of(op).given;
   if (given == piece::whole) return op.bytes(op.what().count);
