@@ -61,7 +61,6 @@ struct round_blocks {
 /// Messages begin with the call of their sender, and carry blocks. A rank that receives a call other than its own
 /// stops. So no rank completes all rounds unless all calls are equal, because each path between differing calls has a
 /// step at which they differ.
-/// where they differ.
 ///
 /// Method   [Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988]; with blocks [Bruck et al.,
 ///          "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997].
