@@ -308,7 +308,7 @@ namespace detail {
 enum class array_slip : std::uint8_t { none, no_array, matrix, wide, element };
 
 /// @tparam Number  the element type of the network's inputs, float or double; void for a plain model, which may take
-///         any type.
+///                 any type.
 template <class X, class Number>
 [[nodiscard]] consteval array_slip slip_of_array() {
   if constexpr (is_matrix<X> && !is_vector<X>) {

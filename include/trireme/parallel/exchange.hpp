@@ -128,7 +128,7 @@ class basic_exchange {
   /// @param replicas   the ranks that hold the same part of the model.
   /// @param voters     the ranks that vote, including `replicas`; null: `replicas`.
   /// @param again      axes along which parameters are distributed: gradients of the others are summed over these ranks
-  ///         too, after the sum over `replicas`.
+  ///                   too, after the sum over `replicas`.
   /// @param wishes     the optimizer's requirements: wishes_of(optimizer).
   basic_exchange(std::vector<parameter<Env>*> uses, Comm& replicas, Strategy const& strategy,
                  Compressor const& compressor, std::span<int const> unit_ends = {},
@@ -287,8 +287,8 @@ class basic_exchange {
     weight_ = share * ranks_apart();
   }
   /// With parameters in the caller's memory: from now on the gradient of one use is read and written here, for callers
-  /// whose gradients are in other memory in each step. Call it before ready() of that use; until finish() the exchange
-  /// may write this memory.
+  /// whose gradients are in other memory in each step. Call it before ready() of that use; the memory must stay valid
+  /// until finish() has written the sums there.
   void gradient_at(int use, tensor_view<param_element, space> gradient) { foreign_.gradient_at(use, gradient); }
   /// With parameters in the caller's memory: the gradient of one use in its bucket, so that backward can write there
   /// without a copy: call gradient_at(use, gradient_memory(use)), and begin() with .all_reported. The address stays
@@ -379,7 +379,7 @@ class basic_exchange {
   ///
   /// @param votes  a number of the caller's that is summed over the ranks (a request to stop, say).
   /// @param want_norm  the norm costs nothing if gradients are reduced before the update anyway; without it, ranks that
-  ///         share memory fuse the reduction into the update.
+  ///                   share memory fuse the reduction into the update.
   exchange_result finish(std::int64_t votes = 0, bool want_norm = true) {
     vote_.clear();
     vote_.wish(votes);
