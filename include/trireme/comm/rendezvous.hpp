@@ -159,17 +159,18 @@ class meeting {
     if (where.port < 1 || where.port > 65535)
       throw config_error(text(who_, ": .port is ", where.port, "; choose 1 to 65535, or meet by a file"));
     if (where.secret.size() < 32)
-      throw config_error(
-          text(who_,
-               ": meeting at a port needs a secret of at least 32 characters; put the output of "
-               "`openssl rand -hex 32` into a file of mode 0600 and set TRIREME_SECRET_FILE to its path"));
+      throw config_error(text(
+          who_,
+          ": meeting at a port needs a secret of at least 32 characters; "
+          "put the output of `openssl rand -hex 32` into a file of mode 0600 and set TRIREME_SECRET_FILE to its path"));
   }
   [[nodiscard]] std::optional<detail::endpoint> endpoint_of(rendezvous const& where) const {
     auto out = detail::resolve(where.address, where.port);
     if (out && !out->is_loopback() && !where.remote)
       throw config_error(text(who_, ": ", where.address,
-                              " is an address that other machines can reach; if you mean that, set "
-                              "TRIREME_RENDEZVOUS_REMOTE=1 (.remote): contents are authenticated, but not encrypted"));
+                              " is an address that other machines can reach; "
+                              "if you mean that, set TRIREME_RENDEZVOUS_REMOTE=1 (.remote): contents are "
+                              "authenticated, but not encrypted"));
     return out;
   }
 

@@ -179,8 +179,8 @@ class throttled_world : public detail::decorator<throttled_world<Inner>, Inner> 
     auto const right = [](link const& each) { return each.latency.count() >= 0 && each.bytes_per_second > 0; };
     if (!right(line_->how.every) || !std::ranges::all_of(line_->how.links, right))
       throw config_error(
-          "trireme::comm::throttled: a link has a negative latency or a bandwidth that is not positive; give each a "
-          ".latency >= 0ns and a .bytes_per_second > 0");
+          "trireme::comm::throttled: a link has a negative latency or a bandwidth that is not positive; "
+          "give each a .latency >= 0ns and a .bytes_per_second > 0");
     auto const pairs = static_cast<std::size_t>(line_->size) * static_cast<std::size_t>(line_->size);
     if (!line_->how.links.empty() && line_->how.links.size() != pairs)
       throw config_error(text("trireme::comm::throttled: .links has ", how_many(line_->how.links.size(), "link"),

@@ -194,8 +194,8 @@ class basic_exchange {
         strategy_(strategy, seen_state{replicas_, own_, owned_}) {
     static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
     static_assert(!shards_parameters,
-                  "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; use "
-                  "parallel::zero<2>");
+                  "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; "
+                  "use parallel::zero<2>");
     if (sums_in_a_tree(strategy)) {
       throw config_error(text("trireme::exchange: ", describe(strategy),
                               " needs to know the micro-batches, which a model with its own memory does not provide; "
@@ -686,10 +686,9 @@ class basic_exchange {
   static_assert(sizeof(parallel::detail::check_strategy_hooks<strategy_type>) > 0);
   static_assert(sizeof(parallel::detail::check_strategy_instance<Strategy, Env, Comm>) > 0);
   static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
-  static_assert(
-      !shards_gradients || !parallel::detail::is_given_once<Compressor, Env, Comm>,
-      "trireme::exchange: this compressor needs each gradient once a step, but from stage 2 on parallel::zero "
-      "sends every micro-batch; use parallel::zero<1>");
+  static_assert(!shards_gradients || !parallel::detail::is_given_once<Compressor, Env, Comm>,
+                "trireme::exchange: this compressor needs each gradient once a step, "
+                "but from stage 2 on parallel::zero sends every micro-batch; use parallel::zero<1>");
 
   static std::span<int const> no_units() { return {}; }
   // If every rank updates everything, all tensors are whole on each, whatever the slices.

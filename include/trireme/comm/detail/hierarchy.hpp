@@ -124,8 +124,8 @@ class column_relay final : public relay<Inner, Outer> {
       if (each.peer % here_.places != here_.place)
         throw config_error(
             text("trireme::comm::hierarchical::exchange: rank ", here_.rank(), " cannot reach rank ", each.peer,
-                 ", which is in another node and another place; give hierarchical_world the whole world as its third "
-                 "argument, or make it with launch"));
+                 ", which is in another node and another place; "
+                 "give hierarchical_world the whole world as its third argument, or make it with launch"));
       each.peer /= here_.places;
     }
     out.add(world_.submit(parts_of(whole, collective::exchange, list_, here_.node)));

@@ -379,8 +379,7 @@ inline void choose_device(int device, int local_rank) {
   if (code != cudaSuccess || devices == 0)
     throw config_error(text(nccl_who,
                             ": there is no CUDA device here (CUDA reports: ", trireme::detail::cuda_sentence(code),
-                            "); run on a machine with one, or use another "
-                            "communicator"));
+                            "); run on a machine with one, or use another communicator"));
   auto const chosen = device < 0 ? local_rank : device;
   if (chosen >= devices)
     throw config_error(text(nccl_who, ": this rank asks for device ", chosen, " of ", devices,
