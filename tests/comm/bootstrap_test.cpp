@@ -17,7 +17,7 @@ bootstrap::place detect(variables const& given) {
     return found == given.end() ? std::nullopt : std::optional(found->second);
   });
 }
-/// The sentence with which an environment is refused.
+/// The error for an environment that is invalid.
 std::string refusal(variables const& given) {
   try {
     return "accepted: " + to_string(detect(given));
@@ -114,7 +114,7 @@ TEST_CASE("the order is by hand, torchrun, Open MPI, PMI, Slurm step", "[comm][b
   CHECK(who() == "hand");
   all.erase("TRIREME_RANK"), all.erase("TRIREME_SIZE");
   CHECK(who() == "torchrun");
-  all.erase("RANK");  // WORLD_SIZE alone is what batch scripts export for their steps
+  all.erase("RANK");  // batch scripts export WORLD_SIZE alone for their steps
   CHECK(who() == "Open MPI");
   all.erase("OMPI_COMM_WORLD_RANK"), all.erase("OMPI_COMM_WORLD_SIZE");
   CHECK(who() == "PMI");
@@ -130,9 +130,10 @@ TEST_CASE("a shell inside a Slurm job is no task of a step", "[comm][bootstrap]"
   for (auto const* const special : {"4294967290", "4294967291", "4294967292"})
     CHECK(detect(with(first, {{"SLURM_STEP_ID", special}})) == bootstrap::place{});
   auto const typed = with(first, {{"SLURM_PTY_PORT", "41234"}, {"SLURM_TASK_PID", "1"}});
-  CHECK(detect(typed) == bootstrap::place{});                                            // in the shell of srun --pty
-  CHECK(detect(with(typed, {{"SLURM_TASK_PID", text(::getpid())}})).size == 5);          // srun --pty PROGRAM
-  CHECK(detect(with(typed, {{"SLURM_PROCID", "3"}, {"SLURM_NODEID", "1"}})).size == 5);  // nobody types there
+  CHECK(detect(typed) == bootstrap::place{});                                    // in the shell of srun --pty
+  CHECK(detect(with(typed, {{"SLURM_TASK_PID", text(::getpid())}})).size == 5);  // srun --pty PROGRAM
+  CHECK(detect(with(typed, {{"SLURM_PROCID", "3"}, {"SLURM_NODEID", "1"}})).size ==
+        5);  // not the task with the terminal
 }
 
 TEST_CASE("TRIREME_RENDEZVOUS and TRIREME_JOB go with any launcher", "[comm][bootstrap]") {
@@ -141,7 +142,7 @@ TEST_CASE("TRIREME_RENDEZVOUS and TRIREME_JOB go with any launcher", "[comm][boo
   CHECK(here.address.empty());
   CHECK(here.job == "mine");
   CHECK(detect(with(stated, {{"TRIREME_RENDEZVOUS", "[fe80::1]:65535"}})).address == "fe80::1");
-  // Told where to meet, nobody asks for the agent's address.
+  // With TRIREME_RENDEZVOUS the agent's address is not needed.
   auto const elsewhere =
       with(without(without(torchrun, "MASTER_ADDR"), "MASTER_PORT"), {{"TRIREME_RENDEZVOUS", "h:1"}});
   CHECK(detect(elsewhere).address == "h");

@@ -20,7 +20,7 @@ struct reading {
   friend bool operator==(reading const&, reading const&) = default;
 };
 
-// Rungs of the ladder throw likewise: Catch2's checks are for one thread.
+// These functions throw, like the rungs of the ladder: Catch2's checks are for one thread.
 void expect(bool condition, char const* what) {
   if (!condition) throw std::runtime_error(what);
 }
@@ -146,7 +146,7 @@ void everything(World& world) {
   send_objects(world);
 }
 
-// What would be gone before the call ends is refused, and so is what nobody may write to.
+// Temporaries and read-only outputs do not compile.
 template <class B>
 concept is_reduced = requires(comm::threads_world& world, B&& values) {
   world.all_reduce(std::forward<B>(values));

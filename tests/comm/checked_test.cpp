@@ -16,7 +16,7 @@ using namespace trireme;
 
 namespace {
 
-/// What every rank was told when rank 1 called something else.
+/// The errors of all ranks when rank 1 called another collective.
 template <class Description>
 std::vector<std::string> told_of(Description const& description, int ranks, std::string_view which,
                                  std::chrono::milliseconds absence) {

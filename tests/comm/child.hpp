@@ -12,8 +12,8 @@
 
 #include "trireme/comm/detail/socket.hpp"
 
-/// A process that runs `body` and sends what it returns, or "failed: " and the sentence of its exception. Killed and
-/// waited for at the latest in the destructor.
+/// A process that runs `body` and sends its result, or "failed: " and the message of its exception. Killed and waited
+/// for at the latest in the destructor.
 struct child {
   ::pid_t pid = -1;
   trireme::comm::detail::descriptor from;

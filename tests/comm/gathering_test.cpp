@@ -20,7 +20,7 @@ using trireme::text;
 
 namespace {
 
-/// What every rank of `size` got; ranks are threads, and rank r begins after r * `apart`.
+/// The results of every rank of `size`; ranks are threads, and rank r begins after r * `apart`.
 std::vector<std::vector<std::string>> gather_on_threads(std::string const& path, int size,
                                                         std::chrono::milliseconds apart = 0ms) {
   std::vector<std::vector<std::string>> got(static_cast<std::size_t>(size));
@@ -58,13 +58,13 @@ TEST_CASE("ranks that meet by file get what all gave, and leave no file", "[comm
 TEST_CASE("files that an earlier run has left behind change nothing", "[comm][gathering]") {
   watchdog dog("stale files");
   scratch const here;
-  // What rank 1 of a killed run wrote: whole and well-formed, of the same number of ranks.
+  // The file of rank 1 of a killed run: complete and valid, with the same number of ranks.
   auto left = std::make_unique<comm::detail::file_gather>("trireme::comm::nccl", here / "id", 1, 2, 100ms);
   CHECK_THROWS_AS((*left)("old"), trireme::comm_error);
   std::filesystem::copy_file(here / "id.1", here / "kept");
   left.reset();
   std::filesystem::rename(here / "kept", here / "id.1");
-  // And garbage in the place of rank 0's.
+  // And invalid bytes in place of rank 0's file.
   std::ofstream(here / "id.0") << "garbage";
   auto const got = gather_on_threads(here / "id", 2, 50ms);
   for (auto const& each : got) CHECK(each == blobs(2));

@@ -12,7 +12,7 @@ using comm::collective;
 
 namespace {
 
-/// What was counted before there were rows, collective by collective.
+/// The counts before rows existed, written out for each collective.
 namespace by_hand {
 
 std::int64_t sent(comm::call const& what, std::size_t element_bytes, int rank, int size,
@@ -98,7 +98,7 @@ std::uint32_t messages(comm::command const& it, int size) {
 
 }  // namespace by_hand
 
-/// Every collective but those of parts, on 1 to 64 ranks, even and ragged, with each root on few ranks.
+/// Every collective except those with parts, on 1 to 64 ranks, even and ragged, with each root on few ranks.
 template <class Visit>
 void for_calls(Visit visit) {
   for (int size = 1; size <= 64; ++size)

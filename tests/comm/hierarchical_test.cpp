@@ -110,7 +110,7 @@ TEST_CASE("worlds that are no grid, and messages without a way, are refused", "[
     meet(r ^ 2);
     by_the_book::expect(in[0] == (r ^ 2), "at the same place");
     auto const lost = sentence_of<config_error>([&] { meet(r ^ 3); });
-    by_the_book::expect(contains(lost, "has no way to rank"), "another node and place: ", lost);
+    by_the_book::expect(contains(lost, "cannot reach rank"), "another node and place: ", lost);
   });
 }
 

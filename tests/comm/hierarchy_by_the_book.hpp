@@ -13,8 +13,8 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/core/text.hpp"
 
-/// Every collective of a hierarchical world against a reference by the book. Throws, because Catch2's checks are for
-/// one thread only.
+/// Every collective of a hierarchical world against a direct reference. Throws, because Catch2's checks are for one
+/// thread only.
 namespace by_the_book {
 
 using trireme::bfloat16;
@@ -30,7 +30,8 @@ bool same_bits(T const& a, T const& b) {
   return std::memcmp(&a, &b, sizeof(T)) == 0;
 }
 
-/// What rank `rank` puts into place `i`: floats of many magnitudes, so that another order of summing shows.
+/// The value of rank `rank` at index `i`: floats of many magnitudes, so that a different order of summing changes the
+/// bits.
 template <class T>
 T value(int rank, std::int64_t i) {
   auto const bits = trireme::mix(static_cast<std::uint64_t>(i) * 1000 + static_cast<std::uint64_t>(rank));
@@ -47,7 +48,7 @@ std::vector<T> values(int rank, std::int64_t count) {
   return out;
 }
 
-/// One place of a reduction: each node in the order of its places, then the nodes, each time rounded; a mean divides
+/// One element of a reduction: each node in the order of its places, then the nodes, each time rounded; a mean divides
 /// once, before the last rounding.
 template <class T, class Op>
 T reduced(int places, int nodes, std::int64_t i, Op) {
@@ -113,7 +114,7 @@ void reductions(World& world, int places, int nodes, std::int64_t count, Op op) 
            mine.size(), ", rank ", r, ", element ", i);
 }
 
-/// How many elements rank `from` sends to rank `to` in the ragged all_to_all.
+/// The number of elements that rank `from` sends to rank `to` in the ragged all_to_all.
 inline std::int64_t ragged(int from, int to, std::int64_t count) { return (from * 7 + to * 3) % 5 * count / 5; }
 
 template <class T, class World>

@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// What was told as long as it lives.
+/// The late calls reported during its life.
 class listener {
  public:
   listener() {

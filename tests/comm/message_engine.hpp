@@ -1,4 +1,4 @@
 #pragma once
 
-// The engine of MPI's messages, for tests of other rooms that stand it on machines of their own choice.
+// The engine of MPI's messages, for tests of other rooms that run it on simulated machines.
 #include "trireme/comm/mpi/engine.hpp"

@@ -14,14 +14,14 @@
 #include "trireme/core/tensor.hpp"
 #include "trireme/core/text.hpp"
 
-/// Eight ways in which rank 1 can call another collective than the other ranks do, and what errors must say of each.
+/// Eight ways in which rank 1 can call another collective than the other ranks, and the expected errors.
 namespace mismatches {
 
 using trireme::tensor_view;
 
 struct mismatch {
   std::string_view name;
-  /// Regular expressions: what rank 0's call looks like, and what rank 1's (of a missing call: the last one).
+  /// Regular expressions for rank 0's call, and for rank 1's (of a missing call: its last one).
   char const* usual;
   char const* odd;
 };
@@ -37,7 +37,7 @@ inline constexpr std::array<mismatch, 8> all{{
     {"missing call", R"(all_reduce\(F32, 60 elements, sum\))", "barrier"},
 }};
 
-/// Everyone's part in one of them: the first call is a barrier, the second differs.
+/// A rank's part in one of them: the first call is a barrier, the second differs.
 template <class World>
 void commit(World& world, std::string_view which, std::chrono::milliseconds absence) {
   namespace reduction = trireme::reduction;
@@ -66,7 +66,7 @@ void commit(World& world, std::string_view which, std::chrono::milliseconds abse
     world.all_reduce(tensor_view(values.data(), trireme::shape{odd ? 48 : 60}));
   } else if (which == "root") {
     world.broadcast(usual, odd ? 1 : 0);
-    world.barrier();  // in shared memory a root waits for nobody, and hears of it at its next call
+    world.barrier();  // in shared memory a root does not wait: it detects the error at its next call
   } else if (which == "reduction") {
     if (odd)
       world.all_reduce(usual, reduction::max{});
@@ -83,7 +83,7 @@ void commit(World& world, std::string_view which, std::chrono::milliseconds abse
   }
 }
 
-/// What this rank was told; empty if nothing.
+/// The error on this rank; empty if there is none.
 template <class World>
 std::string told(World& world, std::string_view which, std::chrono::milliseconds absence) {
   try {

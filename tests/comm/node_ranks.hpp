@@ -21,8 +21,8 @@
 
 using node_world = trireme::comm::any_world;
 
-/// Forks ranks that meet through this process, and gives what each of them had to say: nothing if all was well,
-/// "threw: ..." after an exception, "ended" if it ended without a word.
+/// Forks ranks that meet through this process, and returns the result of each: empty if it succeeded, "threw: ..."
+/// after an exception, "ended" if it ended without a result.
 class node_family {
  public:
   using gather = trireme::comm::detail::node_all_gather;
@@ -59,7 +59,7 @@ class node_family {
 
   void signal(int rank, int number) const { ::kill(at(rank).process, number); }
 
-  /// What `rank` said at its end. Gathers of all ranks are served meanwhile.
+  /// The result of `rank`. Gathers of all ranks are handled meanwhile.
   std::string said(int rank) {
     while (!at(rank).word) {
       std::vector<pollfd> sockets;
@@ -76,7 +76,7 @@ class node_family {
         if (complete)
           for (auto const& other : ranks_) send(each.socket, *other.card);
         else if (broken && each.card)
-          ::shutdown(each.socket, SHUT_WR);  // nobody will gather any more
+          ::shutdown(each.socket, SHUT_WR);  // there will be no more gathers
       }
       if (complete || broken)
         for (auto& each : ranks_) each.card.reset();
@@ -93,8 +93,8 @@ class node_family {
   struct child {
     pid_t process = 0;
     int socket = -1;
-    std::optional<std::string> card;  ///< what it gathers
-    std::optional<std::string> word;  ///< its last one
+    std::optional<std::string> card;  ///< its string for the gather
+    std::optional<std::string> word;  ///< its result
   };
   [[nodiscard]] child& at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] child const& at(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
@@ -139,7 +139,7 @@ class node_family {
 inline node_family::body in_world(std::function<std::string(node_world&)> run,
                                   std::chrono::milliseconds deadline = std::chrono::seconds(30)) {
   return [run = std::move(run), deadline](int rank, node_family::gather const& gather) {
-    // The size is what a gather shows, so that it need not be passed twice.
+    // The first gather shows the size, so it need not be passed again.
     auto const size = static_cast<int>(gather("").size());
     node_world world(trireme::comm::detail::make_node_engine("trireme::comm::processes", rank, size, deadline, gather));
     return run(world);

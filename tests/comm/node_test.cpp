@@ -35,7 +35,7 @@ void set_values(tensor_view<T> view, int rank) {
   for (std::int64_t i = 0; i < view.size(); ++i) view.address()[i] = value_of<T>(rank, i);
 }
 
-/// What a reduction of element i over `size` ranks gives, one rank after the other.
+/// The reduction of element i over `size` ranks, one rank after the other.
 template <class T, class Op>
 T reduced(int size, std::int64_t i) {
   using wide = comm::detail::combine_t<Op, T>;
@@ -46,7 +46,7 @@ T reduced(int size, std::int64_t i) {
   return static_cast<T>(total);
 }
 
-/// The first way in which views differ from what they should be.
+/// The first difference between views and their expected contents.
 struct findings {
   std::string text;
   template <class T, class Expected>
@@ -522,10 +522,10 @@ TEST_CASE("node: a rank that only has to copy out waits for nobody who has finis
   }
   stand_at(own, 8, 8, 7);
   stand_at(other, 8, 7, 7);
-  CHECK(awaits(op, 1));  // what it copies out is not reduced yet
+  CHECK(awaits(op, 1));  // the elements that it copies out are not reduced yet
   stand_at(own, 8, 7, 6);
   stand_at(other, 7, 7, 7);
-  CHECK(awaits(op, 1));  // nor is what it reduces copied in
+  CHECK(awaits(op, 1));  // nor are the elements that it reduces copied in
 }
 
 TEST_CASE("node: several ranks that leave are named in one grammatical sentence", "[comm][node]") {
@@ -568,7 +568,7 @@ TEST_CASE("node: a rank whose last world ends while an exception unwinds is hear
   CHECK(family.said(1).empty());
   for (int const rank : {0, 2}) {
     INFO(family.said(rank));
-    CHECK(family.said(rank).find("rank 1 ended with an error: it left its world while an exception unwound") !=
+    CHECK(family.said(rank).find("rank 1 ended with an error: it left its world because of an exception") !=
           std::string::npos);
   }
 }
@@ -638,7 +638,7 @@ TEST_CASE("node: ranks that need their launcher hear that it has ended", "[comm]
   watchdog dog("a launcher that ends", 60s);
   for (auto const& said : family.said()) {
     INFO(said);
-    CHECK(said.find("cannot finish, because what started rank 0 (mpirun, or its daemon) has ended") !=
+    CHECK(said.find("cannot finish, because the process that started rank 0 (mpirun, or its daemon) has ended") !=
           std::string::npos);
   }
 }
@@ -670,7 +670,7 @@ TEST_CASE("node: ranks that cannot share memory hear the same reason", "[comm][n
     return "it was made";
   });
   for (auto const& said : forged.said())
-    CHECK(said.find("the ranks cannot share memory: what rank 0 opened is not the memory of rank 1") !=
+    CHECK(said.find("the ranks cannot share memory: the file that rank 0 opened is not the memory of rank 1") !=
           std::string::npos);
 }
 

@@ -24,7 +24,7 @@ static_assert(has_all_reduce<comm::processes_world, float>);
 void set(variables const& all) {
   for (auto const& [name, value] : all) ::setenv(name, value.c_str(), 1);
 }
-/// A folder of this test alone, for the meetings of its ranks; made before the first of them.
+/// A folder of this test alone, for the meetings of its ranks; made before the first meeting.
 scratch const folder;
 /// As torchrun starts rank `rank` of `size` on one machine.
 void as_torchrun(int rank, int size, std::string const& run, int restarts = 0) {
@@ -35,11 +35,11 @@ void as_torchrun(int rank, int size, std::string const& run, int restarts = 0) {
        {"LOCAL_RANK", r},
        {"LOCAL_WORLD_SIZE", n},
        {"MASTER_ADDR", "localhost"},
-       {"MASTER_PORT", "1"},  // nobody may listen there
+       {"MASTER_PORT", "1"},  // no process may listen there
        {"TORCHELASTIC_RUN_ID", run},
        {"TORCHELASTIC_RESTART_COUNT", std::to_string(restarts)}});
 }
-/// A run that no other test has.
+/// A run id that no other test has.
 std::string new_run() {
   static int number = 0;
   return text(::getpid(), ".", ++number);

@@ -32,7 +32,7 @@ float sum_of_ranks(World& world) {
 }
 scratch const folder;
 
-/// Ranks as processes that a script has started: what each said in the end ("" if it was killed).
+/// Ranks as processes that a script has started: the final output of each ("" if it was killed).
 template <class Body>
 std::vector<std::string> processes(int size, comm::recovery const& how, Body const& body,
                                    std::chrono::milliseconds deadline = 20s) {

@@ -1,5 +1,5 @@
 // test-sanitize: address
-// Strangers at the door of a rendezvous: who listens where, wrong secrets, replays, changed bytes, garbage, scans.
+// Attacks on a rendezvous: which addresses are open, wrong secrets, replays, changed bytes, invalid data, port scans.
 #include <sys/resource.h>
 
 #include <atomic>
@@ -39,7 +39,7 @@ int free_port() {
 comm::rendezvous at_port(int port, std::chrono::milliseconds deadline = 40s) {
   return {.port = port, .secret = "a secret of thirty-two characters", .deadline = deadline};
 }
-/// A connection to a rank 0 that is there, or soon will be.
+/// A connection to a rank 0 that listens now or soon.
 inner::descriptor connect(int port) {
   int failed = 0;
   for (auto const until = clock_type::now() + 10s; clock_type::now() < until; std::this_thread::sleep_for(1ms)) {
@@ -48,7 +48,7 @@ inner::descriptor connect(int port) {
   }
   throw comm_error("nobody listens");
 }
-/// What the peer sends until it closes, or 2 s have passed (then a '?' at the end).
+/// The bytes that the peer sends until it closes, or 2 s have passed (then a '?' at the end).
 std::string rest_of(inner::descriptor const& socket) {
   std::string out;
   for (std::byte one{}; inner::ready_before(socket.number(), POLLIN, clock_type::now() + 2s);) {
@@ -58,10 +58,10 @@ std::string rest_of(inner::descriptor const& socket) {
   return out + "?";
 }
 
-/// One attempt to come in: what the two sides said, and what followed the handshake.
+/// One attempt to join: the bytes of both sides in the handshake, and those after it.
 struct attempt {
-  std::string said;  ///< hello and answer
-  std::string then;  ///< empty: the door was closed
+  std::string said;  ///< bytes of hello and answer
+  std::string then;  ///< bytes after the handshake; empty: the connection was closed
 };
 attempt try_to_join(int port, std::string const& secret, int rank, int size, std::size_t flipped = ~std::size_t{0}) {
   auto const socket = connect(port);
@@ -86,7 +86,7 @@ attempt try_to_join(int port, std::string const& secret, int rank, int size, std
   return out;
 }
 
-/// The sockets of a process that listen, as the kernel writes their local address.
+/// The listening sockets of a process, with their local addresses as the kernel prints them.
 std::set<std::string> listening(::pid_t pid) {
   std::set<std::string> own, out;
   for (auto const& each : std::filesystem::directory_iterator(text("/proc/", pid, "/fd"))) {
@@ -114,7 +114,7 @@ long peak_kilobytes() {
   return usage.ru_maxrss;
 }
 
-/// Comes to a port again and again, in all the ways of strangers, until it is destroyed.
+/// Attacks a port again and again, in all these ways, until it is destroyed.
 class crowd {
  public:
   explicit crowd(int port) : thread_([this, port] { run(port); }) {}
@@ -149,7 +149,7 @@ class crowd {
           break;
         case 2:
           say(magic + garbage);
-          break;  // a hello of nonsense
+          break;  // an invalid hello
         case 3:
           say(magic + std::string(20, '\xff'));
           open.push_back(std::move(socket));
@@ -168,8 +168,8 @@ class crowd {
   std::thread thread_;
 };
 
-/// A little training under whatever goes on around it: data-parallel descent on a linear model. The hash of the
-/// weights, and by how many kilobytes its process grew.
+/// A small training during the attacks: data-parallel descent on a linear model. The hash of the weights, and by how
+/// many kilobytes its process grew.
 std::string train_as(int rank, int port) {
   ::setenv("TRIREME_RANK", std::to_string(rank).c_str(), 1);
   ::setenv("TRIREME_SIZE", "2", 1);
@@ -244,8 +244,8 @@ TEST_CASE("a handshake that was heard cannot be said again, nor changed on its w
     comm::meeting met(where, 0, 3);
     return std::string("met");
   });
-  auto const good = try_to_join(port, where.secret, 1, 3);  // an own rank, which then goes again
-  REQUIRE(good.then.size() > 16);                           // it was welcome
+  auto const good = try_to_join(port, where.secret, 1, 3);  // a valid rank, which then leaves
+  REQUIRE(good.then.size() > 16);                           // it was accepted
   auto const say_again = [&](std::string const& what) {
     auto const socket = connect(port);
     static_cast<void>(inner::send_all(socket.number(), std::as_bytes(std::span(what)), clock_type::now() + 2s));

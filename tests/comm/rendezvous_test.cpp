@@ -29,7 +29,7 @@ struct meeting_place : scratch {
   [[nodiscard]] bool is_empty() const { return entries() == 0; }
 };
 
-/// Runs body(rank) in a thread a rank; what each threw, or "".
+/// Runs body(rank) in one thread a rank; returns the error of each, or "".
 std::vector<std::string> on_ranks(int size, std::function<void(int)> const& body) {
   std::vector<std::string> errors(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
@@ -166,13 +166,13 @@ TEST_CASE("a rank that cannot belong is refused with the reason, and the others 
   });
   CHECK(errors[0] == "");
   CHECK(errors[1] == "");
-  CHECK(contains(errors[2], "rank 0 refuses this process: rank 2 counts 3 ranks, but rank 0 counts 2"));
-  CHECK(contains(errors[3], "rank 0 refuses this process: rank 3 counts 4 ranks, but rank 0 counts 2"));
+  CHECK(contains(errors[2], "rank 0 refuses this process: rank 2 was started with 3 ranks, but rank 0 with 2"));
+  CHECK(contains(errors[3], "rank 0 refuses this process: rank 3 was started with 4 ranks, but rank 0 with 2"));
 
   auto const where_twice = at_port(1s);
   auto const twice = on_ranks(3, [&](int thread) { comm::meeting const met(where_twice, thread == 0 ? 0 : 1, 3); });
-  CHECK(contains(twice[1] + twice[2], "rank 1 has come twice"));
-  CHECK(contains(twice[0], "rank 2 of 3 did not come"));
+  CHECK(contains(twice[1] + twice[2], "rank 1 has connected twice"));
+  CHECK(contains(twice[0], "rank 2 of 3 did not arrive"));
 }
 
 TEST_CASE("other jobs and other secrets do not meet", "[comm][rendezvous]") {
@@ -272,9 +272,9 @@ TEST_CASE("a file that others may read, or a link, is not believed", "[comm][ren
   };
   std::ofstream(here.file()) << "anything";
   ::chmod(here.file().c_str(), 0644);
-  CHECK(contains(why(), "is not a file of this user that others may not read"));
+  CHECK(contains(why(), "must belong to this user and be unreadable for others"));
   ::chmod(here.file().c_str(), 0600);
-  CHECK(contains(why(), "is not a meeting's file"));
+  CHECK(contains(why(), "is not the file of a meeting"));
   CHECK(comm::detail::read_secret(here.file()) == "anything");
   ::chmod(here.file().c_str(), 0640);
   CHECK_THROWS_AS(comm::detail::read_secret(here.file()), config_error);
@@ -318,7 +318,7 @@ TEST_CASE("the environment says where to meet", "[comm][rendezvous]") {
   CHECK_FALSE(several.remote);
 
   variables const stated{{"TRIREME_RANK", "0"}, {"TRIREME_SIZE", "2"}};
-  CHECK_THROWS_AS(from(stated), config_error);  // nothing tells one such run from another
+  CHECK_THROWS_AS(from(stated), config_error);  // such runs cannot be distinguished
   CHECK_FALSE(from(with(stated, {{"TRIREME_JOB", "a"}})).file.empty());
   CHECK(from(with(stated, {{"TRIREME_RENDEZVOUS", "file:/x/y"}})).file == "/x/y");
   auto const stated_port = from(with(stated, {{"TRIREME_RENDEZVOUS", "[::1]:40"}, {"TRIREME_RENDEZVOUS_REMOTE", "1"}}));

@@ -19,11 +19,11 @@ namespace {
 using namespace trireme;
 using namespace std::chrono_literals;
 
-/// A folder of this test alone, for the meetings of its ranks; made before the first of them.
+/// A folder of this test alone, for the meetings of its ranks; made before the first meeting.
 scratch const folder;
 
-/// What each of three ranks would print if the body is run on all of them: nothing, or a sentence.
-/// @param stands_still  rank 0 does, until the others have ended.
+/// The output of each of three ranks if the body runs on all of them: nothing, or an error.
+/// @param stands_still  whether rank 0 hangs until the others have ended.
 template <class Body>
 std::vector<std::string> printed(Body body, bool stands_still = false) {
   static int number = 0;

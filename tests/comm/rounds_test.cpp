@@ -85,7 +85,7 @@ struct fleet {
         for (std::size_t i = 0; i < blocks.of(peer); ++i) it.block_for(peer)[i] = value(rank, peer, i);
     it.begin(wires[static_cast<std::size_t>(rank)], 0);
   }
-  /// Until nobody gets further; how many are done. Ranks that have not begun do nothing.
+  /// Advances until no rank makes progress; returns how many are done. Ranks that have not begun do nothing.
   int run() {
     std::vector<bool> over(wires.size());
     int done = 0;

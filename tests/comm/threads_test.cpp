@@ -21,7 +21,7 @@ namespace {
 
 bool contains(std::string const& text, char const* part) { return text.find(part) != std::string::npos; }
 
-/// Runs `body` on ranks whose errors are caught in the body: what each rank was told, in rank order.
+/// Runs `body` on ranks that catch their errors: the error of each rank, in rank order.
 template <class Body>
 std::vector<std::string> errors_of_ranks(comm::threads const& description, Body body) {
   std::vector<std::string> told(static_cast<std::size_t>(description.ranks));
@@ -227,7 +227,7 @@ TEST_CASE("different calls are an error on every rank that names both", "[comm][
       odd ? world.all_reduce(tensor_view{values}, reduction::max{}) : world.all_reduce(tensor_view{values});
     if (kind == 4) {
       world.broadcast(tensor_view{values}, odd ? 1 : 0);
-      world.barrier();  // a root waits for nobody, and hears of it at its next call
+      world.barrier();  // a root does not wait: it detects the error at its next call
     }
     if (kind == 5) odd ? world.barrier() : world.all_reduce(tensor_view{values}.flat(0, 1));
   });

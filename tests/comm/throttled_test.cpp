@@ -19,7 +19,7 @@ using clock_type = std::chrono::steady_clock;
 
 namespace {
 
-/// Only a lower bound is promised: whatever else runs here, a command may take longer, never less.
+/// Only lower bounds are tested: with other programs on the machine a command may take longer, never less.
 void expect_at_least(clock_type::duration took, clock_type::duration model, char const* what) {
   using milliseconds = std::chrono::duration<double, std::milli>;
   if (took < model)

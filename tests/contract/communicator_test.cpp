@@ -18,7 +18,7 @@ struct request {
 
 using counts = std::span<std::int64_t const>;
 
-/// The least that is a communicator with every capability.
+/// The smallest communicator with every capability.
 struct archetype {
   static constexpr std::string_view name = "archetype";
   archetype(archetype&&) = default;
@@ -114,7 +114,7 @@ struct without_name : archetype {
 };
 static_assert(!has_communicator_name<without_name> && has_split<without_name> && !communicator<without_name>);
 
-/// Its requests are none, and its memory and peers are of another kind: no capability is left.
+/// Its requests are not requests, and its memory and peers are of another kind: it has no capability.
 struct blocking_only : archetype {
   void all_reduce_async(tensor_view<float>, reduction::sum);
   void reduce_scatter_async(tensor_view<float>, reduction::sum);
@@ -194,7 +194,7 @@ constexpr bool complete = communicator<C>&& reduces_all<C, float, double, bfloat
                                                         std::int32_t, std::uint32_t, std::int64_t, std::uint64_t>&&
     moves<C, std::byte>&& reduces<C, float, reduction::mean>&& reduces<C, float16, reduction::mean>&&
         reduces<C, float, reduction::sum, phantom>&& moves<C, float, phantom>&& has_allocate<C, bfloat16>;
-/// What makes no sense is not there: means of integers, sums of bytes, other reductions.
+/// Meaningless calls do not exist: means of integers, sums of bytes, other reductions.
 template <class C>
 constexpr bool sober = !has_all_reduce<C, std::int32_t, reduction::mean> && !has_reduce<C, std::byte> &&
                        !has_all_reduce<C, float, int> && !has_reduce_scatter<C, std::uint8_t, reduction::mean>;

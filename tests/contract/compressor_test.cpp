@@ -13,7 +13,7 @@ using env = environment<precision::fp32>;
 using gradients = tensor_view<float>;
 using bytes = tensor_view<std::byte>;
 
-// The least that may be summed, the least that may be collected, and models that each lack one thing.
+// The smallest summable and gatherable compressors, and models that each lack one requirement.
 struct summed {
   template <class>
   struct instance {
@@ -83,7 +83,7 @@ struct collects_but_cannot_add {
   };
 };
 
-// The least that may do its collectives itself, and models that each lack one thing.
+// The smallest collective compressor, and models that each lack one requirement.
 struct collective {
   template <class, class Comm>
   struct instance {

@@ -12,7 +12,7 @@ using namespace trireme;
 
 namespace {
 
-// The least that is a dataset, and models that each lack one thing.
+// The smallest dataset, and models that each lack one requirement.
 struct archetype {
   std::int64_t size() const { return 1; }
   dtype input_type() const { return dtype::f32; }

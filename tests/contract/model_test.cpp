@@ -14,7 +14,7 @@ namespace {
 using env = environment<precision::fp32>;
 using view = tensor_view<float>;
 
-// The least that each concept asks for, and models that each lack one thing.
+// The smallest model of each concept, and models that each lack one requirement.
 struct staged {
   void units(auto&& emit) const { emit(0); }
   staged(staged const&) = delete;

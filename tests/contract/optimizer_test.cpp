@@ -13,7 +13,7 @@ namespace {
 
 using env = environment<precision::fp32>;
 
-/// The least that is an optimizer, and models that each lack one thing.
+/// The smallest optimizer, and models that each lack one requirement.
 struct archetype {
   static constexpr std::array<std::string_view, 0> moment_names{};
   double clip = 0;

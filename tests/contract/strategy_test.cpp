@@ -7,7 +7,7 @@ using namespace trireme;
 
 namespace {
 
-/// The least that is a strategy, and models that each lack one thing.
+/// The smallest strategy, and models that each lack one requirement.
 struct archetype {
   static constexpr distribution optimizer_state = distribution::replicate;
   static constexpr distribution gradients = distribution::replicate;

@@ -14,10 +14,10 @@ namespace {
 using env = environment<precision::fp32>;
 using view = tensor_view<float>;
 
-// A partial sum is no view, whatever it is taken for; that its use says so is shown by tests/fail/parallel.
+// A partial sum cannot be used as a view; tests/fail/parallel checks the error.
 static_assert(!std::is_base_of_v<view, partial_sum<view>>);
 
-/// A unit that knows of shares, and one that does not.
+/// A unit that takes a share, and one that does not.
 struct whole_unit {
   template <class Env>
   struct instance {
@@ -38,7 +38,7 @@ struct cut_unit {
   };
 };
 
-/// Only says who this rank is.
+/// Only knows this rank's number.
 class group_at final : public tensor_group<env> {
  public:
   explicit group_at(trireme::share own) : tensor_group<env>(own, false) {}

@@ -14,7 +14,7 @@ namespace {
 
 bool is_nan(float16 x) { return (x.bits & 0x7fffU) > 0x7c00U; }
 
-/// What a pattern stands for, from the definition of binary16.
+/// The value of a bit pattern, from the definition of binary16.
 double by_the_book(std::uint16_t bits) {
   int const exponent = bits >> 10 & 31;
   int const fraction = bits & 1023;
@@ -24,7 +24,7 @@ double by_the_book(std::uint16_t bits) {
   return bits >> 15 == 0 ? size : -size;
 }
 
-/// The pattern nearest to x, an even one if two are: found by search among all that are not negative.
+/// The pattern nearest to x, an even one if two are: found by search among all non-negative ones.
 std::uint16_t nearest(double x) {
   static std::vector<double> const known = [] {
     std::vector<double> all(0x7c00);
@@ -71,7 +71,7 @@ TEST_CASE("float16 rounds to the nearest number, ties to even") {
       UNSCOPED_INFO(x);
     }
   };
-  // Each number, the middles between neighbours, and what lies just beside both.
+  // Each number, the midpoints between neighbours, and the floats next to both.
   for (std::uint32_t i = 0; i < 0x7c00U; ++i) {
     auto const x = static_cast<float>(by_the_book(static_cast<std::uint16_t>(i)));
     auto const next = i == 0x7bffU ? 65536.0F : static_cast<float>(by_the_book(static_cast<std::uint16_t>(i + 1)));

@@ -53,7 +53,7 @@ int main() {
         world.all_gather(beyond);
       });
     });
-    ladder::expect(sentence.find("CUDA says") != std::string::npos, sentence);
+    ladder::expect(sentence.find("CUDA reports") != std::string::npos, sentence);
   });
   return cases.exit_code();
 }

@@ -4,7 +4,7 @@
 
 namespace ladder {
 
-/// Throws unless the parts, one a rank and one behind the other, hold what each rank had there.
+/// Throws unless the parts, one a rank and one after the other, have the values of each rank.
 template <class T, class Got>
 void expect_parts(Got const& got, std::vector<std::int64_t> const& parts, std::string const& at) {
   std::int64_t first = 0;

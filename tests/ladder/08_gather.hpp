@@ -4,7 +4,7 @@
 
 namespace ladder {
 
-/// Every rank gives slice rank() of its pattern, so that the whole is put together as all_gather does.
+/// Every rank sends slice rank() of its pattern, so that the whole is the result of all_gather.
 template <class World>
 void gather(World& world) {
   int const p = world.size();

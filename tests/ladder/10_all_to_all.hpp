@@ -4,7 +4,7 @@
 
 namespace ladder {
 
-/// What rank `from` sends to rank `to` in the ragged form, known to both.
+/// The elements that rank `from` sends to rank `to` in the ragged form, known to both.
 inline std::int64_t ragged_part(int from, int to, std::int64_t each) {
   return (from + 2 * to) % 3 == 1 ? 0 : each - each * ((from + to) % 4) / 8;
 }

@@ -57,7 +57,8 @@ void exchange_one_way(World& world, how way) {
   exchange_as(world, way, {});
 }
 
-/// With everybody, itself too: three messages each, of several types and sizes, also empty, which meet in their order.
+/// With all ranks, also itself: three messages each, of several types and sizes, also empty, which are matched in
+/// order.
 template <class World>
 void exchange_all(World& world, how way) {
   using trireme::receive_from;

@@ -4,8 +4,8 @@
 
 namespace ladder {
 
-/// A duplicate has calls of its own: in which order a rank calls it and the original does not matter (except where the
-/// communicator says so).
+/// A duplicate has an order of calls of its own: a rank may interleave its calls with the original's in any way (unless
+/// the communicator has one_order).
 template <class World>
 void duplicate(World& world) {
   int const p = world.size();

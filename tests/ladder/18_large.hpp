@@ -4,7 +4,7 @@
 
 namespace ladder {
 
-/// What rank `rank` has in place i of a large message: cheap, exact in float, and three of them round when added.
+/// The value of rank `rank` at index i of a large message: cheap, exact in float, and a sum of three is rounded.
 inline float large_value(int rank, std::int64_t i) {
   auto const bits = static_cast<std::uint32_t>(i) * 2654435761U + static_cast<std::uint32_t>(rank) * 40503U;
   return static_cast<float>(static_cast<std::int32_t>(bits) >> 8);
@@ -122,7 +122,7 @@ class large_messages {
 template <class World>
 void large(World& world) {
   large_messages<World>(world, {}).everything();
-  // Where memory is memory, the communicator's is no other.
+  // In host memory the communicator's own memory works in the same way.
   if constexpr (trireme::has_allocate<World, float, space_of_world<World>> &&
                 !trireme::has_peers<World, float, space_of_world<World>>)
     large_messages<World>(world, {.allocated = true}).everything();

@@ -16,7 +16,8 @@ void expect_config_error(char const* what, Call call) {
   expect(false, what, " must be a config_error");
 }
 
-/// What is wrong on every rank alike is refused before anything is sent or counted, and the communicator goes on.
+/// Arguments that are wrong on every rank are refused before anything is sent or counted, and the communicator still
+/// works.
 template <class World>
 void errors(World& world) {
   using space = space_of_world<World>;

@@ -6,8 +6,8 @@
 
 namespace ladder {
 
-/// What rank `rank` of `ranks` has in place i: NaN of either sign on one rank, zeros of both signs, infinities, the
-/// smallest numbers, and plain ones.
+/// The value of rank `rank` of `ranks` at index i: NaN of either sign on one rank, zeros of both signs, infinities, the
+/// smallest numbers, and normal ones.
 template <class T>
 T special_value(int rank, int ranks, std::int64_t i) {
   using limits = std::numeric_limits<float>;
@@ -34,8 +34,8 @@ T special_value(int rank, int ranks, std::int64_t i) {
   }
 }
 
-/// NaN wins, and -0 < +0, in max and min of every length: those that no vector is filled by, those with a rest behind
-/// the vectors, and those that are cut into pieces. All ranks have the same bits, also of NaN.
+/// NaN wins, and -0 < +0, in max and min of every length: shorter than a vector, with a rest after the vectors, and cut
+/// into blocks. All ranks have the same bits, also of NaN.
 template <class Op, class T, class World>
 void extremes(World& world, Op op, std::int64_t count) {
   int const p = world.size();

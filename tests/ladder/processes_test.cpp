@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// This program again, as rank `rank` of `size`; what it says goes to the file `said`.
+/// This program again, as rank `rank` of `size`; its output goes to the file `said`.
 ::pid_t start_rank(int rank, int size, std::string const& meeting, std::string const& said) {
   std::vector<std::string> variables;
   for (char** each = environ; *each != nullptr; ++each) variables.emplace_back(*each);

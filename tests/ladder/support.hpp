@@ -46,8 +46,8 @@ inline constexpr bool sanitized = __has_feature(thread_sanitizer) || __has_featu
 inline constexpr bool sanitized = false;
 #endif
 
-/// Of the larger messages of every type, and of the largest of every collective. Sanitizers see in small ones what they
-/// would see in large ones.
+/// For the larger messages of every type, and the largest of every collective. Sanitizers find the same errors in small
+/// messages as in large ones.
 inline constexpr std::size_t medium_bytes = sanitized ? 6000 : 300'000;
 inline constexpr std::size_t large_bytes = sanitized ? 200'000 : std::size_t{64} << 20;
 inline constexpr int most_ranks = 8;
@@ -55,7 +55,7 @@ inline constexpr int most_ranks = 8;
 template <class World>
 using space_of_world = typename trireme::space_of<World>::type;
 
-/// Whether sums are formed in rank order; a world where they are not says `static constexpr bool ordered = false`.
+/// Whether sums are in rank order; a world without this has `static constexpr bool ordered = false`.
 template <class World>
 constexpr bool is_ordered() {
   if constexpr (requires { World::ordered; })
@@ -92,8 +92,8 @@ void call(how way, Blocking blocking, Async async) {
   pending.wait();
 }
 
-/// What rank `rank` puts into place `i`: anything, and floats of many magnitudes, so that another order of summing
-/// shows.
+/// The value of rank `rank` at index `i`: floats of many magnitudes, so that a different order of summing changes the
+/// bits.
 template <class T>
 T value(int rank, std::int64_t i) {
   auto const bits = trireme::mix(static_cast<std::uint64_t>(i) * 1000 + static_cast<std::uint64_t>(rank));
@@ -139,7 +139,7 @@ T const* values(int rank) {
           .data());
 }
 
-/// One place of a reduction by the book: in rank order, 16-bit floats in float, rounded once.
+/// One element of a reduction, computed directly: in rank order, 16-bit floats in float, rounded once.
 template <class Op, class A>
 A combined(A a, A b) {
   if constexpr (std::is_same_v<Op, reduction::max>)
@@ -235,7 +235,7 @@ std::string where(World const& world, char const* operation, std::int64_t count,
   return sentence(World::name, world.rank(), world.size(), operation, trireme::dtype_of<T>, count, way);
 }
 
-/// Throws unless both hold the same bits; `at` is said of the first element that does not, counted from `first`.
+/// Throws unless both have the same bits; `at` describes the first different element, counted from `first`.
 [[gnu::noinline]] inline void expect_bits(void const* got, void const* wanted, std::int64_t first, std::int64_t count,
                                           std::size_t element_bytes, std::string const& at) {
   if (count == 0 || std::memcmp(got, wanted, static_cast<std::size_t>(count) * element_bytes) == 0) return;
@@ -274,7 +274,7 @@ void expect_reduced(World const& world, Got const& got, std::int64_t first, std:
   }
 }
 
-/// Calls visit(T{}) for each type that arithmetic makes sense on, and for bytes.
+/// Calls visit(T{}) for each type with arithmetic, and for bytes.
 template <class Visit>
 void for_numbers(Visit visit) {
   visit(float{});
@@ -327,7 +327,7 @@ void for_counts(int slices, Visit visit) {
   for (auto const& [count, way] : calls(slices, sizeof(T))) visit(count, way);
 }
 
-/// Says once, on rank 0, which part of a rung is left out for lack of a capability.
+/// Prints once, on rank 0, which part of a rung is left out because a capability is missing.
 template <class World>
 void skipped(World const& world, char const* what) {
   if (world.rank() == 0) std::printf("ladder: %s has no %s: skipped\n", std::string(World::name).c_str(), what);
@@ -341,7 +341,7 @@ std::uint64_t bytes_of(World const& world, Action action) {
   return world.traffic().bytes_sent - before;
 }
 
-/// Uneven parts: of rank r of p, `count` and a little more or less; every third is empty.
+/// Uneven parts: of rank r of p, `count` and slightly more or less; every third is empty.
 inline std::vector<std::int64_t> ragged(int ranks, std::int64_t count, int seed = 0) {
   std::vector<std::int64_t> parts;
   for (int rank = 0; rank < ranks; ++rank)

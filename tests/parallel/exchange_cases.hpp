@@ -12,8 +12,8 @@
 #include "trireme/ops/ops.hpp"
 #include "trireme/train/make.hpp"
 
-/// What an exchange does for parameters in the caller's memory, on any communicator: each case returns what it found
-/// wrong on this rank, or nothing.
+/// An exchange for parameters in the caller's memory, on any communicator: each case returns its error on this rank, or
+/// nothing.
 namespace exchange_cases {
 
 using namespace trireme;
@@ -37,7 +37,7 @@ inline bool all_are(std::vector<float> const& values, double expected) {
                      [&](float value) { return std::abs(static_cast<double>(value) - expected) < 1e-5; });
 }
 
-/// finish() gives the mean over ranks back, and its norm; with weight() and accumulate() any weighted sum.
+/// finish() returns the mean over ranks, and its norm; with weight() and accumulate() any weighted sum.
 template <class Comm, class... Policies>
 std::string means(Comm& world, Policies... policies) {
   own_parameters mine;
@@ -91,7 +91,7 @@ std::string publishes(Comm& world, Policies... policies) {
   return {};
 }
 
-/// A gradient that is not finite on one rank is known to all.
+/// A non-finite gradient on one rank is known to all.
 template <class Comm, class... Policies>
 std::string vote_on_numbers(Comm& world, Policies... policies) {
   for (float const bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
@@ -112,7 +112,7 @@ std::string vote_on_numbers(Comm& world, Policies... policies) {
   return {};
 }
 
-/// Replicas that differ are told, and broadcast() mends them.
+/// Different replicas are reported, and broadcast() makes them equal.
 template <class Comm>
 std::string replicas(Comm& world) {
   own_parameters mine;
@@ -135,8 +135,8 @@ std::string replicas(Comm& world) {
   return mine.weight[7] == 5 ? std::string() : "not the root's values";
 }
 
-/// What a lossy compressor makes of a gradient is as near to the mean as its method says: the error, as a length, is at
-/// most `bound` times the mean of the lengths of the ranks' gradients. So it is where the ranks share out the sums too.
+/// The error of a lossy compressor is within the bound of its method: the length of the error is at most `bound` times
+/// the mean of the lengths of the ranks' gradients. This also holds if the ranks divide the sums.
 template <class Comm, class... Policies>
 std::string stays_near(Comm& world, double bound, Policies... policies) {
   std::int64_t const rows = 60, columns = 50;
@@ -184,8 +184,8 @@ std::string stays_near(Comm& world, double bound, Policies... policies) {
   return {};
 }
 
-/// Gradients that lie in their buckets, beside others that are copied there; where a strategy has no place for them,
-/// they are copied as well.
+/// Gradients in their buckets, together with others that are copied there; if a strategy does not support this, they
+/// are copied as well.
 template <class Comm, class... Policies>
 std::string in_buckets(Comm& world, bool has_memory, Policies... policies) {
   own_parameters mine;

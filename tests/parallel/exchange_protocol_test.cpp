@@ -1,5 +1,5 @@
 // test-sanitize: thread
-// Calls of an exchange in a wrong order are told in one sentence, and those in a right one are not.
+// Calls of an exchange in a wrong order give one clear error, and valid sequences give none.
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -17,7 +17,7 @@ using exchange_cases::own_parameters;
 
 namespace {
 
-/// What an action on 2 ranks says on each of them, "" for nothing.
+/// The error of an action on each of 2 ranks, "" for none.
 template <class Action>
 std::vector<std::string> on_two_ranks(Action&& action) {
   std::vector<std::string> said(2);
@@ -34,7 +34,7 @@ std::vector<std::string> both(std::string const& sentence) {
   return {"trireme::exchange: " + sentence, "trireme::exchange: " + sentence};
 }
 
-/// What some calls of an exchange say on 2 ranks.
+/// The errors of some calls of an exchange on 2 ranks.
 template <class Calls, class... Policies>
 std::vector<std::string> calls(Calls&& calls, Policies... policies) {
   return on_two_ranks([&](auto& world) {
@@ -188,7 +188,7 @@ TEST_CASE("right calls are silent: skipped steps, ranks without samples, steps t
       mine.gradients(1, 1);
       if (world.rank() == 1) all_ready(exchange);
       exchange.finish();
-      exchange.publish();  // of values that nobody has changed
+      exchange.publish();  // of unchanged values
       exchange.begin();
       exchange.ready("bias");
       exchange.abandon();

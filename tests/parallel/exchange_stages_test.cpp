@@ -78,8 +78,8 @@ TEST_CASE("reproducible sums give the same bits in bfloat16 too", "[parallel][ex
 
 namespace {
 
-/// Bytes of the buffers that units borrow, by the layout alone: those of two neighbours at a time; with `around`, the
-/// last and the first are neighbours too. `borrowed` are the elements of what a unit borrows.
+/// Bytes of the buffers that units borrow, from the layout alone: those of two neighbouring units at a time; with
+/// `around`, the last and the first are neighbours too. `borrowed` is the number of elements that a unit borrows.
 std::int64_t pooled(std::vector<std::vector<std::int64_t>> const& borrowed, bool around) {
   auto const size_class = [](std::int64_t n) {
     return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(n) - 1));

@@ -47,7 +47,7 @@ namespace {
 
 using env = environment<precision::fp32>;
 
-/// Some parameters without a model, whose gradients are the caller's to write.
+/// Some parameters without a model, whose gradients the caller writes.
 struct parameters {
   explicit parameters(bool answers = true) {
     all.reserve(5);

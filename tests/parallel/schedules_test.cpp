@@ -12,7 +12,7 @@ using namespace trireme::schedule;
 
 namespace {
 
-/// Calls f(stages, micro-batches) for all sizes that a schedule takes.
+/// Calls f(stages, micro-batches) for all sizes that a schedule supports.
 template <class Schedule, class F>
 void for_each_size(int chunks, F&& f) {
   for (int stages = 2; stages <= 8; ++stages) {
@@ -62,13 +62,13 @@ struct weight_first : zb_h1 {
   }
 };
 
-// Whatever ships is right at every size up to 16 stages and 64 micro-batches that a program is built for.
+// All shipped schedules are valid at every size up to 16 stages and 64 micro-batches.
 static_assert(check<gpipe, 16, 64>() && check<one_f_one_b, 16, 64>() && check<zb_h1, 16, 64>());
 static_assert(check<zb_v, 16, 64>() && check<interleaved, 16, 64, 2>());
 static_assert(check<dual_pipe, 16, 64>() && check<dual_pipe_v, 16, 64>());
 static_assert(check<interleaved, 4, 8, 3>() && check<one_f_one_b, 1, 4>() && check<zb_v, 1, 4>());
 
-// 1F1B with single blocking sends stops: a stage sends an activation down while the next one sends a gradient up.
+// 1F1B with single blocking sends deadlocks: a stage sends an activation down while the next one sends a gradient up.
 static_assert(!measure<one_f_one_b, 4, 8>(even, sends::rendezvous).finished);
 static_assert(measure<one_f_one_b, 4, 8>(even, sends::grouped).finished);
 static_assert(measure<one_f_one_b, 4, 8>(even, sends::buffered).finished);
@@ -229,7 +229,7 @@ TEST_CASE("a hop delays a pipeline once each way, and a pair that overlaps takes
           "[parallel][schedules]") {
   auto const steps = make_lists<gpipe>({4, 8});
   CHECK(simulate(steps, {.hop = 10}).span() == simulate(steps).span() + 2 * 3 * 10);
-  // The stage that sends goes on; one that waits for the other side does not.
+  // The sending stage goes on; a stage that waits for the other side does not.
   CHECK(simulate(steps, {.hop = 10}, sends::rendezvous).span() > simulate(steps, {.hop = 10}).span());
   auto const both = make_lists<dual_pipe_v>({2, 8});
   CHECK(simulate(both, {.overlapped = 2}).span() < simulate(both, {.overlapped = 3}).span());
@@ -292,7 +292,7 @@ TEST_CASE("units are cut so that the most costly part is as cheap as can be", "[
   std::vector<double> const gpt{0, 1, 1, 1, 1, 1, 1, 0.25};
   CHECK(cut_units(gpt, layout{{2, 0, 2}, placement::vee}) == unit_cuts{0, 3, 4, 6, 8});
   CHECK(cut_units(gpt, layout{{4, 0, 1}, placement::straight}) == cut_units(gpt, 4));
-  // Against every way to cut.
+  // Compared with every way to cut.
   std::vector<double> const costs{3, 1, 4, 1, 5, 9, 2, 6, 5, 3};
   auto const largest = [&](unit_cuts const& cuts) {
     double most = 0;

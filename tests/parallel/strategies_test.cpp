@@ -48,7 +48,7 @@ TEST_CASE("bfloat16 with master weights follows fp32 within its tolerance, the s
 
 namespace {
 
-/// The text, from a disk that takes its time: another one for each rank and read.
+/// The text, from a slow disk: with a different delay for each rank and read.
 struct late_text : toy::text {
   std::uint64_t seed = 0;
   mutable std::uint64_t reads = 0;
@@ -58,7 +58,7 @@ struct late_text : toy::text {
   }
 };
 
-/// @returns the state's hash on ranks that come late, each at other times.
+/// @returns the state's hash on ranks that are late, each at other times.
 template <class Parallel>
 std::uint64_t train_late(int ranks, std::uint64_t seed, Parallel const& parallel) {
   std::uint64_t hash = 0;

@@ -8,7 +8,7 @@
 #include "trireme/parallel/mesh.hpp"
 #include "trireme/parallel/tensor.hpp"
 
-/// GPTs whose layers all ranks of a world share, on any communicator.
+/// GPTs whose layers are divided among all ranks of a world, on any communicator.
 namespace tensor_cases {
 
 using namespace trireme;
@@ -29,7 +29,7 @@ inline auto layers_shared(bool cuts_rows) {
   return parallel::mesh{parallel::tensor{}, parallel::sequence{.ways = cuts_rows ? 0 : 1}};
 }
 
-/// What the start values make of some tokens.
+/// The model's outputs for some tokens, with its initial values.
 template <class Comm, class... Policies>
 std::vector<double> answer(Comm& world, nn::gpt const& model, Policies const&... policies) {
   auto trainer = make_trainer(model, world, policies...);
@@ -41,7 +41,7 @@ std::vector<double> answer(Comm& world, nn::gpt const& model, Policies const&...
   return {logits.span().begin(), logits.span().end()};
 }
 
-/// How near a training with shared layers has to be.
+/// The tolerance of a training with divided layers.
 struct limits {
   double losses, norms, worst;
 };

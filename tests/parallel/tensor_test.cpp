@@ -15,7 +15,7 @@ using namespace tensor_cases;
 
 namespace {
 
-/// How far trainings on several ranks are from the one on one rank.
+/// The difference between trainings on several ranks and the one on one rank.
 template <class Precision, class Optimizer>
 void compare(nn::gpt const& model, Precision const& precision, Optimizer const& optimizer, limits const& most) {
   auto const training = twenty_steps(model);

@@ -77,5 +77,5 @@ TEST_CASE("a norm that nobody has seen is told as such", "[parallel][vote]") {
   vote.clear();
   vote.without_norm();
   CHECK(std::isnan(vote.count(world).norm));
-  CHECK(vote.count(world).loss == 0);  // nobody has brought samples
+  CHECK(vote.count(world).loss == 0);  // no rank has samples
 }

@@ -250,8 +250,8 @@ inline void read_rendezvous(place& it, std::string const& value) {
       it.address = read.word("MASTER_ADDR");
       if (it.address.empty())
         throw config_error(
-            "trireme::comm::bootstrap: RANK and WORLD_SIZE are set but MASTER_ADDR is not; torchrun sets "
-            "all of them");
+            "trireme::comm::bootstrap: RANK and WORLD_SIZE are set but MASTER_ADDR is not; "
+            "torchrun sets all of them");
     }
   } else if (read.has("OMPI_COMM_WORLD_RANK") || read.has("OMPI_COMM_WORLD_SIZE")) {
     found(launcher::open_mpi, "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE",

@@ -214,8 +214,8 @@ class checked_world : public detail::decorator<checked_world<Inner>, Inner> {
   using base = detail::decorator<checked_world, Inner>;
   using agreement = detail::agreement<detail::undecorated_t<Inner>>;
   static_assert(has_exchange<detail::undecorated_t<Inner>, host>,
-                "trireme::comm::checked: needs a communicator with exchange in host memory, to compare calls; this one "
-                "has none.");
+                "trireme::comm::checked: needs a communicator with exchange in host memory, to compare calls; "
+                "this one has none.");
 
  public:
   static constexpr std::string_view name = "checked";

@@ -26,8 +26,8 @@
 
 namespace trireme::comm {
 
-/// Ranks    that have met: their numbers, a function to exchange a few bytes at set-up, and, if available, a channel
-///          apart from the engine's own that reports missing ranks. For engines that need no more than that.
+/// Ranks that have met: their numbers, a function to exchange a few bytes at set-up, and, if available, a channel apart
+/// from the engine's own that reports missing ranks. For engines that need no more than that.
 struct gathering {
   int rank = 0;
   int size = 1;

@@ -217,8 +217,8 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
     outer().all_reduce(tensor_view<std::int32_t>(extremes, shape{5}), reduction::max{});
     if (!(extremes[0] == -extremes[1] && extremes[2] == -extremes[3] && extremes[4] == 0))
       throw config_error(
-          "trireme::comm::hierarchical: the worlds do not form a grid; split one world by rank / places for the inner "
-          "worlds and by rank % places for the outer worlds");
+          "trireme::comm::hierarchical: the worlds do not form a grid; "
+          "split one world by rank / places for the inner worlds and by rank % places for the outer worlds");
   }
 
   std::shared_ptr<hierarchy> core_;
@@ -231,7 +231,8 @@ auto launch_ranks(hierarchical<Inner, Outer> const& description, Body& body) {
     using outer_world = std::remove_reference_t<decltype(between)>;
     static_assert(std::same_as<outer_world, self_world> || !has_peers<outer_world, std::uint8_t, host>,
                   "trireme::launch: comm::hierarchical needs processes as outer communicator (comm::mpi{...} or "
-                  "comm::processes{...}); for threads alone, split one world of threads.");
+                  "comm::processes{...}); "
+                  "for threads alone, split one world of threads.");
     auto place = [&](auto& inside) {
       using inner_world = std::remove_reference_t<decltype(inside)>;
       using hierarchy = detail::hierarchy<inner_world, outer_world>;

@@ -38,15 +38,14 @@ struct check_body {
                 "trireme::launch: the body takes its world by value, and a world cannot be copied; take a reference: "
                 "[](auto& world) { ... }");
   static_assert(Slip != body_slip::takes_nothing,
-                "trireme::launch: the body takes no argument, but is called with this rank's world; write "
-                "[](auto& world) { ... }");
+                "trireme::launch: the body takes no argument, but is called with this rank's world; "
+                "write [](auto& world) { ... }");
   static_assert(Slip != body_slip::not_callable,
                 "trireme::launch: the body cannot be called with this rank's world alone, or does not compile with it "
                 "(see the other errors); write [](auto& world) { ... }");
-  static_assert(
-      Slip != body_slip::result,
-      "trireme::launch: the body returns an object that can be neither copied nor moved, such as a trainer or "
-      "the world, which end with the launch; return values, or nothing");
+  static_assert(Slip != body_slip::result,
+                "trireme::launch: the body returns an object that can be neither copied nor moved, "
+                "such as a trainer or the world, which end with the launch; return values, or nothing");
 };
 
 /// Raises the error. A separate function: if the body's own call were invalid, clang would print further errors.
@@ -94,10 +93,9 @@ decltype(auto) launch(Description const& description, Body&& body) {
     if constexpr (slip == comm::detail::body_slip::none) return std::invoke(body, world);
   };
   constexpr bool described = launchable<Description, decltype(checked)>;
-  static_assert(
-      described,
-      "trireme::launch: pass a communicator's description (comm::self{}, comm::threads{...}, or comm::mpi{...} from "
-      "trireme/comm/mpi.hpp), and then a body that takes a world.");
+  static_assert(described,
+                "trireme::launch: pass a communicator's description (comm::self{}, comm::threads{...}, "
+                "or comm::mpi{...} from trireme/comm/mpi.hpp), and then a body that takes a world.");
   if constexpr (described) return launch_ranks(description, checked);
 }
 

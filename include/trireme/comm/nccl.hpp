@@ -20,7 +20,7 @@
 
 namespace trireme::comm {
 
-/// Ranks    are processes with one CUDA device each; NCCL carries their messages.
+/// Ranks are processes with one CUDA device each; NCCL carries their messages.
 ///
 /// Ranks    those of the launcher (comm/bootstrap.hpp). `.meet` is how they find each other: by_rendezvous, by_file
 ///          (then `.file` is a path that all of them reach), or by_mpi (comm/mpi_gathering.hpp).

@@ -19,9 +19,9 @@
 
 namespace trireme::comm {
 
-/// Ranks    are processes on one machine, started by a launcher: torchrun, mpirun, srun, or a script that sets
-///          TRIREME_RANK and TRIREME_SIZE (comm/bootstrap.hpp). They meet by a rendezvous and communicate through
-///          shared memory, without MPI.
+/// Ranks are processes on one machine, started by a launcher: torchrun, mpirun, srun, or a script that sets
+/// TRIREME_RANK and TRIREME_SIZE (comm/bootstrap.hpp). They meet by a rendezvous and communicate through shared memory,
+/// without MPI.
 ///
 /// Ranks    all that the launcher has started; one without a launcher.
 /// Errors   launch throws config_error if the environment is inconsistent, or the ranks are on several machines: use

@@ -90,7 +90,7 @@ inline rendezvous rendezvous::from(bootstrap::place const& here, bootstrap::look
   return out + text(", .deadline = ", to_string(it.deadline), "}");
 }
 
-/// Ranks    that have met over TCP, each connected to rank 0: for set-up, where a few bytes must reach every rank.
+/// Ranks that have met over TCP, each connected to rank 0: for set-up, where a few bytes must reach every rank.
 ///
 /// Once it is made, no port is open any longer. Each side proves to the other that it knows the secret (HMAC-SHA256
 /// over both nonces, job, size, rank and protocol version) before anything else is read; unknown peers, invalid data
@@ -159,17 +159,18 @@ class meeting {
     if (where.port < 1 || where.port > 65535)
       throw config_error(text(who_, ": .port is ", where.port, "; choose 1 to 65535, or meet by a file"));
     if (where.secret.size() < 32)
-      throw config_error(
-          text(who_,
-               ": meeting at a port needs a secret of at least 32 characters; put the output of "
-               "`openssl rand -hex 32` into a file of mode 0600 and set TRIREME_SECRET_FILE to its path"));
+      throw config_error(text(
+          who_,
+          ": meeting at a port needs a secret of at least 32 characters; "
+          "put the output of `openssl rand -hex 32` into a file of mode 0600 and set TRIREME_SECRET_FILE to its path"));
   }
   [[nodiscard]] std::optional<detail::endpoint> endpoint_of(rendezvous const& where) const {
     auto out = detail::resolve(where.address, where.port);
     if (out && !out->is_loopback() && !where.remote)
       throw config_error(text(who_, ": ", where.address,
-                              " is an address that other machines can reach; if you mean that, set "
-                              "TRIREME_RENDEZVOUS_REMOTE=1 (.remote): contents are authenticated, but not encrypted"));
+                              " is an address that other machines can reach; "
+                              "if you mean that, set TRIREME_RENDEZVOUS_REMOTE=1 (.remote): contents are "
+                              "authenticated, but not encrypted"));
     return out;
   }
 
@@ -212,8 +213,8 @@ class meeting {
         static_cast<void>(line->send(kind::go, {}, until));  // the first call names a rank that has gone
   }
 
-  /// Why      this rank could not meet rank 0: the obstacle of the attempt that got furthest, of several the last one.
-  ///          The very last attempt may only find that rank 0 has left meanwhile, or may have had no time to finish.
+  /// Why this rank could not meet rank 0: the obstacle of the attempt that got furthest, of several the last one. The
+  /// very last attempt may only find that rank 0 has left meanwhile, or may have had no time to finish.
   struct obstacle {
     enum stage { nobody_there, no_answer, no_proof };
 

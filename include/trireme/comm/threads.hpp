@@ -18,7 +18,7 @@
 
 namespace trireme::comm {
 
-/// Ranks    are threads of this process, which access each other's memory directly.
+/// Ranks are threads of this process, which access each other's memory directly.
 ///
 /// Ranks    `ranks` of them, at most 256. The operating system schedules them, and threads that they start, on the
 ///          cores available to the process; other programs, nested launches and threads of loaders, OpenMP or LibTorch

@@ -26,7 +26,7 @@
 
 namespace trireme::comm::detail {
 
-/// Ranks    that are threads of one process: each can access all memory.
+/// Ranks that are threads of one process: each can access all memory.
 class thread_place final : public node_place {
  public:
   explicit thread_place(int ranks)

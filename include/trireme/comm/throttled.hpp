@@ -90,8 +90,8 @@ class throttled_request {
 ///   rounds                        comm::latencies_of, which plans count, too: ceil(log2(size())), twice that in an
 ///                                 all_reduce of middle size; 1 in an exchange, 0 for one rank, and for a rank that has
 ///                                 no message in an exchange.
-/// Time     runs from the rank's own start of the command, so requests overlap with computing and queue behind each
-///          other. Splits and duplicates share the link of their rank.
+/// Time runs from the rank's own start of the command, so requests overlap with computing and queue behind each other.
+/// Splits and duplicates share the link of their rank.
 ///
 /// Threads  one caller a rank; the worlds of one rank may be used by several threads.
 /// Errors   as Inner. If the model is slower than the deadline of Inner, a rank that waits for a rank that is still
@@ -179,8 +179,8 @@ class throttled_world : public detail::decorator<throttled_world<Inner>, Inner> 
     auto const right = [](link const& each) { return each.latency.count() >= 0 && each.bytes_per_second > 0; };
     if (!right(line_->how.every) || !std::ranges::all_of(line_->how.links, right))
       throw config_error(
-          "trireme::comm::throttled: a link has a negative latency or a bandwidth that is not positive; give each a "
-          ".latency >= 0ns and a .bytes_per_second > 0");
+          "trireme::comm::throttled: a link has a negative latency or a bandwidth that is not positive; "
+          "give each a .latency >= 0ns and a .bytes_per_second > 0");
     auto const pairs = static_cast<std::size_t>(line_->size) * static_cast<std::size_t>(line_->size);
     if (!line_->how.links.empty() && line_->how.links.size() != pairs)
       throw config_error(text("trireme::comm::throttled: .links has ", how_many(line_->how.links.size(), "link"),

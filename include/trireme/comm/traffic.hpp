@@ -9,8 +9,8 @@
 
 namespace trireme::comm {
 
-/// Bytes    that a rank sends to other ranks in one collective: `traffic()` counts them on every communicator, and a
-///          plan adds them up before a run. `count` is the number of elements of the whole view.
+/// Bytes that a rank sends to other ranks in one collective: `traffic()` counts them on every communicator, and a plan
+/// adds them up before a run. `count` is the number of elements of the whole view.
 ///
 /// Bytes  the bandwidth-optimal volume, by the moves of comm/rows.hpp; a broadcast counts as a chain, in which each
 ///        rank except the last sends everything to the next. The real traffic may differ, but every communicator counts

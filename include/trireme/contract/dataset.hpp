@@ -29,8 +29,7 @@ struct any_view {
       if (empty()) return {};
       throw config_error(
           text("trireme::samples: the ", what, " are ", name_of(type), ", but the model takes ", name_of(dtype_of<T>),
-               "; pass a dataset of that type, or convert an array once with "
-               "trireme::dense<",
+               "; pass a dataset of that type, or convert an array once with trireme::dense<",
                dtype_of<T> == dtype::i32 ? "std::int32_t" : "float", ">(array)",
                type == dtype::f64 && dtype_of<T> == dtype::f32 ? "; models in precision::fp64 accept both" : ""));
     }

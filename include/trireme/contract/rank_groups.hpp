@@ -28,7 +28,7 @@ class rank_groups {
 
   /// Adds this group, for units to find.
   /// @param shares_samples  whether its members have parts of the same samples: to predict, a rank works on whole
-  ///         samples, and leaves this group out.
+  ///                        samples, and leaves this group out.
   template <class Group>
   void offer(Group& group, bool shares_samples = false) {
     using type = typename Group::offered_as;

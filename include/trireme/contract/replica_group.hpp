@@ -59,8 +59,8 @@ class apart_replicas final : public replica_group<Env> {
  private:
   void do_sum(sums) override {
     throw config_error(
-        "trireme::replica_group: a layer sums over data ranks; give the model a static "
-        "synchronises = true");
+        "trireme::replica_group: a layer sums over data ranks; "
+        "give the model a static synchronises = true");
   }
 };
 

@@ -10,7 +10,7 @@
 
 namespace trireme {
 
-/// Memory   for the activations of one micro-batch: allocated block by block, released all at once.
+/// Memory for the activations of one micro-batch: allocated block by block, released all at once.
 ///
 /// The first round may allocate several blocks; `reset()` then replaces them by one that is large enough for the
 /// largest round so far. So a step after the first allocates nothing (a test counts allocations).

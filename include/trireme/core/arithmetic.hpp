@@ -131,9 +131,9 @@ namespace detail {
 inline void expect_exact_arithmetic() {
   auto const broken = detail::broken_arithmetic();
   if (broken.empty()) return;
-  throw config_error(text("trireme::expect_exact_arithmetic: this program was compiled so that ", broken,
-                          "; compile the files that include trireme without such flags, or with -fno-fast-math after "
-                          "them"));
+  throw config_error(
+      text("trireme::expect_exact_arithmetic: this program was compiled so that ", broken,
+           "; compile the files that include trireme without such flags, or with -fno-fast-math after them"));
 }
 
 }  // namespace trireme

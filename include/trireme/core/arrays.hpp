@@ -304,11 +304,11 @@ template <detail::is_matrix M>
 
 namespace detail {
 
-/// Why      an array cannot be used as a network's samples.
+/// Why an array cannot be used as a network's samples.
 enum class array_slip : std::uint8_t { none, no_array, matrix, wide, element };
 
 /// @tparam Number  the element type of the network's inputs, float or double; void for a plain model, which may take
-///         any type.
+///                 any type.
 template <class X, class Number>
 [[nodiscard]] consteval array_slip slip_of_array() {
   if constexpr (is_matrix<X> && !is_vector<X>) {
@@ -331,14 +331,15 @@ struct check_array {
                 "trireme::trainer: pass samples as arrays: std::vector, std::array or std::span of numbers or of "
                 "std::array, tensor_view{pointer, {samples, numbers}}, strided_view, std::mdspan, a vector of Eigen");
   static_assert(Slip != array_slip::matrix,
-                "trireme::trainer: either the rows or the columns of a matrix may be the samples: pass "
-                "samples_in_rows(matrix) or samples_in_columns(matrix)");
+                "trireme::trainer: either the rows or the columns of a matrix may be the samples: "
+                "pass samples_in_rows(matrix) or samples_in_columns(matrix)");
   static_assert(Slip != array_slip::wide,
                 "trireme::trainer: these samples are double, but the network takes float: pass dense<float>(samples), "
                 "which converts them, or train in precision::fp64");
-  static_assert(Slip != array_slip::element,
-                "trireme::trainer: samples must be float, or double in precision::fp64; tokens and classes must be "
-                "std::int32_t: convert them by dense<float>(samples) or dense<std::int32_t>(samples)");
+  static_assert(
+      Slip != array_slip::element,
+      "trireme::trainer: samples must be float, or double in precision::fp64; "
+      "tokens and classes must be std::int32_t: convert them by dense<float>(samples) or dense<std::int32_t>(samples)");
 };
 
 /// An array as a dense view: of its own memory, or of a copy if its elements are not contiguous.

@@ -29,7 +29,7 @@ namespace detail {
 inline void expect_cuda(::cudaError_t code, std::string_view doing) {
   if (code == cudaSuccess) return;
   (void)::cudaGetLastError();  // clears an error that is not sticky
-  throw comm_error(text(doing, " failed: CUDA says: ", cuda_sentence(code)));
+  throw comm_error(text(doing, " failed: CUDA reports: ", cuda_sentence(code)));
 }
 
 /// Calls `done()` until it is true: at once, then after yielding, then after longer and longer sleeps of at most 0.2
@@ -72,7 +72,7 @@ class cuda_streams {
 
 }  // namespace detail
 
-/// Memory   of the CUDA device that the calling thread has chosen (cudaSetDevice; 0 by default).
+/// Memory of the CUDA device that the calling thread has chosen (cudaSetDevice; 0 by default).
 ///
 /// Every thread has a stream of its own on each device, which does not wait for other streams. Work on tensors of this
 /// space is queued there: a collective begins when all work that its rank has queued before is done. If a tensor is

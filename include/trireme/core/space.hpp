@@ -11,8 +11,8 @@
 
 namespace trireme {
 
-/// Memory   of this process that the CPU reads and writes. Large blocks are page-aligned and request huge pages, which
-///          saves 6 % of a whole training step.
+/// Memory of this process that the CPU reads and writes. Large blocks are page-aligned and request huge pages, which
+/// saves 6 % of a whole training step.
 struct host {
   static constexpr std::string_view name = "host";
   static constexpr std::size_t alignment = 64;

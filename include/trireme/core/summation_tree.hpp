@@ -10,7 +10,6 @@ namespace trireme {
 ///
 /// Sums in this order do not depend on the number of ranks that compute them: for any power of two p that divides n,
 /// each of p equal runs of leaves is a subtree, and the p runs are the leaves of the tree over [0, p).
-/// runs of leaves is a subtree, and the p runs are the leaves of the tree over [0, p).
 /// @param n  at least 2.
 [[nodiscard]] constexpr std::int64_t tree_split(std::int64_t n) noexcept {
   if (n % 2 == 0) return n / 2;

@@ -43,7 +43,7 @@ enum class context_method : std::uint8_t { ring, all_to_all };
 ///          over the group, as over the axis of samples.
 /// Needs    has_exchange and has_ragged_all_to_all of the compute type.
 /// Method   ring: [Liu et al., "Ring attention with blockwise transformers", 2023], balanced as in [Brandon et al.,
-///          "Striped attention", 2023], but by two stretches a rank; all_to_all: [Jacobs et al., "DeepSpeed Ulysses",
+///          "Striped attention", 2023], but by two slices a rank; all_to_all: [Jacobs et al., "DeepSpeed Ulysses",
 ///          2023].
 /// Errors   config_error if the number of positions of a sample is not a multiple of ways (balanced ring: of 2 ways);
 ///          for all_to_all, if there are more ways than heads.

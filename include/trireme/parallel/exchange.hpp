@@ -117,7 +117,7 @@ class basic_exchange {
   static constexpr bool keeps_buckets = !sharded && lossless_identity<Compressor> && scales;
   /// Whether the caller's gradients may be in their buckets: see gradient_memory().
   static constexpr bool has_gradient_memory = keeps_buckets && std::is_same_v<param_element, gradient_element>;
-  /// Ranks    in one address space sum gradients by reading each other's.
+  /// Ranks in one address space sum gradients by reading each other's.
   static constexpr bool can_be_direct =
       outputs::can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
       std::is_same_v<gradient_element, typename Env::reduce> && has_peers<Comm, gradient_element, space>;
@@ -128,7 +128,7 @@ class basic_exchange {
   /// @param replicas   the ranks that hold the same part of the model.
   /// @param voters     the ranks that vote, including `replicas`; null: `replicas`.
   /// @param again      axes along which parameters are distributed: gradients of the others are summed over these ranks
-  ///         too, after the sum over `replicas`.
+  ///                   too, after the sum over `replicas`.
   /// @param wishes     the optimizer's requirements: wishes_of(optimizer).
   basic_exchange(std::vector<parameter<Env>*> uses, Comm& replicas, Strategy const& strategy,
                  Compressor const& compressor, std::span<int const> unit_ends = {},
@@ -194,8 +194,8 @@ class basic_exchange {
         strategy_(strategy, seen_state{replicas_, own_, owned_}) {
     static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
     static_assert(!shards_parameters,
-                  "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; use "
-                  "parallel::zero<2>");
+                  "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; "
+                  "use parallel::zero<2>");
     if (sums_in_a_tree(strategy)) {
       throw config_error(text("trireme::exchange: ", describe(strategy),
                               " needs to know the micro-batches, which a model with its own memory does not provide; "
@@ -287,8 +287,8 @@ class basic_exchange {
     weight_ = share * ranks_apart();
   }
   /// With parameters in the caller's memory: from now on the gradient of one use is read and written here, for callers
-  /// whose gradients are in other memory in each step. Call it before ready() of that use; until finish() the exchange
-  /// may write this memory.
+  /// whose gradients are in other memory in each step. Call it before ready() of that use; the memory must stay valid
+  /// until finish() has written the sums there.
   void gradient_at(int use, tensor_view<param_element, space> gradient) { foreign_.gradient_at(use, gradient); }
   /// With parameters in the caller's memory: the gradient of one use in its bucket, so that backward can write there
   /// without a copy: call gradient_at(use, gradient_memory(use)), and begin() with .all_reported. The address stays
@@ -379,7 +379,7 @@ class basic_exchange {
   ///
   /// @param votes  a number of the caller's that is summed over the ranks (a request to stop, say).
   /// @param want_norm  the norm costs nothing if gradients are reduced before the update anyway; without it, ranks that
-  ///         share memory fuse the reduction into the update.
+  ///                   share memory fuse the reduction into the update.
   exchange_result finish(std::int64_t votes = 0, bool want_norm = true) {
     vote_.clear();
     vote_.wish(votes);
@@ -686,10 +686,9 @@ class basic_exchange {
   static_assert(sizeof(parallel::detail::check_strategy_hooks<strategy_type>) > 0);
   static_assert(sizeof(parallel::detail::check_strategy_instance<Strategy, Env, Comm>) > 0);
   static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
-  static_assert(
-      !shards_gradients || !parallel::detail::is_given_once<Compressor, Env, Comm>,
-      "trireme::exchange: this compressor needs each gradient once a step, but from stage 2 on parallel::zero "
-      "sends every micro-batch; use parallel::zero<1>");
+  static_assert(!shards_gradients || !parallel::detail::is_given_once<Compressor, Env, Comm>,
+                "trireme::exchange: this compressor needs each gradient once a step, "
+                "but from stage 2 on parallel::zero sends every micro-batch; use parallel::zero<1>");
 
   static std::span<int const> no_units() { return {}; }
   // If every rank updates everything, all tensors are whole on each, whatever the slices.

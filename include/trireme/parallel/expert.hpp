@@ -42,14 +42,13 @@ struct expert {
   static constexpr axis_facts facts{
       .samples = axis_samples::split, .parameters = axis_parameters::dealt, .equal_passes = true};
 
-  TRIREME_RULE(
-      needs_all_to_all, "expert-needs-all-to-all",
-      "parallel::expert needs ragged all_to_all, all_gather and all_reduce, but this communicator lacks one of "
-      "them",
-      "use another communicator",
-      has_ragged_all_to_all<typename C::comm, typename C::env::compute, typename C::space>&&
-          has_all_gather<typename C::comm, std::int64_t>&&
-              has_all_reduce<typename C::comm, typename C::env::gradient, reduction::sum, typename C::space>);
+  TRIREME_RULE(needs_all_to_all, "expert-needs-all-to-all",
+               "parallel::expert needs ragged all_to_all, all_gather and all_reduce, "
+               "but this communicator lacks one of them",
+               "use another communicator",
+               has_ragged_all_to_all<typename C::comm, typename C::env::compute, typename C::space>&&
+                   has_all_gather<typename C::comm, std::int64_t>&&
+                       has_all_reduce<typename C::comm, typename C::env::gradient, reduction::sum, typename C::space>);
   using rules = rule_list<needs_all_to_all>;
 
   template <class Env, class Comm>

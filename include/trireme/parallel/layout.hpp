@@ -57,10 +57,10 @@ class layout {
   /// @param uses            the parameters in forward order; equal names are uses of one tied tensor.
   /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
   /// @param unit_ends       end of each unit's uses, ascending to the number of uses: then no bucket holds tensors of
-  ///         two units. Empty: buckets are filled regardless of units.
+  ///                        two units. Empty: buckets are filled regardless of units.
   /// @param wishes          with whole_tensors no slice splits a tensor: all slices are padded to the largest, the
-  ///         tensors of all buckets are distributed evenly, and a bucket is filled until each rank's slice is at least
-  ///         as long as its longest tensor.
+  ///                        tensors of all buckets are distributed evenly, and a bucket is filled until each rank's
+  ///                        slice is at least as long as its longest tensor.
   layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks,
          std::span<int const> unit_ends = {}, layout_wishes const& wishes = {})
       : ranks_(ranks) {

@@ -130,8 +130,8 @@ template <class Policy, class Env, class Comm>
 struct check_strategy_instance {
   static_assert(
       !requires { typename Policy::template instance<Env, Comm, no_strategy_state>; },
-      "trireme::parallel: a strategy's instance<Env, Comm> is held by the exchange and does not inherit it; it "
-      "has no compressor (docs/write_a_policy.md)");
+      "trireme::parallel: a strategy's instance<Env, Comm> is held by the exchange and does not inherit it; "
+      "it has no compressor (docs/write_a_policy.md)");
 };
 
 /// The shipped strategy with the same placement of state: strategies with one placement share the code of the stores.

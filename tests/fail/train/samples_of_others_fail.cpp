@@ -1,6 +1,6 @@
 // test-compilers: g++ clang++
 // expected-error: trireme::trainer: samples must be float, or double in precision::fp64; tokens and classes must be
-// std::int32_t: pass dense<float>(samples) or dense<std::int32_t>(samples), which convert them
+// std::int32_t: convert them by dense<float>(samples) or dense<std::int32_t>(samples)
 #include "trireme/trireme.hpp"
 
 using namespace trireme;

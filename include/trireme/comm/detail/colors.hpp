@@ -7,12 +7,12 @@
 
 namespace trireme::comm::detail {
 
-/// What a rank passes to split().
+/// The arguments of a rank's split().
 struct color_and_key {
   int color = 0;
   int key = 0;
 };
-/// The ranks of one color among what all ranks passed, in the order of (key, rank).
+/// The ranks of one color among the arguments of all ranks, in the order of (key, rank).
 [[nodiscard]] inline std::vector<int> ranks_of_color(std::vector<color_and_key> const& wishes, int color) {
   std::vector<int> chosen;
   for (std::size_t rank = 0; rank < wishes.size(); ++rank) {

@@ -12,7 +12,7 @@
 
 namespace trireme::comm::detail {
 
-/// What values of T are combined in: sums of bfloat16 and float16 in float, and rounded once at the end.
+/// The type in which values of T are combined: sums of bfloat16 and float16 in float, rounded once at the end.
 template <class Op, class T>
 using combine_t =
     std::conditional_t<storage_float<T> && !std::is_same_v<Op, reduction::max> && !std::is_same_v<Op, reduction::min>,
@@ -38,7 +38,7 @@ template <class T>
   return extreme_of<false>(a, b);
 }
 
-/// combine() of a reduction of somebody's own, whose values need not be aligned.
+/// combine() for a user's reduction, whose values need not be aligned.
 template <class Op, class T>
 void combine_own(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count) {
   constexpr auto bytes = static_cast<std::int64_t>(sizeof(T));
@@ -55,7 +55,7 @@ void combine_own(std::span<void* const> outputs, std::span<void const* const> te
 }
 
 /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: in the tree over them); a mean is then
-/// divided by `divisor`. An output may be a term, but not overlap one partly.
+/// divided by `divisor`. An output may be one of the terms, but must not overlap a term partly.
 template <class Op, class T>
 void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
              [[maybe_unused]] int divisor) {
@@ -64,7 +64,7 @@ void combine(std::span<void* const> outputs, std::span<void const* const> terms,
   } else {
     [[maybe_unused]] constexpr bool mean = std::is_same_v<Op, reduction::mean>;
     if constexpr (!std::is_same_v<Op, reduction::pairwise>) {
-      if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
+      if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // too few for a kernel
         for (std::int64_t i = 0; i < count; ++i) {
           auto total = static_cast<combine_t<Op, T>>(static_cast<T const*>(terms[0])[i]);
           for (auto const* term : terms.subspan(1))

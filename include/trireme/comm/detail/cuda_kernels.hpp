@@ -2,13 +2,13 @@
 
 #include <cstdint>
 
-// What a program asks of the kernels in comm/cuda_kernels.cu, in plain types: nvcc compiles those, any compiler this.
+// The interface to the kernels in comm/cuda_kernels.cu, in plain types: nvcc compiles the kernels, any compiler this.
 namespace trireme::comm::detail {
 
 enum class cuda_element : std::uint8_t { f64, f32, bf16, f16, i64, i32, u64, u32, i8, u8 };  // as dtype
 enum class cuda_reduction : std::uint8_t { sum, max, min, mean };
 
-/// So many terms and outputs fit one launch.
+/// The most terms, and the most outputs, of one kernel launch.
 inline constexpr int most_cuda_terms = 256;
 
 /// Queues outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order, on `stream` (a cudaStream_t); a mean is

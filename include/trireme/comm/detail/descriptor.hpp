@@ -11,7 +11,7 @@
 
 namespace trireme::comm::detail {
 
-/// Owns a descriptor of the system.
+/// Owns a file descriptor.
 class descriptor {
  public:
   descriptor() = default;
@@ -28,15 +28,15 @@ class descriptor {
 
   [[nodiscard]] int number() const noexcept { return number_; }
   [[nodiscard]] bool is_open() const noexcept { return number_ >= 0; }
-  /// False if the system says only now that something was not written.
+  /// False if the system reports only now that a write has failed.
   bool close() noexcept { return number_ < 0 || ::close(std::exchange(number_, -1)) == 0; }
 
-  /// Locks the first byte of a file for as long as this process has the file open, however it ends.
+  /// Locks the first byte of a file until this process closes the file or ends.
   [[nodiscard]] bool lock() const noexcept {
     auto wish = first_byte();
     return ::fcntl(number_, F_OFD_SETLK, &wish) == 0;
   }
-  /// Whether somebody else has the first byte locked; `unknown` if that cannot be told.
+  /// Whether another process has the first byte locked; `unknown` if the system cannot tell.
   [[nodiscard]] bool is_locked(bool unknown) const noexcept {
     auto wish = first_byte();
     return ::fcntl(number_, F_OFD_GETLK, &wish) != 0 ? unknown : wish.l_type != F_UNLCK;

@@ -25,7 +25,7 @@ namespace trireme::comm::detail {
 [[nodiscard]] inline std::string differing_transfers(std::string_view who, int from, part const& sent, int to,
                                                      part const& received) {
   return text(who, ": a message differs between its ends: rank ", from, " sends ", describe(sent), " to rank ", to,
-              ", which expects ", describe(received), "; make both sides of an exchange name one type and count");
+              ", which expects ", describe(received), "; use the same type and count on both sides of an exchange");
 }
 
 /// Throws config_error unless equal slices are equal and the root is a rank (level light).
@@ -67,7 +67,8 @@ inline void expect_counts(std::string_view who, collective kind, std::span<std::
                             how_many(size, "rank"), "; give one count a rank"));
   std::int64_t sum = 0;
   for (auto const each : counts) {
-    if (each < 0) throw config_error(text(who, "::", name_of(kind), ": a count is ", each, "; counts begin at 0"));
+    if (each < 0)
+      throw config_error(text(who, "::", name_of(kind), ": a count is ", each, "; counts must be at least 0"));
     sum += each;
   }
   if (sum != elements)
@@ -85,7 +86,7 @@ inline void expect_color(std::string_view who, int color) {
     throw config_error(text(who, "::split: color ", color, " is negative; number the groups from 0"));
 }
 
-/// What tells one list of counts from another; never 0.
+/// A hash of a list of counts; never 0.
 [[nodiscard]] inline std::uint64_t fingerprint(std::span<std::int64_t const> counts) noexcept {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < counts.size(); ++i)
@@ -93,7 +94,7 @@ inline void expect_color(std::string_view who, int color) {
   return sum | 1U;
 }
 
-/// An empty list, the same memory each time: commands are made without allocating.
+/// An empty list with the same memory each time, so that making a command allocates nothing.
 [[nodiscard]] inline std::vector<part>& parts_of_this_thread() {
   thread_local std::vector<part> parts;
   parts.clear();

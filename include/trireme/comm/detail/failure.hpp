@@ -7,7 +7,7 @@
 
 namespace trireme::comm::detail {
 
-/// The sentence of an exception of any type.
+/// The message of an exception of any type.
 [[nodiscard]] inline std::string sentence_of(std::exception_ptr const& failure) {
   try {
     std::rethrow_exception(failure);

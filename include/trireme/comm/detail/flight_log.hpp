@@ -24,7 +24,7 @@
 
 namespace trireme::comm::detail {
 
-/// A line of text in memory of its own: what a signal handler may write with.
+/// A line of text in a fixed buffer, for use in a signal handler.
 class plain_line {
  public:
   plain_line& operator<<(std::string_view part) noexcept {
@@ -51,8 +51,8 @@ class plain_line {
   std::size_t used_ = 0;
 };
 
-/// The last calls of one rank. Written by the rank's threads, read by anyone at any time, also by a signal handler:
-/// what is being written in that moment may be read half.
+/// The last calls of one rank. Written by the rank's threads, read by any thread at any time, also by a signal handler:
+/// an entry that is being written may be read half.
 class flight_log {
  public:
   enum class state : std::uint64_t { started, done, failed };
@@ -63,7 +63,7 @@ class flight_log {
         path_(path.empty() ? path : text(path, ".", rank)),
         entries_(capacity) {}
 
-  /// Notes that a call begins; gives the number that it has here.
+  /// Records that a call begins; returns its number.
   std::uint64_t begin(command const& it, std::uint64_t world, std::uint64_t ranks) noexcept {
     auto const number = calls_.fetch_add(1) + 1;
     auto& each = at(number);
@@ -85,12 +85,12 @@ class flight_log {
   }
   void end(std::uint64_t number, state how) noexcept {
     auto& each = at(number);
-    if (each.number.load() != number) return;  // many calls later
+    if (each.number.load() != number) return;  // already overwritten by a later call
     each.ended.store(now());
     each.how.store(how);
   }
 
-  /// Gives the text to `write(string_view)` line by line, without allocating.
+  /// Passes the text to `write(string_view)` line by line, without allocating.
   template <class Write>
   void print(Write&& write) const {
     auto const calls = calls_.load();
@@ -108,7 +108,7 @@ class flight_log {
       write(line.view());
     }
   }
-  /// Writes the text to a descriptor. Only calls what a signal handler may call.
+  /// Writes the text to a descriptor. Async-signal-safe.
   void write_to(int descriptor) const noexcept {
     print([&](std::string_view part) {
       while (!part.empty()) {
@@ -118,7 +118,7 @@ class flight_log {
       }
     });
   }
-  /// Writes the text to the rank's file, or to stderr if it has none. Only calls what a signal handler may call.
+  /// Writes the text to the rank's file, or to stderr if it has none. Async-signal-safe.
   void dump() const noexcept {
     if (path_.empty()) return write_to(STDERR_FILENO);
     auto const file = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -126,7 +126,7 @@ class flight_log {
     write_to(file);
     ::close(file);
   }
-  /// The first error that leaves a call dumps; what follows it says nothing new.
+  /// Dumps at the first error only: later errors add no information.
   void dump_once() noexcept {
     if (!dumped_.exchange(true)) dump();
   }
@@ -184,8 +184,8 @@ struct flight_signal_place {
   std::atomic<int> number{0};
 };
 
-/// Dumps a log on a signal as long as it lives. A signal has our handler while it has a log; then it has the old one
-/// again.
+/// Dumps a log on a signal as long as it lives. Our handler is installed while a signal has a log; afterwards the old
+/// one is restored.
 class flight_signal {
  public:
   flight_signal(int number, flight_log& log) : number_(number), log_(log) {
@@ -206,11 +206,11 @@ class flight_signal {
       return;
     }
     throw config_error(text("trireme::comm::recorded: more than ", places.size(),
-                            " ranks of one process wait for signals; record fewer worlds at a time"));
+                            " recorded ranks of one process have a .signal; record fewer worlds at a time"));
   }
   flight_signal(flight_signal const&) = delete;
   flight_signal& operator=(flight_signal const&) = delete;
-  /// When it returns no handler reads the log any more.
+  /// When it returns, no handler reads the log any longer.
   ~flight_signal() {
     std::lock_guard const lock(mutex);
     for (auto& place : places)

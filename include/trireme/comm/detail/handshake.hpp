@@ -13,15 +13,16 @@
 
 #include "trireme/core/hmac.hpp"
 
-// The bytes of the rendezvous: fixed layouts, little endian, no text that is interpreted.
+// The bytes of the rendezvous: fixed layouts, little endian, without text to parse.
 //
 //   rank -> rank 0   hello      magic, rank, size, nonce                  48 bytes
 //   rank 0 -> rank   challenge  magic, nonce, proof "0"                   72 bytes
 //   rank -> rank 0   answer     proof "r"                                 32 bytes
 //   then both ways   frames     length, kind, number, content, tag        48 bytes and the content
 //
-// A proof is HMAC-SHA256 under the secret of who proves, both nonces, version, job, size and rank; so is the key of the
-// tags, of this connection alone. A tag covers direction and number: what was sent once is not taken twice.
+// A proof is HMAC-SHA256 with the secret over the prover's role, both nonces, version, job, size and rank; the key of
+// the tags is derived in the same way, for each connection. A tag covers direction and number, so that a repeated frame
+// is rejected.
 
 namespace trireme::comm::detail {
 
@@ -53,7 +54,7 @@ struct hello {
     std::ranges::copy(random, out.begin() + 16);
     return out;
   }
-  /// Nothing if it is not a hello of this version.
+  /// Returns nothing if the bytes are not a hello of this version.
   [[nodiscard]] static std::optional<hello> parse(std::span<std::byte const, bytes> from) noexcept {
     if (std::memcmp(from.data(), rendezvous_magic.data(), 8) != 0) return std::nullopt;
     hello out{get_number<std::uint32_t>(from.data() + 8), get_number<std::uint32_t>(from.data() + 12), {}};
@@ -83,7 +84,7 @@ struct challenge {
   }
 };
 
-/// What the two sides of one connection prove to each other.
+/// The proofs that the two sides of a connection exchange.
 struct proofs {
   sha256::digest of_rank_0{}, of_rank{}, key{};
 
@@ -115,7 +116,7 @@ struct frame {
   std::string content;
 };
 
-/// One direction of a connection after the handshake: packs frames, or takes them apart as their bytes arrive.
+/// One direction of a connection after the handshake: packs frames, or parses them as their bytes arrive.
 class frame_channel {
  public:
   static constexpr std::size_t head_bytes = 16, tag_bytes = 32;
@@ -134,11 +135,11 @@ class frame_channel {
     return out;
   }
 
-  /// How many bytes to read next, never more than 64 KiB: a length that lies costs no memory.
+  /// The number of bytes to read next, at most 64 KiB: a false length allocates no memory.
   [[nodiscard]] std::size_t wanted() const noexcept {
     return std::min<std::size_t>(whole() - bytes_.size(), std::size_t{64} << 10);
   }
-  /// Takes bytes, at most wanted(). False if they cannot be a frame: the connection is of no use any more.
+  /// Adds bytes, at most wanted(). False if they cannot be a frame: then close the connection.
   [[nodiscard]] bool take(std::span<std::byte const> bytes) {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
     if (bytes_.size() < head_bytes) return true;
@@ -146,7 +147,7 @@ class frame_channel {
     return length() <= most_ && kind < frame_kinds && get_number<std::uint64_t>(bytes_.data() + 8) == number_;
   }
   [[nodiscard]] bool is_whole() const noexcept { return bytes_.size() >= head_bytes && bytes_.size() == whole(); }
-  /// The frame that is whole; nothing if its tag is wrong.
+  /// The complete frame; nothing if its tag is wrong.
   [[nodiscard]] std::optional<frame> unpack() {
     auto const content = bytes_.size() - head_bytes - tag_bytes;
     auto const all = std::span<std::byte const>(bytes_);
@@ -175,7 +176,7 @@ class frame_channel {
   std::vector<std::byte> bytes_;
 };
 
-/// Several contents in one: a count, then each with its length.
+/// Several contents in one string: a count, then each with its length.
 [[nodiscard]] inline std::string pack_all(std::span<std::string const> parts) {
   std::string out;
   auto const number = [&out](std::size_t value) {
@@ -190,7 +191,7 @@ class frame_channel {
   }
   return out;
 }
-/// Nothing unless it is `count` contents and no byte more.
+/// Returns nothing unless the string has exactly `count` contents.
 [[nodiscard]] inline std::optional<std::vector<std::string>> unpack_all(std::string_view from, std::size_t count) {
   auto const number = [&from]() -> std::optional<std::size_t> {
     if (from.size() < 4) return std::nullopt;

@@ -18,7 +18,8 @@
 
 namespace trireme::comm::detail {
 
-/// A command inside a node or between nodes, made from one of the whole, with its bytes counted; ragged with `counts`.
+/// A command inside a node or between nodes, derived from a command of all ranks, with its bytes counted; ragged with
+/// `counts`.
 [[nodiscard]] inline command part_of(command const& whole, collective kind, void const* from, void* to,
                                      std::int64_t count, int rank, int size, int root = -1, int divisor = 0,
                                      std::span<std::int64_t const> counts = {}) {
@@ -33,7 +34,7 @@ namespace trireme::comm::detail {
   count_sent(it, rank, size);
   return it;
 }
-/// The same of a command that is a list of parts.
+/// The same for a command that is a list of parts.
 [[nodiscard]] inline command parts_of(command const& whole, collective kind, std::span<part const> parts, int rank) {
   command it{.what = {kind, whole.what.type},
              .element_bytes = whole.element_bytes,
@@ -73,15 +74,15 @@ class pending_list {
   std::vector<std::unique_ptr<any>> all_;
 };
 
-/// Where a rank stands: rank = node * places + place.
+/// The coordinates of a rank: rank = node * places + place.
 struct grid_place {
   int place = 0, places = 1, node = 0, nodes = 1;
   [[nodiscard]] int rank() const noexcept { return node * places + place; }
   [[nodiscard]] int size() const noexcept { return nodes * places; }
 };
 
-/// Runs f on one rank of the node after the other. What is collective between the nodes is done so, because two threads
-/// of a process may not be in it at a time.
+/// Runs f on the ranks of a node one after the other. Collectives between the nodes are made in this way, because two
+/// threads of a process must not be in one at the same time.
 template <class Inner, class F>
 void in_turn(Inner& inner, F&& f) {
   for (int place = 0; place < inner.size(); ++place) {
@@ -97,22 +98,22 @@ void in_turn(Inner& inner, F&& f) {
   return base == nullptr ? nullptr : static_cast<std::byte const*>(base) + bytes;
 }
 
-/// What carries the messages of exchanges between nodes.
+/// Carries the messages of exchanges between nodes.
 template <class Inner, class Outer>
 class relay {
  public:
   virtual ~relay() = default;
   /// `parts` are messages of `whole` with ranks of other nodes.
   virtual void start(command const& whole, std::span<part const> parts, pending_list& out) = 0;
-  /// Collective. The same kind of relay for a part of the ranks, whose worlds are `inner` and `outer`.
+  /// Collective. The same kind of relay for some of the ranks, whose worlds are `inner` and `outer`.
   [[nodiscard]] virtual std::shared_ptr<relay> remade(Inner& inner, Outer& outer, int group, int key) = 0;
-  /// Collective. The same kind of relay for the same ranks with another deadline, which `outer` has already.
+  /// Collective. The same kind of relay for the same ranks with another deadline, which `outer` already has.
   [[nodiscard]] virtual std::shared_ptr<relay> duplicate(Inner& inner, Outer& outer, std::chrono::milliseconds) {
-    return remade(inner, outer, 0, inner.rank());  // what its messages travel in are duplicates of `outer`
+    return remade(inner, outer, 0, inner.rank());  // its messages travel in duplicates of `outer`
   }
 };
 
-/// Carries messages between ranks of one place only.
+/// Carries messages only between ranks of one place.
 template <class Inner, class Outer>
 class column_relay final : public relay<Inner, Outer> {
  public:
@@ -122,9 +123,9 @@ class column_relay final : public relay<Inner, Outer> {
     for (auto& each : list_) {
       if (each.peer % here_.places != here_.place)
         throw config_error(
-            text("trireme::comm::hierarchical::exchange: rank ", here_.rank(), " has no way to rank ", each.peer,
-                 ", which is in another node and another place; give hierarchical_world the whole world as its third "
-                 "argument, or make it with launch"));
+            text("trireme::comm::hierarchical::exchange: rank ", here_.rank(), " cannot reach rank ", each.peer,
+                 ", which is in another node and another place; "
+                 "give hierarchical_world the whole world as its third argument, or make it with launch"));
       each.peer /= here_.places;
     }
     out.add(world_.submit(parts_of(whole, collective::exchange, list_, here_.node)));
@@ -140,7 +141,7 @@ class column_relay final : public relay<Inner, Outer> {
   std::vector<part> list_;
 };
 
-/// Through a world of all ranks, numbered as the hierarchical one.
+/// Through a world of all ranks, with the same ranks as the hierarchical one.
 template <class Inner, class Outer, class Whole>
 class whole_relay final : public relay<Inner, Outer> {
  public:
@@ -163,8 +164,8 @@ class whole_relay final : public relay<Inner, Outer> {
   Whole world_;
 };
 
-/// For nodes whose ranks are threads of one process: one world between the processes for each pair of places. Two
-/// threads of a process share it, under a lock.
+/// For nodes whose ranks are threads of one process: one world between the processes for each pair of places, shared by
+/// two threads of a process, under a lock.
 template <class Inner, class Outer>
 class crossing_relay final : public relay<Inner, Outer> {
  public:
@@ -231,7 +232,7 @@ class crossing_relay final : public relay<Inner, Outer> {
   std::vector<part> list_;
 };
 
-/// What can be advanced: one rank's part in a hierarchical world.
+/// A rank's part in a hierarchical world, whose operations can be advanced.
 class advancing {
  public:
   virtual void advance() noexcept = 0;
@@ -240,16 +241,17 @@ class advancing {
   ~advancing() = default;
 };
 
-/// The hierarchical worlds of one rank that were split or duplicated from one another: a wait in one advances all.
+/// The hierarchical worlds of one rank that were split or duplicated from one another: a wait in one advances all of
+/// them.
 using hierarchy_family = std::vector<advancing*>;
 
-/// A collective of all ranks in flight. It goes through four stages, of which it may leave out some, each on a world of
-/// its own: counts (inside the node), inside, between the nodes, and inside again.
+/// A collective of all ranks in progress. It has up to four stages, each on a world of its own: counts (inside the
+/// node), inside, between the nodes, and inside again.
 struct staged {
   static constexpr int stages = 4;
 
   command it;
-  int begun = 0;  ///< stages
+  int begun = 0;  ///< number of stages begun
   bool finished = false;
   std::exception_ptr error;
   pending_list pending;
@@ -262,14 +264,14 @@ struct staged {
 };
 
 /// One rank of a hierarchical world. In each world below, collectives begin in the order in which they were started
-/// here, on every rank: one may begin a stage when the one before it has.
+/// here, on every rank: a collective may begin a stage when the previous one has begun it.
 template <class Inner, class Outer>
 class hierarchy final : public advancing {
  public:
   using operation = staged;
   using way = relay<Inner, Outer>;
 
-  /// Collective. Without a `family` it begins one.
+  /// Collective. Without a `family` it starts a new one.
   hierarchy(Inner inner, Outer outer, std::shared_ptr<hierarchy_family> family)
       : here_{inner.rank(), inner.size(), outer.rank(), outer.size()},
         first_(std::move(inner)),
@@ -288,7 +290,7 @@ class hierarchy final : public advancing {
   [[nodiscard]] Outer& outer() noexcept { return between_; }
   void carry_with(std::shared_ptr<way> messages) { relay_ = std::move(messages); }
 
-  /// Collective. The grid of the ranks that pass one `group`; every rank passes its place and node there.
+  /// Collective. The grid of the ranks that pass one `group`; every rank passes its place and node in the new grid.
   [[nodiscard]] std::shared_ptr<hierarchy> split(int group, int place, int node) {
     auto inner = first_.split(group, place);
     std::optional<Outer> outer;
@@ -298,7 +300,7 @@ class hierarchy final : public advancing {
     return made;
   }
 
-  /// Collective. The same ranks, with calls of their own.
+  /// Collective. The same ranks, with an order of calls of its own.
   [[nodiscard]] std::shared_ptr<hierarchy> duplicate(std::chrono::milliseconds deadline) {
     auto inner = first_.duplicate(deadline);
     std::optional<Outer> outer;
@@ -330,7 +332,7 @@ class hierarchy final : public advancing {
   }
   void release(staged& op) noexcept {
     auto const place = std::ranges::find_if(live_, [&](auto const& each) { return each.get() == &op; });
-    unused_.push_back(std::move(*place));  // never more than enlist() made room for
+    unused_.push_back(std::move(*place));  // enlist() has reserved the space
     live_.erase(place);
   }
   void advance() noexcept override {
@@ -345,7 +347,7 @@ class hierarchy final : public advancing {
     if (op.finished && op.error != nullptr) std::rethrow_exception(op.error);
     return op.finished;
   }
-  /// Spins, then rests.
+  /// Spins, then sleeps.
   void wait(staged& op) {
     auto const since = clock::now();
     for (int round = 0; !test(op); ++round) round < 64 ? pause_core() : rest(clock::now() - since);
@@ -365,7 +367,7 @@ class hierarchy final : public advancing {
     return op;
   }
 
-  /// Makes the progress that is possible now, into stages that the operation before it has begun.
+  /// Makes the progress that is possible now, into stages that the previous operation has begun.
   void step(staged& op, int limit) noexcept {
     try {
       while (!op.finished && op.pending.done()) {
@@ -428,7 +430,7 @@ class hierarchy final : public advancing {
   static void settle(staged const& op) {
     if (op.it.elements->complete != nullptr) op.it.elements->complete();
   }
-  /// All_reduce: so small that one stage less is worth more than less to send.
+  /// All_reduce: so small that saving a stage is worth more than sending less.
   [[nodiscard]] bool is_small(staged const& op) const noexcept {
     return bytes(op, op.it.what.count) <= 4096 || op.it.what.count < here_.places;
   }
@@ -437,7 +439,7 @@ class hierarchy final : public advancing {
   [[nodiscard]] bool leads(staged const& op) const noexcept { return root_place(op) == here_.place; }
   [[nodiscard]] bool is_root(staged const& op) const noexcept { return op.it.what.root == here_.rank(); }
 
-  // --- what each collective does inside a node and between the nodes
+  // --- the stages of each collective inside a node and between the nodes
 
   void begin_inside(staged& op) {
     using enum collective;
@@ -498,7 +500,7 @@ class hierarchy final : public advancing {
           }
           return;
         }
-        // The slices of this place move together, over others that nobody needs any more.
+        // The slices of this place are moved together, over other slices that are no longer needed.
         auto const each = count / here_.size();
         for (int node = 0; node < here_.nodes; ++node)
           copy(op, at(it.to, bytes(op, node * each)), at(it.to, bytes(op, (node * here_.places + here_.place) * each)),
@@ -559,7 +561,7 @@ class hierarchy final : public advancing {
     settle(op);
   }
 
-  /// The same collective inside, once for each node: the elements of a node's ranks lie together.
+  /// The same collective inside, once for each node: the elements of a node's ranks are contiguous.
   void inside_each_node(Inner& world, staged& op) {
     auto const places = here_.places;
     for (int node = 0; node < here_.nodes; ++node) {
@@ -568,13 +570,13 @@ class hierarchy final : public advancing {
       std::span<std::int64_t const> counts = op.counts;
       if (is_ragged(op))
         counts = counts.subspan(static_cast<std::size_t>(node * places), static_cast<std::size_t>(places));
-      auto* const values = at(op.it.to, bytes(op, first));  // where it.from is, too
+      auto* const values = at(op.it.to, bytes(op, first));  // also where it.from is
       op.pending.add(world.submit(part_of(op.it, op.it.what.kind, values, values, last.first + last.count - first,
                                           here_.place, places, -1, 1, counts)));
     }
   }
 
-  /// All_gather between the nodes: a rank's own part to its place in every node.
+  /// All_gather between the nodes: sends a rank's own part to its place in every node.
   void gather_inside(staged& op) {
     auto const& it = op.it;
     auto const part_of_rank = [&](int rank, bool sent, int node) {
@@ -590,7 +592,7 @@ class hierarchy final : public advancing {
     op.pending.add(between_.submit(parts_of(it, collective::exchange, op.list, here_.node)));
   }
 
-  /// Ragged all_to_all: what each rank of this node sends to this place of every node.
+  /// Ragged all_to_all: exchanges how much each rank of this node sends to this place of every node.
   void tell_counts(staged& op) {
     auto const size = static_cast<std::size_t>(here_.size());
     op.sent.resize(size);
@@ -608,7 +610,7 @@ class hierarchy final : public advancing {
     op.pending.add(counts_.submit(it));
   }
 
-  /// All_to_all inside the node: to each place what is for it, ordered by nodes.
+  /// All_to_all inside the node: sends to each place the elements for it, ordered by nodes.
   void deal_inside(staged& op) {
     auto const& it = op.it;
     auto const places = here_.places;
@@ -652,7 +654,7 @@ class hierarchy final : public advancing {
     op.pending.add(first_.submit(parts_of(it, collective::all_to_all, op.list, here_.place)));
   }
 
-  /// All_to_all between the nodes: to each node what its rank of this place gets, ordered by places.
+  /// All_to_all between the nodes: sends to each node the elements for its rank of this place, ordered by places.
   void deal_between(staged& op) {
     auto const& it = op.it;
     auto const places = here_.places;
@@ -693,7 +695,7 @@ class hierarchy final : public advancing {
     op.pending.add(between_.submit(parts_of(it, collective::all_to_all, op.list, here_.node)));
   }
 
-  /// Messages inside the node, and those between.
+  /// Messages inside the node, and messages between nodes.
   void exchange(staged& op) {
     std::vector<part> near;
     op.list.clear();
@@ -702,7 +704,7 @@ class hierarchy final : public advancing {
       list.push_back(each);
       if (&list == &near) list.back().peer %= here_.places;
     }
-    // What may be refused first, so that nothing is half sent.
+    // Check for errors first, so that nothing is half sent.
     if (!op.list.empty()) relay_->start(op.it, op.list, op.pending);
     if (!near.empty()) op.pending.add(last_.submit(parts_of(op.it, collective::exchange, near, here_.place)));
   }

@@ -9,7 +9,7 @@ template <class Space>
 inline constexpr bool is_phantom = requires {
   requires space_kernels<Space>::phantom;
 };
-/// Whether the kernels of a space combine values by `op`.
+/// Whether a space has kernels that combine values by `op`.
 template <class Space>
 [[nodiscard]] constexpr bool can_combine(reduction_kind op) noexcept {
   if (op == reduction_kind::own) return space_kernels<Space>::touchable || is_phantom<Space>;

@@ -20,7 +20,7 @@
 
 namespace trireme::comm::detail {
 
-/// What rank 0 publishes in a file for ranks of the same user on the same machine.
+/// The data that rank 0 publishes in a file for ranks of the same user on the same machine.
 struct meeting_note {
   static constexpr std::size_t bytes = 48;
   static constexpr std::string_view magic{"TRIREMEf\x01\0\0\0", 12};
@@ -41,7 +41,7 @@ struct meeting_note {
   }
 };
 
-/// Opens a regular file that belongs to this user alone; says `why` if it is none.
+/// Opens a regular file that belongs to this user alone; otherwise sets `why`.
 [[nodiscard]] inline descriptor open_private(std::string const& path, std::string& why) {
   descriptor out(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   struct ::stat status {};
@@ -49,16 +49,16 @@ struct meeting_note {
     why = text(path, " cannot be read: ", system_sentence(errno));
     out.close();
   } else if (!S_ISREG(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 077) != 0) {
-    why = text(path, " is not a file of this user that others may not read; give it mode 0600");
+    why = text(path, " must belong to this user and be unreadable for others; give it mode 0600");
     out.close();
   }
   return out;
 }
 
-/// Whether the process that wrote a note still serves it: it holds a lock on it, which ends with the process.
+/// Whether the process that wrote a note still runs: it holds a lock on the file, which ends with the process.
 [[nodiscard]] inline bool is_served(descriptor const& file) noexcept { return file.is_locked(false); }
 
-/// The note at `path`, if a living rank 0 has put it there; says `why` if not.
+/// The note at `path`, if its rank 0 still runs; otherwise sets `why`.
 [[nodiscard]] inline std::optional<meeting_note> read_note(std::string const& path, std::string& why) {
   auto const file = open_private(path, why);
   if (!file.is_open()) return std::nullopt;
@@ -67,9 +67,9 @@ struct meeting_note {
   auto note =
       got == meeting_note::bytes ? meeting_note::parse(std::span(bytes).first<meeting_note::bytes>()) : std::nullopt;
   if (!note) {
-    why = text(path, " is not a meeting's file");
+    why = text(path, " is not the file of a meeting");
   } else if (!is_served(file)) {
-    why = text(path, " is of a rank 0 that has ended");
+    why = text(path, " belongs to a rank 0 that has ended");
     return std::nullopt;
   }
   return note;
@@ -92,8 +92,9 @@ struct meeting_note {
   return text(temporary.empty() ? "/tmp" : temporary, "/", directory_name());
 }
 
-/// A meeting's file, from its publication until the meeting is over. Written under another name and renamed, so that it
-/// is whole or not there. What a killed process leaves is replaced by the next one, or removed by the next meeting.
+/// The file of a meeting, from its publication until the meeting is over. Written under another name and renamed, so
+/// that it is either complete or absent. A file left by a killed process is replaced by the next meeting at its path,
+/// or removed by any next meeting.
 class meeting_file {
  public:
   meeting_file(std::string path, meeting_note const& note) : path_(std::move(path)), note_(note.packed()) {
@@ -108,7 +109,7 @@ class meeting_file {
     if (is_there()) ::unlink(path_.c_str());
     if (own_directory_) ::rmdir(directory().c_str());  // unless another meeting is in it
   }
-  /// Publishes it again if somebody has removed it.
+  /// Publishes it again if it has been removed.
   void keep() {
     if (!is_there()) publish();
   }
@@ -130,8 +131,8 @@ class meeting_file {
     if (::lstat(where.c_str(), &status) == 0 &&
         (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 077) != 0))
       throw config_error(text("trireme::comm::rendezvous: ", where,
-                              " must be a directory of this user that others may "
-                              "not enter; remove it, or set TMPDIR to another place"));
+                              " must be a directory that belongs to this user and is closed to others; "
+                              "remove it, or set TMPDIR to another place"));
   }
   void publish() {
     std::string ignored;
@@ -140,7 +141,7 @@ class meeting_file {
                               "; give each run a TRIREME_JOB or file of its own"));
     auto const partial = text(path_, ".", ::getpid(), ".partial");
     int failed = 0;
-    for (int attempt = 0; attempt < 100; ++attempt) {  // another meeting may sweep what has no lock yet
+    for (int attempt = 0; attempt < 100; ++attempt) {  // another meeting may remove a file that is not locked yet
       if (own_directory_) make_directory();
       ::unlink(partial.c_str());
       file_ = descriptor(::open(partial.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -154,7 +155,7 @@ class meeting_file {
     }
     throw config_error(text("trireme::comm::rendezvous: cannot write ", path_, ": ", system_sentence(failed)));
   }
-  /// Removes what killed processes have left in the directory.
+  /// Removes files that killed processes have left in the directory.
   void sweep() const {
     auto const close = [](::DIR* open) { ::closedir(open); };
     std::unique_ptr<::DIR, decltype(close)> const open(::opendir(directory().c_str()), close);
@@ -169,7 +170,7 @@ class meeting_file {
 
   std::string path_;
   std::array<std::byte, meeting_note::bytes> note_;
-  bool own_directory_ = false;  ///< made if it is not there, removed once it is empty
+  bool own_directory_ = false;  ///< created if it does not exist, removed once it is empty
   descriptor file_;
 };
 

@@ -16,7 +16,7 @@
 
 namespace trireme::comm::detail {
 
-/// The connection of two ranks that have proved themselves to each other.
+/// The connection of two ranks that have authenticated each other.
 class meeting_line {
  public:
   static constexpr std::size_t most_content = std::size_t{64} << 10;  ///< of one rank
@@ -31,7 +31,7 @@ class meeting_line {
   [[nodiscard]] bool send(frame_kind kind, std::string_view content, steady_time until) {
     return send_all(number(), out_.pack(kind, content), until);
   }
-  /// Nothing if the peer has gone, is too slow, or sends what is no frame of its own.
+  /// Returns nothing if the peer has gone, is too slow, or sends an invalid frame.
   [[nodiscard]] std::optional<frame> receive(steady_time until) {
     while (!in_.is_whole()) {
       piece_.resize(in_.wanted());
@@ -71,7 +71,7 @@ class meeting_host {
   [[nodiscard]] std::string const& note() const noexcept { return note_; }
   [[nodiscard]] std::vector<std::unique_ptr<meeting_line>>& lines() noexcept { return lines_; }
 
-  /// Serves what has come by `until`, or sooner if something has.
+  /// Handles arrivals until `until`, or until something has arrived.
   void serve(steady_time until) {
     auto const now = std::chrono::steady_clock::now();
     std::erase_if(pending_, [&](visitor const& each) { return now - each.since > meeting_line::handshake_time; });
@@ -83,7 +83,7 @@ class meeting_host {
 
     for (auto& line : lines_)  // a rank whose connection has ended may connect again
       if (line != nullptr && line->is_over()) line.reset();
-    // Pending connections before new ones: many new ones must not keep the others from finishing.
+    // Pending connections before new ones, so that many new ones cannot keep the others from finishing.
     std::erase_if(pending_, [this](visitor& each) { return !advance(each); });
     for (std::size_t i = 0; i < most_pending / 4; ++i) {
       descriptor socket(::accept4(listener_.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -107,7 +107,8 @@ class meeting_host {
     std::optional<proofs> proof{};
   };
 
-  /// Reads what has come, at most hello and answer (80 bytes). False if the connection is not pending any more.
+  /// Reads the bytes that have arrived, at most hello and answer (80 bytes). False if the connection is no longer
+  /// pending.
   bool advance(visitor& it) {
     for (;;) {
       auto const needed = it.proof ? sizeof(sha256::digest) : hello::bytes;
@@ -138,11 +139,11 @@ class meeting_host {
     auto line = std::make_unique<meeting_line>(std::move(it.socket), it.proof->key, true, size_);
     std::string refusal;
     if (it.claim.size != static_cast<std::uint32_t>(size_))
-      refusal = text("rank ", rank, " counts ", how_many(it.claim.size, "rank"), ", but rank 0 counts ", size_);
+      refusal = text("rank ", rank, " was started with ", how_many(it.claim.size, "rank"), ", but rank 0 with ", size_);
     else if (rank < 1 || rank >= it.claim.size)
-      refusal = text("rank ", rank, " is not one of the ", how_many(size_, "rank"), " that may come to rank 0");
+      refusal = text("rank ", rank, " is not one of the ", how_many(size_, "rank"), " that may connect to rank 0");
     else if (lines_[rank] != nullptr)
-      refusal = text("rank ", rank, " has come twice; give each process a rank of its own");
+      refusal = text("rank ", rank, " has connected twice; give each process a rank of its own");
     if (!refusal.empty()) {
       static_cast<void>(line->send(frame_kind::refused, refusal, soon));
       note_ = refusal;

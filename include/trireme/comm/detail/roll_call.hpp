@@ -9,9 +9,9 @@
 
 namespace trireme::comm::detail {
 
-/// Which ranks are known to be in a call, and which are waited for there. A rank that waits for long tells others what
-/// it knows, and learns what they know: both sets only grow, until they are the same on all ranks that wait. Missing
-/// are the ranks that are waited for and not in the call.
+/// The sets of ranks that are known to be in a call, and of ranks that others wait for. A rank that waits for long
+/// sends both sets to other ranks, and merges theirs: the sets only grow, until they are equal on all ranks that wait.
+/// Missing ranks are those that others wait for and that none has seen in the call.
 class roll_call {
  public:
   void clear() noexcept { bits_.clear(); }
@@ -24,9 +24,9 @@ class roll_call {
   void add_here(int rank) noexcept { set(0, rank); }
   void add_wanted(int rank) noexcept { set(words_, rank); }
 
-  /// Both sets; what another rank is told.
+  /// Both sets, in the form that is sent to other ranks.
   [[nodiscard]] std::span<std::uint64_t const> bits() const noexcept { return bits_; }
-  /// Takes over what another rank knows, as bits() of the same size; whether any of it is new.
+  /// Merges another rank's bits() of the same size; returns whether any bit is new.
   bool merge(std::span<std::uint64_t const> theirs) noexcept {
     bool grew = false;
     for (std::size_t i = 0; i < bits_.size(); ++i) {
@@ -43,7 +43,7 @@ class roll_call {
       if (get(words_, rank) && !get(0, rank)) ranks.push_back(rank);
   }
 
-  /// Whom a rank tells: those 2^i before it and after it. Calls visit(peer), once for each.
+  /// Calls visit(peer) once for each rank to which this rank sends: those 2^i before it and after it.
   template <class Visit>
   static void for_each_neighbour(int rank, int size, Visit visit) {
     for (int hop = 1; hop < size; hop *= 2) {
@@ -63,7 +63,7 @@ class roll_call {
   }
 
   std::size_t words_ = 0;
-  std::vector<std::uint64_t> bits_;  ///< who is here, then who is waited for
+  std::vector<std::uint64_t> bits_;  ///< ranks in the call, then ranks that are waited for
 };
 
 }  // namespace trireme::comm::detail

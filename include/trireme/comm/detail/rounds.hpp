@@ -12,7 +12,7 @@
 
 namespace trireme::comm::detail {
 
-/// Bytes that keep their place; not initialised, and never fewer than before.
+/// A buffer that never shrinks; not initialised. Its contents are kept.
 class byte_buffer {
  public:
   [[nodiscard]] std::byte* at_least(std::size_t bytes) {
@@ -29,7 +29,8 @@ class byte_buffer {
   std::size_t size_ = 0;
 };
 
-/// What rounds carry besides calls: a block of each rank, or of one, to all; or from each rank a block for each.
+/// The blocks that rounds carry besides calls: a block of each rank, or of one, to all; or from each rank a block for
+/// each.
 struct round_blocks {
   enum class way : std::uint8_t { nothing, gathered, dealt };
   way how = way::nothing;
@@ -41,7 +42,7 @@ struct round_blocks {
     if (how == way::nothing || (only >= 0 && rank != only)) return 0;
     return sizes.empty() ? each : sizes[static_cast<std::size_t>(rank)];
   }
-  /// Bytes of the blocks of `count` ranks: `last` and those before it.
+  /// Bytes of the blocks of `count` ranks: of rank `last` and the ranks before it.
   [[nodiscard]] std::size_t of_all(int last, int count, int size) const noexcept {
     if (how == way::nothing) return 0;
     if (only >= 0) return (last - only + size) % size < count ? each : 0;
@@ -55,30 +56,30 @@ struct round_blocks {
   }
 };
 
-/// The rounds with which a collective begins between machines: in round i each rank sends to the one 2^i after it, and
-/// hears from the one 2^i before it; after ceil(log2(size)) rounds each has heard from all, by way of others. Messages
-/// begin with the call of their sender, and carry blocks. A rank that receives another call than its own stops: then
-/// nobody gets through all rounds unless all calls are the same, because each way from one call to another has a hop
-/// where they differ.
+/// The rounds with which a collective begins between machines: in round i each rank sends to the rank 2^i after it, and
+/// receives from the rank 2^i before it; after ceil(log2(size)) rounds it has received from all ranks, through others.
+/// Messages begin with the call of their sender, and carry blocks. A rank that receives a call other than its own
+/// stops. So no rank completes all rounds unless all calls are equal, because each path between differing calls has a
+/// step at which they differ.
 ///
 /// Method   [Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988]; with blocks [Bruck et al.,
 ///          "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997].
-/// Bytes    sent by a rank: gathered: the blocks of all others, at most (of one rank: its block a round); dealt: half
-///          of what it has, a round. Kept: as much as is gathered or dealt, and twice (gathered: once) the largest
-///          message.
+/// Bytes    sent by a rank: gathered: at most the blocks of all others (of one rank: its block, each round); dealt:
+///          half of its blocks, each round. Kept: the blocks that are gathered or dealt, and twice (gathered: once) the
+///          largest message.
 ///
 /// @tparam Wire  carries messages between two ranks, one a round and channel:
-///                 send(peer, channel, bytes, count)   the bytes stay as they are until sent()
+///                 send(peer, channel, bytes, count)   the bytes must not change until sent()
 ///                 sent()                              whether all sends are done
-///                 take(peer, channel, message)        whether a message has come, which stays until the next call
-///                 compare(peer, call)                 throws if the call of a peer is another one
-///                 refuse(peer)                        throws: a message is not as long as it must be, or names no call
+///                 take(peer, channel, message)        whether a message has arrived; it is valid until the next call
+///                 compare(peer, call)                 throws if the call of a peer differs
+///                 refuse(peer)                        throws: a message has a wrong length, or contains no call
 template <class Wire>
 class rounds {
  public:
   using way = round_blocks::way;
 
-  /// Empties the description of the blocks, which the caller then fills in before place().
+  /// Clears the description of the blocks, which the caller then fills in before place().
   round_blocks& prepare() noexcept {
     blocks_.how = way::nothing;
     blocks_.each = 0;
@@ -113,7 +114,7 @@ class rounds {
     channel_ = channel;
     if (round_ < last_) send(wire);
   }
-  /// Makes the progress that is possible now; true if all is done.
+  /// Makes the progress that is possible now; true if all rounds are done.
   [[nodiscard]] bool advance(Wire& wire) {
     for (; round_ < last_; ++round_) {
       if (!heard_) {
@@ -128,7 +129,7 @@ class rounds {
     }
     return wire.sent();
   }
-  /// Whom it waits for, or -1.
+  /// The rank for which it waits, or -1.
   [[nodiscard]] int waits_for() const noexcept { return round_ < last_ && !heard_ ? source() : -1; }
 
   /// Afterwards: calls visit(rank, block) for the block of each rank, or from each rank.
@@ -153,8 +154,8 @@ class rounds {
   [[nodiscard]] int hop(int round) const noexcept { return 1 << round; }
   [[nodiscard]] int source() const noexcept { return (rank_ - hop(round_) + size_) % size_; }
   [[nodiscard]] std::byte* slot(int step) const noexcept { return own() + static_cast<std::size_t>(step) * pitch_; }
-  /// Calls visit(slot, bytes) for the blocks that move in a round. A block in slot j of rank r is then for rank r plus
-  /// j without the bits of the rounds before, and has these behind it.
+  /// Calls visit(slot, bytes) for the blocks that move in a round. Before a round, a block in slot j of rank r is for
+  /// rank r + j with the bits of the previous rounds cleared in j.
   template <class Visit>
   void for_each_dealt(int round, int rank, Visit visit) const {
     for (int step = hop(round); step < size_; ++step)
@@ -208,7 +209,7 @@ class rounds {
   int channel_ = 0;
   int last_ = 0;
   int round_ = 0;
-  bool heard_ = false;     ///< in this round
+  bool heard_ = false;     ///< message of this round has arrived
   std::size_t have_ = 0;   ///< gathered bytes
   std::size_t pitch_ = 0;  ///< between dealt blocks
   byte_buffer area_, out_;

@@ -71,23 +71,24 @@ using steady_time = std::chrono::steady_clock::time_point;
   return true;
 }
 
-/// Fills `bytes` with what nobody can guess.
+/// Fills `bytes` with unpredictable random numbers.
 inline void fill_random(std::span<std::byte> bytes) {
   while (!bytes.empty()) {
     auto const got = ::getrandom(bytes.data(), bytes.size(), 0);
     if (got < 0 && errno != EINTR)
-      throw comm_error(text("trireme::comm::rendezvous: no random numbers: ", system_sentence(errno)));
+      throw comm_error(
+          text("trireme::comm::rendezvous: the operating system returned no random numbers: ", system_sentence(errno)));
     if (got > 0) bytes = bytes.subspan(static_cast<std::size_t>(got));
   }
 }
 
-/// An address and port of TCP.
+/// A TCP address and port.
 struct endpoint {
   ::sockaddr_storage address{};
   ::socklen_t bytes = 0;
 
   [[nodiscard]] ::sockaddr const* get() const noexcept { return reinterpret_cast<::sockaddr const*>(&address); }
-  /// Whether only this machine reaches it.
+  /// Whether only this machine can reach it.
   [[nodiscard]] bool is_loopback() const noexcept {
     if (address.ss_family == AF_INET) {
       ::sockaddr_in in{};
@@ -100,7 +101,7 @@ struct endpoint {
   }
 };
 
-/// The endpoint of a host name or number; nothing if there is none now (a name server may answer later).
+/// The endpoint of a host name or number; nothing if it cannot be resolved now (a name server may answer later).
 [[nodiscard]] inline std::optional<endpoint> resolve(std::string const& host, int port) {
   ::addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -109,7 +110,7 @@ struct endpoint {
     return std::nullopt;
   endpoint out;
   auto const* best = found;
-  for (auto const* each = found; each != nullptr; each = each->ai_next)  // "localhost" may be both: the older one first
+  for (auto const* each = found; each != nullptr; each = each->ai_next)  // "localhost" may have both: IPv4 first
     if (each->ai_family == AF_INET) {
       best = each;
       break;
@@ -120,7 +121,7 @@ struct endpoint {
   return out;
 }
 
-/// A socket that listens; errno is in `failed` if it does not.
+/// A listening socket; on failure errno is in `failed`.
 [[nodiscard]] inline descriptor listen_at(endpoint const& where, int& failed) noexcept {
   descriptor out(::socket(where.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   int const yes = 1;
@@ -136,7 +137,7 @@ struct endpoint {
   ::sockaddr_storage address{};
   ::socklen_t bytes = sizeof address;
   if (::getsockname(socket.number(), reinterpret_cast<::sockaddr*>(&address), &bytes) != 0) return 0;
-  ::in_port_t port = 0;  // at the same place in both families
+  ::in_port_t port = 0;  // at the same offset in both families
   std::memcpy(&port, reinterpret_cast<std::byte const*>(&address) + offsetof(::sockaddr_in, sin_port), sizeof port);
   return ntohs(port);
 }

@@ -19,12 +19,12 @@ namespace trireme::comm::detail {
 
 using clock = std::chrono::steady_clock;
 
-/// How long a rank that ends with an error waits for lower ranks that may tell the user instead, and how long it gives
-/// the one that does to print its sentence.
+/// How long a rank that ends with an error waits for lower ranks that may print the error instead, and how long it
+/// gives the printing rank to print.
 inline constexpr std::chrono::milliseconds patience_with_reporters{500};
 inline constexpr std::chrono::milliseconds time_to_report{50};
 
-/// Tells the core that this is a spinning loop.
+/// A hint to the processor that this is a spinning loop.
 inline void pause_core() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -34,7 +34,7 @@ inline void pause_core() noexcept {
 }
 
 /// The pause between two polls in a wait that has lasted `waited`: yields at first, then sleeps for a small part of
-/// that time. (It goes by time and not by the number of yields: on a busy machine one yield may take milliseconds.)
+/// that time. (By time and not by the number of yields: on a busy machine one yield may take milliseconds.)
 inline void rest(clock::duration waited) {
   if (waited < std::chrono::microseconds(500))
     std::this_thread::yield();
@@ -42,8 +42,8 @@ inline void rest(clock::duration waited) {
     std::this_thread::sleep_for(std::min<clock::duration>(waited / 16, std::chrono::milliseconds(1)));
 }
 
-/// Sleeps while `word` holds `value`, for at most `limit`; may return early. (std::atomic::wait knows no time limit.)
-/// @param one_process  whoever changes the word is a thread of this process.
+/// Sleeps while `word` holds `value`, for at most `limit`; may return early. (std::atomic::wait has no time limit.)
+/// @param one_process  only threads of this process change the word.
 inline void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value, std::chrono::nanoseconds limit,
                         [[maybe_unused]] bool one_process) noexcept {
 #if defined(__linux__)
@@ -58,7 +58,7 @@ inline void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value, s
 #endif
 }
 
-/// Wakes everyone who sleeps on `word`.
+/// Wakes all threads that sleep on `word`.
 inline void wake_all([[maybe_unused]] std::atomic<std::uint32_t>& word, [[maybe_unused]] bool one_process) noexcept {
 #if defined(__linux__)
   ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), one_process ? FUTEX_WAKE_PRIVATE : FUTEX_WAKE,

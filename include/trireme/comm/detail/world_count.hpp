@@ -5,16 +5,16 @@
 
 namespace trireme::comm::detail {
 
-/// How many worlds a rank has of one launch or one borrow(). If the last of them ends while an exception unwinds the
-/// stack, this rank takes part in nothing any more, and the others must hear of it. Within a launch they hear it from
-/// the launch, which knows the exception; a destructor does not.
+/// The number of a rank's worlds of one launch or one borrow(). If the last of them is destroyed while an exception
+/// unwinds the stack, this rank leaves, and the others must be informed. Within a launch the launch informs them, which
+/// has the exception; a destructor has not.
 class world_count {
  public:
   static constexpr std::string_view sentence =
-      "it left its world while an exception unwound; its own output says which, as abandon(what) does";
+      "it left its world because of an exception; see its own output, or pass the message to abandon()";
 
   void add() noexcept { ++worlds_; }
-  /// One world less; whether the others must hear of an exception from this rank.
+  /// Removes one world; returns whether the other ranks must be informed of an exception on this rank.
   [[nodiscard]] bool remove(bool unwinds) noexcept { return --worlds_ == 0 && unwinds && !in_launch_; }
   void leave_it_to_the_launch() noexcept { in_launch_ = true; }
 

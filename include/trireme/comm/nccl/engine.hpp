@@ -33,7 +33,7 @@ namespace trireme::comm::detail {
   return op == reduction_kind::mean ? ncclAvg : ncclSum;
 }
 
-/// Sends, receives and reductions that proceed together; nothing happens until end(). What a rank sends to itself is
+/// Sends, receives and reductions that progress together; nothing happens until end(). Messages of a rank to itself are
 /// copied.
 class nccl_group {
  public:
@@ -51,7 +51,7 @@ class nccl_group {
   void receive(int peer, void* to, std::size_t bytes) {
     if (bytes > 0) note(ncclRecv(to, bytes, ncclUint8, peer, where_.handle(), where_.launch().stream()));
   }
-  /// What all ranks have at `from` is reduced into `to` at the root.
+  /// Reduces the elements at `from` of all ranks into `to` at the root.
   void reduce(int root, void const* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op) {
     if (count > 0) note(ncclReduce(from, to, count, type, op, root, where_.handle(), where_.launch().stream()));
   }
@@ -70,10 +70,10 @@ class nccl_group {
   bool ended_ = false;
 };
 
-/// One command as calls of NCCL, which it begins; they are under way once the communicator has settled.
+/// One command as calls of NCCL, which it starts; they are in progress once the communicator has settled.
 class nccl_issue {
  public:
-  /// `await()` returns when what has been issued before is queued on the stream.
+  /// `await()` returns when all calls issued before are queued on the stream.
   template <class Await>
   nccl_issue(nccl_communicator& where, nccl_operation& op, command const& it, Await&& await)
       : where_(where),
@@ -86,9 +86,9 @@ class nccl_issue {
     // NCCL's own mean divides by the number of its ranks.
     bool const composed = it.what.op == reduction_kind::mean && it.divisor != 0 && it.divisor != size_;
     if (composed && size_ > most_cuda_terms)
-      throw config_error(text(nccl_who, ": a mean over ", how_many(it.divisor, "rank"), " through ", size_,
-                              " of NCCL; at most ", most_cuda_terms,
-                              " are reduced by one kernel: sum, and divide afterwards"));
+      throw config_error(text(nccl_who, ": a mean over ", how_many(it.divisor, "rank"), " on ", size_,
+                              " ranks of NCCL; at most ", most_cuda_terms,
+                              " are supported: use a sum, and divide afterwards"));
     if (composed || (reduces && where.launch().ordered && size_ > 1))
       reduce_in_order(op, await);
     else if (reduces || it.what.kind == collective::barrier)
@@ -161,7 +161,7 @@ class nccl_issue {
       auto const own = cuts_.owned(rank_);
       where_.expect(ncclAllGather(from(own.first), it_.to, bytes(own.count), ncclUint8, where_.handle(), stream_),
                     name);
-    } else {  // what a row says, as messages between each two ranks
+    } else {  // the moves of the row, as messages between each pair of ranks
       auto const own = cuts_.given(does, rank_, rank_);
       copy(to(cuts_.taken(does, rank_, rank_).first), from(own.first), bytes(own.count));
       nccl_group group(where_);
@@ -176,7 +176,7 @@ class nccl_issue {
     }
   }
 
-  /// The k-th transfer from this rank to itself meets the k-th one back, within the command.
+  /// The k-th transfer from this rank to itself is matched with the k-th one that it receives, within the command.
   void trade_parts(std::span<part const> parts) {
     auto const length = [](part const& it) { return static_cast<std::size_t>(it.count) * size_of(it.type); };
     auto const next_own = [&](std::size_t at, bool sent) {
@@ -195,7 +195,7 @@ class nccl_issue {
     }
     if (send < parts.size() || receive < parts.size())
       throw config_error(text(nccl_who, "::", name_of(it_.what.kind), ": rank ", rank_,
-                              " sends to itself without receiving, or the reverse; put both into one exchange"));
+                              " sends to itself without a receive, or the reverse; put both into one exchange"));
     nccl_group group(where_);
     for (auto const& each : parts) {
       if (each.peer == rank_) continue;
@@ -205,8 +205,8 @@ class nccl_issue {
     group.end();
   }
 
-  /// This rank's slice of what all others give comes here and is reduced in rank order; slices then go where the
-  /// collective wants them.
+  /// This rank collects its slice from all others and reduces it in rank order; then slices are sent where the
+  /// collective needs them.
   template <class Await>
   void reduce_in_order(nccl_operation& op, Await&& await) {
     auto const own = cuts_.owned(rank_);
@@ -224,7 +224,7 @@ class nccl_issue {
       group.end();
     }
     await();
-    // A rank that is not the root keeps its own values: its result lies where its term would have come.
+    // A rank that is not the root keeps its own values: its result goes to the memory of its term.
     bool const kept = it_.what.kind != collective::reduce || rank_ == it_.what.root;
     std::vector<void const*> terms;
     for (int rank = 0; rank < size_; ++rank)
@@ -265,7 +265,7 @@ inline void check_patience(nccl_operation& op) {
   if (op.since == std::chrono::steady_clock::time_point{}) op.since = now;
   if (now - op.since > op.where->deadline)
     op.where->fail(text(describe(op), " waited ", to_string(op.where->deadline),
-                        " and is not done; look at what is keeping the other ranks, or raise comm::nccl{.deadline}"));
+                        " and is not done; find out why the other ranks are late, or raise comm::nccl{.deadline}"));
 }
 
 /// Makes the progress that is possible now; true once the operation is done. Throws if the launch has failed.
@@ -292,7 +292,8 @@ inline bool advance(nccl_operation& op) {
     check_patience(op);
     return false;
   }
-  if (code != cudaSuccess) where.fail(text(describe(op), " failed: CUDA says: ", trireme::detail::cuda_sentence(code)));
+  if (code != cudaSuccess)
+    where.fail(text(describe(op), " failed: CUDA reports: ", trireme::detail::cuda_sentence(code)));
   if (op.staged) op.staging.deliver();
   op.at = nccl_operation::stage::finished;
   return true;
@@ -307,11 +308,11 @@ inline void nccl_communicator::release(nccl_operation& op) noexcept {
   launch_->idle.push_back(&op);
 }
 
-/// Begins a command on the device; the operation goes back with release().
+/// Starts a command on the device; return the operation by release().
 [[nodiscard]] inline nccl_operation& begin(std::shared_ptr<nccl_communicator> const& where, command const& it) {
   auto& launch = where->launch();
   launch.throw_if_failed(name_of(it.what.kind));
-  // What was issued before is queued first, so that all ranks queue in one order.
+  // Earlier commands are queued first, so that all ranks queue in one order.
   if (auto* const before = launch.launching; before != nullptr)
     trireme::detail::poll_until([&] {
       (void)advance(*before);
@@ -354,7 +355,7 @@ inline void nccl_communicator::release(nccl_operation& op) noexcept {
   return op;
 }
 
-/// The id by which ranks form a communicator, from rank 0.
+/// The id with which ranks form a communicator, from rank 0.
 [[nodiscard]] inline ncclUniqueId agree_on_id(gathering const& ranks) {
   ncclUniqueId id;
   std::string own;
@@ -364,21 +365,21 @@ inline void nccl_communicator::release(nccl_operation& op) noexcept {
   }
   auto const of_all = ranks.all_gather(own);
   if (of_all.empty() || of_all.front().size() != sizeof id.internal)
-    throw comm_error(text(nccl_who, ": rank 0 could not make an id for the communicator; NCCL_DEBUG=WARN says why"));
+    throw comm_error(
+        text(nccl_who, ": rank 0 could not make an id for the communicator; set NCCL_DEBUG=WARN for the reason"));
   std::memcpy(id.internal, of_all.front().data(), sizeof id.internal);
   return id;
 }
 
-/// Makes `device` this thread's device; -1 is the one of its place on the machine.
+/// Makes `device` this thread's device; -1: the device with the process's number on its machine.
 inline void choose_device(int device, int local_rank) {
   int devices = 0;
   auto const code = ::cudaGetDeviceCount(&devices);
   (void)::cudaGetLastError();
   if (code != cudaSuccess || devices == 0)
     throw config_error(text(nccl_who,
-                            ": there is no CUDA device here (CUDA says: ", trireme::detail::cuda_sentence(code),
-                            "); run on a machine with one, or use another "
-                            "communicator"));
+                            ": there is no CUDA device here (CUDA reports: ", trireme::detail::cuda_sentence(code),
+                            "); run on a machine with one, or use another communicator"));
   auto const chosen = device < 0 ? local_rank : device;
   if (chosen >= devices)
     throw config_error(text(nccl_who, ": this rank asks for device ", chosen, " of ", devices,

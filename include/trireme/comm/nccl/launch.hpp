@@ -27,8 +27,8 @@ inline constexpr std::string_view nccl_who = "trireme::comm::nccl";
 class nccl_communicator;
 struct nccl_operation;
 
-/// What one rank keeps for all of its NCCL communicators: one stream, so that every rank's device runs their
-/// operations in one order; the first failure, after which none of them lives; and what operations use again.
+/// The state that all NCCL communicators of a rank share: one stream, so that every rank's device runs their operations
+/// in one order; the first failure, after which none of them works; and objects that operations reuse.
 class nccl_launch {
  public:
   nccl_launch(bool in_rank_order, std::function<std::string()> who_is_missing)
@@ -51,10 +51,10 @@ class nccl_launch {
   bool const ordered;  ///< sums in rank order
 
   [[nodiscard]] ::cudaStream_t stream() const noexcept { return stream_; }
-  /// Eight bytes of the device that hold nothing.
+  /// Eight bytes of device memory without meaningful contents.
   [[nodiscard]] void* scratch() const noexcept { return scratch_; }
 
-  /// Lets the stream go on when the calling thread's own stream is where it is now.
+  /// Makes the stream wait for all work that is on the calling thread's own stream now.
   void follow_thread() {
     trireme::detail::expect_cuda(::cudaEventRecord(before_, cuda::stream()), "trireme::comm::nccl: recording an event");
     trireme::detail::expect_cuda(::cudaStreamWaitEvent(stream_, before_, 0), "trireme::comm::nccl: ordering streams");
@@ -64,7 +64,7 @@ class nccl_launch {
   void throw_if_failed(std::string_view operation) const {
     if (failed()) throw comm_error(message_, {-1, std::string(operation)});
   }
-  /// Notes the failure, ends what runs on the device, and asks who is missing. Only the first one counts.
+  /// Records the failure, ends the work on the device, and looks for the missing rank. Only the first failure counts.
   void fail(std::string const& sentence);
   /// Ends all communicators of this launch without waiting for others.
   void abort_all() noexcept;
@@ -88,10 +88,10 @@ class nccl_launch {
   std::vector<nccl_communicator*> live_;
 };
 
-/// One NCCL communicator that never blocks: calls return at once, and settled() tells when they have been carried out.
+/// One NCCL communicator that never blocks: calls return at once, and settled() checks whether they have been executed.
 class nccl_communicator {
  public:
-  /// Collective. `make(handle, config)` begins to make it.
+  /// Collective. `make(handle, config)` starts to make it.
   template <class Make>
   nccl_communicator(std::shared_ptr<nccl_launch> launch, std::chrono::milliseconds longest, Make&& make)
       : deadline(longest), launch_(std::move(launch)) {
@@ -102,7 +102,7 @@ class nccl_communicator {
     try {
       expect(make(&handle_, &config), "making a communicator");
       wait_until_settled("making a communicator");
-      if (handle_ == nullptr) fail("making a communicator gave none");
+      if (handle_ == nullptr) fail("NCCL returned no communicator");
       expect(ncclCommUserRank(handle_, &rank_), "asking for the rank");
       expect(ncclCommCount(handle_, &size_), "asking for the number of ranks");
     } catch (...) {
@@ -113,7 +113,7 @@ class nccl_communicator {
   }
   nccl_communicator(nccl_communicator const&) = delete;
   nccl_communicator& operator=(nccl_communicator const&) = delete;
-  /// Waits, at most for the deadline, until the other ranks need this one no more.
+  /// Waits, at most until the deadline, until the other ranks no longer need this one.
   ~nccl_communicator() {
     launch_->leave(*this);
     if (handle_ == nullptr) return;
@@ -135,12 +135,12 @@ class nccl_communicator {
   [[nodiscard]] int size() const noexcept { return size_; }
   std::uint64_t calls = 0;
 
-  /// What a request asks for: as those of process_engine.
+  /// The interface for requests, as that of process_engine.
   [[nodiscard]] bool test(nccl_operation& op);
   void wait(nccl_operation& op);
   void release(nccl_operation& op) noexcept;
 
-  /// Whether all calls so far have been carried out. Throws if one went wrong, here or (as NCCL notices) elsewhere.
+  /// Whether all calls so far have been executed. Throws if one failed, here or (if NCCL detects it) on another rank.
   [[nodiscard]] bool settled(std::string_view doing) {
     if (handle_ == nullptr) return launch_->throw_if_failed(doing), false;
     ncclResult_t state = ncclSuccess;
@@ -155,14 +155,14 @@ class nccl_communicator {
       if (settled(doing)) return true;
       if (std::chrono::steady_clock::now() > until)
         fail(text(doing, " waited ", to_string(deadline),
-                  " for the other ranks; look at what is keeping them, or raise comm::nccl{.deadline}"));
+                  " for the other ranks; find out why they are late, or raise comm::nccl{.deadline}"));
       return false;
     });
   }
   void expect(ncclResult_t code, std::string_view doing) {
     if (nccl_went_well(code)) return;
     auto const* const more = ncclGetLastError(handle_);
-    fail(text(doing, " failed: NCCL says: ", ncclGetErrorString(code),
+    fail(text(doing, " failed: NCCL reports: ", ncclGetErrorString(code),
               more == nullptr || *more == '\0' ? "" : text(" (", more, ")")));
   }
   /// Ends the launch and throws.
@@ -204,7 +204,8 @@ struct nccl_operation {
   ::cudaEvent_t done = nullptr;
   cuda_staging staging;
 
-  /// Memory for what the others give to an ordered reduction. What it outgrows is kept, as in cuda_staging.
+  /// Memory for the terms of the others in an ordered reduction. Blocks that have become too small are kept, as in
+  /// cuda_staging.
   [[nodiscard]] std::byte* terms(std::size_t bytes) {
     auto const had = terms_.empty() ? 0 : terms_.back().size();
     if (static_cast<std::int64_t>(bytes) > had)
@@ -224,7 +225,7 @@ inline void nccl_launch::fail(std::string const& sentence) {
   if (failed()) return;
   message_ = sentence;
   abort_all();
-  // Aborted operations leave the device; nobody's memory is touched after that.
+  // Aborted operations leave the device; afterwards no memory is accessed.
   auto const until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
   trireme::detail::poll_until(
       [&] { return ::cudaStreamQuery(stream_) != cudaErrorNotReady || std::chrono::steady_clock::now() > until; });

@@ -11,8 +11,8 @@
 
 namespace trireme::comm::detail {
 
-/// Device memory in which a command on host memory is carried out: small messages of the host (votes, counts) over a
-/// communicator of devices. Grows to the largest command, then allocates no more.
+/// Device memory for commands on host memory: small host messages (votes, counts) over a communicator of devices. Grows
+/// to the largest command, then allocates no more.
 class cuda_staging {
  public:
   cuda_staging() = default;
@@ -24,7 +24,7 @@ class cuda_staging {
     for (auto* const each : outgrown_host_) (void)::cudaFreeHost(each);
   }
 
-  /// The same command on device memory, into which `stream` copies what it reads. Its lists belong to this object.
+  /// The same command on device memory, to which `stream` copies its inputs. Its lists belong to this object.
   [[nodiscard]] command on_device(command const& it, int rank, int size, ::cudaStream_t stream) {
     pieces_.clear();
     parts_.clear();
@@ -63,13 +63,13 @@ class cuda_staging {
     if (!parts_.empty()) {
       out.parts = parts_;
     } else if (!pieces_.empty()) {
-      // One piece is both sides of what works in place, or the only side that this rank has.
+      // A single block is both sides of an in-place command, or the only side that this rank has.
       out.from = device_ + pieces_.front().offset;
       out.to = device_ + pieces_.back().offset;
     }
     return out;
   }
-  /// Queues the copy of the results; deliver() hands them out once `stream` has done it.
+  /// Queues the copy of the results; deliver() copies them to the caller once `stream` has done it.
   void fetch(::cudaStream_t stream) {
     for (auto const& each : pieces_)
       if (each.out && each.bytes > 0)
@@ -105,7 +105,7 @@ class cuda_staging {
     capacity_ = wanted;
   }
 
-  /// Freeing waits for the whole device, and so perhaps for a rank that never comes: it is left to the end.
+  /// Freeing waits for the whole device, and so perhaps for a rank that never arrives: it is postponed to the end.
   void retire() {
     if (device_ != nullptr) outgrown_device_.push_back(std::exchange(device_, nullptr));
     if (host_ != nullptr) outgrown_host_.push_back(std::exchange(host_, nullptr));

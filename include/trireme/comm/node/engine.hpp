@@ -15,7 +15,7 @@
 
 namespace trireme::comm::detail {
 
-/// Drives the operations of one rank. The caller does it while it waits or tests. A rank that is a process also has a
+/// Runs the operations of one rank. The caller runs them while it waits or tests. A rank that is a process also has a
 /// helper thread, which starts with the first asynchronous operation and sleeps while nothing is pending.
 class node_driver {
  public:
@@ -35,7 +35,7 @@ class node_driver {
 
   [[nodiscard]] std::shared_ptr<node_launch> const& launch() const noexcept { return launch_; }
 
-  /// Runs a command in the calling thread; `op` is used again for every blocking call.
+  /// Runs a command in the calling thread; `op` is reused for every blocking call.
   void run(node_operation& op, node_group& where, command const& it) {
     turn mine(*this);
     expect_unfailed(it.what.kind);
@@ -43,7 +43,7 @@ class node_driver {
     op.hears = !op.tells;
     drive(op, mine);
   }
-  /// Starts the helper: from then on every call takes the lock. A rank that is a thread has no helper.
+  /// Starts the helper: from now on every call takes the lock. A rank that is a thread has no helper.
   void expect_others() {
     if (!launch_->place->one_process && !helper_.joinable()) helper_ = std::thread([this] { help(); });
   }
@@ -123,7 +123,7 @@ class node_driver {
     void give() noexcept {
       if (shared_) driver_.mutex_.unlock();
     }
-    /// Lets other callers in that wait for the lock.
+    /// Lets waiting callers take the lock.
     void pass() {
       if (!shared_ || driver_.wanted_.load(std::memory_order_relaxed) == 0) return;
       give();
@@ -166,8 +166,8 @@ class node_driver {
       pause_core();
     }
     auto const since = clock::now();
-    auto quiet = since;   // since when nothing has moved
-    auto looked = since;  // when the others' state was last asked for
+    auto quiet = since;   // start of the time without progress
+    auto looked = since;  // last check of the others' state
     auto const step = [&] {
       auto const outcome = advance(op);
       return outcome == node_outcome::finished || advance_pending() || outcome == node_outcome::moved;
@@ -180,7 +180,7 @@ class node_driver {
         quiet = {};
         continue;
       }
-      // By time and not by the number of yields: where other programs have the cores, one yield takes milliseconds.
+      // By time and not by the number of yields: if other programs use the cores, one yield takes milliseconds.
       auto const now = clock::now();
       if (quiet == clock::time_point{}) quiet = now;
       if (now - looked <= launch_->patience) {
@@ -200,7 +200,7 @@ class node_driver {
         });
         mine.take();
       }
-      if (op.where->decided + 1 < op.number)  // earlier calls hold it up
+      if (op.where->decided + 1 < op.number)  // earlier calls delay it
         for (auto* each = pending_; each != nullptr; each = each->next)
           if (each->where == op.where && each->number != 0 && each->number < op.number) check_patience(*each, since);
       check_patience(op, since);
@@ -248,7 +248,7 @@ class node_driver {
   std::atomic<int> wanted_{0};  ///< callers that wait for their turn
   bool over_ = false;
   bool idle_ = false;
-  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  ///< of the rank: the helper sums as it does
+  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  ///< of the rank: the helper uses it for its sums
   node_operation* pending_ = nullptr;                         ///< asynchronous operations, oldest first
   node_operation* newest_ = nullptr;
   node_operation* unused_ = nullptr;
@@ -259,7 +259,7 @@ class node_driver {
 /// The engine of ranks that are threads, or processes on one machine.
 class node_engine final : public process_engine {
  public:
-  /// `boards` are those of all members, each in the memory of its rank.
+  /// `boards` are the boards of all members, each in the memory of its rank.
   node_engine(std::shared_ptr<node_driver> driver, std::vector<int> members, int rank,
               std::chrono::milliseconds deadline, std::vector<node_board*> boards)
       : driver_(std::move(driver)) {
@@ -274,13 +274,13 @@ class node_engine final : public process_engine {
   ~node_engine() override {
     try {
       static_cast<void>(hear(group_));
-    } catch (...) {  // no memory for a sentence: the others find the difference themselves, or at their deadlines
+    } catch (...) {  // no memory for the message: the others detect the difference themselves, or at their deadlines
     }
     group_.mine().left.store(1);
     group_.ring();
     try {
       group_.launch->leave(group_.boards, group_.mine());
-    } catch (...) {  // without memory for the note the board stays until the launch ends
+    } catch (...) {  // no memory for the entry: the board stays until the launch ends
     }
   }
 
@@ -310,7 +310,7 @@ class node_engine final : public process_engine {
   void abandon(std::string const& sentence) noexcept override {
     try {
       group_.launch->fail(text(group_.launch->who, ": rank ", group_.launch->rank, " ended with an error: ", sentence));
-    } catch (...) {  // without memory for a sentence, this
+    } catch (...) {  // no memory for the message: a shorter one
       group_.launch->fail("trireme::comm: a rank ended with an error");
     }
   }
@@ -324,7 +324,7 @@ class node_engine final : public process_engine {
   void deallocate(void* block, std::size_t bytes) noexcept override { group_.launch->place->deallocate(block, bytes); }
 
  private:
-  /// What all ranks passed, in rank order.
+  /// The values that all ranks passed, in rank order.
   template <class X>
   [[nodiscard]] std::vector<X> collect(collective kind, X const& mine) {
     std::vector<X> all(group_.members.size());
@@ -336,7 +336,7 @@ class node_engine final : public process_engine {
     run(it);
     return all;
   }
-  /// Collective. `chosen` are the ranks of this group that the new one consists of, this one among them.
+  /// Collective. `chosen` are the ranks of this group that form the new one, including this rank.
   [[nodiscard]] std::shared_ptr<process_engine> make_group(collective kind, std::vector<int> const& chosen,
                                                            std::chrono::milliseconds deadline) {
     auto const count = static_cast<int>(chosen.size());
@@ -345,7 +345,7 @@ class node_engine final : public process_engine {
     if (std::ranges::find(places, std::uint64_t{0}) != places.end()) {
       if (own != nullptr) group_.launch->place->deallocate(own, group_.launch->board_bytes(count));
       throw comm_error(text(group_.launch->who, ": ", name_of(kind),
-                            " found no shared memory left for another group; free tensors from allocate, or groups"),
+                            " has no shared memory left for another group; free tensors from allocate, or groups"),
                        {group_.launch->rank, std::string(name_of(kind))});
     }
     std::vector<int> members;

@@ -8,8 +8,8 @@
 
 namespace trireme::comm::detail {
 
-// Messages between two ranks. Of a message in memory that the receiver reaches, the sender only writes a label, which
-// says where it is, and the receiver reads it there. Other messages are copied through the slots of the channel.
+// Messages between two ranks. If the receiver can access the memory of a message, the sender only writes a label with
+// its address, and the receiver reads it there. Other messages are copied through the slots of the channel.
 
 [[nodiscard]] inline std::uint64_t bytes_of(node_operation const& op, part const& it) noexcept {
   return op.touches() ? static_cast<std::uint64_t>(it.count) * size_of(it.type) : 0;
@@ -96,7 +96,7 @@ inline bool receive_step(node_operation& op, node_operation::message& it) {
   return true;
 }
 
-/// Moves what can be moved now; whether anything was.
+/// Moves all elements that can be moved now; returns whether there were any.
 inline bool exchange_step(node_operation& op) {
   bool any = false;
   bool open = false;
@@ -110,7 +110,7 @@ inline bool exchange_step(node_operation& op) {
   return any || !open;
 }
 
-/// Whether a message waits for its peer now.
+/// Whether a message is waiting for its peer.
 [[nodiscard]] inline bool awaits(node_operation const& op, node_operation::message const& it) noexcept {
   using enum node_operation::message::state;
   auto const& where = *op.where;
@@ -124,7 +124,8 @@ inline bool exchange_step(node_operation& op) {
   return channel.head.load() - channel.tail.load() >= node_channel::slot_count;
 }
 
-/// Whether all ranks send this one what it expects, in a ragged all_to_all; if not, the launch fails.
+/// Whether, in a ragged all_to_all, all ranks send this one the numbers of elements that it expects; otherwise the
+/// launch fails.
 [[nodiscard]] inline bool counts_agree(node_operation const& op) {
   auto const& where = *op.where;
   for (int rank = 0; rank < where.size(); ++rank) {

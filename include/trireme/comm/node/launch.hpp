@@ -21,13 +21,13 @@
 
 namespace trireme::comm::detail {
 
-/// What differs between ranks that are threads of one process and ranks that are processes of one machine: where their
-/// memory is, and how a rank notices that another one has ended.
+/// The differences between ranks that are threads of one process and ranks that are processes of one machine: where
+/// their memory is, and how a rank detects that another one has ended.
 class node_place {
  public:
-  /// @param memories  what offsets in each rank's memory count from.
+  /// @param memories  the base addresses of offsets in each rank's memory.
   /// @param all       the headers of all ranks.
-  /// @param bytes     how much of each rank's memory, from there on, the other ranks reach.
+  /// @param bytes     the size of each rank's memory, from its base, that the other ranks can access.
   node_place(bool together, std::vector<std::byte*> memories, std::vector<node_header*> all, std::uintptr_t bytes)
       : one_process(together), bases(std::move(memories)), headers(std::move(all)), reach(bytes) {}
   node_place(node_place const&) = delete;
@@ -39,21 +39,21 @@ class node_place {
   std::vector<node_header*> const headers;
   std::uintptr_t const reach;
 
-  /// Memory that all ranks reach, for a board or a tensor; null if there is none left.
+  /// Memory that all ranks can access, for a board or a tensor; null if there is none left.
   [[nodiscard]] virtual void* allocate(std::size_t bytes) = 0;
   virtual void deallocate(void* block, std::size_t bytes) noexcept = 0;
-  /// After a failure nothing is given out again: a rank that has not heard of it may still write.
+  /// After a failure no memory is reused: a rank that has not noticed the failure may still write.
   virtual void close() noexcept {}
-  /// Whether the process of another rank has ended without having left. Asks the system.
+  /// Whether the process of another rank has ended without leaving first. Queries the system.
   [[nodiscard]] virtual bool is_dead(int) const noexcept { return false; }
-  /// Whether what has started this process, and is needed, has ended.
+  /// Whether the process that started this one, and is needed, has ended.
   [[nodiscard]] virtual bool is_orphaned() const noexcept { return false; }
 };
 
 class node_launch;
 
-/// The launches of this process that are still there when it ends by exit(). Their other ranks hear of it then: the
-/// process may live on for long, in destructors, or in an MPI_Finalize that waits for those ranks.
+/// The launches of this process that still exist when it ends by exit(). Their other ranks are then informed: the
+/// process may run on for long, in destructors, or in an MPI_Finalize that waits for those ranks.
 class node_exits {
  public:
   static node_exits& of_process() {
@@ -73,7 +73,7 @@ class node_exits {
  private:
   struct open_launch {
     node_launch* launch;
-    ::pid_t process;  // not a child that this process has forked
+    ::pid_t process;  // not a forked child
   };
 
   node_exits() = default;
@@ -84,7 +84,8 @@ class node_exits {
   std::vector<open_launch> launches_;
 };
 
-/// What one rank shares with the others of its launch: the memory of all, the failure, and how they wake each other.
+/// The state that a rank shares with the others of its launch: the memory of all, the failure, and the means to wake
+/// each other.
 class node_launch {
  public:
   node_launch(std::string_view name, int own_rank, std::shared_ptr<node_place> where, bool core_each)
@@ -115,7 +116,7 @@ class node_launch {
   [[nodiscard]] std::uint64_t offset(void const* address) const noexcept {
     return reinterpret_cast<std::uintptr_t>(address) - base_;
   }
-  /// Whether the other ranks reach this memory.
+  /// Whether the other ranks can access this memory.
   [[nodiscard]] bool is_reached(void const* address, std::uint64_t bytes) const noexcept {
     auto const at = offset(address);
     return at < place->reach && bytes <= place->reach - at;
@@ -123,7 +124,7 @@ class node_launch {
   [[nodiscard]] bool is_dead(int of) const noexcept { return of != rank && place->is_dead(of); }
 
   [[nodiscard]] bool failed() const noexcept { return header(0).failure.load() != 0; }
-  /// Ends all waits of all ranks with `sentence`. Only the first one of the launch counts.
+  /// Ends all waits of all ranks with `sentence`. Only the first call of the launch counts.
   void fail(std::string_view sentence) noexcept {
     std::lock_guard const lock(failing_);
     if (failed() || spoken_) return;
@@ -142,8 +143,8 @@ class node_launch {
                : std::string(header(speaker).sentence,
                              ::strnlen(header(speaker).sentence, node_header::sentence_bytes));
   }
-  /// After a failure: waits until no other rank works in this rank's memory any more. For a process at most a second,
-  /// because it may have been stopped while it worked there.
+  /// After a failure: waits until no other rank accesses this rank's memory. For processes at most a second, because a
+  /// process may have been stopped during an access.
   void settle() noexcept {
     place->close();
     auto const end = clock::now() + std::chrono::seconds(1);
@@ -208,13 +209,14 @@ class node_launch {
     }
   }
 
-  /// Wakes the threads of a rank that sleep.
+  /// Wakes the sleeping threads of a rank.
   void ring(node_header& there) const noexcept {
     if (there.sleepers.load() == 0) return;
     there.bell.fetch_add(1);
     wake_all(there.bell, place->one_process);
   }
-  /// Sleeps until another rank calls ring(), unless ready(): asked once `sleepers` is set, so that no wake-up is lost.
+  /// Sleeps until another rank calls ring(), unless ready(), which is called after `sleepers` is set, so that no
+  /// wake-up is lost.
   template <class Ready>
   void sleep(std::chrono::nanoseconds limit, Ready&& ready) noexcept(noexcept(ready())) {
     auto& here = mine();
@@ -240,8 +242,8 @@ class node_launch {
   [[nodiscard]] std::size_t board_bytes(int size) const noexcept {
     return node_board::bytes(size, !place->one_process);
   }
-  /// This rank does not read these boards of a group any more. The last thread to leave frees them; a process frees its
-  /// own board once all have left.
+  /// This rank no longer reads these boards of a group. The last thread to leave frees them; a process frees its own
+  /// board once all have left.
   void leave(std::vector<node_board*> const& boards, node_board& own) {
     auto const size = static_cast<int>(boards.size());
     for (auto* const each : boards)

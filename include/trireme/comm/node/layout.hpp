@@ -10,8 +10,8 @@
 
 namespace trireme::comm::detail {
 
-// What each rank shows to the others: one header for the launch, and one board for each group. Those of threads lie on
-// the heap of their process. Each process has a memory file: its header, then a heap, from which its boards are taken.
+// The data of each rank that the others can read: one header for the launch, and one board for each group. With threads
+// they are on the heap of the process. Each process has a memory file: its header, then a heap for its boards.
 
 inline constexpr int node_most_ranks = 256;
 
@@ -20,10 +20,10 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std
 
 /// One rank of a launch.
 struct alignas(64) node_header {
-  static constexpr std::size_t bytes = 1 << 16;  ///< where the heap of a memory file begins
+  static constexpr std::size_t bytes = 1 << 16;  ///< offset of the heap in a memory file
   static constexpr std::size_t sentence_bytes = 2048;
 
-  std::uint64_t token[2] = {};  ///< proves that a peer has opened the right file
+  std::uint64_t token[2] = {};  ///< shows whether a peer has opened the right file
   /// A futex on which threads of this rank sleep. Other ranks change it and wake them, if there are `sleepers`.
   alignas(64) std::atomic<std::uint32_t> bell{0};
   std::atomic<std::uint32_t> sleepers{0};
@@ -31,9 +31,9 @@ struct alignas(64) node_header {
   alignas(64) std::atomic<std::uint32_t> inside{0};
   /// 1 once the body of this rank has returned, if it is a thread, or its process ends by exit().
   std::atomic<std::uint32_t> left{0};
-  /// In the header of rank 0: 1 + the rank whose sentence says why the launch has failed; 0 before.
+  /// In the header of rank 0: 1 + the rank whose message gives the reason of the failure; 0 before a failure.
   alignas(64) std::atomic<std::uint32_t> failure{0};
-  /// This rank's process ends with an error, and asks who reports it.
+  /// This rank's process ends with an error, and needs to know which rank reports it.
   std::atomic<std::uint32_t> ends{0};
   /// In the header of rank 0: 1 once some rank prints the error.
   std::atomic<std::uint32_t> reported{0};
@@ -49,7 +49,7 @@ static_assert(sizeof(node_header) <= node_header::bytes);
 
 /// One rank's announcement of one collective of a group, written by that rank alone: one cache line.
 struct alignas(64) node_posting {
-  static constexpr std::uint32_t reachable = 1;  ///< the others may work in this rank's memory
+  static constexpr std::uint32_t reachable = 1;  ///< the others may access this rank's memory
   static constexpr std::uint32_t writable = 2;   ///< broadcast: the others may write the values here
   static constexpr std::uint32_t phantom = 4;    ///< no memory at all: only synchronise
 
@@ -70,14 +70,15 @@ struct alignas(64) node_posting {
 };
 static_assert(sizeof(node_posting) == 64);
 
-/// What one rank gives to another in a ragged all_to_all.
+/// The elements that one rank sends to another in a ragged all_to_all.
 struct node_portion {
   std::int64_t count;
-  std::uint64_t place;  ///< offset from the base of the giver's memory
+  std::uint64_t place;  ///< offset from the base of the sender's memory
 };
 
-/// The messages of one rank to another: a ring of labels, which the sender writes and the receiver takes. A message in
-/// memory that the receiver does not reach is copied through slots, piece by piece, with one label for each piece.
+/// The messages of one rank to another: a ring of labels, which the sender writes and the receiver takes. If the
+/// receiver cannot access the memory of a message, it is copied through slots, block by block, with one label for each
+/// block.
 struct alignas(64) node_channel {
   static constexpr std::uint64_t ring = 64;
   static constexpr std::uint64_t slot_count = 4;
@@ -93,21 +94,22 @@ struct alignas(64) node_channel {
   alignas(64) std::atomic<std::uint64_t> tail{0};  ///< labels ever taken
 };
 
-/// One rank's part of one group. Behind it lie room for longer values, its channels to all ranks and their labels, its
-/// letters; and where not all memory is within reach of all, its staging slots and those of the channels.
+/// One rank's part of one group. It is followed by space for longer values, its channels to all ranks with their
+/// labels, and its copies of small broadcasts (letters); if not all memory is accessible to all, also by its staging
+/// slots and those of the channels.
 struct alignas(64) node_board {
   static constexpr std::uint64_t ring = 64;
   static constexpr std::size_t value_bytes = 1024;  ///< values up to this size travel with the announcement
-  static constexpr std::uint64_t letters = 16;      ///< copies of small broadcasts: their root waits for no reader
+  static constexpr std::uint64_t letters = 16;      ///< copies of small broadcasts: the root does not wait for readers
   static constexpr std::size_t letter_bytes = 1 << 14;
   static constexpr std::uint64_t slot_count = 4;
-  /// The slots together are larger than a second-level cache, on purpose: a line that is still dirty in the cache of
+  /// The slots together are larger than a second-level cache, on purpose: a line that is still modified in the cache of
   /// one core is slow to read from another.
   static constexpr std::size_t slot_bytes = 1 << 18;
 
   alignas(64) std::atomic<std::uint64_t> unfinished{1};  ///< the lowest number that this rank has not finished
   std::atomic<std::uint32_t> left{0};                    ///< this rank has left the group
-  alignas(64) std::atomic<std::uint32_t> leavers{0};     ///< ranks that do not read this board any more
+  alignas(64) std::atomic<std::uint32_t> leavers{0};     ///< ranks that no longer read this board
   /// Rounds of staged collectives, counted over all of them: copied in, reduced, copied out.
   alignas(64) std::atomic<std::uint64_t> filled{0};
   std::atomic<std::uint64_t> combined{0};

@@ -15,7 +15,8 @@
 
 namespace trireme::comm::detail {
 
-/// Address space in which the memory files of all ranks lie side by side, so that a peer's address is one addition.
+/// Address space in which the memory files of all ranks are mapped side by side, so that a peer's address takes one
+/// addition.
 class node_map {
  public:
   static constexpr std::size_t huge_page = std::size_t{1} << 21;
@@ -44,7 +45,7 @@ class node_map {
     swap(fresh);
     return true;
   }
-  /// Maps `bytes` of a rank's file into its place.
+  /// Maps `bytes` of a rank's file at its position.
   [[nodiscard]] bool place(int rank, descriptor const& file, std::size_t bytes) noexcept {
     auto* const at = this->at(rank);
     if (::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file.number(), 0) ==
@@ -68,14 +69,14 @@ class node_map {
   std::size_t stride_ = 0;
 };
 
-/// The blocks of this rank's memory file. What is in use is known here alone; freed pages go back to the system.
+/// The blocks of this rank's memory file. Only this rank tracks which are in use; freed pages go back to the system.
 class node_heap {
  public:
   node_heap(std::byte* base, std::size_t begin, std::size_t end, int file) : base_(base), file_(file) {
     free_.emplace(begin, end - begin);
   }
 
-  /// The first hole that is large enough; null if there is none.
+  /// The first free block that is large enough; null if there is none.
   [[nodiscard]] void* allocate(std::size_t bytes) {
     std::lock_guard const lock(mutex_);
     auto const need = whole(bytes);
@@ -116,10 +117,10 @@ class node_heap {
         }
       }
       free_.emplace_hint(next, from, length);
-    } catch (...) {  // without memory for the note the block is lost, not its pages
+    } catch (...) {  // no memory for the entry: the address range leaks, but not its pages
     }
   }
-  /// After a failure nothing is given out again: a rank that has not heard of it may still write.
+  /// After a failure no memory is reused: a rank that has not noticed the failure may still write.
   void close() noexcept {
     std::lock_guard const lock(mutex_);
     closed_ = true;
@@ -132,7 +133,7 @@ class node_heap {
   std::byte* const base_;
   int const file_;
   std::mutex mutex_;
-  std::map<std::size_t, std::size_t> free_;  ///< offset and length of each hole
+  std::map<std::size_t, std::size_t> free_;  ///< offset and length of each free block
   bool closed_ = false;
 };
 

@@ -24,15 +24,15 @@
 
 namespace trireme::comm::detail {
 
-/// From this size on what is copied does not stay in the caches anyway.
+/// From this size on, copied data does not stay in the caches anyway.
 inline constexpr std::uint64_t streamed_bytes = 8 << 20;
 
-/// Whether messages of so many bytes are copied past the caches.
+/// Whether messages of this size are copied past the caches.
 [[nodiscard]] inline bool is_streamed(element_kernels const* elements, std::uint64_t bytes) noexcept {
   return bytes >= streamed_bytes && elements != nullptr && elements->copy == &space_kernels<host>::copy;
 }
 
-/// Copies past the caches, so that the old contents of `to` need not be read: a third less memory traffic.
+/// Copies past the caches, so that the old contents of `to` are not read: a third less memory traffic.
 inline void stream_copy(std::byte* to, std::byte const* from, std::size_t bytes) noexcept {
   if (to == from) return;
 #if defined(__SSE2__)
@@ -52,7 +52,7 @@ inline void stream_copy(std::byte* to, std::byte const* from, std::size_t bytes)
 
 /// The ranks of one communicator, as one of them sees it.
 struct node_group {
-  /// Messages to and from one rank: how many have been started, which gives each its number, and how many are done.
+  /// Messages to and from one rank: how many have been started, which numbers them, and how many are done.
   struct pair_state {
     std::uint64_t sends = 0, receives = 0;
     std::uint64_t sent = 0, received = 0;
@@ -66,14 +66,14 @@ struct node_group {
   std::vector<node_header*> headers;
 
   std::uint64_t next = 1;      ///< the number of the next collective
-  std::uint64_t posted = 0;    ///< the latest that is announced; announcements keep the order of the calls
-  std::uint64_t decided = 0;   ///< the latest for which it is chosen how the work is done
+  std::uint64_t posted = 0;    ///< the latest announced one; announcements have the order of the calls
+  std::uint64_t decided = 0;   ///< the latest whose path has been chosen
   std::uint64_t reusable = 1;  ///< postings below it are free: every rank has finished with them
-  std::uint64_t rounds = 0;    ///< rounds of the staged collectives that are decided
+  std::uint64_t rounds = 0;    ///< rounds of the staged collectives decided so far
   std::array<std::uint64_t, node_board::ring> done{};
   /// Small broadcasts that this rank has finished as their root without waiting: the numbers of the latest ones, how
   /// many there were, and for how many the calls of all others have been compared since (hear()). Then the letters
-  /// written so far, and the collective that each letter was last used for.
+  /// written so far, and the collective that last used each letter.
   std::array<std::uint64_t, node_board::ring> told{};
   std::uint64_t told_count = 0, heard = 0;
   std::uint64_t letters = 0;
@@ -84,16 +84,16 @@ struct node_group {
   [[nodiscard]] node_board& board(int of) const noexcept { return *boards[static_cast<std::size_t>(of)]; }
   [[nodiscard]] node_board& mine() const noexcept { return board(rank); }
   [[nodiscard]] int world_rank(int of) const noexcept { return members[static_cast<std::size_t>(of)]; }
-  /// What lies at an offset of another rank's memory.
+  /// The address of an offset in another rank's memory.
   [[nodiscard]] std::byte* at(int of, std::uint64_t offset) const noexcept {
     return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(launch->base(world_rank(of))) + offset);
   }
-  /// What rank `of` gives to each rank in a ragged all_to_all.
+  /// The elements that rank `of` sends to each rank in a ragged all_to_all.
   [[nodiscard]] std::span<node_portion> portions(int of, std::uint64_t number) const noexcept {
     return {elements_at<node_portion>(board(of).more(number, size())), members.size()};
   }
 
-  /// Wakes the other ranks if they sleep. Called after every change that they may wait for.
+  /// Wakes sleeping ranks. Called after every change that they may wait for.
   void ring() const noexcept {
     for (int each = 0; each < size(); ++each)
       if (each != rank) launch->ring(*headers[static_cast<std::size_t>(each)]);
@@ -120,10 +120,10 @@ struct node_segment {
   std::int64_t count = 0;
 };
 
-/// One rank's part in one collective or exchange. It advances when it is asked to:
+/// One rank's part in one collective or exchange. It only advances when it is called:
 ///   posting -> arriving -> finished                           by value, by letter, or if there are no elements
 ///                       -> sharing -> closing -> finished     directly in the memory of all
-///                       -> staging -> finished                in pieces through the staging slots
+///                       -> staging -> finished                block by block through the staging slots
 ///   exchanging -> finished
 struct node_operation final : process_operation {
   enum class stage : std::uint8_t { posting, arriving, sharing, closing, staging, exchanging, finished };
@@ -137,17 +137,18 @@ struct node_operation final : process_operation {
 
   node_group* where = nullptr;
   command it;
-  std::vector<std::int64_t> counts;  ///< what it.counts refers to
-  std::vector<part> parts;           ///< what it.parts refers to
-  std::vector<message> messages;     ///< of an exchange
+  std::vector<std::int64_t> counts;  ///< the elements of it.counts
+  std::vector<part> parts;           ///< the elements of it.parts
+  std::vector<message> messages;     ///< messages of an exchange
   std::uint64_t number = 0;
   std::atomic<stage> at{stage::finished};
   bool by_value = false;
-  bool tells = false;        ///< a small broadcast: ranks wait for the root only, and the root for nobody
-  bool hears = false;        ///< another blocking call: waits until this rank has compared the calls of all it told
+  bool tells = false;  ///< a small broadcast: ranks wait for the root only, and the root does not wait
+  bool hears =
+      false;  ///< another blocking call: waits until this rank has compared the calls of all earlier small broadcasts
   bool for_all = false;      ///< a broadcast in which each rank copies a slice for all
-  bool streams = false;      ///< moves so much that it goes past the caches
-  int cursor = 0;            ///< ranks below it have been seen at the present stage
+  bool streams = false;      ///< copies past the caches, because it is large
+  int cursor = 0;            ///< ranks below it have been checked in the current stage
   std::int64_t moved = 0;    ///< of this rank's share of direct work: elements, of the rank at `cursor`
   std::int64_t chunk = 0;    ///< elements a round
   std::uint64_t base = 0;    ///< the number of the first round
@@ -157,7 +158,7 @@ struct node_operation final : process_operation {
   clock::time_point since{};
   clock::time_point next_look{};
   bool told_late = false;
-  node_operation* previous = nullptr;  ///< pending ones only
+  node_operation* previous = nullptr;  ///< only for pending operations
   node_operation* next = nullptr;
 
   [[nodiscard]] bool finished() const noexcept { return at.load(std::memory_order_acquire) == stage::finished; }
@@ -167,7 +168,7 @@ struct node_operation final : process_operation {
   [[nodiscard]] node_posting& posting(int of) const noexcept { return where->board(of).at(number); }
   [[nodiscard]] call const& what() const noexcept { return it.what; }
   [[nodiscard]] bool touches() const noexcept { return it.elements == nullptr || !it.elements->phantom; }
-  /// Whether the CPU may read and write what it touches.
+  /// Whether the CPU may read and write its elements.
   [[nodiscard]] bool is_touchable() const noexcept { return it.elements == nullptr || it.elements->touchable; }
   [[nodiscard]] std::int64_t bytes(std::int64_t count) const noexcept {
     return count * static_cast<std::int64_t>(it.element_bytes);
@@ -181,15 +182,15 @@ struct node_operation final : process_operation {
 [[nodiscard]] inline geometry geometry_of(node_operation const& op) noexcept {
   return {op.what(), op.it.element_bytes, op.where->size(), op.counts};
 }
-/// What a collective that only moves elements does.
+/// The move of a collective that only moves elements.
 [[nodiscard]] inline move const& move_of(node_operation const& op) noexcept { return row_of(op.what().kind).moves[0]; }
 [[nodiscard]] inline bool has_parts(node_operation const& op) noexcept {
   return op.is_ragged() && op.what().kind == collective::all_to_all;
 }
 
-/// In which of a rank's views the other ranks work, if they work directly. They read what it gives. But what only the
-/// root takes is written into the root's memory by the givers; and a sum that all take, or the root, is written by the
-/// ranks that form its slices.
+/// The view of a rank that the other ranks access, if they work directly. They read what a rank sends. But elements for
+/// the root only are written into the root's memory by their senders; and a sum is written by the ranks that compute
+/// its slices.
 struct node_touched {
   bool from, to;
 };
@@ -201,7 +202,7 @@ struct node_touched {
           geometry.takes(move, op.where->rank) && (for_one || (move.folds && geometry.of().into == cut::lines))};
 }
 
-/// What this rank gives to `rank`, if the collective only moves elements.
+/// The elements that this rank sends to `rank`, if the collective only moves elements.
 [[nodiscard]] inline node_segment outgoing(node_operation const& op, int rank) noexcept {
   if (has_parts(op)) {
     auto const& sent = op.parts[static_cast<std::size_t>(rank)];
@@ -211,7 +212,7 @@ struct node_touched {
   return {op.from(), given.first, given.count};
 }
 
-/// Where this rank wants what `rank` gives, if the collective only moves elements.
+/// Where this rank receives the elements of `rank`, if the collective only moves elements.
 [[nodiscard]] inline node_segment incoming(node_operation const& op, int rank) noexcept {
   if (has_parts(op)) {
     auto const& received = op.parts[static_cast<std::size_t>(op.where->size() + rank)];
@@ -229,8 +230,8 @@ struct node_touched {
   return op.bytes(given == piece::of_giver ? where.largest() : where.all());
 }
 
-/// How many of `count` elements are worked on directly in one step. In a process several threads take turns between
-/// steps (node_driver), so steps are short: 1 MiB. A rank that is a thread has no others.
+/// The number of elements, of `count`, that one step of direct work handles. In a process several threads take turns
+/// between steps (node_driver), so steps are short: 1 MiB. A rank that is a thread does not share its driver.
 [[nodiscard]] inline std::int64_t direct_step(node_operation const& op, std::int64_t count,
                                               std::size_t element_bytes) noexcept {
   if (op.launch().place->one_process) return count;
@@ -243,7 +244,7 @@ struct node_touched {
   return text(to_string(op.what()), " number ", op.number);
 }
 
-/// Copies elements [first, first + most) of those that belong into `to`, as far as there are any; how many.
+/// Copies elements [first, first + most) of a segment into `to`, as far as they exist; returns their number.
 inline std::int64_t copied(node_operation const& op, node_segment const& to, std::byte const* from, std::int64_t first,
                            std::int64_t most) {
   auto const count = std::clamp<std::int64_t>(to.count - first, 0, most);
@@ -257,9 +258,9 @@ inline std::int64_t copied(node_operation const& op, node_segment const& to, std
   return count;
 }
 
-/// Runs `work`, which touches memory of other ranks, and shows that in this rank's header meanwhile. False if the
-/// launch has failed, because the others then take their memory back; or if `work` throws, as kernels of a
-/// device may: that fails the launch.
+/// Runs `work`, which accesses memory of other ranks, and marks that in this rank's header meanwhile. False if the
+/// launch has failed, because the others may then release their memory; or if `work` throws, as kernels of a device
+/// may: that fails the launch.
 template <class Work>
 [[nodiscard]] bool work_inside(node_operation const& op, Work&& work) {
   auto& launch = op.launch();
@@ -284,9 +285,10 @@ template <class Work>
   return done;
 }
 
-/// Sets up what a command becomes. Its spans are copied; nothing is announced yet.
+/// Prepares an operation from a command. Spans of the command are copied; nothing is announced yet.
 inline void prepare(node_operation& op, node_group& where, command const& it) {
-  if (it.elements != nullptr && it.elements->complete != nullptr) it.elements->complete();  // others read it now
+  if (it.elements != nullptr && it.elements->complete != nullptr)
+    it.elements->complete();  // others may read it from now on
   op.where = &where;
   op.it = it;
   op.counts.assign(it.counts.begin(), it.counts.end());

@@ -24,7 +24,7 @@ struct node_terms {
   }
 };
 
-// By value: every rank's values are beside its announcement, and each rank forms its own result.
+// By value: every rank's values are beside its announcement, and each rank computes its own result.
 
 inline void take_values(node_operation const& op) {
   auto const& where = *op.where;
@@ -45,7 +45,7 @@ inline void take_values(node_operation const& op) {
       auto const to = incoming(op, rank);
       copied(op, to, posted(rank) + op.bytes(skip), 0, to.count);
     }
-  } else if (bytes > 0) {  // split and duplicate collect what all ranks posted
+  } else if (bytes > 0) {  // split and duplicate collect the values of all ranks
     for (int rank = 0; rank < where.size(); ++rank)
       std::memcpy(op.to() + op.bytes(rank * op.what().count), posted(rank), bytes);
   }
@@ -64,7 +64,7 @@ inline void give_values(node_operation const& op) {
                 op.from() + op.bytes(own.first), static_cast<std::size_t>(bytes));
 }
 
-// Direct: each rank does a share of the work in the memory of all.
+// Direct: each rank does a part of the work in the memory of all.
 
 [[nodiscard]] inline std::byte* from_of(node_operation const& op, int rank) noexcept {
   return op.where->at(rank, op.posting(rank).memory.from);
@@ -92,14 +92,14 @@ inline bool combine_directly(node_operation& op) {
   return op.moved == own.count;
 }
 
-/// Where in the memory of `rank` the elements are that it gives to this rank.
+/// The address in the memory of `rank` of the elements that it sends to this rank.
 [[nodiscard]] inline std::byte const* source_at(node_operation const& op, int rank) noexcept {
   auto const own = op.where->rank;
   if (!has_parts(op)) return from_of(op, rank) + op.bytes(geometry_of(op).given(move_of(op), rank, own).first);
   return op.where->at(rank, op.where->portions(rank, op.number)[static_cast<std::size_t>(own)].place);
 }
 
-/// Copies the next elements of what this rank has to copy; true when there are none left.
+/// Copies the next elements of this rank's share; true when there are none left.
 inline bool move_directly(node_operation& op) {
   auto const& where = *op.where;
   auto const step = [&](node_segment const& to, std::byte const* from) {
@@ -119,7 +119,7 @@ inline bool move_directly(node_operation& op) {
     if (op.cursor == op.what().root) return ++op.cursor == where.size();
     return step({to_of(op, op.cursor), part.first, part.count}, from_of(op, op.what().root) + op.bytes(part.first));
   }
-  // Others first: rank r begins with what comes from r + 1, so that not all read from one.
+  // Others first: rank r begins with the elements of r + 1, so that ranks do not all read from one.
   auto const rank = (where.rank + 1 + op.cursor) % where.size();
   auto const to = incoming(op, rank);
   return step(to, to.count == 0 ? nullptr : source_at(op, rank));
@@ -127,10 +127,10 @@ inline bool move_directly(node_operation& op) {
 
 inline bool work_directly(node_operation& op) { return move_of(op).folds ? combine_directly(op) : move_directly(op); }
 
-// Staged: in rounds, each of which copies a piece of what others need into this rank's slot, reduces this rank's part
-// of the pieces of all, and copies results out of the slots of the others.
+// Staged: in rounds. In each, a rank copies a block of the elements that others need into its slot, reduces its part of
+// the blocks of all, and copies results out of the slots of the others.
 
-/// How many elements one round takes: of the whole view, or of what one rank gives to each other.
+/// The number of elements in one round: of the whole view, or of those that one rank sends to each other.
 [[nodiscard]] inline std::int64_t staged_chunk(node_operation const& op) noexcept {
   bool const sliced = move_of(op).given == piece::of_taker && row_of(op.what().kind).into != cut::lines;
   auto const line = line_of(op.it.element_bytes);
@@ -138,7 +138,7 @@ inline bool work_directly(node_operation& op) { return move_of(op).folds ? combi
   return fits / (sliced ? op.where->size() : 1) / line * line;
 }
 
-/// How many rounds it takes; every rank finds the same number.
+/// The number of rounds; the same on every rank.
 [[nodiscard]] inline std::uint64_t staged_rounds(node_operation const& op) noexcept {
   std::int64_t most = row_of(op.what().kind).into == cut::equal ? geometry_of(op).largest() : op.what().count;
   for (int rank = 0; has_parts(op) && rank < op.where->size(); ++rank)
@@ -157,7 +157,7 @@ inline void fill_slot(node_operation const& op, std::uint64_t round) {
     if (all.count > first) copy(at, all.whole + op.bytes(all.first + first), std::min(op.chunk, all.count - first));
   };
   auto const& move = move_of(op);
-  if (move.folds && row_of(op.what().kind).into == cut::lines) {  // all but what this rank reduces itself
+  if (move.folds && row_of(op.what().kind).into == cut::lines) {  // all but the slice that this rank reduces
     auto const count = std::min(op.chunk, op.what().count - first);
     auto const own = slice_of(count, op.it.element_bytes, where.rank, where.size());
     auto const behind = own.first + own.count;
@@ -166,7 +166,7 @@ inline void fill_slot(node_operation const& op, std::uint64_t round) {
   } else if (move.given == piece::of_taker) {
     for (int rank = 0; rank < where.size(); ++rank)
       if (rank != where.rank) give(rank * op.chunk, outgoing(op, rank));
-  } else {  // the same for everybody
+  } else {  // the same for all ranks
     auto const to = move.takers == side::root ? op.what().root : (where.rank + 1) % where.size();
     if (to != where.rank) give(0, outgoing(op, to));
   }

@@ -15,7 +15,7 @@ namespace trireme::comm::detail {
 
 enum class node_outcome : std::uint8_t { stuck, moved, finished };
 
-/// The flags of this rank's posting: whether the others reach those of its views that they work in directly.
+/// The flags of this rank's posting: whether the others can access its views in which they work directly.
 [[nodiscard]] inline std::uint32_t reach_of(node_operation const& op) noexcept {
   if (!op.touches()) return node_posting::reachable | node_posting::phantom;
   bool const broadcasts = op.what().kind == collective::broadcast;
@@ -33,8 +33,8 @@ enum class node_outcome : std::uint8_t { stuck, moved, finished };
   return (reachable ? node_posting::reachable : 0U) | (writable ? node_posting::writable : 0U);
 }
 
-/// Whether this rank may fill its slot for a round: all ranks have copied out what was there. A collective that reduces
-/// nothing also waits until this rank has reduced all earlier rounds, because fill_round() counts its own as reduced.
+/// Whether this rank may fill its slot for a round: all ranks have copied its previous contents. A collective without a
+/// reduction also waits until this rank has reduced all earlier rounds, because fill_round() counts its own as reduced.
 [[nodiscard]] inline bool may_fill(node_operation const& op, std::uint64_t round) noexcept {
   if (!combines(op) && op.where->mine().combined.load(std::memory_order_relaxed) != round) return false;
   for (int rank = 0; rank < op.where->size(); ++rank)
@@ -57,8 +57,8 @@ inline void fill_round(node_operation const& op, std::uint64_t round) {
   auto& launch = *where.launch;
   call theirs;
   if (!read_call(theirs, &posted)) {
-    launch.fail(text(launch.who, ": call number ", number, ": what rank ", other,
-                     " wrote into shared memory is no call; look for what overwrites memory there"));
+    launch.fail(text(launch.who, ": call number ", number, ": the data of rank ", other,
+                     " in shared memory is not a valid call; check for a write out of bounds there"));
     return false;
   }
   launch.fail(other < self ? differing_calls(launch.who, number, other, theirs, self, mine)
@@ -68,7 +68,7 @@ inline void fill_round(node_operation const& op, std::uint64_t round) {
 
 /// A root finishes a small broadcast without waiting for the others. This compares their calls with it, as far as they
 /// have announced them, and marks those broadcasts as finished; false if a call differs, which fails the launch. Other
-/// ranks may wait for that mark: a letter or posting is only used again when all ranks have finished its collective.
+/// ranks may wait for that mark: a letter or posting is only reused when all ranks have finished its collective.
 inline bool hear(node_group& where) {
   auto const before = where.heard;
   bool agree = true;
@@ -108,7 +108,7 @@ inline bool write_letter(node_operation& op, node_posting& posting) {
 }
 
 /// Announces the collective; false while its posting is in use for an earlier collective, or an earlier one is not
-/// announced yet: the order of announcements is that of the calls.
+/// announced yet: announcements have the order of the calls.
 inline bool post(node_operation& op) {
   auto& where = *op.where;
   if (op.number != where.posted + 1) return false;
@@ -132,7 +132,8 @@ inline bool post(node_operation& op) {
         where.portions(where.rank, op.number)[static_cast<std::size_t>(each.peer)] = {each.count,
                                                                                       op.launch().offset(each.address)};
     if (!op.launch().place->one_process) op.chunk = staged_chunk(op);
-    // This rank's memory is out of reach, so the collective is staged; its first piece goes with the announcement.
+    // The others cannot access this rank's memory, so the collective is staged; its first block goes with the
+    // announcement.
     if ((flags & node_posting::reachable) == 0 && !has_parts(op) && where.decided + 1 == op.number &&
         where.mine().filled.load(std::memory_order_relaxed) == where.rounds && may_fill(op, where.rounds)) {
       op.base = where.rounds;
@@ -152,8 +153,8 @@ inline node_outcome finish(node_operation& op) noexcept {
   return node_outcome::finished;
 }
 
-/// The root of a small broadcast has announced it, which is all that any rank waits for. The root is done, and compares
-/// the calls of the others later (hear()).
+/// The root of a small broadcast has announced it, and no rank waits for more. The root is done, and compares the calls
+/// of the others later (hear()).
 inline node_outcome tell(node_operation& op) {
   auto& where = *op.where;
   if (where.decided + 1 != op.number) return node_outcome::stuck;
@@ -175,7 +176,8 @@ inline node_outcome tell(node_operation& op) {
   return node_outcome::finished;
 }
 
-/// All ranks have arrived: each compares the calls, and chooses from the postings how the work is done, all alike.
+/// All ranks have arrived: each compares the calls, and chooses the path from the postings, with the same result on
+/// all.
 inline node_outcome decide(node_operation& op) {
   using enum node_operation::stage;
   auto& where = *op.where;
@@ -211,7 +213,7 @@ inline node_outcome decide(node_operation& op) {
   return node_outcome::moved;
 }
 
-/// Whether a rank must wait until the others have done their share: only if they work in its memory.
+/// Whether a rank must wait until the others have done their share: only if they access its memory.
 [[nodiscard]] inline bool must_stay(node_operation const& op) noexcept {
   auto const others = touched(op);
   return op.for_all || others.from || others.to;
@@ -229,7 +231,7 @@ inline node_outcome share(node_operation& op) {
   return node_outcome::moved;
 }
 
-/// One step of one round. Copying out comes first, because those pieces are still in the cache.
+/// One step of one round. Copying out comes first, because those blocks are still in the cache.
 inline node_outcome stage_round(node_operation& op) {
   auto& where = *op.where;
   auto& mine = where.mine();
@@ -278,7 +280,7 @@ inline node_outcome advance(node_operation& op) {
     case arriving:
       if (op.tells) {
         if (op.posting(op.what().root).word.load() >= node_arrived(op.number)) return tell(op);
-        if (where.heard < where.told_count) static_cast<void>(hear(where));  // the root may wait until this rank has
+        if (where.heard < where.told_count) static_cast<void>(hear(where));  // the root may wait for this
         return node_outcome::stuck;
       }
       for (; op.cursor < where.size(); ++op.cursor)
@@ -319,8 +321,8 @@ inline node_outcome advance(node_operation& op) {
     case closing:
       return op.posting(rank).word.load() < node_shared(op.number);
     case staging: {
-      // Nobody waits for more than all rounds: with what this rank still has to do alone, as its last copying out, it
-      // does not wait for ranks that have finished, and perhaps left.
+      // Waits end at the last round: in the work that a rank does alone after it, such as its last copying out, it does
+      // not wait for ranks that have finished, and perhaps left.
       auto const waits_with = [end = op.base + op.rounds](std::uint64_t done, std::uint64_t theirs) {
         return done < end && theirs <= done;
       };
@@ -337,32 +339,32 @@ inline node_outcome advance(node_operation& op) {
   }
 }
 
-/// Those that `op` waits for and for which such(rank) holds, by their ranks in the launch.
+/// The ranks that `op` waits for and for which such(rank) is true, by their ranks in the launch.
 template <class Such>
 [[nodiscard]] std::vector<int> awaited_ranks(node_operation const& op, Such&& such) {
   std::vector<int> out;
   for (int rank = 0; rank < op.where->size(); ++rank) {
-    // Such first: a rank that has left or died has announced everything it ever will.
+    // such() first: a rank that has left or died has already made all its announcements.
     if (rank == op.where->rank || !such(rank) || !awaits(op, rank)) continue;
     out.push_back(op.where->world_rank(rank));
   }
   return out;
 }
 
-/// Fails the launch if `op` can never finish, or has been waited for too long (if `since` is given).
+/// Fails the launch if `op` can never finish, or has waited too long (if `since` is given).
 inline void check_patience(node_operation& op, clock::time_point since) {
   auto& launch = op.launch();
   auto const now = clock::now();
   if (launch.failed() || op.finished()) return;  // ranks may leave after it
   auto const begin = [&] { return text(launch.who, ": ", describe(op)); };
-  if (now >= op.next_look) {  // asking the system costs a microsecond a rank
+  if (now >= op.next_look) {  // the query takes a microsecond a rank
     op.next_look = now + std::chrono::milliseconds(50);
     if (launch.place->is_orphaned())
-      return launch.fail(text(begin(), " cannot finish, because what started rank ", launch.rank,
+      return launch.fail(text(begin(), " cannot finish, because the process that started rank ", launch.rank,
                               " (mpirun, or its daemon) has ended; start the job again"));
-    // The header says that the body of a thread has ended, or that a process ends by exit(). A thread leaves its group
-    // while an exception leaves its body, and the exception is then the error to report: so for threads that alone
-    // counts.
+    // The header records that the body of a thread has ended, or that a process ends by exit(). For threads only this
+    // counts: a thread also leaves its group while an exception leaves its body, and then the exception is the error to
+    // report.
     bool const together = launch.place->one_process;
     auto const left = awaited_ranks(op, [&](int rank) {
       return launch.header(op.where->world_rank(rank)).left.load() != 0 ||
@@ -392,14 +394,14 @@ inline void check_patience(node_operation& op, clock::time_point since) {
   if (missing.empty()) return;
   auto const stage = op.now();
   auto const offence = stage == node_operation::stage::arriving     ? ", which did not call it"
-                       : stage == node_operation::stage::exchanging ? ", which did not take its part"
+                       : stage == node_operation::stage::exchanging ? ", which did not take part"
                                                                     : ", which did not finish its share";
   launch.fail(text(begin(), " waited ", to_string(op.where->deadline), " for ", list_of("rank", missing), offence,
-                   "; look at what is keeping it, or raise ", launch.who.substr(launch.who.find("comm::")),
+                   "; find out why it is late, or raise ", launch.who.substr(launch.who.find("comm::")),
                    "{.deadline}"));
 }
 
-/// Throws the failure of the launch, once the others have stopped working in this rank's memory (settle()).
+/// Throws the failure of the launch, once the others have stopped accessing this rank's memory (settle()).
 [[noreturn]] inline void throw_failure(node_launch& launch, collective kind) {
   launch.settle();
   throw comm_error(launch.sentence(), {launch.rank, std::string(name_of(kind))});

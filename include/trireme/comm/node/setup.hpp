@@ -23,18 +23,18 @@
 
 namespace trireme::comm::detail {
 
-/// Gives the string of every rank, in rank order; collective.
+/// Returns the string of every rank, in rank order; collective.
 using node_all_gather = std::function<std::vector<std::string>(std::string const&)>;
 
-/// What a rank tells the others so that they find its memory; one line of text.
+/// The data that a rank sends to the others for them to find its memory; one line of text.
 struct node_card {
   std::string host;
   long process = 0;
   int file = -1;
   std::uint64_t token[2] = {};
   std::size_t stride = 0;
-  int granted = 0;    ///< cores' time that its control groups grant; 0: no limit
-  std::string cores;  ///< a 1 for each that it may run on
+  int granted = 0;    ///< number of cores' time granted by its control groups; 0: no limit
+  std::string cores;  ///< a 1 for each core on which it may run
 
   [[nodiscard]] static std::string this_host() {
     utsname names{};
@@ -53,7 +53,7 @@ struct node_card {
   return text(it.host, " ", it.process, " ", it.file, " ", it.token[0], " ", it.token[1], " ", it.stride, " ",
               it.granted, " ", it.cores);
 }
-/// Not by a stream: a global locale of the program would decide how its numbers look.
+/// Without a stream, whose number format would depend on the program's global locale.
 [[nodiscard]] inline bool read_line(std::string_view line, node_card& it) {
   auto const word = [&line] {
     auto const out = line.substr(0, line.find(' '));
@@ -76,7 +76,7 @@ struct node_card {
 /// Processes of one machine: a memory file a rank, mapped by all of them.
 class process_place final : public node_place {
  public:
-  /// @param needs_launcher  waits end with an error once the process that has started this one has ended.
+  /// @param needs_launcher  waits end with an error once the process that started this one has ended.
   process_place(int rank, std::vector<descriptor> files, node_map map, std::size_t bytes, bool needs_launcher)
       : node_place(false, bases_of(map, files.size()), headers_of(map, files.size()), bytes),
         files_(std::move(files)),
@@ -116,10 +116,10 @@ class node_meeting {
  public:
   explicit node_meeting(int rank, int size) : rank_(rank), size_(size), files_(static_cast<std::size_t>(size)) {}
 
-  /// Makes this rank's memory; returns what is wrong, or nothing.
+  /// Makes this rank's memory; returns the error, or nothing.
   [[nodiscard]] std::string prepare() {
     if (size_ > node_most_ranks)
-      return text(how_many(size_, "rank"), " are more than the ", node_most_ranks, " that it can hold");
+      return text(how_many(size_, "rank"), " are more than the ", node_most_ranks, " that shared memory supports");
     card_.host = node_card::this_host();
     card_.process = ::getpid();
     card_.granted = trireme::detail::granted_cores();
@@ -141,13 +141,13 @@ class node_meeting {
   }
   [[nodiscard]] std::string line() const { return to_line(card_); }
 
-  /// Maps the memory of all ranks and writes this rank's header; returns what is wrong, or nothing.
+  /// Maps the memory of all ranks and writes this rank's header; returns the error, or nothing.
   [[nodiscard]] std::string meet(std::vector<std::string> const& lines) {
     std::vector<node_card> cards(static_cast<std::size_t>(size_));
     std::string cores;  // of all ranks together
     bool granted = true;
     for (std::size_t each = 0; each < cards.size(); ++each) {
-      if (!read_line(lines[each], cards[each])) return text("rank ", each, " sent no card");
+      if (!read_line(lines[each], cards[each])) return text("rank ", each, " sent no valid description of its memory");
       if (cards[each].host != card_.host) return text("ranks ", rank_, " and ", each, " are on different hosts");
       cores.resize(std::max(cores.size(), cards[each].cores.size()), '0');
       for (std::size_t core = 0; core < cards[each].cores.size(); ++core)
@@ -156,7 +156,7 @@ class node_meeting {
       card_.stride = std::min(card_.stride, cards[each].stride);
     }
     core_each_ = granted && std::ranges::count(cores, '1') >= size_;
-    map_ = {};  // both at once may not fit
+    map_ = {};  // the address space may not hold both
     if (!map_.reserve(size_, card_.stride)) return reason("mmap");
     for (int each = 0; each < size_; ++each) {
       auto& file = files_[static_cast<std::size_t>(each)];
@@ -177,7 +177,8 @@ class node_meeting {
       node_card card;
       static_cast<void>(read_line(lines[static_cast<std::size_t>(each)], card));
       if (std::memcmp(map_.at(each), card.token, sizeof card.token) != 0)
-        return text("what rank ", rank_, " opened is not the memory of rank ", each, " (another process namespace?)");
+        return text("the file that rank ", rank_, " opened is not the memory of rank ", each,
+                    " (another process namespace?)");
     }
     return {};
   }
@@ -204,9 +205,9 @@ class node_meeting {
     auto const need = node_header::bytes + 2 * node_board::bytes(size_, true) + node_map::huge_page;
     return (need / node_map::huge_page + 8) * node_map::huge_page;
   }
-  /// All ranks together have twice the memory of the machine, because what is not used costs nothing, and holes lie
-  /// between blocks; less if limits ask for it. (A rank for which that is too little gets memory of its own, and its
-  /// messages one copy more.)
+  /// All ranks together have twice the memory of the machine, because unused memory costs nothing, and free blocks lie
+  /// between used ones; less if limits require it. (A rank for which that is too little gets private memory, and its
+  /// messages need one more copy.)
   [[nodiscard]] std::size_t largest() const noexcept {
     auto const memory =
         static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -214,7 +215,7 @@ class node_meeting {
     rlimit limit{};
     if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
       wish = std::min<std::size_t>(wish, limit.rlim_cur);
-    if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)  // the program needs some, too
+    if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)  // the program itself also needs some
       wish = std::min<std::size_t>(wish, limit.rlim_cur / 4 / static_cast<std::size_t>(size_));
     return std::max(wish, smallest()) / node_map::huge_page * node_map::huge_page;
   }
@@ -227,14 +228,14 @@ class node_meeting {
   std::vector<descriptor> files_;
 };
 
-/// Collective. The engine of ranks that share a machine; null on all ranks alike, with a reason in `why`, if they do
-/// not or if their memory cannot be shared. With `needs_launcher` waits end with an error once the launcher has ended.
+/// Collective. The engine of ranks that share a machine; null on all ranks, with a reason in `why`, if they do not, or
+/// if their memory cannot be shared. With `needs_launcher` waits end with an error once the launcher has ended.
 [[nodiscard]] inline std::shared_ptr<process_engine> try_node_engine(std::string_view who, int rank, int size,
                                                                      std::chrono::milliseconds deadline,
                                                                      node_all_gather const& all_gather,
                                                                      std::string& why, bool needs_launcher = false) {
   node_meeting meeting(rank, size);
-  // Whether a step went well on all ranks; they go on to the next one together.
+  // Whether a step succeeded on all ranks; they begin the next one together.
   auto const first_fault = [&](std::vector<std::string> const& said) -> std::string {
     for (auto const& each : said)
       if (each.starts_with('!')) return each.substr(1);
@@ -252,7 +253,7 @@ class node_meeting {
   return engine;
 }
 
-/// Collective. The engine of ranks that share a machine; comm_error on all ranks alike if they do not.
+/// Collective. The engine of ranks that share a machine; comm_error on all ranks if they do not.
 [[nodiscard]] inline std::shared_ptr<process_engine> make_node_engine(std::string_view who, int rank, int size,
                                                                       std::chrono::milliseconds deadline,
                                                                       node_all_gather const& all_gather) {

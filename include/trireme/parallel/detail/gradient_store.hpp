@@ -147,7 +147,7 @@ class gradient_lanes {
     }
   }
 
-  /// Bytes    of permanent gradients, and of borrowed ones: buffers, and the memory of compressors.
+  /// Bytes of permanent gradients, and of borrowed ones: buffers, and the memory of compressors.
   [[nodiscard]] std::int64_t kept_bytes() const {
     std::int64_t sum = 0;
     for (auto const& it : lanes_) {
@@ -162,7 +162,7 @@ class gradient_lanes {
   }
 
  private:
-  // Memory   of pooled lanes is used for several buckets.
+  // Memory of pooled lanes is used for several buckets.
   [[nodiscard]] bucket_form form_of(lane const& it, std::int64_t elements) const {
     bucket_form form{elements, {}};
     if (pooled_) return form;
@@ -371,7 +371,7 @@ class gradient_store {
   void forget_state() { lanes_.forget_state(); }
   void record_bucket(int bucket) { record_lane(lanes_.first(bucket)); }
 
-  /// Bytes    of permanent gradients, and of borrowed ones: buffers, and the memory of compressors.
+  /// Bytes of permanent gradients, and of borrowed ones: buffers, and the memory of compressors.
   [[nodiscard]] std::int64_t kept_bytes() const { return lanes_.kept_bytes(); }
   [[nodiscard]] std::int64_t buffer_bytes() const noexcept { return lanes_.buffer_bytes(); }
 

@@ -97,7 +97,7 @@ class value_store {
     for (int unit = 0; unit < static_cast<int>(held_.size()); ++unit) release(unit);
   }
 
-  /// Bytes    of permanent values, and of buffers for gathered ones.
+  /// Bytes of permanent values, and of buffers for gathered ones.
   [[nodiscard]] std::int64_t kept_bytes() const {
     std::int64_t sum = 0;
     for (auto const& each : buckets_) sum += static_cast<std::int64_t>(each.kept.view().bytes());
