@@ -122,69 +122,70 @@ namespace on_paper {
   return fmt::format(
       R"(# On paper
 
-What `plan_for` and the schedule simulator ([plan.md](plan.md), [strategies.md](strategies.md)) answer for worlds larger
-than any test machine, beside published figures. `examples/on_paper` makes this page in seconds on one core: no model is
-allocated, and no rank exists. The test `train.on_paper` makes it again, and compares it and the ratios.
+The results of `plan_for` and the schedule simulator ([plan.md](plan.md), [strategies.md](strategies.md)) for worlds
+larger than any test machine, compared with published figures. `examples/on_paper` generates this page in seconds on one
+core: no model is allocated, and no rank exists. The test `train.on_paper` generates it again, and checks it and the
+ratios.
 
-A ratio is the plan's figure over the published one. Where it is not 1, the reasons stand below its table.
+A ratio is the plan's figure over the published one. If it is not 1, the reasons are below its table.
 
 ## 7 and 70 billion parameters on 8 to 16384 ranks
 
 GPTs of {:.2f} billion (32 layers of 4096 channels) and {:.2f} billion parameters (86 layers of 8192), 128000 tokens, in
-bfloat16 with AdamW, without dropout. A step has 2048 samples of 4096 tokens, one a micro-batch; the last row has 128 of
-131072, on the mesh that [Llama team, 2024] give for samples so long. Meshes are written outermost first;
-`tensor` stands for `tensor` with `sequence`, `interleaved` has two chunks a stage.
+bfloat16 with AdamW, without dropout. A step has 2048 samples of 4096 tokens, one per micro-batch; the last row has 128
+of 131072, on the mesh that [Llama team, 2024] used for such samples. Meshes are written outermost first; `tensor` means
+`tensor` with `sequence`, `interleaved` has two chunks per stage.
 
 ### Memory
 
-GB of the rank that has most, each stage planned by itself. Ranks have 80 GB. The first published column is for
-parameters, gradients and optimizer together: [Rajbhandari et al., 2020], 4 + 12/d bytes a parameter at stage 1 and 16/d
-at stage 3 of d ranks, of a share of 1/(p t) of the model. The second is for activations: [Korthikanti et al., 2022],
-32/t bytes an element and layer (34/t, less the masks of dropout), times the micro-batches in flight.
+GB of the rank that has most, with each stage planned separately. Ranks have 80 GB. The first published column is for
+parameters, gradients and optimizer together: [Rajbhandari et al., 2020], 4 + 12/d bytes per parameter at stage 1 and
+16/d at stage 3 on d ranks, for 1/(p t) of the model. The second is for activations: [Korthikanti et al., 2022], 32/t
+bytes per element and layer (34/t without the dropout masks), times the micro-batches in flight.
 
 {}
 * Gradients are kept in float, 4 bytes and not 2, so that sums of micro-batches and ranks are not rounded each time.
-  That alone makes 6 + 12/d and 18/d of the formulas: ratios of up to 1.5, and of 1.13.
-* A tied table has two gradients where gradients are whole (7B: 2 of 30 GB). On stages the first has a table and
-  positions beside its share of layers, since they cost no operations (1.16 of 6 + 12/d); of 131072 tokens positions are
-  a billion parameters, which `tensor` does not cut (3).
+  This changes the formulas to 6 + 12/d and 18/d: ratios of up to 1.5, and of 1.13.
+* A tied table has two gradients if gradients are whole (7B: 2 of 30 GB). In pipelines the first stage has the table and
+  the positions besides its share of layers, since they cost no operations (1.16 of 6 + 12/d); for 131072 tokens the
+  positions are a billion parameters, which `tensor` does not split (3).
 * Slices are whole blocks of 1024 elements, which pads each bucket to a multiple of 1024 d: 8 MiB of gradients for 2048
-  replicas. This is what grows from 512 replicas on (1.68, 1.95).
-* Parts are cut by units, evenly by their operations, and a head of 128000 tokens weighs as much as 1.2 layers: of 8,
-  the last has 9 layers and the others 11 (1.06). Chunks of `interleaved` have 5 or 6 layers. The memory of a
-  micro-batch in flight is used again for either, so in a long step all of it grows to the larger one (1.15; in a short
+  replicas. This padding grows from 512 replicas on (1.68, 1.95).
+* Parts are whole units with nearly equal operations, and a head of 128000 tokens costs as much as 1.2 layers: of 8
+  parts, the last has 9 layers and the others 11 (1.06). Chunks of `interleaved` have 5 or 6 layers. The memory of a
+  micro-batch in flight is reused for both sizes, so in a long step all of it grows to the larger one (1.15; in a short
   one 1.06).
-* `zbv` keeps two gradients of each layer more between the halves of a backward (1.29), and sends a fifth more within
-  `tensor`: the second half gathers once more what `sequence` cuts.
-* Scratch memory of one layer comes on top of activations: 0.1 to 0.8 GB.
+* `zbv` keeps two more gradients of each layer between the halves of a backward (1.29), and sends a fifth more within
+  `tensor`: the second half gathers once more what `sequence` splits.
+* Scratch memory of one layer is additional: 0.1 to 0.8 GB.
 
 ### Bubble, bytes and time
 
 Bubble: idle time over the time of the work; published (p - 1)/m and (p - 1)/(v m) [Narayanan et al., 2021], and none
-for `zbv` [Qi et al., 2024]. Bytes and messages of a step are of the rank that sends most: *inside*, GB to ranks of its
-machine (eight, the `tensor` group), *outside* all others. Computing is the slowest stage's. The time of a step lies
-between all sending hidden and none, at 400 TFLOP/s a rank, 450 GB/s inside, 50 GB/s outside and 5 us for each latency
-that a rank waits for: an H100 at what large trainings reach, with a port of 400 Gbit/s. Collectives of p ranks wait for
-ceil(log2 p), as `comm::mpi` carries them (docs/plan.md); what a rank's processor spends on each of its messages is not
-in it.
+for `zbv` [Qi et al., 2024]. Bytes and messages per step are those of the rank that sends most: *inside*, GB to ranks of
+its machine (eight, the `tensor` group), *outside*, to all others. Computing is the slowest stage's. The two times of a
+step are with all communication overlapped and with none, at 400 TFLOP/s per rank, 450 GB/s inside, 50 GB/s outside and
+5 us for each latency that a rank waits for: an H100 at the speed of large trainings, with a port of 400 Gbit/s.
+Collectives of p ranks wait for ceil(log2 p) latencies, as in `comm::mpi` (docs/plan.md); the processor's time per
+message is not included.
 
 {}
-* `zbv` is published with none, if F = B - W = W and m >= 2p - 1 (which the rows of 16384 ranks do not have), between
-  the first and the last step of a stage. A plan also counts what a stage waits before and after these, since steps of
-  training do not overlap here; and the halves of a GPT's backward are not alike: attention's is all in the first.
-* Bubbles take stages for equal. They are not: of 8, seven have 11 layers, 1 % more than an eighth. A step is taken for
-  as long as if all were like the slowest, which errs upwards.
+* `zbv` is published with no bubble between the first and the last step of a stage, if F = B - W = W and m >= 2p - 1
+  (not the case in the rows of 16384 ranks). A plan also counts a stage's waiting before and after these steps, since
+  training steps do not overlap here; and the halves of a GPT's backward differ: attention's is all in the first.
+* Bubbles assume equal stages. They are not equal: of 8, seven have 11 layers, 1 % more than an eighth. The step's time
+  assumes that all are like the slowest, so it is an upper estimate.
 * `zero3` sends values twice and gradients once for every micro-batch, and one sample is too little work for that on
-  slow links: give it larger micro-batches, or a pipeline.
-* Large values go from each rank to each other one directly, so messages grow with N. What they cost beside published
-  algorithms, [Collectives](#collectives) says.
-* These are first answers: kernels that only move memory, the optimizer and crowded links are not in them.
+  slow links: use larger micro-batches, or a pipeline.
+* Large values are sent directly from each rank to each other one, so messages grow with N. [Collectives](#collectives)
+  compares their cost with published algorithms.
+* These are first estimates, without kernels that only move memory, the optimizer and congested links.
 
 ## Schedules
 
-The simulator on p stages, with F = W and B = 2 F (F a forward, B a backward, W its half that makes the weights'
-gradients), m micro-batches and v chunks a stage. Bubbles are over the time of the work, m (F + B). In flight: the most
-activations of a stage, at m = 8p, in micro-batches of a p-th of the model. Published:
+The simulator on p stages, with F = W and B = 2 F (F a forward, B a backward, W its half that computes the weights'
+gradients), m micro-batches and v chunks per stage. Bubbles are relative to the time of the work, m (F + B). In flight:
+the most activations of a stage, at m = 8p, in micro-batches of a p-th of the model. Published:
 
 | | bubble | in flight | |
 |---|---|---|---|
@@ -197,76 +198,77 @@ activations of a stage, at m = 8p, in micro-batches of a p-th of the model. Publ
 | `dualpipev` | of 2p parts (p - 1)(F&B + B - 3 W) | 2p + 1 | [Qi et al., 2025] |
 
 {}
-All are equal. F&B, a forward and a backward that overlap, is taken for F + B; `dualpipe` keeps the parameters twice.
-The engine takes the two of a pair one after the other, each as soon as it can: then the dual pipes wait half as long,
-(p/2 - 1)(F + B - 2 W) and (p - 1)(F + B - 2 W), and so do plans.
-As a share of the whole step a bubble of (p - 1)/m is (p - 1)/(m + p - 1), as it is also written.
+All are equal. F&B, a forward and a backward that overlap, is counted as F + B; `dualpipe` keeps the parameters twice.
+The engine runs the two of a pair one after the other, each as soon as it can: then the dual pipes wait half as long,
+(p/2 - 1)(F + B - 2 W) and (p - 1)(F + B - 2 W), and plans predict this.
+As a share of the whole step a bubble of (p - 1)/m is (p - 1)/(m + p - 1), which some papers give.
 
 ## ZeRO
 
 GB of parameters, gradients and optimizer state on each of N ranks, for 7.5 billion parameters in mixed precision with
 Adam: the example of [Rajbhandari et al., 2020]. Theirs are 120 GB whole, and on 64 ranks 31.4, 16.6 and 1.9 GB.
-Planned are {:.4f} billion parameters, 36 layers of 4096 channels. Beyond 1024 ranks published is their formula.
+Planned are {:.4f} billion parameters, 36 layers of 4096 channels. Beyond 1024 ranks, published is from
+their formula.
 
 {}
-* With gradients of 4 bytes it is 18, 6 + 12/N, 2 + 16/N and 18/N bytes a parameter, where they have 16, 4 + 12/N,
-  2 + 14/N and 16/N. Up to 64 ranks the plan is at most 2.3 % above that: the table's second gradient.
+* With gradients of 4 bytes it is 18, 6 + 12/N, 2 + 16/N and 18/N bytes per parameter, and not 16, 4 + 12/N, 2 + 14/N
+  and 16/N. Up to 64 ranks the plan is at most 2.3 % above that: the table's second gradient.
 * From stage 2 on the gradients of two units are whole for a time; plans count them with the buffers.
-* Buckets are padded to a multiple of 1024 N elements; on 16384 ranks that is a third of them. So wide a world wants
-  `tensor` and `pipeline` beside it, which divide N.
+* Buckets are padded to a multiple of 1024 N elements; on 16384 ranks that is a third of them. For so many ranks use
+  `tensor` and `pipeline` as well, which divide N.
 
-What each of 64 ranks sends in a step of one micro-batch, in elements a parameter; published 2, 2, 2 and 3, times 63/64
-([Rajbhandari et al., 2020]: stages 1 and 2 send what plain data parallelism does, stage 3 half as much again).
+What each of 64 ranks sends in a step of one micro-batch, in elements per parameter; published 2, 2, 2 and 3, times
+63/64 ([Rajbhandari et al., 2020]: stages 1 and 2 send as much as plain data parallelism, stage 3 1.5 times as much).
 
 {}
-Stages 2 and 3 reduce the tied table for each of its uses. Of several micro-batches they send more:
-[strategies.md](strategies.md#axes) says how much. In bytes a gradient counts 4, a value 2.
+Stages 2 and 3 reduce the tied table for each of its uses. With several micro-batches they send more; see
+[strategies.md](strategies.md#axes). A gradient has 4 bytes, a value 2.
 
 ## Layers
 
 What a layer keeps of a micro-batch in bytes, and what its rank sends for it in elements, over sequence x batch x
-channels: 8192 channels, 4096 tokens, t = 8, dropout. Published: kept are 34 on one rank (and 5 a s/h for the matrix of
-attention), 10 + 24/t on t ways of `tensor`, 34/t with `sequence`, 2 if checkpointed [Korthikanti et al., 2022]; sent
-are four all-reduces [Shoeybi et al., 2019], or four gathers, four scatters and two gathers again in backward.
+channels: 8192 channels, 4096 tokens, t = 8, dropout. Published: kept 34 on one rank (and 5 a s/h for the attention
+matrix), 10 + 24/t with `tensor` of degree t, 34/t with `sequence`, 2 if checkpointed [Korthikanti et al., 2022]; sent
+four all-reduces [Shoeybi et al., 2019], or four gathers, four scatters and two more gathers in backward.
 
 {}
-* Attention is computed in blocks, and its matrix of s^2 is not there; a number a row and head is kept instead (0.03).
-* Masks of dropout are made again from a counter in backward, where the others keep a byte for each of two: 2 less on
-  one rank and under `tensor`, 2/t less with `sequence`.
-* A checkpoint keeps the rows that lie here, 1/t of them, where the published one is a whole input (0.13). Its second
-  forward pass sends again.
+* Attention is computed in blocks, without its matrix of s^2 numbers; one number per row and head is kept (0.03).
+* Dropout masks are recomputed from a counter in backward; the others keep a byte for each of two: 2 less on one rank
+  and under `tensor`, 2/t less with `sequence`.
+* A checkpoint keeps the rank's own rows, 1/t of them; the published one keeps a whole input (0.13). Its second forward
+  pass sends again.
 
 ## Collectives
 
-Microseconds of one collective of float among p ranks at 5 us a latency and 50 GB/s. The plan's are the latencies that a
-rank waits for, ceil(log2 p) or twice that, and the bytes of the rank that sends most. Published are the costs of the
-algorithms that MPICH chooses among, as [Thakur et al., 2005] give them (a barrier: [Hensgen et al., 1988]), in the same
-latencies and bytes, without the time of adding up. They are formulas, not measurements.
+Microseconds of one collective of floats on p ranks at 5 us per latency and 50 GB/s. The plan counts the latencies that
+a rank waits for, ceil(log2 p) or twice that, and the bytes of the rank that sends most. Published are the costs of the
+algorithms among which MPICH chooses, according to [Thakur et al., 2005] (a barrier: [Hensgen et al., 1988]), with the
+same latencies and bytes, without the time for additions. They are formulas, not measurements.
 
 {}
-* A small all_reduce in rank order cannot add up on the way. Its terms are dealt and the results gathered, which is
-  twice log p (a vote of 536 B: 2.0, and 2.3 where each of 16384 ranks counts a cache line to send to all). Of 1 GiB it
-  is the other way round: slices go directly, so a rank waits for log p.
-* all_to_all and other large values take p - 1 messages a rank. A network has them under way at the same time; what a
-  processor spends on each of them is not in the plan (0.8 and less).
-* A broadcast is counted at its least: log p latencies, and all bytes once, which each rank passes on to the next while
-  it receives, as NCCL does. Scattered and gathered, as `comm::mpi` does it between machines, large ones are sent twice,
-  and in p - 1 messages (0.17 to 0.45).
+* A small all_reduce in rank order cannot add on the way. Its terms are scattered and the results gathered, which takes
+  twice log p (a vote of 536 B: 2.0, and 2.3 if each of 16384 ranks sends a cache line to all). For 1 GiB it is the
+  other way round: slices are sent directly, so a rank waits for log p.
+* all_to_all and other large values take p - 1 messages per rank. A network transfers them at the same time; the
+  processor's time per message is not in the plan (0.8 and less).
+* A broadcast has its lowest cost in the plan: log p latencies, and all bytes once, which each rank forwards to the next
+  while it receives, as NCCL does. With scatter and gather, as in `comm::mpi` between machines, large ones are sent
+  twice, in p - 1 messages (0.17 to 0.45).
 
-Measured figures of so many ranks, with what is needed of their network, were not found. Of up to 128 nodes they were:
-MPI_Allreduce on Lassen (InfiniBand, one rank a node) by the OSU benchmarks 5.8, means of 20 runs [Converged Computing,
-2023], who have measured the network too: 1.13 us a latency, 13.6 GB/s.
+No measurements were found for so many ranks together with their network's data. For up to 128 nodes there are:
+MPI_Allreduce on Lassen (InfiniBand, one rank per node) by the OSU benchmarks 5.8, means of 20 runs [Converged
+Computing, 2023], which also measured the network: 1.13 us per latency, 13.6 GB/s.
 
 {}
-* Of up to 1 KiB the measured time is 1.1 to 1.7 times the plan's: a round of many ranks waits for the slowest of them.
-* From 64 KiB on it is 1.7 to 4.8 times the plan's. Neither adding up nor copying is in a plan, and the library has more
-  than one algorithm: with 4 ranks 1 MiB took it twice as long as with 16.
+* Up to 1 KiB the measured time is 1.1 to 1.7 times the plan's: a round of many ranks waits for the slowest of them.
+* From 64 KiB on it is 1.7 to 4.8 times the plan's. A plan includes neither additions nor copies, and the measured
+  library has more than one algorithm: 1 MiB took twice as long with 4 ranks as with 16.
 
 ## Operations
 
 [Narayanan et al., 2021] count 72 s l h^2 (1 + s/(6 h) + V/(12 l h)) operations a sample without a second forward pass.
 For the larger GPT that is {:.3e}; the plan has {:.3e}, {:.3f} of it. Half of the term of attention belongs to
-tokens that come later, which nobody has to compute; without it the ratio is {:.3f}. What is left is that backward forms
+tokens that come later, which need not be computed; without it the ratio is {:.3f}. The rest is that backward computes
 the scores of attention again: five products where the formula has four.
 
 ## Sources
