@@ -131,8 +131,8 @@ template <dataset Data>
   expect_number("plan", ".context", options.context, not_negative);
   if (!(options.flops > 0 && options.bandwidth > 0 && options.latency >= 0)) {
     throw config_error(text("trireme::plan: .flops = ", options.flops, ", .bandwidth = ", options.bandwidth,
-                            "; rates must be above 0, and the latency must not be negative", options.latency,
-                            "; rates are above 0, and no message is early"));
+                            ", .latency = ", options.latency,
+                            "; rates must be above 0, and the latency must not be negative"));
   }
   training_plan plan;
   plan.ranks = ranks;

@@ -501,7 +501,7 @@ class split_pattern {
     expression_translation translation(expression);
     auto const translated = translation();
     if (!translated) {
-      fail(text(" is not supported, because of ", shown, " is not read, because of ", translation.reason()));
+      fail(text("the regular expression ", shown, " is not supported, because of ", translation.reason()));
     } else {
       out.compile(*translated, [&](std::string const& why) {
         fail(text("the regular expression ", shown, " does not compile: ", why));
