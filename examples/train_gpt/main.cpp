@@ -506,8 +506,8 @@ class run {
     std::fflush(stdout);
     if (history_.skipped_last > 0) {
       std::fprintf(stderr,
-                   "train_gpt: the last %lld steps were skipped, because a gradient was not finite, so the model did "
-                   "not learn in them; start again with a lower --rate, or check the text\n",
+                   "train_gpt: the last %lld steps were skipped, because a gradient was not finite, "
+                   "so the model did not learn in them; start again with a lower --rate, or check the text\n",
                    static_cast<long long>(history_.skipped_last));
     } else if (std::isnan(held_out) && !hurried) {
       std::fprintf(
@@ -722,8 +722,8 @@ int main(int argc, char** argv) {
   } catch (std::bad_alloc const&) {
     if (comm::reports("")) {
       std::fprintf(stderr,
-                   "train_gpt: there is not enough memory for this run; choose fewer --layers or --channels, a smaller "
-                   "--batch, or fewer --ranks\n");
+                   "train_gpt: there is not enough memory for this run; "
+                   "choose fewer --layers or --channels, a smaller --batch, or fewer --ranks\n");
     }
     return 1;
   } catch (std::exception const& problem) {

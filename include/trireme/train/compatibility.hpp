@@ -108,8 +108,8 @@ namespace detail::rules {
 // in its header (its `rules`).
 TRIREME_RULE(plain_model_precision, "plain-model-precision",
              "a plain model stores its own numbers, which a mixed precision cannot change",
-             "use precision::fp32 (or fp64), let the model cast by itself (compute_in and backward(ready, scale)), or "
-             "describe it in units",
+             "use precision::fp32 (or fp64), let the model cast by itself (compute_in and backward(ready, scale)), "
+             "or describe it in units",
              !C::plain || C::one_number);
 TRIREME_RULE(mesh_axis_once, "mesh-axis-once", "a mesh has two axes of one kind",
              "leave one of them out, and multiply its degree into the other", C::once);
@@ -139,8 +139,8 @@ TRIREME_RULE(
     "use parallel::data or zero beside such an axis", !C::local_steps || !C::meets);
 TRIREME_RULE(
     synchronised_needs_common_passes, "synchronised-needs-common-passes",
-    "the model normalises over the micro-batches that all data ranks run at the same time, but here ranks take steps "
-    "alone, as in parallel::diloco, or an axis shares out samples or experts among them",
+    "the model normalises over the micro-batches that all data ranks run at the same time, "
+    "but here ranks take steps alone, as in parallel::diloco, or an axis shares out samples or experts among them",
     "use parallel::data or zero, or normalise each micro-batch by itself",
     !C::synchronised || (!C::local_steps && !C::meets));
 TRIREME_RULE(synchronised_needs_all_reduce, "synchronised-needs-all-reduce",
@@ -156,8 +156,7 @@ TRIREME_RULE(
     "use compression::cast or top_k beside it", !C::collective || !C::parts);
 TRIREME_RULE(
     trainer_needs_votes, "trainer-needs-votes",
-    "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of "
-    "them",
+    "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of them",
     "use another communicator", C::decides);
 TRIREME_RULE(data_needs_all_reduce, "data-needs-all-reduce",
              "parallel::data sums gradients with all_reduce, which this communicator lacks for them",

@@ -509,8 +509,9 @@ class split_pattern {
     }
 #else
     fail(text("the regular expression ", shown,
-              " is not one of GPT-2's, Llama 3's and Qwen 2's, and other expressions need PCRE2, without which this "
-              "program was built; install libpcre2-dev and build again (CMake: trireme::utf8proc then uses it)"));
+              " is not one of GPT-2's, Llama 3's and Qwen 2's, and other expressions need PCRE2, "
+              "without which this program was built; "
+              "install libpcre2-dev and build again (CMake: trireme::utf8proc then uses it)"));
 #endif
     return out;
   }
