@@ -630,7 +630,7 @@ token_choice tokens_of(options const& given, run_files const& files, std::option
                             before->tokenizer.empty() ? "bytes"
                                                       : text("those of a tokenizer with the SHA-256 ",
                                                              before->tokenizer.substr(0, 12), "..."),
-                            ", not ", tokens.of_what(), "; leave out --tokenizer beside --resume"));
+                            ", not ", tokens.of_what(), "; leave out --tokenizer with --resume"));
   }
   return tokens;
 }
@@ -662,7 +662,7 @@ int train(options& given) {
   auto const tokens = tokens_of(given, files, text_before);
   auto const begun = given.resume() && files.exists("config.json");
   if (given.resume() && given.was_given("from") && !begun)
-    throw config_error("--from begins a run, but this one began without it; leave it out beside --resume");
+    throw config_error("--from begins a run, but this one began without it; leave it out with --resume");
   auto const chosen =
       given.text("from").empty()
           ? model_choice::described_by(given, tokens.vocabulary())

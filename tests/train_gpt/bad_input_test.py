@@ -75,7 +75,7 @@ refuses("a balance of parts of samples", "balance", "2 ranks", parallel="context
 refuses("more ways than experts", "2 experts", "3 ranks", ranks=3, parallel="expert", experts=2)
 refuses("no period", "\"0\"", "at least 1", parallel="diloco:0")
 refuses("a period in words", "\"often\"", "number of steps", parallel="diloco:often")
-refuses("diloco beside experts", "expert", "no axis may share out samples", experts=4, parallel="diloco,expert=2")
+refuses("diloco beside experts", "expert", "no axis may distribute samples", experts=4, parallel="diloco,expert=2")
 refuses("a server in one tree", "--reproducible", "zero1", parallel="parameter_server", reproducible=True)
 refuses("a context in one tree", "--reproducible", "context", parallel="context", reproducible=True)
 refuses("compression on a mesh", "--compression", "alone", parallel="tensor", compression="bf16")
