@@ -56,7 +56,7 @@ refuses("an unknown schedule", "\"zigzag\"", "gpipe, 1f1b", parallel="pipeline:z
 refuses("a schedule of nothing", "data has no schedule", parallel="data:1f1b")
 refuses("an unknown context", "\"zigzag\"", "ring and ulysses", parallel="context:zigzag")
 refuses("a degree in words", "\"two\"", "tensor", parallel="tensor=two")
-refuses("no degree", "\"0\"", "at least 1", parallel="tensor=0")
+refuses("not a degree", "\"0\"", "at least 1", parallel="tensor=0")
 refuses("a degree of sequence", "tensor", parallel="tensor=2,sequence=2")
 refuses("sequence without tensor", "add tensor", parallel="data=2,sequence")
 refuses("two axes of samples", "two axes", "samples", parallel="data=2,zero1=2")
