@@ -145,7 +145,7 @@ int run(options given) {
   if (steps == 0 || held_out.count() == 0)
     throw config_error(text("no epochs, or ", given["--pairs"], " has no batch of ", batch));
   fmt::print("{} pairs, {} more are held out; the classifier {}\n", train.count(), held_out.count(),
-             fresh ? "starts anew" : "goes on");
+             fresh ? "is new" : "is kept");
   optim::linear const rate{.peak = number<double>(given, "--rate"), .warmup = steps / 10, .total = steps};
   if (!to.empty()) formats::expect_writable(to);
   double last = 0;

@@ -207,7 +207,8 @@ As a share of the whole step a bubble of (p - 1)/m is (p - 1)/(m + p - 1), which
 
 GB of parameters, gradients and optimizer state on each of N ranks, for 7.5 billion parameters in mixed precision with
 Adam: the example of [Rajbhandari et al., 2020]. Theirs are 120 GB whole, and on 64 ranks 31.4, 16.6 and 1.9 GB.
-Planned are {:.4f} billion parameters, 36 layers of 4096 channels. Beyond 1024 ranks the published column is their formula.
+Planned are {:.4f} billion parameters, 36 layers of 4096 channels. Beyond 1024 ranks the published column is
+their formula.
 
 {}
 * With gradients of 4 bytes it is 18, 6 + 12/N, 2 + 16/N and 18/N bytes per parameter, and not 16, 4 + 12/N, 2 + 14/N

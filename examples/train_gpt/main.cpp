@@ -506,8 +506,8 @@ class run {
     std::fflush(stdout);
     if (history_.skipped_last > 0) {
       std::fprintf(stderr,
-                   "train_gpt: the last %lld steps were skipped, because a gradient was not finite, so the model did "
-                   "not learn in them; start again with a lower --rate, or check the text\n",
+                   "train_gpt: the last %lld steps were skipped, because a gradient was not finite, "
+                   "so the model did not learn in them; start again with a lower --rate, or check the text\n",
                    static_cast<long long>(history_.skipped_last));
     } else if (std::isnan(held_out) && !hurried) {
       std::fprintf(
@@ -630,7 +630,7 @@ token_choice tokens_of(options const& given, run_files const& files, std::option
                             before->tokenizer.empty() ? "bytes"
                                                       : text("those of a tokenizer with the SHA-256 ",
                                                              before->tokenizer.substr(0, 12), "..."),
-                            ", not ", tokens.of_what(), "; leave out --tokenizer beside --resume"));
+                            ", not ", tokens.of_what(), "; leave out --tokenizer with --resume"));
   }
   return tokens;
 }
@@ -662,7 +662,7 @@ int train(options& given) {
   auto const tokens = tokens_of(given, files, text_before);
   auto const begun = given.resume() && files.exists("config.json");
   if (given.resume() && given.was_given("from") && !begun)
-    throw config_error("--from begins a run, but this one began without it; leave it out beside --resume");
+    throw config_error("--from begins a run, but this one began without it; leave it out with --resume");
   auto const chosen =
       given.text("from").empty()
           ? model_choice::described_by(given, tokens.vocabulary())
@@ -722,8 +722,8 @@ int main(int argc, char** argv) {
   } catch (std::bad_alloc const&) {
     if (comm::reports("")) {
       std::fprintf(stderr,
-                   "train_gpt: there is not enough memory for this run; choose fewer --layers or --channels, a smaller "
-                   "--batch, or fewer --ranks\n");
+                   "train_gpt: there is not enough memory for this run; "
+                   "choose fewer --layers or --channels, a smaller --batch, or fewer --ranks\n");
     }
     return 1;
   } catch (std::exception const& problem) {

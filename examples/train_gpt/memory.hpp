@@ -103,6 +103,6 @@ inline void expect_room(memory_need const& need) {
       trireme::text("training a model of ", fmt::format("{:.3g}", need.parameters), " parameters takes at least ",
                     detail::readable_bytes(least), " for the ", need.ranks_here, " of ", need.ranks,
                     " ranks on this machine, which has ", detail::readable_bytes(*left),
-                    " left; choose fewer --layers, --channels, --context, --experts or --ranks, or "
-                    "more --micro-batches"));
+                    " left; choose fewer --layers, --channels, --context, --experts or --ranks, "
+                    "or more --micro-batches"));
 }

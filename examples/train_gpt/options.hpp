@@ -45,11 +45,11 @@ class options {
         "gpt | llama | deepseek (GPT-2's blocks, LLaMA's, or DeepSeek V3's: latent attention, and experts after the "
         "first block)");
     add("from", "", "DIR",
-        "start from the model and the parameters in Hugging Face's files: config.json and model.safetensors, or an "
-        "index of several (GPT-2, Llama, Qwen 2 and 3, Mistral, DeepSeek V3)");
+        "start from the model and the parameters in Hugging Face's files: "
+        "config.json and model.safetensors, or an index of several (GPT-2, Llama, Qwen 2 and 3, Mistral, DeepSeek V3)");
     add("lora", "0", "RANK",
-        "with --from: train only low-rank changes of its linear layers, of this rank; model/ has them merged into its "
-        "weights (0 = train all parameters)");
+        "with --from: train only low-rank changes of its linear layers, of this rank; "
+        "model/ has them merged into its weights (0 = train all parameters)");
     add("lora-alpha", "16", "A", "changes are multiplied by alpha / rank");
     add("lora-layers", "*", "NAMES",
         "which layers: patterns of full names or of their last parts, separated by spaces: \"self_attn.* down_proj\"");
@@ -64,8 +64,8 @@ class options {
         "deepseek)");
     add("experts-a-token", "2", "K", "number of experts that a token chooses");
     add("ahead", "0", "N",
-        "deepseek: modules that also learn to predict the N words after the next one; the loss of steps includes "
-        "theirs, the held-out loss does not (with --from: given by the files)");
+        "deepseek: modules that also learn to predict the N words after the next one; "
+        "the loss of steps includes theirs, the held-out loss does not (with --from: given by the files)");
     add("balance", "0", "W", "gpt: weight of the loss that balances the choice of experts");
     add("context", "128", "N", "tokens per sequence");
     add("dropout", "0", "P", "of a gpt: probability, 0 <= P < 1");
@@ -84,17 +84,17 @@ class options {
     add("most-failed-saves", "3", "N",
         "number of consecutive saves that may fail (a full disk, say) before the run ends");
     add("check-every", "100", "N",
-        "steps between comparisons of the copies that several ranks keep, and of the ranks' speeds (0 = only in "
-        "saves)");
+        "steps between comparisons of the copies that several ranks keep, "
+        "and of the ranks' speeds (0 = only in saves)");
     add("deadline", "60", "SECONDS", "how long ranks wait for each other in a step");
     add("save-deadline", "1800", "SECONDS", "how long ranks wait while one of them saves or loads");
     add("grace", "25", "SECONDS", "time limit for saving and exiting after SIGTERM, SIGHUP or SIGUSR1");
     add("recover", "0", "N",
-        "if a rank fails the others continue in the same processes from the newest checkpoint, at most N times "
-        "(threads, or processes not started by mpirun)");
+        "if a rank fails the others continue in the same processes from the newest checkpoint, "
+        "at most N times (threads, or processes not started by mpirun)");
     add("recover-ranks", "0", "M",
-        "with at least this many ranks: threads one fewer each time (0 = as many as before), processes those that are "
-        "left");
+        "with at least this many ranks: threads one fewer each time (0 = as many as before), "
+        "processes those that are left");
     add("preemption-notice", "", "FILE",
         "save and exit, as on SIGTERM, as soon as this file exists (checked twice per second)");
     add("runs", "runs", "DIR", "directory of the runs");

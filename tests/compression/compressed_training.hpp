@@ -7,7 +7,7 @@
 #include "../support/training.hpp"
 #include "trireme/compression/compression.hpp"
 
-/// What holds of a training with any compressor, on any communicator: each case returns what it found wrong on this
+/// Properties of a training with any compressor, on any communicator: each case returns what it found wrong on this
 /// rank, or nothing.
 namespace compressed {
 
@@ -17,7 +17,7 @@ inline fit_options until(std::int64_t step, std::int64_t all = 12) {
   return {.steps = all, .batch = 10, .micro_batches = 6, .stop_after = step};
 }
 
-/// A run that is saved after 4 steps, destroyed, and gone on with is the run that was not, bit for bit.
+/// A run that is saved after 4 steps, destroyed and resumed equals an uninterrupted one, bit for bit.
 template <class Comm, class... Policies>
 std::string resumes(Comm& world, Policies... policies) {
   shared_scratch folder(world);
@@ -36,7 +36,7 @@ std::string resumes(Comm& world, Policies... policies) {
   {
     auto trainer = make();
     trainer.initialise(6);
-    trainer.fit(toy::text{}, until(2));  // whatever it has now, it forgets
+    trainer.fit(toy::text{}, until(2));  // replaced by load()
     trainer.load(folder.path());
     if (trainer.state_hash() != saved) problem += "not what was saved; ";
     trainer.fit(toy::text{}, until(9));
@@ -45,11 +45,11 @@ std::string resumes(Comm& world, Policies... policies) {
     trainer.fit(toy::text{}, until(9));
     if (trainer.state_hash() != whole) problem += "a run begun anew is another one; ";
   }
-  world.barrier();  // before the directory goes
+  world.barrier();  // before the directory is removed
   return problem;
 }
 
-/// After 200 steps the loss has come down by `part` of what it comes down without a compressor, or more.
+/// After 200 steps the loss has fallen by at least `part` of its fall without a compressor.
 template <class Comm, class... Policies>
 std::string learns(Comm& world, double part, Policies... policies) {
   auto const run = [&](auto... chosen) {

@@ -18,7 +18,7 @@ namespace {
 
 using env = environment<precision::fp32>;
 
-/// What the others are told of one gradient.
+/// The decoded payload of one gradient.
 std::vector<float> told(top_k::instance<env>& state, std::vector<float> gradient) {
   std::vector<std::byte> payload(static_cast<std::size_t>(state.payload_bytes(static_cast<long>(gradient.size()))));
   state.encode(tensor_view{gradient}, tensor_view{payload}, 0);
@@ -95,7 +95,7 @@ TEST_CASE("with error feedback what is told and what is left add up to all gradi
       }
     });
   }
-  for (std::size_t i = 0; i < 8; ++i) CHECK(sum[i] != 0);  // in time everything is told
+  for (std::size_t i = 0; i < 8; ++i) CHECK(sum[i] != 0);  // in time everything is sent
 }
 
 TEST_CASE("error feedback of a cast keeps what rounding left out", "[compression]") {

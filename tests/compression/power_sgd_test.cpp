@@ -22,7 +22,7 @@ namespace {
 
 using env = environment<precision::fp32>;
 
-/// A bucket of a matrix, a vector, a tensor of three dimensions and a matrix too small to gain, with a gap.
+/// A bucket of a matrix, a vector, a tensor of three dimensions and a matrix too small to compress, with a gap.
 struct small_bucket {
   std::vector<parameter_info> infos{{"matrix", {40, 30}}, {"vector", {50}}, {"cube", {32, 4, 12}}, {"small", {6, 6}}};
   std::vector<std::int64_t> offsets{0, 1200, 1264, 2800};
@@ -34,7 +34,7 @@ struct small_bucket {
 
 float noise(std::uint64_t a, std::uint64_t b) { return static_cast<float>(mix(mix(a) + b) >> 40) * 0x1p-23F - 1; }
 
-/// The gradient of one rank in one step; of rank 1, each, where it is a matrix, if `thin`.
+/// The gradient of one rank in one step; if `thin`, matrices have rank 1.
 std::vector<float> gradient(small_bucket const& bucket, int rank, int step, bool thin) {
   std::vector<float> all(static_cast<std::size_t>(bucket.form.elements));
   for (std::size_t t = 0; t < bucket.infos.size(); ++t) {
@@ -68,7 +68,7 @@ void exchange(State& state, std::vector<float>& gradient, double scale = 1) {
   while (!state.turn()) static_cast<void>(state.test());
 }
 
-/// Of sums of numbers up to 1: rounding, times how near to dependent the columns of P are.
+/// A tolerance for sums of numbers up to 1: rounding, times how nearly dependent the columns of P are.
 constexpr double rounding = 1e-3;
 
 /// The largest difference of elements [first, last).
@@ -79,7 +79,7 @@ double difference(std::vector<float> const& a, std::vector<float> const& b, std:
   return most;
 }
 
-/// What each of some threads found wrong.
+/// The failures that each of some threads found.
 template <class Body>
 void on_threads(int ranks, Body&& body) {
   std::vector<std::string> found(static_cast<std::size_t>(ranks));
@@ -101,7 +101,7 @@ TEST_CASE("a sum of no higher rank than power_sgd's comes back within rounding, 
         exchange(state, mine);
         state.commit();
         auto const all = serial_sum(bucket, ranks, step, true);
-        // A residual is what rounding has left of the steps before.
+        // A residual is the rounding error of earlier steps.
         auto const most = difference(mine, all, 0, bucket.form.elements);
         if (most > rounding) return text("step ", step, " is off by ", most);
       }
@@ -138,7 +138,7 @@ TEST_CASE("with power_sgd what is told and what all ranks have left add up to al
       std::vector<float> told(3072), all(3072), left(3072);
       double first = 0, last = 0;
       for (int step = 0; step < 30; ++step) {
-        float const scale = step % 3 == 0 ? 1.0F : 512.0F;  // that of the loss
+        float const scale = step % 3 == 0 ? 1.0F : 512.0F;  // the loss scale
         auto mine = gradient(bucket, world.rank(), step, false);
         for (auto& each : mine) each *= scale;
         exchange(state, mine, scale);
@@ -210,7 +210,7 @@ TEST_CASE("a gradient of zeros, or of one number, does not stop power_sgd", "[co
         if (!in_a_gap && std::abs(mine[i] - 2 * value) > 1e-4F) return text("a sum of ", value, " twice is ", mine[i]);
       }
     }
-    // What it starts from has not died: of a gradient that stays the same not much is left after some steps.
+    // The starting matrix stays usable: after some steps little of a constant gradient is left.
     std::vector<float> told(3072), all(3072);
     for (int step = 0; step < 6; ++step) {
       auto mine = gradient(bucket, world.rank(), 0, true);

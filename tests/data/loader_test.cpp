@@ -77,7 +77,7 @@ struct world {
   void seek(data::loader_position at) {
     for (auto& each : ranks) each->seek(at);
   }
-  /// One batch of all ranks, in rank order; checks what the ranks must agree on.
+  /// One batch of all ranks, in rank order; checks what must be equal on all ranks.
   ids next() {
     auto const begin = ranks[0]->position();
     ids out;
@@ -96,7 +96,7 @@ struct world {
   }
 };
 
-/// The batches of `epochs` epochs, as the sampler says they must be.
+/// The batches of `epochs` epochs, computed with the sampler.
 std::vector<ids> expected(std::int64_t samples, std::int64_t batch, std::uint64_t seed, std::uint64_t epochs) {
   std::vector<ids> out;
   data::sampler const order{.samples = samples, .seed = seed};
@@ -112,7 +112,8 @@ std::vector<ids> expected(std::int64_t samples, std::int64_t batch, std::uint64_
 
 }  // namespace
 
-// Counted, so that a test can say that nothing is allocated. Not inlined, or g++ takes new and free for a mismatch.
+// Counted, so that a test can check that nothing is allocated. Not inlined, or g++ warns that new and free do not
+// match.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
   if (void* block = std::malloc(bytes == 0 ? 1 : bytes)) return block;
@@ -280,7 +281,7 @@ TEST_CASE("a failure to read comes out of next, and the batch can be read again"
     CHECK_THROWS_WITH(one.next(), "sample cannot be read");
     CHECK(one.position() == data::loader_position{0, 8});
     CHECK_THROWS_WITH(one.next(), "sample cannot be read");
-    auto const& zeros = one.zeros();  // the same samples, without their numbers
+    auto const& zeros = one.zeros();  // the same samples, with values 0
     CHECK(zeros.samples == 4);
     CHECK(zeros.micro_batches[0].ids[0] == order.id(0, 8));
     for (auto const number : zeros.micro_batches[0].inputs.as<std::int64_t>().span()) CHECK(number == 0);
@@ -388,7 +389,7 @@ TEST_CASE("a place within an epoch is of as many samples and one order", "[data]
   refused(grown, 3);
   refused(shrunk, 3);
   refused(old, 4);
-  // At the end of an epoch nothing is left to repeat.
+  // At the end of an epoch there is nothing to repeat.
   for (int i = 0; i < 4; ++i) static_cast<void>(first.next());
   loader next(grown, {.batch = 10, .seed = 3});
   next.seek(first.position());
@@ -397,7 +398,7 @@ TEST_CASE("a place within an epoch is of as many samples and one order", "[data]
 
 namespace {
 
-/// Each sample is what rounding makes of 1 + 1e-9.
+/// Each sample is the rounded result of 1 + 1e-9.
 struct rounded {
   std::int64_t size() const { return 64; }
   dtype input_type() const { return dtype::f32; }
@@ -420,7 +421,7 @@ TEST_CASE("the reader computes as its caller's processor does", "[data][loader]"
   CHECK(first() == 1);
   auto const mode = arithmetic_mode::of_this_thread();
   std::fesetround(FE_UPWARD);
-  for (int before = 0; before < 2; ++before) static_cast<void>(first());  // read before the reader heard of it
+  for (int before = 0; before < 2; ++before) static_cast<void>(first());  // read before the reader learned of it
   auto const above = first();
   mode.use();
   CHECK(above == std::nextafter(1.0F, 2.0F));

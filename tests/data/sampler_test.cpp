@@ -70,7 +70,7 @@ TEST_CASE("epochs and seeds give different orders, and the same ones again", "[d
   std::vector<std::int64_t> in_order(1000);
   std::iota(in_order.begin(), in_order.end(), 0);
   CHECK(order(s, 0) != in_order);
-  // The order is part of what a checkpoint means: a changed method would continue a run with other samples.
+  // Checkpoints depend on the order: with another method a run would be resumed with other samples.
   CHECK(order({.samples = 10, .seed = 0}, 0) == std::vector<std::int64_t>{0, 7, 1, 8, 9, 6, 4, 3, 2, 5});
   CHECK(order({.samples = 10, .seed = 0}, 1) == std::vector<std::int64_t>{1, 0, 9, 2, 7, 4, 3, 6, 8, 5});
 }
@@ -86,7 +86,7 @@ TEST_CASE("at every position all ids are about equally likely over epochs", "[da
       double const expected = static_cast<double>(epochs) / static_cast<double>(n);
       for (std::int64_t id = 0; id < n; ++id) chi_squared += (times[id] - expected) * (times[id] - expected) / expected;
       CAPTURE(n, position, chi_squared);
-      CHECK(chi_squared < 45);  // 11 degrees of freedom at most: beyond chance (p < 1e-5)
+      CHECK(chi_squared < 45);  // at most 11 degrees of freedom: larger values are not chance (p < 1e-5)
     }
   }
 }

@@ -23,7 +23,7 @@ struct folder : scratch {
   }
 };
 
-/// Each byte is a token, less what is before 'a'.
+/// Each byte is a token, except those below 'a'.
 std::vector<std::int32_t> letters(std::string_view text) {
   std::vector<std::int32_t> out;
   for (auto const letter : text) out.push_back(static_cast<unsigned char>(letter) - 'a');

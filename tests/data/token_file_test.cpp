@@ -164,7 +164,7 @@ TEST_CASE("a copy of the windows outlives the original", "[data][token_file]") {
     auto const original = data::token_file{.path = path, .context = 3}.open();
     return original;
   }();
-  fs::remove(path);  // what is open stays
+  fs::remove(path);  // the open file remains readable
   CHECK(read(copy, {1}).first == std::vector<std::int32_t>{3, 4, 5});
 }
 
@@ -173,10 +173,10 @@ TEST_CASE("a file that was cut since it was opened is told from where on", "[dat
   auto const path = here.write("text", alphabet(100000));
   auto const training = data::token_file{.path = path, .context = 1000}.open();
   auto const held_out =
-      data::token_file{.path = path, .context = 20000}.open_held_out();  // larger than the stack's part
+      data::token_file{.path = path, .context = 20000}.open_held_out();  // larger than the buffer on the stack
   auto const before = read(training, {7});
   CHECK(read(held_out, {4}).first[0] == 80000 % 251);
-  fs::resize_file(path, 50000);  // of mapped pages most would be gone: SIGBUS
+  fs::resize_file(path, 50000);  // with a memory map, most pages would be gone: SIGBUS
   CHECK(read(training, {7}) == before);
   CHECK_THROWS_AS(read(training, {80}), io_error);
   CHECK(sentence_of([&] { read(held_out, {4}); }) ==

@@ -29,7 +29,7 @@ TEST_CASE("a chrome trace names ranks and lanes and keeps nanoseconds", "[format
   CHECK(events[3].at("cat").as_string() == "compute");
   CHECK(events[7].at("pid").as_int64() == 1);
   CHECK(text.find("\"ts\":0.001,\"dur\":2.007") != std::string::npos);
-  CHECK(text.find("\"ts\":0.000,\"dur\":0.000") != std::string::npos);  // an end before its begin is no negative length
+  CHECK(text.find("\"ts\":0.000,\"dur\":0.000") != std::string::npos);  // an end before its begin gives length 0
 }
 
 TEST_CASE("a chrome trace may be empty", "[formats][chrome_trace]") {

@@ -215,7 +215,7 @@ TEST_CASE("atomic_write in a process that ends at any operation leaves the old o
     REQUIRE(status == 0);
     auto const content = formats::read_text(dir / "a");
     CHECK((content == "old" || content == "new"));
-    formats::atomic_write(dir / "a", "next");  // a temporary that was left is no obstacle
+    formats::atomic_write(dir / "a", "next");  // a left-over temporary file does not matter
     CHECK(formats::read_text(dir / "a") == "next");
     CHECK(dir.entries() == 1);
   }
@@ -257,7 +257,7 @@ TEST_CASE("files of a set take their places together, or none of them does", "[f
     auto const said = message([&] { write(dir.path(), files); });
     bool const old = formats::read_text(dir / "a") == "old" && formats::read_text(dir / "b") == "old";
     bool const whole = formats::read_text(dir / "a") == "new" && formats::read_text(dir / "b") == "new as well";
-    CHECK((said.empty() ? whole : old));  // some operations only ask what is there
+    CHECK((said.empty() ? whole : old));  // some operations only query the state
     CHECK(formats::read_text(dir / "same") == "as it was");
     CHECK(dir.entries() == 3);
   }
@@ -318,7 +318,7 @@ TEST_CASE("a directory follows no links to what is in it", "[formats][file]") {
     CHECK_THROWS_AS(formats::atomic_write(here, name, "x"), trireme::config_error);
   }
   CHECK(dir.entries() == 0);
-  // Links on the way to a directory, and one that leads to it, are whoever names it's own.
+  // Links in the path to a directory, and a link to it, are followed.
   REQUIRE(::symlink(outside.path().c_str(), (dir / "linked").c_str()) == 0);
   CHECK(formats::directory(dir / "linked").names() == std::vector<std::string>{"precious"});
   CHECK_THROWS_AS(formats::directory(dir / "linked", formats::real_files(), formats::directory::links::refused),

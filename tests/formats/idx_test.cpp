@@ -13,7 +13,7 @@ namespace idx = formats::idx;
 
 namespace {
 
-/// What parse_header() says of these bytes, as the start of a file of so many.
+/// The result of parse_header() for these bytes, as the start of a file of this size.
 std::string refusal(std::vector<int> const& numbers, std::uint64_t size) {
   std::vector<std::byte> bytes;
   for (auto const each : numbers) bytes.push_back(static_cast<std::byte>(each));

@@ -12,7 +12,7 @@ namespace {
 namespace json = trireme::formats::json;
 using trireme::format_error;
 
-/// The byte at which a text is refused, or -1 if it is not.
+/// The byte at which a text is refused, or -1 if it is accepted.
 std::int64_t refused_at(std::string_view text, json::limits const& most = {}) {
   try {
     static_cast<void>(json::parse(text, "a.json", most));

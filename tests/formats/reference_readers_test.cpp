@@ -1,5 +1,5 @@
-// Files exchanged with the packages that the formats come from. TRIREME_PYTHON names an interpreter that has them;
-// without one, or without a package, the test says so and is skipped.
+// Exchanges files with the packages whose formats they are. TRIREME_PYTHON names an interpreter that has them; without
+// one, or without a package, the test prints the reason and is skipped.
 #include <sys/wait.h>
 
 #include <cstdlib>
@@ -24,7 +24,7 @@ bool accepted(std::string const& script, std::string const& folder) {
     missing("TRIREME_PYTHON is not set: " + script + " was left out");
     return false;
   }
-  char const* const tests = std::getenv("TRIREME_TEST_DATA");  // ctest says where tests/ is
+  char const* const tests = std::getenv("TRIREME_TEST_DATA");  // set by ctest: the path of tests/
   if (tests == nullptr) {
     missing("TRIREME_TEST_DATA is not set: " + script + " was left out");
     return false;

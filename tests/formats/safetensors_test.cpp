@@ -14,7 +14,7 @@ using trireme::config_error;
 using trireme::dtype;
 using trireme::format_error;
 
-/// A file with this header text and so many bytes of data.
+/// A file with this header text and this many bytes of data.
 std::string file_of(std::string const& json, std::size_t data, std::int64_t length_error = 0) {
   std::string out(8, '\0');
   auto const length = static_cast<std::uint64_t>(static_cast<std::int64_t>(json.size()) + length_error);
@@ -26,7 +26,7 @@ st::header parse(std::string const& bytes) {
   return st::parse_header(std::as_bytes(std::span(bytes)), bytes.size(), "a.safetensors");
 }
 
-/// Why a file is refused; empty if it is not.
+/// Why a file is refused; empty if it is accepted.
 std::string refusal(std::string const& bytes) {
   try {
     static_cast<void>(parse(bytes));
@@ -93,7 +93,7 @@ TEST_CASE("safetensors refuses a file without a whole header", "[formats][safete
   refused(std::string(8, '\0'), "expected '{'");
   refused(file_of("{}", 0, 1), "a header of 3 bytes in a file of 10");
   refused(file_of("{}", 0, -1), "expected");
-  refused(std::string(8, '\xff'), "more than 100 MB");  // 8 + n wraps
+  refused(std::string(8, '\xff'), "more than 100 MB");  // 8 + n overflows
   refused(std::string("\xfb\xff\xff\xff\xff\xff\xff\xff{}", 10), "more than 100 MB");
   refused(std::string("\x01\xe1\xf5\x05\0\0\0\0{}", 10), "more than 100 MB");  // 100,000,001
   refused(std::string("\x00\xe1\xf5\x05\0\0\0\0{}", 10), "in a file of 10");

@@ -21,7 +21,7 @@ class scratch {
   }
   [[nodiscard]] std::string operator/(std::string const& name) const { return path_ + "/" + name; }
   [[nodiscard]] std::string const& path() const { return path_; }
-  /// How many names lie in the directory.
+  /// The number of names in the directory.
   [[nodiscard]] int entries() const {
     int count = 0;
     for ([[maybe_unused]] auto const& each : std::filesystem::directory_iterator(path_)) ++count;

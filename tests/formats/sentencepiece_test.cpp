@@ -23,7 +23,7 @@ void expect_equal(std::string const& folder) {
   auto const inputs = tokenizer_cases::inputs(folder);
   for (auto const* const kind : kinds) {
     auto const made = formats::sentencepiece::read(folder + "/" + kind + ".model");
-    // "..." and "." have the score of "." and "...": which of them it is depends on the library's version.
+    // "..." and "." have the score of "." and "...": the result depends on the library's version.
     auto const unigram = kind == std::string("pieces_unigram");
     tokenizer_cases::expect_equal(
         folder + "/" + kind, inputs, made, [&](auto const& input) { return made.encode(input); }, unigram);

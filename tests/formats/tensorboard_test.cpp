@@ -21,7 +21,7 @@ tb::writer_options at_time(double seconds) {
   return options;
 }
 
-/// Three events with their file version before them, as one file.
+/// Three events after their file version, as one file.
 std::string small_file(scratch const& dir) {
   auto const path = dir / "small";
   tb::writer out(path, at_time(1.5));
@@ -110,7 +110,7 @@ TEST_CASE("a tensorboard file cut at any byte is read up to there and can be gon
   for (std::size_t length = 0; length <= whole.size(); ++length) {
     auto const before =
         static_cast<std::size_t>(std::count_if(ends.begin(), ends.end(), [&](auto e) { return e <= length; }));
-    // Cut there, or the rest never written but the length of the file already changed.
+    // Truncated there, or with the rest not written although the length of the file has already changed.
     for (auto const& torn : {whole.substr(0, length), whole.substr(0, length) + std::string(100, '\0')}) {
       auto const list = tb::split_records(bytes_of(torn));
       REQUIRE(list.records.size() == before);

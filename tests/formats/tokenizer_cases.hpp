@@ -17,12 +17,12 @@
 #include "trireme/core/text.hpp"
 #include "trireme/formats/file.hpp"
 
-/// What tests/golden/make_tokenizers.py has written.
+/// The files that tests/golden/make_tokenizers.py writes.
 namespace tokenizer_cases {
 
 inline std::string golden_file(std::string const& name) { return golden::path("tokenizers/" + name); }
 
-/// A file of it, number by number.
+/// Reads one of its files, number by number.
 class numbers {
  public:
   explicit numbers(std::string const& path) : bytes_(trireme::formats::read_text(path, std::uint64_t{1} << 32)) {}
@@ -57,7 +57,7 @@ inline std::vector<std::string> inputs(std::string const& folder) {
 }
 
 /// Compares with PATH.ids.
-/// @param ties  whether the same tokens may stand in another order.
+/// @param ties  whether the same tokens may be in another order.
 template <class Tokenizer, class Encode>
 void expect_equal(std::string const& path, std::vector<std::string> const& inputs, Tokenizer const& made,
                   Encode const& encode, bool ties = false) {
@@ -71,7 +71,7 @@ void expect_equal(std::string const& path, std::vector<std::string> const& input
     if ((ours != ids || made.decode(ids) != decoded) && ++wrong <= 5) {
       auto const first = std::mismatch(ours.begin(), ours.end(), ids.begin(), ids.end()).first - ours.begin();
       INFO(path << " of " << input.substr(0, 500) << ": the tokens differ at " << first << " of " << ids.size());
-      CHECK((ours == ids));  // without their many numbers
+      CHECK((ours == ids));  // double parentheses: the many numbers are not printed
       CHECK((made.decode(ids) == decoded));
     }
   }
@@ -80,8 +80,8 @@ void expect_equal(std::string const& path, std::vector<std::string> const& input
   CHECK(expected.done());
 }
 
-/// Lets make_tokenizers.py write a long text and random inputs, and what the packages make of them; false where a
-/// package is missing. How many: TRIREME_TOKENIZER_BYTES and TRIREME_TOKENIZER_INPUTS.
+/// Runs make_tokenizers.py, which writes a long text, random inputs and the packages' results for them; false if a
+/// package is missing. TRIREME_TOKENIZER_BYTES and TRIREME_TOKENIZER_INPUTS set their number.
 inline bool make(std::string const& folder, std::string const& options) {
   auto const given = [](char const* name, char const* otherwise) {
     auto const* const value = std::getenv(name);

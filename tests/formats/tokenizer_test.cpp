@@ -19,7 +19,7 @@ using tokenizer_cases::golden_file;
 
 namespace {
 
-/// Compares with all that lies in a folder of make_tokenizers.py.
+/// Compares with all results in a folder of make_tokenizers.py.
 void expect_equal(std::string const& folder, std::vector<std::string> const& kinds) {
   auto const inputs = tokenizer_cases::inputs(folder);
   for (auto const& kind : kinds) {
@@ -38,7 +38,7 @@ void expect_equal(std::string const& folder, std::vector<std::string> const& kin
   }
 }
 
-/// A tokenizer file of a few bytes, with other members in the place of some.
+/// A small tokenizer file, with some members replaced.
 formats::json::value small() {
   return formats::json::parse(R"({"added_tokens": [{"id": 3, "content": "<end>", "special": true}],
     "normalizer": null, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "post_processor": null,
@@ -196,8 +196,7 @@ TEST_CASE("a Split makes the words that the package tokenizers makes, whatever i
     return formats::detail::split_pattern::of_expression(expression,
                                                          [](std::string const& why) { throw config_error(why); });
   };
-  // As Oniguruma takes them: U+0085 is a space, \h a hexadecimal digit, + behind a brace repeats, (?m) is of lines'
-  // ends.
+  // As in Oniguruma: U+0085 is a space, \h a hexadecimal digit, + after a brace repeats, (?m) applies to line ends.
   CHECK(made(of("\\s"), split_behaviour::removed, false,
              "a\xc2\x85"
              "b") == words{"a", "b"});
@@ -206,8 +205,9 @@ TEST_CASE("a Split makes the words that the package tokenizers makes, whatever i
   CHECK(made(of("(?m:a.)"), split_behaviour::isolated, false, "ba\nc") == words{"b", "a\n", "c"});
   CHECK(made(of("^."), split_behaviour::isolated, false, "ab\ncd") == words{"a", "b\n", "c", "d"});
   CHECK(made(of("x(?i)a|b"), split_behaviour::removed, true, "xB b xa") == words{"xB", "xa"});
-  // Characters and properties that are newer than an old PCRE2: U+31350 and U+10D4A (letters), U+1E5F1 (a number),
-  // U+10D69 (a mark), U+1CD00 (a symbol), U+A7DA and U+A7DB (upper and lower case), U+10FC (lower case of late).
+  // Characters and properties that an old PCRE2 does not have: U+31350 and U+10D4A (letters), U+1E5F1 (a number),
+  // U+10D69 (a mark), U+1CD00 (a symbol), U+A7DA and U+A7DB (upper and lower case), U+10FC (lower case in recent
+  // versions).
   auto const removed = [&](std::string const& expression, std::string const& text) {
     std::string out;
     for (auto const& word : made(of(expression), split_behaviour::removed, false, text)) out += word + "|";
@@ -230,12 +230,12 @@ TEST_CASE("a Split makes the words that the package tokenizers makes, whatever i
   CHECK(removed("[[:lower:]]+", all) == "-" + ideograph + letter + number + mark + symbol + upper + "|!|");
   CHECK(removed("\\p{^Uppercase}+", all) == upper + "|");
   CHECK(removed("[\\-\\p{Zs}]+", "a- b-c") == "a|b|c|");
-  // A script is that of the characters that are of it alone: U+3001 is of several.
+  // A script contains only characters that belong to it alone: U+3001 belongs to several.
   std::string const comma = "\xe3\x80\x81", han = "\xe6\xbc\xa2";
   CHECK(removed("\\p{Han}+", comma + han + ideograph + letter) == comma + "|" + letter + "|");
   CHECK(removed("[^\\p{HAN}a]+", comma + han + ideograph + letter) == han + ideograph + "|");
   CHECK(removed("\\P{han}", comma + han + ideograph + letter) == han + ideograph + "|");
-  // A pattern that would go back for years is an error, soon.
+  // A pattern that would backtrack for years soon gives an error.
   auto const sentence = sentence_of<config_error>([&] {
     static_cast<void>(made(of("(a|a)*b|(a+)+c"), split_behaviour::isolated, false, std::string(60, 'a') + "d"));
   });

@@ -33,7 +33,7 @@ struct problem {
   void forward() { kernels::attention(y.view(), lse, qkv, what, scratch, drop, seen); }
   void backward() { kernels::attention_backward(dqkv.view(), dy, y, lse, qkv, what, scratch, drop, seen); }
 
-  /// Whether the mask lets a row of a sample see a column.
+  /// Whether the mask allows a row of a sample to attend to a column.
   bool sees(std::int64_t sample, std::int64_t row, std::int64_t col) const {
     auto const& [causal, window] = what.mask;
     if (causal && col > row) return false;
@@ -43,7 +43,7 @@ struct problem {
   }
 };
 
-// The definition, row by row.
+// Attention by its definition, row by row.
 tensor<double> by_definition(problem<double> const& p) {
   auto const batch = p.what.batch;
   auto const context = p.what.context;
@@ -190,7 +190,7 @@ TEMPLATE_TEST_CASE("what a mask hides is not read, and a row that sees no key ha
       p.forward();
       p.backward();
       std::vector<T> const y(p.y.span().begin(), p.y.span().end()), dqkv(p.dqkv.span().begin(), p.dqkv.span().end());
-      for (std::int64_t row = 35; row < 70; ++row)  // of the first sample: keys and values behind its end
+      for (std::int64_t row = 35; row < 70; ++row)  // of the first sample: keys and values after its end
         for (std::int64_t c = 16; c < 48; ++c) p.qkv[row * 48 + c] = T(3);
       p.forward();
       p.backward();

@@ -3,10 +3,10 @@
 #include <cmath>
 #include <span>
 
-/// How far a gradient is from what central differences of `loss()` at `x` say, relative to their norms.
+/// The distance of a gradient from central differences of `loss()` at `x`, relative to their norms.
 ///
-/// `loss` is called with the elements of x moved one at a time, and must be a function of them alone. In double, with
-/// this step, a right gradient comes out below 1e-8 and a wrong one above 1e-3.
+/// `loss` is called with one element of x changed at a time, and must be a function of these elements alone. In double,
+/// with this step, a correct gradient gives less than 1e-8 and a wrong one more than 1e-3.
 template <class Loss>
 double gradient_error(std::span<double> x, std::span<double const> gradient, Loss&& loss, double step = 1e-5) {
   double difference = 0;

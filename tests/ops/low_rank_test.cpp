@@ -32,7 +32,7 @@ double worst_product(std::int64_t m, std::int64_t n, std::int64_t k, transposed 
   auto const turned = [](transposed way) { return way == transposed::yes; };
   matrix<T> a(turned(of_a) ? k : m, turned(of_a) ? m : k, 1);
   matrix<T> b(turned(of_b) ? n : k, turned(of_b) ? k : n, 99);
-  matrix<T> y(m, n, 5);  // whatever was there
+  matrix<T> y(m, n, 5);  // the previous content must not matter
   ops::on<host>::small_product(y.view(), a.view(), of_a, b.view(), of_b);
   double worst = 0;
   for (std::int64_t i = 0; i < m; ++i) {

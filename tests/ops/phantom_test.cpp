@@ -7,7 +7,7 @@ using namespace trireme;
 
 namespace {
 
-// One step of a tiny network, written once for any space: it compiles for both, and touches phantom memory nowhere.
+// One step of a tiny network, written once for any space: it compiles for both, and never accesses phantom memory.
 template <class Space, class T>
 double a_step() {
   using kernels = ops::on<Space>;

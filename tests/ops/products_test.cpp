@@ -21,7 +21,7 @@ using trireme::ops::weights;
 
 namespace {
 
-/// One way of computing products, put back when it goes out of scope.
+/// Selects an implementation of products; restores the previous one at the end of the scope.
 struct using_kernels {
   using_kernels(provider who, cpu_level level) {
     trireme::ops::product_provider(who);
@@ -47,7 +47,7 @@ std::vector<way_to_compute> ways() {
   return all;
 }
 
-/// A matrix of T with an exact copy in double. Lies at an odd place of its block, with signalling values around it.
+/// A matrix of T with an exact copy in double. Unaligned in its block, with signalling values around it.
 template <class T>
 struct matrix {
   std::int64_t rows;
@@ -68,7 +68,7 @@ struct matrix {
   tensor_view<T> line() { return {block.data() + margin, {rows * columns}}; }
   tensor_view<T const> constant() { return view(); }
   double operator()(std::int64_t i, std::int64_t j) const { return exact[static_cast<std::size_t>(i * columns + j)]; }
-  /// Whether nothing was written outside.
+  /// Whether nothing outside was written.
   bool margins_hold() const {
     for (std::size_t i = 0; i < margin; ++i) {
       if (!std::isnan(static_cast<double>(block[i])) || !std::isnan(static_cast<double>(block[block.size() - 1 - i]))) {
@@ -122,7 +122,7 @@ double reference_slope(activation act, double x) {
   return 1;
 }
 
-/// What a result of T may be off by: rounding once, and sums of k products below 1 in the accumulate type.
+/// The tolerance of a result of T: one rounding, and sums of k products below 1 in the accumulate type.
 template <class T>
 double tolerance(std::int64_t k) {
   if (std::is_same_v<T, double>) return 1e-13 * static_cast<double>(k);
@@ -231,7 +231,8 @@ void everywhere(Check check) {
   }
 }
 
-// Ones; edges in every direction; whole tiles; more than one block of columns; row lengths of 2048 and 4096 bytes; long
+// Sizes of one; edges in every direction; whole tiles; more than one block of columns; row lengths of 2048 and 4096
+// bytes; long sums in parts.
 // sums in parts.
 std::vector<size> const sizes{{1, 1, 1},      {2, 3, 5},      {7, 33, 17},   {14, 32, 64}, {13, 31, 3},
                               {15, 65, 129},  {4, 40, 66},    {29, 100, 70}, {64, 64, 96}, {30, 16, 1024},
@@ -318,7 +319,7 @@ TEST_CASE("the gradients of linear are its central differences in double", "[ops
     matrix<double> x(m, k, 41);
     matrix<double> w(way == orientation::in_out ? k : n, way == orientation::in_out ? n : k, 42);
     matrix<double> b(1, n, 43);
-    matrix<double> z(m, k, 44);   // x = gelu(z), so that the derivative factor is differentiated too
+    matrix<double> z(m, k, 44);   // x = gelu(z), so that the derivative factor is tested too
     matrix<double> dy(m, n, 45);  // the loss is the sum of dy * y
     auto const loss = [&] {
       weights<double, host> fresh(w.constant(), way);
@@ -393,7 +394,7 @@ TEST_CASE("weights whose values pass keep nothing packed, and have the same prod
     weights<float, host> passing(w.constant(), way);
     weights<float, host> neighbour(other.constant(), way);
     kept.refresh(1);
-    host_products::linear(y.view(), x.constant(), passing);  // packed, and given back
+    host_products::linear(y.view(), x.constant(), passing);  // packed, and released
     neighbour.refresh(trireme::ops::passing_values + 1);
     for (std::uint64_t version = 1; version <= 3; ++version) {
       kept.refresh(version);

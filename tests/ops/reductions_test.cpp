@@ -76,7 +76,7 @@ TEMPLATE_TEST_CASE("max and min: NaN wins and -0 < +0 in every lane", "", float,
                             0x1p-24F,
                             -0x1p-24F};
   auto const number = [&](std::int64_t i) { return TestType(specials[i % 10]); };
-  // Every pair of them, at every place of a vector and of the rest behind it.
+  // Every pair of them, at every position of a vector and of the remainder.
   for (std::int64_t const n : {100, 107, 1000, 1033}) {
     at_each_level([&] {
       std::vector<tensor<TestType>> terms;
@@ -120,7 +120,7 @@ TEMPLATE_TEST_CASE("16-bit numbers are summed in float and rounded once", "", bf
     std::vector<tensor<TestType>> outputs;
     outputs.push_back(zeros<TestType>({40}));
     reduced(outputs, terms, reduction::sum{});
-    CHECK(static_cast<float>(outputs[0][39]) == large + 2);  // one at a time, every 0.5 would be lost
+    CHECK(static_cast<float>(outputs[0][39]) == large + 2);  // added one at a time, every 0.5 would be lost
     reduced(outputs, terms, reduction::mean{}, 5);
     CHECK(outputs[0][39] == TestType((large + 2) / 5));
   });
@@ -139,7 +139,7 @@ TEMPLATE_TEST_CASE("a pairwise sum has the bits of one fixed tree over the terms
         terms.back()[i] = static_cast<TestType>(static_cast<float>(bits >> 40) * static_cast<float>(1 << (bits % 20)));
       }
     }
-    // Leaf by leaf, with as many merges as the tree says.
+    // Leaf by leaf, with the number of merges in the tree.
     std::vector<TestType> expected;
     for (std::int64_t i = 0; i < n; ++i) {
       std::vector<total> partial;
@@ -179,7 +179,7 @@ TEMPLATE_TEST_CASE("every 16-bit number converts to the same bits at every CPU l
     reduced(outputs, terms, reduction::sum{});
     if (first.empty()) return first.push_back(std::move(outputs[0]));
     bool right = true;
-    for (std::int64_t i = 0; i < 1 << 16; ++i) {  // which of two NaNs an addition gives is the compiler's choice
+    for (std::int64_t i = 0; i < 1 << 16; ++i) {  // which of two NaNs an addition returns depends on the compiler
       auto const a = first[0][i];
       auto const b = outputs[0][i];
       bool const both_nan = a != a && b != b;
@@ -251,7 +251,7 @@ TEMPLATE_TEST_CASE("finite finds a single number that is not", "", float, double
       x[n - 1] = static_cast<TestType>(std::numeric_limits<float>::min());
       CHECK(kernels::finite(x.view()));
       if constexpr (std::is_same_v<TestType, float16>) {
-        x[n - 1] = TestType(65504.0F);  // whose exponent would be infinity's in bfloat16, or nearly
+        x[n - 1] = TestType(65504.0F);  // its exponent is nearly that of infinity, or would be it in bfloat16
         CHECK(kernels::finite(x.view()));
       }
     });

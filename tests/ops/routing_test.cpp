@@ -125,7 +125,7 @@ TEST_CASE("scored rows choose by score and bias, of the groups with the best two
   score({.scale = 2.5});
   CHECK((p.chosen[0] == 4 && p.chosen[1] == 2));
   CHECK(p.weights[0] == Approx(2.5 * sigmoid(3) / (sigmoid(3) + sigmoid(2))));
-  bias[3] = 2;  // chosen first, by a weight that knows nothing of the bias
+  bias[3] = 2;  // chosen first, with a weight that does not depend on the bias
   score({});
   CHECK((p.chosen[0] == 3 && p.chosen[1] == 4));
   CHECK(p.weights[0] == Approx(sigmoid(-1) / (sigmoid(3) + sigmoid(-1))));

@@ -11,7 +11,7 @@
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/host/target.hpp"
 
-// What the tests of kernels share: numbers to work on, the CPU levels of this machine, and distances.
+// Shared by the tests of kernels: test numbers, the CPU levels of this machine, and distances.
 
 /// Uniform numbers in [-width, width) that float and bfloat16 hold exactly enough: multiples of width / 128.
 template <class T>
@@ -70,7 +70,7 @@ bool same_bits(std::span<T const> a, std::span<T const> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
-/// What a kernel's result in T may differ from the one in double.
+/// The tolerance of a kernel's result in T, compared with double.
 template <class T>
 inline constexpr double tolerance = sizeof(T) == 8   ? 1e-14
                                     : sizeof(T) == 4 ? 4e-6

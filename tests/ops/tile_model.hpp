@@ -9,8 +9,8 @@
 
 #include "trireme/ops/host/detail/tiles.hpp"
 
-/// The tile registers in plain C++, so that kernels on tiles are tested on any machine, and their reads and writes are
-/// seen by sanitizers. After [Intel, "Software Developer's Manual", volume 2, TDPBF16PS].
+/// An emulation of the tile registers in plain C++, so that kernels on tiles are tested on any machine, and sanitizers
+/// see their reads and writes. After [Intel, "Software Developer's Manual", volume 2, TDPBF16PS].
 struct tile_model {
   using bytes = std::array<std::array<unsigned char, 64>, 16>;
   struct registers {
@@ -45,8 +45,8 @@ struct tile_model {
       std::memcpy(static_cast<char*>(to) + row * stride, from.data(), 64);
     }
   }
-  /// The products of the first and of the second elements of all pairs are summed apart, each in one rounding to
-  /// nearest a step; denormals count as zero, coming and going.
+  /// The products of the first elements of all pairs and those of the second elements are summed separately, with one
+  /// rounding to nearest per step; denormals count as zero, in inputs and results.
   template <int Sums, int Left, int Right>
   static void multiply() {
     check();
@@ -83,7 +83,7 @@ struct tile_model {
   }
 };
 
-/// What turn_job asks for, element by element.
+/// The operation of a turn_job, element by element.
 inline void turn_plainly(trireme::ops::detail::turn_job const& job) {
   for (std::int64_t column = 0; column < job.padded_columns; ++column) {
     for (std::int64_t row = 0; row < job.padded_rows; ++row) {

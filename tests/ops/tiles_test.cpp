@@ -19,7 +19,7 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/ops/host.hpp"
 
-// The bodies of kernels, and attention's on tiles with the lanes that every machine has.
+// The bodies of the kernels, and of attention on tiles, with the lanes that every machine has.
 #include "trireme/ops/host/attention.ipp"
 #include "trireme/ops/host/products.ipp"
 #define TRIREME_LEVEL baseline
@@ -59,7 +59,7 @@ std::vector<bfloat16> spread(std::size_t count, std::uint64_t seed, int top, int
   return numbers;
 }
 
-/// Memory whose last byte lies before a page that may not be touched.
+/// Memory whose last byte is followed by an inaccessible page.
 template <class T>
 class guarded {
  public:
@@ -123,7 +123,7 @@ TEST_CASE("the model of tiles has the bits of the CPU's", "[ops][tiles]") {
   if (!has_tiles()) return;
   int different = 0;
   int compared = 0;
-  // Products and sums of like sizes; that cancel; that overflow; that become denormal.
+  // Products and sums of similar size; that cancel; that overflow; that become denormal.
   for (auto const& [top, exponents] : {std::pair{0, 1}, {0, 8}, {20, 60}, {127, 20}, {-50, 30}, {-60, 67}}) {
     for (std::uint64_t round = 0; round < 40; ++round) {
       auto const left = spread(16 * 32, 3 * round, top, exponents);
@@ -360,7 +360,7 @@ TEST_CASE("tiles are used beside others on a thread, in signal handlers and afte
   ops::weights<bfloat16, host> packed(w, orientation::in_out);
   host_products::linear(expected.view(), x, packed);
 
-  // Another library has left its own set-up.
+  // Another library has left its own tile configuration.
   struct alignas(64) {
     std::uint8_t palette = 1;
     std::uint8_t start_row = 0;
@@ -373,8 +373,8 @@ TEST_CASE("tiles are used beside others on a thread, in signal handlers and afte
   CHECK(same_bits(std::span<bfloat16 const>(y.span()), std::span<bfloat16 const>(expected.span())));
 
 #if !defined(__SANITIZE_THREAD__)
-  // A handler uses the registers in the midst of a product: the system saves and restores them. (The thread sanitizer
-  // calls handlers itself, from the next function that it watches, and so nobody saves anything.)
+  // A signal handler uses the registers in the middle of a product: the system saves and restores them. (The thread
+  // sanitizer itself calls handlers, from the next function that it intercepts, and so nothing is saved.)
   struct sigaction action {};
   struct sigaction former {};
   action.sa_handler = [](int) {
@@ -397,7 +397,7 @@ TEST_CASE("tiles are used beside others on a thread, in signal handlers and afte
   CHECK(different == 0);
 #endif
 
-  // A child has the permission too, and threads of its own.
+  // A child process has the permission too, and threads of its own.
   pid_t const child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
@@ -420,7 +420,7 @@ TEST_CASE("tiles are used beside others on a thread, in signal handlers and afte
 TEST_CASE("a CPU level is a name, and what is not there is not used", "[ops][tiles]") {
   CHECK(ops::name_of(cpu_level::amx) == "amx");
   CHECK(ops::quickest() <= ops::available());
-  // The choice does not change from call to call: bits would.
+  // The choice must not change from call to call, since the bits would.
   CHECK(ops::quickest() == ops::quickest());
   at_each_level([] { CHECK(ops::detected() <= ops::available()); });
 }

@@ -13,7 +13,7 @@ namespace {
 
 using env = environment<precision::fp64>;
 
-/// One number that follows the gradients it is given, from 1.
+/// One number, starting at 1, that is updated with the given gradients.
 template <class Optimizer>
 struct number {
   Optimizer optimizer;

@@ -49,7 +49,7 @@ struct one_tensor {
   }
 };
 
-/// As in golden/make_optimizers.py. @param scale  a factor that clipping has left to be applied.
+/// As in golden/make_optimizers.py. @param scale  a clipping factor that is still to be applied.
 template <class Optimizer>
 void reaches_golden(std::string const& name, Optimizer const& optimizer, double scale = 1) {
   std::vector<parameter_info> const tensors{{"tall", {5, 3}}, {"wide", {2, 4}}, {"vector", {6}}};
@@ -134,7 +134,7 @@ TEST_CASE("adafactor keeps means of rows and of columns of the last two extents"
   CHECK(plain.moment_shape(3, {"b", {3}}).size() == 0);
   CHECK(optim::adafactor{.relative = true}.rate_at(39'999) == Approx(0.005));
 
-  // Two experts are two matrices: each of them is what it would be alone, but for the clipping of both together.
+  // Two experts are two matrices: each is updated as if it were alone, except that both are clipped together.
   optim::adafactor const unclipped{.scaled = false, .threshold = 1e9};
   one_tensor both({"w", {2, 2, 3}}), first({"w", {2, 3}});
   both.gradient = {1, 2, -3, 4, 5, 6, 7, 8, 9, 1, 1, 1};
@@ -170,7 +170,7 @@ TEST_CASE("groups change rate and weight decay of what their patterns match, and
   };
   CHECK(after("slow") == Approx(1 - 0.05 * 2));
   CHECK(after("other") == Approx(1 - 0.1 * (2 + 1)));
-  CHECK(!grouped.freezes({"slow", {1}}));  // the first group that matches counts
+  CHECK(!grouped.freezes({"slow", {1}}));  // the first matching group is used
   CHECK(optim::groups{optim::sgd{}, {{.names = "slow", .frozen = true}}}.freezes({"slow", {1}}));
 
   optim::groups const scheduled{optim::muon{.schedule = optim::cosine{.peak = 1, .total = 10, .floor = 0.5}},

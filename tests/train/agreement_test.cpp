@@ -1,5 +1,5 @@
 // test-sanitize: thread
-// What has to be the same on all ranks and is not is told at once, with both ranks and both values.
+// Whatever differs between ranks but must be equal is reported at once, with both ranks and both values.
 #include <cfenv>
 #include <chrono>
 #include <cmath>
@@ -22,7 +22,7 @@ using namespace trireme;
 
 namespace {
 
-/// What an action says on each of some ranks, "" for nothing.
+/// The error of an action on each of some ranks; "" if there is none.
 template <class Action>
 std::vector<std::string> on_ranks(int ranks, Action&& action) {
   std::vector<std::string> said(static_cast<std::size_t>(ranks));
@@ -73,7 +73,7 @@ TEST_CASE("descriptions that differ between ranks are refused when the trainer i
             "trireme::trainer: the parallel strategy is parallel::data{.bucket_bytes = 4096} on rank 0 but "
             "parallel::data{.bucket_bytes = 8192} on rank 1" +
                 end));
-  // A model with storage of its own has no description: its parameters tell.
+  // A model with its own storage has no description; its parameters are compared.
   CHECK(on_ranks(2,
                  [](auto& world) {
                    toy::spline model;
@@ -123,7 +123,7 @@ TEST_CASE("ranks whose processors round or flush otherwise are told apart", "[tr
       "; set rounding and denormal numbers equally on every rank (fesetround, _MM_SET_FLUSH_ZERO_MODE, "
       "torch::set_flush_denormal, or a program linked with -ffast-math)";
   std::string const here = "the processor's arithmetic is rounding to nearest, denormal numbers kept on rank 0 but ";
-  // Ranks are threads here, and each one's mode ends with it.
+  // Ranks    are threads here, and a thread's mode ends with it.
   CHECK(on_ranks(3, [](auto& world) {
           if (world.rank() == 2) std::fesetround(FE_DOWNWARD);
           static_cast<void>(make_trainer(small, optim::sgd{}, world));
@@ -143,7 +143,7 @@ TEST_CASE("ranks whose processors round or flush otherwise are told apart", "[tr
           static_cast<void>(make_exchange(list, world));
         }) == all(2, "trireme::exchange: " + here + "rounding to nearest, denormal numbers zero on rank 1" + remedy));
 #endif
-  // All alike is a choice.
+  // A mode that all ranks share is allowed.
   CHECK(on_ranks(2, [](auto& world) {
           std::fesetround(FE_UPWARD);
           auto trainer = make_trainer(small, optim::sgd{}, world);
@@ -209,7 +209,8 @@ TEST_CASE("replicas that were changed apart are told by the state's hash, and br
       auto const before = trainer.state_hash();
       if (world.rank() == ranks - 1) spoil(trainer, name, 1);
       auto const sentence = sentence_of<numeric_error>([&] { static_cast<void>(trainer.state_hash()); });
-      auto const expected = text("trireme::trainer: the cop");  // the copy, where others agree, or the copies
+      auto const expected =
+          text("trireme::trainer: the cop");  // followed by "y" or "ies", depending on whether other ranks agree
       if (!sentence.starts_with(expected) || sentence.find(name) == std::string::npos ||
           sentence.find(text(ranks - 1)) == std::string::npos)
         throw error("said \"" + sentence + "\"");
@@ -294,11 +295,11 @@ TEST_CASE("an epoch goes on with the dataset that it began with, or the next one
     data::in_memory const shaped(wide, one, {.inputs = 2, .targets = 1});
     if (!contains(refuses(*again, shaped), "fit() on 80 samples of F32 (2)")) throw error("another shape is accepted");
     if (again->steps() != 2 || again->state_hash() != hash) throw error("a refusal has changed the state");
-    again->fit(curve(80), until(4));  // another batch would do, too; this ends the epoch
+    again->fit(curve(80), until(4));  // another batch would work, too; this ends the epoch
     again->fit(curve(114), until(5));
     again->load(folder.path());
     again->start_epoch();
-    again->start_epoch();  // stands at its begin already
+    again->start_epoch();  // it is at the beginning of one already
     again->fit(curve(114), until(3));
     if (!contains(refuses(*again, curve(80)), "after 23 of them")) throw error("the new dataset is not known");
     trainer.initialise(1);
@@ -320,7 +321,8 @@ TEST_CASE("comparing copies and naming tensors takes as few collectives on 64 ra
       auto const hash = [&] { static_cast<void>(trainer.state_hash()); };
       auto const first = calls_of(hash), later = calls_of(hash);
       auto const named = calls_of([&] { trainer.for_each_parameter([](auto const&, auto const&, auto) {}); });
-      // Of a hash: one comparison, one sum; before it, once, who keeps what. Of tensors: which there are, and each.
+      // A hash takes one comparison and one sum; before that, once, which rank keeps what. Tensors: the list of them,
+      // then each.
       if (first > 6 || later != 2 || named > 2 + 4)
         throw numeric_error(text(first, ", ", later, " and ", named, " collectives"), {world.rank(), "count"});
     });

@@ -14,7 +14,7 @@ using namespace trireme;
 
 namespace {
 
-/// Allocations of all ranks and their readers from step 8 of fit() to step 20; 45 samples make short batches of it.
+/// Allocations of all ranks and their readers from step 8 of fit() to step 20; with 45 samples some batches are short.
 template <class Model, class Data, class... Policies>
 long allocations_of_steps(int ranks, Model const& model, Data const& data, Policies... policies) {
   watchdog dog("counting allocations");
@@ -24,7 +24,7 @@ long allocations_of_steps(int ranks, Model const& model, Data const& data, Polic
     auto trainer = make_trainer(mine, toy::adaptive, world, policies...);
     long before = 0;
     trainer.on_step([&](step_report const& done) {
-      world.barrier();  // nobody is in a step
+      world.barrier();  // no rank is in a step
       if (done.step == 8) before = allocations.load();
       if (done.step == 19 && world.rank() == 0) counted = allocations.load() - before;
       world.barrier();

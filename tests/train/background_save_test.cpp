@@ -24,7 +24,7 @@ namespace {
 constexpr std::int64_t last = 12, saved_at = 4;
 fit_options until(std::int64_t step) { return {.steps = last, .batch = 10, .micro_batches = 6, .stop_after = step}; }
 
-/// A disk on which everything that is written takes a while.
+/// A disk on which every write takes a while.
 struct slow_files : formats::file_system {
   int synchronise(int d) override {
     std::this_thread::sleep_for(20ms);
@@ -32,8 +32,8 @@ struct slow_files : formats::file_system {
   }
 };
 
-/// The state after `saved_at` steps is saved while the next ones are taken; it is that of a run that stopped there, and
-/// the run itself ends as one that saved nothing.
+/// Saves the state after `saved_at` steps during the next ones. It equals the state of a run that stopped there, and
+/// the run itself ends like one that saved nothing.
 template <class... Policies>
 void saves_beside_training(int ranks, Policies... policies) {
   scratch folder;
@@ -143,11 +143,11 @@ TEST_CASE("whatever file operation fails in the background, training goes on and
       after.trainer.load(folder.path());
       auto const hash = after.trainer.state_hash();
       CHECK((hash == second || (failed && hash == first)));
-      run.trainer.save(folder.path());  // clears up
+      run.trainer.save(folder.path());  // removes left-over files
       for (auto const& name : names(folder.path())) CHECK(name.starts_with("step-"));
       if (files.operations <= at) break;
     }
-    CHECK(!failed);  // the last one came to its end
+    CHECK(!failed);  // the last one succeeded
   }
 }
 

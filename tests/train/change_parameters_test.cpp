@@ -15,7 +15,7 @@
 #include "trireme/train/any_trainer.hpp"
 #include "trireme/trireme.hpp"
 
-// Parameters that are changed from outside: whatever the strategy, all that layers read follows.
+// Parameters that are changed from outside: under every strategy, all that layers read gets the new values.
 
 using namespace trireme;
 
@@ -24,7 +24,7 @@ namespace {
 auto const sine = data::function([](float x) { return std::sin(x); }, {.samples = 48});
 nn::mlp const model{.hidden = {12, 12}};
 
-/// New values, a function of the tensor and the place in the whole of it.
+/// New values, as a function of the tensor and the position in the whole of it.
 auto const rewrite = [](std::string const& name, parameter_info const& part, std::int64_t first, auto values) {
   auto const offset = static_cast<double>(hash_name(name) % 97);
   for_each_run(part, first, values.size(), [&](std::int64_t in_whole, std::int64_t here, std::int64_t n) {
@@ -36,13 +36,13 @@ auto const rewrite = [](std::string const& name, parameter_info const& part, std
   });
 };
 
-/// The same, of whole tensors.
+/// The same for whole tensors.
 auto const rewrite_whole = [](std::string const& name, shape const& extents, auto values) {
   if (extents.size() != static_cast<std::int64_t>(values.size())) throw error("no whole tensor");
   rewrite(name, {name, extents, {}, true}, 0, tensor_view(values.data(), {extents.size()}));
 };
 
-/// Mean losses: of what training has left, after the change, and after three more steps.
+/// Mean losses: after training, after the change, and after three more steps.
 template <class World, class... Policies>
 std::vector<double> losses(World& world, bool whole, Policies const&... policies) {
   auto trainer = make_trainer(model, optim::sgd{.learning_rate = 1e-2}, world, policies...);
@@ -125,7 +125,7 @@ TEST_CASE("ranks that write other numbers are told, and broadcast() mends it", "
 
 namespace {
 
-/// Ranks 0 and 1 train under a strategy, the others predict, each alone, with what rank 0 has.
+/// Ranks    0 and 1 train under a strategy; the others predict, each alone, with the parameters of rank 0.
 template <class Strategy>
 void shares(Strategy const& strategy) {
   INFO(describe(strategy));
@@ -221,7 +221,7 @@ TEST_CASE("a trainer of any type starts or goes on in a directory, and its param
   auto wide = make_any_trainer(model, optim::sgd{}, precision::fp64{}, world);
   auto const before = wide->state_hash();
   wide->change_parameters([](std::string const&, shape const&, std::span<float>) {});
-  CHECK(wide->state_hash() == before);  // what is left alone keeps all its bits
+  CHECK(wide->state_hash() == before);  // values that are not changed keep all their bits
   fill(*wide, 0.5);
   check(*wide, 0.5F);
 }

@@ -35,7 +35,7 @@ struct two_checkpoints {
     run.trainer.save(folder.path());
     newer = run.trainer.state_hash();
   }
-  /// Loads the older one because `file` of the newer is damaged, and puts the newer back. @returns what went wrong.
+  /// Loads the older one because `file` of the newer is damaged, and restores the newer. @returns what went wrong.
   std::string falls_back(std::string const& file) {
     try {
       auto const found = run.trainer.load(folder.path());
@@ -54,7 +54,7 @@ struct two_checkpoints {
   }
 };
 
-/// A checkpoint of numbers of one's own choice, with all hashes right.
+/// A checkpoint with arbitrary numbers and correct hashes.
 struct crafted {
   parameter_info box{"table", {3, 4}};
   std::string piece = "value/table@0";
@@ -62,7 +62,7 @@ struct crafted {
   shape extents{12};
   std::string progress = R"({"step":1,"updates":1,"seed":0,"epoch":0,"position":0})";
 
-  /// What a run with a table of (3, 4) says to it.
+  /// The error of a run with a table of (3, 4) that loads it.
   [[nodiscard]] std::string sentence() const {
     scratch folder;
     auto const at = folder / "step-0000000001";
@@ -101,7 +101,7 @@ TEST_CASE("no damage to any byte of a checkpoint is accepted: the one before it 
     auto const path = at.damaged + "/" + name;
     auto const whole = formats::read_file(path);
     std::string wrong;
-    // A manifest that is changed no longer agrees with its hash; a hash is then told from the manifest.
+    // A manifest that was changed does not match its hash; a correct hash is computed from the manifest.
     auto const file = name.starts_with("manifest") ? std::string("manifest.") : name;
     std::size_t byte = 0;
     for (; byte < whole.size() && wrong.empty(); ++byte, ++damages) {
@@ -152,9 +152,9 @@ TEST_CASE("several damaged checkpoints are set aside; names that are no steps ar
   auto const copy = [&](char const* name) {
     std::filesystem::copy(at.damaged, at.folder / name, std::filesystem::copy_options::recursive);
   };
-  copy("step-0000000003");  // of step 2, its manifest says
+  copy("step-0000000003");  // its manifest says step 2
   copy("damaged-step-0000000003");
-  overwrite(at.folder / "step-10000000000", {});  // a file; later than all others, though its name sorts first
+  overwrite(at.folder / "step-10000000000", {});  // a file; later than all others, though its name is sorted first
   auto const found = at.run.trainer.load(at.folder.path());
   CHECK(at.run.trainer.state_hash() == at.newer);
   REQUIRE(found.damaged.size() == 2);
@@ -186,14 +186,14 @@ TEST_CASE("what may be whole and cannot be read just now is an error, and no rea
       files.number = number;
       std::int64_t taken = -1;
       auto const sentence = sentence_of([&] { taken = at.run.trainer.load(at.folder.path(), files).at.step; });
-      if (taken == newest) {  // what failed was a look at what else lies there
+      if (taken == newest) {  // a check of other files failed
         CHECK(names(at.folder.path()).size() == 2);
       } else if (number != EIO || taken < 0) {
         CHECK(contains(sentence, at.folder.path()));
         CHECK(names(at.folder.path()).size() == 2);
         CHECK(names(at.folder.path()).front() == "step-0000000001");
       } else {
-        CHECK(taken == 1);  // the device has lost what it had: this is damage
+        CHECK(taken == 1);  // the device has lost data: this is damage
         std::filesystem::rename(at.aside, at.damaged);
       }
     }
@@ -225,7 +225,7 @@ TEST_CASE("all ranks go back to the same checkpoint if one of them finds damage"
       auto const hash = trainer.state_hash();
       if (found.at.step == 2) {
         wrong += hash != hashes[1] || !found.damaged.empty() ? 1 : 0;
-        continue;  // an operation that says nothing, such as a look at a size it knows
+        continue;  // an operation without an error, such as reading a size that is known
       }
       bool const right = found.at.step == 1 && hash == hashes[0] && found.damaged.size() == 1 &&
                          contains(found.damaged[0].reason, "input/output error") &&

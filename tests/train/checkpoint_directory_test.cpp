@@ -24,7 +24,7 @@ std::string identity_of(std::string const& step_directory) {
   auto const path = step_directory + "/manifest.json";
   return formats::json::parse(formats::read_text(path), path).at("identity").as_string();
 }
-/// A folder with files that nobody may touch, and a way to ask whether somebody did.
+/// A folder with files that must not be changed, and a check of this.
 struct elsewhere {
   scratch folder;
   elsewhere() {
@@ -50,7 +50,7 @@ TEST_CASE("a run does not save where another run's checkpoints are, and nothing 
   first.trainer.save(folder.path());
   auto const before = names(folder.path());
   auto const theirs = identity_of(folder / "step-0000000007");
-  std::filesystem::create_directory(folder / ".saving");  // the other run may be saving just now
+  std::filesystem::create_directory(folder / ".saving");  // the other run may be saving at this moment
   for (std::int64_t const step : {0, 6, 7, 9}) {
     INFO("step " << step);
     tiny other;
@@ -128,7 +128,7 @@ TEST_CASE("a checkpoint whose owner cannot be read is nobody's to remove", "[tra
   CHECK(contains(sentence_of([&] { other.trainer.save(folder.path()); }),
                  "holds a checkpoint that cannot be read, so its run is unknown ("));
   CHECK(names(folder / "step-0000000001").size() == 3);
-  // Beside one's own it stays out of the way, and is never counted or removed.
+  // Next to a run's own checkpoints it is ignored: never counted or removed.
   std::filesystem::rename(folder / "step-0000000001", folder / "kept");
   run.go_to(2);
   run.trainer.save(folder.path());
@@ -138,7 +138,7 @@ TEST_CASE("a checkpoint whose owner cannot be read is nobody's to remove", "[tra
   run.go_to(4);
   run.trainer.save(folder.path());
   CHECK(names(folder.path()) == std::vector<std::string>{"step-0000000001", "step-0000000003", "step-0000000004"});
-  // One that has the name of what is saved steps aside.
+  // One with the name of the new checkpoint is renamed.
   std::filesystem::rename(folder / "step-0000000001", folder / "step-0000000005");
   run.go_to(5);
   run.trainer.save(folder.path());
@@ -177,7 +177,7 @@ TEST_CASE("saving follows no symbolic link below the directory, and removes noth
   CHECK(precious.untouched());
   CHECK(names(folder.path()) == std::vector<std::string>{"step-0000000001"});
 
-  // Among the steps: neither written, nor pruned, nor taken for this run's.
+  // Files among the steps are neither written, nor removed, nor counted as this run's.
   std::filesystem::create_directory_symlink(precious.folder.path(), folder / "step-0000000000");
   for (std::int64_t const step : {2, 3, 4}) {
     run.go_to(step);
@@ -190,7 +190,7 @@ TEST_CASE("saving follows no symbolic link below the directory, and removes noth
   CHECK(names(folder.path()) ==
         std::vector<std::string>{"damaged-step-0000000005", "step-0000000000", "step-0000000004", "step-0000000005"});
 
-  // The directory itself, and what reads from it.
+  // The directory itself, and the functions that read from it.
   std::filesystem::create_directory_symlink(precious.folder.path(), folder / "linked");
   auto const refused = folder / "linked" + ": is not a directory (a symbolic link to one is not followed here)";
   CHECK(sentence_of([&] { run.trainer.save(folder / "linked"); }) == refused);
@@ -331,7 +331,7 @@ TEST_CASE("what somebody else has put among checkpoints stays where it lies", "[
   run.go_to(1);
   run.trainer.save(folder.path());
   note("step-0000000001"), note(".saving"), note("step-0000000003");
-  for (std::int64_t const step : {2, 3, 4}) {  // 1 and 2 are pruned, and 3 goes into a directory that is there
+  for (std::int64_t const step : {2, 3, 4}) {  // 1 and 2 are removed, and 3 is saved into an existing directory
     run.go_to(step);
     run.trainer.save(folder.path());
     for (auto const* const at : {"step-0000000001", ".saving", "step-0000000003"}) CHECK(has_note(at));
@@ -343,7 +343,7 @@ TEST_CASE("what somebody else has put among checkpoints stays where it lies", "[
         std::vector<std::string>{".saving", "step-0000000001", "step-0000000003", "step-0000000004"});
   CHECK(checkpoint::kept_in(folder.path()).size() == 2);
 
-  // The same step once more, in a directory that holds something else, too.
+  // The same step once more, in a directory that also has another file.
   note("step-0000000004");
   run.trainer.save(folder.path());
   CHECK(has_note("step-0000000004"));
@@ -351,7 +351,7 @@ TEST_CASE("what somebody else has put among checkpoints stays where it lies", "[
   CHECK(other.trainer.load(folder.path()).at.step == 4);
   CHECK(other.trainer.state_hash() == run.trainer.state_hash());
 
-  // One that is damaged is set aside without it.
+  // A damaged one is renamed without it.
   overwrite(folder / "step-0000000004/rank-0.safetensors", {});
   auto const found = other.trainer.load(folder.path());
   CHECK(found.at.step == 3);
@@ -482,7 +482,7 @@ TEST_CASE("in a directory that may only be read a save is one sentence, and a lo
   run.go_to(3);
   run.trainer.save(folder / "run");
   run.go_to(5);
-  // Root may write everywhere, so it becomes nobody for a while.
+  // Root may write everywhere, so the test becomes the user nobody for a while.
   bool const root = ::geteuid() == 0;
   std::filesystem::permissions(folder.path(), std::filesystem::perms(0755));
   for (auto const& each : std::filesystem::recursive_directory_iterator(folder.path()))

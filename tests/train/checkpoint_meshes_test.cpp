@@ -18,14 +18,14 @@ using namespace trireme;
 
 namespace {
 
-/// Nothing divides: 3 heads, 37 tokens, 4 units.
+/// Sizes that divide nothing: 3 heads, 37 tokens, 4 units.
 auto const two_steps = toy::of_gpt({.steps = 2, .batch = 8, .micro_batches = 8}, [] {
   auto model = toy::gpt;
   model.channels = 15;
   return model;
 }());
 
-/// A mesh on some ranks. `run` goes on from `load` until `steps`, and ends in `save`, where they are not empty.
+/// A mesh on some ranks. `run` resumes from `load`, trains until `steps`, and saves to `save`, unless these are empty.
 struct setting {
   std::string name;
   std::function<std::uint64_t(std::string const& load, std::int64_t steps, std::string const& save)> run;

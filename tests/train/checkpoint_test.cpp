@@ -22,7 +22,8 @@ namespace {
 
 using sparse = compression::error_feedback<compression::top_k>;
 
-/// Runs `steps` of a training that goes on from `load` and ends in `save`, where they are not empty. @returns its hash.
+/// Runs `steps` steps of a training that resumes from `load` and saves to `save`, unless these are empty. @returns its
+/// hash.
 template <class... Policies>
 std::uint64_t run(int ranks, std::string const& load, std::int64_t steps, std::string const& save,
                   Policies... policies) {
@@ -37,7 +38,7 @@ void goes_on(int ranks, Policies... policies) {
   CHECK(run(ranks, folder.path(), 9, "", policies...) == run(ranks, "", 9, "", policies...));
 }
 
-/// How some ranks hold tensors: boxes cut along an axis of each, and flat ranges of every box.
+/// How some ranks hold tensors: boxes split along an axis of each, and flat ranges of every box.
 struct cut {
   std::string name;
   int boxes = 1;
@@ -45,8 +46,8 @@ struct cut {
   int axis = 0;
   [[nodiscard]] int ranks() const { return boxes * ranges; }
 
-  /// Calls f(info, first, view) for what one rank holds: a table, fused queries, keys and values cut by heads of two
-  /// columns each, and a vector that every box has.
+  /// Calls f(info, first, view) for the tensors of one rank: a table; fused queries, keys and values, split by heads of
+  /// two columns each; and a vector that every box has.
   template <class F>
   void for_each_piece(int rank, std::vector<std::vector<float>>& memory, F&& f) const {
     share const box{rank % boxes, boxes};

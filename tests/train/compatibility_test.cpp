@@ -1,7 +1,8 @@
 // test-alone: its compiler takes 3.4 GB
 // test-sanitize: none
 
-// The rules on combinations: the page that lists them is fresh, and what they let through trains as serial does.
+// The rules on combinations: the page that lists them is up to date, and permitted combinations train like serial
+// training.
 #include "trireme/train/compatibility.hpp"
 
 #include <cstdlib>
@@ -24,7 +25,7 @@ namespace {
 nn::gpt const model{.vocabulary = 23, .context = 8, .layers = 2, .heads = 2, .channels = 8, .dropout = 0.1};
 auto const four_steps = toy::of_gpt({.steps = 4, .batch = 8, .micro_batches = 4}, model, 16);
 
-/// On so many threads policies are serial training.
+/// Whether the policies on so many threads equal serial training.
 template <class... Policies>
 void compare(int ranks, toy::outcome const& alone, double tolerance, Policies const&... policies) {
   toy::check_near(four_steps.on(ranks, toy::steady, policies...).front(), alone, tolerance);
@@ -39,7 +40,7 @@ Axis in_two(Axis axis) {
   return axis;
 }
 
-/// Whether steps are those of serial training.
+/// Whether steps equal those of serial training.
 template <class Axis>
 constexpr bool is_serial = !std::is_same_v<Axis, parallel::diloco> && !std::is_same_v<Axis, parallel::parameter_server>;
 
@@ -49,7 +50,7 @@ constexpr bool works = composition::broken<nn::gpt, Parallel, precision::fp32, C
 }  // namespace
 
 TEST_CASE("the page of compositions is what the rules say", "[train][compatibility]") {
-  auto const* const tests = std::getenv("TRIREME_TEST_DATA");  // ctest says where tests/ is
+  auto const* const tests = std::getenv("TRIREME_TEST_DATA");  // set by ctest: the path of tests/
   if (tests == nullptr) return missing("TRIREME_TEST_DATA is not set: docs/composition.md was not compared");
   std::ifstream file(std::string(tests) + "/../docs/composition.md");
   std::string const there{std::istreambuf_iterator<char>(file), {}};

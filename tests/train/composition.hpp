@@ -22,7 +22,7 @@
 #include "trireme/train/rule_table.hpp"
 #include "trireme/train/slots.hpp"
 
-// Which policies go together, asked of the rules at compile time, and docs/composition.md made of the answers.
+// Which policies can be combined, according to the rules at compile time; docs/composition.md is made from the results.
 namespace composition {
 
 using namespace trireme;
@@ -64,14 +64,14 @@ template <class Model, class Parallel, class Precision, class Compression>
 inline constexpr std::string_view broken = trireme::detail::broken_rule<
     trireme::detail::combination<Model, comm::threads_world, Parallel, Precision, Compression>>;
 
-/// What becomes of a combination: "works" or the rule that it breaks.
+/// The result for a combination: "works" or the rule that it breaks.
 template <class Model, class Parallel, class Precision, class Compression>
 std::string answer() {
   constexpr auto id = broken<Model, Parallel, Precision, Compression>;
   return id.empty() ? std::string("works") : text("`", id, "`");
 }
 
-/// Answers with the names of those who get them, in the order in which they first come.
+/// Results with the names that have them, in the order of their first occurrence.
 class groups {
  public:
   void add(std::string const& answer, std::string_view name) {
@@ -82,7 +82,7 @@ class groups {
     }
     all_.emplace_back(answer, name);
   }
-  /// "answer" if it is everybody's, else "name, name: answer", and so on.
+  /// "result" if all have the same, else "name, name: result", and so on.
   [[nodiscard]] std::string to_string(std::string_view separator) const {
     if (all_.size() == 1) return all_[0].first;
     std::string out;
@@ -102,7 +102,7 @@ std::string name_of_compressor() {
   return text("`", source.substr(room.size(), source.find('{') - room.size()), "`");
 }
 
-/// What becomes of each precision and each compressor.
+/// The result for each precision and each compressor.
 template <class Model, class Parallel>
 std::string cell() {
   groups by_precision;

@@ -13,7 +13,7 @@ namespace {
 
 template <class Precision>
 void compare(Precision const& precision, double most, std::int64_t steps = 20) {
-  // Stretches of 6, 3, 4, 2 and 3 positions; more heads than ways, unevenly.
+  // Ranges of 6, 3, 4, 2 and 3 positions; more heads than ranks, unevenly distributed.
   auto const training =
       toy::of_gpt({.steps = steps, .batch = 6, .micro_batches = 2},
                   {.vocabulary = 37, .context = 24, .layers = 2, .heads = 5, .channels = 30, .dropout = 0.1}, 24);
@@ -95,8 +95,8 @@ TEST_CASE("activations fall with the ranks that share positions", "[train][conte
   auto const ring = peak(4, parallel::context{}) / whole;
   auto const dealt = peak(4, parallel::context{.method = context_method::all_to_all}) / whole;
   CAPTURE(ring, dealt);
-  CHECK(ring < 0.33);  // and room for the keys on their way
-  CHECK(dealt < 0.4);  // which also keeps what was dealt
+  CHECK(ring < 0.33);  // and buffers for the keys in transit
+  CHECK(dealt < 0.4);  // which also keeps what was scattered
 }
 
 TEST_CASE("what context cannot cut is refused in one sentence with its numbers", "[train][context]") {

@@ -29,7 +29,7 @@ struct outcome {
   std::uint64_t hash = 0;
 };
 
-/// Trains from `load` (where it is not empty) up to a step, at a CPU level, and saves.
+/// Trains from `load` (unless it is empty) up to a step, at a CPU level, and saves.
 outcome run(cpu_level level, std::string const& load, std::int64_t steps, std::string const& save) {
   auto const before = ops::detected();
   ops::detected(level);

@@ -1,6 +1,6 @@
 // test-timeout: 300
 // test-sanitize: none
-// A DeepSeek trains under every axis as it does alone.
+// A DeepSeek trains under every axis as on one rank.
 #include "trireme/nn/deepseek.hpp"
 
 #include "../formats/scratch.hpp"

@@ -1,4 +1,4 @@
-// What descriptions are refused when a trainer or an exchange is made, and which rate a step has.
+// Descriptions that are refused when a trainer or an exchange is made, and the rate of each step.
 #include "trireme/core/expect.hpp"
 
 #include <cstdint>
@@ -65,7 +65,7 @@ TEST_CASE("a refused pattern costs as many collectives on any number of ranks, a
     std::vector<std::uint64_t> calls(static_cast<std::size_t>(ranks));
     launch(comm::threads{.ranks = ranks}, [&](auto& world) {
       auto counted = comm::decorate(world, comm::counted{});
-      std::vector<std::string> names{"everywhere", ""};  // a name without letters is one, too
+      std::vector<std::string> names{"everywhere", ""};  // an empty name is a name, too
       if (world.rank() == ranks - 1) names.push_back("last.weight");
       CHECK(sentence_of<config_error>([&] {
               parallel::expect_patterns(counted, optim::groups{optim::sgd{}, {{.names = "last.weigth"}}}, names);
@@ -73,7 +73,7 @@ TEST_CASE("a refused pattern costs as many collectives on any number of ranks, a
       for (auto const& each : counted.counts().by_operation)
         calls[static_cast<std::size_t>(world.rank())] += each.calls;
     });
-    for (auto const each : calls) CHECK(each == 4);  // who matches, and three for the names
+    for (auto const each : calls) CHECK(each == 4);  // the matches, and three for the names
   }
 }
 

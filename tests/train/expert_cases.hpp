@@ -5,19 +5,20 @@
 
 #include "meshes.hpp"
 
-// A small GPT with experts on the meshes that deal them out.
+// A small GPT with experts on the meshes that distribute them.
 namespace expert_cases {
 
 using namespace trireme;
 
-/// Five experts, which two to four ranks get unevenly. A choice that flips between two trainings is a jump, not
-/// rounding: with these sizes and tokens no two experts of a token come so near that rounding decides within 20 steps.
+/// Five experts, which are distributed unevenly over two to four ranks. If two trainings choose different experts they
+/// differ by more than rounding: with these sizes and tokens no two experts of a token are so close that rounding
+/// decides within 20 steps.
 inline nn::gpt const model = [] {
   auto what = toy::gpt;
   what.experts = 5;
   return what;
 }();
-/// In so many micro-batches as a step has samples, of which ranks may have different numbers.
+/// As many micro-batches as a step has samples; ranks may have different numbers of them.
 inline auto twenty_steps(std::int64_t batch, nn::gpt const& what = model) {
   return toy::of_gpt({.steps = 20, .batch = batch, .micro_batches = batch}, what, 24);
 }

@@ -1,5 +1,5 @@
 // test-ranks: 2 4
-// A GPT with experts is the same training however its experts are dealt out over processes.
+// A GPT with experts trains the same for every distribution of its experts over processes.
 #include "../watchdog.hpp"
 #include "expert_cases.hpp"
 #include "trireme/comm/mpi.hpp"
@@ -9,7 +9,7 @@ using expert_cases::clipped;
 
 TEST_CASE("over MPI dealt out experts end where serial training ends", "[train][experts][mpi]") {
   watchdog dog("experts over MPI");
-  auto const training = expert_cases::twenty_steps(12);  // as by threads
+  auto const training = expert_cases::twenty_steps(12);  // as with threads
   auto const uneven = expert_cases::twenty_steps(5);
   auto const serial = training.alone(clipped);
   auto const serial_uneven = uneven.alone(clipped);

@@ -1,5 +1,5 @@
 // test-sanitize: none
-// A GPT with experts is the same training however its experts are dealt out.
+// A GPT with experts trains the same for every distribution of its experts.
 #include "trireme/parallel/expert.hpp"
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // test-timeout: 300
 // test-sanitize: none
-// Optimizers of whole tensors take fused products and stacks of experts apart. All of them as optim::any, so that one
+// Optimizers of whole tensors split fused products and stacks of experts. All of them as optim::any, so that one
 // trainer is compiled for each strategy.
 #include "trireme/train/optimizer_state.hpp"
 
@@ -80,8 +80,8 @@ outcome run(Model const& model, any_optimizer const& optimizer, Strategy strateg
   return out;
 }
 
-/// The squares of rows (columns of the parameter) of what a step of Muon has added to a tensor of files, and how far
-/// its rows are from being at right angles.
+/// The squares of the rows (columns of the parameter) of Muon's step for a tensor of files, and how far its rows are
+/// from orthogonal.
 struct spread {
   double least = 1e9, most = 0, across = 0;
 };

@@ -19,7 +19,7 @@ using namespace trireme;
 
 namespace {
 
-/// How often each token is drawn of so many times.
+/// How often each token is drawn in so many draws.
 std::map<std::int32_t, int> drawn(std::vector<float> const& logits, drawing const& how, int times) {
   std::map<std::int32_t, int> counts;
   for (int i = 0; i < times; ++i) ++counts[draw(logits, how, static_cast<std::uint64_t>(i))];
@@ -34,7 +34,7 @@ TEST_CASE("tokens are drawn as their probabilities say, and only those that are 
   auto const all = drawn(logits, {}, times);
   for (auto const& [token, share] : {std::pair{0, 1.0}, std::pair{1, 2.0}, std::pair{2, 4.0}, std::pair{3, 1.0}})
     CHECK(std::abs(all.at(token) - times * share / 8) < 4 * std::sqrt(times * share / 8));
-  // Squares of them at half the temperature: 1, 4, 16, 1.
+  // Their squares, at half the temperature: 1, 4, 16, 1.
   CHECK(std::abs(drawn(logits, {.temperature = 0.5}, times).at(2) - times * 16.0 / 22) < 200);
   auto const two = drawn(logits, {.top_k = 2}, times);
   CHECK(two.size() == 2);
@@ -69,7 +69,7 @@ TEST_CASE("a text goes on as whole predictions say, also when the positions are 
   generate(
       *anyone, text, 30, context, {.seed = 4}, [&](std::int32_t token) { return seen.push_back(token), true; }, 30);
   CHECK(seen == expected);
-  // A text that is too long begins with the end that fits; f may end it.
+  // A text that is too long is reduced to its end; f may stop early.
   int calls = 0;
   generate(*anyone, expected, 30, context, {}, [&](std::int32_t) { return ++calls < 4; });
   CHECK(calls == 4);

@@ -1,6 +1,6 @@
 // test-sanitize: none
-// What every policy sends in its period and holds is what the plan says; and nothing that its run state shows, and a
-// checkpoint therefore saves, is left out of what it says it holds.
+// Every policy sends in its period, and holds, what the plan predicts; and everything in its run state, which
+// checkpoints therefore contain, is included in what it reports to hold.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -24,11 +24,11 @@ constexpr std::int64_t values = 4 * (192 + 192 + 192 * 192 + 192 + 192 + 1);  //
 auto const sine = data::function([](float x) { return std::sin(x); }, {.samples = 96});
 
 struct found {
-  std::int64_t shown = 0;    ///< bytes of the pieces that the run state shows
+  std::int64_t shown = 0;    ///< bytes of the pieces of the run state
   std::int64_t moments = 0;  ///< bytes of the optimizer's
-  std::int64_t told = 0;     ///< bytes that the policies say they hold
-  std::int64_t period = 0;   ///< steps after which what is sent repeats
-  std::string differences;   ///< between the plan and what was counted
+  std::int64_t told = 0;     ///< bytes that the policies report to hold
+  std::int64_t period = 0;   ///< steps after which traffic repeats
+  std::string differences;   ///< between the plan and the counters
 };
 
 template <class... Policies>
@@ -59,11 +59,11 @@ found look(int ranks, Policies const&... policies) {
   return *std::max_element(all.begin(), all.end(), [](auto const& a, auto const& b) { return a.shown < b.shown; });
 }
 
-constexpr std::int64_t padding = 4 * 4 * 3 * 1024;  // of slices and buckets: some blocks a rank
+constexpr std::int64_t padding = 4 * 4 * 3 * 1024;  // of slices and buckets: some blocks per rank
 
-/// What a policy keeps more than another one is in what it tells more, but for padding.
+/// The additional state of a policy, compared with another one, is in its additional report, up to padding.
 void expect_told(found const& with, found const& without, std::int64_t least) {
-  CHECK(with.shown - without.shown >= least);  // or the comparison would show nothing
+  CHECK(with.shown - without.shown >= least);  // or the comparison would prove nothing
   CHECK(least > padding);
   CHECK(with.told - without.told >= with.shown - without.shown - padding);
 }

@@ -16,7 +16,8 @@ using namespace trireme;
 
 namespace {
 
-/// Numbers in, and layers whose training is not their evaluation; a unit for each stage of two that turn back.
+/// A model of numbers with layers that differ between training and evaluation; one unit for each of two stages with
+/// return.
 struct mixed {
   using policy_category = slot::model;
   friend bool operator==(mixed const&, mixed const&) = default;
@@ -60,7 +61,7 @@ struct points {
   [[nodiscard]] auto data(std::int64_t n) const { return data::in_memory(inputs(0, n), targets(0, n)); }
 };
 
-/// The largest difference from central differences of what evaluate() says, beside the largest gradient.
+/// The largest difference from central differences of evaluate(), relative to the largest gradient.
 template <class Trainer>
 double error_of(Trainer& trainer, points some, std::int64_t n, std::size_t every) {
   auto const found = trainer.input_gradient(some.part(0, n));
@@ -81,7 +82,8 @@ double error_of(Trainer& trainer, points some, std::int64_t n, std::size_t every
   return worst / largest;
 }
 
-/// What input_gradient() gives on this rank after two steps, and whether the third is that of a trainer without it.
+/// The result of input_gradient() on this rank after two steps, and whether the third step equals that of a trainer
+/// without it.
 struct outcome {
   std::vector<double> gradient;
   bool untouched = false;
@@ -157,7 +159,7 @@ TEST_CASE("gradients of inputs are alike under every mesh, and change nothing th
   comm::self_world alone;
   auto const serial = look(alone, some, 0, 6);
   CHECK(serial.untouched);
-  std::vector<outcome> other(2);  // of the samples of each of two data ranks
+  std::vector<outcome> other(2);  // for the samples of each of two data ranks
   for (std::int64_t r = 0; r < 2; ++r) other[static_cast<std::size_t>(r)] = look(alone, some, 6 + r * 4, 4 - r);
 
   constexpr int ways = 9;

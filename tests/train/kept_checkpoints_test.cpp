@@ -87,7 +87,7 @@ TEST_CASE("the best checkpoint is found, and loaded by its name; the newest with
   CHECK(other.trainer.load(folder.path()).at.step == 5);
   CHECK(other.trainer.state_hash() == hashes[5]);
 
-  // It goes on in a directory of its own: here there are later steps of its run.
+  // It continues in a directory of its own: this one has later steps of its run.
   other.trainer.load(best->path);
   CHECK(contains(sentence_of([&] { other.trainer.save(folder.path()); }), "which is later than step 2"));
   scratch branch;
@@ -103,7 +103,7 @@ TEST_CASE("a checkpoint that was named is that one or an error", "[train][checkp
   overwrite(two + "/rank-0.safetensors", {});
   tiny other;
   CHECK(contains(sentence_of([&] { other.trainer.load(two); }), two + ": this checkpoint is damaged ("));
-  CHECK(names(folder.path()) == steps({1, 2, 3}));  // nothing was set aside
+  CHECK(names(folder.path()) == steps({1, 2, 3}));  // nothing was renamed
   CHECK(contains(sentence_of([&] { other.trainer.load(folder / "step-0000000009"); }), "there is no checkpoint here"));
   overwrite(two + "/manifest.json", {});
   CHECK(checkpoint::kept_in(folder.path()).size() == 2);

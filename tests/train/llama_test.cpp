@@ -1,6 +1,6 @@
 // test-timeout: 300
 // test-sanitize: none
-// A Llama trains under every axis as it does alone.
+// A Llama trains under every axis as on one rank.
 #include "../watchdog.hpp"
 #include "meshes.hpp"
 

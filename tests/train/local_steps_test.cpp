@@ -12,8 +12,8 @@
 #include "trireme/train/plan.hpp"
 #include "trireme/trireme.hpp"
 
-// Strategies that exchange less often than every step, or apply what they have exchanged later. That they go on bit for
-// bit, and are as planned: policies_test.cpp.
+// Strategies that exchange less often than every step, or apply exchanged values later. policies_test.cpp tests that
+// they resume bit for bit and match their plans.
 
 using namespace trireme;
 
@@ -64,7 +64,7 @@ double furthest(std::vector<float> const& a, std::vector<float> const& b) {
 
 TEST_CASE("diloco with a period of one and inner SGD takes the steps of data", "[train][diloco]") {
   watchdog const guard("diloco every step");
-  optim::sgd const unclipped{.learning_rate = 0.05, .momentum = 0};  // each rank has a norm of its own
+  optim::sgd const unclipped{.learning_rate = 0.05, .momentum = 0};  // each rank has its own norm
   for (int const ranks : {1, 2, 3, 4}) {
     INFO(ranks << " ranks");
     auto const same = train(ranks, unclipped, parallel::data{}, 20);
@@ -121,12 +121,12 @@ TEST_CASE("a stale server applies what was pushed so many steps ago", "[train][p
   for (int const stale : {1, 3}) {
     auto const out = train(2, plain_steps, parallel::parameter_server{.staleness = stale}, 20);
     auto const synchronous = train(2, plain_steps, parallel::parameter_server{}, 20);
-    for (int i = 0; i <= stale; ++i) {  // nothing is applied before
+    for (int i = 0; i <= stale; ++i) {  // nothing is applied earlier
       auto const at = static_cast<std::size_t>(i);
       if (i == 0) CHECK(out.losses[at] == synchronous.losses[at]);
     }
     CHECK(out.losses[1] != synchronous.losses[1]);
-    // On any number of ranks the same numbers, since sums and votes are.
+    // The same numbers on any number of ranks, since sums and votes are the same.
     CHECK(furthest(out.weights, train(1, plain_steps, parallel::parameter_server{.staleness = stale}, 20).weights) <
           1e-6);
   }

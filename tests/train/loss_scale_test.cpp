@@ -93,8 +93,8 @@ TEST_CASE("the loss scale is state: a run goes on with it bit for bit", "[train]
 
 namespace {
 
-/// y = slope x + shift, stored in float. It casts by itself: the gradient of each output is a float16, as a backward
-/// pass in float16 has it, and on rank 1 one of them is infinite from a scale of 2^10 on.
+/// y = slope x + shift, stored in float. The model casts by itself: the gradient of each output is a float16, as in a
+/// backward pass in float16, and on rank 1 one of them is infinite from a scale of 2^10 on.
 struct cast_line {
   int rank = 0;
   std::vector<float> values{0.5F, 0};
@@ -156,7 +156,7 @@ TEST_CASE("a plain model that casts by itself is trained with a loss scale", "[t
   watchdog const guard("a plain model in fp16");
   auto const whole = cast(precision::fp32{}, 200);
   auto const half = cast(precision::fp16{.first_scale = 4096, .growth_steps = 20}, 200);
-  CHECK(half[1].skipped == half[0].skipped);  // though rank 1 alone has what is not finite
+  CHECK(half[1].skipped == half[0].skipped);  // though only rank 1 has a number that is not finite
   CHECK(half[0].skipped[2]);                  // 4096, 2048, 1024, and then 512
   CHECK(!half[0].skipped[3]);
   CHECK(half[0].skipped[23]);  // after 20 good steps it grows to 1024

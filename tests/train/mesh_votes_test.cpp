@@ -1,5 +1,5 @@
 // test-sanitize: thread
-// What one rank of a mesh finds wrong, no rank does.
+// If one rank of a mesh finds an error, all ranks give up the step.
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -14,8 +14,8 @@ using namespace trireme;
 
 namespace {
 
-/// y = w x; the first unit reads the batch, the loss is the sum of the last one's outputs. The rank that `spoilt` names
-/// finds its gradient infinite.
+/// y = w x; the first unit reads the batch, the loss is the sum of the last one's outputs. The rank in `spoilt` gets an
+/// infinite gradient.
 struct scaling {
   std::int64_t index = 0;
   std::int64_t count = 1;
@@ -78,7 +78,7 @@ struct scalings {
   }
 };
 
-/// Parameters and moments that lie on this rank.
+/// The parameters and moments on this rank.
 template <class Trainer>
 std::vector<double> values(Trainer& trainer) {
   std::vector<double> all;

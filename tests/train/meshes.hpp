@@ -6,7 +6,7 @@
 #include "../support/training.hpp"
 #include "trireme/trireme.hpp"
 
-// Meshes for worlds of 1 to 8 ranks, and the training that has to be the same under all of them.
+// Meshes for worlds of 1 to 8 ranks, and the training that must be the same under all of them.
 namespace meshes {
 
 using namespace trireme;
@@ -16,7 +16,7 @@ inline nn::gpt const model = toy::with_layers(5);
 inline auto const twenty_steps = toy::of_gpt({.steps = 20, .batch = 8, .micro_batches = 4}, model, 24);
 inline optim::adamw const clipped{.learning_rate = 1e-3, .clip = 0.5};
 
-/// Degrees of the axes of one replica; each has one way if not given.
+/// Degrees of the axes of one replica, 1 by default.
 struct degrees {
   int context = 1;
   int tensor = 1;
@@ -62,7 +62,7 @@ void for_each_mesh(int ranks, F&& f) {
     for (char const* schedule : {"gpipe", "1f1b", "zbh1"})
       f(text("pipeline=", ranks, ":", schedule), any(parallel::data{}, 1, ranks, schedule));
   }
-  if (ranks == 2) {  // seven units: two chunks a stage
+  if (ranks == 2) {  // seven units: two chunks per stage
     for (char const* schedule : {"interleaved", "zbv", "dualpipe", "dualpipev"})
       f(text("pipeline=2:", schedule), any(parallel::data{}, 1, 2, schedule));
   }

@@ -36,7 +36,7 @@ auto points() {
 
 nn::mlp_with<nn::loss::cross_entropy> const model{.inputs = 2, .hidden = {8, 8}, .outputs = 3};
 
-/// What a trained model gives, counted by these ranks.
+/// The outputs of a trained model, counted by these ranks.
 template <class World, class... Policies>
 std::vector<std::int64_t> counted(World& world, Policies const&... policies) {
   auto const data = points();
@@ -54,7 +54,7 @@ std::vector<std::int64_t> counted(World& world, Policies const&... policies) {
 
 TEST_CASE("a confusion matrix counts samples by their class and the class that they were given", "[train]") {
   metric::confusion seen(3);
-  // Given: 0, 0 (the first of equals), 2, 1; the last sample is left out.
+  // Assigned: 0, 0 (the first of equals), 2, 1; the last sample is ignored.
   add(seen, {3, 1, 2, 1, 1, 0, 0, 1, 2, -3, -1, -2, 9, 0, 0}, 3, {0, 1, 2, 2, -1}, {5});
   CHECK(seen.count(0, 0) == 1);
   CHECK(seen.count(1, 0) == 1);
@@ -138,6 +138,6 @@ TEST_CASE("an output that is NaN gives no class, and every rank says so", "[trai
       said = problem.what();
     }
     if (said.find("is NaN, so the model gives no class") == said.npos) throw error("said \"" + said + "\"");
-    trainer.fit(points(), {.steps = 1, .batch = 8});  // and all go on together
+    trainer.fit(points(), {.steps = 1, .batch = 8});  // and all ranks continue together
   });
 }

@@ -1,5 +1,5 @@
 // test-sanitize: none
-// docs/on_paper.md is fresh, and its figures are those that others have published, where it does not say otherwise.
+// docs/on_paper.md is up to date, and its figures equal the published ones, except where it gives a reason.
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -22,7 +22,7 @@ std::vector<row> const& planned() {
 }  // namespace
 
 TEST_CASE("the page of worlds on paper is what plans say", "[train]") {
-  auto const* const tests = std::getenv("TRIREME_TEST_DATA");  // ctest says where tests/ is
+  auto const* const tests = std::getenv("TRIREME_TEST_DATA");  // set by ctest: the path of tests/
   if (tests == nullptr) return missing("TRIREME_TEST_DATA is not set: docs/on_paper.md was not compared");
   std::ifstream file(std::string(tests) + "/../docs/on_paper.md");
   std::string const there{std::istreambuf_iterator<char>(file), {}};
@@ -46,7 +46,7 @@ TEST_CASE("a GPT of 70 billion on 8 to 16384 ranks holds what is published but f
   for (auto const& it : planned()) {
     INFO(it.model << " on " << it.on.ranks << " ranks, " << it.on.name());
     auto const d = it.on.replicas() * it.on.context;
-    if (d <= 512 && it.on.context == 1) {  // beyond, padding; the last row's positions are not cut by tensor
+    if (d <= 512 && it.on.context == 1) {  // above, padding; tensor does not split the last row's positions
       auto const own = it.state.published / published_state(it.on.zero, d) * own_state(it.on.zero, d);
       CHECK(it.state.plan / own == Approx(1.1).margin(0.1));
     }
@@ -61,7 +61,7 @@ TEST_CASE("a GPT of 70 billion on 8 to 16384 ranks holds what is published but f
 
 TEST_CASE("ZeRO keeps of 7.5 billion parameters what is published, for gradients of 4 bytes, to 2.5 %", "[train]") {
   for (auto const& it : states()) {
-    if (it.ranks > 64) continue;  // beyond, padding
+    if (it.ranks > 64) continue;  // above, padding
     for (int stage = 0; stage < 4; ++stage) {
       INFO(it.ranks << " ranks, stage " << stage);
       CHECK(it.stages[stage].plan == Approx(7.5 * own_state(stage, it.ranks)).epsilon(0.025));
@@ -74,7 +74,7 @@ TEST_CASE("ZeRO keeps of 7.5 billion parameters what is published, for gradients
 
 TEST_CASE("a layer keeps what is published but for masks of dropout, and sends it exactly", "[train]") {
   auto const all = layers();
-  double const masks[] = {2, 2, 2.0 / 8, 0, 2 - 2.0 / 8};  // the last: of a checkpoint, a rank keeps its rows only
+  double const masks[] = {2, 2, 2.0 / 8, 0, 2 - 2.0 / 8};  // the last: of a checkpoint a rank keeps only its own rows
   for (std::size_t i = 0; i < all.size(); ++i) {
     INFO(all[i].on);
     CHECK(all[i].kept.plan == Approx(all[i].kept.published - masks[i]).epsilon(0.002));

@@ -18,7 +18,7 @@
 #include "../watchdog.hpp"
 #include "trireme/trireme.hpp"
 
-// Every way to drive a loop of one's own takes the same steps under every strategy, and goes on from a checkpoint.
+// Every way to write a loop of your own takes the same steps under every strategy, and resumes from a checkpoint.
 
 using namespace trireme;
 
@@ -36,7 +36,7 @@ enum class drive { optimizer, update, calls, vote, begun_by_hand, accumulated, w
 constexpr drive all_drives[] = {drive::optimizer,     drive::update,      drive::calls,  drive::vote,
                                 drive::begun_by_hand, drive::accumulated, drive::weighed};
 
-/// Two tensors in the caller's memory; the gradient of a step is that of squared distances to one target a rank.
+/// Two tensors in the caller's memory; the gradient of a step is that of squared distances to one target per rank.
 struct loop {
   std::vector<float> w = std::vector<float>(n, 0.5F), g = std::vector<float>(n);
 
@@ -103,7 +103,7 @@ std::vector<std::vector<float>> run(int ranks, drive how, Strategy const& strate
   return out;
 }
 
-/// What the algorithms are, in double.
+/// The algorithms in double.
 std::vector<std::vector<double>> averaged(int ranks, std::int64_t steps, std::int64_t period, double outer_rate,
                                           double momentum) {
   std::vector<double> outer(n, 0.5), velocity(n);
@@ -149,7 +149,7 @@ double furthest(std::vector<std::vector<float>> const& a, std::vector<std::vecto
 parallel::diloco const meets{.period = 3};
 parallel::parameter_server const stale{.staleness = 2};
 
-/// Steps 0 to `last` in one go, or stopped and resumed on another number of ranks.
+/// Steps 0 to `last` without interruption, or stopped and resumed on another number of ranks.
 template <class Strategy, class Compressor, class Step, class... Optimizer>
 std::vector<float> resumed(std::vector<std::pair<int, std::int64_t>> const& legs, Strategy const& strategy,
                            Compressor const& compressor, Step const& step, Optimizer const&... optimizer) {
@@ -199,7 +199,7 @@ TEST_CASE("every way to drive a loop takes the steps of its strategy, on every r
 TEST_CASE("gradients are the mean over the samples of all ranks, and over ranks where that is said",
           "[train][own_loop]") {
   watchdog const guard("samples of own loops");
-  // What each of three ranks finds as its gradient after a step that `begins(exchange, rank)`.
+  // The gradient that each of three ranks gets after a step that `begins(exchange, rank)`.
   auto const found = [](auto strategy, auto const& begins) {
     std::vector<float> out(3);
     auto const sentence = sentence_of([&] {
@@ -236,7 +236,7 @@ TEST_CASE("gradients are the mean over the samples of all ranks, and over ranks 
     CHECK(samples_are(1, 2, 3) == Approx(7 + decay));
     CHECK(samples_are(0, 0, 4) == Approx(6 + decay));
     CHECK(samples_are(0, 0, 0) == 0);                     // no update: nothing decays either
-    CHECK(found(strategy, [](auto& exchange, int rank) {  // as many samples everywhere, which is 1 by default
+    CHECK(found(strategy, [](auto& exchange, int rank) {  // as many samples everywhere; 1 by default
             rank == 0 ? exchange.begin(0) : exchange.begin();
             return rank > 0;
           }) == Approx(6 + decay));
@@ -244,12 +244,12 @@ TEST_CASE("gradients are the mean over the samples of all ranks, and over ranks 
             exchange.begin(mean_over_ranks{});
             return true;
           }) == Approx(8 + decay));
-    CHECK(found(strategy, [](auto& exchange, int rank) {  // where all samples are known
+    CHECK(found(strategy, [](auto& exchange, int rank) {  // with the total number of samples known
             exchange.begin(mean_over_ranks{});
             exchange.weight(rank == 0 ? 0.0 : 0.5);
             return true;
           }) == Approx(6 + decay));
-    CHECK(found(strategy, [](auto& exchange, int rank) {  // said as it is: a rank without gradients counts as one
+    CHECK(found(strategy, [](auto& exchange, int rank) {  // a rank without gradients counts as one
             exchange.begin({.micro_batches = rank == 0 ? 0 : 1, .places = {}});
             return false;
           }) == Approx(decay));
@@ -329,7 +329,7 @@ TEST_CASE("a trainer's outer values follow parameters that were changed from out
     trainer.change_parameters([](auto const&, auto const&, std::int64_t, auto values) {
       for (auto& each : values.span()) each = 3;
     });
-    trainer.fit(data, {.steps = 2, .batch = 8});  // an outer step from where nobody has moved
+    trainer.fit(data, {.steps = 2, .batch = 8});  // an outer step without any change
     trainer.for_each_parameter([](auto const&, auto const&, std::span<float const> values) {
       for (auto const each : values)
         if (each != 3) throw error("the outer step went out from other values");
@@ -384,7 +384,7 @@ TEST_CASE("another loop's checkpoint is refused in one sentence", "[train][own_l
     auto fewer = make_exchange(one, world);
     auto const parameters = refused([&] { checkpoint::load(fewer, folder.path(), optim::sgd{}); });
     if (!contains(wrong, "sgd") || !contains(wrong, "but this run has the optimizer")) throw error(wrong);
-    if (!contains(none, "give checkpoint::load() the optimizer")) throw error(none);
+    if (!contains(none, "give checkpoint::load() the same optimizer")) throw error(none);
     if (!contains(parameters, "was made with the model a loop of its own over \"a\"")) throw error(parameters);
   });
 }
@@ -410,11 +410,11 @@ TEST_CASE("copies of parameters that differ between ranks are told by name", "[t
       "machines round differently; give all ranks the same values, or load a checkpoint";
   CHECK(said(parallel::data{}) == expected);
   CHECK(said(parallel::zero<1>{}) == expected);
-  CHECK(said(parallel::diloco{.period = 2}) == "");  // each rank's own
+  CHECK(said(parallel::diloco{.period = 2}) == "");  // each rank has its own
 }
 
 namespace {
-/// The same unit twice, and once more under its name.
+/// The same unit twice, and a third time under its own name.
 struct repeated {
   using policy_category = slot::model;
   [[maybe_unused]] static constexpr bool made_of_layers = true;

@@ -37,7 +37,7 @@ struct slow_files : formats::file_system {
 constexpr auto deadline = 250ms;
 nn::mlp const model{.hidden = {4}};
 
-/// Saves and loads on two ranks of a world whose collectives have a short deadline. Rank 1's disk takes longer.
+/// Saves and loads on two ranks of a world whose collectives have a short deadline. Rank 1's disk is slower than that.
 template <class World>
 void save_and_load(World& world, std::string const& directory, checkpoint::patience const& patience) {
   auto trainer = make_trainer(model, optim::sgd{}, world);

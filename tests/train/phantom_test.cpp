@@ -13,7 +13,7 @@ using namespace trireme;
 
 namespace {
 
-/// Everything a trainer does, in memory that faults when it is touched: to return is to pass.
+/// Everything a trainer does, in memory that faults when it is accessed: returning means success.
 template <class Model, class Data, class Features, class... Policies>
 void live_a_whole_life(Model const& model, Data const& data, Features const& features, Policies... policies) {
   scratch directory;

@@ -128,7 +128,7 @@ class batches {
   std::vector<samples> parts_;
 };
 
-/// Memory for all uses of an engine's parameters: start values that follow from names, gradients of zero.
+/// Memory for all uses of an engine's parameters: initial values computed from names, gradients of zero.
 class memory {
  public:
   explicit memory(std::vector<parameter<env>*> const& uses) {
@@ -149,7 +149,7 @@ class memory {
   std::vector<tensor<float>> gradients_;
 };
 
-/// What a step leaves behind: the loss, and the gradient of every use of a parameter, over all stages.
+/// The results of a step: the loss, and the gradient of every use of a parameter, over all stages.
 struct outcome {
   std::map<std::string, std::vector<float>> gradients;
   double loss = 0;
@@ -157,7 +157,7 @@ struct outcome {
   double evaluated = 0;
   std::vector<float> predicted;
   long allocated = 0;
-  bool reported = true;  // each use's last report came once, and at the end
+  bool reported = true;  // the last report for each use came once, and at the end
 };
 
 std::map<std::string, std::vector<float>> gradients_of(staged_engine<env> const& engine) {
@@ -173,7 +173,7 @@ std::map<std::string, std::vector<float>> gradients_of(staged_engine<env> const&
   return out;
 }
 
-/// Some steps on one engine, each from zero gradients; the last one counts.
+/// Some steps on one engine, each starting from zero gradients; the last one counts.
 outcome steps_of(staged_engine<env>& engine, batches const& data, auto&& barrier) {
   outcome out;
   memory parameters(engine.uses());
@@ -265,7 +265,7 @@ void compare(outcome const& alone, outcome const& together, bool one_order) {
   if (one_order) {
     CHECK(together.loss == alone.loss);
     CHECK((together.gradients == alone.gradients));
-  } else {  // two stages have the gradients of half of the micro-batches each
+  } else {  // each of two stages has the gradients of half of the micro-batches
     CHECK(together.loss == Approx(alone.loss).epsilon(1e-12));
     CHECK(distance(alone, together) < 1e-6);
   }
@@ -339,13 +339,13 @@ TEST_CASE("weight gradients are put off where a unit's backward comes apart", "[
     }
   }
   CHECK(in_order == std::vector<int>{1, 1});
-  CHECK(apart[0] == 1);  // one unit, whose weights follow at once
-  CHECK(apart[1] == 6);  // three units, of two micro-batches
+  CHECK(apart[0] == 1);  // one unit, whose weights' half follows at once
+  CHECK(apart[1] == 6);  // three units, two micro-batches each
 }
 
 namespace {
 
-/// What the units of the next test take, in a time that only they spend.
+/// The times of the units of the next test, in a simulated clock that only they advance.
 constexpr schedule::costs of_unit{.forward = 3, .backward_input = 4, .backward_weight = 2};
 thread_local std::int64_t clock_of_stage = 0;
 
@@ -385,7 +385,7 @@ struct takers {
   }
 };
 
-/// A link that also carries the time: whoever has waited for a message is no earlier than it was sent.
+/// A link that also transfers the time: a rank that has waited for a message is not earlier than its sending.
 class link_with_time final : public stage_link<host> {
  public:
   struct times {
@@ -449,7 +449,7 @@ TEST_CASE("each step of each schedule begins and ends in the engine when the sim
         else
           own.back().end = clock_of_stage;
       });
-      for (int round = 0; round < 2; ++round) {  // shapes are told in the first
+      for (int round = 0; round < 2; ++round) {  // the first round also sends shapes
         own.clear();
         clock_of_stage = 0;
         world.barrier();

@@ -21,7 +21,7 @@ namespace {
 
 auto const line = data::function([](float x) { return 3 * x + 1; }, {.samples = 64});
 
-/// y = slope * (x - mean) + shift, where mean is that of the batch in training, and a running one otherwise.
+/// y = slope * (x - mean) + shift, where mean is the batch's in training, and a running mean otherwise.
 template <shared_buffers Rule>
 struct centred {
   static constexpr shared_buffers buffers = Rule;
@@ -127,8 +127,9 @@ TEST_CASE("a plain model is told what a pass is for, and predicts", "[train][pla
 
 namespace {
 
-/// y = (w + v) x + (a + b) + t, with a parameter of each element type that its trainer may have, a frozen one without a
-/// gradient, and one that only some micro-batches use. Gradients are reported in an order that rank and step decide.
+/// y = (w + v) x + (a + b) + t, with a parameter of each element type that its trainer supports, a frozen one without a
+/// gradient, and one that only some micro-batches use. The order in which gradients are reported depends on rank and
+/// step.
 template <class Wide>
 struct of_many_types {
   static constexpr bool leaves_parameters_out = true;
@@ -172,7 +173,7 @@ struct of_many_types {
     dw[0] = static_cast<Wide>(slope);
     dv[0] = static_cast<float>(slope);
     da[0] = bf16(static_cast<float>(constant));
-    dt[0] = 100;  // of a pass before: never to be taken where it is not reported
+    dt[0] = 100;  // of an earlier pass: must never be used unless it is reported
     std::vector<std::string> names{"w", "v", "a"};
     if (turn > 0) {
       dt[0] = static_cast<float>(constant);
@@ -195,7 +196,7 @@ struct line_found {
   std::uint64_t hash = 0;
 };
 
-/// @param load  continues from what is there, if it is not empty.
+/// @param load  resumes from this checkpoint, unless it is empty.
 template <class Wide, class Precision, class... Policies>
 line_found of_types(int ranks, std::string const& load, std::string const& save, std::int64_t until,
                     Policies const&... policies) {
@@ -228,7 +229,7 @@ template <class Wide, class Precision, class... Policies>
 void trains_many_types(Policies const&... policies) {
   watchdog const guard("a model of several element types");
   auto const serial = of_types<Wide, Precision>(1, "", "", 40, policies...);
-  CHECK(serial.loss < 1);                                      // from about 3; "t" comes and goes
+  CHECK(serial.loss < 1);                                      // from about 3; "t" is not always used
   CHECK(serial.b == 2);                                        // frozen
   CHECK(std::abs(serial.a + serial.b + serial.t / 2) < 2);     // of 1, and some were moved
   CHECK(std::abs(serial.w - 0.5 - (serial.v - 0.25)) < 1e-5);  // the same gradient, each in its own memory
@@ -285,8 +286,8 @@ TEST_CASE("a parameter that backward does not report is an error unless the mode
 
 namespace {
 
-/// y = slope x + shift where the target is not -1; the loss is the sum of squares over these samples, and how many they
-/// are, or of each its weight (1, or that of its input).
+/// y = slope x + shift if the target is not -1; the loss is the sum of squares over these samples, together with their
+/// number, or with the sum of their weights (1, or that of the input).
 template <class Number>
 struct counting_line {
   bool weighs = false;
@@ -310,7 +311,7 @@ struct counting_line {
       loss.sum += weight * error * error;
       loss.count += weight;
     }
-    if (loss.count == 0) loss.sum = std::nan("");  // the mean of nothing
+    if (loss.count == 0) loss.sum = std::nan("");  // the mean of no samples
     return loss;
   }
   void backward(auto&& ready, double scale = 1) {
@@ -323,17 +324,17 @@ struct counting_line {
     ready("line");
   }
 };
-/// The same that takes part in mixed precision.
+/// The same, with support for mixed precision.
 struct casting_line : counting_line<float> {
   void compute_in(dtype) {}
 };
-/// The same whose backward cannot scale its loss.
+/// The same, with a backward that cannot scale its loss.
 template <class Number>
 struct unscaled_line : counting_line<Number> {
   void backward(auto&& ready) { counting_line<Number>::backward(ready); }
 };
 
-/// 16 samples, of which 9 are counted: the first eight all but one, the others two.
+/// 16 samples, of which 9 count: the first eight except one, and two of the others.
 data::in_memory<float, float> some_counted() {
   std::vector<float> x, y;
   for (int i = 0; i < 16; ++i) {
@@ -377,7 +378,7 @@ void check_equal(counted_outcome const& a, counted_outcome const& b, double most
 
 TEST_CASE("a loss that counts its targets trains alike however samples are dealt out", "[train][plain_model]") {
   watchdog dog("counted losses");
-  // By hand: what plain gradient descent on the mean over the counted samples comes to.
+  // By hand: the result of plain gradient descent on the mean over the samples that count.
   double values[2] = {1, 0.25};
   auto const data = some_counted();
   double first = 0;
@@ -464,7 +465,7 @@ TEST_CASE("gradients of a counted loss are checked as those of its mean", "[trai
 
 namespace {
 
-/// A model whose gradient is always 1, whatever its loss is.
+/// A model whose gradient is always 1, independently of its loss.
 struct told_loss {
   double loss = 1;
   std::vector<float> value{2}, gradient{0};

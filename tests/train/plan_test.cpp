@@ -82,7 +82,7 @@ TEST_CASE("a plan takes all experts to be chosen alike; what does not depend on 
   nn::gpt model{.vocabulary = 64, .context = 16, .layers = 3, .heads = 2, .channels = 16, .experts = 4};
   auto const how = parallel::mesh{parallel::data{.ways = 2}, parallel::expert{.ways = 2}};
   auto const paper = plan_for({.samples = 8, .ranks = 4}, model, optim::adamw{}, how);
-  // Three layers, each of them there and back, forward and backward: half of 2 x 16 rows, 2 choices, 16 floats.
+  // Three layers, each dispatched and returned, forward and backward: half of 2 x 16 rows, 2 choices, 16 floats.
   auto const& traded = paper.sent[comm::collective::all_to_all];
   CHECK(traded.calls == 12);
   CHECK(traded.bytes == 12 * (2 * 16 * 2 / 2) * 16 * sizeof(float));
@@ -157,7 +157,7 @@ TEST_CASE("a plan tells operations and time", "[train]") {
   CHECK(paper.latencies > 0);
   CHECK(paper.sending ==
         Approx(static_cast<double>(paper.bytes_sent()) / 1e6 + 0.5 * static_cast<double>(paper.latencies)));
-  // Among 1024 times as many ranks each call waits ten times as long, though it has a thousand times the messages.
+  // With 1024 times as many ranks each call has ten times as many latencies, though a thousand times as many messages.
   auto const many = plan_for({.samples = 2048, .latency = 0.5, .ranks = 2048}, model, optim::sgd{}, parallel::data{});
   CHECK(many.latencies >= 11 * paper.latencies);
   CHECK(many.latencies <= 22 * paper.latencies);

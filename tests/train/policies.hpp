@@ -13,7 +13,7 @@
 #include "trireme/parallel/tensor.hpp"
 #include "trireme/precision/fp16.hpp"
 
-// The library's policies with a run state of their own, and all optimizers: what is true of each on every communicator.
+// The library's policies with run states, and all optimizers: properties that each has on every communicator.
 namespace run_states {
 
 using namespace trireme;
@@ -23,7 +23,7 @@ inline auto const on_gpt = policy_cases::cases{toy::gpt, toy::text{}, 15};
 inline optim::adamw const adaptive{.learning_rate = 1e-2, .clip = 0.5};
 inline std::string const belongs_to_ranks = "numbers that belong to each of ";
 
-/// What a run does on another number of ranks.
+/// The part of a run on another number of ranks.
 enum class elsewhere { goes_on, is_refused };
 
 /// Calls f(name, cases, elsewhere, policies...) for each.

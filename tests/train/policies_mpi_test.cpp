@@ -5,7 +5,7 @@
 #include "../watchdog.hpp"
 #include "trireme/comm/mpi.hpp"
 
-// What policies_test.cpp shows by threads, by MPI; and that both end in the same state.
+// The tests of policies_test.cpp with MPI; both must end in the same state.
 
 using namespace trireme;
 

@@ -5,7 +5,7 @@
 #include "../catch.hpp"
 #include "../watchdog.hpp"
 
-// By MPI: policies_mpi_test.cpp. As programs, killed and resumed: train_gpt/policies_test.py and optimizers_test.py.
+// With MPI: policies_mpi_test.cpp. As programs, killed and resumed: train_gpt/policies_test.py and optimizers_test.py.
 
 using namespace trireme;
 using run_states::elsewhere;

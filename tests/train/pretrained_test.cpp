@@ -28,7 +28,8 @@
 #include "trireme/nn/bert_files.hpp"
 #include "trireme/trireme.hpp"
 
-// Models of transformers, and ours for transformers: losses are those that transformers computes, under any mesh.
+// Models of transformers, and models of this library for transformers: losses equal those of transformers, under any
+// mesh.
 
 using namespace trireme;
 namespace safetensors = formats::safetensors;
@@ -36,7 +37,7 @@ namespace safetensors = formats::safetensors;
 namespace {
 
 std::string tests() {
-  auto const* const folder = std::getenv("TRIREME_TEST_DATA");  // ctest says where tests/ is
+  auto const* const folder = std::getenv("TRIREME_TEST_DATA");  // set by ctest: the path of tests/
   return folder == nullptr ? "tests" : folder;
 }
 std::string golden(std::string const& kind) { return tests() + "/golden/pretrained/" + kind; }
@@ -49,7 +50,7 @@ std::vector<T> numbers(std::string const& name) {
   return values;
 }
 
-/// What the losses were computed of.
+/// The inputs of the golden losses.
 class golden_data {
  public:
   explicit golden_data(std::string const& kind)
@@ -132,8 +133,8 @@ std::map<std::string, std::pair<shape, std::vector<float>>> content(std::string 
   return out;
 }
 
-/// Whether transformers computes the golden losses of models in directories KIND or KIND.anything; true if it cannot be
-/// asked.
+/// Whether transformers computes the golden losses of the models in directories KIND or KIND.anything; true if
+/// transformers is missing.
 bool transformers_agrees(std::string const& directories) {
   char const* const python = std::getenv("TRIREME_PYTHON");
   if (python == nullptr || *python == '\0') {
@@ -162,7 +163,7 @@ void writes_what_it_has_read(std::string const& kind, std::string const& to, pre
   if (options.stored == dtype::f32) CHECK(content(to) == content(golden(kind)));
 }
 
-/// A disk that has room for so many bytes more.
+/// A disk with room for this many more bytes.
 class small_disk : public formats::file_system {
  public:
   explicit small_disk(std::size_t room) : room_(room) {}
@@ -189,7 +190,7 @@ std::map<std::string, std::string> all_files(std::string const& directory) {
   return out;
 }
 
-/// Counts what is read.
+/// Counts bytes that are read.
 class counting_files : public formats::file_system {
  public:
   ::ssize_t read(int descriptor, void* to, std::size_t bytes, ::off_t at) override {
@@ -258,7 +259,7 @@ TEST_CASE("an encoder becomes a classifier whose head starts anew, if that is sa
             "no parameter of the model is \"lm_head.*\", which .fresh names");
     load_pretrained(trainer, encoder, {.fresh = "classifier.*"});
     save_pretrained(trainer, dir / "fresh");
-    // The head of the one and the encoder of the other are the classifier that transformers wrote.
+    // The head of one and the encoder of the other are the classifier that transformers wrote.
     load_pretrained(trainer, classifier);
     load_pretrained(trainer, encoder, {.fresh = "classifier.*"});
     save_pretrained(trainer, dir / "both");
@@ -269,7 +270,7 @@ TEST_CASE("an encoder becomes a classifier whose head starts anew, if that is sa
   for (auto const* name : {"classifier.weight", "classifier.bias"}) expected[name] = before[name];
   CHECK(content(dir / "fresh") == expected);
 
-  // Of another number of classes, and of masked words: the pooler starts anew too.
+  // With another number of classes, and from a model of masked words: the pooler is initialised too.
   model.classes = 5;
   comm::self_world alone;
   auto trainer = make_trainer(model, optim::sgd{}, alone);
@@ -303,7 +304,7 @@ TEST_CASE("each rank reads only what it keeps", "[train][pretrained]") {
   CHECK(read_by(2, parallel::data{}) == 2 * numbers);
   CHECK(read_by(3, parallel::zero<3>{.bucket_bytes = 1024}) == numbers);
   CHECK(read_by(2, parallel::pipeline<>{.stages = 2}) == numbers);
-  // What is not cut, every rank of a tensor group reads: the five norms.
+  // Tensors that are not split are read by every rank of a tensor group: the five norms.
   CHECK(read_by(2, parallel::mesh{parallel::data{}, parallel::tensor{.ways = 2}}) == numbers + 5 * 16 * 4);
 }
 
@@ -335,7 +336,7 @@ TEST_CASE("files of another model, or with a hole, change nothing on any rank", 
 
 namespace {
 
-/// A model of others in bfloat16, with all that may lie beside its weights.
+/// A model from elsewhere in bfloat16, with all files that may be beside its weights.
 void write_theirs(std::string const& to, std::string const& kind) {
   std::filesystem::create_directories(to + "/additional_chat_templates");
   auto const layout = described<nn::llama>(golden(kind)).in_files();
@@ -359,13 +360,14 @@ void write_theirs(std::string const& to, std::string const& kind) {
   config.set("a_key_of_theirs", formats::json::value::make({{"deep", formats::json::array{1, 2.5, "x"}}}));
   out.write(formats::directory(to), config);
   auto const written = formats::read_json(to + "/config.json", 1'000'000);
-  formats::atomic_write(to + "/config.json", formats::json::to_string(written, 4) + "\n\n");  // as others may print it
+  formats::atomic_write(to + "/config.json",
+                        formats::json::to_string(written, 4) + "\n\n");  // formatted as other programs may do
   for (auto const* const name :
        {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
         "merges.txt", "tokenizer.model", "chat_template.jinja", "additional_chat_templates/tool.jinja", "README.md"})
     formats::atomic_write(to + "/" + name, std::string("of theirs\0\xff: ", 12) + name);
 }
-/// Expects all of it, as it was.
+/// Expects all of it, unchanged.
 void expect_theirs(std::string const& from, std::string const& to, bool same_types = true) {
   INFO(to);
   for (auto const* const name :
@@ -445,7 +447,7 @@ TEST_CASE("what lies where a model is written stays, under a name that nobody ta
   CHECK(formats::read_text(to + "/model.safetensors.index.json.replaced") == index);
   CHECK(formats::read_text(to + "/model-00001-of-00001.safetensors") == "theirs");
   CHECK(formats::read_text(to + "/notes.txt") == "theirs");
-  // Own ones go: nothing is left that a reader could take for a part of the model.
+  // Files of this library are removed, so that no reader takes them for a part of the model.
   formats::atomic_write(to + "/model.safetensors", "theirs");
   std::filesystem::remove(to + "/model-00001-of-00001.safetensors");
   save_pretrained(trainer, to, {.most_file_bytes = 4096});

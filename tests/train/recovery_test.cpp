@@ -30,7 +30,7 @@ namespace {
 constexpr fit_options whole{.steps = 24, .batch = 16, .micro_batches = 8};
 constexpr parallel::data same_on_any_ranks{.reproducible = true};
 
-/// Trains to the end, from the newest checkpoint if there is one, and saves every four steps. `fails(step)` may fail.
+/// Trains to the end, from the newest checkpoint if there is one, and saves every four steps. `fails(step)` may throw.
 template <class World, class Fails, class... Policies>
 std::uint64_t train(World& world, std::string const& folder, Fails const& fails, Policies... policies) {
   auto trainer = make_trainer(toy::gpt, toy::adaptive, world, policies...);
@@ -51,7 +51,7 @@ std::uint64_t left_alone(int ranks, Policies... policies) {
         world, folder.path(), [](std::int64_t) {}, policies...);
   });
 }
-/// Threads of which one throws after several steps, each time further on.
+/// Threads, of which one throws after several steps, later in each attempt.
 template <class... Policies>
 std::uint64_t with_failures(int ranks, int min_ranks, Policies... policies) {
   scratch folder;
@@ -101,7 +101,7 @@ TEST_CASE("processes of which one is killed end in the state of ranks that were 
                     [&](comm::processes_world& world, int attempt) {
                       auto const fails = [&](std::int64_t step) {
                         if (attempt != 0 || step != 9) return;
-                        world.barrier();  // so that they die together
+                        world.barrier();  // so that they die at the same time
                         if (is_victim(rank)) ::raise(SIGKILL);
                       };
                       auto const hash = train(world, folder.path(), fails, same_on_any_ranks);

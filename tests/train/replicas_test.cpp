@@ -28,7 +28,8 @@ void flip_bit(View const& view) {
   first = std::bit_cast<std::remove_reference_t<decltype(first)>>(static_cast<bits>(std::bit_cast<bits>(first) ^ 64U));
 }
 
-/// What a trainer of the policies says that trains for 20 steps, and after the seventh `spoil(trainer)` on one rank.
+/// The error of a trainer with these policies that trains for 20 steps, with `spoil(trainer)` on one rank after the
+/// seventh.
 /// @returns the sentence, and in `step` the step after which it was thrown.
 template <class Spoil, class... Policies>
 std::string spoiled(int ranks, int where, fit_options const& options, std::int64_t& step, Spoil spoil,
@@ -53,7 +54,7 @@ auto const spoil_moment = [](auto& trainer) {
   bool done = false;
   trainer.for_each_state(
       [&](std::string const& name, parameter_info const&, std::int64_t, auto view) {
-        using element = typename decltype(view)::value_type;  // only shown; here it is to become wrong
+        using element = typename decltype(view)::value_type;  // the views are read-only; this test changes one
         if (!done && name.starts_with("first_moment/"))
           flip_bit(tensor_view<element>(const_cast<element*>(raw(view)), view.extents()));
         done = done || name.starts_with("first_moment/");

@@ -31,14 +31,14 @@ std::uint64_t state(int ranks, Parallel const& parallel) {
   return training.on(ranks, optim::adamw{.learning_rate = 1e-2, .clip = 0.1}, parallel).front().hash;
 }
 
-/// Numbers as no file may have them: 1234.5 is 1.2.3.4,5, and true is "oui".
+/// A number format that no file may use: 1234.5 is 1.2.3.4,5, and true is "oui".
 struct other_numbers : std::numpunct<char> {
   char do_decimal_point() const override { return ','; }
   char do_thousands_sep() const override { return '.'; }
   std::string do_grouping() const override { return "\1"; }
   std::string do_truename() const override { return "oui"; }
 };
-/// Such locales of C++ and of C, for as long as it lives. C's needs the machine's definitions.
+/// Sets such locales of C++ and of C while it exists. C's needs the machine's definitions.
 class other_locale {
  public:
   explicit other_locale(std::string const& folder)
@@ -61,8 +61,8 @@ class other_locale {
   std::locale before_;
 };
 
-/// All that a training writes, from a checkpoint on: the next checkpoint, the model's files, events, a trace, progress
-/// and a plan.
+/// Everything that a training writes after a checkpoint: the next checkpoint, the model's files, events, a trace,
+/// progress and a plan.
 std::map<std::string, std::string> written(std::string const& begin, bool first) {
   scratch folder;
   nn::gpt const model{.vocabulary = 16, .context = 8, .layers = 1, .heads = 2, .channels = 8, .dropout = 0.125};

@@ -16,12 +16,12 @@
 #include "trireme/formats/file.hpp"
 #include "trireme/trireme.hpp"
 
-/// What tests of checkpoints share.
+/// Shared by the tests of checkpoints.
 namespace checkpoints {
 
 using namespace trireme;
 
-/// A run so small that its checkpoint can be damaged everywhere.
+/// A run whose checkpoint is so small that it can be damaged at every byte.
 struct tiny {
   comm::self_world world;
   toy::spline model;
@@ -32,14 +32,14 @@ struct tiny {
   }
 };
 
-/// Fails from operation n on, or is stopped there: a killed program's writes never happen.
+/// Fails from operation n on, or stops there: the writes of a killed program never happen.
 struct failing_files : formats::file_system {
   int operations = 0;
   int fails_at = -1;
   int number = ENOSPC;
   bool for_ever = false;
-  bool kept_something = false;  // what failed was a removal
-  bool exchanges = true;        // whether two names can change places
+  bool kept_something = false;  // a removal failed
+  bool exchanges = true;        // whether two names can be exchanged
   bool fails() {
     auto const at = operations++;
     bool const now = for_ever ? fails_at >= 0 && at >= fails_at : at == fails_at;
@@ -52,7 +52,7 @@ struct failing_files : formats::file_system {
     return true;
   }
   int open(int at, char const* p, int f, ::mode_t m) override {
-    // A directory may be opened to remove what is in it.
+    // A directory may be opened in order to remove its contents.
     return ((f & O_DIRECTORY) != 0 ? fails_to_remove() : fails()) ? -1 : file_system::open(at, p, f, m);
   }
   int status(int d, struct ::stat& s) override { return fails() ? -1 : file_system::status(d, s); }
@@ -69,7 +69,7 @@ struct failing_files : formats::file_system {
     return fails() ? -1 : file_system::move(at, a, to, b);
   }
   int exchange(int at, char const* a, char const* b) override {
-    if (!exchanges) {  // as NFS, FUSE and ZFS say it
+    if (!exchanges) {  // as NFS, FUSE and ZFS report it
       errno = EINVAL;
       return -1;
     }
@@ -91,7 +91,7 @@ inline void overwrite(std::string const& path, std::span<std::byte const> bytes)
   formats::file to(path, formats::file::access::create);
   to.write(bytes);
 }
-/// The hash of a manifest, made right again after the manifest was changed.
+/// Corrects the hash of a manifest after the manifest was changed.
 inline void seal_manifest(std::string const& step_directory) {
   auto const content = formats::read_text(step_directory + "/manifest.json");
   formats::atomic_write(step_directory + "/manifest.sha256",

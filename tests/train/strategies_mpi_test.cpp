@@ -1,6 +1,6 @@
 // test-ranks: 2 3 4
 // test-timeout: 200
-// Every strategy and mesh is serial training, over MPI.
+// Every strategy and mesh equals serial training, over MPI.
 #include "../watchdog.hpp"
 #include "meshes.hpp"
 #include "trireme/comm/mpi.hpp"

@@ -1,6 +1,6 @@
 // test-timeout: 300
 // test-sanitize: none
-// Every strategy and mesh is serial training, on threads.
+// Every strategy and mesh equals serial training, on threads.
 #include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "meshes.hpp"
@@ -60,7 +60,7 @@ TEST_CASE("what several ranks hold of a tensor is the same on all of them", "[tr
           },
           true);
     });
-    std::map<std::string, std::vector<float>> seen;  // by what it is, where it begins, and how much of it
+    std::map<std::string, std::vector<float>> seen;  // by name, first element and size
     int compared = 0;
     for (auto const& rank : kept) {
       for (auto const& [what, values] : rank) {
@@ -72,8 +72,8 @@ TEST_CASE("what several ranks hold of a tensor is the same on all of them", "[tr
       }
     }
     CHECK(!seen.empty());
-    // Slices of zero lie on one rank each, unless ranks of a tensor group hold the same vectors; and where a pipeline
-    // comes back to its first stage, the token table's two uses lie there.
+    // Each ZeRO slice is on one rank, unless ranks of a tensor group hold the same vectors; and if a pipeline returns
+    // to its first stage, both uses of the token table are there.
     bool const cut = name.find("zero") != name.npos && name.find("tensor") == name.npos;
     bool const comes_back = name.starts_with("pipeline=") && name.ends_with('v');
     bool const has_copies = !cut && !comes_back;

@@ -26,7 +26,7 @@ constexpr nn::gpt model{.vocabulary = 23, .context = 8, .layers = 3, .heads = 2,
 
 toy::text tokens() { return toy::text_for(model, 24); }
 
-/// The rows that rank 0 gets, after a check that all get the same.
+/// The rows of rank 0, after a check that all ranks have the same.
 template <class Sweep>
 std::vector<sweep_row> on_threads(int ranks, Sweep&& sweep) {
   std::vector<std::vector<sweep_row>> all(static_cast<std::size_t>(ranks));
@@ -67,7 +67,7 @@ TEST_CASE("a sweep trains one model with each strategy, and finds the bytes and 
     CHECK(row.at_best <= row.at_worst);
   }
   CHECK(rows[1].memory.parameters < rows[0].memory.parameters);
-  CHECK(rows[2].bubble == Approx(1.0 / 3));  // one stage more than one, two micro-batches a replica
+  CHECK(rows[2].bubble == Approx(1.0 / 3));  // (stages - 1) / (micro-batches per replica + stages - 1)
 
   CHECK(rows[3].name == "zero1,pipeline=3:1f1b");
   CHECK(rows[3].refused.starts_with("trireme::parallel::mesh"));
@@ -94,7 +94,7 @@ TEST_CASE("a strategy that diverges is a row that says so, and so is the next on
   watchdog const watch("a sweep that diverges");
   auto const data = data::function(+[](float x) { return x; }, {.samples = 64});
   nn::mlp const curve{.inputs = 1, .hidden = {8}, .outputs = 1, .act = ops::activation::relu};
-  for (std::int64_t const steps : {6, 30}) {  // the loss is no number; ten steps in a row without finite gradients
+  for (std::int64_t const steps : {6, 30}) {  // the loss is NaN; ten consecutive steps without finite gradients
     auto const rows = on_threads(2, [&](auto& world) {
       return sweep<strategies<parallel::data, parallel::zero<1>>>(
           curve, data, world, {.steps = steps, .batch = 8, .flops = 1e9, .bandwidth = 1e9, .latency = 1e-6},
@@ -141,11 +141,11 @@ TEST_CASE("what a strategy throws is its row, and the sweep goes on", "[train]")
 
 namespace {
 
-/// Data that one rank cannot read from some read on, as long as `broken` says so.
+/// Data that one rank cannot read after a number of reads, while `broken` is set.
 struct broken_on_one_rank : toy::text {
   std::atomic<bool> const* broken = nullptr;
   bool here = false;
-  std::int64_t whole = 0;  ///< reads before it
+  std::int64_t whole = 0;  ///< reads before the failure
   mutable std::shared_ptr<std::atomic<std::int64_t>> reads = std::make_shared<std::atomic<std::int64_t>>(0);
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     if (here && broken->load() && reads->fetch_add(1) >= whole) throw std::runtime_error("the disk is gone");
@@ -159,7 +159,7 @@ struct counted_samples {
 };
 constexpr std::string_view heard = "rank 1 failed: the disk is gone";
 
-/// Training is as if nothing had been, after what one rank cannot read has ended fit() and evaluate() on all of them.
+/// Training continues normally after a read error of one rank has ended fit() and evaluate() on all of them.
 template <class Strategy>
 void expect_one_failure(int ranks, Strategy const& strategy) {
   CAPTURE(ranks, to_string(strategy));

@@ -33,7 +33,7 @@ data::function<float (*)(float)> curve(std::int64_t samples) {
   return data::function(&parabola, {.samples = samples, .low = -1, .high = 1});
 }
 
-/// All of the state but how far the run is.
+/// The whole state except the progress of the run.
 template <class Trainer>
 std::uint64_t hash_of_tensors(Trainer& trainer) {
   std::uint64_t sum = 0;
@@ -92,7 +92,7 @@ TEST_CASE("a trainer is made later, in its place, of policies in any order", "[t
             .steps == 2);
   toy::spline spline;
   std::optional<trainer_for<toy::spline, optim::adamw, comm::self_world>> plain;
-  plain.emplace(spline, optim::adamw{}, world);  // by name: the model stays the caller's
+  plain.emplace(spline, optim::adamw{}, world);  // an lvalue: the model stays the caller's
   plain->change_parameters([](auto const&, shape const&, std::span<float> values) { std::ranges::fill(values, 2.0F); });
   spline.visit_parameters([](auto const&, auto values, auto) { CHECK(values[0] == 2); });
 }

@@ -1,5 +1,5 @@
 // test-sanitize: none
-// A unit of one's own that forgets a sum over its tensor group is told by name.
+// A unit of your own with a missing sum over its tensor group is reported by name.
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -22,8 +22,8 @@ enum class slip { none, output, gradient, rows, residual };
 
 constexpr std::int64_t channels = 8;
 
-/// x + x w v: w is cut by columns, v by rows, with the bare kernels of `ops`. The first unit reads the batch (whose
-/// samples are rows), the last one's loss is the sum of its outputs. One of them forgets something.
+/// x + x w v: w is split by columns, v by rows, with the bare kernels of `ops`. The first unit reads the batch (whose
+/// samples are rows), the last one's loss is the sum of its outputs. One of them has a missing sum.
 struct pair_of_products {
   std::int64_t index = 0;
   std::int64_t count = 1;
@@ -125,7 +125,7 @@ struct products {
   }
 };
 
-/// What each of 2 ranks says that share the layers in some steps of training; "" for nothing.
+/// The errors of 2 ranks that share the layers in some steps of training; "" for none.
 template <class... Axes>
 std::vector<std::string> trained(slip forgets, Axes... axes) {
   std::vector<std::string> said(2);

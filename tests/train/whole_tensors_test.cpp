@@ -59,7 +59,7 @@ struct plan_of_run {
   strategy_choice strategy = strategy_choice::data;
   int ranks = 1;
   bool reproducible = true;
-  std::int64_t first = 0, steps = 6;  // from a checkpoint in `load`, if there is one
+  std::int64_t first = 0, steps = 6;  // from the checkpoint in `load`, if there is one
   std::string load{}, save{};
 };
 struct outcome {
@@ -183,7 +183,7 @@ TEST_CASE("a run goes on under another strategy and number of ranks as if it had
       CHECK(run(optimizer, {.strategy = to, .ranks = to_ranks, .load = folder.path()}).hash == straight.hash);
     }
   }
-  // Three ranks have no tree: what they have saved is loaded as it is.
+  // Three ranks have no tree: their checkpoint is loaded unchanged.
   for (auto const& [name, optimizer] : optimizers) {
     INFO(name);
     scratch const folder;
@@ -214,7 +214,7 @@ TEST_CASE("frozen parameters have no gradients and no moments, and nothing of th
                      << " and " << some.sent);
     CHECK(some.moments < all.moments);
     CHECK(some.gradients <= all.gradients);
-    CHECK(some.sent + 4 * 1050 < all.sent);  // what layers.1 has, at least once
+    CHECK(some.sent + 4 * 1050 < all.sent);  // the numbers of layers.1, at least once
     CHECK(some.values != all.values);
   }
 }
@@ -236,7 +236,7 @@ TEST_CASE("where ranks send values to each other, those that are frozen are not 
   };
   auto const all = sent({optim::adamw{}, {}});
   auto const some = sent({optim::adamw{}, {{.names = "layers.1.*", .frozen = true}}});
-  // Gradients and values of layers.1: 1050 numbers, in slices of 1024 each, of which a rank sends three of four.
+  // Gradients and values of layers.1: 1050 numbers, in slices of 1024 each; a rank sends three of four slices.
   CHECK(all - some >= 2 * 3 * 4 * 1024 / 4);
   CHECK(all - some <= 2 * 3 * 4 * 1024 * 2);
 }
@@ -245,7 +245,7 @@ namespace {
 
 nn::gpt const small{.vocabulary = 29, .context = 6, .layers = 1, .heads = 2, .channels = 8};
 
-/// The loss of a tiny GPT after training, and what is different between its plan and what was found.
+/// The loss of a tiny GPT after training, and the differences between its plan and the counters.
 std::pair<double, std::string> run_gpt(int ranks) {
   auto const data = toy::text_for(small, 8);
   std::pair<double, std::string> out;

@@ -29,7 +29,7 @@ struct loader_position {
   std::int64_t samples = 0;  ///< of the whole dataset; 0: not known, then neither it nor the seed is compared
   std::uint64_t seed = 0;    ///< of the order of samples
   friend bool operator==(loader_position const& a, loader_position const& b) noexcept {
-    return a.epoch == b.epoch && a.position == b.position;  // whatever is known of the order
+    return a.epoch == b.epoch && a.position == b.position;  // samples and seed may be unknown
   }
 
   /// The beginning of the next epoch, which may use any dataset and any order.

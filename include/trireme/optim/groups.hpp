@@ -114,8 +114,8 @@ struct groups {
           it.schedule;
           it.weight_decay;
         },
-        "trireme::optim::groups: the optimizer in it lacks learning_rate, schedule or weight_decay, which groups "
-        "change");
+        "trireme::optim::groups: the optimizer in it lacks learning_rate, schedule or weight_decay, "
+        "which groups change");
     it.learning_rate *= mine.learning_rate;
     std::visit(
         [&](auto& each) {

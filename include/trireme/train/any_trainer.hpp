@@ -87,8 +87,8 @@ class typed_trainer final : public any_trainer {
       return trainer_.predict_more(batch);
     } else {
       throw config_error(
-          "trireme::any_trainer: predict_more() needs a model made of units, which keeps the earlier positions; call "
-          "predict()");
+          "trireme::any_trainer: predict_more() needs a model made of units, which keeps the earlier positions; "
+          "call predict()");
     }
   }
   void forget() noexcept override {

@@ -108,56 +108,57 @@ namespace detail::rules {
 // in its header (its `rules`).
 TRIREME_RULE(plain_model_precision, "plain-model-precision",
              "a plain model stores its own numbers, which a mixed precision cannot change",
-             "use precision::fp32 (or fp64), let the model cast by itself (compute_in and backward(ready, scale)), or "
-             "describe it in units",
+             "use precision::fp32 (or fp64), let the model cast by itself (compute_in and backward(ready, scale)), "
+             "or describe it in units",
              !C::plain || C::one_number);
-TRIREME_RULE(mesh_axis_once, "mesh-axis-once", "a mesh has two axes of one kind",
+TRIREME_RULE(mesh_axis_once, "mesh-axis-once", "a mesh has two axes of the same kind",
              "leave one of them out, and multiply its degree into the other", C::once);
-TRIREME_RULE(plain_model_whole, "plain-model-whole",
-             "a plain model is whole on every rank, and takes only axes along which ranks see different whole samples",
-             "use parallel::data or parallel::zero, or describe the model in units", !C::plain || C::whole);
+TRIREME_RULE(
+    plain_model_whole, "plain-model-whole",
+    "a plain model is whole on every rank, and supports only axes along which ranks see different whole samples",
+    "use parallel::data or parallel::zero, or describe the model in units", !C::plain || C::whole);
 TRIREME_RULE(space_lacks_exchange_kernels, "space-lacks-exchange-kernels",
              "the communicator names a memory space that lacks kernels which every exchange of parameters needs",
-             "give its ops::on what ops::exchange_kernels lists", C::exchanges);
+             "add the kernels of ops::exchange_kernels to its ops::on", C::exchanges);
 TRIREME_RULE(space_lacks_layer_kernels, "space-lacks-layer-kernels",
              "the model is made of layers whose kernels the communicator's memory space lacks",
-             "give its ops::on what ops::layer_kernels lists, or use a plain model", C::computes);
+             "add the kernels of ops::layer_kernels to its ops::on, or use a plain model", C::computes);
 
 TRIREME_RULE(zero_3_needs_units, "zero-3-needs-units",
              "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",
              "use parallel::zero<2>, or describe the model in units", !C::plain || !C::shards_parameters);
 TRIREME_RULE(
     error_feedback_needs_one_exchange, "error-feedback-needs-one-exchange",
-    "error feedback adds once a step what it left out, but parallel::zero<2> and zero<3> send every micro-batch",
+    "error feedback adds once per step what it left out, but parallel::zero<2> and zero<3> send every micro-batch",
     "use parallel::zero<1>", !C::residual || !C::shards_gradients);
-TRIREME_RULE(local_steps_send_no_gradients, "local-steps-send-no-gradients",
-             "where ranks take steps alone, as in parallel::diloco, no gradients are sent that a compressor could code",
-             "leave the compressor out", !C::local_steps || C::uncompressed);
+TRIREME_RULE(
+    local_steps_send_no_gradients, "local-steps-send-no-gradients",
+    "where ranks take local steps, as in parallel::diloco, no gradients are sent that a compressor could encode",
+    "leave the compressor out", !C::local_steps || C::uncompressed);
 TRIREME_RULE(
     local_steps_need_whole_samples, "local-steps-need-whole-samples",
-    "where ranks take steps alone, as in parallel::diloco, no axis may share out samples or experts among them",
-    "use parallel::data or zero beside such an axis", !C::local_steps || !C::meets);
+    "where ranks take local steps, as in parallel::diloco, no axis may distribute samples or experts over them",
+    "use parallel::data or zero with such an axis", !C::local_steps || !C::meets);
 TRIREME_RULE(
     synchronised_needs_common_passes, "synchronised-needs-common-passes",
-    "the model normalises over the micro-batches that all data ranks run at the same time, but here ranks take steps "
-    "alone, as in parallel::diloco, or an axis shares out samples or experts among them",
+    "the model normalises over the micro-batches that all data ranks run at the same time, "
+    "but here ranks take local steps, as in parallel::diloco, or an axis distributes samples or experts over them",
     "use parallel::data or zero, or normalise each micro-batch by itself",
     !C::synchronised || (!C::local_steps && !C::meets));
 TRIREME_RULE(synchronised_needs_all_reduce, "synchronised-needs-all-reduce",
-             "the model normalises over all data ranks, which takes an all_reduce of sums that this communicator lacks",
+             "the model normalises over all data ranks, which needs an all_reduce of sums that this communicator lacks",
              "use another communicator", !C::synchronised || C::sums);
 TRIREME_RULE(
     collective_compressor_needs_one_exchange, "collective-compressor-needs-one-exchange",
-    "this compressor takes whole gradients once a step, but parallel::zero<2> and zero<3> send every micro-batch",
+    "this compressor takes whole gradients once per step, but parallel::zero<2> and zero<3> send every micro-batch",
     "use parallel::zero<1>", !C::collective || !C::shards_gradients);
 TRIREME_RULE(
     collective_compressor_needs_whole_tensors, "collective-compressor-needs-whole-tensors",
     "this compressor works on whole tensors, of which an axis such as parallel::tensor gives a rank only parts",
-    "use compression::cast or top_k beside it", !C::collective || !C::parts);
+    "use compression::cast or top_k with such an axis", !C::collective || !C::parts);
 TRIREME_RULE(
     trainer_needs_votes, "trainer-needs-votes",
-    "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of "
-    "them",
+    "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of them",
     "use another communicator", C::decides);
 TRIREME_RULE(data_needs_all_reduce, "data-needs-all-reduce",
              "parallel::data sums gradients with all_reduce, which this communicator lacks for them",
@@ -168,10 +169,10 @@ TRIREME_RULE(zero_needs_reduce_scatter, "zero-needs-reduce-scatter",
              "use parallel::data or another communicator",
              !C::sharded || (C::publishes && (C::gatherable || C::collective || C::scatters)));
 TRIREME_RULE(gathered_needs_all_gather, "gathered-needs-all-gather",
-             "this compressor's payloads are collected with all_gather, which this communicator lacks",
+             "this compressor's payloads are gathered with all_gather, which this communicator lacks",
              "use a summable compressor such as compression::cast", !C::gatherable || C::sharded || C::gathers);
 TRIREME_RULE(gathered_zero_needs_all_to_all, "gathered-zero-needs-all-to-all",
-             "under parallel::zero this compressor's payloads travel by all_to_all, which this communicator lacks",
+             "under parallel::zero this compressor's payloads are sent by all_to_all, which this communicator lacks",
              "use a summable compressor such as compression::cast, or parallel::data",
              !C::gatherable || !C::sharded || C::trades);
 

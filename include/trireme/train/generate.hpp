@@ -46,8 +46,8 @@ struct drawing {
   if (logits.empty() || !fits || how.top_k < 0 || !(how.top_p > 0 && how.top_p <= 1)) {
     throw config_error(text("trireme::draw: ", how_many(logits.size(), "logit"), ", temperature ", how.temperature,
                             ", top_k ", how.top_k, ", top_p ", how.top_p,
-                            "; there are logits, temperature and top_k are finite and not below 0, and top_p is in "
-                            "(0, 1]"));
+                            "; there are logits, temperature and top_k are finite and not below 0, "
+                            "and top_p is in (0, 1]"));
   }
   std::vector<std::int32_t> best;  // all that may be drawn
   for (std::size_t token = 0; token < logits.size(); ++token) {

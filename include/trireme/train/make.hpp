@@ -163,25 +163,24 @@ struct lent_parameters {};
 // those before it passed.
 template <bool Fits>
 struct check_exchange_policies {
-  static_assert(
-      Fits,
-      "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy, one compressor, one "
-      "optimizer and one world of everyone who votes");
+  static_assert(Fits,
+                "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy, "
+                "one compressor, one optimizer and one world of everyone who votes");
 };
 template <class Comm, class Everyone>
 struct check_exchange_worlds {
   static_assert(communicator<Comm>,
-                "trireme::make_exchange: the world lacks a function that every communicator has: rank, size, split, "
-                "duplicate, barrier, traffic or a static name (docs/communicators.md)");
+                "trireme::make_exchange: the world lacks a function that every communicator has: "
+                "rank, size, split, duplicate, barrier, traffic or a static name (docs/communicators.md)");
   static_assert(!communicator<Comm> || std::is_same_v<Comm, Everyone>,
                 "trireme::make_exchange: the world of everyone who votes has another type than that of the replicas");
 };
 template <class Strategy>
 struct check_exchange_strategy {
   static_assert(strategy<Strategy> && parallel::parallel_policy<Strategy>,
-                "trireme::make_exchange: the parallel strategy does not say how replicas are handled (optimizer_state, "
-                "gradients, parameters, bucket_bytes), as parallel::data and zero do: pass one of these, not a mesh or "
-                "another axis");
+                "trireme::make_exchange: the parallel strategy does not say how replicas are handled "
+                "(optimizer_state, gradients, parameters, bucket_bytes), as parallel::data and zero do: "
+                "pass one of these, not a mesh or another axis");
 };
 template <class Compressor, class Optimizer, class Env, class Comm>
 struct check_exchange_parts {
@@ -190,8 +189,8 @@ struct check_exchange_parts {
                 "trireme::make_exchange: the compressor lacks instance<Env>(description, elements) with encode and "
                 "decode, or instance<Env, Comm>(description, form, comm) with begin, test, turn, commit and bytes");
   static_assert(!codes || std::is_same_v<Optimizer, nothing> || trireme::optimizer<Optimizer, Env>,
-                "trireme::make_exchange: the optimizer lacks static moment_names, rate_at(step), clip, or "
-                "update(segment, step)");
+                "trireme::make_exchange: the optimizer lacks static moment_names, rate_at(step), clip, "
+                "or update(segment, step)");
 };
 
 template <class T, class Comm, class... P>

@@ -211,8 +211,8 @@ class optimizer_state {
       for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(value));
     } else {
       throw config_error(text("trireme::optimizer_state: \"", segment.info->name,
-                              "\" is a running mean that a layer measures, which needs ops::on<Space>::scale(); this "
-                              "memory space has none"));
+                              "\" is a running mean that a layer measures, which needs ops::on<Space>::scale(); "
+                              "this memory space has none"));
     }
   }
 

@@ -413,8 +413,9 @@ class placed_model {
         auto const strategy = parallel::data_axis_of(parallel);
         if (sums_in_a_tree(strategy)) {
           throw config_error(text("trireme::parallel::", strategy.name,
-                                  ": .reproducible promises the same bits on any number of ranks, but the model "
-                                  "normalises over the micro-batches of all of them; leave one of the two out"));
+                                  ": .reproducible promises the same bits on any number of ranks, "
+                                  "but the model normalises over the micro-batches of all of them; "
+                                  "leave one of the two out"));
         }
         if (ranks.size() > 1)
           out = std::make_unique<parallel::communicator_replicas<Env, Comm>>(grid_.replicas_apart());

@@ -115,8 +115,8 @@ template <class Model>
   } else {
     static_assert(
         requires { model.inputs + model.outputs; },
-        "trireme::plan: the model's description does not define what a sample is; pass a dataset too: plan(trainer, "
-        "data, options)");
+        "trireme::plan: the model's description does not define what a sample is; pass a dataset too: "
+        "plan(trainer, data, options)");
     return {dtype::f32, dtype::f32, {model.inputs}, {model.outputs}};
   }
 }
@@ -131,8 +131,8 @@ template <dataset Data>
   expect_number("plan", ".context", options.context, not_negative);
   if (!(options.flops > 0 && options.bandwidth > 0 && options.latency >= 0)) {
     throw config_error(text("trireme::plan: .flops = ", options.flops, ", .bandwidth = ", options.bandwidth,
-                            "; rates must be above 0, and the latency must not be negative", options.latency,
-                            "; rates are above 0, and no message is early"));
+                            ", .latency = ", options.latency,
+                            "; rates must be above 0, and the latency must not be negative"));
   }
   training_plan plan;
   plan.ranks = ranks;
@@ -207,8 +207,8 @@ template <class... Policies>
   static_cast<void>(check_policies<Policies..., world>());
   if constexpr (sorted::ok) {
     static_assert(staged_model<typename sorted::model>,
-                  "trireme::plan_for: a plain model does not show its activations, so it cannot be planned; describe "
-                  "the model in units");
+                  "trireme::plan_for: a plain model does not show its activations, so it cannot be planned; "
+                  "describe the model in units");
     if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks) {
       throw config_error(text("trireme::plan_for: there is no rank ", options.rank, " in a world of ", options.ranks));
     }

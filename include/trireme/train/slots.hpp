@@ -59,10 +59,9 @@ template <class P>
 struct check_is_policy {
   static_assert(!std::is_pointer_v<P>,
                 "trireme::trainer: a pointer is not a policy: pass the world, the model or the description itself");
-  static_assert(
-      std::is_pointer_v<P> || !std::is_same_v<kind_of_t<P>, void>,
-      "trireme::trainer: not a policy: each argument must be a model, an optimizer, a communicator or a policy "
-      "for parallelism, precision or compression; say which with policy_category");
+  static_assert(std::is_pointer_v<P> || !std::is_same_v<kind_of_t<P>, void>,
+                "trireme::trainer: not a policy: each argument must be a model, an optimizer, "
+                "a communicator or a policy for parallelism, precision or compression; say which with policy_category");
 };
 
 template <class... P>
@@ -100,8 +99,8 @@ inline constexpr bool only_describes =
 template <bool OnlyDescribes>
 struct check_world {
   static_assert(!OnlyDescribes,
-                "trireme::trainer: a description such as comm::threads{} is not a world: call launch(description, "
-                "[](auto& world) { ... }) and pass the world that the body gets");
+                "trireme::trainer: a description such as comm::threads{} is not a world: "
+                "call launch(description, [](auto& world) { ... }) and pass the world that the body gets");
 };
 
 template <class C>
@@ -163,8 +162,8 @@ struct check_compression {
                 "trireme::trainer: compression policy lacks encode and decode of a summable or a gatherable payload");
   static_assert(
       !collective || compressor<C, Env, Comm>,
-      "trireme::trainer: compression policy's instance<Env, Comm>(description, form, comm) lacks begin, test, "
-      "turn, commit or bytes");
+      "trireme::trainer: compression policy's instance<Env, Comm>(description, form, comm) lacks begin, test, turn, "
+      "commit or bytes");
 };
 
 /// The id of the first rule that a combination breaks; empty if it breaks none.

@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::make_exchange: illegal combination: where ranks take steps alone, as in parallel::diloco, no
+// expected-error: trireme::make_exchange: illegal combination: where ranks take local steps, as in parallel::diloco, no
 // gradients are sent
 #include "trireme/trireme.hpp"
 

@@ -2,7 +2,7 @@
 
 using namespace trireme;
 
-/// A strategy whose ranks take steps alone.
+/// A strategy whose ranks take local steps.
 struct alone : parallel::data {
   static constexpr bool local_steps = true;
 };

@@ -15,5 +15,5 @@ struct drawer_world : shelf_world {
 };
 
 // expected-error: trireme::trainer: illegal combination: the communicator names a memory space that lacks kernels which
-// every exchange of parameters needs; give its ops::on what ops::exchange_kernels lists
+// every exchange of parameters needs; add the kernels of ops::exchange_kernels to its ops::on
 bool const legal = check_policies<drawer_world, spline, optim::sgd>();

@@ -7,7 +7,7 @@ struct joint : nn::gpt {
   static constexpr bool synchronises = true;
 };
 
-// expected-error: trireme::trainer: illegal combination: the model normalises over all data ranks, which takes an
+// expected-error: trireme::trainer: illegal combination: the model normalises over all data ranks, which needs an
 // all_reduce of sums that this communicator lacks; use another communicator
 struct counts_only : world {
   counts_only split(int color, int key);

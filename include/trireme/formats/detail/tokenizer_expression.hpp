@@ -501,7 +501,7 @@ class split_pattern {
     expression_translation translation(expression);
     auto const translated = translation();
     if (!translated) {
-      fail(text(" is not supported, because of ", shown, " is not read, because of ", translation.reason()));
+      fail(text("the regular expression ", shown, " is not supported, because of ", translation.reason()));
     } else {
       out.compile(*translated, [&](std::string const& why) {
         fail(text("the regular expression ", shown, " does not compile: ", why));
@@ -509,8 +509,9 @@ class split_pattern {
     }
 #else
     fail(text("the regular expression ", shown,
-              " is not one of GPT-2's, Llama 3's and Qwen 2's, and other expressions need PCRE2, without which this "
-              "program was built; install libpcre2-dev and build again (CMake: trireme::utf8proc then uses it)"));
+              " is not one of GPT-2's, Llama 3's and Qwen 2's, and other expressions need PCRE2, "
+              "without which this program was built; "
+              "install libpcre2-dev and build again (CMake: trireme::utf8proc then uses it)"));
 #endif
     return out;
   }

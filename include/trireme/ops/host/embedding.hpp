@@ -37,7 +37,7 @@ struct host_embedding {
     auto const context = tokens.extent(tokens.rank() - 1);
     detail::same_size("embed", y.size(), tokens.size() * channels);
     expects(assertion_level::light, positions.empty() || positions.size() >= context * channels, [&] {
-      return text(" needed, but only ", how_many(context, "position"), " asked for, and ", positions.extent(0),
+      return text("trireme::ops::embed: ", how_many(context, "position"), " needed, but only ", positions.extent(0),
                   " in the table");
     });
     detail::tokens_within("embed", tokens, part.whole > 0 ? part.whole : table.extent(0));
@@ -54,8 +54,8 @@ struct host_embedding {
     auto const context = tokens.extent(tokens.rank() - 1);
     detail::same_size("embed_backward", dy.size(), tokens.size() * channels);
     expects(assertion_level::light, dpositions.empty() || dpositions.size() >= context * channels, [&] {
-      return text(" needed, but only ", how_many(context, "position"), " asked for, and ", dpositions.extent(0),
-                  " in the table");
+      return text("trireme::ops::embed_backward: ", how_many(context, "position"), " needed, but only ",
+                  dpositions.extent(0), " in the table");
     });
     detail::tokens_within("embed_backward", tokens, part.whole > 0 ? part.whole : dtable.extent(0));
     for (std::int64_t row = 0; row < tokens.size(); ++row) {

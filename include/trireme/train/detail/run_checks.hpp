@@ -30,8 +30,8 @@ void expect_same_data(std::string const& before, std::string const& now, Positio
   if (at.position == 0 || before.empty() || before == now) return;
   throw config_error(text("trireme::trainer: fit() on ", now, ", but the current epoch is of ", before, ", after ",
                           at.position,
-                          " of them: some samples would be used twice and others never; pass that dataset, or call "
-                          "start_epoch() first to skip the rest of that epoch"));
+                          " of them: some samples would be used twice and others never; "
+                          "pass that dataset, or call start_epoch() first to skip the rest of that epoch"));
 }
 
 /// Collective. Checks that fit() was called on every rank with the same numbers and on the same number and form of
@@ -63,8 +63,8 @@ void expect_steps(Options const& options, std::int64_t last, std::int64_t taken,
   expect_number("trainer: fit()", ".stop_after", options.stop_after, {.low = -1});
   if (taken < last || taken == loaded) return;
   throw config_error(text("trireme::trainer: fit() to step ", last, " takes no step after the ", taken,
-                          " that have been taken: .steps and .stop_after count from the very first step; raise them, "
-                          "or call initialise() to start over"));
+                          " that have been taken: .steps and .stop_after count from the very first step; "
+                          "raise them, or call initialise() to start over"));
 }
 
 }  // namespace trireme::detail

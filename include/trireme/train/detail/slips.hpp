@@ -39,10 +39,9 @@ template <class... Policies>
 }
 template <world_slip Slip>
 struct check_lent_world {
-  static_assert(
-      Slip != world_slip::temporary,
-      "trireme::trainer: the world is a temporary, which ends before the trainer that borrows it: keep it in a "
-      "variable, and pass that");
+  static_assert(Slip != world_slip::temporary,
+                "trireme::trainer: the world is a temporary, which ends before the trainer that borrows it: "
+                "keep it in a variable, and pass that");
   static_assert(Slip != world_slip::constant,
                 "trireme::trainer: the world is const, but a trainer makes calls of it: take it as [](auto& world)");
 };
@@ -80,21 +79,20 @@ template <class Parameters, class Comm>
 template <exchange_slip Slip>
 struct check_exchange {
   static_assert(Slip != exchange_slip::parameters,
-                "trireme::make_exchange: the first argument are the parameters, each with a name, its values and its "
-                "gradient: std::vector<foreign_parameter<float>>{{\"weights\", tensor_view{weights}, "
-                "tensor_view{gradients}}}, or something with visit_parameters");
+                "trireme::make_exchange: the first argument are the parameters, each with a name, "
+                "its values and its gradient: std::vector<foreign_parameter<float>>{{\"weights\", "
+                "tensor_view{weights}, tensor_view{gradients}}}, or something with visit_parameters");
   static_assert(Slip != exchange_slip::element,
                 "trireme::make_exchange: parameters are float or double: std::vector<foreign_parameter<float>>");
   static_assert(Slip != exchange_slip::described && Slip != exchange_slip::world,
-                "trireme::make_exchange: the second argument is a world: call launch(comm::threads{...}, [](auto& "
-                "world) { ... }) and pass the world that the body gets");
-  static_assert(
-      Slip != exchange_slip::temporary,
-      "trireme::make_exchange: the world is a temporary, which ends before the exchange that borrows it: keep "
-      "it in a variable, and pass that");
+                "trireme::make_exchange: the second argument is a world: "
+                "call launch(comm::threads{...}, [](auto& world) { ... }) and pass the world that the body gets");
+  static_assert(Slip != exchange_slip::temporary,
+                "trireme::make_exchange: the world is a temporary, which ends before the exchange that borrows it: "
+                "keep it in a variable, and pass that");
   static_assert(Slip != exchange_slip::constant,
-                "trireme::make_exchange: the world is const, but an exchange makes calls of it: take it as [](auto& "
-                "world)");
+                "trireme::make_exchange: the world is const, but an exchange makes calls of it: "
+                "take it as [](auto& world)");
 };
 
 struct refused;  // of trainers: in make.hpp
@@ -198,15 +196,14 @@ enum class inputs_slip : std::uint8_t { none, plain, tokens, unit };
 template <inputs_slip Slip, class Culprit>
 struct check_inputs {
   static_assert(Slip != inputs_slip::plain,
-                "trireme::trainer: input_gradient() needs a plain model with input_gradient(samples) -> tensor<float>, "
-                "which this one lacks");
-  static_assert(
-      Slip != inputs_slip::tokens,
-      "trireme::trainer: the inputs of this model are tokens, which have no gradients; input_gradient() is for "
-      "models whose first layer reads numbers, such as nn::features");
+                "trireme::trainer: input_gradient() needs a plain model with input_gradient(samples) -> "
+                "tensor<float>, which this one lacks");
+  static_assert(Slip != inputs_slip::tokens,
+                "trireme::trainer: the inputs of this model are tokens, which have no gradients; "
+                "input_gradient() is for models whose first layer reads numbers, such as nn::features");
   static_assert(Slip != inputs_slip::unit,
-                "trireme::trainer: a unit of this model is written by hand and has no input_gradient(pass, saved, dy), "
-                "the gradient of its input alone");
+                "trireme::trainer: a unit of this model is written by hand and has no input_gradient(pass, saved, "
+                "dy), the gradient of its input alone");
 };
 template <class Env>
 struct checks_units {

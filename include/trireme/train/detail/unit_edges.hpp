@@ -57,8 +57,8 @@ class unit_edges {
                                                std::string const& name, assertion_error const& problem) {
     auto const hint = pass.group.cuts_rows()
                           ? text("; under parallel::sequence rank ", pass.group.rank(), " of ", pass.group.size(),
-                                 " has its part of the rows between products: pass.group.gather() returns all rows, "
-                                 "pass.group.reduce() its part of a sum")
+                                 " has its part of the rows between products: "
+                                 "pass.group.gather() returns all rows, pass.group.reduce() its part of a sum")
                           : std::string();
     return assertion_error(text("trireme::model: ", direction, " of ", name, ": ", problem.what(), hint));
   }

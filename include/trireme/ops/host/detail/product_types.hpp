@@ -48,7 +48,7 @@ class growing_buffer {
 
 /// One inner kernel call: c (rows of a kernel, columns of a kernel) = or += a b, without edges.
 struct tile_job {
-  char const* a;         // word (row, step) is at a + row * a_row + step * a_step; one of the two is 4 bytes
+  char const* a;         // word (row, step) is at a + row * a_row + step * a_step; one of them is 4, a word's size
   std::ptrdiff_t a_row;  // bytes
   std::ptrdiff_t a_step;
   char const* b;       // packed: `columns` elements per step
