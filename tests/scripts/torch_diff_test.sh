@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# docs/commands.md shows what turns examples/torch_single.cpp into torch_ddp.cpp (without their first lines, which say how to
-# start them), and neither is long.
+# docs/commands.md shows what turns examples/torch_single.cpp into torch_ddp.cpp (without their first lines, which say
+# how to start them), and neither is long.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 without_comment() { sed '/^\/\//d' "$root/examples/$1.cpp"; }

@@ -128,16 +128,16 @@ inline std::string table() {
 
 inline std::string page() {
   auto out = text(
-      "# Which policies go together\n\n"
-      "Each axis of a mesh alone and each pair of axes, with each precision (fp32, fp64, bf16, fp16) and each\n"
-      "compressor (`none`, `cast`, `top_k`, `error_feedback`, `power_sgd`). A cell says what the compiler says: it\n"
-      "*works*, or it breaks the rule that is named there; the rules stand below. Where a cell names no precision or\n"
-      "no compressor, it holds for all of them.\n\n"
+      "# Which policies can be combined\n\n"
+      "The table has each axis alone and each pair of axes, with each precision (fp32, fp64, bf16, fp16) and each\n"
+      "compressor (`none`, `cast`, `top_k`, `error_feedback`, `power_sgd`). A cell is the compiler's result: the\n"
+      "combination *works*, or it breaks the named rule; the rules are below. A cell that names no precision or\n"
+      "compressor is the same for all of them.\n\n"
       "`scripts/composition-table` writes this page from `train/rule_table.hpp`. The test `train.compatibility`\n"
       "compares the two, and trains each axis and each pair that works (in fp32, without a compressor) against serial\n"
-      "training; `diloco` and `parameter_server`, whose steps are others, are tried by `train.local_steps`. The page\n"
-      "is asked for a communicator that can do everything. What depends on sizes is refused when the trainer is made:\n"
-      "[strategies.md](strategies.md) lists it.\n\n",
+      "training; `diloco` and `parameter_server`, which define a step differently, are tested by `train.local_steps`.\n"
+      "The page assumes a communicator with all collectives. Sizes that do not fit are refused when the trainer is\n"
+      "made; [strategies.md](strategies.md) lists these errors.\n\n",
       table(), "\n## Rules\n\n| rule | what is refused | what to do |\n|---|---|---|\n");
   for (auto const& rule : compatibility_rules) {
     out += text("| `", rule.id, "` | ", rule.sentence, " | ", rule.remedy, " |\n");
