@@ -1,3 +1,4 @@
+// test-sanitize: none
 #include "trireme/comm/geometry.hpp"
 
 #include <cstdint>

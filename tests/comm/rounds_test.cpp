@@ -1,3 +1,4 @@
+// test-sanitize: none
 #include "trireme/comm/detail/rounds.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// test-sanitize: none
 #include "trireme/comm/traffic.hpp"
 
 #include "../catch.hpp"

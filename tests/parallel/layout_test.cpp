@@ -1,3 +1,4 @@
+// test-sanitize: none
 #include "trireme/parallel/layout.hpp"
 
 #include <algorithm>

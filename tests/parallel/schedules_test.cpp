@@ -1,3 +1,4 @@
+// test-sanitize: none
 #include "trireme/parallel/schedules/schedules.hpp"
 
 #include <string>
