@@ -70,7 +70,8 @@ struct pass {
   /// How many positions of each sample layers have had in passes before, to predict: what comes now follows them, and
   /// layers keep what positions need of those before. Below 0: samples are whole, and nothing is kept.
   std::int64_t known = -1;
-  loss_rows rows{};  ///< of the step's loss
+  loss_rows rows{};              ///< of the step's loss
+  std::uint32_t first_site = 0;  ///< added to the dropout sites of the unit: how many the units before it have
 
   /// A term of the loss that each sample has once, whatever its targets are: in training it adds its sum over the
   /// samples, times this, to loss.sum, and its gradient weighs weight_of_sample(). It then is a mean over all samples
@@ -134,8 +135,8 @@ class unit {
   /// What a unit does for a micro-batch of other ranks, along an axis of equal passes, while this rank has none.
   virtual void serve_forward(pass<Env>& pass) = 0;
   virtual void serve_backward(pass<Env>& pass) = 0;
-  /// The dropout sites at which it drops numbers, if it says them.
-  [[nodiscard]] virtual std::span<std::uint32_t const> dropout_sites() const noexcept { return {}; }
+  /// How many dropout sites it has, if it counts them.
+  [[nodiscard]] virtual std::uint32_t dropout_sites() const noexcept { return 0; }
   /// Of a model's last unit: how many rows of some samples its loss will count and leave out; nothing if it cannot
   /// tell.
   [[nodiscard]] virtual loss_sum rows_of_loss(samples const&) const { return {}; }
@@ -177,10 +178,11 @@ concept serves_others = requires(U& state, pass<Env>& pass, typename U::saved& s
   state.serve_backward(pass, saved);
 };
 
-/// A unit that says at which dropout sites it drops numbers: two units of a model never drop the same ones.
+/// A unit that counts its dropout sites: it drops numbers at pass.first_site and the sites after it, so that no two
+/// units of a model drop the same numbers.
 template <class U>
-concept says_dropout_sites = requires(U const& state) {
-  { state.dropout_sites() } -> std::convertible_to<std::span<std::uint32_t const>>;
+concept counts_dropout_sites = requires(U const& state) {
+  { state.dropout_sites() } -> std::convertible_to<std::uint32_t>;
 };
 
 /// Whether a unit adds terms to the loss that each sample has once (pass::rows_of_loss). Its instance<Env> says so by a
@@ -250,9 +252,9 @@ class boxed_unit final : public unit<Env> {
   void serve_backward([[maybe_unused]] pass<Env>& pass) override {
     if constexpr (serves_others<state, Env>) state_.serve_backward(pass, saved_of(pass));
   }
-  [[nodiscard]] std::span<std::uint32_t const> dropout_sites() const noexcept override {
-    if constexpr (says_dropout_sites<state>) return state_.dropout_sites();
-    return {};
+  [[nodiscard]] std::uint32_t dropout_sites() const noexcept override {
+    if constexpr (counts_dropout_sites<state>) return state_.dropout_sites();
+    return 0;
   }
   [[nodiscard]] loss_sum rows_of_loss([[maybe_unused]] samples const& batch) const override {
     if constexpr (requires {
