@@ -65,7 +65,7 @@ struct deepseek {
   std::int64_t hidden = 1024;      ///< of an mlp
   std::int64_t experts = 8;
   std::int64_t top_k = 2;            ///< experts that a token chooses
-  std::int64_t shared = 1;           ///< experts that every token has: one mlp, so many times as wide
+  std::int64_t shared = 1;           ///< experts of every token: one MLP, `shared` times as wide as an expert
   std::int64_t expert_hidden = 352;  ///< of an expert
   std::int64_t groups = 1;           ///< of experts
   std::int64_t chosen_groups = 1;    ///< from which a token chooses

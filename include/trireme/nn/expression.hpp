@@ -504,7 +504,7 @@ class layer_node<Env, product_kind> final : public branching_node<Env> {
   static view factor(pass<Env>& pass, held<Env> const& it, layer_input<Env> const& x) {
     return it.entry ? x.get(pass) : it.v;
   }
-  // dy times one factor, in that factor's memory if nobody reads it later.
+  // dy times one factor, in that factor's memory if it is not read later.
   static gradient<Env> times(pass<Env>& pass, view dy, view by, bool ours, half when) {
     bool const later = when == half::later;
     auto const d =
@@ -634,7 +634,7 @@ class expression {
   [[nodiscard]] static bool adds_sample_losses(Unit const& unit) {
     return detail::chain_node<Env>(nodes_of<Env>(unit.layers())).adds_sample_losses();
   }
-  /// What a row of a unit costs, in samples of so many positions.
+  /// What a row of a unit costs in training, in samples of `positions` positions.
   template <unit_of_layers Unit>
   [[nodiscard]] static operations operations_of(Unit const& unit, std::int64_t positions) {
     auto const& alone = rank_groups<Env>::none();

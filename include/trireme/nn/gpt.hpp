@@ -67,7 +67,7 @@ struct gpt {
 
   /// Hugging Face's files of GPT2LMHeadModel; with experts the names are this library's own.
   [[nodiscard]] file_layout in_files() const {
-    file_layout out{"transformer.", {"*.attn.bias", "*.attn.masked_bias"}};  // constants of masks, which nobody reads
+    file_layout out{"transformer.", {"*.attn.bias", "*.attn.masked_bias"}};  // constant masks, which are not read
     out.copies.push_back({"lm_head.weight", "transformer.wte.weight",
                           "nn::gpt has no head of its own; use a model whose head is its embedding"});
     auto const c = channels;

@@ -32,8 +32,8 @@ struct linear {
   friend bool operator==(linear const&, linear const&) = default;
 };
 
-/// An activation. It is fused into the product right before it, unless there is none, or that product is placed to be
-/// cut by rows: its terms have to be summed first.
+/// An activation. The product right before it computes it (it is fused), unless that product is cut by rows: the terms
+/// of its result have to be summed first.
 struct activation {
   static constexpr layer_says says{.does = flow::any, .activation = true};
   ops::activation kind = ops::activation::none;

@@ -163,7 +163,7 @@ class loss_node : public node<Env> {
   [[nodiscard]] layer_says says() const final { return {.does = flow::loss}; }
   [[nodiscard]] view starts(pass<Env> const& pass) final { return gradient_[pass]; }
 
-  /// Throws config_error unless the batch has targets for so many rows of so many outputs.
+  /// Throws config_error unless the batch has targets for `rows` rows of `outputs` numbers.
   virtual void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t outputs) const = 0;
   /// The loss of the rows y, which are those from `first` on. Where backward follows y is overwritten by `weight` times
   /// its gradient.
@@ -297,7 +297,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
   }
 
  protected:
-  /// How many rows of such targets are counted.
+  /// How many rows with these targets are counted, and how many are left out.
   template <class Space>
   [[nodiscard]] loss_sum counted_of(tensor_view<std::int32_t const, Space> targets) const {
     if constexpr (std::is_same_v<typename Env::space, phantom>) {

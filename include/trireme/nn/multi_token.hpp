@@ -89,7 +89,7 @@ struct cross_entropy_ahead {
 namespace detail {
 
 /// Of numbers (B, T), one a row, those `by` rows further on in the same sample, for some of the rows; `otherwise` where
-/// there is none. In scratch memory.
+/// there is none. The result is in scratch memory.
 template <class Env>
 [[nodiscard]] auto further_on(pass<Env>& pass, tensor_view<std::int32_t const, typename Env::space> numbers,
                               std::int64_t by, interval rows, std::int32_t otherwise) {

@@ -243,7 +243,7 @@ class node {
   virtual ~node() = default;
 
   [[nodiscard]] virtual layer_says says() const = 0;
-  /// How it wants the columns of its input, of so many numbers, cut.
+  /// How the columns of its input are to be cut; the input has `from` numbers a row.
   [[nodiscard]] virtual columns wants(std::int64_t from, share) const { return {from, 1}; }
   /// Makes parameters. Called once, after resolve().
   void place(placing<Env>& at, layer_step const& step) {

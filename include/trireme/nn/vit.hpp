@@ -103,7 +103,7 @@ struct vit {
     expect_number("nn::vit", ".hidden", hidden, not_negative);
   }
 
-  /// What each unit computes for a row in training, in samples of so many rows.
+  /// What each unit computes for a row in training.
   [[nodiscard]] std::vector<double> unit_costs() const { return detail::count_operations(*this, rows_of_sample()); }
 };
 

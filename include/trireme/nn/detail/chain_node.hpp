@@ -268,7 +268,7 @@ class chain_node {
     // Decided before dy may be copied below, so that backward at once and in halves form the same sums and round alike.
     bool const may_go_there = out.into.address() != nullptr && out.into.address() != dy.v.address();
     if (facts.weights && later) {
-      // No unit comes before a source, so nobody writes to the memory that dy was handed over in: no copy is needed.
+      // No unit comes before a source, so the memory of dy is not written to later, and no copy is needed.
       bool const stays = dy.lies == memory::kept || (source && dy.lies == memory::passing);
       if (!dy.ours || !stays) dy = {copy_of(pass.activations, dy.v), true, memory::kept};
       kept.dy[i] = dy.v;
