@@ -19,8 +19,8 @@ namespace trireme::nn {
 
 /// LLaMA: RMS norms before each part, rotary positions, grouped-query attention (`key_heads`), SwiGLU, no biases. With
 /// `biased`, queries, keys and values have biases, as in Qwen 2; with `head_norms`, queries and keys have norms, as in
-/// Qwen 3; with `window`, positions see only the last `window`, as in Mistral; with `scaling`, angles turn slower, as in
-/// Llama 3.
+/// Qwen 3; with `window`, positions see only the last `window`, as in Mistral; with `scaling`, angles turn slower, as
+/// in Llama 3.
 ///
 /// Shapes   inputs and targets (B, T) int32. Parameters have Hugging Face's names, but queries, keys and values are one
 ///          product, `self_attn.qkv_proj`, laid out as attend takes it, and products' weights are (inputs, outputs).
