@@ -427,7 +427,7 @@ struct repeated {
 };
 }  // namespace
 
-TEST_CASE("units with equal dropout sites drop different numbers", "[train][dropout]") {
+TEST_CASE("equal units of a model drop different numbers", "[train][dropout]") {
   std::vector<float> x(4 * 64, 1), y(4 * 64);
   std::vector<std::int64_t> const ids{1, 2, 3, 4};
   for (int times : {1, 2, 3}) {

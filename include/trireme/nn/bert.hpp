@@ -104,7 +104,6 @@ struct bert {
     }
   }
 
-  /// Calls f(name, value, allowed values, whether to_string prints it) for each field.
   template <class F>
   void each_field(F&& f) const {
     f("vocabulary", vocabulary, at_least_one);

@@ -97,7 +97,6 @@ struct convnet_of {
     put(nn::block{"", at.size(), chain(at, average_pool2d{}, named("fc", fc), loss::cross_entropy{})});
   }
 
-  /// Calls f(name, value, allowed values, whether to_string prints it) for each field.
   template <class F>
   void each_field(F&& f) const {
     f("images", images, detail::any_value);

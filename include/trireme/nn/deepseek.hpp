@@ -135,7 +135,6 @@ struct deepseek {
     put(nn::block{"", channels, head<Emit>(ahead)});
   }
 
-  /// Calls f(name, value, allowed values, whether to_string prints it) for each field.
   template <class F>
   void each_field(F&& f) const {
     f("vocabulary", vocabulary, at_least_one);

@@ -39,7 +39,6 @@ struct gpt {
   double balance = 0;         ///< weight of the balance loss, which makes tokens choose all experts equally often
   friend bool operator==(gpt const&, gpt const&) = default;
 
-  /// Calls f(name, value, allowed values, whether to_string prints it) for each field.
   template <class F>
   void each_field(F&& f) const {
     f("vocabulary", vocabulary, at_least_one);

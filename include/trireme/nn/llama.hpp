@@ -90,7 +90,6 @@ struct llama {
     put(nn::block{"", channels, head<Emit>()});
   }
 
-  /// Calls f(name, value, allowed values, whether to_string prints it) for each field.
   template <class F>
   void each_field(F&& f) const {
     f("vocabulary", vocabulary, at_least_one);

@@ -78,7 +78,6 @@ struct vit {
     put(nn::block{"", channels, classifier<Emit>()});
   }
 
-  /// Calls f(name, value, allowed values, whether to_string prints it) for each field.
   template <class F>
   void each_field(F&& f) const {
     f("images", images, detail::any_value);
