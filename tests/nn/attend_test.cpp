@@ -47,7 +47,7 @@ struct rotary_model {
     auto const packed = (shape.heads + 2 * keys) * c / shape.heads;
     emit(gpt_embedding{shape});
     for (std::uint32_t i = 0; i < 2; ++i) {
-      emit(block{text("layers.", i), c, 1 + 2 * i,
+      emit(block{text("layers.", i), c,
                  chain(residual(named("norm", rms_norm{}), named("qkv", linear{.outputs = packed, .bias = false}),
                                 attention(), named("o", linear{.outputs = c, .bias = false}), dropout{0.1}),
                        residual(named("mlp_norm", rms_norm{}),
@@ -283,7 +283,7 @@ struct latent_model {
     auto const c = shape.channels;
     emit(gpt_embedding{shape});
     for (std::uint32_t i = 0; i < 2; ++i) {
-      emit(block{text("layers.", i), c, 1 + 2 * i,
+      emit(block{text("layers.", i), c,
                  chain(residual(named("norm", rms_norm{}), attention, named("o", linear{.outputs = c, .bias = false}),
                                 dropout{0.1}),
                        residual(named("mlp_norm", rms_norm{}), named("up", linear{.outputs = 36}), gelu(),

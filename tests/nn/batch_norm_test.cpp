@@ -31,11 +31,11 @@ struct normed {
     using namespace nn;
     linear const wide{.outputs = 8, .start = {initial::distribution::normal, 0.5}};
     batch_norm const norm{.epsilon = 0.1, .synchronised = Synchronised};
-    emit(block{"in", 0, 0, chain(features{6}, named("a", wide), named("n", norm), tanh())});
-    emit(block{"middle", 8, 1, checkpointed(image{2, 2, 2}, named("n", norm), tanh(), named("b", wide))});
-    emit(block{"terms", 8, 1,
+    emit(block{"in", 0, chain(features{6}, named("a", wide), named("n", norm), tanh())});
+    emit(block{"middle", 8, checkpointed(image{2, 2, 2}, named("n", norm), tanh(), named("b", wide))});
+    emit(block{"terms", 8,
                chain(sum(chain(named("c", wide), named("n", norm)), chain(named("d", wide), named("m", norm))))});
-    emit(block{"out", 8, 1, chain(named("e", linear{.outputs = 3}), named("n", norm), loss::cross_entropy{})});
+    emit(block{"out", 8, chain(named("e", linear{.outputs = 3}), named("n", norm), loss::cross_entropy{})});
   }
 };
 template <bool Synchronised, bool Says>

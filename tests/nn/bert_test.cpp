@@ -128,8 +128,8 @@ TEST_CASE("a plan of a BERT says what its training takes", "[nn]") {
 TEST_CASE("a BERT whose sizes cannot be is refused", "[nn]") {
   auto const sentence = [](nn::bert const& model) { return sentence_of<config_error>([&] { model.validate(); }); };
   CHECK(sentence({.heads = 5}) == "trireme::nn::bert: 768 channels are not divisible by 5 heads");
-  CHECK(sentence({.classes = -1}) == "trireme::nn::bert: 0 hidden and -1 classes; neither may be below 0");
-  CHECK(sentence({.dropout = 1}) == "trireme::nn::bert: dropout 1 is not in [0, 1)");
+  CHECK(sentence({.classes = -1}) == "trireme::nn::bert: .classes is -1; it must be at least 0");
+  CHECK(sentence({.dropout = 1}) == "trireme::nn::bert: .dropout is 1; it must be in [0, 1)");
   CHECK(sentence(small) == "");
   CHECK(to_string(small).starts_with("nn::bert{.vocabulary = 53, .context = 16,"));
 }

@@ -75,10 +75,10 @@ nn::gpt again() {
 struct perceptron {
   bool checkpointed = false;
   void units(auto&& emit) const {
-    nn::linear const layer{.inputs = 8, .outputs = 8, .act = ops::activation::tanh, .start = start};
-    emit(nn::mlp_layer<true>{layer, 0});
+    nn::linear const layer{.inputs = 8, .outputs = 8, .start = start};
+    emit(nn::mlp_layer<true>{layer, 0, ops::activation::tanh});
     for (std::int64_t index = 1; index < 4; ++index) {
-      nn::mlp_layer<> const inner{layer, index};
+      nn::mlp_layer<> const inner{layer, index, ops::activation::tanh};
       if (checkpointed) {
         emit(nn::checkpointed_unit{inner});
       } else {
@@ -103,7 +103,7 @@ struct partly {
       auto const mlp = chain(named("norm", layer_norm{}), named("up", linear{.outputs = 96}), gelu(),
                              named("down", linear{.outputs = 24}), dropout{0.1});
       auto const whole = [&](auto const& first, auto const& second) {
-        emit(block{text("layers.", i), 24, 1 + 3 * i, chain(residual(layer_norm{}, first), second)});
+        emit(block{text("layers.", i), 24, chain(residual(layer_norm{}, first), second)});
       };
       if (checkpointed) {
         whole(nn::checkpointed(attention), nn::checkpointed(residual(mlp), nn::tanh()));

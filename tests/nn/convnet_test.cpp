@@ -54,17 +54,17 @@ struct odd {
     using namespace nn;
     auto const wide = stride == 1;
     emit(block{
-        "a", 0, 0,
+        "a", 0,
         chain(features{5 * 6 * 2}, image{5, 6, 2}, named("c", conv2d{.outputs = 3, .stride = stride, .padding = 1}),
               named("n", batch_norm{.epsilon = 0.1}), silu())});
     image const middle{wide ? 5 : 3, wide ? 6 : 3, 3};
     auto const left = chain(named("l", conv2d{.outputs = 4, .kernel = 2, .stride = 2, .bias = false}), silu(),
                             named("p", conv2d{.outputs = 4, .kernel = 1}));
     auto const right = chain(named("s", conv2d{.outputs = 4, .kernel = 1}), max_pool2d{});
-    emit(block{"b", middle.size(), 0,
+    emit(block{"b", middle.size(),
                chain(middle, sum(left, right), residual(named("r", conv2d{.outputs = 4, .kernel = 1})), tanh())});
     image const last{wide ? 2 : 1, wide ? 3 : 1, 4};
-    emit(block{"c", last.size(), 0,
+    emit(block{"c", last.size(),
                chain(last, max_pool2d{.kernel = 2, .stride = 1, .padding = 1}, average_pool2d{.kernel = 2, .stride = 1},
                      named("f", linear{.outputs = 3, .start = {initial::distribution::normal, 0.3}}),
                      named("n", batch_norm{}), loss::cross_entropy{})});
@@ -244,9 +244,7 @@ TEST_CASE("running statistics are no gradients: neither norm nor clipping nor mo
 TEST_CASE("layers of images refuse what does not fit, in one sentence", "[nn]") {
   using namespace nn;
   auto const sentence = [](auto const& layers, std::int64_t width) {
-    return sentence_of<config_error>([&] {
-      expression<environment<precision::fp32>> unit(block{"u", width, 0, layers});
-    });
+    return sentence_of<config_error>([&] { expression<environment<precision::fp32>> unit(block{"u", width, layers}); });
   };
   CHECK(sentence(chain(image{5, 5, 2}, named("c", conv2d{.outputs = 3})), 49) ==
         "trireme::nn::image: rows of 49 numbers of u are not images of 5 x 5 x 2 (height, width, channels)");
@@ -270,7 +268,7 @@ TEST_CASE("layers of images refuse what does not fit, in one sentence", "[nn]") 
         "trireme::nn::batch_norm u.n: epsilon 1e-05, momentum 0; epsilon is above 0, and momentum in (0, 1]");
   auto const model = [](convnet const& what) { return sentence_of<config_error>([&] { what.validate(); }); };
   CHECK(model({.images = {28, 30, 1}}) == "trireme::nn::convnet: images of 28 x 30; they must be square");
-  CHECK(model({.blocks = 0}) == "trireme::nn::convnet: blocks is 0; it must be at least 1");
+  CHECK(model({.blocks = 0}) == "trireme::nn::convnet: .blocks is 0; it must be at least 1");
   CHECK(model({}) == "");
   CHECK(to_string(convnet{}) ==
         "nn::convnet{.images = {28, 28, 1}, .classes = 10, .blocks = 3, .channels = 16, .norm = {1e-05, 0.1}}");

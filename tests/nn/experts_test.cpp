@@ -135,11 +135,29 @@ TEST_CASE("a GPT of one expert that is always chosen is a GPT of one mlp", "[nn]
   CHECK(chosen.loss() == Approx(one.loss()).epsilon(1e-14));
 }
 
+namespace {
+/// The group of a rank that shares experts with three others, which are not there.
+class first_of_four final : public expert_group<env> {
+  using typename expert_group<env>::view;
+
+ public:
+  first_of_four() noexcept : expert_group<env>({0, 4}) {}
+
+ private:
+  void do_gather(std::span<std::int64_t>) override {}
+  void do_all_to_all(view, std::span<std::int64_t const>, view, std::span<std::int64_t const>) override {}
+};
+}  // namespace
+
 TEST_CASE("a GPT with experts names what is wrong with its description", "[nn][experts]") {
   CHECK_THROWS_WITH((nn::gpt{.experts = 4, .top_k = 5}.validate()),
                     "trireme::nn::gpt: 5 experts a token of 4; a token chooses at least one, and at most all of them");
-  CHECK_THROWS_WITH((nn::gpt{.experts = 4, .balance = -1}.validate()), "trireme::nn::gpt: balance -1 is below 0");
-  CHECK_THROWS_WITH((nn::experts::instance<env>({.channels = 4, .hidden = 8, .count = 3}, "m", {0, 4})),
+  CHECK_THROWS_WITH((nn::gpt{.experts = 4, .balance = -1}.validate()),
+                    "trireme::nn::gpt: .balance is -1; it must be at least 0, and finite");
+  first_of_four group;
+  rank_groups<env> groups;
+  groups.offer(group);
+  CHECK_THROWS_WITH((nn::expression<env>{nn::block{"m", 4, nn::experts{.hidden = 8, .count = 3}}, groups}),
                     "trireme::nn::experts: 3 experts cannot be dealt out to 4 ranks; an expert group has at most as "
                     "many ranks as a layer has experts");
   CHECK(to_string(nn::gpt{.experts = 4}) ==
@@ -157,9 +175,9 @@ struct described {
   nn::unembedding last{.words = 5};
 
   void units(auto&& emit) const {
-    emit(nn::block{"first", 6, 0, first});
-    emit(nn::block{"second", 6, 0, nn::chain(nn::residual(second))});
-    emit(nn::block{"last", 6, 0, nn::chain(last, nn::loss::cross_entropy{})});
+    emit(nn::block{"first", 6, first});
+    emit(nn::block{"second", 6, nn::chain(nn::residual(second))});
+    emit(nn::block{"last", 6, nn::chain(last, nn::loss::cross_entropy{})});
   }
 };
 
@@ -170,9 +188,6 @@ TEST_CASE("layers name what is wrong with the sizes that they are given", "[nn]"
     return sentence_of<config_error>([&] { staged_engine<env> engine{model}; });
   };
   CHECK(sentence({}) == "");
-  CHECK(sentence({.second = {.channels = 6, .hidden = 8, .count = 2}}) == "");
-  CHECK(sentence({.second = {.channels = 4, .hidden = 8, .count = 2}}) ==
-        "trireme::nn::experts second: rows of 6 numbers come in where 4 channels are said; leave channels out");
   CHECK(sentence({.last = {}}) ==
         "trireme::nn::unembedding: last.weight has shape (0, 6) (words, channels); both must be at least 1");
   CHECK(sentence({.first = {.outputs = 6}}) ==
@@ -188,9 +203,9 @@ struct scored_model {
       .hidden = 5, .count = 6, .chosen = 3, .gated = true, .scored = true, .choice = {3, 2, 2.5}, .speed = 0.05};
 
   void units(auto&& emit) const {
-    emit(nn::block{"first", 6, 0, nn::embedding{.words = 11, .outputs = 6}});
-    emit(nn::block{"second", 6, 0, nn::chain(nn::residual(nn::rms_norm{}, mixture))});
-    emit(nn::block{"last", 6, 0, nn::chain(nn::unembedding{.words = 11}, nn::loss::cross_entropy{})});
+    emit(nn::block{"first", 6, nn::embedding{.words = 11, .outputs = 6}});
+    emit(nn::block{"second", 6, nn::chain(nn::residual(nn::rms_norm{}, mixture))});
+    emit(nn::block{"last", 6, nn::chain(nn::unembedding{.words = 11}, nn::loss::cross_entropy{})});
   }
 };
 std::string to_string(scored_model const&) { return "scored_model"; }
@@ -241,14 +256,14 @@ TEST_CASE("a bias moves by the signs of what experts are chosen above the mean, 
 }
 
 TEST_CASE("scored experts refuse groups that do not fit, and a balance loss, in one sentence", "[nn][experts]") {
+  auto const made = [](nn::experts const& what) { nn::expression<env>{nn::block{"m", 4, nn::chain(what)}}; };
   CHECK_THROWS_WITH(
-      (nn::experts::instance<env>(
-          {.channels = 4, .hidden = 8, .count = 6, .chosen = 3, .scored = true, .choice = {.groups = 4}}, "m")),
+      made({.hidden = 8, .count = 6, .chosen = 3, .scored = true, .choice = {.groups = 4}}),
       "trireme::nn::experts: 3 of 6 experts, of 1 of 4 groups, scale 1, speed 0.001, balance 0; groups are of equal "
       "sizes and have enough experts, the scale is above 0, speed is not below, and a bias balances in place of a "
       "loss");
   CHECK_THROWS_WITH(
-      (nn::experts::instance<env>({.channels = 4, .hidden = 8, .count = 6, .balance = 1, .scored = true}, "m")),
+      made({.hidden = 8, .count = 6, .balance = 1, .scored = true}),
       "trireme::nn::experts: 1 of 6 experts, of 1 of 1 group, scale 1, speed 0.001, balance 1; groups are of equal "
       "sizes and have enough experts, the scale is above 0, speed is not below, and a bias balances in place of a "
       "loss");

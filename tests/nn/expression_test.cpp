@@ -185,7 +185,7 @@ TEST_CASE("layers beside each other and repeated layers have names and widths of
                           repeat(2, residual(named("norm", layer_norm{}), linear{.outputs = 8}))));
   STATIC_REQUIRE(nn::detail::check<std::remove_const_t<decltype(layers)>>::fits_unit());
   rank_groups<in_double> const alone;
-  expression<in_double> unit("unit", 6, 0, nodes_of<in_double>(layers), alone);
+  expression<in_double> unit("unit", 6, nodes_of<in_double>(layers), alone);
   std::vector<std::string> names;
   unit.visit([&](parameter<in_double> const& each) {
     if (each.info.extents.rank() == 2) names.push_back(text(each.info.name, " ", to_string(each.info.extents)));

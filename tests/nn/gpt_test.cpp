@@ -116,7 +116,7 @@ TEST_CASE("without the sum of its uses' gradients the tied table differs from Py
 TEST_CASE("a GPT refuses sizes that do not fit, in one sentence", "[nn]") {
   auto const sentence = [](nn::gpt const& model) { return sentence_of<config_error>([&] { model.validate(); }); };
   CHECK(sentence({.heads = 5, .channels = 384}) == "trireme::nn::gpt: 384 channels are not divisible by 5 heads");
-  CHECK(sentence({.layers = 0}) == "trireme::nn::gpt: layers is 0; it must be at least 1");
-  CHECK(sentence({.dropout = 1}) == "trireme::nn::gpt: dropout 1 is not in [0, 1)");
+  CHECK(sentence({.layers = 0}) == "trireme::nn::gpt: .layers is 0; it must be at least 1");
+  CHECK(sentence({.dropout = 1}) == "trireme::nn::gpt: .dropout is 1; it must be in [0, 1)");
   CHECK(sentence({}) == "");
 }

@@ -137,7 +137,7 @@ TEST_CASE("Llama 3's and linear scalings, Qwen 3 and Mistral have those of trans
 
 TEST_CASE("a Llama refuses sizes that do not fit, in one sentence", "[nn]") {
   auto const sentence = [](nn::llama const& model) { return sentence_of<config_error>([&] { model.validate(); }); };
-  CHECK(sentence({.layers = 0}) == "trireme::nn::llama: layers is 0; it must be at least 1");
+  CHECK(sentence({.layers = 0}) == "trireme::nn::llama: .layers is 0; it must be at least 1");
   CHECK(sentence({.heads = 6, .key_heads = 4}) ==
         "trireme::nn::llama: 6 heads, 4 key heads, 0 hidden, a window of 0; heads are a multiple of key heads, and "
         "nothing is below 0");
@@ -146,7 +146,7 @@ TEST_CASE("a Llama refuses sizes that do not fit, in one sentence", "[nn]") {
   CHECK(contains(sentence({.scaling = {.factor = 0}}), "the factor is above 0"));
   CHECK(contains(sentence({.biased = true, .head_norms = true}), "leave one of them out"));
   CHECK(sentence({.heads = 6, .channels = 18}) == "trireme::nn::llama: 18 channels are not 6 heads of one even width");
-  CHECK(sentence({.rotary = 0}) == "trireme::nn::llama: rotary 0 and epsilon 1e-05; both must be above 0");
+  CHECK(sentence({.rotary = 0}) == "trireme::nn::llama: .rotary is 0; it must be above 0, and finite");
   CHECK(sentence({}) == "");
   CHECK(to_string(small) ==
         "nn::llama{.vocabulary = 61, .context = 16, .layers = 2, .heads = 6, .key_heads = 2, .channels = 24, .hidden = "

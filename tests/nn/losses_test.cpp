@@ -43,10 +43,10 @@ struct small_model {
 
   void units(auto&& emit) const {
     using namespace nn;
-    emit(block{"", 8, 0, chain(named("embed", embedding{.words = 23, .outputs = 8}))});
-    emit(block{"layer", 8, 0,
+    emit(block{"", 8, chain(named("embed", embedding{.words = 23, .outputs = 8}))});
+    emit(block{"layer", 8,
                chain(residual(named("in", linear{.outputs = 12}), gelu(), named("out", linear{.outputs = 8})))});
-    emit(block{"", 8, 0, chain(named("head", unembedding{.words = 23}), loss)});
+    emit(block{"", 8, chain(named("head", unembedding{.words = 23}), loss)});
   }
 };
 std::string to_string(small_model const& m) { return text("small_model{", to_string(m.loss), "}"); }
@@ -74,10 +74,10 @@ struct two_losses {
 
   void units(auto&& emit) const {
     using namespace nn;
-    emit(block{"", 8, 0, chain(named("embed", embedding{.words = 23, .outputs = 8}))});
-    emit(block{"mid", 8, 0, chain(in_training(named("in", linear{.outputs = width}), gelu()))});
-    emit(block{"", 8, 0, aside(named("second", unembedding{.words = 23}), second)});
-    emit(block{"", 8, 0, chain(named("head", unembedding{.words = 23}), loss::cross_entropy{})});
+    emit(block{"", 8, chain(named("embed", embedding{.words = 23, .outputs = 8}))});
+    emit(block{"mid", 8, chain(in_training(named("in", linear{.outputs = width}), gelu()))});
+    emit(block{"", 8, aside(named("second", unembedding{.words = 23}), second)});
+    emit(block{"", 8, chain(named("head", unembedding{.words = 23}), loss::cross_entropy{})});
   }
 };
 std::string to_string(two_losses const& m) { return text("two_losses{", to_string(m.second), "}"); }
@@ -89,8 +89,8 @@ struct few_words {
   using policy_category = slot::model;
   void units(auto&& emit) const {
     using namespace nn;
-    emit(block{"", 8, 0, chain(named("embed", embedding{.words = 23, .outputs = 8}))});
-    emit(block{"", 8, 0, chain(named("head", unembedding{.words = 2}), loss::cross_entropy{})});
+    emit(block{"", 8, chain(named("embed", embedding{.words = 23, .outputs = 8}))});
+    emit(block{"", 8, chain(named("head", unembedding{.words = 2}), loss::cross_entropy{})});
   }
 };
 std::string to_string(few_words const&) { return "few_words{}"; }
@@ -341,11 +341,11 @@ struct losses_of_words {
 
   void units(auto&& emit) const {
     using namespace nn;
-    emit(block{"", 8, 0, chain(named("embed", embedding{.words = 23, .outputs = 8}))});
+    emit(block{"", 8, chain(named("embed", embedding{.words = 23, .outputs = 8}))});
     experts const mixed{.hidden = 6, .count = 4, .chosen = 2, .balance = balance, .projection_scale = 0.5};
-    emit(block{"mixed", 8, 0, chain(residual(checkpointed(residual(named("mlp", mixed)))))});
-    if (beside) emit(block{"beside", 8, 0, aside(named("second", unembedding{.words = 23}), loss)});
-    emit(block{"", 8, 0, chain(named("head", unembedding{.words = 23}), loss)});
+    emit(block{"mixed", 8, chain(residual(checkpointed(residual(named("mlp", mixed)))))});
+    if (beside) emit(block{"beside", 8, aside(named("second", unembedding{.words = 23}), loss)});
+    emit(block{"", 8, chain(named("head", unembedding{.words = 23}), loss)});
   }
 };
 std::string to_string(losses_of_words const& m) {
@@ -359,14 +359,14 @@ struct losses_of_numbers {
 
   void units(auto&& emit) const {
     using namespace nn;
-    emit(block{"", 4, 0, chain(features{4}, named("in", linear{.outputs = 6}), nn::tanh())});
+    emit(block{"", 4, chain(features{4}, named("in", linear{.outputs = 6}), nn::tanh())});
     if (beside) {
-      emit(block{"beside", 6, 0,
+      emit(block{"beside", 6,
                  aside(named("second", linear{.outputs = 3}),
                        loss::each{[](double x, double t) { return std::cosh(x - t) - 1; },
                                   [](double x, double t) { return std::sinh(x - t); }, "cosh"})});
     }
-    emit(block{"", 6, 0, chain(named("head", linear{.outputs = 3}), loss::squared_error{})});
+    emit(block{"", 6, chain(named("head", linear{.outputs = 3}), loss::squared_error{})});
   }
 };
 std::string to_string(losses_of_numbers const& m) { return text("losses_of_numbers{", m.beside, "}"); }

@@ -160,6 +160,11 @@ class generator {
     out.back()->prefix("l" + std::to_string(count_++));
     source += text + ", ";
   }
+  std::int64_t linear_of_some_width(nodes& out) {
+    auto const outputs = some_width();
+    linear(out, outputs);
+    return outputs;
+  }
   void linear(nodes& out, std::int64_t outputs) { linear(out, outputs, below(4) > 0); }
   void linear(nodes& out, std::int64_t outputs, bool bias) {
     leaf(out, nn::linear{.outputs = outputs, .bias = bias},
@@ -196,7 +201,7 @@ class generator {
   void some_small(nodes& out) {
     for (auto n = below(3); n-- > 0;) small(out);
   }
-  void attention(nodes& out) {
+  std::int64_t attention(nodes& out) {
     auto const keys = 3 + below(2);
     auto const heads = keys * (1 + below(2));
     double const rotary = below(2) == 0 ? 10 : 0;
@@ -216,9 +221,9 @@ class generator {
               ", .window = ", what.window, ", .norm = ", what.norm, ", .tokens = {", what.tokens.padding, ", ",
               what.tokens.separator, "}}"));
     if (below(3) == 0) some_small(out);
-    linear(out, some_width());
+    return linear_of_some_width(out);
   }
-  void latent_attention(nodes& out) {
+  std::int64_t latent_attention(nodes& out) {
     nn::latent_attention what{.heads = 3 + below(2),
                               .query_rank = below(2) == 0 ? 0 : some_width(),
                               .rank = some_width(),
@@ -235,9 +240,9 @@ class generator {
              ", .plain = ", what.plain, ", .rotary_width = ", what.rotary_width, ", .values = ", what.values,
              ", .rotary = 10, .scaling = {", what.scaling.factor, "}, .epsilon = 0.1, .dropout = ", what.dropout, "}"));
     if (below(3) == 0) some_small(out);
-    linear(out, some_width());
+    return linear_of_some_width(out);
   }
-  void swiglu(nodes& out) {
+  std::int64_t swiglu(nodes& out) {
     auto const inner = some_width();
     source += "product(chain(";
     nodes gate, up;
@@ -246,22 +251,39 @@ class generator {
     source += "), chain(";
     linear(up, inner, false);
     source += ")), ";
-    out.push_back(std::make_unique<nn::detail::product_node<Env>>(std::move(gate), std::move(up)));
-    linear(out, some_width(), false);
+    composite<nn::product_kind>(out, std::move(gate), std::move(up));
+    auto const after = some_width();
+    linear(out, after, false);
+    return after;
   }
-  void beside(nodes& out, std::int64_t from, int depth) {
+  std::int64_t beside(nodes& out, std::int64_t from, int depth) {
     source += "beside(";
-    std::vector<nodes> branches;
+    std::vector<nn::detail::chain_node<Env>> branches;
+    std::int64_t after = 0;
     for (auto n = 1 + below(3); n-- > 0;) {
       source += "chain";
-      branches.push_back(chain(from, below(2) == 0 ? from : some_width(), depth));
+      auto const each = below(2) == 0 ? from : some_width();
+      branches.emplace_back(chain(from, each, depth));
+      after += each;
       source += ", ";
     }
     source += "), ";
-    out.push_back(std::make_unique<nn::detail::beside_node<Env>>(std::move(branches)));
+    composite<nn::beside_kind>(out, std::move(branches));
+    return after;
+  }
+  template <class Kind>
+  static void composite(nodes& out, std::vector<nn::detail::chain_node<Env>> branches) {
+    out.push_back(std::make_unique<nn::detail::layer_node<Env, Kind>>(Kind{}, std::move(branches)));
+  }
+  template <class Kind, class... Branches>
+  static void composite(nodes& out, nodes first, Branches... others) {
+    std::vector<nn::detail::chain_node<Env>> branches;
+    branches.emplace_back(std::move(first));
+    (branches.emplace_back(std::move(others)), ...);
+    composite<Kind>(out, std::move(branches));
   }
   // Takes rows of `at` numbers as images.
-  void images(nodes& out, std::int64_t at) {
+  std::int64_t images(nodes& out, std::int64_t at) {
     bool const two = at % 2 == 0;
     nn::image const what{two ? 2 : 1, two ? at / 2 : at, 1};
     leaf(out, what, text("image{", what.height, ", ", what.width, ", 1}"));
@@ -274,7 +296,7 @@ class generator {
     if (below(3) == 0) leaf(out, nn::batch_norm{.epsilon = 0.5}, "batch_norm{.epsilon = 0.5}");
     if (two && below(2) == 0)
       leaf(out, nn::average_pool2d{.kernel = 2, .stride = 1}, "average_pool2d{.kernel = 2, .stride = 1}");
-    linear(out, some_width());
+    return linear_of_some_width(out);
   }
   nodes chain(std::int64_t from, std::int64_t to, int depth) {
     source += "(";
@@ -299,7 +321,7 @@ class generator {
       } else if (kind < 7) {
         source += "residual";
         auto branch = chain(at, at, depth - 1);
-        out.push_back(std::make_unique<nn::detail::residual_node<Env>>(std::move(branch)));
+        composite<nn::residual_kind>(out, std::move(branch));
         source += ", ";
       } else if (kind == 7) {
         auto const inner = below(3) == 0 ? at : some_width();
@@ -308,44 +330,39 @@ class generator {
         source += ", chain";
         auto b = chain(at, inner, depth - 1);
         source += "), ";
-        out.push_back(std::make_unique<nn::detail::product_node<Env>>(std::move(a), std::move(b)));
+        composite<nn::product_kind>(out, std::move(a), std::move(b));
         at = inner;
       } else if (kind == 8) {
-        swiglu(out);
-        at = out.back()->width(at);
+        at = swiglu(out);
       } else if (kind == 9) {
-        beside(out, at, depth - 1);
-        at = out.back()->width(at);
+        at = beside(out, at, depth - 1);
       } else if (kind == 10) {
-        attention(out);
-        at = out.back()->width(at);
+        at = attention(out);
       } else if (kind == 11) {
         source += "sum(chain";
         auto a = chain(at, at, depth - 1);
         source += ", chain";
         auto b = chain(at, at, depth - 1);
         source += "), ";
-        out.push_back(std::make_unique<nn::detail::sum_node<Env>>(std::move(a), std::move(b)));
+        composite<nn::sum_kind>(out, std::move(a), std::move(b));
       } else if (kind == 15) {
         source += "checkpointed";
         auto const after = below(2) == 0 ? at : some_width();
         auto layers = chain(at, after, depth - 1);
-        out.push_back(std::make_unique<nn::detail::checkpointed_node<Env>>(std::move(layers)));
+        composite<nn::checkpointed_kind>(out, std::move(layers));
         source += ", ";
         at = after;
       } else if (kind == 16) {
         source += "in_training";
         auto layers = chain(at, at, depth - 1);
-        out.push_back(std::make_unique<nn::detail::in_training_node<Env>>(std::move(layers)));
+        composite<nn::in_training_kind>(out, std::move(layers));
         source += ", ";
       } else if (kind == 12) {
         leaf(out, nn::batch_norm{.epsilon = 0.5}, "batch_norm{.epsilon = 0.5}");
       } else if (kind == 13) {
-        latent_attention(out);
-        at = out.back()->width(at);
+        at = latent_attention(out);
       } else {
-        images(out, at);
-        at = out.back()->width(at);
+        at = images(out, at);
       }
     }
     if (at != to) linear(out, to);
@@ -383,7 +400,7 @@ class trial {
       : groups_(groups),
         rows_(samples_each * context),
         draws_(seed),
-        unit_("unit", generator<Env>::width, 3, draws_.draw(), groups) {
+        unit_("unit", generator<Env>::width, draws_.draw(), groups) {
     unit_.visit([&](parameter<Env>& each) {
       auto const& info = each.info;
       auto& values = values_.emplace_back(static_cast<std::size_t>(info.extents.size()));
@@ -503,7 +520,14 @@ class trial {
   template <class Body>
   void within(int m, Body const& body, bool poisons = true) {
     auto const m_ = static_cast<std::size_t>(m);
-    pass<Env> pass{activations_[m], scratch_, batches_[m_], {1, 2}, ++version_, 0.25, purpose::train, {}, groups_, m_};
+    pass<Env> pass{.activations = activations_[m],
+                   .scratch = scratch_,
+                   .batch = batches_[m_],
+                   .key = {1, 2},
+                   .version = ++version_,
+                   .weight = 0.25,
+                   .groups = groups_,
+                   .slot = m_};
     body(pass);
     if (poisons) {
       poison(scratch_);

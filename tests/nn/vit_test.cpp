@@ -97,8 +97,8 @@ TEST_CASE("a vision transformer whose sizes cannot be is refused", "[nn]") {
   CHECK(sentence({.side = 15}) ==
         "trireme::nn::vit: images of 224 x 224 are not cut into whole squares of 15 x 15 pixels");
   CHECK(sentence({.heads = 5}) == "trireme::nn::vit: 768 channels are not divisible by 5 heads");
-  CHECK(sentence({.hidden = -1}) == "trireme::nn::vit: -1 hidden, which may not be below 0");
-  CHECK(sentence({.dropout = 1}) == "trireme::nn::vit: dropout 1 is not in [0, 1)");
+  CHECK(sentence({.hidden = -1}) == "trireme::nn::vit: .hidden is -1; it must be at least 0");
+  CHECK(sentence({.dropout = 1}) == "trireme::nn::vit: .dropout is 1; it must be in [0, 1)");
   CHECK(sentence(small) == "");
   CHECK(to_string(small).starts_with("nn::vit{.images = {12, 12, 2}, .side = 4,"));
 }

@@ -88,54 +88,50 @@ struct members {
 
   template <class Env>
   class instance {
-    using layer = nn::linear::instance<Env>;
+    using member = nn::expression<Env>;
     using kernels = ops::on<typename Env::space>;
 
    public:
     using view = tensor_view<typename Env::compute, typename Env::space>;
     struct saved {
-      std::vector<typename layer::saved> in, out;
+      std::vector<typename member::saved> members;
     };
 
     instance(members const& what, rank_groups<Env> const& groups) {
       auto const own = committee_group<Env>::of(groups).share();
       auto const here = own.of(what.count);
       initial const start{initial::distribution::normal, 0.3};
-      for (auto m = here.first; m < here.first + here.count; ++m) {
-        in_.emplace_back(nn::linear{what.channels, what.hidden, ops::activation::tanh, start},
-                         text("member.", m, ".in"));
-        out_.emplace_back(nn::linear{what.hidden, what.channels, ops::activation::none, start},
-                          text("member.", m, ".out"));
-      }
+      auto const layers = nn::chain(nn::named("in", nn::linear{.outputs = what.hidden, .start = start}), nn::tanh(),
+                                    nn::named("out", nn::linear{.outputs = what.channels, .start = start}));
+      for (auto m = here.first; m < here.first + here.count; ++m)
+        members_.emplace_back(nn::block{text("member.", m), what.channels, layers});
       if (own.size > 1) visit([](parameter<Env>& each) { each.info.dealt = committee::kind; });
     }
     void visit(auto&& each) {
-      for (std::size_t m = 0; m < in_.size(); ++m) {
-        in_[m].visit(each);
-        out_[m].visit(each);
-      }
+      for (auto& one : members_) one.visit(each);
     }
     view forward(pass<Env>& pass, saved& kept, view x) {
-      kept.in.resize(in_.size());
-      kept.out.resize(in_.size());
-      auto y = pass.take(x.extents());
+      kept.members.resize(members_.size());
+      auto const y = pass.take(x.extents());
       kernels::fill(y, 0.0);
-      for (std::size_t m = 0; m < in_.size(); ++m)
-        y = out_[m].forward(pass, kept.out[m], in_[m].forward(pass, kept.in[m], x), y);
+      for (std::size_t m = 0; m < members_.size(); ++m) kernels::add(y, members_[m].forward(pass, kept.members[m], x));
       committee_group<Env>::of(pass).sum(y);
       return y;
     }
     view backward(pass<Env>& pass, saved& kept, view dy) {
       auto const dx = pass.take(dy.extents());
       kernels::fill(dx, 0.0);
-      for (std::size_t m = 0; m < in_.size(); ++m)
-        kernels::add(dx, in_[m].backward(pass, kept.in[m], out_[m].backward(pass, kept.out[m], dy)));
+      for (std::size_t m = 0; m < members_.size(); ++m) {
+        auto const d = pass.take(dy.extents());  // a member may write to what it is given
+        kernels::copy(d, dy);
+        kernels::add(dx, members_[m].backward(pass, kept.members[m], d));
+      }
       committee_group<Env>::of(pass).sum(dx);
       return dx;
     }
 
    private:
-    std::vector<layer> in_, out_;
+    std::vector<member> members_;
   };
 };
 
@@ -144,7 +140,7 @@ struct panel {
   using policy_category = slot::model;
   std::int64_t inputs = 1, outputs = 1;
   void units(auto&& emit) const {
-    emit(nn::mlp_layer<true>{{.inputs = 1, .outputs = 8, .act = ops::activation::tanh}, 0});
+    emit(nn::mlp_layer<true>{{.inputs = 1, .outputs = 8}, 0, ops::activation::tanh});
     emit(members{.count = 5, .channels = 8, .hidden = 4});
     emit(nn::mlp_layer<false, nn::loss::squared_error>{{.inputs = 8, .outputs = 1}, 1});
   }

@@ -26,14 +26,14 @@ struct mixed {
     using namespace nn;
     initial const start{initial::distribution::normal, 0.5};
     auto const to = [&](std::int64_t outputs) { return linear{.outputs = outputs, .start = start}; };
-    emit(block{"in", 0, 0, chain(features{6}, named("a", to(8)), tanh())});
-    emit(block{"norms", 8, 1,
+    emit(block{"in", 0, chain(features{6}, named("a", to(8)), tanh())});
+    emit(block{"norms", 8,
                chain(named("b", batch_norm{.epsilon = 0.1}),
                      residual(named("n", layer_norm{}), named("c", to(12)), gelu(), named("d", to(8)), dropout{0.3}))});
     emit(checkpointed_unit{
-        block{"gates", 8, 2, chain(product(chain(named("e", to(6)), silu()), named("f", to(6))), named("g", to(8)))}});
-    emit(block{"experts", 8, 3, residual(named("e", experts{.hidden = 4, .count = 2, .chosen = 2, .balance = 0.1}))});
-    emit(block{"out", 8, 4, chain(named("f", to(3)), loss::cross_entropy{.ignored = 2})});
+        block{"gates", 8, chain(product(chain(named("e", to(6)), silu()), named("f", to(6))), named("g", to(8)))}});
+    emit(block{"experts", 8, residual(named("e", experts{.hidden = 4, .count = 2, .chosen = 2, .balance = 0.1}))});
+    emit(block{"out", 8, chain(named("f", to(3)), loss::cross_entropy{.ignored = 2})});
   }
 };
 std::string to_string(mixed const&) { return "mixed"; }

@@ -420,14 +420,14 @@ struct repeated {
   [[maybe_unused]] static constexpr bool made_of_layers = true;
   int times = 1;
   void units(auto&& emit) const {
-    emit(nn::block{"in", 64, 0U, nn::chain(nn::features{64}, nn::dropout{0.5})});
-    for (int i = 1; i < times; ++i) emit(nn::block{"in", 64, 0U, nn::chain(nn::dropout{0.5})});
-    emit(nn::block{"out", 64, 0U, nn::chain(nn::loss::squared_error{})});
+    emit(nn::block{"in", 64, nn::chain(nn::features{64}, nn::dropout{0.5})});
+    for (int i = 1; i < times; ++i) emit(nn::block{"in", 64, nn::chain(nn::dropout{0.5})});
+    emit(nn::block{"out", 64, nn::chain(nn::loss::squared_error{})});
   }
 };
 }  // namespace
 
-TEST_CASE("units with equal dropout sites drop different numbers", "[train][dropout]") {
+TEST_CASE("equal units of a model drop different numbers", "[train][dropout]") {
   std::vector<float> x(4 * 64, 1), y(4 * 64);
   std::vector<std::int64_t> const ids{1, 2, 3, 4};
   for (int times : {1, 2, 3}) {

@@ -70,7 +70,8 @@ struct pass {
   /// For prediction: the number of positions of each sample that layers have processed in earlier passes. The new ones
   /// follow them, and layers keep what later positions need (a cache). Below 0: samples are whole, and nothing is kept.
   std::int64_t known = -1;
-  loss_rows rows{};  ///< of the step's loss
+  loss_rows rows{};              ///< of the step's loss
+  std::uint32_t first_site = 0;  ///< added to the dropout sites of the unit: how many the units before it have
 
   /// The weight of a loss term that every sample has once, whatever its targets: in training add its sum over the
   /// samples, times this, to loss.sum; its gradient has weight weight_of_sample(). The term then is a mean over all
@@ -135,8 +136,8 @@ class unit {
   /// A unit's part in a micro-batch of other ranks, along an axis of equal passes, while this rank has none.
   virtual void serve_forward(pass<Env>& pass) = 0;
   virtual void serve_backward(pass<Env>& pass) = 0;
-  /// The dropout sites that it uses, if the unit provides them.
-  [[nodiscard]] virtual std::span<std::uint32_t const> dropout_sites() const noexcept { return {}; }
+  /// How many dropout sites it has, if it counts them.
+  [[nodiscard]] virtual std::uint32_t dropout_sites() const noexcept { return 0; }
   /// For a model's last unit: how many rows of some samples its loss will count and leave out; zeros if it cannot tell.
   [[nodiscard]] virtual loss_sum rows_of_loss(samples const&) const { return {}; }
 };
@@ -178,10 +179,11 @@ concept serves_others = requires(U& state, pass<Env>& pass, typename U::saved& s
   state.serve_backward(pass, saved);
 };
 
-/// A unit that lists its dropout sites: two units of a model must not share one.
+/// A unit that counts its dropout sites: it drops numbers at pass.first_site and the sites after it, so that no two
+/// units of a model drop the same numbers.
 template <class U>
-concept says_dropout_sites = requires(U const& state) {
-  { state.dropout_sites() } -> std::convertible_to<std::span<std::uint32_t const>>;
+concept counts_dropout_sites = requires(U const& state) {
+  { state.dropout_sites() } -> std::convertible_to<std::uint32_t>;
 };
 
 /// Whether a unit adds loss terms that each sample has once (pass::rows_of_loss): its instance<Env> has a static
@@ -252,9 +254,9 @@ class boxed_unit final : public unit<Env> {
   void serve_backward([[maybe_unused]] pass<Env>& pass) override {
     if constexpr (serves_others<state, Env>) state_.serve_backward(pass, saved_of(pass));
   }
-  [[nodiscard]] std::span<std::uint32_t const> dropout_sites() const noexcept override {
-    if constexpr (says_dropout_sites<state>) return state_.dropout_sites();
-    return {};
+  [[nodiscard]] std::uint32_t dropout_sites() const noexcept override {
+    if constexpr (counts_dropout_sites<state>) return state_.dropout_sites();
+    return 0;
   }
   [[nodiscard]] loss_sum rows_of_loss([[maybe_unused]] samples const& batch) const override {
     if constexpr (requires {

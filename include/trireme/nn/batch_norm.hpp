@@ -22,10 +22,10 @@ namespace trireme::nn {
 /// other rows over rows.
 ///
 /// In training, mean and variance are those of a micro-batch, or with `synchronised` those of the micro-batches that
-/// all data ranks run at the same time, as if they were one (PyTorch's SyncBatchNorm). Else they are running ones.
-/// These are parameters that nobody trains (parameter_info::running): in each step running = (1 - momentum) * running +
-/// momentum * the mean of what all micro-batches of all ranks have measured, weighed by samples; the variance as
-/// PyTorch's, divided by n - 1.
+/// all data ranks run at the same time, as if they were one (PyTorch's SyncBatchNorm). Else running statistics are
+/// used: exponential moving averages, which are parameters that are not trained (parameter_info::running). In each step
+/// running = (1 - momentum) * running + momentum * measured, where `measured` is the mean over all micro-batches of all
+/// ranks, weighted by samples. The running variance is divided by n - 1, as PyTorch's is.
 ///
 /// Shapes   x, y (rows, width); weight, bias, running_mean and running_var (channels); where a row is no image each of
 ///          its numbers is a channel.
@@ -52,7 +52,8 @@ struct batch_norm {
 namespace detail {
 
 template <class Env>
-class batch_norm_node final : public node<Env> {
+class layer_node<Env, batch_norm> final : public library_node<Env, batch_norm> {
+  using library_node<Env, batch_norm>::what_;
   using kernels = ops::on<typename Env::space>;
   using norms = ops::batch_norm_on<typename Env::space>;
 
@@ -60,15 +61,14 @@ class batch_norm_node final : public node<Env> {
   using typename node<Env>::view;
   using typename node<Env>::space;
 
-  explicit batch_norm_node(batch_norm const& what) : what_(what) { this->facts_.accumulates = true; }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
+  using library_node<Env, batch_norm>::library_node;
   void visit(parameter_visitor<Env> const& each) override {
     each(gain_);
     each(bias_);
     each(running_mean_);
     each(running_variance_);
   }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>& to, view) override {
     auto const y = to.template take<typename Env::compute>(x.v.extents());
     auto const rows = by_channel(x.v);
     auto& kept = kept_[pass];
@@ -202,17 +202,11 @@ class batch_norm_node final : public node<Env> {
     if (pass.group.cuts_rows()) pass.group.sum(values);
   }
 
-  batch_norm what_;
   std::int64_t channels_ = 0, width_ = 0;
   parameter<Env> gain_{}, bias_{}, running_mean_{}, running_variance_{};
   per_slot<saved> kept_;
 };
 
 }  // namespace detail
-
-template <class Env>
-struct node_of<Env, batch_norm> {
-  using type = detail::batch_norm_node<Env>;
-};
 
 }  // namespace trireme::nn

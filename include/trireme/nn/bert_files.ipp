@@ -27,7 +27,7 @@ TRIREME_BODY std::int64_t classes_in(config_reader const& in) {
   return count;
 }
 
-/// A token's number; null is none, which is written -1 here.
+/// A token's number; null means that there is no such token, which is -1 here.
 TRIREME_BODY std::int32_t token_in(config_reader const& in, std::string_view key, std::int32_t otherwise) {
   auto const* const given = in.config().find(key);
   if (given == nullptr) return otherwise;

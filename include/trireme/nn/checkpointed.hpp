@@ -8,16 +8,17 @@
 #include "trireme/contract/model.hpp"
 #include "trireme/nn/expression.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/precision/precision.hpp"
 
 namespace trireme::nn {
 
-/// A unit that saves nothing but its input: the backward pass runs forward again. A model then keeps one input for each
-/// unit, and all activations of only one unit at a time, for about a third more arithmetic. Its backward has no halves,
-/// because what the second one needs would have to be kept.
+/// A unit that saves only its input: the backward pass runs forward again. A model then keeps one input for each unit,
+/// and all activations of only one unit at a time, for about a third more arithmetic. Its backward has no halves,
+/// because the second half would need what is not kept.
 ///
 /// nn::checkpointed does the same for some layers of a unit; this is for units written by hand, and for whole blocks.
 /// Not for a model's first and last units: they read the batch, add to the loss, and may form gradients in forward.
-/// Numerics the second forward pass has the bits of the first: what is dropped depends on sample and position alone.
+/// Numerics the second forward pass has the bits of the first: dropout depends on sample and position alone.
 /// Method   [Chen et al., "Training deep nets with sublinear memory cost", 2016].
 template <class Unit>
 struct checkpointed_unit {
@@ -53,7 +54,7 @@ struct checkpointed_unit {
     }
     { return unit_.rows_of_loss(batch); }
     void visit(auto&& each) { unit_.visit(each); }
-    [[nodiscard]] std::vector<std::uint32_t> const& dropout_sites() const noexcept requires says_dropout_sites<inner> {
+    [[nodiscard]] std::uint32_t dropout_sites() const noexcept requires counts_dropout_sites<inner> {
       return unit_.dropout_sites();
     }
 
@@ -89,14 +90,14 @@ struct checkpointed_unit {
       auto const scratch = pass.scratch.mark();
       auto const told = pass.loss;
       static_cast<void>(unit_.forward(pass, within_, kept.x));
-      pass.loss = told;  // losses of forward have been told the first time
+      pass.loss = told;  // the first forward pass has counted these losses
       pass.scratch.rewind(scratch);
       auto const dx = backward();
       if (dx.address() != dy.address()) return keep_only(pass, here, dx);
       pass.activations.rewind(here);
       return dx;
     }
-    // Gives back all activations since `here` but the result.
+    // Frees all activations since `here` but the result.
     static view keep_only(pass<Env>& pass, typename arena<space>::position here, view result) {
       auto const copy = pass.scratch.template take<typename Env::compute>(result.extents());
       kernels::copy(copy, result);
@@ -113,15 +114,12 @@ struct checkpointed_unit {
 template <class Unit>
 checkpointed_unit(Unit) -> checkpointed_unit<Unit>;
 
-/// Layers of an expression that save nothing but their input; made by nn::checkpointed.
-template <class Chain>
-struct checkpointed_of {
-  Chain layers;
-  friend bool operator==(checkpointed_of const&, checkpointed_of const&) = default;
+struct checkpointed_kind {
+  static constexpr branch_rule rule{.runs_again = true, .facts = {.adds_residual = true}};
 };
 
-/// These layers, one after the other, save nothing but their input: the backward pass runs them forward again.
-/// Gradients have the bits of the layers without it, because what is dropped depends on sample and position alone.
+/// These layers, one after the other, save only their input: the backward pass runs them forward again. Gradients have
+/// the same bits as without it, because dropout depends on sample and position alone.
 ///
 /// They take and give whole rows. An activation behind them is not fused into their last product: put it inside.
 /// Bytes    in place of all that they save: the input, and the result where the next layer saves its input. In backward
@@ -132,40 +130,25 @@ struct checkpointed_of {
 ///                                named("down", linear{.outputs = c})))
 /// Method   [Chen et al., "Training deep nets with sublinear memory cost", 2016].
 template <class... L>
-[[nodiscard]] checkpointed_of<chain_of<L...>> checkpointed(L... layers) {
-  return {nn::chain(std::move(layers)...)};
+[[nodiscard]] auto checkpointed(L... layers) {
+  return compose<checkpointed_kind>(nn::chain(std::move(layers)...));
 }
-
-template <class Chain>
-struct says_of<checkpointed_of<Chain>> {
-  static constexpr layer_says value{.does = flow::rows};
-};
 
 namespace detail {
 
-template <class Chain>
-struct inside<checkpointed_of<Chain>> : inside<residual_of<Chain>> {};
-
 template <class Env>
-class checkpointed_node final : public node<Env> {
+class layer_node<Env, checkpointed_kind> final : public branching_node<Env> {
   using value = typename Env::compute;
   using kernels = ops::on<typename Env::space>;
 
  public:
   using typename node<Env>::view;
-  using typename node<Env>::space;
 
-  template <class Chain>
-  explicit checkpointed_node(checkpointed_of<Chain> const& what) : checkpointed_node(nodes_of<Env>(what.layers)) {}
-  explicit checkpointed_node(std::vector<node_pointer<Env>> layers) : layers_(std::move(layers)) {
-    this->facts_ = {.inside = true, .adds_residual = true, .accumulates = true};
-  }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
-  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return layers_.width(from); }
-  void visit(parameter_visitor<Env> const& each) override { layers_.visit(each); }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view residual) override {
+  using branching_node<Env>::branching_node;
+
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>& to, view residual) override {
     auto const here = pass.activations.mark();
-    auto const y = layers_.forward(pass, x.v, residual);
+    auto const y = layers().forward(pass, x.v, residual);
     if (!pass.backward_follows()) return {y.v, y.ours, x.entry && y.entry};
     auto const mark = pass.scratch.mark();
     auto const copy = pass.scratch.template take<value>(y.v.extents());
@@ -180,32 +163,57 @@ class checkpointed_node final : public node<Env> {
     auto const here = pass.activations.mark();
     auto const mark = pass.scratch.mark();
     auto const told = pass.loss;
-    static_cast<void>(layers_.forward(pass, x.here));
-    pass.loss = told;  // losses of forward have been told the first time
+    static_cast<void>(layers().forward(pass, x.here));
+    pass.loss = told;  // the first forward pass has counted these losses
     pass.scratch.rewind(mark);
-    layers_.backward(pass, x, {dy, false, memory::passing}, {to.into, to.accumulate},
-                     when == half::never ? half::never : half::at_once);
+    layers().backward(pass, x, {dy, false, memory::passing}, {to.into, to.accumulate},
+                      when == half::never ? half::never : half::at_once);
     pass.scratch.rewind(mark);
     pass.activations.rewind(here);
   }
+  void backward_weight(pass<Env>&, layer_input<Env>, view) override {}  // backward_input has formed all gradients
   void serve_forward(pass<Env>& pass) override {
     auto const here = pass.activations.mark();
-    layers_.serve_forward(pass);
+    layers().serve_forward(pass);
     pass.activations.rewind(here);
   }
   void serve_backward(pass<Env>& pass) override {
     auto const here = pass.activations.mark();
-    layers_.serve_forward(pass);
-    layers_.serve_backward(pass);
+    layers().serve_forward(pass);
+    layers().serve_backward(pass);
     pass.activations.rewind(here);
   }
 
  private:
-  [[nodiscard]] bool adds_sample_losses() const override { return layers_.adds_sample_losses(); }
-  void do_place(placing<Env>& at, layer_step const&) override { layers_.place(at, lie::rows, lie::rows); }
-
-  chain_node<Env> layers_;
+  row_shape join(row_shape const&, std::vector<row_shape> const& made, bool) override { return made[0]; }
+  [[nodiscard]] chain_node<Env>& layers() { return this->branches_[0]; }
 };
+
+struct counts_operations {
+  std::int64_t positions;
+  std::vector<double>& costs;
+
+  template <class Unit>
+  void operator()(Unit const& unit) const {
+    auto const counted = expression<environment<precision::fp32>>::operations_of(unit, positions);
+    costs.push_back(counted.forward + counted.backward);
+  }
+  template <class Unit>
+  void operator()(checkpointed_unit<Unit> const& it) const {
+    auto const counted = expression<environment<precision::fp32>>::operations_of(it.unit, positions);
+    costs.push_back(2 * counted.forward + counted.backward);
+  }
+};
+/// What each unit of a model computes in training, forward and backward: the multiplications and additions of a row
+/// that its layers count, for samples of so many positions.
+template <class Model>
+[[nodiscard]] std::vector<double> count_operations(Model const& model, std::int64_t positions) {
+  model.validate();
+  std::vector<double> costs;
+  counts_operations put{positions, costs};
+  model.units(put);
+  return costs;
+}
 
 /// Emits a block of a model, as it is or checkpointed.
 template <class Emit, class Block>
@@ -218,10 +226,5 @@ void emit_block(Emit& put, Block const& block, bool saves_its_input_only) {
 }
 
 }  // namespace detail
-
-template <class Env, class Chain>
-struct node_of<Env, checkpointed_of<Chain>> {
-  using type = detail::checkpointed_node<Env>;
-};
 
 }  // namespace trireme::nn

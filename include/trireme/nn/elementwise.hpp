@@ -28,7 +28,9 @@ elementwise(F, Derivative) -> elementwise<F, Derivative>;
 namespace detail {
 
 template <class Env, class F, class Derivative>
-class elementwise_node final : public node<Env> {
+class layer_node<Env, elementwise<F, Derivative>> final : public library_node<Env, elementwise<F, Derivative>> {
+  using base = library_node<Env, elementwise<F, Derivative>>;
+  using base::what_;
   using number = typename Env::accumulate;
   using kernels = ops::on<typename Env::space>;
   static constexpr bool reads_y = std::invocable<Derivative const&, number, number>;
@@ -38,40 +40,27 @@ class elementwise_node final : public node<Env> {
 
  public:
   using typename node<Env>::view;
-  using typename node<Env>::space;
 
-  explicit elementwise_node(elementwise<F, Derivative> const& what) : what_(what) {
-    this->facts_.in_place = true;
-    this->facts_.reads_y = reads_y;
-  }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::any}; }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+  explicit layer_node(elementwise<F, Derivative> const& what) : base(what, {.in_place = true, .reads_y = reads_y}) {}
+  held<Env> forward(pass<Env>&, held<Env> x, arena_of<Env>& to, view) override {
     auto const y = to.template take<typename Env::compute>(x.v.extents());
     kernels::each(y, x.v, what_.f);
-    if constexpr (reads_y) y_[pass] = y;
     return {y, !reads_y};
   }
-  void backward_in_place(pass<Env>& pass, layer_input<Env> x, gradient<Env> d, half) override {
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view y, view dy, target<Env> to, half) override {
     if constexpr (reads_y) {
-      kernels::each(d.v, d.v, x.get(pass), y_[pass],
-                    [&](number dy, number at, number y) { return dy * static_cast<number>(what_.df(at, y)); });
+      kernels::each(to.into, dy, x.get(pass), y,
+                    [&](number d, number at, number its) { return d * static_cast<number>(what_.df(at, its)); });
     } else {
-      kernels::each(d.v, d.v, x.get(pass),
-                    [&](number dy, number at) { return dy * static_cast<number>(what_.df(at)); });
+      kernels::each(to.into, dy, x.get(pass),
+                    [&](number d, number at) { return d * static_cast<number>(what_.df(at)); });
     }
   }
 
  private:
   void do_place(placing<Env>&, layer_step const&) override {}
-  elementwise<F, Derivative> what_;
-  per_slot<view> y_;
 };
 
 }  // namespace detail
-
-template <class Env, class F, class Derivative>
-struct node_of<Env, elementwise<F, Derivative>> {
-  using type = detail::elementwise_node<Env, F, Derivative>;
-};
 
 }  // namespace trireme::nn

@@ -18,8 +18,8 @@ namespace trireme::nn {
 /// Shapes   tokens (B, T) int32 from the batch, y (B*T, outputs); the table (words, outputs), the positions' table
 ///          (positions, outputs), the segments' (segments, outputs). unembedding{.tied = name} multiplies by the table
 ///          of that name.
-/// Ranks    each rank of a tensor group has some rows of the words' table, and all of the others. A rank adds 0 for
-///          a word that lies elsewhere; a sum over the group follows.
+/// Ranks    each rank of a tensor group has some rows of the words' table, and the whole of the other tables. A rank
+///          adds 0 for a word that another rank has; a sum over the group follows.
 /// Errors   config_error for no words or outputs, for more ranks than words, for samples of more positions than
 ///          `positions`, unless 0, and for segments where a context group cuts samples.
 struct embedding {
@@ -68,22 +68,20 @@ template <class Env>
 }
 
 template <class Env>
-class embedding_node final : public node<Env> {
+class layer_node<Env, embedding> final : public library_node<Env, embedding> {
+  using library_node<Env, embedding>::what_;
   using kernels = ops::on<typename Env::space>;
 
  public:
   using typename node<Env>::view;
-  using typename node<Env>::space;
 
-  explicit embedding_node(embedding const& what) : what_(what) { this->facts_ = {.weights = true, .source = true}; }
-  [[nodiscard]] layer_says says() const override { return embedding::says; }
-  [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
+  explicit layer_node(embedding const& what) : library_node<Env, embedding>(what, {.weights = true}) {}
   void visit(parameter_visitor<Env> const& each) override {
     each(table_);
     if (what_.positions > 0) each(positions_);
     if (what_.segments > 0) each(segments_);
   }
-  held<Env> forward(pass<Env>& pass, held<Env>, arena<space>& to, view) override {
+  held<Env> forward(pass<Env>& pass, held<Env>, arena_of<Env>& to, view) override {
     auto const tokens = pass.batch.inputs.template as<std::int32_t>("inputs");  // (B,T)
     if (tokens.rank() != 2 ||
         (what_.positions > 0 &&
@@ -92,12 +90,12 @@ class embedding_node final : public node<Env> {
           text("trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
                what_.positions > 0
                    ? text(pass.first_position() > 0 ? text(", behind ", pass.first_position(), " others,") : "",
-                          " do not fit the ", how_many(what_.positions, "position"), " of ", name_)
+                          " do not fit the ", how_many(what_.positions, "position"), " of ", this->name())
                    : text(" are no samples of positions")));
     }
     if (pass.goes_on() && what_.segments > 0) {
-      throw config_error(
-          text("trireme::nn::embedding: segments of ", name_, " are counted in whole samples; predict() ", "them"));
+      throw config_error(text("trireme::nn::embedding: segments of ", this->name(),
+                              " are counted in whole samples; predict() ", "them"));
     }
     auto const y = to.template take<typename Env::compute>({tokens.size(), what_.outputs});
     bool const adds_positions = what_.positions > 0 && pass.group.rank() == 0;
@@ -122,7 +120,6 @@ class embedding_node final : public node<Env> {
 
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
-    name_ = at.name;
     table_ = word_table("embedding", at, text(at.name, ".", what_.table), {what_.words, what_.outputs}, what_.start);
     part_ = {at.own.of(what_.words).first, what_.words};
     positions_.info = {text(at.name, ".", what_.position_table), {what_.positions, what_.outputs}, what_.start, true};
@@ -148,27 +145,25 @@ class embedding_node final : public node<Env> {
       }
     }
   }
-  embedding what_;
-  std::string name_;
   ops::table_part part_;
   parameter<Env> table_{}, positions_{}, segments_{};
 };
 
 template <class Env>
-class features_node final : public node<Env> {
+class layer_node<Env, features> final : public library_node<Env, features> {
+  using library_node<Env, features>::what_;
+
  public:
   using typename node<Env>::view;
   using typename node<Env>::space;
 
-  explicit features_node(features const& what) : what_(what) { this->facts_.source = true; }
-  [[nodiscard]] layer_says says() const override { return features::says; }
-  [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
-  held<Env> forward(pass<Env>& pass, held<Env>, arena<space>& to, view) override {
+  using library_node<Env, features>::library_node;
+  held<Env> forward(pass<Env>& pass, held<Env>, arena_of<Env>& to, view) override {
     auto const& inputs = pass.batch.inputs;
     auto const count = pass.batch.count();
     if (inputs.size() != count * what_.outputs) {
-      throw config_error(text("trireme::nn::features: inputs of shape ", to_string(inputs.extents), " for ", name_,
-                              ", which takes ", how_many(what_.outputs, "number"), " a sample"));
+      throw config_error(text("trireme::nn::features: inputs of shape ", to_string(inputs.extents), " for ",
+                              this->name(), ", which takes ", how_many(what_.outputs, "number"), " a sample"));
     }
     auto const y = to.template take<typename Env::compute>({count, what_.outputs});
     with_numbers<Env>(inputs, "inputs", [&](auto numbers) { ops::on<space>::copy(y.flat(), numbers.flat()); });
@@ -181,23 +176,9 @@ class features_node final : public node<Env> {
   }
 
  private:
-  void do_place(placing<Env>& at, layer_step const&) override {
-    name_ = at.name;
-    at.width = what_.outputs;
-  }
-  features what_;
-  std::string name_;
+  void do_place(placing<Env>& at, layer_step const&) override { at.width = what_.outputs; }
 };
 
 }  // namespace detail
-
-template <class Env>
-struct node_of<Env, embedding> {
-  using type = detail::embedding_node<Env>;
-};
-template <class Env>
-struct node_of<Env, features> {
-  using type = detail::features_node<Env>;
-};
 
 }  // namespace trireme::nn

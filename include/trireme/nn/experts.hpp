@@ -53,7 +53,6 @@ namespace trireme::nn {
 ///          balance loss and ranks share the positions of samples.
 struct experts {
   static constexpr nn::flow flow = nn::flow::all;
-  std::int64_t channels = 0;  ///< in an expression: left 0; it is the width of the input
   std::int64_t hidden = 0;
   std::int64_t count = 1;
   std::int64_t chosen = 1;
@@ -64,23 +63,55 @@ struct experts {
   ops::scored_choice choice{};  ///< with `scored`
   double speed = 0.001;         ///< by which a bias moves in a step; 0: it stays
   friend bool operator==(experts const&, experts const&) = default;
-
-  template <class Env>
-  class instance;
 };
 
+namespace detail {
+
+/// All of its backward is done in the first half.
 template <class Env>
-class experts::instance {
+class layer_node<Env, experts> final : public library_node<Env, experts> {
+  using library_node<Env, experts>::what_;
   using space = typename Env::space;
   using value = typename Env::compute;
   using accumulate = typename Env::accumulate;
   using kernels = ops::on<space>;
   using sums = tensor_view<accumulate, space>;
   using numbers = tensor_view<std::int32_t, space>;
-  using arena_type = arena<space>;
 
  public:
-  using view = tensor_view<value, space>;
+  using typename node<Env>::view;
+
+  explicit layer_node(experts const& what)
+      : library_node<Env, experts>(what, {.overwrites = true, .adds_sample_losses = !exactly_equal(what.balance, 0)}) {}
+  void visit(parameter_visitor<Env> const& each) override {
+    each(router_);
+    if (what_.scored) each(favour_);
+    if (what_.gated) each(gate_);
+    each(up_);
+    if (!what_.gated) each(up_bias_);
+    each(down_);
+    if (!what_.gated) each(down_bias_);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>&, view) override {
+    return {forward(pass, saved_[pass], x.v, positions_of(pass)), true};
+  }
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half) override {
+    auto& kept = saved_[pass];
+    kept.x = x.get(pass);
+    backward(pass, kept, to.into, dy, positions_of(pass));
+  }
+  void serve_forward(pass<Env>& pass) override {
+    auto& kept = saved_[pass];
+    for (auto& each : own_row(kept, pass)) each = 0;
+    kept.results = pass.take({0, channels_});
+    run_experts(pass, kept, kept.results);
+  }
+  void serve_backward(pass<Env>& pass) override {
+    auto& kept = saved_[pass];
+    run_experts_backward(pass, kept, kept.results, kept.results);
+  }
+
+ private:
   struct saved {
     view x;                           // (rows, channels)
     sums probabilities;               // (rows, count)
@@ -93,43 +124,36 @@ class experts::instance {
     std::vector<std::int64_t> table;  // (ranks, count): how many rows of each rank choose each expert
   };
 
-  instance(experts const& description, std::string const& name, share own = {})
-      : what_(description),
-        own_(own),
-        here_(own.of(what_.count)),
-        router_(matrix(name + ".router.weight", {what_.channels, what_.count}, 0.02)),
-        favour_(bias(name + ".router.bias", {what_.count})),
-        gate_(dealt(matrix(name + ".experts.gate_proj.weight", {what_.count, what_.channels, what_.hidden}, 0.02))),
-        up_(dealt(matrix(name + (what_.gated ? ".experts.up_proj.weight" : ".experts.c_fc.weight"),
-                         {what_.count, what_.channels, what_.hidden}, 0.02))),
-        up_bias_(dealt(bias(name + ".experts.c_fc.bias", {what_.count, what_.hidden}))),
-        down_(dealt(matrix(name + (what_.gated ? ".experts.down_proj.weight" : ".experts.c_proj.weight"),
-                           {what_.count, what_.hidden, what_.channels}, what_.projection_scale))),
-        down_bias_(dealt(bias(name + ".experts.c_proj.bias", {what_.count, what_.channels}))),
-        packed_gate_(static_cast<std::size_t>(what_.gated ? here_.count : 0)),
-        packed_up_(static_cast<std::size_t>(here_.count)),
-        packed_down_(static_cast<std::size_t>(here_.count)) {
+  void do_place(placing<Env>& at, layer_step const&) override {
     expect_number("nn::experts", ".hidden", what_.hidden, at_least_one);
     expect_number("nn::experts", ".count", what_.count, at_least_one);
     expect_number("nn::experts", ".chosen", what_.chosen, {.low = 1, .high = static_cast<double>(what_.count)});
     expect_number("nn::experts", ".balance", what_.balance, not_negative);
-    if (own.size > what_.count) {
+    own_ = expert_group<Env>::of(at.groups).share();
+    if (own_.size > what_.count) {
       throw config_error(text("trireme::nn::experts: ", how_many(what_.count, "expert"), " cannot be dealt out to ",
-                              own.size, " ranks; an expert group has at most as many ranks as a layer has experts"));
+                              own_.size, " ranks; an expert group has at most as many ranks as a layer has experts"));
     }
+    if (what_.scored) check_scored();
+    channels_ = at.width;
+    here_ = own_.of(what_.count);
+    at.counted.product(channels_, what_.count);  // the router
+    at.counted.product(channels_ * what_.chosen, what_.hidden * (what_.gated ? 3 : 2));
+    auto const count = what_.count, hidden = what_.hidden;
+    auto const router = at.name + ".router.", each = at.name + ".experts.";
+    router_.info = matrix(router + "weight", {channels_, count}, 0.02);
+    favour_.info = {router + "bias", {count}, {}, false};
     favour_.info.running = what_.speed > 0 ? what_.speed : 1;  // without speed nothing is measured, and nothing moves
     favour_.info.by_sign = true;
-    if (what_.scored) check_scored();
-  }
-
-  void visit(auto&& each) {
-    each(router_);
-    if (what_.scored) each(favour_);
-    if (what_.gated) each(gate_);
-    each(up_);
-    if (!what_.gated) each(up_bias_);
-    each(down_);
-    if (!what_.gated) each(down_bias_);
+    gate_.info = dealt(matrix(each + "gate_proj.weight", {count, channels_, hidden}, 0.02));
+    up_.info = dealt(matrix(each + (what_.gated ? "up_proj.weight" : "c_fc.weight"), {count, channels_, hidden}, 0.02));
+    up_bias_.info = dealt({each + "c_fc.bias", {count, hidden}, {}, false});
+    down_.info = dealt(matrix(each + (what_.gated ? "down_proj.weight" : "c_proj.weight"), {count, hidden, channels_},
+                              what_.projection_scale));
+    down_bias_.info = dealt({each + "c_proj.bias", {count, channels_}, {}, false});
+    packed_gate_.resize(static_cast<std::size_t>(what_.gated ? here_.count : 0));
+    packed_up_.resize(static_cast<std::size_t>(here_.count));
+    packed_down_.resize(static_cast<std::size_t>(here_.count));
   }
 
   /// @param context  rows of one sample.
@@ -145,7 +169,7 @@ class experts::instance {
     kept.weights = pass.activations.template take<accumulate>({rows, what_.chosen});
     kept.chosen = pass.activations.template take<std::int32_t>({rows, what_.chosen});
     kept.places = pass.activations.template take<std::int32_t>({rows, what_.chosen});
-    kept.results = pass.take({rows * what_.chosen, what_.channels});
+    kept.results = pass.take({rows * what_.chosen, channels_});
     auto const y = pass.take(x.extents());
     auto const here = pass.scratch.mark();
     auto const logits = pass.scratch.template take<value>({rows, what_.count});
@@ -156,7 +180,7 @@ class experts::instance {
       kernels::route(kept.probabilities, kept.chosen, kept.weights, logits);
     }
     kernels::sort_by_expert(kept.places, own_row(kept, pass), kept.chosen);
-    auto const dispatched = pass.scratch.template take<value>({rows * what_.chosen, what_.channels});
+    auto const dispatched = pass.scratch.template take<value>({rows * what_.chosen, channels_});
     kernels::dispatch(dispatched, x, kept.places);
     run_experts(pass, kept, dispatched);
     kernels::combine(y, kept.results, kept.places, kept.weights);
@@ -194,20 +218,8 @@ class experts::instance {
     pass.scratch.rewind(here);
   }
 
-  /// The part of forward and backward that other ranks need from this one, on a rank without rows of its own.
-  void serve_forward(pass<Env>& pass, saved& kept) {
-    for (auto& each : own_row(kept, pass)) each = 0;
-    kept.results = pass.take({0, what_.channels});
-    run_experts(pass, kept, kept.results);
-  }
-  void serve_backward(pass<Env>& pass, saved& kept) { run_experts_backward(pass, kept, kept.results, kept.results); }
-
- private:
-  static parameter<Env> matrix(std::string name, shape extents, double scale) {
-    return {{std::move(name), extents, {initial::distribution::normal, scale}, true}, {}, {}};
-  }
-  static parameter<Env> bias(std::string name, shape extents) {
-    return {{std::move(name), extents, {}, false}, {}, {}};
+  static parameter_info matrix(std::string name, shape extents, double scale) {
+    return {std::move(name), extents, {initial::distribution::normal, scale}, true};
   }
   void check_scored() const {
     auto const& how = what_.choice;
@@ -221,10 +233,11 @@ class experts::instance {
                             "below, and a bias balances in place of a loss"));
   }
   // Of all experts, whose tensors are their own.
-  [[nodiscard]] parameter<Env> dealt(parameter<Env> whole) const {
-    whole.info.stacked = true;
-    if (own_.size > 1) whole.info = part_of(whole.info, 0, here_);
-    if (own_.size > 1) whole.info.dealt = expert_group<Env>::kind;
+  [[nodiscard]] parameter_info dealt(parameter_info whole) const {
+    whole.stacked = true;
+    if (own_.size == 1) return whole;
+    whole = part_of(whole, 0, here_);
+    whole.dealt = expert_group<Env>::kind;
     return whole;
   }
   // Of expert e of those here.
@@ -242,7 +255,7 @@ class experts::instance {
   auto& packed_down(pass<Env>& pass, std::int64_t e) { return packed(packed_down_, pass, down_, e); }
   static auto& packed(std::vector<ops::weights<value, space>>& all, pass<Env>& pass, parameter<Env> const& of,
                       std::int64_t e) {
-    return detail::packed_weights(all[static_cast<std::size_t>(e)], pass, of.info.name, matrix_of(of.value, e));
+    return packed_weights(all[static_cast<std::size_t>(e)], pass, of.info.name, matrix_of(of.value, e));
   }
   // Not through the precision's operands: rounding them must not change which experts are chosen.
   auto& packed_router(pass<Env> const& pass) {
@@ -333,7 +346,7 @@ class experts::instance {
     count(kept);
     std::int64_t rows = 0;
     for (auto const each : come_) rows += each;
-    kept.gathered = pass.take({rows, what_.channels});
+    kept.gathered = pass.take({rows, channels_});
     kept.before = pass.take({rows, what_.hidden});
     kept.inner = pass.take({rows, what_.hidden});
     dispatch(pass, kept, kept.gathered, dispatched);
@@ -419,64 +432,17 @@ class experts::instance {
     kernels::linear_backward_input(dx, d, weights, {.accumulate = adds});
   }
 
-  experts what_;
   share own_;
-  interval here_;                   // experts that lie here
-  parameter<Env> router_, favour_;  // and what is added to scores
-  parameter<Env> gate_;
-  parameter<Env> up_, up_bias_;
-  parameter<Env> down_, down_bias_;
+  interval here_;  // experts that lie here
+  std::int64_t channels_ = 0;
+  parameter<Env> router_{}, favour_{};  // and what is added to scores
+  parameter<Env> gate_{}, up_{}, up_bias_{}, down_{}, down_bias_{};
   ops::weights<value, space> packed_router_;
   std::vector<ops::weights<value, space>> packed_gate_, packed_up_, packed_down_;
   std::vector<std::int64_t> come_, go_;  // rows from and to each rank, in the pass under way
-};
-
-namespace detail {
-
-/// Experts as a layer of an expression. All of their backward is done in the first half.
-template <class Env>
-class experts_node final : public node<Env> {
-  using state = experts::instance<Env>;
-
- public:
-  using typename node<Env>::view;
-  using typename node<Env>::space;
-
-  explicit experts_node(experts const& what) : what_(what) { this->facts_.replicated = true; }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::all}; }
-  void visit(parameter_visitor<Env> const& each) override { state_->visit(each); }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
-    return {state_->forward(pass, saved_[pass], x.v, positions_of(pass)), true};
-  }
-  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half) override {
-    auto& kept = saved_[pass];
-    kept.x = x.get(pass);
-    state_->backward(pass, kept, to.into, dy, positions_of(pass));
-  }
-  [[nodiscard]] bool adds_sample_losses() const override { return !exactly_equal(what_.balance, 0); }
-  void serve_forward(pass<Env>& pass) override { state_->serve_forward(pass, saved_[pass]); }
-  void serve_backward(pass<Env>& pass) override { state_->serve_backward(pass, saved_[pass]); }
-
- private:
-  void do_place(placing<Env>& at, layer_step const&) override {
-    if (what_.channels != 0 && what_.channels != at.width) {
-      throw config_error(text("trireme::nn::experts ", at.name, ": rows of ", how_many(at.width, "number"),
-                              " come in where ", how_many(what_.channels, "channel"),
-                              agreeing(what_.channels, " is", " are"), " said; leave channels out"));
-    }
-    what_.channels = at.width;
-    state_.emplace(what_, at.name, expert_group<Env>::of(at.groups).share());
-  }
-  experts what_;
-  std::optional<state> state_;
-  per_slot<typename state::saved> saved_;
+  per_slot<saved> saved_;
 };
 
 }  // namespace detail
-
-template <class Env>
-struct node_of<Env, experts> {
-  using type = detail::experts_node<Env>;
-};
 
 }  // namespace trireme::nn

@@ -35,24 +35,29 @@ struct named_of {
   L layer;
   friend bool operator==(named_of const&, named_of const&) = default;
 };
-/// x + branch(x)
-template <class Chain>
-struct residual_of {
-  Chain branch;
-  friend bool operator==(residual_of const&, residual_of const&) = default;
+/// How the branches of a composite begin and end.
+struct branch_rule {
+  flow does = flow::rows;   ///< rows: each branch takes whole rows; fork: each takes what the composite takes
+  lie exit = lie::rows;     ///< how a branch's result lies; nothing: a branch ends in a loss
+  bool spreads = false;     ///< branches may also end in this rank's columns, if all of them can
+  bool runs_again = false;  ///< the branches' forward runs in backward, too
+  node_facts facts{};       ///< of the node
 };
-/// a(x) * b(x), number by number.
-template <class A, class B>
-struct product_of {
-  A a;
-  B b;
-  friend bool operator==(product_of const&, product_of const&) = default;
+/// Branches on one input, which `Kind` combines: an empty struct with a `static constexpr branch_rule rule`. The node
+/// of a kind is layer_node<Env, Kind>.
+template <class Kind, class... Branches>
+struct composite {
+  pack<Branches...> branches;
+  friend bool operator==(composite const&, composite const&) = default;
 };
-/// The results of all branches on x, side by side in each row.
-template <class... L>
-struct beside_of {
-  chain_of<L...> branches;
-  friend bool operator==(beside_of const&, beside_of const&) = default;
+struct residual_kind {
+  static constexpr branch_rule rule{.facts = {.in_place = true}};
+};
+struct product_kind {
+  static constexpr branch_rule rule{.does = flow::fork, .spreads = true};
+};
+struct beside_kind {
+  static constexpr branch_rule rule{.does = flow::fork};
 };
 /// `count` layers alike, one after the other, named 0, 1, 2, ...; each has parameters of its own.
 template <class L>
@@ -71,17 +76,24 @@ template <class L>
 [[nodiscard]] named_of<L> named(std::string name, L layer) {
   return {std::move(name), std::move(layer)};
 }
-template <class... L>
-[[nodiscard]] residual_of<chain_of<L...>> residual(L... layers) {
-  return {nn::chain(std::move(layers)...)};
+template <class Kind, class... B>
+[[nodiscard]] composite<Kind, B...> compose(B... branches) {
+  return {pack<B...>(std::move(branches)...)};
 }
+/// x + branch(x), where the branch is these layers one after the other.
+template <class... L>
+[[nodiscard]] auto residual(L... layers) {
+  return compose<residual_kind>(nn::chain(std::move(layers)...));
+}
+/// a(x) * b(x), number by number.
 template <class A, class B>
-[[nodiscard]] product_of<A, B> product(A a, B b) {
-  return {std::move(a), std::move(b)};
+[[nodiscard]] auto product(A a, B b) {
+  return compose<product_kind>(std::move(a), std::move(b));
 }
+/// The results of all branches on x, side by side in each row.
 template <class... L>
-[[nodiscard]] beside_of<L...> beside(L... branches) {
-  return {nn::chain(std::move(branches)...)};
+[[nodiscard]] auto beside(L... branches) {
+  return compose<beside_kind>(std::move(branches)...);
 }
 template <class L>
 [[nodiscard]] repeat_of<L> repeat(std::int64_t count, L layer) {
@@ -155,6 +167,13 @@ struct stands {
 };
 struct the_end;
 
+[[nodiscard]] constexpr lie entry_of_branch(branch_rule const& rule, lie takes) noexcept {
+  return rule.does == flow::fork ? takes : lie::rows;
+}
+[[nodiscard]] constexpr lie exit_of_branch(branch_rule const& rule, role as) noexcept {
+  return rule.spreads && as == role::spread ? lie::columns : rule.exit;
+}
+
 /// Whether the branches inside a layer fit, given how the layer is cut and how its input lies.
 template <class L>
 struct inside {
@@ -209,44 +228,28 @@ struct list_check<layer_list<L...>> {
 template <class Expression>
 using check = list_check<typename layers_in<Expression>::type>;
 
-template <class A, class B>
-struct inside<product_of<A, B>> {
+template <class Kind, class... B>
+struct inside<composite<Kind, B...>> {
   template <role As, lie Takes>
   static constexpr bool fits() {
-    constexpr auto exit = As == role::spread ? lie::columns : lie::rows;
-    return check<A>::template fits<Takes, exit>() && check<B>::template fits<Takes, exit>();
-  }
-};
-template <class... L>
-struct inside<beside_of<L...>> {
-  template <role, lie Takes>
-  static constexpr bool fits() {
-    return (check<L>::template fits<Takes, lie::rows>() && ...);
-  }
-};
-template <class Chain>
-struct inside<residual_of<Chain>> {
-  template <role, lie>
-  static constexpr bool fits() {
-    return check<Chain>::template fits<lie::rows, lie::rows>();
+    static_assert(Kind::rule.exit != lie::nothing || ((exit_of(check<B>::says) == lie::nothing) && ...),
+                  "trireme::nn::aside: the last of its layers is no loss; end with one of nn::loss");
+    return (check<B>::template fits<entry_of_branch(Kind::rule, Takes), exit_of_branch(Kind::rule, As)>() && ...);
   }
 };
 
 }  // namespace detail
 
-template <class Chain>
-struct says_of<residual_of<Chain>> {
-  static constexpr layer_says value{.does = flow::rows};
-};
-template <class... L>
-struct says_of<beside_of<L...>> {
-  static constexpr layer_says value{.does = flow::fork};
-};
-template <class A, class B>
-struct says_of<product_of<A, B>> {
-  static constexpr layer_says a = detail::check<A>::as_branch(), b = detail::check<B>::as_branch();
-  static constexpr layer_says value{
-      .does = flow::fork, .spreads = a.spreads && b.spreads, .shares_entry = a.shares_entry && b.shares_entry};
+template <class Kind, class... B>
+struct says_of<composite<Kind, B...>> {
+  static constexpr layer_says value = [] {
+    if constexpr (!Kind::rule.spreads) {
+      return layer_says{.does = Kind::rule.does};
+    } else {
+      std::array<layer_says, sizeof...(B)> const branches{detail::check<B>::as_branch()...};
+      return fork_says(branches);
+    }
+  }();
 };
 
 /// Whether the layers of an expression can stand in their order. What cannot is a compile error of one sentence. Every
@@ -273,9 +276,22 @@ concept layer_state = requires(S& state, pass<Env>& pass, typename S::saved& sav
 
 namespace detail {
 
+/// The node of a layer of the library: it keeps the description, which supplies the traits.
 template <class Env, class L>
-class hand_written final : public node<Env> {
+class library_node : public node<Env> {
+ public:
+  explicit library_node(L const& what, node_facts facts = {}) : node<Env>(facts), what_(what) {}
+  [[nodiscard]] layer_says says() const override { return says_of<L>::value; }
+
+ protected:
+  L what_;
+};
+
+/// The node that a description becomes. The library's layers specialise it; this one is of layers written by hand.
+template <class Env, class L>
+class layer_node final : public library_node<Env, L> {
   using state = typename L::template instance<Env>;
+  using library_node<Env, L>::what_;
   static_assert(
       layer_state<state, Env>,
       "trireme::nn: a layer's instance<Env> needs saved, forward(pass, saved, x), backward_input(pass, saved, "
@@ -286,26 +302,17 @@ class hand_written final : public node<Env> {
 
  public:
   using typename node<Env>::view;
-  using typename node<Env>::space;
 
-  explicit hand_written(L const& what) : what_(what) { this->facts_.weights = true; }
-  [[nodiscard]] layer_says says() const override { return says_of<L>::value; }
-  [[nodiscard]] std::int64_t width(std::int64_t from) const override {
-    if constexpr (requires { what_.width(from); }) {
-      return what_.width(from);
-    } else {
-      return from;
-    }
-  }
+  explicit layer_node(L const& what) : library_node<Env, L>(what, {.weights = true, .overwrites = true}) {}
   void visit(parameter_visitor<Env> const& each) override {
     if constexpr (requires { state_->visit(each); }) state_->visit(each);
   }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>&, view) override {
     auto const y = state_->forward(pass, saved_[pass], x.v);
     return {y, false, x.entry && y.address() == x.v.address()};
   }
   void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half) override {
-    ops::on<space>::copy(to.into, state_->backward_input(pass, saved_[pass], x.get(pass), dy));
+    ops::on<typename Env::space>::copy(to.into, state_->backward_input(pass, saved_[pass], x.get(pass), dy));
   }
   void backward_weight(pass<Env>& pass, layer_input<Env> x, view dy) override {
     state_->backward_weight(pass, saved_[pass], x.get(pass), dy);
@@ -313,29 +320,25 @@ class hand_written final : public node<Env> {
 
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
-    auto const after = width(at.width);
+    auto const from = at.width;
     state_.emplace(what_, at);
-    at.width = after;
+    at.width = from;
+    if constexpr (requires { what_.width(from); }) at.width = what_.width(from);
   }
-  L what_;
   std::optional<state> state_;
   per_slot<typename state::saved> saved_;
 };
 
 }  // namespace detail
 
-/// The type of the node that a description becomes. Layers of the library specialise it.
-template <class Env, class L>
-struct node_of {
-  using type = detail::hand_written<Env, L>;
-};
-
 /// Appends the nodes of a description: of a chain one for each layer, else a single one.
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
   // Not make_unique: a type of pointer for each type of node would take the compiler longer than the node.
-  out.push_back(node_pointer<Env>(new typename node_of<Env, L>::type(layer)));
+  out.push_back(node_pointer<Env>(new detail::layer_node<Env, L>(layer)));
 }
+template <class Env, class Kind, class... B>
+void append_nodes(std::vector<node_pointer<Env>>& out, composite<Kind, B...> const& layer);
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer);
 template <class Env, class L>
@@ -364,99 +367,114 @@ template <class Env, class L>
   return out;
 }
 
+template <class Env, class Kind, class... B>
+void append_nodes(std::vector<node_pointer<Env>>& out, composite<Kind, B...> const& layer) {
+  std::vector<detail::chain_node<Env>> branches;
+  layer.branches.each([&](auto const& each) { branches.emplace_back(nodes_of<Env>(each)); });
+  out.push_back(node_pointer<Env>(new detail::layer_node<Env, Kind>(Kind{}, std::move(branches))));
+}
+
 namespace detail {
 
-/// What a node of chains that all read its input has in common.
+/// The node of a composite: chains that all read its input. A kind adds forward and backward, and what it makes of the
+/// rows that its branches make.
 template <class Env>
 class branching_node : public node<Env> {
  public:
   using typename node<Env>::view;
 
+  template <class Kind>
+  branching_node(Kind, std::vector<chain_node<Env>> branches)
+      : node<Env>(Kind::rule.facts), branches_(std::move(branches)), rule_(Kind::rule) {
+    this->facts_.inside = true;
+    for (auto const& each : branches_)
+      this->facts_.adds_sample_losses = this->facts_.adds_sample_losses || each.adds_sample_losses();
+  }
+  [[nodiscard]] layer_says says() const final {
+    if (!rule_.spreads) return {.does = rule_.does};
+    std::vector<layer_says> all;
+    for (auto const& each : branches_) all.push_back(each.as_branch());
+    return fork_says(all);
+  }
   void visit(parameter_visitor<Env> const& each) final {
     for (auto& one : branches_) one.visit(each);
   }
-  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) final {
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
     for (auto& each : branches_) each.backward_weight(pass, x);
   }
-  void serve_forward(pass<Env>& pass) final {
+  void serve_forward(pass<Env>& pass) override {
     for (auto& each : branches_) each.serve_forward(pass);
   }
-  void serve_backward(pass<Env>& pass) final {
+  void serve_backward(pass<Env>& pass) override {
     for (auto& each : branches_) each.serve_backward(pass);  // in the order in which backward goes through them
-  }
-  [[nodiscard]] bool adds_sample_losses() const override {
-    return std::any_of(branches_.begin(), branches_.end(), [](auto const& one) { return one.adds_sample_losses(); });
   }
 
  protected:
-  template <class... Nodes>
-  explicit branching_node(Nodes... of_each) {
-    this->facts_.inside = true;
-    (branches_.emplace_back(std::move(of_each)), ...);
-  }
+  /// The rows that result from those that the branches make.
+  /// @param from   the rows that each branch gets.
+  /// @param whole  false: each rank has some columns of the result.
+  /// Errors   config_error, naming the layer, if rows do not go together.
+  virtual row_shape join(row_shape const& from, std::vector<row_shape> const& made, bool whole) = 0;
 
   std::vector<chain_node<Env>> branches_;
+
+ private:
+  void do_place(placing<Env>& at, layer_step const& step) final {
+    row_shape const from = at;
+    auto* const taker = at.taker;
+    auto const aside = std::exchange(at.aside, at.aside || rule_.exit == lie::nothing);
+    auto const before = at.counted.forward;
+    auto const exit = exit_of_branch(rule_, step.as);
+    std::vector<row_shape> made;
+    for (auto& each : branches_) {
+      at.set(from);
+      at.taker = taker;
+      each.place(at, entry_of_branch(rule_, step.takes), exit);
+      made.push_back(at);
+    }
+    at.aside = aside;
+    if (rule_.runs_again) at.counted.backward += at.counted.forward - before;
+    at.set(join(from, made, exit != lie::columns));
+  }
+  branch_rule rule_;
 };
 
 template <class Env>
-class residual_node final : public branching_node<Env> {
-  using branching_node<Env>::branches_;
-
+class layer_node<Env, residual_kind> final : public branching_node<Env> {
  public:
+  using branching_node<Env>::branching_node;
   using typename node<Env>::view;
-  using typename node<Env>::space;
 
-  template <class Chain>
-  explicit residual_node(residual_of<Chain> const& what) : residual_node(nodes_of<Env>(what.branch)) {}
-  explicit residual_node(std::vector<node_pointer<Env>> branch) : branching_node<Env>(std::move(branch)) {
-    this->facts_.in_place = true;
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>&, view) override {
+    return this->branches_[0].forward(pass, x.v, x.v);
   }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
-    return branch().forward(pass, x.v, x.v);
-  }
-  // d is already the gradient of x along the residual stream; the branch adds its own to it.
-  void backward_in_place(pass<Env>& pass, layer_input<Env> x, gradient<Env> d, half when) override {
+  // dy is already the gradient of x along the residual stream; the branch adds its own to it.
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env>, half when) override {
     auto const mark = pass.scratch.mark();
-    branch().backward(pass, x, {d.v, false, memory::passing}, {d.v, true}, when);
+    this->branches_[0].backward(pass, x, {dy, false, memory::passing}, {dy, true}, when);
     pass.scratch.rewind(mark);
   }
 
  private:
-  void do_place(placing<Env>& at, layer_step const&) override {
-    auto const from = at.width;
-    auto const image = at.image;
-    branch().place(at, lie::rows, lie::rows);
-    bool const alike = at.image == image || image.size() != from;
-    if (at.width == from && alike) return;
-    throw config_error(text("trireme::nn::residual: a branch of ", at.name, " makes rows of ", at.width,
-                            " numbers from rows of ", from, "; what is added to its input must be as wide",
+  row_shape join(row_shape const& from, std::vector<row_shape> const& made, bool) override {
+    bool const alike = made[0].image == from.image || from.image.size() != from.width;
+    if (made[0].width == from.width && alike) return made[0];
+    throw config_error(text("trireme::nn::residual: a branch of ", this->name(), " makes rows of ", made[0].width,
+                            " numbers from rows of ", from.width, "; what is added to its input must be as wide",
                             alike ? "" : ", and images of one shape"));
   }
-  [[nodiscard]] chain_node<Env>& branch() { return branches_[0]; }
 };
 
 template <class Env>
-class product_node final : public branching_node<Env> {
+class layer_node<Env, product_kind> final : public branching_node<Env> {
   using branching_node<Env>::branches_;
   using kernels = ops::on<typename Env::space>;
 
  public:
+  using branching_node<Env>::branching_node;
   using typename node<Env>::view;
-  using typename node<Env>::space;
 
-  template <class A, class B>
-  explicit product_node(product_of<A, B> const& what) : product_node(nodes_of<Env>(what.a), nodes_of<Env>(what.b)) {}
-  product_node(std::vector<node_pointer<Env>> a, std::vector<node_pointer<Env>> b)
-      : branching_node<Env>(std::move(a), std::move(b)) {
-    this->facts_.accumulates = true;
-  }
-  [[nodiscard]] layer_says says() const override {
-    auto const a = branches_[0].as_branch(), b = branches_[1].as_branch();
-    return {.does = flow::fork, .spreads = a.spreads && b.spreads, .shares_entry = a.shares_entry && b.shares_entry};
-  }
-  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return branches_[0].width(from); }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>& to, view) override {
     auto& kept = kept_[pass];
     kept.a = branches_[0].forward(pass, x.v);
     kept.b = branches_[1].forward(pass, x.v);
@@ -478,23 +496,15 @@ class product_node final : public branching_node<Env> {
   struct saved {
     held<Env> a, b;
   };
-  void do_place(placing<Env>& at, layer_step const& step) override {
-    auto const before = at;
-    bool const spread = step.as == role::spread;
-    auto const exit = spread ? lie::columns : lie::rows;
-    branches_[0].place(at, step.takes, exit);
-    auto const one = at;
-    at.width = before.width, at.cut = before.cut, at.wanted = before.wanted, at.act = before.act;
-    at.image = before.image;
-    branches_[1].place(at, step.takes, exit);
-    if (one.width == at.width && (!spread || one.cut == at.cut)) return;
-    throw config_error(text("trireme::nn::product: the factors of ", at.name, " are ", one.width, " and ", at.width,
-                            " numbers wide; both must be as wide, and cut alike"));
+  row_shape join(row_shape const&, std::vector<row_shape> const& made, bool whole) override {
+    if (made[0].width == made[1].width && (whole || made[0].cut == made[1].cut)) return made[1];
+    throw config_error(text("trireme::nn::product: the factors of ", this->name(), " are ", made[0].width, " and ",
+                            made[1].width, " numbers wide; both must be as wide, and cut alike"));
   }
   static view factor(pass<Env>& pass, held<Env> const& it, layer_input<Env> const& x) {
     return it.entry ? x.get(pass) : it.v;
   }
-  // dy times one factor, in that factor's memory if nobody reads it later.
+  // dy times one factor, in that factor's memory if it is not read later.
   static gradient<Env> times(pass<Env>& pass, view dy, view by, bool ours, half when) {
     bool const later = when == half::later;
     auto const d =
@@ -506,29 +516,16 @@ class product_node final : public branching_node<Env> {
 };
 
 template <class Env>
-class beside_node final : public branching_node<Env> {
+class layer_node<Env, beside_kind> final : public branching_node<Env> {
   using branching_node<Env>::branches_;
   using kernels = ops::on<typename Env::space>;
   using value = typename Env::compute;
 
  public:
+  using branching_node<Env>::branching_node;
   using typename node<Env>::view;
-  using typename node<Env>::space;
 
-  template <class... L>
-  explicit beside_node(beside_of<L...> const& what) : beside_node() {
-    what.branches.layers.each([&](auto const& each) { branches_.emplace_back(nodes_of<Env>(each)); });
-  }
-  explicit beside_node(std::vector<std::vector<node_pointer<Env>>> branches) : beside_node() {
-    for (auto& each : branches) branches_.emplace_back(std::move(each));
-  }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::fork}; }
-  [[nodiscard]] std::int64_t width(std::int64_t from) const override {
-    std::int64_t sum = 0;
-    for (auto const& each : branches_) sum += each.width(from);
-    return sum;
-  }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>& to, view) override {
     auto const y = to.template take<value>({x.v.extent(0), all_columns()});
     std::int64_t at = 0;
     for (std::size_t i = 0; i < branches_.size(); ++i) {
@@ -554,17 +551,9 @@ class beside_node final : public branching_node<Env> {
   }
 
  private:
-  beside_node() { this->facts_.accumulates = true; }
-  void do_place(placing<Env>& at, layer_step const& step) override {
-    auto const from = at.width;
-    auto const image = at.image;
-    for (auto& each : branches_) {
-      at.width = from, at.image = image;
-      at.act = ops::activation::none;
-      each.place(at, step.takes, lie::rows);
-      columns_.push_back(at.width);
-    }
-    at.width = all_columns(), at.image = {};
+  row_shape join(row_shape const&, std::vector<row_shape> const& made, bool) override {
+    for (auto const& each : made) columns_.push_back(each.width);
+    return {all_columns()};
   }
   [[nodiscard]] std::int64_t all_columns() const {
     return std::accumulate(columns_.begin(), columns_.end(), std::int64_t{0});
@@ -575,28 +564,14 @@ class beside_node final : public branching_node<Env> {
 
 }  // namespace detail
 
-template <class Env, class... L>
-struct node_of<Env, beside_of<L...>> {
-  using type = detail::beside_node<Env>;
-};
-template <class Env, class Chain>
-struct node_of<Env, residual_of<Chain>> {
-  using type = detail::residual_node<Env>;
-};
-template <class Env, class A, class B>
-struct node_of<Env, product_of<A, B>> {
-  using type = detail::product_node<Env>;
-};
-
 // ---- units
 
 /// A description of a unit that is an expression: its parameters' names begin with name(), it takes rows of width()
-/// numbers, its first dropout site is site(), and layers() is the expression.
+/// numbers, and layers() is the expression.
 template <class D>
 concept unit_of_layers = requires(D const& unit) {
   { unit.name() } -> std::convertible_to<std::string>;
   { unit.width() } -> std::convertible_to<std::int64_t>;
-  { unit.site() } -> std::convertible_to<std::uint32_t>;
   unit.layers();
 };
 
@@ -626,22 +601,21 @@ class expression {
 
   template <unit_of_layers Unit>
   explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
-      : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups, changes_of(unit)) {
+      : expression(unit.name(), unit.width(), nodes_of<Env>(unit.layers()), groups, changes_of(unit)) {
     static_assert(detail::check<std::remove_cvref_t<decltype(unit.layers())>>::fits_unit());
   }
-  expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
-             rank_groups<Env> const& groups, lora_options const* lora = nullptr)
+  expression(std::string const& name, std::int64_t width, std::vector<node_pointer<Env>> nodes,
+             rank_groups<Env> const& groups, lora_options const* lora = nullptr, std::int64_t positions = 0)
       : layers_(std::move(nodes)) {
     auto const says = layers_.says();
     begins_ = entry_of(says) == lie::nothing;
     ends_ = exit_of(says) == lie::nothing;
-    placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, {}, site};
-    at.lora = lora;
+    placing<Env> at{{width}, groups, tensor_group<Env>::of(groups).share(), name, lora, positions};
     layers_.place(at, entry_of(says), exit_of(says));
-    dropping_ = std::move(at.dropping);
+    sites_ = at.sites;
+    counted_ = at.counted;
   }
-  /// The dropout sites at which its layers drop numbers.
-  [[nodiscard]] std::vector<std::uint32_t> const& dropout_sites() const noexcept { return dropping_; }
+  [[nodiscard]] std::uint32_t dropout_sites() const noexcept { return sites_; }
   void visit(auto&& each) {
     layers_.visit([&](parameter<Env>& one) { each(one); });
   }
@@ -659,6 +633,12 @@ class expression {
   template <unit_of_layers Unit>
   [[nodiscard]] static bool adds_sample_losses(Unit const& unit) {
     return detail::chain_node<Env>(nodes_of<Env>(unit.layers())).adds_sample_losses();
+  }
+  /// What a row of a unit costs in training, in samples of `positions` positions.
+  template <unit_of_layers Unit>
+  [[nodiscard]] static operations operations_of(Unit const& unit, std::int64_t positions) {
+    auto const& alone = rank_groups<Env>::none();
+    return expression(unit.name(), unit.width(), nodes_of<Env>(unit.layers()), alone, nullptr, positions).counted_;
   }
   [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const { return layers_.rows_of_loss(batch); }
 
@@ -691,28 +671,27 @@ class expression {
     return y;
   }
   detail::chain_node<Env> layers_;
-  std::vector<std::uint32_t> dropping_;
+  std::uint32_t sites_ = 0;
+  operations counted_{};
   bool begins_ = false, ends_ = false;  // this is a model's first unit, or its last
 };
 
-/// A unit made of any expression: name, width, first dropout site, layers (see unit_of_layers).
+/// A unit made of any expression: name, width, layers (see unit_of_layers).
 template <class Layers>
 struct block {
   std::string prefix;
   std::int64_t channels = 0;
-  std::uint32_t first_site = 0;
   Layers of;
   friend bool operator==(block const&, block const&) = default;
 
   [[nodiscard]] std::string const& name() const noexcept { return prefix; }
   [[nodiscard]] std::int64_t width() const noexcept { return channels; }
-  [[nodiscard]] std::uint32_t site() const noexcept { return first_site; }
   [[nodiscard]] Layers const& layers() const noexcept { return of; }
   template <class Env>
   using instance = expression<Env>;
 };
 template <class Layers>
-block(std::string, std::int64_t, std::uint32_t, Layers) -> block<Layers>;
+block(std::string, std::int64_t, Layers) -> block<Layers>;
 
 }  // namespace trireme::nn
 

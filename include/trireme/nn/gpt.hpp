@@ -9,7 +9,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/plural.hpp"
 #include "trireme/nn/checkpointed.hpp"
-#include "trireme/nn/detail/expect.hpp"
+#include "trireme/nn/detail/fields.hpp"
 #include "trireme/nn/file_layout.hpp"
 #include "trireme/nn/gpt_units.hpp"
 
@@ -39,38 +39,34 @@ struct gpt {
   double balance = 0;         ///< weight of the balance loss, which makes tokens choose all experts equally often
   friend bool operator==(gpt const&, gpt const&) = default;
 
+  template <class F>
+  void each_field(F&& f) const {
+    f("vocabulary", vocabulary, at_least_one);
+    f("context", context, at_least_one);
+    f("layers", layers, at_least_one);
+    f("heads", heads, at_least_one);
+    f("channels", channels, at_least_one);
+    f("dropout", dropout, below_one);
+    f("checkpointed", checkpointed, detail::any_value, checkpointed);
+    f("experts", experts, not_negative, experts != 0);
+    f("top_k", top_k, detail::any_value, experts != 0);
+    f("balance", balance, not_negative, experts != 0 && balance > 0);
+  }
   void validate() const {
-    detail::expect_positive("gpt", {{"vocabulary", vocabulary},
-                                    {"context", context},
-                                    {"layers", layers},
-                                    {"heads", heads},
-                                    {"channels", channels}});
+    detail::expect_fields("nn::gpt", *this);
     detail::expect_heads("gpt", channels, heads);
-    detail::expect_dropout("gpt", dropout);
-    if (experts < 0 || (experts > 0 && (top_k < 1 || top_k > experts))) {
+    if (experts > 0 && (top_k < 1 || top_k > experts)) {
       throw config_error(text("trireme::nn::gpt: ", how_many(top_k, "expert"), " a token of ", experts,
                               "; a token chooses at least one, and at most all of them"));
     }
-    if (!not_negative.holds(balance)) throw config_error(text("trireme::nn::gpt: balance ", balance, " is below 0"));
   }
 
-  /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of
-  /// `context` tokens. An embedding computes nothing.
-  [[nodiscard]] std::vector<double> unit_costs() const {
-    auto const c = static_cast<double>(channels);
-    auto const mlps = static_cast<double>(experts > 0 ? top_k : 1);
-    double const products = 8 * c * c + mlps * 16 * c * c + 2 * c * static_cast<double>(experts);
-    double const attended = c * static_cast<double>(context);  // each of two products; the mask halves it
-    double const again = checkpointed ? products + 2 * attended : 0;
-    std::vector<double> costs(static_cast<std::size_t>(layers + 2), 3 * products + 7 * attended + again);
-    costs.front() = 0;
-    costs.back() = 6 * c * static_cast<double>(vocabulary);
-    return costs;
-  }
+  /// What each unit computes for a row in training, in samples of `context` tokens.
+  [[nodiscard]] std::vector<double> unit_costs() const { return detail::count_operations(*this, context); }
 
   /// Hugging Face's files of GPT2LMHeadModel; with experts the names are this library's own.
   [[nodiscard]] file_layout in_files() const {
-    file_layout out{"transformer.", {"*.attn.bias", "*.attn.masked_bias"}};  // constants of masks, which nobody reads
+    file_layout out{"transformer.", {"*.attn.bias", "*.attn.masked_bias"}};  // constant masks, which are not read
     out.copies.push_back({"lm_head.weight", "transformer.wte.weight",
                           "nn::gpt has no head of its own; use a model whose head is its embedding"});
     auto const c = channels;
@@ -115,14 +111,6 @@ struct gpt {
   }
 };
 
-[[nodiscard]] inline std::string to_string(gpt const& m) {
-  return text("nn::gpt{.vocabulary = ", m.vocabulary, ", .context = ", m.context, ", .layers = ", m.layers,
-              ", .heads = ", m.heads, ", .channels = ", m.channels, ", .dropout = ", m.dropout,
-              m.checkpointed ? ", .checkpointed = true" : "",
-              m.experts == 0 ? std::string()
-                             : text(", .experts = ", m.experts, ", .top_k = ", m.top_k,
-                                    m.balance > 0 ? text(", .balance = ", m.balance) : ""),
-              "}");
-}
+[[nodiscard]] inline std::string to_string(gpt const& m) { return detail::text_of_fields("nn::gpt", m); }
 
 }  // namespace trireme::nn

@@ -24,10 +24,6 @@ struct gpt_shape {
 
   [[nodiscard]] std::string name() const { return "transformer"; }
   [[nodiscard]] std::string block_name(std::int64_t index) const { return text("transformer.h.", index); }
-  /// The first of a block's three dropout sites: the attention weights, then the ends of its two branches.
-  [[nodiscard]] static std::uint32_t site_of(std::int64_t index) noexcept {
-    return static_cast<std::uint32_t>(1 + 3 * index);
-  }
   /// Standard deviation of the weights that end a branch: GPT-2 makes it smaller the more layers there are.
   [[nodiscard]] double deep() const { return 0.02 / std::sqrt(2.0 * static_cast<double>(layers)); }
   [[nodiscard]] linear end() const { return {.outputs = channels, .start = {initial::distribution::normal, deep()}}; }
@@ -50,8 +46,7 @@ struct gpt_embedding {
 
   [[nodiscard]] std::string name() const { return shape.name(); }
   [[nodiscard]] std::int64_t width() const noexcept { return shape.channels; }
-  [[nodiscard]] std::uint32_t site() const noexcept { return 0; }
-  template <class = void>  // so that programs without a GPT do not compile it
+  template <class = void>  // compiled only in programs that use a GPT
   [[nodiscard]] auto layers() const {
     return chain(embedding{.words = shape.vocabulary,
                            .outputs = shape.channels,
@@ -79,7 +74,6 @@ struct gpt_block {
 
   [[nodiscard]] std::string name() const { return shape.block_name(index); }
   [[nodiscard]] std::int64_t width() const noexcept { return shape.channels; }
-  [[nodiscard]] std::uint32_t site() const noexcept { return gpt_shape::site_of(index); }
   template <class = void>
   [[nodiscard]] auto layers() const {
     return chain(shape.attention(), residual(named("ln_2", layer_norm{}),
@@ -105,7 +99,6 @@ struct gpt_expert_block {
 
   [[nodiscard]] std::string name() const { return shape.block_name(index); }
   [[nodiscard]] std::int64_t width() const noexcept { return shape.channels; }
-  [[nodiscard]] std::uint32_t site() const noexcept { return gpt_shape::site_of(index); }
   template <class = void>
   [[nodiscard]] auto layers() const {
     return chain(shape.attention(), residual(named("ln_2", layer_norm{}),
@@ -129,7 +122,6 @@ struct gpt_head {
 
   [[nodiscard]] std::string name() const { return shape.name(); }
   [[nodiscard]] std::int64_t width() const noexcept { return shape.channels; }
-  [[nodiscard]] std::uint32_t site() const noexcept { return 0; }
   template <class = void>
   [[nodiscard]] auto layers() const {
     return chain(named("ln_f", layer_norm{}), unembedding{.words = shape.vocabulary, .tied = "transformer.wte.weight"},

@@ -13,13 +13,27 @@
 #include "trireme/nn/detail/own_rows.hpp"
 #include "trireme/nn/detail/packed_weights.hpp"
 #include "trireme/nn/expression.hpp"
-#include "trireme/nn/linear.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn {
 
-/// An activation. It is fused into the product right before it, unless there is none, or that product is placed to be
-/// cut by rows: its terms have to be summed first.
+/// y = x w + b, with the weight stored (inputs, outputs) as GPT-2 does. An activation is a layer of its own behind it;
+/// how a tensor group cuts it follows from its neighbours.
+///
+/// Shapes   x (rows, inputs), y (rows, outputs), w (inputs, outputs), b (outputs).
+/// Bytes    saves x, and a copy of x w + b where an activation follows.
+struct linear {
+  static constexpr layer_says says{.does = flow::product, .takes_activation = true};
+  std::int64_t inputs = 0;  ///< 0: the width of the layer before it
+  std::int64_t outputs = 0;
+  initial start{initial::distribution::normal, 0.02};
+  initial bias_start{};
+  bool bias = true;  ///< false: y = x w
+  friend bool operator==(linear const&, linear const&) = default;
+};
+
+/// An activation. The product right before it computes it (it is fused), unless that product is cut by rows: the terms
+/// of its result have to be summed first.
 struct activation {
   static constexpr layer_says says{.does = flow::any, .activation = true};
   ops::activation kind = ops::activation::none;
@@ -54,8 +68,8 @@ struct rms_norm {
   friend bool operator==(rms_norm const&, rms_norm const&) = default;
 };
 
-/// In training each number becomes 0 with this probability, and is divided by 1 - probability otherwise. Which ones
-/// depends on sample and position alone, so any cut over ranks drops the same.
+/// In training each number becomes 0 with this probability, and is divided by 1 - probability otherwise. Which numbers
+/// are dropped depends on sample and position alone, not on how ranks share the work.
 struct dropout {
   static constexpr nn::flow flow = nn::flow::any;
   double probability = 0;
@@ -66,8 +80,8 @@ struct dropout {
 /// are layers of their own.
 ///
 /// A position sees itself and those before it; without `causal` those behind it too; with `window` only those fewer
-/// than so many positions away [Beltagy et al., "Longformer", 2020]. With `tokens.padding` nobody sees the padding at
-/// either end of a sample, with `tokens.separator` nobody sees another document of a packed sample.
+/// than so many positions away [Beltagy et al., "Longformer", 2020]. With `tokens.padding` no position sees the padding
+/// at either end of a sample, with `tokens.separator` none sees another document of a packed sample.
 ///
 /// With `key_heads` (grouped-query attention) each key and its value serve heads / key_heads queries [Ainslie et al.,
 /// "GQA", 2023]. With `norm`, queries and keys have RMS norms, as in Qwen 3: two gains, `q_norm.weight` and
@@ -102,15 +116,11 @@ struct attend {
   friend bool operator==(attend const&, attend const&) = default;
 };
 
-template <>
-struct says_of<linear> {
-  static constexpr layer_says value{.does = flow::product, .takes_activation = true};
-};
-
 namespace detail {
 
 template <class Env>
-class linear_node final : public node<Env> {
+class layer_node<Env, linear> final : public library_node<Env, linear> {
+  using library_node<Env, linear>::what_;
   using value = typename Env::compute;
   using kernels = ops::on<typename Env::space>;
 
@@ -118,21 +128,15 @@ class linear_node final : public node<Env> {
   using typename node<Env>::view;
   using typename node<Env>::space;
 
-  explicit linear_node(linear const& what) : what_(what) {
-    this->facts_ = {.weights = true, .adds_residual = true, .accumulates = true, .does_slope = true};
-  }
-  [[nodiscard]] layer_says says() const override { return says_of<linear>::value; }
-  [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
+  explicit layer_node(linear const& what)
+      : library_node<Env, linear>(what, {.weights = true, .adds_residual = true, .does_slope = true}) {}
   // The factors of a change come before the weights: who puts them together for files has them when these come.
   void visit(parameter_visitor<Env> const& each) override {
     if (change_) change_->visit(each);
     each(weight_);
     if (what_.bias) each(bias_);
   }
-  void visit_terms(parameter_visitor<Env> const& each) override {
-    if (change_) change_->visit_whole(each);
-  }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view residual) override {
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>& to, view residual) override {
     auto const y = to.template take<value>({x.v.extent(0), outputs_});
     bool const activates = act_ != ops::activation::none;
     auto& before = before_[pass];
@@ -185,11 +189,6 @@ class linear_node final : public node<Env> {
                               " said; leave inputs out, or make the layer before it as wide"));
     }
     act_ = at.act;
-    if (what_.act != ops::activation::none) {
-      throw config_error(text("trireme::nn::linear ", at.name,
-                              ": in an expression an activation is a layer of its own, "
-                              "behind this one; leave act out"));
-    }
     weight_.info = {at.name + ".weight", {inputs_, outputs_}, what_.start, true};
     bias_.info = {at.name + ".bias", {outputs_}, what_.bias_start, false};
     if (step.as == role::collect && at.own.size > 1) {
@@ -199,17 +198,17 @@ class linear_node final : public node<Env> {
       inputs_ = part.count;
     }
     if (step.as == role::spread) {
-      auto const fused = at.wanted.fused;
-      if (outputs_ % (fused * at.wanted.granules) != 0) {
+      auto const wanted = at.taker->wants(outputs_, at.own);
+      auto const fused = wanted.fused;
+      if (outputs_ % (fused * wanted.granules) != 0) {
         throw config_error(text("trireme::nn::linear ", at.name, ": ", how_many(outputs_, "output"),
                                 agreeing(outputs_, " is", " are"), " not ", fused, " times ",
-                                how_many(at.wanted.granules, "head"),
-                                " of one width, which the layer behind it takes"));
+                                how_many(wanted.granules, "head"), " of one width, which the layer behind it takes"));
       }
-      weight_.info.fused = bias_.info.fused = at.wanted.tensors;
+      weight_.info.fused = bias_.info.fused = wanted.tensors;
       if (at.own.size > 1) {
         weight_.info.fused = bias_.info.fused = {};  // a part is of a part of each
-        auto const part = at.part(at.wanted, outputs_);
+        auto const part = at.part(wanted, outputs_);
         if (fused > 1) {
           weight_.info.extents = {inputs_, fused, outputs_ / fused};
           bias_.info.extents = {fused, outputs_ / fused};
@@ -218,11 +217,14 @@ class linear_node final : public node<Env> {
         bias_.info = part_of(bias_.info, bias_.info.extents.rank() - 1, part);
         outputs_ = fused * part.count;
       }
-      at.cut = at.wanted;
+      at.cut = wanted;
     }
+    at.counted.product(at.width, what_.outputs, at.forms_dx);
     if (at.lora != nullptr && changes_layer(*at.lora, at.name)) {
       change_.emplace(*at.lora, at.name, weight_.info);
       this->facts_.does_slope = false;  // dx has two terms
+      if (step.as == role::spread || step.as == role::collect)
+        change_->visit_whole([&](parameter<Env>& each) { at.terms.push_back(&each); });
     }
     at.width = what_.outputs;
   }
@@ -234,7 +236,6 @@ class linear_node final : public node<Env> {
     return packed_weights(packed_, pass, weight_.info.name, weight_.value.reshaped({inputs_, outputs_}));
   }
 
-  linear what_;
   std::int64_t inputs_ = 0, outputs_ = 0;  // of the part that lies here
   ops::activation act_ = ops::activation::none;
   bool adds_bias_ = true;
@@ -245,7 +246,8 @@ class linear_node final : public node<Env> {
 };
 
 template <class Env>
-class layer_norm_node final : public node<Env> {
+class layer_node<Env, layer_norm> final : public library_node<Env, layer_norm> {
+  using library_node<Env, layer_norm>::what_;
   using accumulate = typename Env::accumulate;
   using kernels = ops::on<typename Env::space>;
 
@@ -253,13 +255,12 @@ class layer_norm_node final : public node<Env> {
   using typename node<Env>::view;
   using typename node<Env>::space;
 
-  explicit layer_norm_node(layer_norm const& what) : what_(what) { this->facts_.accumulates = true; }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
+  using library_node<Env, layer_norm>::library_node;
   void visit(parameter_visitor<Env> const& each) override {
     each(gain_);
     each(bias_);
   }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>& to, view) override {
     auto const rows = x.v.extent(0);
     auto& kept = kept_[pass];
     kept = {pass.activations.template take<accumulate>({rows}), pass.activations.template take<accumulate>({rows})};
@@ -282,13 +283,13 @@ class layer_norm_node final : public node<Env> {
     gain_.info = {at.name + ".weight", {at.width}, {initial::distribution::ones, 0}, false};
     bias_.info = {at.name + ".bias", {at.width}, {}, false};
   }
-  layer_norm what_;
   parameter<Env> gain_{}, bias_{};
   per_slot<saved> kept_;
 };
 
 template <class Env>
-class rms_norm_node final : public node<Env> {
+class layer_node<Env, rms_norm> final : public library_node<Env, rms_norm> {
+  using library_node<Env, rms_norm>::what_;
   using accumulate = typename Env::accumulate;
   using kernels = ops::on<typename Env::space>;
 
@@ -296,10 +297,9 @@ class rms_norm_node final : public node<Env> {
   using typename node<Env>::view;
   using typename node<Env>::space;
 
-  explicit rms_norm_node(rms_norm const& what) : what_(what) { this->facts_.accumulates = true; }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
+  using library_node<Env, rms_norm>::library_node;
   void visit(parameter_visitor<Env> const& each) override { each(gain_); }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>& to, view) override {
     auto& rstd = rstd_[pass];
     rstd = pass.activations.template take<accumulate>({x.v.extent(0)});
     auto const y = to.template take<typename Env::compute>(x.v.extents());
@@ -315,51 +315,48 @@ class rms_norm_node final : public node<Env> {
     expect_number("nn::rms_norm " + at.name, ".epsilon", what_.epsilon, positive);
     gain_.info = {at.name + ".weight", {at.width}, {initial::distribution::ones, 0}, false};
   }
-  rms_norm what_;
   parameter<Env> gain_{};
   per_slot<tensor_view<accumulate, space>> rstd_;
 };
 
 template <class Env>
-class activation_node final : public node<Env> {
+class layer_node<Env, activation> final : public library_node<Env, activation> {
+  using library_node<Env, activation>::what_;
   using kernels = ops::on<typename Env::space>;
 
  public:
   using typename node<Env>::view;
-  using typename node<Env>::space;
 
-  explicit activation_node(nn::activation const& what) : kind_(what.kind) { this->facts_.in_place = true; }
+  explicit layer_node(activation const& what)
+      : library_node<Env, activation>(what, {.in_place = true, .activation = what.kind}) {}
   [[nodiscard]] layer_says says() const override {
-    return {.does = flow::any, .activation = kind_ != ops::activation::none};
+    return {.does = flow::any, .activation = what_.kind != ops::activation::none};
   }
-  [[nodiscard]] bool idle(pass<Env> const&) const override { return kind_ == ops::activation::none; }
-  [[nodiscard]] ops::activation activation() const override { return kind_; }
-  held<Env> forward(pass<Env>&, held<Env> x, arena<space>& to, view) override {
+  [[nodiscard]] bool idle(pass<Env> const&) const override { return what_.kind == ops::activation::none; }
+  held<Env> forward(pass<Env>&, held<Env> x, arena_of<Env>& to, view) override {
     auto const y = to.template take<typename Env::compute>(x.v.extents());
-    kernels::activate(y, x.v, kind_);
+    kernels::activate(y, x.v, what_.kind);
     return {y, true};
   }
-  void backward_in_place(pass<Env>& pass, layer_input<Env> x, gradient<Env> d, half) override {
-    kernels::activate_backward(d.v, d.v, x.get(pass), kind_);
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half) override {
+    kernels::activate_backward(to.into, dy, x.get(pass), what_.kind);
   }
 
  private:
   void do_place(placing<Env>&, layer_step const&) override {}
-  ops::activation kind_;
 };
 
 template <class Env>
-class dropout_node final : public node<Env> {
+class layer_node<Env, dropout> final : public library_node<Env, dropout> {
+  using library_node<Env, dropout>::what_;
   using kernels = ops::on<typename Env::space>;
 
  public:
   using typename node<Env>::view;
-  using typename node<Env>::space;
 
-  explicit dropout_node(dropout const& what) : probability_(what.probability) { this->facts_.in_place = true; }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::any}; }
+  explicit layer_node(dropout const& what) : library_node<Env, dropout>(what, {.in_place = true}) {}
   [[nodiscard]] bool idle(pass<Env> const& pass) const override { return !site(pass).active(); }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>& to, view) override {
     if (!x.ours) {
       auto const y = to.template take<typename Env::compute>(x.v.extents());
       kernels::copy(y, x.v);
@@ -368,21 +365,24 @@ class dropout_node final : public node<Env> {
     drop(pass, x.v);
     return x;
   }
-  void backward_in_place(pass<Env>& pass, layer_input<Env>, gradient<Env> d, half) override { drop(pass, d.v); }
+  void backward_input(pass<Env>& pass, layer_input<Env>, view, view, target<Env> to, half) override {
+    drop(pass, to.into);
+  }
 
  private:
   void do_place(placing<Env>& at, layer_step const& step) override {
-    if (!(probability_ >= 0 && probability_ < 1)) {
-      throw config_error(text("trireme::nn::dropout ", at.name, ": probability ", probability_, " is not in [0, 1)"));
+    if (!below_one.holds(what_.probability)) {
+      throw config_error(
+          text("trireme::nn::dropout ", at.name, ": probability ", what_.probability, " is not in [0, 1)"));
     }
-    site_ = at.take_site(probability_);
+    site_ = at.take_site();
     lies_ = step.takes;
     width_ = at.width;
     fused_ = lies_ == lie::columns ? at.cut.fused : 1;
     part_ = lies_ == lie::columns ? at.part(at.cut, at.width) : interval{0, at.width};
   }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
-    return {pass.training() ? probability_ : 0, pass.key, site_, pass.batch.ids};
+    return dropout_site_of(pass, what_.probability, site_);
   }
   void drop(pass<Env>& pass, view y) const {
     bool const cut = part_.count * fused_ != width_;
@@ -390,7 +390,6 @@ class dropout_node final : public node<Env> {
       return drop_columns(pass, y, width_, fused_, part_, site(pass));
     drop_rows(pass, y, rows_of(pass), site(pass));
   }
-  double probability_;
   std::uint32_t site_ = 0;
   lie lies_ = lie::rows;
   std::int64_t width_ = 0, fused_ = 1;
@@ -398,14 +397,15 @@ class dropout_node final : public node<Env> {
 };
 
 template <class Env>
-class attend_node final : public node<Env> {
+class layer_node<Env, attend> final : public library_node<Env, attend> {
+  using library_node<Env, attend>::what_;
   using kernels = ops::on<typename Env::space>;
 
  public:
   using typename node<Env>::view;
   using typename node<Env>::space;
 
-  explicit attend_node(attend const& what) : what_(what) {
+  explicit layer_node(attend const& what) : library_node<Env, attend>(what, {.reads_y = true, .overwrites = true}) {
     this->facts_.reads_y = true;
     if (what_.key_heads == 0) what_.key_heads = what_.heads;
     if (what_.heads < 1 || what_.key_heads < 1 || what_.heads % what_.key_heads != 0 ||
@@ -425,10 +425,6 @@ class attend_node final : public node<Env> {
                               "0, and low is below high"));
     }
   }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::columns}; }
-  [[nodiscard]] std::int64_t width(std::int64_t from) const override {
-    return from / (what_.heads + 2 * what_.key_heads) * what_.heads;
-  }
   void visit(parameter_visitor<Env> const& each) override {
     if (!normalises()) return;
     each(query_gain_);
@@ -443,7 +439,7 @@ class attend_node final : public node<Env> {
         "trireme::nn::attend: ", what_.key_heads, grouped() ? " key heads" : " heads", " cannot be cut into ", own.size,
         " ways; a tensor group has at most as many ranks as a layer has ", grouped() ? "key heads" : "heads"));
   }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>& to, view) override {
     auto const shape = shape_of(pass);
     auto const y = to.template take<typename Env::compute>({x.v.extent(0), channels_});
     auto& kept = kept_[pass];
@@ -488,8 +484,12 @@ class attend_node final : public node<Env> {
     initial const ones{initial::distribution::ones, 0};
     query_gain_.info = {at.name + ".q_norm.weight", {each}, ones, false};
     key_gain_.info = {at.name + ".k_norm.weight", {each}, ones, false};
-    site_ = at.take_site(what_.dropout);
+    site_ = at.take_site();
     at.width = each * what_.heads;
+    auto const all_positions = at.positions, window = what_.window;
+    bool const cut_off = window > 0 && window < all_positions;
+    at.counted.attention(at.width, (cut_off ? window * (2 * all_positions - window) / all_positions : all_positions) *
+                                       (what_.causal ? 1 : 2));
     at.cut = {what_.key_heads, 1};
     keys_ = at.own.of(what_.key_heads);
     auto const queries = what_.heads / what_.key_heads;
@@ -540,9 +540,8 @@ class attend_node final : public node<Env> {
             channels_,          heads_.first,       {what_.causal, what_.window}};
   }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
-    return {pass.training() ? what_.dropout : 0, pass.key, site_, pass.batch.ids};
+    return dropout_site_of(pass, what_.dropout, site_);
   }
-  attend what_;
   std::uint32_t site_ = 0;
   interval heads_{}, keys_{};
   std::int64_t channels_ = 0;
@@ -553,30 +552,5 @@ class attend_node final : public node<Env> {
 };
 
 }  // namespace detail
-
-template <class Env>
-struct node_of<Env, linear> {
-  using type = detail::linear_node<Env>;
-};
-template <class Env>
-struct node_of<Env, layer_norm> {
-  using type = detail::layer_norm_node<Env>;
-};
-template <class Env>
-struct node_of<Env, rms_norm> {
-  using type = detail::rms_norm_node<Env>;
-};
-template <class Env>
-struct node_of<Env, activation> {
-  using type = detail::activation_node<Env>;
-};
-template <class Env>
-struct node_of<Env, dropout> {
-  using type = detail::dropout_node<Env>;
-};
-template <class Env>
-struct node_of<Env, attend> {
-  using type = detail::attend_node<Env>;
-};
 
 }  // namespace trireme::nn

@@ -9,7 +9,7 @@
 #include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/checkpointed.hpp"
-#include "trireme/nn/detail/expect.hpp"
+#include "trireme/nn/detail/fields.hpp"
 #include "trireme/nn/embedding.hpp"
 #include "trireme/nn/file_layout.hpp"
 #include "trireme/nn/layers.hpp"
@@ -19,8 +19,8 @@ namespace trireme::nn {
 
 /// LLaMA: RMS norms before each part, rotary positions, grouped-query attention (`key_heads`), SwiGLU, no biases. With
 /// `biased`, queries, keys and values have biases, as in Qwen 2; with `head_norms`, queries and keys have norms, as in
-/// Qwen 3; with `window`, positions see only so many back, as in Mistral; with `scaling`, angles turn slower, as in
-/// Llama 3.
+/// Qwen 3; with `window`, positions see only the last `window`, as in Mistral; with `scaling`, angles turn slower, as
+/// in Llama 3.
 ///
 /// Shapes   inputs and targets (B, T) int32. Parameters have Hugging Face's names, but queries, keys and values are one
 ///          product, `self_attn.qkv_proj`, laid out as attend takes it, and products' weights are (inputs, outputs).
@@ -58,7 +58,7 @@ struct llama {
   [[nodiscard]] std::int64_t width() const noexcept { return head_width > 0 ? head_width : channels / heads; }
 
   /// One block.
-  template <class = void>  // so that programs without a LLaMA do not compile it
+  template <class = void>  // compiled only in programs that use a LLaMA
   [[nodiscard]] auto layer() const {
     linear const in{.outputs = inner(), .bias = false}, out{.outputs = channels, .bias = false};
     linear const qkv{.outputs = (heads + 2 * keys()) * width(), .bias = biased};
@@ -82,20 +82,35 @@ struct llama {
   }
   template <class Emit>
   void units(Emit&& put) const {
-    put(nn::block{"model.embed_tokens", channels, 0, embedding{vocabulary, channels}});
+    put(nn::block{"model.embed_tokens", channels, embedding{vocabulary, channels}});
     for (std::int64_t i = 0; i < layers; ++i) {
-      nn::block const one{text("model.layers.", i), channels, static_cast<std::uint32_t>(1 + i), layer<Emit>()};
+      nn::block const one{text("model.layers.", i), channels, layer<Emit>()};
       detail::emit_block(put, one, checkpointed);
     }
-    put(nn::block{"", channels, 0, head<Emit>()});
+    put(nn::block{"", channels, head<Emit>()});
   }
 
+  template <class F>
+  void each_field(F&& f) const {
+    f("vocabulary", vocabulary, at_least_one);
+    f("context", context, at_least_one);
+    f("layers", layers, at_least_one);
+    f("heads", heads, at_least_one);
+    f("key_heads", keys(), at_least_one);
+    f("channels", channels, at_least_one);
+    f("hidden", inner(), at_least_one);
+    f("head_width", width(), at_least_one, width() * heads != channels);
+    f("rotary", rotary, positive);
+    f("scaling", scaling, detail::any_value, scaling != ops::rotary_scaling{});
+    f("window", window, not_negative, window != 0);
+    f("epsilon", epsilon, positive);
+    f("tied", tied, detail::any_value, tied);
+    f("biased", biased, detail::any_value, biased);
+    f("head_norms", head_norms, detail::any_value, head_norms);
+    f("checkpointed", checkpointed, detail::any_value, checkpointed);
+  }
   void validate() const {
-    detail::expect_positive("llama", {{"vocabulary", vocabulary},
-                                      {"context", context},
-                                      {"layers", layers},
-                                      {"heads", heads},
-                                      {"channels", channels}});
+    expect_number("nn::llama", ".heads", heads, at_least_one);  // other checks divide by it
     if (key_heads < 0 || hidden < 0 || window < 0 || heads % keys() != 0) {
       throw config_error(text("trireme::nn::llama: ", how_many(heads, "head"), ", ", how_many(key_heads, "key head"),
                               ", ", hidden, " hidden, a window of ", window,
@@ -109,10 +124,7 @@ struct llama {
       throw config_error(text("trireme::nn::llama: a head is ", head_width,
                               " numbers wide; rotary positions take pairs of them, so that the width is even"));
     }
-    if (!positive.holds(rotary) || !positive.holds(epsilon)) {
-      throw config_error(
-          text("trireme::nn::llama: rotary ", rotary, " and epsilon ", epsilon, "; both must be above 0"));
-    }
+    detail::expect_fields("nn::llama", *this);
     if (!positive.holds(scaling.factor) || scaling.original < 0 || !(scaling.low < scaling.high)) {
       throw config_error(text("trireme::nn::llama: angles are scaled by ", scaling.factor, ", of ", scaling.original,
                               " positions, between ", scaling.low, " and ", scaling.high,
@@ -172,35 +184,10 @@ struct llama {
     return out;
   }
 
-  /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of
-  /// `context` tokens. An embedding computes nothing.
-  [[nodiscard]] std::vector<double> unit_costs() const {
-    auto const c = static_cast<double>(channels);
-    auto const all = static_cast<double>((2 * heads + 2 * keys()) * width());  // queries, keys, values and o_proj
-    double const products = 2 * c * all + 6 * c * static_cast<double>(inner());
-    // Each of two products: a position sees half of the positions, or those in its window.
-    auto const seen = window > 0 && window < context ? window * (2 * context - window) / context : context;
-    double const attended = static_cast<double>(heads * width() * seen);
-    double const again = checkpointed ? products + 2 * attended : 0;
-    std::vector<double> costs(static_cast<std::size_t>(layers + 2), 3 * products + 7 * attended + again);
-    costs.front() = 0;
-    costs.back() = 6 * c * static_cast<double>(vocabulary);
-    return costs;
-  }
+  /// What each unit computes for a row in training, in samples of `context` tokens.
+  [[nodiscard]] std::vector<double> unit_costs() const { return detail::count_operations(*this, context); }
 };
 
-[[nodiscard]] inline std::string to_string(llama const& m) {
-  auto const& angles = m.scaling;
-  auto const scaling = angles == ops::rotary_scaling{}
-                           ? std::string()
-                           : text(", .scaling = {.factor = ", angles.factor, ", .original = ", angles.original,
-                                  ", .low = ", angles.low, ", .high = ", angles.high, "}");
-  return text("nn::llama{.vocabulary = ", m.vocabulary, ", .context = ", m.context, ", .layers = ", m.layers,
-              ", .heads = ", m.heads, ", .key_heads = ", m.keys(), ", .channels = ", m.channels,
-              ", .hidden = ", m.inner(), m.width() * m.heads == m.channels ? "" : text(", .head_width = ", m.width()),
-              ", .rotary = ", m.rotary, scaling, m.window > 0 ? text(", .window = ", m.window) : "",
-              ", .epsilon = ", m.epsilon, m.tied ? ", .tied = true" : "", m.biased ? ", .biased = true" : "",
-              m.head_norms ? ", .head_norms = true" : "", m.checkpointed ? ", .checkpointed = true" : "", "}");
-}
+[[nodiscard]] inline std::string to_string(llama const& m) { return detail::text_of_fields("nn::llama", m); }
 
 }  // namespace trireme::nn

@@ -33,7 +33,6 @@ struct changed_unit {
 
   [[nodiscard]] std::string name() const { return unit.name(); }
   [[nodiscard]] std::int64_t width() const { return unit.width(); }
-  [[nodiscard]] std::uint32_t site() const { return unit.site(); }
   [[nodiscard]] decltype(auto) layers() const { return unit.layers(); }
   [[nodiscard]] lora_options const* lora() const noexcept { return changes.rank > 0 ? &changes : nullptr; }
   template <class Env>
@@ -161,8 +160,8 @@ struct lora_of {
 };
 
 /// A model in which only low-rank changes of linear layers are trained: x w becomes x w + alpha / rank * (x a) b, with
-/// two parameters, `NAME.lora_A.weight` and `NAME.lora_B.weight`, for each linear layer NAME that `layers` says. All
-/// other parameters are frozen: no gradients, no moments, nothing on the wire.
+/// two parameters, `NAME.lora_A.weight` and `NAME.lora_B.weight`, for each linear layer NAME that `layers` matches. All
+/// other parameters are frozen: they have no gradients and no moments, and nothing is sent for them.
 ///
 /// Shapes   a (inputs, rank), normally distributed around 0 with deviation 1 / rank; b (rank, outputs), zeros: training
 ///          begins with the model as it is.

@@ -37,8 +37,8 @@ namespace loss {
 /// [Szegedy et al., "Rethinking the Inception architecture", 2016]. With `z` it also has z * log(sum(exp(x)))^2, which
 /// keeps logits from drifting [Chowdhery et al., "PaLM", 2022].
 ///
-/// Numerics a sum in double over rows in order. Rows that are not counted are known once all ranks have voted, so
-///          gradients are divided by their number then, when they are applied.
+/// Numerics a sum in double over rows in order. The number of counted rows is known once all ranks have voted;
+///          gradients are divided by it then, when they are applied.
 /// With `of_first` a sample has one target, and its first row alone is compared with it: that of a classifier's token.
 /// Prediction then gives the first row of each sample.
 ///
@@ -86,9 +86,9 @@ struct binary_cross_entropy {
 };
 
 /// A loss of your own: the mean over a row's numbers of value(x, target), whose derivative by x is slope(x, target).
-/// Both take and return double; targets are as for squared_error. What ranks and checkpoints compare says `called`, not
-/// which functions these are: nobody can print those. Two are equal if their functions and names are; functions
-/// without a state (lambdas that capture nothing) are equal if they are of one type.
+/// Both take and return double; targets are as for squared_error. Ranks and checkpoints compare the name `called`,
+/// because functions cannot be printed. Two are equal if their functions and names are; functions without a state
+/// (lambdas that capture nothing) are equal if they have the same type.
 /// @example nn::loss::each{[](double x, double t) { return std::cosh(x - t) - 1; },
 ///                         [](double x, double t) { return std::sinh(x - t); }, "cosh"}
 template <class Value, class Slope>
@@ -152,19 +152,18 @@ struct unembedding {
   friend bool operator==(unembedding const&, unembedding const&) = default;
 };
 
-/// A loss in a unit's run state. It takes all rows at once, or behind an unembedding one chunk of them after the other.
+/// A loss in a unit's run state. It takes all rows at once, or behind an unembedding one chunk of rows after the other.
 template <class Env>
 class loss_node : public node<Env> {
  public:
   using typename node<Env>::view;
   using typename node<Env>::space;
 
-  loss_node() { this->facts_.loss = true; }
+  loss_node() : node<Env>({}) { this->loss_ = this; }
   [[nodiscard]] layer_says says() const final { return {.does = flow::loss}; }
-  [[nodiscard]] loss_node* as_loss() final { return this; }
   [[nodiscard]] view starts(pass<Env> const& pass) final { return gradient_[pass]; }
 
-  /// Throws config_error unless the batch has targets for so many rows of so many outputs.
+  /// Throws config_error unless the batch has targets for `rows` rows of `outputs` numbers.
   virtual void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t outputs) const = 0;
   /// The loss of the rows y, which are those from `first` on. Where backward follows y is overwritten by `weight` times
   /// its gradient.
@@ -172,12 +171,12 @@ class loss_node : public node<Env> {
   [[nodiscard]] virtual loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight,
                                     ops::table_part part) = 0;
 
-  /// Whether it is one of rows that have a target, and says itself which are counted; else each row of a sample is.
+  /// Whether it is a loss of rows that have a target, and decides itself which rows are counted; else all rows are.
   [[nodiscard]] virtual bool is_of_targets() const noexcept { return false; }
-  /// Adds what of() has found to the loss of the pass.
+  /// Adds the result of of() to the loss of the pass.
   ///
-  /// Beside the model's loss (nn::aside) rows are not counted again. The rows of a loss of targets weigh as much as
-  /// those that the model's loss counts; of another loss the mean over all rows is added.
+  /// In nn::aside rows are not counted again. The rows of a loss of targets weigh as much as those that the model's
+  /// loss counts; of another loss the mean over all rows is added.
   /// @param rows  lie here, of all samples together.
   void tell(pass<Env>& pass, loss_sum const& found, std::int64_t rows) const {
     if (!aside_) {
@@ -192,7 +191,7 @@ class loss_node : public node<Env> {
   [[nodiscard]] loss_sum rows_of_loss(samples const& batch) const override {
     return {0, batch.targets.size() / std::max<std::int64_t>(1, outputs_), 0};
   }
-  /// What it learns of its place, also where the layer before it does its work.
+  /// Takes what it needs from its place. Called also where the layer before it does its work.
   void stand(placing<Env> const& at, std::int64_t outputs) noexcept {
     aside_ = at.aside;
     outputs_ = outputs;
@@ -223,7 +222,7 @@ class loss_node : public node<Env> {
     return last;
   }
 
-  detail::held<Env> forward(pass<Env>& pass, detail::held<Env> x, arena<space>& to, view) final {
+  detail::held<Env> forward(pass<Env>& pass, detail::held<Env> x, detail::arena_of<Env>& to, view) final {
     if (pass.purpose == purpose::predict) return {output_rows(pass, x.v), true};
     expect(pass, x.v.extent(0), x.v.extent(1));
     auto& y = gradient_[pass];
@@ -252,14 +251,14 @@ class loss_node : public node<Env> {
 namespace detail {
 
 template <class Env>
-class cross_entropy_node : public loss_node<Env> {
+class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
   using kernels = ops::on<typename Env::space>;
 
  public:
   using typename node<Env>::view;
   using numbers = tensor_view<std::int32_t const, typename Env::space>;
 
-  explicit cross_entropy_node(loss::cross_entropy const& what)
+  explicit layer_node(loss::cross_entropy const& what)
       : terms_{what.ignored, what.smoothing, what.z}, of_first_(what.of_first) {
     if (what.smoothing >= 0 && what.smoothing <= 1 && what.z >= 0) return;
     throw config_error(text("trireme::nn::loss::cross_entropy: smoothing ", what.smoothing, ", z ", what.z,
@@ -298,7 +297,7 @@ class cross_entropy_node : public loss_node<Env> {
   }
 
  protected:
-  /// How many rows of such targets are counted.
+  /// How many rows with these targets are counted, and how many are left out.
   template <class Space>
   [[nodiscard]] loss_sum counted_of(tensor_view<std::int32_t const, Space> targets) const {
     if constexpr (std::is_same_v<typename Env::space, phantom>) {
@@ -345,15 +344,19 @@ class cross_entropy_node : public loss_node<Env> {
 };
 
 /// Losses that compare number by number: squared_error, binary_cross_entropy and each.
-template <class Env, class Loss>
-class regression_node final : public loss_node<Env> {
+template <class Loss>
+concept compares_numbers = std::is_same_v<Loss, loss::squared_error> || requires(Loss const& loss) {
+  { loss.value(0.0, 0.0) } -> std::convertible_to<double>;
+};
+template <class Env, compares_numbers Loss>
+class layer_node<Env, Loss> final : public loss_node<Env> {
   using kernels = ops::on<typename Env::space>;
   using value = typename Env::compute;
 
  public:
   using typename node<Env>::view;
 
-  explicit regression_node(Loss const& what) : what_(what) {}
+  explicit layer_node(Loss const& what) : what_(what) {}
   void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t outputs) const override {
     auto const& targets = pass.batch.targets;
     if (targets.size() == rows * outputs) return;
@@ -393,7 +396,8 @@ class regression_node final : public loss_node<Env> {
 };
 
 template <class Env>
-class unembedding_node final : public node<Env> {
+class layer_node<Env, unembedding> final : public library_node<Env, unembedding> {
+  using library_node<Env, unembedding>::what_;
   using value = typename Env::compute;
   using kernels = ops::on<typename Env::space>;
 
@@ -401,16 +405,14 @@ class unembedding_node final : public node<Env> {
   using typename node<Env>::view;
   using typename node<Env>::space;
 
-  explicit unembedding_node(unembedding const& what) : what_(what) { this->facts_.loss = true; }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::words}; }
-  [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.words; }
+  using library_node<Env, unembedding>::library_node;
   void visit(parameter_visitor<Env> const& each) override {
     each(table_);
     if (what_.bias) each(bias_);
   }
   [[nodiscard]] view starts(pass<Env> const& pass) override { return gradient_[pass]; }
 
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>&, view) override {
     auto const rows = x.v.extent(0);
     packed_.bind(table_.value, ops::orientation::out_in);
     packed_.refresh(pass.version);
@@ -449,6 +451,7 @@ class unembedding_node final : public node<Env> {
     table_ = word_table("unembedding", at, what_.tied.empty() ? at.name + ".weight" : what_.tied,
                         {what_.words, at.width}, what_.start);
     part_ = {at.own.of(what_.words).first, what_.words};
+    at.counted.product(at.width, what_.words);
     bias_.info = {at.name + ".bias", {what_.words}, {}, false};
     if (at.own.size > 1) bias_.info = part_of(bias_.info, 0, at.own.of(what_.words));
     at.width = what_.words;
@@ -477,7 +480,6 @@ class unembedding_node final : public node<Env> {
     return logits;
   }
 
-  unembedding what_;
   loss_node<Env>* loss_ = nullptr;
   ops::table_part part_;
   parameter<Env> table_{}, bias_{};
@@ -486,26 +488,5 @@ class unembedding_node final : public node<Env> {
 };
 
 }  // namespace detail
-
-template <class Env>
-struct node_of<Env, loss::cross_entropy> {
-  using type = detail::cross_entropy_node<Env>;
-};
-template <class Env>
-struct node_of<Env, loss::squared_error> {
-  using type = detail::regression_node<Env, loss::squared_error>;
-};
-template <class Env>
-struct node_of<Env, loss::binary_cross_entropy> {
-  using type = detail::regression_node<Env, loss::binary_cross_entropy>;
-};
-template <class Env, class Value, class Slope>
-struct node_of<Env, loss::each<Value, Slope>> {
-  using type = detail::regression_node<Env, loss::each<Value, Slope>>;
-};
-template <class Env>
-struct node_of<Env, unembedding> {
-  using type = detail::unembedding_node<Env>;
-};
 
 }  // namespace trireme::nn

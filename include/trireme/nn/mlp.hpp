@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "trireme/contract/slot.hpp"
-#include "trireme/nn/detail/expect.hpp"
+#include "trireme/core/expect.hpp"
 #include "trireme/nn/embedding.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/losses.hpp"
@@ -16,31 +16,30 @@
 
 namespace trireme::nn {
 
-/// One layer of a multi-layer perceptron. The `First` one reads the batch; the last one ends with a Loss.
+/// One layer of a multi-layer perceptron. The `First` one reads the batch; the last one ends with a Loss in place of an
+/// activation.
 ///
 /// Shapes   x (B, inputs), y (B, outputs).
 template <bool First = false, class Loss = void>
 struct mlp_layer {
   static constexpr bool first = First, last = !std::is_void_v<Loss>;
-  linear layer;
+  linear layer;  ///< with its inputs
   std::int64_t index = 0;
+  ops::activation act = ops::activation::none;
   std::conditional_t<last, Loss, std::monostate> loss{};
   friend bool operator==(mlp_layer const&, mlp_layer const&) = default;
 
   [[nodiscard]] std::string name() const { return text("layers.", index); }
   [[nodiscard]] std::int64_t width() const noexcept { return layer.inputs; }
-  [[nodiscard]] std::uint32_t site() const noexcept { return 0; }
   [[nodiscard]] auto layers() const {
-    auto product = layer;
-    product.act = ops::activation::none;
     if constexpr (First && last) {
-      return chain(features{layer.inputs}, product, loss);
+      return chain(features{layer.inputs}, layer, loss);
     } else if constexpr (First) {
-      return chain(features{layer.inputs}, product, activation{layer.act});
+      return chain(features{layer.inputs}, layer, activation{act});
     } else if constexpr (last) {
-      return chain(product, loss);
+      return chain(layer, loss);
     } else {
-      return chain(product, activation{layer.act});
+      return chain(layer, activation{act});
     }
   }
   template <class Env>
@@ -66,30 +65,31 @@ struct mlp_with {
   friend bool operator==(mlp_with const&, mlp_with const&) = default;
 
   void validate() const {
-    detail::expect_positive("mlp", {{"inputs", inputs}, {"outputs", outputs}});
-    for (auto const width : hidden) detail::expect_positive("mlp", {{"a hidden layer", width}});
+    expect_number("nn::mlp", ".inputs", inputs, at_least_one);
+    expect_number("nn::mlp", ".outputs", outputs, at_least_one);
+    for (auto const width : hidden) expect_number("nn::mlp", ".hidden of a layer", width, at_least_one);
   }
 
   template <class Emit>
   void units(Emit&& put) const {
     std::int64_t width = inputs;
-    auto const layer = [&](std::int64_t next, ops::activation with) {
+    auto const layer = [&](std::int64_t next) {
       initial const start{initial::distribution::uniform, 1 / std::sqrt(static_cast<double>(width))};
-      linear const out{.inputs = width, .outputs = next, .act = with, .start = start, .bias_start = start};
+      linear const out{.inputs = width, .outputs = next, .start = start, .bias_start = start};
       width = next;
       return out;
     };
-    if (hidden.empty()) return put(mlp_layer<true, Loss>{layer(outputs, ops::activation::none), 0, loss});
+    if (hidden.empty()) return put(mlp_layer<true, Loss>{.layer = layer(outputs), .loss = loss});
     std::int64_t index = 0;
     for (auto const next : hidden) {
       if (index == 0) {
-        put(mlp_layer<true>{layer(next, act)});
+        put(mlp_layer<true>{layer(next), 0, act});
       } else {
-        put(mlp_layer<>{layer(next, act), index});
+        put(mlp_layer<>{layer(next), index, act});
       }
       ++index;
     }
-    put(mlp_layer<false, Loss>{layer(outputs, ops::activation::none), index, loss});
+    put(mlp_layer<false, Loss>{.layer = layer(outputs), .index = index, .loss = loss});
   }
 };
 using mlp = mlp_with<loss::squared_error>;

@@ -6,7 +6,6 @@
 #include "trireme/nn/experts.hpp"
 #include "trireme/nn/gpt.hpp"
 #include "trireme/nn/layers.hpp"
-#include "trireme/nn/linear.hpp"
 #include "trireme/nn/llama.hpp"
 #include "trireme/nn/losses.hpp"
 #include "trireme/nn/mlp.hpp"

@@ -7,7 +7,7 @@
 
 namespace trireme::nn {
 
-/// How a layer uses an activation that is cut over a tensor group. A layer is placed by this one word.
+/// How a layer uses an activation that is cut over a tensor group. This is all that places a layer.
 enum class flow {
   product,  ///< a matrix product: takes rows or columns, and is cut as its neighbours need
   fork,     ///< several chains on one input, whose results are combined
@@ -50,7 +50,7 @@ enum class misfit {
   loss_missing
 };
 
-/// What a layer says of itself.
+/// The traits of a layer.
 struct layer_says {
   flow does = flow::rows;
   bool activation = false;        ///< the product before it can do it
@@ -198,6 +198,16 @@ namespace detail {
   layer_says out{.does = flow::fork};
   out.shares_entry = resolve(layers, steps, lie::all, lie::columns).fits();
   out.spreads = out.shares_entry || resolve(layers, steps, lie::rows, lie::columns).fits();
+  return out;
+}
+
+/// What a fork can do whose branches can do this: what all of them can.
+[[nodiscard]] constexpr layer_says fork_says(std::span<layer_says const> branches) noexcept {
+  layer_says out{.does = flow::fork, .spreads = true, .shares_entry = true};
+  for (auto const& each : branches) {
+    out.spreads = out.spreads && each.spreads;
+    out.shares_entry = out.shares_entry && each.shares_entry;
+  }
   return out;
 }
 

@@ -114,8 +114,8 @@ class pretrained_reader {
 /// them.
 inline constexpr std::string_view tensor_notes = ".tensors.json";
 
-/// The config.json of a model that was read from files: what they said where the model is as it was, with all that is
-/// said of other things (tokens that begin and end a text, say).
+/// The config.json of a model that was read from files. Members of their config.json that the model still agrees with
+/// are kept, and so are members about other things (tokens that begin and end a text, for instance).
 ///
 /// @param origin  formats::read_model_files() of them; without one, `now`.
 /// @param before  config_of() what was read from their config.json.   @param now  config_of() the model.

@@ -15,7 +15,7 @@ namespace trireme::nn {
 
 namespace detail {
 
-/// A config.json, read for one model. What a member may be is said where it is read.
+/// A config.json, read for one model. Each read states which values are allowed.
 class config_reader {
  public:
   config_reader(formats::json::value const& config, std::string_view model) : config_(config), model_(model) {}
@@ -134,7 +134,7 @@ TRIREME_BODY std::int64_t window_in(config_reader const& in, std::string const& 
   if (type == "llama") in.expect("use_sliding_window", {false});
   bool const qwen = type == "qwen2" || type == "qwen3", mistral = type == "mistral";
   bool windowed = mistral || (qwen && in.truth("use_sliding_window", false));
-  std::int64_t size = 4096;  // of transformers, where nothing is said
+  std::int64_t size = 4096;  // the default of transformers
   if (auto const* const given = in.config().find("sliding_window"); windowed && given != nullptr) {
     windowed = !given->is_null();
     if (windowed) size = in.size("sliding_window");
@@ -177,7 +177,7 @@ class scattered_read {
       place += n * stride;
     }
   }
-  /// Reads what is left, and goes on at this element.
+  /// Reads what is left, and continues at this element.
   void flush(std::int64_t next = 0) {
     auto const& type = from_.what->type;
     if (type == dtype::f64) read<double>();
@@ -288,14 +288,15 @@ TRIREME_BODY bool is_own_file(formats::directory const& in, std::string const& n
     return false;
   }
 }
-/// A file that would contradict what has been written: an own one goes, another one gets a name that nobody reads.
+/// A file that would contradict what has been written: it is removed if this class wrote it, else renamed so that it is
+/// not read.
 TRIREME_BODY void retire(formats::directory const& in, std::string const& name, bool own) {
   if (own) return void(in.remove(name));
   auto aside = name + ".replaced";
   for (int number = 2; in.has(aside); ++number) aside = text(name, ".replaced.", number);
   in.rename(name, aside);
 }
-/// The index that lies in a directory; null where there is none, or none that can be read.
+/// The index of a directory; null if it is missing or cannot be read.
 TRIREME_BODY formats::json::value earlier_index(formats::directory const& in) {
   std::string const name(formats::weight_index_file);
   try {
@@ -403,7 +404,7 @@ TRIREME_BODY formats::json::value config_of(gpt const& model) {
                                           {"tie_word_embeddings", true},
                                           {"bos_token_id", nullptr},
                                           {"eos_token_id", nullptr}});
-  if (model.experts > 0) {  // transformers knows no such model
+  if (model.experts > 0) {  // transformers has no such model
     config.set("model_type", "gpt_experts");
     config.set("architectures", json::array{});
     config.set("num_local_experts", model.experts);

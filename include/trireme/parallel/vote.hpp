@@ -20,14 +20,14 @@ namespace trireme::parallel {
 ///          ranks. Losses are summed in the range 2^-240 to 2^240: a smaller one counts as 0, a larger one as infinite.
 ///          Non-finite losses add up like doubles: with an infinite loss the mean is infinite, with a NaN or with
 ///          infinities of both signs it is NaN.
-/// Bytes    8 * (68 + 24) from each rank: less than a kilobyte, so in shared memory it travels with the announcement.
+/// Bytes    8 * (68 + 26) from each rank: less than a kilobyte, so in shared memory it travels with the announcement.
 class vote {
  public:
   /// Starts the vote of another step.
   void clear() noexcept {
     squares_ = losses_ = {};
     told_ = {};
-    beyond_ = 0;
+    not_finite_ = {};
     wishes_ = 0;
     norm_known_ = true;
   }
@@ -37,7 +37,7 @@ class vote {
     if (size < 0x1p240) {
       losses_.add(size < 0x1p-240 ? 0.0 : losses.sum);
     } else {
-      beyond_ += losses.sum > 0 ? infinite : losses.sum < 0 ? minus_infinite : not_a_number;
+      ++(losses.sum > 0 ? not_finite_.infinite : losses.sum < 0 ? not_finite_.minus_infinite : not_finite_.nan);
     }
     told_ += {0, losses.count, losses.left_out};
   }
@@ -55,7 +55,8 @@ class vote {
     numbers_.clear();
     for (auto const limb : squares_.state()) numbers_.push_back(limb);
     for (auto const limb : sent_losses()) numbers_.push_back(limb);
-    numbers_.push_back(beyond_);
+    for (auto const count : {not_finite_.infinite, not_finite_.minus_infinite, not_finite_.nan})
+      numbers_.push_back(count);
     numbers_.push_back(told_.count);
     numbers_.push_back(told_.left_out);
     numbers_.push_back(wishes_);
@@ -63,7 +64,7 @@ class vote {
     auto next = numbers_.begin();
     for (auto& limb : squares_.state()) limb = *next++;
     for (auto& limb : sent_losses()) limb = *next++;
-    beyond_ = *next++;
+    for (auto* const count : {&not_finite_.infinite, &not_finite_.minus_infinite, &not_finite_.nan}) *count = *next++;
     told_.count = *next++;
     told_.left_out = *next++;
     auto const none = std::numeric_limits<double>::quiet_NaN();
@@ -71,28 +72,35 @@ class vote {
             .finite = squares_.non_finite() == 0,
             .votes = *next,
             .loss = mean_loss(),
-            .finite_loss = beyond_ == 0,
+            .finite_loss = not_finite_ == loss_counts{},
             .counted = told_.counted_share()};
   }
 
  private:
-  // The number of non-finite losses: three counts in one integer.
-  static constexpr std::int64_t infinite = 1, minus_infinite = std::int64_t{1} << 20,
-                                not_a_number = std::int64_t{1} << 40;
+  // How many losses are not finite.
+  struct loss_counts {
+    std::int64_t infinite = 0, minus_infinite = 0, nan = 0;
+    friend bool operator==(loss_counts const&, loss_counts const&) = default;
+  };
 
   [[nodiscard]] double mean_loss() const noexcept {
     constexpr auto infinity = std::numeric_limits<double>::infinity();
-    if (beyond_ == 0) return told_.count == 0 ? 0 : losses_.value() / static_cast<double>(told_.count);
-    if (beyond_ < minus_infinite) return infinity;
-    bool const all_below = beyond_ < not_a_number && beyond_ % minus_infinite == 0;
-    return all_below ? -infinity : std::numeric_limits<double>::quiet_NaN();
+    auto const& [above, below, nan] = not_finite_;
+    if (above + below + nan == 0) return told_.count == 0 ? 0 : losses_.value() / static_cast<double>(told_.count);
+    if (nan > 0 || (above > 0 && below > 0)) return std::numeric_limits<double>::quiet_NaN();
+    return above > 0 ? infinity : -infinity;
   }
-  // Only the limbs that losses in range can change: limb i counts units of 2^(32 i - 1074).
-  [[nodiscard]] std::span<std::int64_t> sent_losses() noexcept { return losses_.state().subspan(24, 20); }
+  // The limbs of the sum of losses that losses from 2^-240 to 2^240 reach. Limb i counts units of 2^(32 i - 1074), so
+  // the least bit of such a loss, 2^-292, is in limb 24, and limb 43 has room above 2^240 for the sum.
+  [[nodiscard]] std::span<std::int64_t> sent_losses() noexcept {
+    constexpr std::size_t first = 24, count = 20;
+    static_assert(32 * first <= 1074 - 240 - 52 && 32 * (first + count) > 1074 + 240 + 64);
+    return losses_.state().subspan(first, count);
+  }
 
   exact_sum squares_, losses_;
-  loss_sum told_;  // only its counts
-  std::int64_t beyond_ = 0;
+  loss_sum told_;  // counts alone
+  loss_counts not_finite_;
   std::int64_t wishes_ = 0;
   bool norm_known_ = true;
   std::vector<std::int64_t> numbers_;  // kept to avoid allocation

@@ -17,7 +17,6 @@
 // it, from the same headers.
 
 #define TRIREME_LAYERS(WHAT, Env)                                            \
-  WHAT class nn::linear::instance<Env>;                                      \
   WHAT class nn::detail::chain_node<Env>;                                    \
   WHAT class nn::expression<Env>;                                            \
   WHAT class boxed_unit<Env, nn::mlp_layer<true>>;                           \

@@ -398,17 +398,25 @@ class staged_engine {
     auto& own = slots_[index];
     bool const whole = now_.purpose == purpose::predict || now_.purpose == purpose::input_gradient;
     auto& groups = whole ? whole_samples_ : groups_;
-    pass<Env> it{own.activations, scratch_, own.batch, now_.key, version_,       now_.weight,
-                 now_.purpose,    {},       groups,    index,    rows_of_sample_};
-    it.precision = precision_;
-    it.known = now_.known;
-    it.rows = now_.rows;
-    return it;
+    return {.activations = own.activations,
+            .scratch = scratch_,
+            .batch = own.batch,
+            .key = now_.key,
+            .version = version_,
+            .weight = now_.weight,
+            .purpose = now_.purpose,
+            .groups = groups,
+            .slot = index,
+            .rows_of_sample = rows_of_sample_,
+            .precision = precision_,
+            .known = now_.known,
+            .rows = now_.rows};
   }
   template <class Body>
   view run(pass<Env>& pass, std::size_t unit, char const* direction, Body&& body) {
     auto const mark = pass.scratch.mark();
     pass.key = units_.key_of(unit, now_.key);
+    pass.first_site = units_.first_site(unit);
     try {
       auto const out = body();
       pass.scratch.rewind(mark);

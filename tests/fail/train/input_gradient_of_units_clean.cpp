@@ -23,9 +23,9 @@ struct twice {
 struct model {
   using policy_category = slot::model;
   void units(auto&& emit) const {
-    emit(nn::block{"in", 0, 0, nn::chain(nn::features{3})});
+    emit(nn::block{"in", 0, nn::chain(nn::features{3})});
     emit(twice{});
-    emit(nn::block{"out", 3, 0, nn::chain(nn::loss::squared_error{})});
+    emit(nn::block{"out", 3, nn::chain(nn::loss::squared_error{})});
   }
 };
 

@@ -27,7 +27,7 @@ auto rotations_here(pass<Env>& pass, std::int64_t width, double base, ops::rotar
 
 /// Attention of kept.qkv, alone or over the ranks that share positions; y is written.
 /// @param seen   makes what tokens let each position see, in scratch memory; called only where samples are whole.
-/// @param cache  of this layer, for samples that go on.
+/// @param cache  of this layer, for passes that continue earlier ones (pass::known).
 template <class Env, class Seen>
 void attend_all(pass<Env>& pass, view_of<Env> y, attention_state<Env>& kept, attention_shape const& shape,
                 ops::dropout_site const& site, Seen const& seen, attention_cache<Env>& cache) {

@@ -12,7 +12,7 @@
 
 namespace trireme::nn::detail {
 
-/// Layers one after the other. Only this class gathers rows, sums terms, chooses the memory of gradients and splits
+/// Layers one after the other. This class alone gathers rows, sums terms, chooses the memory of gradients and splits
 /// backward into halves.
 ///
 /// Memory   A result is `ours` (the next layer may write to it) unless it is the chain's input, or the layer that made
@@ -41,14 +41,9 @@ class chain_node {
     std::vector<layer_step> steps(nodes_.size());
     return branch_says(says(), steps);
   }
-  [[nodiscard]] std::int64_t width(std::int64_t from) const {
-    for (auto const& each : nodes_) from = each->width(from);
-    return from;
-  }
-
   /// Whether one of these layers adds terms to the loss that each sample has once.
   [[nodiscard]] bool adds_sample_losses() const {
-    return std::any_of(nodes_.begin(), nodes_.end(), [](auto const& each) { return each->adds_sample_losses(); });
+    return std::any_of(nodes_.begin(), nodes_.end(), [](auto const& each) { return each->facts().adds_sample_losses; });
   }
   /// The loss that these layers end in; null if they do not.
   [[nodiscard]] loss_node<Env>* loss() const { return nodes_.empty() ? nullptr : nodes_.back()->as_loss(); }
@@ -58,38 +53,36 @@ class chain_node {
   }
 
   void place(placing<Env>& at, lie entry, lie exit) {
-    auto const all = says();
-    auto const found = resolve(all, steps_, entry, exit);
+    says_ = says();
+    auto const found = resolve(says_, steps_, entry, exit);
     if (!found.fits()) {
       throw config_error(text("trireme::nn::chain: ", at.name, ": layer ", found.where,
                               " cannot stand where it does; see the compiler's sentence for chains that it knows"));
     }
-    auto const outside = at.wanted;
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      if (steps_[i].absorbed) continue;
-      at.act = steps_[i].fused ? nodes_[i + 1]->activation() : ops::activation::none;
-      at.loss = steps_[i].fused ? nodes_[i + 1]->as_loss() : nullptr;
-      if (steps_[i].as == role::spread) {
-        auto taker = i + 1;
-        while (taker < nodes_.size() && all[taker].does == flow::any) ++taker;
-        at.wanted = taker == nodes_.size() ? outside : nodes_[taker]->wants(nodes_[i]->width(at.width), at.own);
-      }
-      nodes_[i]->place(at, steps_[i]);
-      if (at.lora != nullptr) nodes_[i]->visit([](auto& each) { freeze_all_but_changes(each.info); });
-    }
     parameters_.resize(nodes_.size());
     added_in_passing_.resize(nodes_.size());
+    auto const* const outside = at.taker;
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       auto const& step = steps_[i];
-      bool const some = step.takes == lie::rows || (step.as == role::here && step.takes == lie::columns);
-      if (step.absorbed || nodes_[i]->facts().inside) continue;
+      if (step.absorbed) continue;
+      at.act = step.fused ? nodes_[i + 1]->facts().activation : ops::activation::none;
+      at.loss = step.fused ? nodes_[i + 1]->as_loss() : nullptr;
+      auto taker = i + 1;
+      while (taker < nodes_.size() && says_[taker].does == flow::any) ++taker;
+      at.taker = taker == nodes_.size() ? outside : nodes_[taker].get();
+      at.forms_dx = i == 0 || !wants_nothing(i - 1);
+      nodes_[i]->place(at, step);
+      if (at.lora != nullptr) nodes_[i]->visit([](auto& each) { freeze_all_but_changes(each.info); });
+      auto const terms = std::exchange(at.terms, {});
+      if (nodes_[i]->facts().inside) continue;
       if (!nodes_[i]->facts().weights)
         nodes_[i]->visit([&](parameter<Env>& each) { added_in_passing_[i].push_back(&each); });
+      bool const some = step.takes == lie::rows || (step.as == role::here && step.takes == lie::columns);
       auto const add = [&](parameter<Env>& each) {
         if (!each.info.frozen && (!some || !each.info.is_part())) parameters_[i].push_back(&each);
       };
       if (some) nodes_[i]->visit(add);
-      if (step.as == role::spread || step.as == role::collect) nodes_[i]->visit_terms(add);
+      for (auto* const each : terms) add(*each);
     }
   }
   void visit(parameter_visitor<Env> const& each) {
@@ -240,12 +233,14 @@ class chain_node {
   }
 
   // The gradient of its result is not needed: it is a source without weights.
-  [[nodiscard]] bool wants_nothing(std::size_t i) const {
-    return nodes_[i]->facts().source && !nodes_[i]->facts().weights;
+  [[nodiscard]] bool wants_nothing(std::size_t i) const { return is_source(i) && !nodes_[i]->facts().weights; }
+  [[nodiscard]] bool is_source(std::size_t i) const { return says_[i].does == flow::source; }
+  [[nodiscard]] bool is_loss(std::size_t i) const {
+    return says_[i].does == flow::loss || says_[i].does == flow::words;
   }
 
-  // dy is the gradient of layer i's result after terms are summed; returns that of its input before rows are gathered.
-  // done: set if it has been written to `out`, or if nobody needs it.
+  // dy is the gradient of layer i's result after terms are summed. Returns the gradient of its input before rows are
+  // gathered. `done` is set if that gradient has been written to `out`, or if it is not needed.
   gradient<Env> backward(pass<Env>& pass, std::size_t i, layer_input<Env> const& input, gradient<Env> dy,
                          target<Env> const& out, half when, bool& done) {
     auto& one = *nodes_[i];
@@ -255,7 +250,8 @@ class chain_node {
     auto const x = input_of(pass, i, input);
     bool const later = when == half::later;
     auto const p = before(pass, i);
-    if (facts.loss) return {one.starts(pass), true, memory::kept};
+    bool const source = is_source(i), replicated = says_[i].does == flow::all;
+    if (is_loss(i)) return {one.starts(pass), true, memory::kept};
 
     if (step.fused && !dy.through) dy = through_activation(pass, one.fused(pass), dy, later);
     if (facts.in_place) {
@@ -264,7 +260,7 @@ class chain_node {
         dy = {copy_of(stays ? pass.activations : pass.scratch, dy.v), true, stays ? memory::kept : memory::scratch};
       }
       auto const sum = begin_sum_of_rows(pass, i, when);
-      one.backward_in_place(pass, x, dy, when);
+      one.backward_input(pass, x, kept.x[i + 1].v, dy.v, {dy.v}, when);
       end_sum_of_rows(pass, i, sum);
       dy.through = false;
       return dy;
@@ -272,21 +268,21 @@ class chain_node {
     // Decided before dy may be copied below, so that backward at once and in halves form the same sums and round alike.
     bool const may_go_there = out.into.address() != nullptr && out.into.address() != dy.v.address();
     if (facts.weights && later) {
-      // No unit comes before a source, so nobody writes to the memory that dy was handed over in: no copy is needed.
-      bool const stays = dy.lies == memory::kept || (facts.source && dy.lies == memory::passing);
+      // No unit comes before a source, so the memory of dy is not written to later, and no copy is needed.
+      bool const stays = dy.lies == memory::kept || (source && dy.lies == memory::passing);
       if (!dy.ours || !stays) dy = {copy_of(pass.activations, dy.v), true, memory::kept};
       kept.dy[i] = dy.v;
       dy.ours = false;
     }
 
-    if (facts.source && when == half::never) {
+    if (source && when == half::never) {
       done = true;
       auto const mark = pass.scratch.mark();
       auto const dx = one.input_gradient(pass, gathered(pass, dy.v));
       pass.scratch.rewind(mark);
       return {dx, true, memory::kept};
     }
-    if (facts.source || (facts.weights && when != half::never && p != nodes_.size() && wants_nothing(p))) {
+    if (source || (facts.weights && when != half::never && p != nodes_.size() && wants_nothing(p))) {
       auto const mark = pass.scratch.mark();
       if (facts.weights && when == half::at_once) {
         auto const d = step.partial ? gathered(pass, dy.v) : dy.v;
@@ -299,11 +295,12 @@ class chain_node {
       return {};
     }
 
-    // Where dx goes: directly to where the chain's caller wants it; or, between the halves, over the activation's input
-    // that the layer before has kept, which nobody reads later; or into scratch memory.
+    // dx goes to one of three places: directly to the memory that the chain's caller gives; or, in the first half of
+    // backward, over the activation's input that the layer before has kept, which is not read later; or into scratch
+    // memory.
     target<Env> to;
     gradient<Env> dx{.ours = true};
-    if (may_go_there && !step.gathers() && !facts.replicated && (facts.accumulates || !out.accumulate)) {
+    if (may_go_there && !step.gathers() && !replicated && !(facts.overwrites && out.accumulate)) {
       to = {out.into, out.accumulate};
       done = true;
     } else {
@@ -328,8 +325,8 @@ class chain_node {
     pass.scratch.rewind(mark);
     dx.v = to.into;
     if (done) return dx;
-    if (step.gathers()) dx.v = facts.replicated ? own_rows(pass, dx.v) : pass.group.reduce(partial_sum<view>(dx.v));
-    // A gradient that must be kept takes the memory of this layer's input, which nobody reads later.
+    if (step.gathers()) dx.v = replicated ? own_rows(pass, dx.v) : pass.group.reduce(partial_sum<view>(dx.v));
+    // A gradient that must be kept takes the memory of this layer's input, which is not read later.
     auto const& mine = kept.x[i];
     if (later && dx.lies != memory::kept && mine.ours && !facts.weights && !facts.inside && is_kept_behind(pass, i)) {
       kernels::copy(mine.v, dx.v);
@@ -347,8 +344,8 @@ class chain_node {
   }
 
   // Where every rank has all of a layer's parameters but only some of its rows or columns, gradients are summed over
-  // the group. Between begin and end the parameters' gradients are terms in scratch memory. There they also are, and
-  // end, if nobody wants them (half::never): they may have no memory of their own then.
+  // the group. Between begin and end the parameters' gradients are terms in scratch memory. With half::never they are
+  // also written to scratch memory, and discarded at the end: the parameters may have no memory for gradients then.
   struct sum_of_rows {
     typename arena<space>::position mark;
     tensor_view<typename Env::accumulate, space> terms;
@@ -384,9 +381,10 @@ class chain_node {
   }
 
   std::vector<node_pointer<Env>> nodes_;
+  std::vector<layer_says> says_;  // since place()
   std::vector<layer_step> steps_;
-  std::vector<std::vector<parameter<Env>*>> parameters_;           // that lie whole where rows or columns may be cut
-  std::vector<std::vector<parameter<Env>*>> added_in_passing_;     // to whose gradients backward_input adds
+  std::vector<std::vector<parameter<Env>*>> parameters_;        // whole on each rank, where rows or columns may be cut
+  std::vector<std::vector<parameter<Env>*>> added_in_passing_;  // backward_input adds to their gradients
   std::vector<tensor_view<typename Env::gradient, space>> whole_;  // their own gradients, between begin and end
   per_slot<saved> kept_;
 };

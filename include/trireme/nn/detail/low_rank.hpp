@@ -18,7 +18,7 @@ inline constexpr std::string_view first_factor = ".lora_A.weight", second_factor
 [[nodiscard]] constexpr bool is_low_rank_factor(std::string_view parameter) noexcept {
   return parameter.ends_with(first_factor) || parameter.ends_with(second_factor);
 }
-/// Running means stay: nobody trains them anyway.
+/// Running means are not frozen: they are not trained in any case.
 inline void freeze_all_but_changes(parameter_info& info) {
   info.frozen = exactly_equal(info.running, 0) && !is_low_rank_factor(info.name);
 }

@@ -10,7 +10,7 @@
 namespace trireme::nn::detail {
 
 /// Weights stored (inputs, outputs) as the products of this pass read them. They are packed once a version. Where the
-/// precision writes operands, they are written anew, to scratch memory that the caller rewinds.
+/// precision writes operands, they are packed in every pass, to scratch memory that the caller rewinds.
 template <class Env, class Weights, class View>
 Weights& packed_weights(Weights& into, pass<Env>& pass, std::string_view name, View values) {
   using element = std::remove_const_t<typename View::value_type>;

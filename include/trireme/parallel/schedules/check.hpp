@@ -22,32 +22,39 @@ concept schedule = requires(size const& of, void (*put)(step)) {
   S::steps(of, 0, put);
 };
 
-// The rules of a schedule: name, sentence. In the order in which they are checked: each relies on those before it.
-#define TRIREME_SCHEDULE_RULES(rule)                                                                                  \
-  rule(in_range, "every step must name an existing chunk of its stage and a micro-batch that this chunk takes")       \
-      rule(not_too_many, "a stage has more steps than its chunks and micro-batches require")                          \
-          rule(forward_once, "each chunk must take each of its micro-batches forward exactly once")                   \
-              rule(backward_once,                                                                                     \
-                   "each chunk must take each of its micro-batches backward exactly once: "                           \
-                   "a full backward, or backward_input and backward_weight")                                          \
-                  rule(backward_after_forward, "a backward must come after the forward of its chunk and micro-batch") \
-                      rule(weight_after_input,                                                                        \
-                           "a backward_weight must come after the backward_input of its chunk and micro-batch")       \
-                          rule(no_deadlock, "stages wait for each other for ever, even if sends are buffered")
-
-/// The rules of schedules; `none`: no rule is broken.
+/// The rules of a schedule, in the order in which they are checked: each relies on those before it. `none`: no rule is
+/// broken.
 enum class rule {
-#define TRIREME_SCHEDULE_NAME(name, sentence) name,
-  TRIREME_SCHEDULE_RULES(TRIREME_SCHEDULE_NAME)
-#undef TRIREME_SCHEDULE_NAME
-      none
+  in_range,
+  not_too_many,
+  forward_once,
+  backward_once,
+  backward_after_forward,
+  weight_after_input,
+  no_deadlock,
+  none
 };
 
 [[nodiscard]] constexpr std::string_view sentence_of(rule which) noexcept {
-#define TRIREME_SCHEDULE_SENTENCE(name, sentence) \
-  if (which == rule::name) return sentence;
-  TRIREME_SCHEDULE_RULES(TRIREME_SCHEDULE_SENTENCE)
-#undef TRIREME_SCHEDULE_SENTENCE
+  switch (which) {
+    case rule::in_range:
+      return "every step must name an existing chunk of its stage and a micro-batch that this chunk takes";
+    case rule::not_too_many:
+      return "a stage has more steps than its chunks and micro-batches require";
+    case rule::forward_once:
+      return "each chunk must take each of its micro-batches forward exactly once";
+    case rule::backward_once:
+      return "each chunk must take each of its micro-batches backward exactly once: a full backward, or backward_input "
+             "and backward_weight";
+    case rule::backward_after_forward:
+      return "a backward must come after the forward of its chunk and micro-batch";
+    case rule::weight_after_input:
+      return "a backward_weight must come after the backward_input of its chunk and micro-batch";
+    case rule::no_deadlock:
+      return "stages wait for each other for ever, even if sends are buffered";
+    case rule::none:
+      break;
+  }
   return {};
 }
 
@@ -184,10 +191,26 @@ template <class Schedule, int Stages, int MicroBatches, int Chunks, class Facts>
 struct check_schedule {
   static_assert(Facts::fits,
                 "trireme::schedule: this schedule does not support these numbers of stages, micro-batches or chunks");
-#define TRIREME_SCHEDULE_ASSERT(name, sentence) \
-  static_assert(Facts::found.broken != rule::name, "trireme::schedule: " sentence " [" #name "]");
-  TRIREME_SCHEDULE_RULES(TRIREME_SCHEDULE_ASSERT)
-#undef TRIREME_SCHEDULE_ASSERT
+  // The sentences of sentence_of(): the compiler takes literals alone.
+  static_assert(Facts::found.broken != rule::in_range,
+                "trireme::schedule: every step must name an existing chunk of its stage and a micro-batch that this "
+                "chunk takes [in_range]");
+  static_assert(Facts::found.broken != rule::not_too_many,
+                "trireme::schedule: a stage has more steps than its chunks and micro-batches require [not_too_many]");
+  static_assert(
+      Facts::found.broken != rule::forward_once,
+      "trireme::schedule: each chunk must take each of its micro-batches forward exactly once [forward_once]");
+  static_assert(Facts::found.broken != rule::backward_once,
+                "trireme::schedule: each chunk must take each of its micro-batches backward exactly once: a full "
+                "backward, or backward_input and backward_weight [backward_once]");
+  static_assert(Facts::found.broken != rule::backward_after_forward,
+                "trireme::schedule: a backward must come after the forward of its chunk and micro-batch "
+                "[backward_after_forward]");
+  static_assert(Facts::found.broken != rule::weight_after_input,
+                "trireme::schedule: a backward_weight must come after the backward_input of its chunk and micro-batch "
+                "[weight_after_input]");
+  static_assert(Facts::found.broken != rule::no_deadlock,
+                "trireme::schedule: stages wait for each other for ever, even if sends are buffered [no_deadlock]");
 };
 
 }  // namespace detail

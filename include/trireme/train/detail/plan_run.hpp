@@ -71,7 +71,15 @@ class paper_units {
                                    {batch.targets.address, batch.targets.type, batch.targets.extents},
                                    batch.ids};
     arena<phantom> activations, scratch;
-    pass<Env> pass{activations, scratch, here, {}, 1, 0, purpose::evaluate, {}, groups_, 0, rows_of_sample_};
+    pass<Env> pass{.activations = activations,
+                   .scratch = scratch,
+                   .batch = here,
+                   .key = {},
+                   .version = 1,
+                   .weight = 0,
+                   .purpose = purpose::evaluate,
+                   .groups = groups_,
+                   .rows_of_sample = rows_of_sample_};
     std::vector<shape> all;
     view x;
     for (std::size_t u = 0; u + 1 < units_.size(); ++u) {

@@ -6,8 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <set>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -66,6 +64,8 @@ class unit_chunks {
     return out;
   }
 
+  /// The first dropout site of a unit.
+  [[nodiscard]] std::uint32_t first_site(std::size_t unit) const noexcept { return first_sites_[unit]; }
   /// The random key of a unit. It is changed if the unit would otherwise draw the same numbers as an earlier unit of
   /// the model.
   [[nodiscard]] random_key key_of(std::size_t unit, random_key key) const noexcept {
@@ -85,35 +85,32 @@ class unit_chunks {
     parallel::stage_seat const& at;
     rank_groups<Env> const& groups;
     std::int64_t index = 0;
-    std::set<std::uint32_t> taken{};  // dropout sites of the units so far, on all stages
-    std::vector<std::any> by_hand{};  // earlier units that do not name their dropout sites
+    std::uint32_t sites = 0;          // dropout sites of the units so far, on all stages
+    std::vector<std::any> by_hand{};  // earlier units that do not count their dropout sites
     template <class Description>
     void operator()(Description const& description) {
       using state = typename Description::template instance<Env>;
       auto const number = index++;
       all.adds_sample_losses_ = all.adds_sample_losses_ || trireme::adds_sample_losses<Env>(description);
       auto* const home = all.chunk_of(number, at);
-      if (home == nullptr && !says_dropout_sites<state> && !std::equality_comparable<Description>) return;
+      if (home == nullptr && !counts_dropout_sites<state> && !std::equality_comparable<Description>) return;
       // Not make_unique, which would instantiate a pointer type for each type of unit.
       std::unique_ptr<unit<Env>> made;
-      if (home != nullptr || says_dropout_sites<state>)
+      if (home != nullptr || counts_dropout_sites<state>)
         made.reset(new boxed_unit<Env, Description>(description, groups));
       bool repeats = false;
-      if constexpr (says_dropout_sites<state>) {
-        repeats = !take(made->dropout_sites());
+      auto const first_site = sites;
+      if constexpr (counts_dropout_sites<state>) {
+        sites += made->dropout_sites();
       } else if constexpr (std::equality_comparable<Description>) {
         repeats = has_seen(description);
       }
       if (home == nullptr) return;
       all.numbers_.push_back(number);
+      all.first_sites_.push_back(first_site);
       all.repeats_.push_back(repeats);
       all.units_.push_back(std::move(made));
       home->last = all.units_.size();
-    }
-    bool take(std::span<std::uint32_t const> sites) {
-      bool const free = std::none_of(sites.begin(), sites.end(), [&](auto each) { return taken.contains(each); });
-      if (free) taken.insert(sites.begin(), sites.end());
-      return free;
     }
     template <class Description>
     bool has_seen(Description const& description) {
@@ -139,7 +136,8 @@ class unit_chunks {
 
   std::vector<std::unique_ptr<unit<Env>>> units_;
   std::vector<std::int64_t> numbers_;  // of the units, in the whole model
-  std::vector<bool> repeats_;          // whether an earlier unit draws the same random numbers
+  std::vector<std::uint32_t> first_sites_;
+  std::vector<bool> repeats_;  // whether an earlier unit draws the same random numbers
   std::vector<unit_chunk> chunks_;
   bool adds_sample_losses_ = false;
   std::vector<parameter<Env>*> uses_;
