@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/core/plural.hpp"
 #include "trireme/trireme.hpp"
 
 /// Notices a rank that is slower than the others for long.
@@ -48,8 +49,8 @@ class stragglers {
     rank_ = slowest;
     if (times_ != long_) return {};  // once is enough
     return trireme::text("rank ", slowest, " is slow: its part of a step takes ", 1e3 * time, " ms, the median of the ",
-                         world.size(), " ranks ", 1e3 * *middle, " ms, for ", steps,
-                         " steps now; all wait for it: look at what else its machine does");
+                         trireme::how_many(world.size(), "rank"), " ", 1e3 * *middle, " ms, for ",
+                         trireme::how_many(steps, "step"), " now; all wait for it: look at what else its machine does");
   }
 
  private:

@@ -322,7 +322,7 @@ class gradient_store {
       complete(it);
     }
     progress();
-    if constexpr (!progresses_alone<Comm>) times_.covered += now() - start;
+    if (!requests_travel_alone(world_)) times_.covered += now() - start;
   }
 
   /// Starts what has not been reported (a rank without samples has reported nothing) and waits for everything.
@@ -461,7 +461,7 @@ class gradient_store {
     if (!it.open->wire->turn()) return false;
     it.flying = false;
     in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &it));
-    if constexpr (progresses_alone<Comm>) {
+    if (requests_travel_alone(world_)) {
       times_.covered += std::max(0.0, std::min(asked, it.done_time) - it.start_time);
     }
     record_lane(it);
