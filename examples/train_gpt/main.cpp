@@ -39,6 +39,7 @@
 #include "trireme/comm/bootstrap.hpp"
 #include "trireme/comm/report.hpp"
 #include "trireme/core/cores.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/formats/chrome_trace.hpp"
 #include "trireme/formats/tensorboard.hpp"
 #include "trireme/observe/progress.hpp"
@@ -118,7 +119,7 @@ struct plan {
     auto const most = std::min(std::max(batch, always), ever);
     if (micro_batches > most) {
       throw config_error(trireme::text("--micro-batches is ", micro_batches, ", but with --batch ", batch, " at most ",
-                                       most, " are of any use; give no more"));
+                                       most, " ", trireme::agreeing(most, "is", "are"), " of any use; give no more"));
     }
     if (grace > 86400) throw config_error(trireme::text("--grace is ", grace, " seconds; a day is the most"));
     auto const& name = given.text("name");
@@ -683,10 +684,12 @@ int train(options& given) {
       }};
   auto const on_each_rank = [&](world_type& world, int attempt) {
     if (attempt == 0 && given.was_given("ranks") && world.size() != ranks) {
-      throw config_error(
-          trireme::text("--ranks is ", ranks, ", but the launcher started ", world.size(), " processes"));
+      throw config_error(trireme::text("--ranks is ", ranks, ", but the launcher started ",
+                                       trireme::how_many(world.size(), "process")));
     }
-    expect_one_run(world, given, trireme::text(text.bytes, " bytes with the SHA-256 ", text.sha256), tokens.of_what());
+    expect_one_run(world, given,
+                   trireme::text(trireme::how_many(text.bytes, "byte"), " with the SHA-256 ", text.sha256),
+                   tokens.of_what());
     auto saving = world.duplicate(what.save_deadline);
     auto held = lock(what, saving);
     plan now = what;

@@ -13,6 +13,7 @@
 #include <fmt/core.h>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 
 /// The sizes that determine a run's memory. As doubles: no product of sizes overflows.
 struct memory_need {
@@ -101,8 +102,8 @@ inline void expect_room(memory_need const& need) {
   if (!left || least <= *left) return;
   throw trireme::config_error(
       trireme::text("training a model of ", fmt::format("{:.3g}", need.parameters), " parameters takes at least ",
-                    detail::readable_bytes(least), " for the ", need.ranks_here, " of ", need.ranks,
-                    " ranks on this machine, which has ", detail::readable_bytes(*left),
+                    detail::readable_bytes(least), " for the ", need.ranks_here, " of ", trireme::how_many(need.ranks, "rank"),
+                    " on this machine, which has ", detail::readable_bytes(*left),
                     " left; choose fewer --layers, --channels, --context, --experts or --ranks, "
                     "or more --micro-batches"));
 }

@@ -9,6 +9,7 @@
 
 #include "options.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/deepseek_files.hpp"
 #include "trireme/nn/gpt.hpp"
@@ -132,7 +133,7 @@ inline whole_model from_files(options& given, std::string const& directory, std:
   auto const [positions, vocabulary] =
       model.with([](auto const& each) { return std::pair(each.context, each.vocabulary); });
   if (vocabulary < tokens) {
-    throw config_error(text("the model in ", directory, " has ", vocabulary, " tokens, but ",
+    throw config_error(text("the model in ", directory, " has ", trireme::how_many(vocabulary, "token"), ", but ",
                             given.text("tokenizer").empty() ? "bytes are " : "those of --tokenizer are ", tokens,
                             "; give another --from"));
   }
@@ -140,7 +141,7 @@ inline whole_model from_files(options& given, std::string const& directory, std:
     given.decide("context", std::to_string(std::min(positions, given.number("context", 2))));
   } else if (given.number("context", 2) > positions) {
     throw config_error(text("--context is ", given.text("context"), ", but the model in ", directory, " has ",
-                            positions, " positions; give at most as many"));
+                            trireme::how_many(positions, "position"), "; give at most as many"));
   }
   return model;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/core/plural.hpp"
 #include "trireme/trireme.hpp"
 
 /// Detects a rank that stays slower than the others.
@@ -48,8 +49,8 @@ class stragglers {
     rank_ = slowest;
     if (times_ != long_) return {};  // report it once
     return trireme::text("rank ", slowest, " is slow: its part of a step takes ", 1e3 * time, " ms, the median of the ",
-                         world.size(), " ranks ", 1e3 * *middle, " ms, for ", steps,
-                         " steps now, and all others wait for it; check what else its machine is doing");
+                         trireme::how_many(world.size(), "rank"), " ", 1e3 * *middle, " ms, for ",
+                         trireme::how_many(steps, "step"), " now, and all others wait for it; check what else its machine is doing");
   }
 
  private:

@@ -9,6 +9,7 @@
 
 #include "trireme/comm/comm.hpp"
 #include "trireme/compression/compression.hpp"
+#include "trireme/core/cores.hpp"
 #include "trireme/data/data.hpp"
 #include "trireme/nn/nn.hpp"
 #include "trireme/ops/ops.hpp"

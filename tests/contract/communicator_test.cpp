@@ -166,6 +166,13 @@ struct progressing : archetype {
   static constexpr bool progresses = true;
 };
 static_assert(progresses_alone<progressing>);
+template <bool Here>
+struct progressing_in_some_worlds {
+  static constexpr bool progresses = true;
+  [[nodiscard]] constexpr bool progresses_here() const noexcept { return Here; }
+};
+static_assert(requests_travel_alone(progressing_in_some_worlds<true>{}));
+static_assert(!requests_travel_alone(progressing_in_some_worlds<false>{}));
 struct in_phantom : archetype {
   using space = phantom;
 };

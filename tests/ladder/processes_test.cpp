@@ -95,6 +95,8 @@ TEST_CASE("a lent world counts as its owner does, and names it in errors", "[any
   trireme::launch(trireme::comm::threads{.ranks = 2}, [](auto& world) {
     auto lent = trireme::comm::lend(world);
     static_assert(std::is_same_v<decltype(lent), trireme::comm::any_world>);
+    CHECK(!trireme::requests_travel_alone(lent));  // as those of its owner, whose ranks are threads
+    CHECK(!trireme::requests_travel_alone(world));
     std::vector<float> values(100, static_cast<float>(lent.rank()));
     lent.all_reduce(values);
     std::string said;

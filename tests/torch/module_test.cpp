@@ -97,7 +97,7 @@ TEST_CASE("a distributed sampler goes on in the middle of an epoch", "[torch]") 
   CHECK(sentence_of([&] { order.set_epoch(1, 24); }) ==
         "trireme::interop::distributed_sampler: set_epoch() after 24 samples of this rank, but it has 23 in an epoch");
   CHECK(sentence_of([&] { interop::distributed_sampler(0, world); }) ==
-        "trireme::interop::distributed_sampler: 0 samples leave none for each of 1 ranks");
+        "trireme::interop::distributed_sampler: 0 samples leave none for each of 1 rank");
   auto const differ = on_ranks<std::string>(2, [&](auto& both) {
     return sentence_of([&] { interop::distributed_sampler(both.rank() == 0 ? 23 : 22, both); });
   });
@@ -108,7 +108,7 @@ TEST_CASE("a distributed sampler goes on in the middle of an epoch", "[torch]") 
     return sentence_of([&] { interop::distributed_sampler(1, both, {.ends = interop::uneven_ends::drop}); });
   });
   CHECK(none[1] ==
-        "trireme::interop::distributed_sampler: 1 samples leave none for each of 2 ranks; pad the end, or use fewer "
+        "trireme::interop::distributed_sampler: 1 sample leaves none for each of 2 ranks; pad the end, or use fewer "
         "ranks");
 }
 

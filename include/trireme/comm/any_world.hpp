@@ -189,13 +189,16 @@ class engine_world : public collectives<Derived> {
 class any_world : public engine_world<any_world> {
  public:
   static constexpr std::string_view name = "any";
-  static constexpr bool progresses = true;  // a request travels while its rank computes
+  static constexpr bool progresses = true;  // a request may travel while its rank computes
 
   explicit any_world(std::shared_ptr<detail::process_engine> engine) noexcept
       : engine_world<any_world>(std::move(engine)) {}
 
   /// Which communicator its errors name: "trireme::comm::mpi".
   [[nodiscard]] std::string_view who() const noexcept { return engine_->who(); }
+
+  /// Whether it does in this world: not where MPI gives the library no thread, nor in a world lent from comm::threads.
+  [[nodiscard]] bool progresses_here() const noexcept { return engine_->progresses(); }
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind) noexcept {

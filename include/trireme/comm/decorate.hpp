@@ -52,6 +52,7 @@ class decorator : public collectives<Derived> {
   using request = decltype(std::declval<Inner&>().submit(std::declval<command const&>()));
   using space = typename space_of<Inner>::type;
   static constexpr bool progresses = progresses_alone<Inner>;
+  [[nodiscard]] bool progresses_here() const noexcept { return requests_travel_alone(inner_); }
 
   [[nodiscard]] int rank() const noexcept { return inner_.rank(); }
   [[nodiscard]] int size() const noexcept { return inner_.size(); }

@@ -57,6 +57,7 @@ class lent_engine final : public process_engine {
     } catch (...) {  // no memory to keep it for the next call
     }
   }
+  [[nodiscard]] bool progresses() const noexcept override { return requests_travel_alone(*world_); }
   void poll() override {
     if constexpr (requires { world_->poll(); }) world_->poll();
   }
@@ -113,12 +114,12 @@ class lent_engine final : public process_engine {
 }  // namespace detail
 
 /// A world of any communicator as comm::any_world, for what is compiled for that type: a trainer of trireme::compiled,
-/// or functions of your own that are no templates. Its collectives are those of `world`, which has to live longer.
+/// or your own functions that are not templates. Its collectives are those of `world`, which must outlive it.
 ///
-/// Bytes    counted in both. Groups of split() and duplicate() count for themselves.
+/// Bytes    counted in both worlds. Groups of split() and duplicate() have their own counters.
 /// Ranks    local; each rank lends its own.
 /// Numerics those of `world`, to the bit.
-/// Threads  as `world`. What is in flight proceeds as it does there: on comm::threads while it is tested or waited for.
+/// Threads  as `world`. Requests proceed as they do there: on comm::threads only while they are tested or waited for.
 /// Errors   as `world`; config_error for a collective of host memory that it does not have. It computes on host memory
 ///          only: a world of a device does not compile.
 /// @example trireme::launch(comm::threads{}, [](auto& world) { train(comm::lend(world)); });

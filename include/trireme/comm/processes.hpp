@@ -4,13 +4,13 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 
 #include "trireme/comm/any_world.hpp"
+#include "trireme/comm/detail/answer.hpp"
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/recovery.hpp"
 #include "trireme/comm/report.hpp"
@@ -67,13 +67,9 @@ auto answer_of(Run const& run, Body& body) {
       return std::invoke(body, world);
   };
   using result = std::decay_t<decltype(call(std::declval<any_world&>(), 0))>;
-  if constexpr (std::is_void_v<result>) {
-    run(call);
-  } else {
-    std::optional<result> answer;
-    run([&](any_world& world, int attempt) { answer.emplace(call(world, attempt)); });
-    return std::move(*answer);
-  }
+  return returned_by<result>([&](auto const& keep) {
+    run([&](any_world& world, int attempt) { keep([&]() -> decltype(auto) { return call(world, attempt); }); });
+  });
 }
 
 }  // namespace detail

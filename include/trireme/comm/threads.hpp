@@ -3,7 +3,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -12,6 +11,7 @@
 
 #include "trireme/comm/any_world.hpp"
 #include "trireme/comm/collectives.hpp"
+#include "trireme/comm/detail/answer.hpp"
 #include "trireme/comm/space_kernels.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/compiled.hpp"
@@ -102,18 +102,14 @@ void run_ranks(threads const& description, std::function<void(int, threads_world
 template <class Body>
 auto launch_ranks(threads const& description, Body& body) {
   using result = std::decay_t<std::invoke_result_t<Body&, threads_world&>>;
-  if constexpr (std::is_void_v<result>) {
-    detail::run_ranks(description, [&](int, threads_world& world) { std::invoke(body, world); });
-  } else {
-    std::optional<result> answer;
+  return detail::returned_by<result>([&](auto const& keep) {
     detail::run_ranks(description, [&](int rank, threads_world& world) {
       if (rank == 0)
-        answer.emplace(std::invoke(body, world));
+        keep([&]() -> decltype(auto) { return std::invoke(body, world); });
       else
-        std::invoke(body, world);
+        static_cast<void>(std::invoke(body, world));
     });
-    return std::move(*answer);
-  }
+  });
 }
 
 }  // namespace trireme::comm

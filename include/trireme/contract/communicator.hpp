@@ -102,6 +102,14 @@ template <class C>
 concept progresses_alone = requires {
   requires C::progresses;
 };
+/// The same of one world: where it depends on how the world was made, its type has `progresses_here()`, too.
+template <class C>
+[[nodiscard]] constexpr bool requests_travel_alone(C const& world) noexcept {
+  if constexpr (requires { world.progresses_here(); })
+    return world.progresses_here();
+  else
+    return progresses_alone<C>;
+}
 
 /// The memory space in which a communicator's trainer computes: its `space`, or host if it has none.
 template <class C>

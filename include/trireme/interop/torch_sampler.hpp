@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trireme/core/error.hpp"
+#include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/parallel/agreement.hpp"
@@ -64,8 +65,8 @@ class distributed_sampler : public torch::data::samplers::Sampler<> {
   /// Errors  config_error if an epoch has fewer samples.
   void set_epoch(std::uint64_t epoch, std::size_t samples_of_this_rank = 0) {
     if (samples_of_this_rank > local_samples()) {
-      throw config_error(text(name, ": set_epoch() after ", samples_of_this_rank, " samples of this rank, but it has ",
-                              local_samples(), " in an epoch"));
+      throw config_error(text(name, ": set_epoch() after ", how_many(samples_of_this_rank, "sample"),
+                              " of this rank, but it has ", local_samples(), " in an epoch"));
     }
     place_->next = {epoch, samples_of_this_rank};
     place_->told = true;
@@ -127,7 +128,8 @@ class distributed_sampler : public torch::data::samplers::Sampler<> {
 
   void expect_samples() const {
     if (order_.samples > 0 && local_samples() > 0) return;
-    throw config_error(text(name, ": ", order_.samples, " samples leave none for each of ", ranks_, " ranks",
+    throw config_error(text(name, ": ", how_many(order_.samples, "sample"), " ",
+                            agreeing(order_.samples, "leaves", "leave"), " none for each of ", how_many(ranks_, "rank"),
                             order_.samples > 0 ? "; pad the end, or use fewer ranks" : ""));
   }
   [[nodiscard]] std::size_t id(std::size_t nth_of_this_rank) const {

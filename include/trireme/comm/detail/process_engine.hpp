@@ -47,6 +47,8 @@ class process_engine {
   [[nodiscard]] virtual bool test(process_operation& op) = 0;
   virtual void wait(process_operation& op) = 0;
   virtual void release(process_operation& op) noexcept = 0;
+  /// Whether started operations progress while the rank computes; otherwise only in test(), wait() and poll().
+  [[nodiscard]] virtual bool progresses() const noexcept { return true; }
   /// Makes the progress that is possible now on started operations.
   virtual void poll() = 0;
 

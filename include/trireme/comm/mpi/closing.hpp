@@ -15,24 +15,22 @@
 
 namespace trireme::comm::detail {
 
-/// The end of a group on this rank, which has left it, or in which a call has failed. A communicator may be freed only
-/// when no message can come in it any more: MPI gives its number to the next one, where a message that is late is then
-/// taken for one of another group. So each rank takes all that still comes to it, and drops it. When MPI is done with
-/// all that this rank has begun, it says so in rounds as those of a barrier, but to both sides, so that a rank is also
-/// past every notice that its neighbours have sent. After the last round that holds for all ranks: no memory is used
-/// any more.
+/// Closes a group on this rank, which has left it, or in which a call has failed. A communicator may be freed only when
+/// no message can arrive in it any more: MPI gives its number to the next communicator, which would then receive a late
+/// message of the old group. So each rank receives and drops whatever still arrives. When MPI is done with all requests
+/// of this rank, the rank sends messages in rounds like those of a barrier, but to both sides, so that it has also
+/// received every notice that its neighbours have sent. After the last round no rank uses any memory of the group.
 ///
-/// The rounds carry whether a call has failed on any rank. Then messages may still be on their way, and all ranks keep
+/// The rounds carry whether a call has failed on any rank. If so, messages may still be in flight, and all ranks keep
 /// the communicator; otherwise all of them free it.
 ///
-/// A rank that has not left yet, has not heard of the failure, or has died, keeps the others from it; so nobody waits
-/// for this without a limit, and whoever has more time later (another call, MPI_Finalize) goes on with it. After a
-/// failure that matters more: a message that is under way can often not be cancelled. It ends when its receiver takes
-/// it, and MPI_Finalize of some MPIs waits for that.
+/// A rank that has not left yet, has not received the failure, or has died, blocks the rounds. So no call waits for
+/// them without a limit; later calls and MPI_Finalize go on with them. After a failure that is essential: a message in
+/// flight can often not be cancelled. It ends when its receiver takes it, and in some MPIs MPI_Finalize waits for that.
 class mpi_closing {
  public:
-  /// @param notices  of the group's family: hears what comes about who ends and who reports.
-  /// @param failed   whether a call of the family has failed; otherwise this rank has left the group.
+  /// @param notices  of the group's family; it notes arriving messages about ranks that end or report.
+  /// @param failed   whether a call of the family has failed; if not, this rank has left the group.
   mpi_closing(mpi_group const& group, std::shared_ptr<mpi_notices> notices, bool failed)
       : notices_(std::move(notices)),
         handle_(group.handle),
@@ -47,10 +45,10 @@ class mpi_closing {
   [[nodiscard]] MPI_Comm handle() const noexcept { return handle_; }
   /// Whether a call of the group has failed on this rank.
   [[nodiscard]] bool has_failed_here() const noexcept { return failed_here_; }
-  /// Once it is over: whether no rank will use the communicator again, and nothing is on its way in it.
+  /// When it is complete: whether no rank will use the communicator again, and no message is in flight in it.
   [[nodiscard]] bool is_to_free() const noexcept { return !failed_; }
-  /// Makes the progress that is possible now; whether it is over. `quiet()` says whether MPI is done with the
-  /// operations of this rank.
+  /// Makes the progress that is possible now; returns whether it is complete. `quiet()` returns whether MPI is done
+  /// with the operations of this rank.
   template <class Quiet>
   bool advance(Quiet&& quiet) {
     drop_what_comes();
@@ -109,8 +107,8 @@ class mpi_closing {
   int rounds_;
   bool failed_here_;
   bool failed_;             // here or on another rank
-  int round_ = 0;           // 0: something is in flight; above rounds_: over
-  std::vector<int> heard_;  // how many messages of each round: two end it
+  int round_ = 0;           // 0: requests of this rank are in flight; above rounds_: complete
+  std::vector<int> heard_;  // messages of each round; two complete it
   std::vector<MPI_Request> requests_;
   std::vector<std::unique_ptr<std::byte[]>> coming_;
 };

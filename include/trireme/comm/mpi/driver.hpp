@@ -23,24 +23,24 @@
 
 namespace trireme::comm::detail {
 
-/// The groups that come from one launch or one borrow(): if a call of one fails, all of them have failed, and no
-/// others.
+/// The groups that come from one launch or one borrow(). If a call of one of them fails, all of them have failed, and
+/// groups of other families have not.
 struct mpi_family {
   bool failed = false;
-  bool settled = false;  ///< nobody waits any more until MPI has let go of the caller's memory
+  bool settled = false;  ///< calls no longer wait until MPI has released the caller's memory
   std::string message;
   mpi_notices notices;
 };
 
 /// Carries out the commands of this process. A thread calls MPI only while it holds the driver's lock, as
-/// MPI_THREAD_SERIALIZED asks for. A rank that waits drives all commands itself, so that nothing is handed over between
-/// threads. While it computes, a helper thread does, if MPI lets it (session.hpp) and something is in flight: otherwise
-/// it sleeps and makes no MPI calls. Without a helper all commands proceed in whatever call the rank makes: start,
-/// test, wait, poll.
+/// MPI_THREAD_SERIALIZED requires. A rank that waits drives all commands itself, without another thread. While it
+/// computes, a helper thread drives them, if MPI allows that (session.hpp) and a command is in flight; otherwise the
+/// helper sleeps and makes no MPI calls. Without a helper, all commands proceed in every call of the rank: start, test,
+/// wait, poll.
 ///
-/// What MPI was given lives until MPI is done with it: the driver, which is never destroyed, closes a group
-/// (closing.hpp) that this rank has left or in which a call has failed, in the calls of other groups and in
-/// MPI_Finalize. Until then it keeps the communicator, and the operations that have failed.
+/// Memory that MPI was given lives until MPI is done with it. The driver, which is never destroyed, closes a group
+/// (closing.hpp) that this rank has left or in which a call has failed; it does so during calls of other groups and in
+/// MPI_Finalize. Until then it keeps the communicator and the failed operations.
 class mpi_driver {
  public:
   mpi_driver(mpi_driver const&) = delete;
@@ -59,14 +59,14 @@ class mpi_driver {
     return use();
   }
 
-  /// Adds a group: failures are sent to its ranks, and heard from them.
+  /// Adds a group: from now on failures are sent to its ranks and received from them.
   void add(mpi_group& group) {
     std::lock_guard const lock(mutex_);
     end_with_mpi();
     groups_.push_back(&group);
     heard_roll_.resize(std::max(heard_roll_.size(), roll_bytes(group.size)));
   }
-  /// The helper ends with the last group. This does not wait for the others, which may go on with the group.
+  /// The helper ends with the last group. Does not wait for other ranks, which may still use the group.
   void remove(mpi_group& group) noexcept {
     std::thread ended;
     {
@@ -80,7 +80,7 @@ class mpi_driver {
         }
         try {
           close(group);
-        } catch (...) {  // without memory the communicator is kept
+        } catch (...) {  // out of memory: the communicator is never freed
         }
       }
       if (may_call) advance_closings();
@@ -123,9 +123,9 @@ class mpi_driver {
   /// Gives an operation back that has finished, or that has failed.
   void release(mpi_operation& op) noexcept {
     std::lock_guard const lock(mutex_);
-    try {  // a thread that may not wait for it has ended its request
+    try {  // unfinished: its request was destroyed by a thread that may not call MPI
       if (goes_on(op) && !is_over_) fail(*op.where->family, text(mpi_name, ": ", description_of(op), " was given up"));
-    } catch (...) {  // without memory for the sentence
+    } catch (...) {  // out of memory for the sentence
     }
     reuse(op);
   }
@@ -151,7 +151,7 @@ class mpi_driver {
   /// Makes the progress that is possible now with all commands of this process.
   void poll(mpi_group const& group) {
     std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock()) return;  // somebody else does
+    if (!lock.owns_lock()) return;  // another thread is making progress
     if (!group.family->failed) {
       expect_callable(group, "poll");
       advance_all();
@@ -162,8 +162,8 @@ class mpi_driver {
     throw comm_error(group.family->message, {group.rank, "poll"});
   }
 
-  /// Returns when MPI's own collectives of all calls so far have begun. Needed before another collective of MPI on the
-  /// same communicator, because MPI wants one order on all ranks.
+  /// Returns when the collectives of MPI that calls so far use have begun. Needed before another collective of MPI on
+  /// the same communicator, because MPI requires the same order on all ranks.
   void begin_native(mpi_group& group) {
     std::unique_lock lock(mutex_);
     if (group.native_line.empty()) return;
@@ -188,7 +188,7 @@ class mpi_driver {
     mpi_notices::tell_that_it_ends(launch);
     auto& notices = launch.family->notices;
     auto const hear_who_reports = [&] {
-      advance_closings();  // which takes all messages, and notes those
+      advance_closings();  // which also receives these messages, and notes them
       notices.hear_who_reports(launch);
     };
     auto const begin = clock::now();
@@ -240,7 +240,7 @@ class mpi_driver {
     }
     return op;
   }
-  /// Errors  config_error if this thread may not call MPI; comm_error if nobody may any more.
+  /// Errors  config_error if this thread may not call MPI; comm_error after MPI_Finalize.
   static void expect_caller(mpi_group const& group, std::string_view call) {
     auto const& session = mpi_session::instance();
     if (!session.may_call())
@@ -267,7 +267,7 @@ class mpi_driver {
   }
   void reuse(mpi_operation& op) noexcept {
     std::erase(active_, &op);
-    // MPI may still know the buffers of a failed one, which is then only kept.
+    // MPI may still use the buffers of a failed operation, so that one is kept and not used again.
     if (!op.where->family->failed && !is_over_) unused_.push_back(&op);
   }
 
@@ -300,7 +300,7 @@ class mpi_driver {
       if (now - began > op.where->deadline) give_up(op);
       call_roll(op, now - began, now);
       tell_if_late(op.told_late, now - began, op.where->deadline, [&] { return op.as_late(); });
-      // Long waits must leave the core to ranks that still compute.
+      // In a long wait the core is needed by ranks that still compute.
       lock.unlock();
       if (now - began < std::chrono::milliseconds(5))
         std::this_thread::yield();
@@ -320,7 +320,7 @@ class mpi_driver {
   void advance(mpi_operation& op) {
     try {
       op.advance();
-    } catch (std::exception const& problem) {  // memory that is not there, too
+    } catch (std::exception const& problem) {  // std::bad_alloc, too
       fail(*op.where->family, problem.what());
     }
   }
@@ -338,7 +338,7 @@ class mpi_driver {
     return static_cast<std::size_t>(std::ranges::count_if(active_, [](auto const* op) { return goes_on(*op); }));
   }
 
-  /// Receives what other ranks say of a failure, and of who is missing.
+  /// Receives messages of other ranks about failures and missing ranks.
   void listen() {
     if (is_over_) return;
     for (auto* group : groups_) {
@@ -367,8 +367,8 @@ class mpi_driver {
                              " has left without calling it; make every rank call the same collectives"));
   }
 
-  // A rank that waits for long exchanges with others which ranks are in the call and which are waited for
-  // (roll_call.hpp). Such a message is a head and the two sets.
+  // Ranks that wait for a long time tell each other which ranks are in the call and which ranks they wait for
+  // (roll_call.hpp). Such a message is a head and these two sets.
   struct roll_head {
     std::uint64_t number = 0;
     std::int32_t rank = 0;
@@ -388,7 +388,7 @@ class mpi_driver {
     op.enter_roll();
     tell_roll(op, op.where->rank);
   }
-  /// Sends them to the neighbours of this rank, except `but`, from which they have just come.
+  /// Sends them to the neighbours of this rank, except `but`, which has just sent them.
   void tell_roll(mpi_operation const& op, int but) {
     roll_call::for_each_neighbour(op.where->rank, op.where->size, [&](int peer) {
       if (peer != but) send_roll(op, peer);
@@ -410,7 +410,7 @@ class mpi_driver {
     while (group.family->notices.take(group, mpi_tags::roll, heard_roll_.data(), heard_roll_.size(), bytes) >= 0)
       hear_roll(group, static_cast<std::size_t>(bytes));
   }
-  /// If the call is in flight here: answers a rank that knows less, and passes on what is new.
+  /// If the call is in flight here: replies to a rank whose sets lack something, and passes on what is new.
   void hear_roll(mpi_group const& group, std::size_t bytes) noexcept try {
     roll_head head;
     if (bytes != roll_bytes(group.size)) return;
@@ -427,7 +427,7 @@ class mpi_driver {
       return;
     }
     if (head.number >= group.next) return;
-    // This rank has finished that call already: it answers that it is not missing.
+    // This rank has finished that call already, and replies that it is not missing.
     auto const mine = sizeof head + sizeof(std::uint64_t) * (static_cast<std::size_t>(group.rank) / 64);
     std::uint64_t word = 0;
     std::memcpy(&word, heard_roll_.data() + mine, sizeof word);
@@ -438,7 +438,7 @@ class mpi_driver {
     auto const to = std::exchange(head.rank, group.rank);
     std::memcpy(heard_roll_.data(), &head, sizeof head);
     send_roll(group, to, {heard_roll_.data(), bytes});
-  } catch (...) {  // no memory for an answer: the error may name ranks that are not missing, too
+  } catch (...) {  // out of memory for a reply: the error may also name ranks that are not missing
   }
   /// Fails all calls of a family and tells its other ranks, except `heard_from`, which has told this one.
   void fail(mpi_family& family, std::string sentence, int heard_from = -1) {
@@ -461,8 +461,8 @@ class mpi_driver {
     closings_.push_back(
         std::make_unique<mpi_closing>(group, std::shared_ptr<mpi_notices>(family, &family->notices), family->failed));
   }
-  /// Waits until nobody uses the caller's memory any more: for a part of the deadline and at most a second, because a
-  /// rank that stands still keeps it.
+  /// Waits until no rank and no request uses the caller's memory any more, but for a quarter of the deadline and one
+  /// second at most, because a rank that has stopped would never release it.
   void settle(mpi_group const& group, std::unique_lock<std::mutex>& lock) {
     auto const family = group.family;
     auto const end = clock::now() + std::min<clock::duration>(std::chrono::seconds(1), group.deadline / 4);
@@ -490,14 +490,14 @@ class mpi_driver {
     std::erase_if(closings_, [&](auto& each) {
       try {
         if (!each->advance([&] { return is_quiet(each->handle()); })) return false;
-      } catch (...) {  // without memory for a message it stays for later
+      } catch (...) {  // out of memory for a message: tried again later
         return false;
       }
       auto handle = each->handle();
       if (each->is_to_free()) MPI_Comm_free(&handle);
       return true;
     });
-    // What a failed operation has kept goes with its group.
+    // Failed operations are destroyed when their group is closed.
     if (std::ranges::none_of(owned_, [](auto const& op) { return op->is_given_up; })) return;
     std::erase_if(owned_, [&](auto const& op) {
       return op->is_given_up && std::ranges::find(active_, op.get()) == active_.end() &&
@@ -512,9 +512,10 @@ class mpi_driver {
     return all;
   }
 
-  /// Has MPI_Finalize go on with what is not over yet, for at most a second: its call is one that all ranks make, and
-  /// some MPIs never return from it while messages are under way. MPI does so with attributes of MPI_COMM_SELF.
-  /// Nothing is under way in a group that this rank has only left; others may compute long before they leave it.
+  /// Makes MPI_Finalize finish pending closings and messages, for at most a second: all ranks call it, and in some MPIs
+  /// it does not return while messages are in flight. MPI_Finalize deletes the attributes of MPI_COMM_SELF first, which
+  /// calls at_finalize(). A group that this rank has left without a failure has nothing in flight, and is not waited
+  /// for: other ranks may compute for a long time before they leave it.
   void end_with_mpi() {
     if (std::exchange(ends_with_mpi_, true)) return;
     int key = MPI_KEYVAL_INVALID;
@@ -528,7 +529,7 @@ class mpi_driver {
   void finish_all() noexcept {
     auto const begin = clock::now();
     std::unique_lock lock(mutex_);
-    if (mpi_session::instance().ends())  // by exit(), if worlds still stand
+    if (mpi_session::instance().ends())  // in exit(), while worlds still exist
       for (auto const* group : groups_)
         if (!group->family->failed) mpi_notices::tell_that_it_leaves(*group);
     for (;;) {
@@ -544,10 +545,10 @@ class mpi_driver {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
       lock.lock();
     }
-    is_over_ = true;  // the helper makes no call of MPI from here on
+    is_over_ = true;  // from here on the helper does not call MPI
   }
 
-  /// Wakes the helper if there is something to do that no caller does.
+  /// Wakes the helper if commands are in flight that no caller drives.
   void wake_helper(std::unique_lock<std::mutex>& lock) {
     if (!helper_sleeps_ || drivers_ > 0 || unfinished() == 0) return;
     helper_sleeps_ = false;
@@ -555,7 +556,7 @@ class mpi_driver {
     changed_.notify_one();
     lock.lock();
   }
-  /// @param generation  of helpers: it ends when there is another one.
+  /// @param generation  of helpers: this one ends when the number has changed.
   void help(int generation) {
     std::unique_lock lock(mutex_);
     int idle = 0;
@@ -570,7 +571,7 @@ class mpi_driver {
       mode_.use();
       advance_all();
       idle = unfinished() < before ? 0 : idle + 1;
-      if (idle % 64 == 63) listen();  // to answer ranks that ask who is missing
+      if (idle % 64 == 63) listen();  // to reply to ranks that ask who is missing
       lock.unlock();
       if (idle < 50)
         std::this_thread::yield();
@@ -585,9 +586,9 @@ class mpi_driver {
   int drivers_ = 0;
   bool helper_sleeps_ = false;
   bool ends_with_mpi_ = false;  ///< whether MPI_Finalize is to call finish_all()
-  bool is_over_ = false;        ///< it has, and no call of MPI may follow
+  bool is_over_ = false;        ///< MPI_Finalize has called it: MPI must not be called any more
   int generation_ = 0;
-  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  ///< of the rank: the helper computes as it would
+  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  ///< of the rank; the helper uses it, too
   std::vector<mpi_operation*> active_, unused_;
   std::vector<std::unique_ptr<mpi_operation>> owned_;
   std::vector<mpi_group*> groups_;

@@ -97,6 +97,7 @@ class message_engine final : public process_engine {
   [[nodiscard]] bool test(process_operation& op) override { return driver_.test(static_cast<mpi_operation&>(op)); }
   void wait(process_operation& op) override { driver_.wait(static_cast<mpi_operation&>(op)); }
   void release(process_operation& op) noexcept override { driver_.release(static_cast<mpi_operation&>(op)); }
+  [[nodiscard]] bool progresses() const noexcept override { return mpi_session::instance().has_helper(); }
 
   [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
     std::vector<color_and_key> wishes(static_cast<std::size_t>(size()));

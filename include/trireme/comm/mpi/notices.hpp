@@ -19,9 +19,10 @@ namespace trireme::comm::detail {
 
 /// Messages about a failure.
 ///
-/// A failure is flooded: a rank that finds it or hears of it tells its 2 ceil(log2(size)) neighbours in each group,
-/// once. So a rank sends no more than that, however many ranks find the failure, and the notice goes around ranks that
-/// are dead or compute. If all neighbours of a rank are silent, its own deadline ends its wait.
+/// A failure is flooded: a rank that detects it or receives a notice of it sends it to its 2 ceil(log2(size))
+/// neighbours in each group, once. So the number of messages per rank does not depend on how many ranks detect the
+/// failure, and notices reach ranks whose other neighbours are dead or busy. If no neighbour sends one, the rank's own
+/// deadline ends its wait.
 class mpi_notices {
  public:
   static constexpr std::size_t most_bytes = 1024;
@@ -30,7 +31,8 @@ class mpi_notices {
     int from = 0;  ///< as the group's communicator numbers ranks
   };
 
-  /// Tells the neighbours in each group, except `told_by`, which has told this rank. Only for the first failure.
+  /// Sends the first failure to the neighbours in each group, except `told_by`, from which it came. Later ones:
+  /// nothing.
   void tell(std::span<mpi_group* const> groups, std::string_view sentence, int told_by = -1) noexcept {
     if (has_told_) return;
     has_told_ = true;
@@ -39,7 +41,7 @@ class mpi_notices {
         if (member(*group, peer) != told_by) send(*group, peer, mpi_tags::failure, sentence.substr(0, most_bytes));
       });
   }
-  /// The failure of which another rank of the group has told, if any.
+  /// The failure that another rank of the group has sent, if any.
   [[nodiscard]] std::optional<notice> heard(mpi_group const& group) {
     char sentence[most_bytes];
     int bytes = 0;
@@ -48,7 +50,7 @@ class mpi_notices {
     return notice{std::string(sentence, static_cast<std::size_t>(bytes)), from};
   }
 
-  /// Tells the neighbours that this rank has left the group, and so never calls what it has not called yet.
+  /// Tells the neighbours that this rank has left the group, and will make no further calls in it.
   static void tell_that_it_leaves(mpi_group const& group) noexcept {
     char number[sizeof group.next];
     std::memcpy(number, &group.next, sizeof number);
@@ -89,7 +91,7 @@ class mpi_notices {
       for (int bytes = 0; take(launch, tag, sentence, most_bytes, bytes) >= 0;) {
       }
   }
-  /// The lowest rank that has told of a failure, or that it ends.
+  /// The lowest rank that has sent a failure, or that it ends.
   [[nodiscard]] int told_by() const noexcept { return told_by_; }
   [[nodiscard]] bool another_reports() const noexcept { return reported_; }
 
@@ -100,7 +102,7 @@ class mpi_notices {
     if (MPI_Iprobe(MPI_ANY_SOURCE, tag, group.handle, &flag, &status) != MPI_SUCCESS || flag == 0) return -1;
     MPI_Get_count(&status, MPI_BYTE, &bytes);
     int const from = status.MPI_SOURCE;
-    // A longer one is nobody's notice: it is received, so that it does not stand before others, and not believed.
+    // No notice is longer: such a message is received, so that it does not block others, and ignored.
     bool const fits = bytes >= 0 && static_cast<std::size_t>(bytes) <= room;
     bytes = std::min(std::max(bytes, 0), static_cast<int>(room));
     MPI_Recv(to, bytes, MPI_BYTE, from, tag, group.handle, MPI_STATUS_IGNORE);
@@ -108,7 +110,7 @@ class mpi_notices {
     note(tag, from);
     return from;
   }
-  /// Notes who has sent a message that somebody else has received.
+  /// Notes the sender of a message that was received elsewhere.
   void note(int tag, int from) noexcept {
     if (tag <= mpi_tags::reports) told_by_ = std::min(told_by_, from);
     if (tag == mpi_tags::reports) reported_ = true;

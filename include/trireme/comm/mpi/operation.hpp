@@ -34,16 +34,16 @@ struct stretch {
 /// compare calls and carry small values; then large values move; then a broadcast passes on its slices. An exchange
 /// announces each of its messages to the receiver.
 ///
-/// MPI gets the caller's memory only when the other side has come and its call fits: a message that is longer than its
-/// receiver expects ends the program in some MPIs, and memory of a send cannot be taken back from a rank that comes
-/// late, when the caller has been told of the failure and has freed it.
+/// MPI gets the caller's memory only when the other side is in the call and its call matches, for two reasons: a
+/// message longer than its receiver expects ends the program in some MPIs; and a send cannot be cancelled, so that a
+/// late rank would still receive from memory which the caller has freed after the error.
 class mpi_operation final : public process_operation {
  public:
   mpi_group* where = nullptr;
   mpi_route route;
   std::atomic<bool> finished{false};
   bool told_late = false;
-  bool is_given_up = false;         ///< its group has failed, and may be gone: only is_quiet() and these are left
+  bool is_given_up = false;         ///< its group has failed, and may not exist any more: call only is_quiet()
   MPI_Comm handle = MPI_COMM_NULL;  ///< in which its messages travel
   roll_call roll;
   clock::time_point next_roll{};
@@ -106,10 +106,10 @@ class mpi_operation final : public process_operation {
     if (at_ == stage::spreading && second_.done(route)) finished.store(true, std::memory_order_release);
   }
 
-  /// Whether a rank that waits for long asks who is missing. Not in an exchange, which waits for its own peers only.
+  /// Whether ranks that wait for a long time ask who is missing. Not in an exchange, which waits only for its peers.
   [[nodiscard]] bool calls_roll() const noexcept { return !is_exchange(); }
-  /// Adds this rank, and those that it waits for. That is all ranks while calls are compared or MPI's own collective is
-  /// under way: each waits for others that wait in turn.
+  /// Adds this rank, and those that it waits for. While calls are compared, or while a collective of MPI is in flight,
+  /// these are all ranks, because each rank may wait for others that wait themselves.
   void enter_roll() {
     roll.begin(size());
     roll.add_here(rank());
@@ -118,7 +118,7 @@ class mpi_operation final : public process_operation {
     for (int peer = 0; of_all && peer < size(); ++peer) roll.add_wanted(peer);
   }
 
-  /// "rank 1", "ranks 1, 3": those that are missing.
+  /// The ranks that are missing: "rank 1", "ranks 1, 3".
   [[nodiscard]] std::string missing() const {
     std::vector<int> late;
     roll.append_missing(late);
@@ -134,8 +134,8 @@ class mpi_operation final : public process_operation {
   }
 
   /// After a failure: cancels what MPI can cancel, so that it does not write to the caller's memory any more. Until
-  /// is_quiet() MPI still knows memory of this operation and of the caller.
-  /// @param may_call  whether this thread may call MPI: without that nothing is cancelled.
+  /// is_quiet() MPI may still use memory of this operation and of the caller.
+  /// @param may_call  whether this thread may call MPI; otherwise nothing is cancelled.
   void give_up(bool may_call) noexcept {
     is_given_up = true;
     if (!may_call) return;
@@ -153,8 +153,8 @@ class mpi_operation final : public process_operation {
   }
 
  private:
-  /// announcing -> carrying -> spreading; in between perhaps telling (a ragged all_to_all whose counts differ, which
-  /// ends in an error) or gathering (the results of an all_reduce or reduce of middle size).
+  /// announcing -> carrying -> spreading; between them telling, in a ragged all_to_all whose counts differ (which ends
+  /// in an error), or gathering the results of an all_reduce or reduce of middle size.
   enum class stage : std::uint8_t { announcing, telling, gathering, carrying, spreading };
   using way = round_blocks::way;
   /// How large values go: moved between each two ranks; reduced (reduction.hpp); or by MPI's own collective.
@@ -162,7 +162,7 @@ class mpi_operation final : public process_operation {
   struct message_head {
     std::int64_t count;
     std::uint32_t carried;  ///< bytes behind it
-    std::uint8_t type;      ///< a dtype, or what a damaged message has instead
+    std::uint8_t type;      ///< a dtype, or any number in a damaged message
   };
   /// A message of an exchange of at most this size travels with its announcement.
   static constexpr std::size_t announced_bytes = std::size_t{16} << 10;
@@ -300,7 +300,7 @@ class mpi_operation final : public process_operation {
     });
     return all == 0 || !asserts(assertion_level::normal);
   }
-  /// Each rank tells each other how much it sends, so that the error names the ranks that differ.
+  /// Each rank sends its count to each other rank, so that the error can name the ranks that differ.
   [[nodiscard]] stage tell_parts() {
     auto const p = static_cast<std::size_t>(size());
     auto* const received = received_.at_least(p * sizeof(std::int64_t));
@@ -322,7 +322,7 @@ class mpi_operation final : public process_operation {
       if (peer != rank() && count != expected.count)
         throw comm_error(
             differing_transfers(mpi_name, peer, {rank(), true, expected.type, count, nullptr}, rank(), expected));
-    }  // else counts of other ranks differ, and these throw
+    }  // else the counts of other ranks differ, and those ranks throw
   }
 
   // --- what is large goes between each two ranks
@@ -351,7 +351,7 @@ class mpi_operation final : public process_operation {
   }
   void begin_large() {
     if (large_ == way_of_large::reduced) return reduction_.begin(route, it_, cuts());
-    if (large_ == way_of_large::native) return;  // it stands in line since the call
+    if (large_ == way_of_large::native) return;  // queued when the call began
     move_own();
     move_large();
   }
@@ -402,8 +402,8 @@ class mpi_operation final : public process_operation {
     return late;
   }
 
-  // --- exchange: each message has an announcement of its own. A large one comes when its receiver has said that it
-  // may, which the receiver does at once, and when its announcement has been found to fit.
+  // --- exchange: each message has its own announcement. A large message is sent when its receiver has replied that it
+  // may come; the receiver replies at once, if the announcement matches.
 
   [[nodiscard]] static std::size_t bytes_of(part const& it) noexcept {
     return static_cast<std::size_t>(it.count) * size_of(it.type);
@@ -448,7 +448,7 @@ class mpi_operation final : public process_operation {
     }
     return heard_.done(route) && all;
   }
-  /// Begins a message if it may; a small one ends with that.
+  /// Begins a message if it may begin; a small one is then complete.
   [[nodiscard]] bool begins(std::size_t i) {
     auto const& part = parts_[i];
     if (answers_[i] != MPI_REQUEST_NULL) {
@@ -484,8 +484,8 @@ class mpi_operation final : public process_operation {
       throw comm_error(
           differing_transfers(mpi_name, part.peer, {rank(), true, type, head.count, nullptr}, rank(), part));
     if (head.carried != (touched_ && is_announced(part) ? bytes_of(part) : 0))
-      throw comm_error(text(mpi_name, ": a message of rank ", part.peer, " to rank ", rank(), " brings ", head.carried,
-                            " bytes with its announcement of ", describe(part),
+      throw comm_error(text(mpi_name, ": a message of rank ", part.peer, " to rank ", rank(), " brings ",
+                            how_many(head.carried, "byte"), " with its announcement of ", describe(part),
                             "; give both sides of an exchange the same kind of memory"));
   }
 

@@ -13,9 +13,9 @@ namespace trireme::comm::detail {
 
 /// This process's use of MPI as a whole.
 ///
-/// Initialises it only if nobody has, and finalises only what it initialised: when the program ends, so that launch can
-/// be called again, and never after a failure, because then mpirun must end the other ranks instead of waiting for
-/// them.
+/// Initialises MPI only if the program has not, and finalises it only if it has initialised it: when the program ends,
+/// so that launch can be called again. After a failure it does not finalise MPI, so that mpirun ends the other ranks
+/// instead of waiting for them.
 class mpi_session {
  public:
   mpi_session(mpi_session const&) = delete;
@@ -26,7 +26,8 @@ class mpi_session {
     return only;
   }
 
-  /// Initialises MPI if nobody has. Throws config_error if it is over, or lets only another thread call it.
+  /// Initialises MPI if the program has not. Throws config_error after MPI_Finalize, or if only another thread may
+  /// call.
   void begin() {
     if (is_over())
       throw config_error(
@@ -50,9 +51,9 @@ class mpi_session {
                               "initialise MPI with MPI_Init_thread(..., MPI_THREAD_SERIALIZED, ...)"));
     only_caller_ = std::this_thread::get_id();
   }
-  /// Whether a thread of the library may call MPI while the rank computes (adr/0025): if MPI lets all threads call at
-  /// once. With MPI_THREAD_SERIALIZED the program would have to wait for that thread before its own calls, so then only
-  /// if it is the library that has initialised MPI.
+  /// Whether a thread of the library may call MPI while the rank computes (adr/0025): with MPI_THREAD_MULTIPLE. With
+  /// MPI_THREAD_SERIALIZED the program's own calls would have to wait for that thread, so only if the library has
+  /// initialised MPI.
   [[nodiscard]] bool has_helper() const noexcept {
     return provided_ >= (ours_ ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE);
   }
@@ -73,9 +74,9 @@ class mpi_session {
     MPI_Finalized(&over);
     return over != 0;
   }
-  /// Whether it is this that finalises MPI, because the program ends.
+  /// Whether this object is finalising MPI, because the program ends.
   [[nodiscard]] bool ends() const noexcept { return ends_; }
-  /// From here on MPI is not finalised: other ranks may never answer again.
+  /// From here on MPI is not finalised at the end, because other ranks may not respond any more.
   void abandon() noexcept { abandoned_ = true; }
 
  private:

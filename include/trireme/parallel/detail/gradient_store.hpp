@@ -323,7 +323,7 @@ class gradient_store {
       complete(it);
     }
     progress();
-    if constexpr (!progresses_alone<Comm>) times_.covered += now() - start;
+    if (!requests_travel_alone(world_)) times_.covered += now() - start;
   }
 
   /// Starts the lanes that were not reported (all, on a rank without samples) and waits for all.
@@ -462,7 +462,7 @@ class gradient_store {
     if (!it.open->wire->turn()) return false;
     it.flying = false;
     in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &it));
-    if constexpr (progresses_alone<Comm>) {
+    if (requests_travel_alone(world_)) {
       times_.covered += std::max(0.0, std::min(asked, it.done_time) - it.start_time);
     }
     record_lane(it);
