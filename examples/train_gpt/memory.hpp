@@ -100,10 +100,10 @@ inline void expect_room(memory_need const& need) {
   auto const least = need.least_bytes();
   auto const left = detail::memory_left();
   if (!left || least <= *left) return;
-  throw trireme::config_error(
-      trireme::text("training a model of ", fmt::format("{:.3g}", need.parameters), " parameters takes at least ",
-                    detail::readable_bytes(least), " for the ", need.ranks_here, " of ", trireme::how_many(need.ranks, "rank"),
-                    " on this machine, which has ", detail::readable_bytes(*left),
-                    " left; choose fewer --layers, --channels, --context, --experts or --ranks, "
-                    "or more --micro-batches"));
+  throw trireme::config_error(trireme::text(
+      "training a model of ", fmt::format("{:.3g}", need.parameters), " parameters takes at least ",
+      detail::readable_bytes(least), " for the ", need.ranks_here, " of ", trireme::how_many(need.ranks, "rank"),
+      " on this machine, which has ", detail::readable_bytes(*left),
+      " left; choose fewer --layers, --channels, --context, --experts or --ranks, "
+      "or more --micro-batches"));
 }

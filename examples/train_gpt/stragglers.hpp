@@ -50,7 +50,8 @@ class stragglers {
     if (times_ != long_) return {};  // report it once
     return trireme::text("rank ", slowest, " is slow: its part of a step takes ", 1e3 * time, " ms, the median of the ",
                          trireme::how_many(world.size(), "rank"), " ", 1e3 * *middle, " ms, for ",
-                         trireme::how_many(steps, "step"), " now, and all others wait for it; check what else its machine is doing");
+                         trireme::how_many(steps, "step"),
+                         " now, and all others wait for it; check what else its machine is doing");
   }
 
  private:

@@ -170,17 +170,17 @@ inline trireme::data::token_split cut_text(text_record& text, std::optional<text
   }
   if (!before->same_text(text) && !accept_new_text) {
     throw config_error(
-        trireme::text("--text ", text.path, " has ", trireme::how_many(text.bytes, "byte"), " with the SHA-256 ", text.sha256.substr(0, 12),
-                      "..., but the run was trained on ", before->path, " of ", trireme::how_many(before->bytes, "byte"),
-                      " with the SHA-256 ", before->sha256.substr(0, 12),
+        trireme::text("--text ", text.path, " has ", trireme::how_many(text.bytes, "byte"), " with the SHA-256 ",
+                      text.sha256.substr(0, 12), "..., but the run was trained on ", before->path, " of ",
+                      trireme::how_many(before->bytes, "byte"), " with the SHA-256 ", before->sha256.substr(0, 12),
                       "...; restore that text, or give --accept-new-text to continue with this one, split at byte ",
                       before->held_out_begin, " as before"));
   }
   auto const cut = before->held_out_begin;
   if (text.bytes - cut < context) {
-    throw config_error(
-        trireme::text("--text ", text.path, " has ", trireme::how_many(text.bytes, "byte"), ", but its held-out part begins at byte ", cut,
-                      " and needs at least one window of ", context, "; give a longer text, or start another run"));
+    throw config_error(trireme::text(
+        "--text ", text.path, " has ", trireme::how_many(text.bytes, "byte"), ", but its held-out part begins at byte ",
+        cut, " and needs at least one window of ", context, "; give a longer text, or start another run"));
   }
   text.held_out_begin = cut;
   return {
