@@ -56,7 +56,7 @@ refuses("an unknown schedule", "\"zigzag\"", "gpipe, 1f1b", parallel="pipeline:z
 refuses("a schedule of nothing", "data has no schedule", parallel="data:1f1b")
 refuses("an unknown context", "\"zigzag\"", "ring and ulysses", parallel="context:zigzag")
 refuses("a degree in words", "\"two\"", "tensor", parallel="tensor=two")
-refuses("not a degree", "\"0\"", "at least 1", parallel="tensor=0")
+refuses("no degree", "\"0\"", "at least 1", parallel="tensor=0")
 refuses("a degree of sequence", "tensor", parallel="tensor=2,sequence=2")
 refuses("sequence without tensor", "add tensor", parallel="data=2,sequence")
 refuses("two axes of samples", "two axes", "samples", parallel="data=2,zero1=2")
@@ -78,7 +78,7 @@ refuses("a period in words", "\"often\"", "number of steps", parallel="diloco:of
 refuses("diloco beside experts", "expert", "no axis may distribute samples", experts=4, parallel="diloco,expert=2")
 refuses("a server in one tree", "--reproducible", "zero1", parallel="parameter_server", reproducible=True)
 refuses("a context in one tree", "--reproducible", "context", parallel="context", reproducible=True)
-refuses("compression on a mesh", "--compression", "alone", parallel="tensor", compression="bf16")
+refuses("compression on a mesh", "--compression", "only with", parallel="tensor", compression="bf16")
 refuses("three ranks in one tree", "3 ranks", "power of two", ranks=3, micro_batches=9, reproducible=True)
 refuses("micro-batches that are not shared evenly", "but 6 of them", "4 ranks", ranks=4, micro_batches=6,
         reproducible=True)
@@ -128,7 +128,7 @@ os.mkdir("runs/data")
 with open("runs/data/web.txt", "w") as file:
     file.write("precious")
 refuses("a file in the run's place", "runs/file", "directory", name="file")
-refuses("a folder of other things in the run's place", "runs/data", "no run", name="data")
+refuses("a folder of other things in the run's place", "runs/data", "not a run", name="data")
 refuses("a file in the place of all runs", "text.txt", "not a directory", runs="text.txt")
 
 # Resuming.

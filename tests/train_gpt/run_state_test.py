@@ -77,7 +77,8 @@ for options in ({}, wire):
 becomes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
 expect_refused("a text with another letter", attempt("texts", resume=True), "--accept-new-text")
 becomes(whole[: cut + 20])
-expect_refused("a text without its end", attempt("texts", resume=True, accept_new_text=True), "from byte %d on" % cut)
+expect_refused("a text without its end", attempt("texts", resume=True, accept_new_text=True),
+               "begins at byte %d and needs" % cut)
 becomes(whole + b" and more and more and more of it" * 20)
 found = train("texts", resume=True, accept_new_text=True, stop_after=6)
 expect(found["held_out_begin"] == cut and found["held_out_windows"] == (len(whole) + 660 - cut) // 32,
