@@ -17,13 +17,9 @@
 
 namespace trireme::nn {
 
-namespace detail {
-
 [[nodiscard]] inline std::string field_text(batch_norm const& it) {
   return text("{", it.epsilon, ", ", it.momentum, "}");
 }
-
-}  // namespace detail
 
 /// A residual network for small images: ResNet-20 with `blocks` = 3, ResNet-32 with 5, and so on (6 * blocks + 2).
 /// Three stages of blocks of two convolutions; each stage but the first has half as many places along each side, and

@@ -232,7 +232,10 @@ struct deepseek {
   }
 
   /// What each unit computes for a row in training, in samples of `context` tokens.
-  [[nodiscard]] std::vector<double> unit_costs() const { return detail::count_operations(*this, context); }
+  template <class = void>
+  [[nodiscard]] std::vector<double> unit_costs() const {
+    return detail::count_operations(*this, context);
+  }
 };
 
 [[nodiscard]] inline std::string to_string(deepseek const& m) { return detail::text_of_fields("nn::deepseek", m); }

@@ -62,7 +62,10 @@ struct gpt {
   }
 
   /// What each unit computes for a row in training, in samples of `context` tokens.
-  [[nodiscard]] std::vector<double> unit_costs() const { return detail::count_operations(*this, context); }
+  template <class = void>
+  [[nodiscard]] std::vector<double> unit_costs() const {
+    return detail::count_operations(*this, context);
+  }
 
   /// Hugging Face's files of GPT2LMHeadModel; with experts the names are this library's own.
   [[nodiscard]] file_layout in_files() const {

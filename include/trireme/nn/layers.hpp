@@ -406,7 +406,6 @@ class layer_node<Env, attend> final : public library_node<Env, attend> {
   using typename node<Env>::space;
 
   explicit layer_node(attend const& what) : library_node<Env, attend>(what, {.reads_y = true, .overwrites = true}) {
-    this->facts_.reads_y = true;
     if (what_.key_heads == 0) what_.key_heads = what_.heads;
     if (what_.heads < 1 || what_.key_heads < 1 || what_.heads % what_.key_heads != 0 ||
         !not_negative.holds(what_.rotary)) {

@@ -115,7 +115,6 @@ class layer_node<Env, embedding_ahead> final : public library_node<Env, embeddin
   using typename node<Env>::view;
 
   explicit layer_node(embedding_ahead const& what) : library_node<Env, embedding_ahead>(what, {.weights = true}) {
-    this->facts_.weights = this->facts_.accumulates = true;
     if (what.by >= 1) return;
     throw config_error(
         text("trireme::nn::embedding_ahead: words ", how_many(what.by, "position"), " ahead; it takes 1 or more"));

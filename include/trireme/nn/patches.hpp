@@ -55,7 +55,6 @@ class layer_node<Env, patches> final : public library_node<Env, patches> {
   using typename node<Env>::space;
 
   explicit layer_node(patches const& what) : library_node<Env, patches>(what) {
-    this->facts_.source = true;
     auto const& [height, width, channels] = what.images;
     if (height >= 1 && width >= 1 && channels >= 1 && what.side >= 1 && height % what.side == 0 &&
         width % what.side == 0)

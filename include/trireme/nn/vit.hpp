@@ -103,7 +103,10 @@ struct vit {
   }
 
   /// What each unit computes for a row in training.
-  [[nodiscard]] std::vector<double> unit_costs() const { return detail::count_operations(*this, rows_of_sample()); }
+  template <class = void>
+  [[nodiscard]] std::vector<double> unit_costs() const {
+    return detail::count_operations(*this, rows_of_sample());
+  }
 };
 
 [[nodiscard]] inline std::string to_string(vit const& m) { return detail::text_of_fields("nn::vit", m); }
