@@ -159,7 +159,7 @@ struct plan {
 };
 
 /// Collective. Whether a signal has made a request on any rank; every rank checks at the same time.
-bool asked_anywhere(world_type& world, bool asked_here) {
+bool asked_anywhere(comm::any_world& world, bool asked_here) {
   std::int32_t any = asked_here ? 1 : 0;
   world.all_reduce(tensor_view<std::int32_t>(&any, shape{1}), reduction::max{});
   return any != 0;
@@ -173,7 +173,7 @@ class float_evaluation {
 
   /// Collective. NaN if, before a batch, `asked` says on some rank that there is no time for it.
   template <class Asked>
-  double operator()(any_trainer& trainer, world_type& world, text_windows const& windows, Asked const& asked) {
+  double operator()(any_trainer& trainer, comm::any_world& world, text_windows const& windows, Asked const& asked) {
     trainer.for_each_parameter([&](std::string const& name, shape const&, std::span<float const> values) {
       for (auto const& entry : exchange_.plan().entries()) {
         if (entry.info.name == name)
@@ -206,8 +206,8 @@ class float_evaluation {
 /// One rank's part of a run.
 class run {
  public:
-  run(plan const& what, world_type& world, world_type& saving, run_text const& text, token_choice const& tokens,
-      text_record const& about_text)
+  run(plan const& what, comm::any_world& world, comm::any_world& saving, run_text const& text,
+      token_choice const& tokens, text_record const& about_text)
       : plan_(what),
         world_(world),
         saving_(saving),
@@ -216,10 +216,9 @@ class run {
         words_(tokens),
         held_out_(text.held_out(most_held_out_tokens)),
         timeline_(world.rank(), std::size_t{1} << 15),
-        trainer_((what.precision == "fp32" ? make_fp32<world_type>
-                  : what.precision == "bf16"
-                      ? make_bf16<world_type>
-                      : make_fp16<world_type>)(what.policies, what.model, what.optimizer, world)),
+        trainer_((what.precision == "fp32"   ? make_fp32
+                  : what.precision == "bf16" ? make_bf16
+                                             : make_fp16)(what.policies, what.model, what.optimizer, world)),
         held_out_loss_(what.model),
         micro_batches_(what.micro_batches_on(world.size())) {
     trainer_->initialise(what.seed);
@@ -427,7 +426,7 @@ class run {
     auto const steps = std::max<std::int64_t>(report.steps, 1);
     auto const of_training = [&](double number) { return trained ? json::value(number) : json::value(nullptr); };
     auto summary =
-        json::value::make({{"communicator", std::string(world_name)},
+        json::value::make({{"communicator", std::string(ranks_are())},
                            {"ranks", world_.size()},
                            {"parallel", plan_.parallel},
                            {"precision", plan_.precision},
@@ -540,8 +539,8 @@ class run {
   }
 
   plan const& plan_;
-  world_type& world_;
-  world_type& saving_;  // used while ranks wait for each other's disks
+  comm::any_world& world_;
+  comm::any_world& saving_;  // used while ranks wait for each other's disks
   text_record const& about_text_;
   run_text const& text_;
   token_choice const& words_;
@@ -569,7 +568,7 @@ class run {
 
 /// Collective. Rank 0 takes the lock of an existing run, to continue it or to rename it; the lock is released when the
 /// returned object is destroyed.
-std::optional<run_lock> lock(plan const& what, world_type& world) {
+std::optional<run_lock> lock(plan const& what, comm::any_world& world) {
   std::optional<run_lock> held;
   trireme::detail::together(world, [&] {
     if (world.rank() == 0 && (what.files.exists("options.json") || what.files.has_only_begun())) {
@@ -580,7 +579,7 @@ std::optional<run_lock> lock(plan const& what, world_type& world) {
 }
 
 /// Collective. Whether a failed run has a checkpoint from which it can continue, as rank 0 sees it.
-bool can_go_on(plan const& what, world_type& world) {
+bool can_go_on(plan const& what, comm::any_world& world) {
   std::int32_t yes = 0;
   trireme::detail::together(world, [&] {
     if (world.rank() == 0) yes = what.files.can_be_resumed() ? 1 : 0;
@@ -590,7 +589,7 @@ bool can_go_on(plan const& what, world_type& world) {
 }
 
 /// Collective. Rank 0 prepares the run's directory; the others wait for it.
-void prepare(plan const& what, text_record const& text, token_choice const& tokens, world_type& world,
+void prepare(plan const& what, text_record const& text, token_choice const& tokens, comm::any_world& world,
              std::optional<run_lock>& held) {
   if (what.resume) return;  // an existing run is prepared already
   trireme::detail::together(world, [&] { asked::save_first(static_cast<int>(what.grace)); });
@@ -652,14 +651,7 @@ int train(options& given) {
   if (given.text("rate").empty() && !given.was_given("rate"))
     given.decide("rate", optimizer_choice::usual_rate(method_of(given)));
   auto const ranks = static_cast<int>(std::min<std::int64_t>(given.number("ranks", 1), 1 << 20));
-#ifdef TRAIN_GPT_MPI
-  comm::mpi const ranks_of_run{.deadline = given.seconds("deadline")};
-  auto const here = comm::bootstrap::detect();
-  auto const world_ranks = std::max(here.size, 1), ranks_here = std::max(here.local_size, 1);
-#else
-  comm::threads const ranks_of_run{.ranks = ranks, .deadline = given.seconds("deadline")};
-  auto const world_ranks = ranks, ranks_here = ranks;
-#endif
+  auto const [world_ranks, ranks_here] = ranks_to_come(ranks);
   auto const tokens = tokens_of(given, files, text_before);
   auto const begun = given.resume() && files.exists("config.json");
   if (given.resume() && given.was_given("from") && !begun)
@@ -682,7 +674,7 @@ int train(options& given) {
         std::fprintf(stderr, "\ntrain_gpt: a rank has failed (%s); recovery %d of %d, with %d ranks\n",
                      with_deadline_option(now.reason, what.save_deadline).c_str(), now.attempt, what.recover, now.size);
       }};
-  auto const on_each_rank = [&](world_type& world, int attempt) {
+  auto const on_each_rank = [&](comm::any_world& world, int attempt) {
     if (attempt == 0 && given.was_given("ranks") && world.size() != ranks) {
       throw config_error(trireme::text("--ranks is ", ranks, ", but the launcher started ",
                                        trireme::how_many(world.size(), "process")));
@@ -699,7 +691,7 @@ int train(options& given) {
     return one();
   };
   try {
-    return launch(ranks_of_run, again, on_each_rank);
+    return on_all_ranks(ranks, given.seconds("deadline"), again, on_each_rank);
   } catch (comm_error const& problem) {
     throw comm_error(with_deadline_option(problem.what(), what.save_deadline));
   }

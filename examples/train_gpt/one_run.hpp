@@ -16,7 +16,7 @@
 /// --text and --tokenizer, and --ranks, which is the world's), and the same text and tokens.
 /// @param text  its length and hash: its name may differ between machines.
 /// @param tokens  a description of them.
-inline void expect_one_run(world_type& world, options const& given, std::string const& text,
+inline void expect_one_run(trireme::comm::any_world& world, options const& given, std::string const& text,
                            std::string const& tokens) {
   using namespace trireme;
   auto const whose = "the ranks disagree";

@@ -26,9 +26,10 @@ struct preset {
 
 /// The only place where a run-time choice selects a type. All meshes with the same data-like axis share a type, and so
 /// do all lossy compressors.
-template <class Precision, class World>
+template <class Precision>
 [[nodiscard]] std::unique_ptr<trireme::any_trainer> make_preset(preset const& chosen, language_model const& model,
-                                                                optimizer_choice const& optimizer, World& world) {
+                                                                optimizer_choice const& optimizer,
+                                                                trireme::comm::any_world& world) {
   using namespace trireme;
   using axis = parallel_choice::splits_samples;
   auto const& split = chosen.parallel;
@@ -67,12 +68,9 @@ template <class Precision, class World>
   return nullptr;
 }
 
-template <class World>
 [[nodiscard]] std::unique_ptr<trireme::any_trainer> make_fp32(preset const&, language_model const&,
-                                                              optimizer_choice const&, World&);
-template <class World>
+                                                              optimizer_choice const&, trireme::comm::any_world&);
 [[nodiscard]] std::unique_ptr<trireme::any_trainer> make_bf16(preset const&, language_model const&,
-                                                              optimizer_choice const&, World&);
-template <class World>
+                                                              optimizer_choice const&, trireme::comm::any_world&);
 [[nodiscard]] std::unique_ptr<trireme::any_trainer> make_fp16(preset const&, language_model const&,
-                                                              optimizer_choice const&, World&);
+                                                              optimizer_choice const&, trireme::comm::any_world&);

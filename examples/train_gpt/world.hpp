@@ -1,15 +1,27 @@
 #pragma once
 
-// The communicator of this build: threads, or for train_gpt_mpi processes that mpirun or torchrun starts.
+// The ranks of a run. All of the program but world.cpp is compiled once, for any communicator; world.cpp is compiled
+// for train_gpt, whose ranks are threads, and with MPI for train_gpt_mpi, whose ranks are processes that mpirun or
+// torchrun starts.
+#include <chrono>
+#include <functional>
 #include <string_view>
 
 #include "trireme/trireme.hpp"
 
-#ifdef TRAIN_GPT_MPI
-#include "trireme/comm/mpi.hpp"
-using world_type = trireme::comm::mpi_world;
-inline constexpr std::string_view world_name = "mpi";
-#else
-using world_type = trireme::comm::threads_world;
-inline constexpr std::string_view world_name = "threads";
-#endif
+/// What the summary calls them: "threads", or "mpi".
+[[nodiscard]] std::string_view ranks_are();
+
+struct rank_counts {
+  int all, here;  // here: on this machine
+};
+
+/// How many ranks there will be, where `asked` threads are asked for. Processes are counted by who has started them.
+[[nodiscard]] rank_counts ranks_to_come(int asked);
+
+/// Runs `body(world, attempt)` on every rank, again after a failure as `again` says.
+///
+/// Errors   as trireme::launch.
+/// @returns what the body returns on the first rank of this process.
+int on_all_ranks(int asked, std::chrono::milliseconds deadline, trireme::comm::recovery const& again,
+                 std::function<int(trireme::comm::any_world&, int)> const& body);
