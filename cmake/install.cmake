@@ -32,6 +32,10 @@ if(TRIREME_COMPILED)
     install(TARGETS trireme_compiled_mpi EXPORT triremeCompiledMpiTargets)
     install(EXPORT triremeCompiledMpiTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
   endif()
+  if(TARGET trireme_compiled_torch)
+    install(TARGETS trireme_compiled_torch EXPORT triremeCompiledTorchTargets)
+    install(EXPORT triremeCompiledTorchTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
+  endif()
 endif()
 install(FILES ${CMAKE_CURRENT_LIST_DIR}/cuda.cmake ${CMAKE_CURRENT_LIST_DIR}/torch.cmake
               ${CMAKE_CURRENT_LIST_DIR}/tokenizers.cmake
