@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Training steps of LibTorch modules under interop::data_parallel, alternating with the programs compared with.
 
-Two comparisons, for a perceptron of 654,000 parameters and a small CNN with batch normalisation:
+Two comparisons, for a perceptron of 654,000 parameters, a small CNN with batch normalisation, and a transformer of two
+blocks (654,000 parameters):
   hooks  on one rank: data_parallel (gradients copied, or in buckets) and the bare loop of LibTorch, alternating with
          the same module in one process
   ddp    on two ranks: data_parallel (threads) and PyTorch's DistributedDataParallel (Gloo, processes); both programs
@@ -14,7 +15,7 @@ The memory addresses of a process change the CNN's steps by up to 10 % for its l
 --starts times; and glibc is configured to keep the memory of large tensors, which otherwise it unmaps and maps again in
 some processes and not in others (MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_, if not set).
 Options: --rounds N (30, over all starts), --starts N (6), --steps N (50), --warmup N (50), --only hooks|ddp,
---model mlp|cnn.
+--model mlp|cnn|transformer.
 """
 
 # targets: benchmark_torch_step
@@ -29,6 +30,9 @@ import subprocess
 import sys
 import time
 
+models = ("mlp", "cnn", "transformer")
+
+
 def peer(model, rank):
     """One rank of PyTorch's own DDP: runs steps and prints their times, as torch_step does."""
     import torch
@@ -39,13 +43,17 @@ def peer(model, rank):
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
     if model == "mlp":
         net = nn.Sequential(nn.Linear(784, 600), nn.ReLU(), nn.Linear(600, 300), nn.ReLU(), nn.Linear(300, 10))
-        x = torch.randn(64, 784)
+        x, y = torch.randn(64, 784), torch.randint(10, (64,))
+    elif model == "transformer":
+        def block():
+            return nn.TransformerEncoderLayer(128, 4, 512, dropout=0)
+        net = nn.Sequential(nn.Embedding(1000, 128), block(), block(), nn.Linear(128, 1000), nn.Flatten(0, 1))
+        x, y = torch.randint(1000, (32, 8)), torch.randint(1000, (32 * 8,))
     else:
         net = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
                             nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
                             nn.Flatten(), nn.Linear(32 * 7 * 7, 128), nn.ReLU(), nn.Linear(128, 10))
-        x = torch.randn(32, 1, 28, 28)
-    y = torch.randint(10, (x.shape[0],))
+        x, y = torch.randn(32, 1, 28, 28), torch.randint(10, (32,))
     ddp = DistributedDataParallel(net, gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
     for line in sys.stdin:
@@ -138,13 +146,13 @@ def main():
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--warmup", type=int, default=50)
     parser.add_argument("--only", choices=("hooks", "ddp"))
-    parser.add_argument("--model", choices=("mlp", "cnn"))
+    parser.add_argument("--model", choices=models)
     options = parser.parse_args()
     if min(options.rounds, options.starts, options.steps, options.warmup) < 1 or options.starts > options.rounds:
         parser.error("--rounds, --starts, --steps and --warmup must be at least 1, and --starts at most --rounds")
     for limit in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"):
         os.environ.setdefault(limit, str(1 << 30))
-    for model in [options.model] if options.model else ("mlp", "cnn"):
+    for model in [options.model] if options.model else models:
         for kind in [options.only] if options.only else ("hooks", "ddp"):
             compare(kind, model, options)
 

@@ -1,5 +1,5 @@
 // Training steps of a LibTorch module, one thread per rank:
-//   torch_step mlp|cnn MODE[,MODE...] RANKS [TRACE]
+//   torch_step mlp|cnn|transformer MODE[,MODE...] RANKS [TRACE]
 //     bare     LibTorch's own loop, on one rank
 //     copied   interop::data_parallel; gradients are copied into buckets and back
 //     buckets  the same with .gradients_in_buckets
@@ -33,11 +33,27 @@ modules::Sequential made(std::string const& model) {
     return modules::Sequential(modules::Linear(784, 600), modules::ReLU(), modules::Linear(600, 300), modules::ReLU(),
                                modules::Linear(300, 10));
   }
+  if (model == "transformer") {  // (positions, samples) of tokens; 654,000 parameters
+    auto const block = modules::TransformerEncoderLayerOptions(128, 4).dim_feedforward(512).dropout(0);
+    return modules::Sequential(modules::Embedding(1000, 128), modules::TransformerEncoderLayer(block),
+                               modules::TransformerEncoderLayer(block), modules::Linear(128, 1000),
+                               modules::Flatten(modules::FlattenOptions().start_dim(0).end_dim(1)));
+  }
   return modules::Sequential(modules::Conv2d(modules::Conv2dOptions(1, 16, 3).padding(1)), modules::BatchNorm2d(16),
                              modules::ReLU(), modules::MaxPool2d(2),
                              modules::Conv2d(modules::Conv2dOptions(16, 32, 3).padding(1)), modules::BatchNorm2d(32),
                              modules::ReLU(), modules::MaxPool2d(2), modules::Flatten(),
                              modules::Linear(32 * 7 * 7, 128), modules::ReLU(), modules::Linear(128, 10));
+}
+
+torch::Tensor inputs_of(std::string const& model) {
+  if (model == "mlp") return torch::randn({64, 784});
+  if (model == "transformer") return torch::randint(1000, {32, 8}, at::kLong);
+  return torch::randn({32, 1, 28, 28});
+}
+torch::Tensor targets_of(std::string const& model) {
+  if (model == "transformer") return torch::randint(1000, {32 * 8}, at::kLong);
+  return torch::randint(10, {model == "mlp" ? 64 : 32}, at::kLong);
 }
 
 struct options {
@@ -56,8 +72,8 @@ class rank_at_work {
         world_(world),
         timeline_(timeline),
         net_(made(wanted.model)),
-        x_(wanted.model == "mlp" ? torch::randn({64, 784}) : torch::randn({32, 1, 28, 28})),
-        y_(torch::randint(10, {x_.size(0)}, at::kLong)),
+        x_(inputs_of(wanted.model)),
+        y_(targets_of(wanted.model)),
         optimizer_(net_->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9)) {
     torch::set_num_threads(1);
   }
@@ -140,7 +156,8 @@ class rank_at_work {
 
 int main(int count, char** arguments) try {
   if (count != 4 && count != 5) {
-    std::fputs("torch_step mlp|cnn MODE[,MODE...] RANKS [TRACE], each MODE bare, copied, or buckets\n", stderr);
+    std::fputs("torch_step mlp|cnn|transformer MODE[,MODE...] RANKS [TRACE], each MODE bare, copied, or buckets\n",
+               stderr);
     return 2;
   }
   options wanted{arguments[1], {}, std::atoi(arguments[3]), count == 5 ? arguments[4] : ""};

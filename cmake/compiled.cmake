@@ -1,5 +1,6 @@
 # trireme::compiled: the same headers, with their bodies in a library (docs/adr/0015). A program that links it is compiled
-# with TRIREME_COMPILED, and takes the bodies from there. trireme::compiled_mpi is the same for comm/mpi.hpp.
+# with TRIREME_COMPILED, and takes the bodies from there. trireme::compiled_mpi is the same for comm/mpi.hpp, and
+# trireme::compiled_torch for interop::data_parallel.
 
 file(GLOB TRIREME_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/*.cpp)
 list(FILTER TRIREME_SOURCES EXCLUDE REGEX "/trireme\\.cpp$")  # all of them in one, for builds without CMake
@@ -38,16 +39,22 @@ if(TRIREME_COMPILED OR (TRIREME_COMPILED_PROGRAMS AND
     set_target_properties(trireme_compiled PROPERTIES EXCLUDE_FROM_ALL TRUE)
   endif()
 
-  # The bodies that need MPI, apart, since each MPI needs its own.
-  if(TARGET trireme::mpi)
-    add_library(trireme_compiled_mpi STATIC ${CMAKE_CURRENT_SOURCE_DIR}/src/mpi/communicator.cpp)
-    add_library(trireme::compiled_mpi ALIAS trireme_compiled_mpi)
-    target_link_libraries(trireme_compiled_mpi PUBLIC trireme_compiled trireme_mpi)
-    target_compile_definitions(trireme_compiled_mpi PUBLIC TRIREME_COMPILED_MPI)
-    trireme_compile_once(trireme_compiled_mpi)
-    set_target_properties(trireme_compiled_mpi PROPERTIES EXPORT_NAME compiled_mpi)
-    if(NOT TRIREME_COMPILED)
-      set_target_properties(trireme_compiled_mpi PROPERTIES EXCLUDE_FROM_ALL TRUE)
+  # The bodies that need MPI or LibTorch, apart, since each MPI and each LibTorch needs its own.
+  set(mpi_source communicator.cpp)
+  set(torch_source data_parallel.cpp)
+  foreach(other IN ITEMS mpi torch)
+    if(TARGET trireme::${other})
+      set(library trireme_compiled_${other})
+      add_library(${library} STATIC ${CMAKE_CURRENT_SOURCE_DIR}/src/${other}/${${other}_source})
+      add_library(trireme::compiled_${other} ALIAS ${library})
+      target_link_libraries(${library} PUBLIC trireme_compiled trireme_${other})
+      string(TOUPPER TRIREME_COMPILED_${other} definition)
+      target_compile_definitions(${library} PUBLIC ${definition})
+      trireme_compile_once(${library})
+      set_target_properties(${library} PROPERTIES EXPORT_NAME compiled_${other})
+      if(NOT TRIREME_COMPILED)
+        set_target_properties(${library} PROPERTIES EXCLUDE_FROM_ALL TRUE)
+      endif()
     endif()
-  endif()
+  endforeach()
 endif()

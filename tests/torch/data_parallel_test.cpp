@@ -220,8 +220,8 @@ TEST_CASE("a static graph: several gradients a step, parameters that nobody uses
   CHECK(contains(refusal("ab", [&] { ddp->forward(x, "ab").backward(); }), "got a second gradient in one step"));
   CHECK(refusal("ab", [&] { ddp.finish(); }).empty());
   CHECK(sentence_of([&] { ddp.join(); }) ==
-        "trireme::interop::data_parallel: join() with .static_graph, which a rank without a batch has not; leave it "
-        "out, or give every rank as many batches");
+        "trireme::interop::data_parallel: join() with .static_graph: a rank without a batch has no graph; leave "
+        ".static_graph out, or give every rank as many batches");
 }
 
 namespace {
@@ -461,7 +461,8 @@ TEST_CASE("mistakes are one sentence", "[torch]") {
   ddp->forward(x).sum().backward();
   ddp.step(optim::adamw{});
   CHECK(sentence_of([&] { ddp.join(); }) ==
-        "trireme::interop::data_parallel: join() after step(optimizer), whose updates this rank would not make; end "
+        "trireme::interop::data_parallel: join() after step(optimizer): this rank would not make the updates of its "
+        "optimizer; end "
         "steps by finish() and an optimizer of torch's, or give every rank as many batches");
   ddp->forward(x).sum().backward();
   net->second->bias.set_data(torch::zeros({3}));
@@ -859,9 +860,8 @@ TEST_CASE("a module that changes after it was wrapped is followed, or refused by
   ddp->forward(x, "abc").backward();
   CHECK(
       sentence_of([&] { ddp.finish(); }) ==
-      "trireme::interop::data_parallel: parameter \"c.weight\" requires a gradient, and did not when ranks began to "
-      "share the module, or has come since: no rank would see the others' gradients of it; wrap the module anew after "
-      "such a change, on all ranks");
+      "trireme::interop::data_parallel: parameter \"c.weight\" requires a gradient, but was frozen or missing when the "
+      "module was wrapped, so its gradient is not exchanged; wrap the module again after such a change, on all ranks");
 }
 
 TEST_CASE("a buffer may grow between two steps", "[torch]") {
@@ -883,15 +883,15 @@ TEST_CASE("one module between several ranks, and a loss that nobody has scaled, 
   auto const said = on_ranks<std::string>(
       2, [&](auto& world) { return sentence_of([&] { static_cast<void>(interop::data_parallel(shared, world)); }); });
   for (auto const& each : said) {
-    CHECK(each ==
-          "trireme::interop::data_parallel: ranks 0 and 1 have one module between them; make a module in each rank, "
-          "within launch()");
+    CHECK(
+        each ==
+        "trireme::interop::data_parallel: ranks 0 and 1 share one module; make a module in each rank, within launch()");
   }
   comm::self_world world;
   auto ddp = interop::data_parallel(shared, world, {.loss_scale = precision::fp16{}});
   CHECK(sentence_of([&] {
           ddp->forward(torch::ones({1, 2})).sum().backward();
         }) ==
-        "trireme::interop::data_parallel: loss.backward() with .loss_scale, of which nobody has scaled the loss; call "
-        "ddp.backward(loss), which does");
+        "trireme::interop::data_parallel: loss.backward() with .loss_scale: the loss was not scaled; call "
+        "ddp.backward(loss) in its place");
 }

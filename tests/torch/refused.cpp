@@ -2,6 +2,7 @@
 // although the loop goes on with what it gets. refused.sh compiles this and compares.
 #include "trireme/interop/torch_data_parallel.hpp"
 #include "trireme/optim/sgd.hpp"
+#include "trireme/parallel/tensor.hpp"
 
 using namespace trireme;
 
@@ -56,5 +57,15 @@ void passing(comm::threads_world& world, torch::nn::Linear const& net) {
 // expected-error: the world is const, but its calls are not: take it as [](auto& world)
 void constant(comm::threads_world const& world, torch::nn::Linear const& net) {
   auto ddp = interop::data_parallel(net, world);
+  loop(ddp);
+}
+// expected-error: trireme::make_exchange: takes parameters, a world, and at most one parallel strategy, one compressor
+void an_option(comm::threads_world& world, torch::nn::Linear const& net) {
+  auto ddp = interop::data_parallel(net, world, 3);
+  loop(ddp);
+}
+// expected-error: trireme::make_exchange: the parallel strategy says nothing of replicas alone
+void mesh(comm::threads_world& world, torch::nn::Linear const& net) {
+  auto ddp = interop::data_parallel(net, world, interop::data_parallel_options{}, parallel::tensor{});
   loop(ddp);
 }

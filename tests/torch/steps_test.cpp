@@ -110,12 +110,12 @@ TEST_CASE("the usual loop of a GAN is that of one process where any number of ba
           static_cast<void>(
               interop::data_parallel(d, world, {.static_graph = true, .backwards = interop::step_backwards::any}));
         }) ==
-        "trireme::interop::data_parallel: .static_graph counts backward(), of which .backwards = any takes any number; "
-        "leave one of them out");
+        "trireme::interop::data_parallel: .static_graph expects equally many backward() in each step, and .backwards = "
+        "any allows any number; leave one of them out");
   auto any =
       interop::data_parallel(d, world, {.loss_scale = precision::fp16{}, .backwards = interop::step_backwards::any});
   any->forward(numbers({4, 3}, 1)).sum().backward();
-  CHECK(contains(sentence_of([&] { any.finish(); }), "of which nobody has scaled the loss"));
+  CHECK(contains(sentence_of([&] { any.finish(); }), "the loss was not scaled"));
 }
 
 TEST_CASE("join(early_end::raise) ends the step on all ranks where one has no batch left", "[torch]") {

@@ -249,6 +249,12 @@ struct resolve_exchange {
   }
 };
 
+/// What make_exchange returns for these policies, if none of them is refused.
+template <class Sorted, class Comm, class Space>
+using exchange_type = own_exchange<basic_exchange<environment<typename Sorted::precision, Space>, Comm,
+                                                  typename Sorted::strategy, typename Sorted::compressor>,
+                                   environment<typename Sorted::precision, Space>>;
+
 template <class Sorted, class List, class Comm, class... Policies>
 [[nodiscard]] auto exchange_of(List list, Comm& world, Policies&... policies) {
   check_environment();
@@ -265,8 +271,7 @@ template <class Sorted, class List, class Comm, class... Policies>
     parallel::expect_patterns(everyone != nullptr ? *everyone : world, optimizer, names);
     wishes = wishes_of(optimizer);
   }
-  using env = environment<typename Sorted::precision, typename decltype(list.front().value)::space>;
-  return own_exchange<basic_exchange<env, Comm, typename Sorted::strategy, typename Sorted::compressor>, env>(
+  return exchange_type<Sorted, Comm, typename decltype(list.front().value)::space>(
       std::move(list), world, pick<slot::parallel, parallel::data>(policies...),
       pick<slot::compression, compression::none>(policies...), everyone, wishes);
 }

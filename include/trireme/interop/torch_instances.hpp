@@ -1,0 +1,27 @@
+#pragma once
+
+#include "trireme/comm/any_world.hpp"
+#include "trireme/comm/threads.hpp"
+#include "trireme/interop/torch_data_parallel_steps.hpp"
+#include "trireme/train/instances.hpp"
+#include "trireme/train/make.hpp"
+
+// What the library trireme::compiled_torch has: the steps of interop::data_parallel in float, for parallel::data
+// without a compressor, of ranks that are threads and of ranks that are processes. All others are compiled in the
+// program that uses them, from the same headers.
+
+namespace trireme::interop::detail {
+
+/// The exchange of data_parallel(module, world).
+template <class Comm>
+using default_exchange =
+    trireme::detail::exchange_type<trireme::detail::resolve_exchange<float, Comm>, Comm, typename space_of<Comm>::type>;
+
+}  // namespace trireme::interop::detail
+
+#ifdef TRIREME_COMPILED_TORCH
+namespace trireme::interop {
+extern template class data_parallel_steps<float, comm::threads_world, detail::default_exchange<comm::threads_world>>;
+extern template class data_parallel_steps<float, comm::any_world, detail::default_exchange<comm::any_world>>;
+}  // namespace trireme::interop
+#endif
