@@ -57,6 +57,8 @@ for mpi in $mpis; do
   try "$mpi" messages 3 single throws,late-large
   try "$mpi" messages 3 funneled differs-large,leaves
   try "$mpi" messages 7 serialized differs,throws,alone,leaves
+  try "$mpi" messages 7 serialized late,absent
+  try "$mpi" shared 7 serialized differs,throws,leaves,late
   try "$mpi" messages 2 serialized differs,throws,alone,leaves
 done
 wait
