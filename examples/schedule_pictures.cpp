@@ -89,8 +89,8 @@ trace run() {
   trireme::launch(comm::threads{.ranks = stages}, [&](auto& world) {
     auto channel = world.duplicate();
     parallel::communicator_link link(channel);
-    auto const seat = parallel::seat_of(parallel::pipeline<Schedule>{}, sleepers{}, world.rank(), stages);
-    staged_engine<env> engine(sleepers{}, tensor_group<env>::one(), seat, &link);
+    auto const assignment = parallel::assignment_of(parallel::pipeline<Schedule>{}, sleepers{}, world.rank(), stages);
+    staged_engine<env> engine(sleepers{}, tensor_group<env>::one(), assignment, &link);
     auto& events = out[static_cast<std::size_t>(world.rank())];
     std::chrono::steady_clock::time_point start;
     engine.watch([&](schedule::step const& step, bool begins) {
@@ -124,7 +124,7 @@ template <class Schedule>
 ms bubble_on_paper() {
   int const chunks = std::max(1, Schedule::chunks == 0 ? 2 : Schedule::chunks);
   auto const lists = schedule::make_lists<Schedule>({stages, micro_batches, chunks});
-  auto const each = units / lists.where().parts() * length.count();
+  auto const each = units / lists.where().virtual_stages() * length.count();
   schedule::costs const cost{.forward = each, .backward_input = each, .backward_weight = each};
   return std::chrono::microseconds(schedule::simulate(lists, cost).bubble());
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "options.hpp"
-#include "trireme/parallel/agreement.hpp"
+#include "trireme/parallel/same_on_all_ranks.hpp"
 #include "trireme/train/build.hpp"
 #include "trireme/trireme.hpp"
 #include "world.hpp"
@@ -21,19 +21,20 @@ inline void expect_one_run(trireme::comm::any_world& world, options const& given
   using namespace trireme;
   auto const whose = "the ranks disagree";
   // Compared alone, because another build may have other options.
-  std::array const build{parallel::stated{
+  std::array const build{parallel::rank_value{
       "the build", given.text("precision") == "bf16" ? build_text<precision::bf16>() : build_text<precision::fp32>()}};
-  parallel::expect_agreement(world, whose, world.rank(), build,
-                             "start the same program on all of them, with TRIREME_CPU=LEVEL if CPUs differ");
+  parallel::expect_same_on_all_ranks(world, whose, world.rank(), build,
+                                     "start the same program on all of them, with TRIREME_CPU=LEVEL if CPUs differ");
   std::vector<std::string> names;
   for (auto const& name : given.names()) {
     if (name != "text" && name != "tokenizer" && name != "ranks") names.push_back("--" + name);
   }
-  std::vector<parallel::stated> items;
+  std::vector<parallel::rank_value> items;
   for (auto const& name : names) items.push_back({name, given.text(name.substr(2))});
   items.push_back({"--resume", given.resume() ? "given" : "not given"});
   items.push_back({"--accept-new-text", given.accept_new_text() ? "given" : "not given"});
-  parallel::expect_agreement(world, whose, world.rank(), items, "start all of them with the same options");
-  std::array const content{parallel::stated{"--text", text}, parallel::stated{"--tokenizer", tokens}};
-  parallel::expect_agreement(world, whose, world.rank(), content, "give all of them the same text and tokenizer");
+  parallel::expect_same_on_all_ranks(world, whose, world.rank(), items, "start all of them with the same options");
+  std::array const content{parallel::rank_value{"--text", text}, parallel::rank_value{"--tokenizer", tokens}};
+  parallel::expect_same_on_all_ranks(world, whose, world.rank(), content,
+                                     "give all of them the same text and tokenizer");
 }

@@ -11,7 +11,7 @@ using namespace trireme;
 using namespace trireme::comm;
 using variables = std::map<std::string, std::string>;
 
-bootstrap::place detect(variables const& given) {
+bootstrap::launch_info detect(variables const& given) {
   return bootstrap::detect([&](char const* name) -> std::optional<std::string> {
     auto const found = given.find(name);
     return found == given.end() ? std::nullopt : std::optional(found->second);
@@ -63,7 +63,7 @@ variables const stated{{"TRIREME_RANK", "0"}, {"TRIREME_SIZE", "2"}, {"TRIREME_R
 
 TEST_CASE("without a launcher there is one rank", "[comm][bootstrap]") {
   auto const here = detect({{"HOME", "/root"}, {"MASTER_ADDR", "left over"}});
-  CHECK(here == bootstrap::place{});
+  CHECK(here == bootstrap::launch_info{});
   CHECK(to_string(here) == "rank 0 of 1, started by no launcher");
   CHECK(here.is_one_machine());
 }
@@ -105,7 +105,7 @@ TEST_CASE("each launcher's own variables are understood", "[comm][bootstrap]") {
   CHECK(to_string(by_hand) == "rank 0 of 2, started by hand (TRIREME_RANK, TRIREME_SIZE)");
   CHECK(by_hand.address == "127.0.0.1");
   CHECK(by_hand.port == 4000);
-  CHECK(by_hand.told_where);
+  CHECK(by_hand.has_address);
 }
 
 TEST_CASE("the order is by hand, torchrun, Open MPI, PMI, Slurm step", "[comm][bootstrap]") {
@@ -128,9 +128,9 @@ TEST_CASE("a shell inside a Slurm job is no task of a step", "[comm][bootstrap]"
   auto const first = with(slurm, {{"SLURM_PROCID", "0"}, {"SLURM_NODEID", "0"}});
   CHECK(detect(first).size == 5);
   for (auto const* const special : {"4294967290", "4294967291", "4294967292"})
-    CHECK(detect(with(first, {{"SLURM_STEP_ID", special}})) == bootstrap::place{});
+    CHECK(detect(with(first, {{"SLURM_STEP_ID", special}})) == bootstrap::launch_info{});
   auto const typed = with(first, {{"SLURM_PTY_PORT", "41234"}, {"SLURM_TASK_PID", "1"}});
-  CHECK(detect(typed) == bootstrap::place{});                                    // in the shell of srun --pty
+  CHECK(detect(typed) == bootstrap::launch_info{});                              // in the shell of srun --pty
   CHECK(detect(with(typed, {{"SLURM_TASK_PID", text(::getpid())}})).size == 5);  // srun --pty PROGRAM
   CHECK(detect(with(typed, {{"SLURM_PROCID", "3"}, {"SLURM_NODEID", "1"}})).size ==
         5);  // not the task with the terminal

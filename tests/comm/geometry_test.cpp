@@ -42,10 +42,10 @@ std::int64_t sent(comm::call const& what, std::size_t element_bytes, int rank, i
   }
 }
 
-comm::detail::peer_share share(int peer, comm::command const& it, int rank, int size) {
+comm::detail::peer_traffic share(int peer, comm::command const& it, int rank, int size) {
   auto const bytes = [&](std::int64_t count) { return static_cast<std::uint64_t>(count) * it.element_bytes; };
   auto const root = it.what.root;
-  comm::detail::peer_share out;
+  comm::detail::peer_traffic out;
   switch (it.what.kind) {
     case collective::all_reduce:
       out.sent = out.received = bytes(comm::slice_of(it.what.count, it.element_bytes, rank, size).count +
@@ -109,8 +109,8 @@ void for_calls(Visit visit) {
           comm::call what{.kind = static_cast<collective>(kind), .count = each};
           auto const into = comm::row_of(what.kind).into;
           if (into == comm::cut::equal) what.count = each * size;
-          bool const rooted = comm::row_of(what.kind).moves[0].givers == comm::side::root ||
-                              comm::row_of(what.kind).moves[0].takers == comm::side::root;
+          bool const rooted = comm::row_of(what.kind).moves[0].senders == comm::side::root ||
+                              comm::row_of(what.kind).moves[0].receivers == comm::side::root;
           for (int const root : {0, size / 2, size - 1}) {
             what.root = rooted ? root : -1;
             visit(what, element_bytes, size, std::vector<std::int64_t>{});
@@ -141,7 +141,7 @@ TEST_CASE("rows count what the formulas counted, for every collective on 1 to 64
       std::uint64_t to_peers = 0;
       for (int peer = 0; peer < size; ++peer) {
         if (peer == rank) continue;
-        auto const got = comm::detail::share_with(peer, it, rank, size);
+        auto const got = comm::detail::traffic_with(peer, it, rank, size);
         auto const wanted = by_hand::share(peer, it, rank, size);
         if (got.sent != wanted.sent || got.received != wanted.received || got.messages != wanted.messages) ++wrong;
         to_peers += got.sent;
@@ -161,18 +161,18 @@ TEST_CASE("what is given is what is taken, and takers get their views without ga
     comm::geometry const where{what, element_bytes, size, counts};
     for (std::size_t i = 0; i < where.of().count; ++i) {
       auto const& does = where.of().moves[i];
-      for (int taker = 0; taker < size; ++taker) {
+      for (int receiver = 0; receiver < size; ++receiver) {
         std::int64_t next = 0;
-        for (int giver = 0; giver < size; ++giver) {
-          auto const given = where.given(does, giver, taker);
-          auto const taken = where.taken(does, giver, taker);
+        for (int sender = 0; sender < size; ++sender) {
+          auto const given = where.given(does, sender, receiver);
+          auto const taken = where.taken(does, sender, receiver);
           if (given.count != taken.count) ++wrong;
           if (does.folds && given.first != taken.first) ++wrong;
-          if (does.taken != comm::piece::of_giver || taken.count == 0) continue;
+          if (does.taken != comm::region::of_sender || taken.count == 0) continue;
           if (taken.first != next) ++wrong;
           next = taken.first + taken.count;
         }
-        if (does.taken == comm::piece::of_giver && where.takes(does, taker) && next != where.all()) ++wrong;
+        if (does.taken == comm::region::of_sender && where.takes(does, receiver) && next != where.all()) ++wrong;
       }
     }
   });

@@ -13,7 +13,7 @@ TEST_CASE("collectives between processes allocate nothing once as many have been
     INFO((shared_memory ? "in shared memory" : "by messages"));
     long const counted = launch(comm::mpi{.shared_memory = shared_memory}, [](auto& world) {
       std::vector<std::vector<float>> values(40, std::vector<float>(30000, 1.0F));
-      std::vector<comm::process_request> requests(values.size());
+      std::vector<comm::collective_request> requests(values.size());
       std::vector<float> more(30000);
       std::vector<std::int64_t> const counts(static_cast<std::size_t>(world.size()), 30000 / world.size());
       transfer<> const swap[] = {send_to(1 - world.rank(), tensor_view{values[1]}),

@@ -45,8 +45,8 @@ int main(int argc, char** argv) {
         if (how == "late" && odd) std::this_thread::sleep_for(3s);
         if (how == "throws" && odd) throw std::domain_error("loss is nan");
         if (how == "pending" && odd) {  // a message that rank 0 will not send while it waits for this rank
-          std::vector const parts{trireme::receive_from(0, view)};
-          auto const coming = world.exchange_async(std::span(parts));
+          std::vector const raw_transfers{trireme::receive_from(0, view)};
+          auto const coming = world.exchange_async(std::span(raw_transfers));
           throw std::domain_error("loss is nan");
         }
         if (how == "stopped" && odd) std::raise(SIGSTOP);

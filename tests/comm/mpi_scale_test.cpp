@@ -273,7 +273,7 @@ TEST_CASE("only machines with as many ranks each, in rank order, carry", "[comm]
     comm::detail::mpi_group group;
     group.size = static_cast<int>(machines.size());
     group.stand_on(std::move(machines));
-    return group.places;
+    return group.local_size;
   };
   CHECK(places({}) == 0);
   CHECK(places({0, 0, 2, 2}) == 2);
@@ -332,8 +332,8 @@ TEST_CASE("ragged parts arrive by messages, and counts that do not fit are named
   for (int ranks = 2; ranks <= 40; ranks += 7)
     for (std::int64_t const unit : {1, 400}) {
       auto const p = static_cast<std::size_t>(ranks);
-      auto const count_of = [&](std::size_t giver, std::size_t taker) {
-        return static_cast<std::int64_t>((giver * 3 + taker) % 4) * unit;
+      auto const count_of = [&](std::size_t sender, std::size_t receiver) {
+        return static_cast<std::int64_t>((sender * 3 + receiver) % 4) * unit;
       };
       // all_gather: rank r gives count_of(r, 0)
       std::vector<std::int64_t> counts;
@@ -350,26 +350,26 @@ TEST_CASE("ragged parts arrive by messages, and counts that do not fit are named
               }) == ranks);
       bool right = true;
       for (auto const& mine : gathered)
-        for (std::size_t giver = 0, at = 0; giver < p; ++giver)
-          for (std::int64_t i = 0; i < counts[giver]; ++i, ++at) right = right && mine[at] == given[giver][at];
+        for (std::size_t sender = 0, at = 0; sender < p; ++sender)
+          for (std::int64_t i = 0; i < counts[sender]; ++i, ++at) right = right && mine[at] == given[sender][at];
       INFO(ranks << " ranks, unit " << unit);
       CHECK(right);
 
       // all_to_all; with `odd`, rank 1 expects one element more of rank 0 than that sends
       for (bool const odd : {false, true}) {
-        std::vector<std::vector<comm::part>> parts(p);
+        std::vector<std::vector<comm::raw_transfer>> raw_transfers(p);
         std::vector<std::vector<float>> out(p, std::vector<float>(p * 1200)), in(p, std::vector<float>(p * 1201));
         for (std::size_t rank = 0; rank < p; ++rank) {
           for (std::size_t peer = 0; peer < p; ++peer) {
             for (std::int64_t i = 0; i < count_of(rank, peer); ++i)
               out[rank][peer * 1200 + static_cast<std::size_t>(i)] = value(static_cast<int>(rank * p + peer), i);
-            parts[rank].push_back({static_cast<int>(peer), true, trireme::dtype::f32, count_of(rank, peer),
-                                   reinterpret_cast<std::byte*>(&out[rank][peer * 1200])});
+            raw_transfers[rank].push_back({static_cast<int>(peer), true, trireme::dtype::f32, count_of(rank, peer),
+                                           reinterpret_cast<std::byte*>(&out[rank][peer * 1200])});
           }
           for (std::size_t peer = 0; peer < p; ++peer)
-            parts[rank].push_back({static_cast<int>(peer), false, trireme::dtype::f32,
-                                   count_of(peer, rank) + (odd && rank == 1 && peer == 0 ? 1 : 0),
-                                   reinterpret_cast<std::byte*>(&in[rank][peer * 1201])});
+            raw_transfers[rank].push_back({static_cast<int>(peer), false, trireme::dtype::f32,
+                                           count_of(peer, rank) + (odd && rank == 1 && peer == 0 ? 1 : 0),
+                                           reinterpret_cast<std::byte*>(&in[rank][peer * 1201])});
         }
         std::vector<std::string> told;
         auto const done = network::carry_out(
@@ -378,7 +378,7 @@ TEST_CASE("ragged parts arrive by messages, and counts that do not fit are named
               auto const me = static_cast<std::size_t>(rank);
               auto it = moves(collective::all_to_all, out[me], in[me], 0);
               it.what.shape = 1;
-              it.parts = parts[me];
+              it.raw_transfers = raw_transfers[me];
               return it;
             },
             &told);
@@ -432,7 +432,7 @@ TEST_CASE("a failure costs a rank 2 log p notices, however many ranks find it, a
           auto const me = static_cast<std::size_t>(rank);
           mpi_group* const group = &groups[me];
           network::now.rank = rank;
-          notices[me].tell({&group, 1}, what, from);
+          notices[me].send_failure({&group, 1}, what, from);
           knows[me] = true;
         };
         for (int rank = 0; rank < ranks; ++rank)
@@ -445,7 +445,8 @@ TEST_CASE("a failure costs a rank 2 log p notices, however many ranks find it, a
           for (int rank = 0; rank < ranks; ++rank) {
             if (is_silent(rank) || knows[static_cast<std::size_t>(rank)]) continue;
             network::now.rank = rank;
-            if (auto const it = notices[static_cast<std::size_t>(rank)].heard(groups[static_cast<std::size_t>(rank)])) {
+            if (auto const it =
+                    notices[static_cast<std::size_t>(rank)].receive_failure(groups[static_cast<std::size_t>(rank)])) {
               CHECK(it->sentence == sentence);
               heard.emplace_back(rank, it->from);
             }
@@ -471,12 +472,12 @@ TEST_CASE("a failure costs a rank 2 log p notices, however many ranks find it, a
         for (int rank = 0; rank < ranks; ++rank) {
           network::now.rank = rank;
           before = network::now.mine().sends;
-          mpi_notices::tell_that_it_ends(groups[static_cast<std::size_t>(rank)]);
+          mpi_notices::send_end(groups[static_cast<std::size_t>(rank)]);
           CHECK(network::now.mine().sends - before <= 2 * rounds_among(ranks));
         }
         network::now.rank = ranks - 1;
-        notices.back().hear_who_reports(groups.back());
-        CHECK(notices.back().told_by() == 0);  // rank 0 is beside the last one
+        notices.back().receive_reports(groups.back());
+        CHECK(notices.back().lowest_failed() == 0);  // rank 0 is beside the last one
       }
 }
 

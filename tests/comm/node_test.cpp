@@ -230,7 +230,7 @@ TEST_CASE("node: requests of several groups proceed together, more than the ring
                          auto const count_of = [](std::size_t i) { return static_cast<std::int64_t>(i * i * 5); };
                          findings found;
                          std::vector<tensor<float>> values;
-                         std::vector<comm::process_request> requests;
+                         std::vector<comm::collective_request> requests;
                          for (std::size_t i = 0; i < 200; ++i) {
                            values.push_back(make<float>(world, i % 3 == 0 ? memory::heap : memory::own, count_of(i)));
                            set_values(values.back().view(), world.rank());
@@ -329,7 +329,7 @@ TEST_CASE("node: messages meet in order, large ones both ways, and to oneself", 
                          for (auto const where : {memory::own, memory::heap, memory::mixed}) {
                            constexpr std::int64_t most = 400'000;
                            std::vector<tensor<float>> out, in;
-                           std::vector<comm::process_request> requests;
+                           std::vector<comm::collective_request> requests;
                            for (int i = 0; i < 12; ++i) {
                              auto const count = i % 4 == 3 ? most : i * 100;
                              out.push_back(make<float>(world, where, count));

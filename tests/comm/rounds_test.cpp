@@ -79,9 +79,9 @@ struct fleet {
     begun[static_cast<std::size_t>(rank)] = true;
     it.prepare() = blocks;
     it.place(wires[static_cast<std::size_t>(rank)].what, rank, size());
-    if (blocks.how == round_blocks::way::gathered)
+    if (blocks.how == round_blocks::round_kind::gathered)
       for (std::size_t i = 0; i < blocks.of(rank); ++i) it.own()[i] = value(rank, 0, i);
-    if (blocks.how == round_blocks::way::dealt)
+    if (blocks.how == round_blocks::round_kind::distributed)
       for (int peer = 0; peer < size(); ++peer)
         for (std::size_t i = 0; i < blocks.of(peer); ++i) it.block_for(peer)[i] = value(rank, peer, i);
     it.begin(wires[static_cast<std::size_t>(rank)], 0);
@@ -119,7 +119,7 @@ TEST_CASE("rounds gather the block of every rank, even, ragged and of one rank a
   for (int size = 1; size <= 64; ++size)
     for (int kind = 0; kind < 4; ++kind) {
       fleet ranks(size, {.kind = comm::collective::all_gather});
-      round_blocks blocks{.how = round_blocks::way::gathered, .each = 536};
+      round_blocks blocks{.how = round_blocks::round_kind::gathered, .each = 536};
       if (kind == 1) blocks.only = size / 2;
       if (kind == 2)
         for (int rank = 0; rank < size; ++rank) blocks.sizes.push_back(static_cast<std::size_t>(rank * 5 % 7));
@@ -145,7 +145,7 @@ TEST_CASE("rounds deal from every rank a block to every rank, even and ragged, i
   for (int size = 1; size <= 64; ++size)
     for (bool const even : {true, false}) {
       fleet ranks(size, {.kind = comm::collective::all_to_all});
-      round_blocks blocks{.how = round_blocks::way::dealt, .each = 12};
+      round_blocks blocks{.how = round_blocks::round_kind::distributed, .each = 12};
       for (int rank = 0; !even && rank < size; ++rank)
         blocks.sizes.push_back(static_cast<std::size_t>(rank < 9 ? 64 : rank % 3));
       for (int rank = 0; rank < size; ++rank) ranks.begin(rank, blocks);
@@ -166,8 +166,8 @@ TEST_CASE("nobody gets through the rounds of calls that differ, and who differs 
     for (int odd = 0; odd < size; odd += size < 9 ? 1 : 7) {
       fleet ranks(size, {.kind = comm::collective::all_reduce, .count = 60});
       ranks.wires[static_cast<std::size_t>(odd)].what.count = 48;
-      round_blocks usual{.how = round_blocks::way::gathered, .each = 240};
-      round_blocks other{.how = round_blocks::way::gathered, .each = 192};
+      round_blocks usual{.how = round_blocks::round_kind::gathered, .each = 240};
+      round_blocks other{.how = round_blocks::round_kind::gathered, .each = 192};
       for (int rank = 0; rank < size; ++rank) ranks.begin(rank, rank == odd ? other : usual);
       INFO(size << " ranks, rank " << odd << " calls something else");
       CHECK(ranks.run() == 0);

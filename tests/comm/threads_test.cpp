@@ -141,21 +141,22 @@ TEST_CASE(
     "[comm][threads]") {
   auto const began = std::chrono::steady_clock::now();
   std::string told;
-  CHECK_THROWS_WITH(trireme::launch(comm::threads{.ranks = 2, .deadline = 20s},
-                                    [&](auto& world) {
-                                      std::vector<float> values(30000);
-                                      if (world.rank() == 1) {
-                                        std::vector const parts{trireme::receive_from(0, trireme::tensor_view{values})};
-                                        auto const coming = world.exchange_async(std::span(parts));
-                                        throw std::domain_error("loss is nan");
-                                      }
-                                      try {
-                                        world.barrier();
-                                      } catch (trireme::comm_error const& problem) {
-                                        told = problem.what();
-                                      }
-                                    }),
-                    "loss is nan");
+  CHECK_THROWS_WITH(
+      trireme::launch(comm::threads{.ranks = 2, .deadline = 20s},
+                      [&](auto& world) {
+                        std::vector<float> values(30000);
+                        if (world.rank() == 1) {
+                          std::vector const raw_transfers{trireme::receive_from(0, trireme::tensor_view{values})};
+                          auto const coming = world.exchange_async(std::span(raw_transfers));
+                          throw std::domain_error("loss is nan");
+                        }
+                        try {
+                          world.barrier();
+                        } catch (trireme::comm_error const& problem) {
+                          told = problem.what();
+                        }
+                      }),
+      "loss is nan");
   CHECK(told.find("rank 1 ended with an error: an exception left a call pending") != std::string::npos);
   CHECK(std::chrono::steady_clock::now() - began < 15s);
 }

@@ -139,11 +139,11 @@ TEST_CASE("a command waits for as many latencies as a plan counts, on 2 to 16 ra
              if (world.rank() == 1) takes(1, "receiving", [&] { world.exchange({receive_from(0, part)}); });
            });
   }
-  comm::part const mine[] = {{.peer = 0, .sent = true, .type = dtype::u8, .count = 1, .address = nullptr},
-                             {.peer = 0, .sent = false, .type = dtype::u8, .count = 1, .address = nullptr}};
-  comm::command to_itself{.what = {.kind = comm::collective::exchange}, .parts = mine};
+  comm::raw_transfer const mine[] = {{.peer = 0, .sent = true, .type = dtype::u8, .count = 1, .address = nullptr},
+                                     {.peer = 0, .sent = false, .type = dtype::u8, .count = 1, .address = nullptr}};
+  comm::command to_itself{.what = {.kind = comm::collective::exchange}, .raw_transfers = mine};
   CHECK(comm::latencies_of(to_itself, 4) == 0);
-  comm::command heard{.what = {.kind = comm::collective::exchange}, .parts = std::span(mine).subspan(1)};
+  comm::command heard{.what = {.kind = comm::collective::exchange}, .raw_transfers = std::span(mine).subspan(1)};
   CHECK(comm::latencies_of(heard, 4) == 1);
 }
 

@@ -81,13 +81,13 @@ TEST_CASE("with error feedback what is told and what is left add up to all gradi
   std::vector<float> sum(8, 0);
   for (int step = 1; step <= 40; ++step) {
     for (std::int64_t first = 0; first < 8; first += 4) {  // slice by slice, as transports do
-      std::vector<float> piece(gradient.begin() + first, gradient.begin() + first + 4);
+      std::vector<float> slice(gradient.begin() + first, gradient.begin() + first + 4);
       std::vector<std::byte> payload(static_cast<std::size_t>(state.payload_bytes(4)));
-      state.encode(tensor_view{piece}, tensor_view{payload}, first);
+      state.encode(tensor_view{slice}, tensor_view{payload}, first);
       state.decode(tensor_view{payload}, tensor_view<float>(sum).flat(first, 4), true);
     }
     state.commit();
-    state.visit_state(state_scope::answered, [&](std::string const& name, state_place const& place, auto residual) {
+    state.visit_state(state_scope::owned, [&](std::string const& name, state_location const& place, auto residual) {
       CHECK((name == "residual/w" && &place.info == &info && place.first == 0 && place.of_rank));
       for (std::int64_t i = 0; i < 8; ++i) {
         CHECK(sum[static_cast<std::size_t>(i)] + residual[i] ==
@@ -102,9 +102,9 @@ TEST_CASE("error feedback of a cast keeps what rounding left out", "[compression
   error_feedback<cast<bf16>>::instance<env> state({}, {1, {}});
   float sum = 0;
   for (int step = 0; step < 1000; ++step) {
-    std::vector<float> piece{1.001F};
+    std::vector<float> slice{1.001F};
     std::vector<bfloat16> payload(1);
-    state.encode(tensor_view{piece}, tensor_view{payload}, 0);
+    state.encode(tensor_view{slice}, tensor_view{payload}, 0);
     std::vector<float> out(1);
     state.decode(tensor_view{payload}, tensor_view{out});
     state.commit();
@@ -118,18 +118,18 @@ TEST_CASE("the residual of error feedback does not carry the factor of the loss"
   error_feedback<cast<bf16>>::instance<env> state({}, {1, {}});
   for (float const scale : {1.0F, 1024.0F, 1024.0F, 0.5F, 1.0F}) {
     state.at_scale(scale);
-    std::vector<float> piece{1.001F * scale};
+    std::vector<float> slice{1.001F * scale};
     std::vector<bfloat16> payload(1);
-    state.encode(tensor_view{piece}, tensor_view{payload}, 0);
+    state.encode(tensor_view{slice}, tensor_view{payload}, 0);
     std::vector<float> out(1);
     state.decode(tensor_view{payload}, tensor_view{out});
     state.commit();
     told_so_far += out[0] / scale;
   }
-  std::vector<float> piece{0};
+  std::vector<float> slice{0};
   std::vector<bfloat16> payload(1);
-  state.encode(tensor_view{piece}, tensor_view{payload}, 0);  // piece is the residual now
-  CHECK(told_so_far + piece[0] == Approx(5 * 1.001F).epsilon(1e-6));
+  state.encode(tensor_view{slice}, tensor_view{payload}, 0);  // piece is the residual now
+  CHECK(told_so_far + slice[0] == Approx(5 * 1.001F).epsilon(1e-6));
 }
 
 TEST_CASE("compressors are compared, and printed as their source", "[compression]") {

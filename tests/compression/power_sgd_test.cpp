@@ -150,7 +150,7 @@ TEST_CASE("with power_sgd what is told and what all ranks have left add up to al
           all[i] += sum[i];
         }
       }
-      state.visit_state(state_scope::answered, [&](std::string const& name, state_place const& place, auto view) {
+      state.visit_state(state_scope::owned, [&](std::string const& name, state_location const& place, auto view) {
         if (!place.of_rank) return;
         auto const at = name == "residual/matrix" ? 0 : 1264;
         for (std::int64_t i = 0; i < view.size(); ++i) left[static_cast<std::size_t>(at + i)] = view[i];
@@ -171,7 +171,7 @@ TEST_CASE("every rank has the same bits of a sum, and shows the same Q; a step t
     power_sgd::instance<env, World> state({.rank = 3}, bucket.form, world);
     auto const shown = [&](bool of_rank) {
       std::vector<float> all;
-      state.visit_state(state_scope::kept, [&](std::string const&, state_place const& place, auto view) {
+      state.visit_state(state_scope::kept, [&](std::string const&, state_location const& place, auto view) {
         if (place.of_rank == of_rank) all.insert(all.end(), view.span().begin(), view.span().end());
       });
       return all;
@@ -189,7 +189,7 @@ TEST_CASE("every rank has the same bits of a sum, and shows the same Q; a step t
     exchange(state, mine);
     if (std::pair(shown(false), shown(true)) != before) return "changed without commit()";
     int answered = 0;
-    state.visit_state(state_scope::answered, [&](std::string const& name, state_place const& place, auto const&) {
+    state.visit_state(state_scope::owned, [&](std::string const& name, state_location const& place, auto const&) {
       if (!place.of_rank && place.info.extents == (name == "power_sgd_q/matrix" ? shape{30, 3} : shape{48, 3}))
         ++answered;
     });

@@ -14,9 +14,9 @@ TEST_CASE("parts of a context have each position once, in equal numbers") {
       std::int64_t const here = 6;
       std::vector<int> seen(static_cast<std::size_t>(here * size));
       for (int rank = 0; rank < size; ++rank) {
-        context_part const part{{rank, size}, balanced};
+        context_shard const part{{rank, size}, balanced};
         CHECK(part.whole(here) == here * size);
-        CHECK(part.pieces() == (balanced ? 2 : 1) * size);
+        CHECK(part.stretch_count() == (balanced ? 2 : 1) * size);
         std::int64_t row = 0;
         std::int64_t sum = 0;  // of positions: of the work, as causal attention counts it
         for (int which = 0; which < part.stretches(); ++which) {
@@ -39,5 +39,5 @@ TEST_CASE("parts of a context have each position once, in equal numbers") {
 TEST_CASE("a rank alone has whole samples") {
   auto const& alone = context_group<environment<precision::fp32>>::one();
   CHECK(alone.size() == 1);
-  CHECK(alone.part() == context_part{});
+  CHECK(alone.part() == context_shard{});
 }

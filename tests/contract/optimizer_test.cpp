@@ -59,7 +59,7 @@ static_assert(!has_update<update_changes_it, env> && !optimizer<update_changes_i
 
 static_assert(whole_tensor_optimizer<whole_archetype, env> && !element_optimizer<whole_archetype, env>);
 static_assert(!has_moment_shape<without_shape> && !optimizer<without_shape, env>);
-static_assert(!says_whole_tensors<without_flag> && !optimizer<without_flag, env>);
+static_assert(!declares_whole_tensors<without_flag> && !optimizer<without_flag, env>);
 static_assert(element_optimizer<archetype, env> && !whole_tensor_optimizer<archetype, env>);
 
 template <class O>

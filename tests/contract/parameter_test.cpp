@@ -45,7 +45,7 @@ TEST_CASE("shares are consecutive, cover all, and differ by one at most", "[cont
     for (int const size : {1, 2, 3, 4, 8}) {
       std::int64_t next = 0;
       for (int rank = 0; rank < size; ++rank) {
-        auto const range = share{rank, size}.of(n);
+        auto const range = group_rank{rank, size}.of(n);
         CHECK(range.first == next);
         CHECK((range.count == n / size || (range.count == n / size + 1 && rank < n % size)));
         next += range.count;
@@ -58,14 +58,14 @@ TEST_CASE("shares are consecutive, cover all, and differ by one at most", "[cont
 TEST_CASE("a part's elements lie where row-major order puts them, in as few runs as there can be", "[contract]") {
   parameter_info const whole{"t", {3, 4, 5}};
   CHECK(runs(whole, 7, 20) == std::vector<run>{{7, 7, 20}});
-  CHECK(runs(part_of(whole, 0, {1, 2}), 3, 30) == std::vector<run>{{23, 3, 30}});
-  CHECK(runs(part_of(whole, 1, {1, 2}), 0, 30) == std::vector<run>{{5, 0, 10}, {25, 10, 10}, {45, 20, 10}});
-  CHECK(runs(part_of(whole, 2, {0, 5}), 2, 50) == std::vector<run>{{2, 2, 50}});
-  CHECK(runs(part_of(whole, 2, {3, 2}), 1, 4) == std::vector<run>{{4, 1, 1}, {8, 2, 2}, {13, 4, 1}});
+  CHECK(runs(shard_of(whole, 0, {1, 2}), 3, 30) == std::vector<run>{{23, 3, 30}});
+  CHECK(runs(shard_of(whole, 1, {1, 2}), 0, 30) == std::vector<run>{{5, 0, 10}, {25, 10, 10}, {45, 20, 10}});
+  CHECK(runs(shard_of(whole, 2, {0, 5}), 2, 50) == std::vector<run>{{2, 2, 50}});
+  CHECK(runs(shard_of(whole, 2, {3, 2}), 1, 4) == std::vector<run>{{4, 1, 1}, {8, 2, 2}, {13, 4, 1}});
   for (int axis = 0; axis < 3; ++axis) {
     for (std::int64_t begin = 0; begin < whole.extents[axis]; ++begin) {
       for (std::int64_t n = 1; begin + n <= whole.extents[axis]; ++n) {
-        auto box = part_of(whole, axis, {begin, n});
+        auto box = shard_of(whole, axis, {begin, n});
         if (axis == 2) {  // cut along another axis too
           box.extents = {2, 4, n};
           box.first = {1, 0, begin};

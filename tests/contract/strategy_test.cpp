@@ -29,9 +29,9 @@ struct without_buckets : archetype {
 };
 
 static_assert(strategy<archetype>);
-static_assert(!says_optimizer_state<without_state> && !strategy<without_state>);
-static_assert(!says_gradients<without_gradients> && !strategy<without_gradients>);
-static_assert(!says_parameters<without_parameters> && !strategy<without_parameters>);
+static_assert(!declares_optimizer_state<without_state> && !strategy<without_state>);
+static_assert(!declares_gradients<without_gradients> && !strategy<without_gradients>);
+static_assert(!declares_parameters<without_parameters> && !strategy<without_parameters>);
 static_assert(!has_bucket_bytes<without_buckets> && !strategy<without_buckets>);
 static_assert(strategy<parallel::data> && strategy<parallel::zero<1>>);
 

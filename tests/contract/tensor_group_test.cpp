@@ -32,8 +32,8 @@ struct whole_unit {
 struct cut_unit {
   template <class Env>
   struct instance : whole_unit::instance<Env> {
-    instance(cut_unit const&, share own) : whole_unit::instance<Env>({}) {
-      this->weight.info = part_of(this->weight.info, 0, own.of(5));
+    instance(cut_unit const&, group_rank own) : whole_unit::instance<Env>({}) {
+      this->weight.info = shard_of(this->weight.info, 0, own.of(5));
     }
   };
 };
@@ -41,7 +41,7 @@ struct cut_unit {
 /// Only knows this rank's number.
 class group_at final : public tensor_group<env> {
  public:
-  explicit group_at(trireme::share own) : tensor_group<env>(own, false) {}
+  explicit group_at(trireme::group_rank own) : tensor_group<env>(own, false) {}
 
  private:
   void do_sum(view) override {}
@@ -75,11 +75,11 @@ TEST_CASE("a unit that knows of shares has its own; of another one the first ran
   boxed_unit<env, cut_unit> cut({}, second);
   CHECK(cut.parameters()[0]->info.extents == shape{2});
   CHECK(cut.parameters()[0]->info.first == shape{3});
-  CHECK(cut.parameters()[0]->info.answers);
+  CHECK(cut.parameters()[0]->info.is_owner);
   for (int const place : {0, 1}) {
     group_at here({place, 2});
     boxed_unit<env, whole_unit> whole({}, here);
     CHECK(whole.parameters()[0]->info.extents == shape{5});
-    CHECK(whole.parameters()[0]->info.answers == (place == 0));
+    CHECK(whole.parameters()[0]->info.is_owner == (place == 0));
   }
 }

@@ -157,7 +157,7 @@ TEST_CASE("what a logical micro-batch holds does not depend on the world size", 
       std::vector<ids> parts(static_cast<std::size_t>(micro_batches) * 10);
       for (int rank = 0; rank < size; ++rank) {
         loader one(data, {.batch = 5, .micro_batches = micro_batches, .seed = 1}, rank, size);
-        CHECK(one.parts() == data::share(micro_batches, size, rank));
+        CHECK(one.parts() == data::even_split(micro_batches, size, rank));
         for (std::size_t step = 0; step < 10; ++step) {
           auto const& batch = one.next();
           REQUIRE(batch.parts.size() == batch.micro_batches.size());
@@ -168,7 +168,7 @@ TEST_CASE("what a logical micro-batch holds does not depend on the world size", 
                 step * static_cast<std::size_t>(micro_batches) + static_cast<std::size_t>(batch.parts[i]);
             REQUIRE(parts[number].empty());
             parts[number].assign(batch.micro_batches[i].ids.begin(), batch.micro_batches[i].ids.end());
-            auto const share = data::share(batch.samples, micro_batches, batch.parts[i]);
+            auto const share = data::even_split(batch.samples, micro_batches, batch.parts[i]);
             REQUIRE(batch.micro_batches[i].count() == share.count);
           }
         }

@@ -29,12 +29,12 @@ checkpoint::run_description const run{"a", "b", "c", "d"};
 constexpr std::int64_t elements = 12 + 5;
 
 /// What this rank takes: some columns of a table, and a vector.
-std::vector<state_piece> parts_of(std::vector<float>& numbers) {
-  return {{"value/table", part_of({"table", {3, 4}}, 1, {1, 2}), 0, tensor_view<float>(numbers.data(), shape{6})},
+std::vector<state_shard> parts_of(std::vector<float>& numbers) {
+  return {{"value/table", shard_of({"table", {3, 4}}, 1, {1, 2}), 0, tensor_view<float>(numbers.data(), shape{6})},
           {"value/vector", parameter_info{"vector", {5}}, 2, tensor_view<float>(numbers.data() + 6, shape{3})}};
 }
 /// What a rank that has all of it saves.
-std::vector<state_piece> whole_of(std::vector<float>& numbers) {
+std::vector<state_shard> whole_of(std::vector<float>& numbers) {
   return {{"value/table", parameter_info{"table", {3, 4}}, 0, tensor_view<float>(numbers.data(), shape{12})},
           {"value/vector", parameter_info{"vector", {5}}, 0, tensor_view<float>(numbers.data() + 12, shape{5})}};
 }

@@ -31,9 +31,9 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   for (std::size_t at = 1; at < size;) {
     auto const wanted = in.wanted();
     if (wanted > most + 64) std::abort();
-    auto const piece = std::min({std::size_t{data[0]} + 1, wanted, size - at});
-    if (!in.take(bytes.subspan(at, piece))) break;
-    at += piece;
+    auto const shard = std::min({std::size_t{data[0]} + 1, wanted, size - at});
+    if (!in.take(bytes.subspan(at, shard))) break;
+    at += shard;
     if (!in.is_whole()) continue;
     auto const got = in.unpack();
     if (!got) break;

@@ -157,9 +157,10 @@ TEST_CASE("a GPT with experts names what is wrong with its description", "[nn][e
   first_of_four group;
   rank_groups<env> groups;
   groups.offer(group);
-  CHECK_THROWS_WITH((nn::expression<env>{nn::block{"m", 4, nn::experts{.hidden = 8, .count = 3}}, groups}),
-                    "trireme::nn::experts: 3 experts cannot be dealt out to 4 ranks; an expert group has at most as "
-                    "many ranks as a layer has experts");
+  CHECK_THROWS_WITH(
+      (nn::expression<env>{nn::block{"m", 4, nn::experts{.hidden = 8, .count = 3}}, groups}),
+      "trireme::nn::experts: 3 experts cannot be distributed over 4 ranks; an expert group has at most as "
+      "many ranks as a layer has experts");
   CHECK(to_string(nn::gpt{.experts = 4}) ==
         "nn::gpt{.vocabulary = 256, .context = 256, .layers = 6, .heads = 6, .channels = 384, .dropout = 0, .experts = "
         "4, .top_k = 2}");

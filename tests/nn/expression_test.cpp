@@ -181,7 +181,7 @@ TEST_CASE("random expressions are the same on the ranks of a tensor group, with 
 TEST_CASE("layers beside each other and repeated layers have names and widths of their own", "[nn]") {
   using namespace nn;
   auto const layers =
-      named("stem", chain(beside(named("a", linear{.outputs = 3}), named("b", chain(linear{.outputs = 5}, gelu()))),
+      named("stem", chain(concat(named("a", linear{.outputs = 3}), named("b", chain(linear{.outputs = 5}, gelu()))),
                           repeat(2, residual(named("norm", layer_norm{}), linear{.outputs = 8}))));
   STATIC_REQUIRE(nn::detail::check<std::remove_const_t<decltype(layers)>>::fits_unit());
   rank_groups<in_double> const alone;

@@ -82,7 +82,8 @@ TEST_CASE("a GPT has the loss, the gradients and the training of PyTorch", "[nn]
     CHECK(result.norm == Approx(norms[step]).epsilon(1e-10));
     CHECK(result.finite);
     if (step == 0) {
-      gpt.exchange.for_each_segment([&](int, parallel::layout::piece const& piece, update_segment<env>& segment) {
+      gpt.exchange.for_each_segment([&](int, parallel::bucket_plan::tensor_range const& piece,
+                                        update_segment<env>& segment) {
         auto const& info = gpt.exchange.plan().at(piece.entry).info;
         INFO(info.name);
         REQUIRE(segment.gradient.terms.size() == 1);

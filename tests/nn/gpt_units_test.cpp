@@ -56,13 +56,13 @@ class staged {
       inputs_[i] = static_cast<std::int32_t>(i * 7 % 37);
       targets_[i] = static_cast<std::int32_t>(i * 5 % 37);
     }
-    auto const lie = [](std::vector<std::int32_t> const& values, std::size_t m) {
+    auto const activation_layout = [](std::vector<std::int32_t> const& values, std::size_t m) {
       constexpr auto n = static_cast<std::size_t>(samples_each * tokens_each);
       return tensor_view<std::int32_t const>(values.data() + m * n, {samples_each, tokens_each});
     };
     for (std::size_t m = 0; m < micro_batches; ++m)  // nothing is dropped of samples without numbers
-      batches_.push_back(
-          make_samples(lie(inputs_, m), lie(targets_, m), std::span(ids).subspan(m * samples_each, samples_each)));
+      batches_.push_back(make_samples(activation_layout(inputs_, m), activation_layout(targets_, m),
+                                      std::span(ids).subspan(m * samples_each, samples_each)));
   }
 
   outcome backward(bool halves) {
@@ -112,7 +112,7 @@ class staged {
                    .version = 1,
                    .weight = 0.25,
                    .groups = groups_,
-                   .slot = m};
+                   .saved_index = m};
     body(pass);
     scratch_.reset();
     auto const all = scratch_.template take<float>({static_cast<std::int64_t>(scratch_.peak_bytes() / 4)});
@@ -171,9 +171,9 @@ TEST_CASE("so it has where ranks share matrices, rows and positions", "[nn][halv
   }
   on_ranks(2, [](auto& world) {
     using comm = std::remove_reference_t<decltype(world)>;
-    share const own{world.rank(), world.size()};
+    group_rank const own{world.rank(), world.size()};
     parallel::ring_context<env, comm> ring(world, {own, true});
-    parallel::dealt_context<env, comm> dealt(world, {own, false});
+    parallel::head_context<env, comm> dealt(world, {own, false});
     return same_bits<precision::fp32>(ring) && same_bits<precision::fp32>(dealt);
   });
 }
@@ -223,7 +223,7 @@ TEST_CASE("two attentions that drop weights at one rate draw different numbers, 
                        nn::named("o", nn::linear{.outputs = channels}));
     };
     auto const y =
-        forward_of(nn::block{"unit", channels, nn::beside(nn::named("a", branch()), nn::named("b", branch()))});
+        forward_of(nn::block{"unit", channels, nn::concat(nn::named("a", branch()), nn::named("b", branch()))});
     std::int64_t differing = 0;
     for (std::size_t row = 0; row < y.size(); row += 2 * channels)
       for (std::size_t k = row; k < row + channels; ++k) differing += y[k] != y[k + channels] ? 1 : 0;

@@ -76,7 +76,7 @@ struct two_losses {
     using namespace nn;
     emit(block{"", 8, chain(named("embed", embedding{.words = 23, .outputs = 8}))});
     emit(block{"mid", 8, chain(in_training(named("in", linear{.outputs = width}), gelu()))});
-    emit(block{"", 8, aside(named("second", unembedding{.words = 23}), second)});
+    emit(block{"", 8, auxiliary_loss(named("second", unembedding{.words = 23}), second)});
     emit(block{"", 8, chain(named("head", unembedding{.words = 23}), loss::cross_entropy{})});
   }
 };
@@ -336,7 +336,7 @@ namespace {
 struct losses_of_words {
   using policy_category = slot::model;
   double balance = 0;
-  bool beside = true;
+  bool concat = true;
   nn::loss::cross_entropy loss{.ignored = 5};
 
   void units(auto&& emit) const {
@@ -344,32 +344,32 @@ struct losses_of_words {
     emit(block{"", 8, chain(named("embed", embedding{.words = 23, .outputs = 8}))});
     experts const mixed{.hidden = 6, .count = 4, .chosen = 2, .balance = balance, .projection_scale = 0.5};
     emit(block{"mixed", 8, chain(residual(checkpointed(residual(named("mlp", mixed)))))});
-    if (beside) emit(block{"beside", 8, aside(named("second", unembedding{.words = 23}), loss)});
+    if (concat) emit(block{"beside", 8, auxiliary_loss(named("second", unembedding{.words = 23}), loss)});
     emit(block{"", 8, chain(named("head", unembedding{.words = 23}), loss)});
   }
 };
 std::string to_string(losses_of_words const& m) {
-  return text("losses_of_words{", m.balance, ", ", m.beside, ", ", to_string(m.loss), "}");
+  return text("losses_of_words{", m.balance, ", ", m.concat, ", ", to_string(m.loss), "}");
 }
 
 /// The same for numbers: three beside, from as many rows of one number as the last unit has numbers in a row.
 struct losses_of_numbers {
   using policy_category = slot::model;
-  bool beside = true;
+  bool concat = true;
 
   void units(auto&& emit) const {
     using namespace nn;
     emit(block{"", 4, chain(features{4}, named("in", linear{.outputs = 6}), nn::tanh())});
-    if (beside) {
+    if (concat) {
       emit(block{"beside", 6,
-                 aside(named("second", linear{.outputs = 3}),
-                       loss::each{[](double x, double t) { return std::cosh(x - t) - 1; },
-                                  [](double x, double t) { return std::sinh(x - t); }, "cosh"})});
+                 auxiliary_loss(named("second", linear{.outputs = 3}),
+                                loss::each{[](double x, double t) { return std::cosh(x - t) - 1; },
+                                           [](double x, double t) { return std::sinh(x - t); }, "cosh"})});
     }
     emit(block{"", 6, chain(named("head", linear{.outputs = 3}), loss::squared_error{})});
   }
 };
-std::string to_string(losses_of_numbers const& m) { return text("losses_of_numbers{", m.beside, "}"); }
+std::string to_string(losses_of_numbers const& m) { return text("losses_of_numbers{", m.concat, "}"); }
 
 /// The first step's loss of a model from one start.
 template <class Model, class Data>
@@ -385,7 +385,7 @@ TEST_CASE("the balance of experts and losses beside weigh alike whatever targets
   uneven data;
   auto const batch = make_samples(tensor_view<std::int32_t const>(data.words.data(), {5, 8}),
                                   tensor_view<std::int32_t const>(data.next.data(), {5, 8}));
-  for (auto const& model : {losses_of_words{.balance = 0.7}, losses_of_words{.balance = 0.7, .beside = false},
+  for (auto const& model : {losses_of_words{.balance = 0.7}, losses_of_words{.balance = 0.7, .concat = false},
                             losses_of_words{.balance = 0, .loss = all_terms}}) {
     auto const report = testing::check_gradients(model, batch);
     INFO(to_string(model) << ": " << to_string(report));
@@ -416,7 +416,7 @@ TEST_CASE("the balance of experts and losses beside weigh alike whatever targets
 TEST_CASE("a loss beside is added to the mean, and its rows are not counted again", "[nn][losses]") {
   // The same table twice: then the second loss is as large as the first.
   uneven const data;
-  double const one = first_loss(losses_of_words{.beside = false}, data.dataset(), 24);
+  double const one = first_loss(losses_of_words{.concat = false}, data.dataset(), 24);
   double const both = first_loss(losses_of_words{}, data.dataset(), 24);
   CHECK(both > 1.9 * one);
   CHECK(both < 2.1 * one);
@@ -427,7 +427,7 @@ TEST_CASE("a loss beside is added to the mean, and its rows are not counted agai
   INFO(to_string(report));
   CHECK(report);
   CHECK(first_loss(losses_of_numbers{}, points.dataset(), 12) >
-        first_loss(losses_of_numbers{.beside = false}, points.dataset(), 12) + 0.1);
+        first_loss(losses_of_numbers{.concat = false}, points.dataset(), 12) + 0.1);
 }
 
 TEST_CASE("losses that are not of targets train alike on every mesh", "[nn][losses]") {

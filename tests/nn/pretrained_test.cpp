@@ -346,7 +346,8 @@ TEST_CASE("any part of a parameter is read as the whole of it has it", "[nn][pre
     parameter_info const all{name, each->inputs == 1 ? shape{each->columns} : shape{each->inputs, each->columns}};
     std::vector<parameter_info> parts{all};
     for (int axis = 0; axis < all.extents.rank(); ++axis) {
-      for (int rank = 0; rank < 3; ++rank) parts.push_back(part_of(all, axis, share{rank, 3}.of(all.extents[axis])));
+      for (int rank = 0; rank < 3; ++rank)
+        parts.push_back(shard_of(all, axis, group_rank{rank, 3}.of(all.extents[axis])));
     }
     for (auto const& part : parts) {
       for (std::int64_t first = 0; first < part.extents.size(); first += 5) {

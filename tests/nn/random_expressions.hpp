@@ -256,7 +256,7 @@ class generator {
     linear(out, after, false);
     return after;
   }
-  std::int64_t beside(nodes& out, std::int64_t from, int depth) {
+  std::int64_t concat(nodes& out, std::int64_t from, int depth) {
     source += "beside(";
     std::vector<nn::detail::chain_node<Env>> branches;
     std::int64_t after = 0;
@@ -268,7 +268,7 @@ class generator {
       source += ", ";
     }
     source += "), ";
-    composite<nn::beside_kind>(out, std::move(branches));
+    composite<nn::concat_kind>(out, std::move(branches));
     return after;
   }
   template <class Kind>
@@ -335,7 +335,7 @@ class generator {
       } else if (kind == 8) {
         at = swiglu(out);
       } else if (kind == 9) {
-        at = beside(out, at, depth - 1);
+        at = concat(out, at, depth - 1);
       } else if (kind == 10) {
         at = attention(out);
       } else if (kind == 11) {
@@ -527,7 +527,7 @@ class trial {
                    .version = ++version_,
                    .weight = 0.25,
                    .groups = groups_,
-                   .slot = m_};
+                   .saved_index = m_};
     body(pass);
     if (poisons) {
       poison(scratch_);

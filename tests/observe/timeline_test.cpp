@@ -38,7 +38,7 @@ TEST_CASE("a timeline records spans with names, lanes and times that nest", "[ob
   auto const events = line.events();
   REQUIRE(events.size() == 2);
   CHECK(events[0].name == "all_reduce");
-  CHECK(events[0].lane == 1);
+  CHECK(events[0].track == 1);
   CHECK(events[1].category == "train");
   CHECK(events[1].begin_ns <= events[0].begin_ns);
   CHECK(events[0].end_ns <= events[1].end_ns);
@@ -72,15 +72,15 @@ TEST_CASE("recording on a timeline allocates nothing", "[observe][timeline]") {
 TEST_CASE("several threads record on one timeline", "[observe][timeline]") {
   timeline line(0, 4000);
   std::vector<std::thread> threads;
-  for (std::uint32_t lane = 0; lane < 4; ++lane) {
-    threads.emplace_back([&, lane] {
-      for (int i = 0; i < 1000; ++i) timeline::span const each(line, "x", "y", lane);
+  for (std::uint32_t track = 0; track < 4; ++track) {
+    threads.emplace_back([&, track] {
+      for (int i = 0; i < 1000; ++i) timeline::span const each(line, "x", "y", track);
     });
   }
   for (auto& each : threads) each.join();
   CHECK(line.dropped() == 0);
   std::vector<int> count(4);
-  for (auto const& event : line.events()) ++count[event.lane];
+  for (auto const& event : line.events()) ++count[event.track];
   CHECK(count == std::vector<int>(4, 1000));
 }
 
@@ -102,12 +102,12 @@ TEST_CASE("a timeline travels as bytes", "[observe][timeline]") {
   auto const moved = trireme::observe::unpack(bytes);
   for (auto const& process : {back.process(), moved.process()}) {
     CHECK(process.rank == 2);
-    CHECK(process.lanes == std::vector<std::string>{"a", "b"});
+    CHECK(process.tracks == std::vector<std::string>{"a", "b"});
     REQUIRE(process.events.size() == 2);
     CHECK(process.events[1].name == "y");
     CHECK(process.events[1].category == "x");
     CHECK(process.events[1].end_ns == ~std::uint64_t{0});
-    CHECK(process.events[0].lane == 1);
+    CHECK(process.events[0].track == 1);
   }
   for (std::size_t length = 0; length < bytes.size(); ++length) {
     REQUIRE_THROWS_AS(trireme::observe::unpack(std::span(bytes).first(length)), trireme::config_error);

@@ -81,7 +81,7 @@ std::string publishes(Comm& world, Policies... policies) {
     exchange.ready("weight");
     exchange.ready("bias");
     exchange.finish();
-    exchange.for_each_segment([](int, parallel::layout::piece const&, auto const& segment) {
+    exchange.for_each_segment([](int, parallel::bucket_plan::tensor_range const&, auto const& segment) {
       for (std::int64_t i = 0; i < segment.value.size(); ++i) segment.value[i] -= segment.gradient.terms[0][i];
     });
     exchange.publish();
@@ -158,10 +158,10 @@ std::string stays_near(Comm& world, double bound, Policies... policies) {
     exchange.ready("matrix");
     exchange.finish();
     double sums[3]{};  // of squares of errors and of means; elements
-    exchange.for_each_segment([&](int, parallel::layout::piece const& piece, auto const& segment) {
-      for (std::int64_t i = 0; i < piece.count; ++i) {
+    exchange.for_each_segment([&](int, parallel::bucket_plan::tensor_range const& range, auto const& segment) {
+      for (std::int64_t i = 0; i < range.count; ++i) {
         double mean = 0;
-        for (int rank = 0; rank < world.size(); ++rank) mean += of(rank, step, piece.in_entry + i) / world.size();
+        for (int rank = 0; rank < world.size(); ++rank) mean += of(rank, step, range.in_entry + i) / world.size();
         auto const error = static_cast<double>(segment.gradient.terms[0][i]) - mean;
         sums[0] += error * error;
         sums[1] += mean * mean;

@@ -49,7 +49,7 @@ void all_ready(auto& exchange) {
   exchange.ready("weight");
 }
 void update(auto& exchange) {
-  exchange.for_each_segment([](int, parallel::layout::piece const&, auto const& segment) {
+  exchange.for_each_segment([](int, parallel::bucket_plan::tensor_range const&, auto const& segment) {
     for (std::int64_t i = 0; i < segment.value.size(); ++i) segment.value[i] -= segment.gradient.terms[0][i];
   });
 }

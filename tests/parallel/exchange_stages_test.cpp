@@ -115,7 +115,7 @@ TEST_CASE("the memory of every stage is what the layout says, and falls with the
   for (auto const* use : engine.uses()) infos.push_back(use->info);
   for (int const ranks : {1, 2, 4}) {
     INFO(ranks << " ranks");
-    parallel::layout const units(infos, 2048, ranks, engine.unit_ends());
+    parallel::bucket_plan const units(infos, 2048, ranks, engine.unit_ends());
     std::int64_t n = 0;
     for (auto const& bucket : units.buckets()) n += bucket.elements;
     auto const table = units.buckets()[static_cast<std::size_t>(units.bucket_of_use(0))].elements;  // used twice
@@ -138,7 +138,7 @@ TEST_CASE("the memory of every stage is what the layout says, and falls with the
                           .gradients = 4 * (n + table) / p,
                           .buffers = gradients + values / 2});
 
-    parallel::layout const whole(infos, 2048, ranks);
+    parallel::bucket_plan const whole(infos, 2048, ranks);
     n = 0;
     for (auto const& bucket : whole.buckets()) n += bucket.elements;
     exchange_memory const all{.parameters = 4 * n, .gradients = 4 * (n + table)};

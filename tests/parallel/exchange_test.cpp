@@ -53,7 +53,7 @@ struct parameters {
     all.reserve(5);
     for (std::int64_t const n : {700, 3, 5000, 900, 1500}) {
       all.push_back({{text("p", n), {n}, {}, true}, {}, {}});
-      all.back().info.answers = answers || n != 900;
+      all.back().info.is_owner = answers || n != 900;
       uses.push_back(&all.back());
     }
   }

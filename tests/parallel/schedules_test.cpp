@@ -182,7 +182,7 @@ TEST_CASE("a stage's list says who sends and who receives, and each message has 
       std::vector<std::pair<int, int>> makes(static_cast<std::size_t>(steps.where().values()), {nobody, nobody});
       auto takes = makes;
       // In the order of steps, between two parts: activations are received as they are sent, and so are gradients.
-      std::vector<std::vector<int>> sent(static_cast<std::size_t>(4 * steps.where().parts()));
+      std::vector<std::vector<int>> sent(static_cast<std::size_t>(4 * steps.where().virtual_stages()));
       auto received = sent;
       for (int s = 0; s < of.stages; ++s) {
         for (auto const* each = steps.of(s); each != steps.of(s) + steps.count(s); ++each) {
@@ -291,8 +291,8 @@ TEST_CASE("units are cut so that the most costly part is as cheap as can be", "[
   CHECK(cut_units(std::vector<double>(9, 0.0), 9).back() == 9);
   // Stages of several parts are even as a whole: 3 and 3.25, not 2.25 and 4.
   std::vector<double> const gpt{0, 1, 1, 1, 1, 1, 1, 0.25};
-  CHECK(cut_units(gpt, layout{{2, 0, 2}, placement::vee}) == unit_cuts{0, 3, 4, 6, 8});
-  CHECK(cut_units(gpt, layout{{4, 0, 1}, placement::straight}) == cut_units(gpt, 4));
+  CHECK(cut_units(gpt, bucket_plan{{2, 0, 2}, placement::vee}) == unit_cuts{0, 3, 4, 6, 8});
+  CHECK(cut_units(gpt, bucket_plan{{4, 0, 1}, placement::straight}) == cut_units(gpt, 4));
   // Compared with every way to cut.
   std::vector<double> const costs{3, 1, 4, 1, 5, 9, 2, 6, 5, 3};
   auto const largest = [&](unit_cuts const& cuts) {

@@ -32,7 +32,7 @@ class committee_group : public rank_group<committee_group<Env>> {
     static committee_group alone({});
     return alone;
   }
-  explicit committee_group(trireme::share own) : rank_group<committee_group<Env>>(own) {}
+  explicit committee_group(trireme::group_rank own) : rank_group<committee_group<Env>>(own) {}
   virtual void sum(view) {}
 };
 
@@ -43,7 +43,7 @@ struct committee {
 
   static constexpr std::string_view name = "committee";
   static constexpr std::string_view kind = name;
-  static constexpr axis_facts facts{.parameters = axis_parameters::dealt};
+  static constexpr axis_facts facts{.parameters = axis_parameters::distributed};
 
   TRIREME_RULE(needs_all_reduce, "committee-needs-all-reduce",
                "a committee sums what its members say with all_reduce, which this communicator lacks",
@@ -98,14 +98,14 @@ struct members {
     };
 
     instance(members const& what, rank_groups<Env> const& groups) {
-      auto const own = committee_group<Env>::of(groups).share();
+      auto const own = committee_group<Env>::of(groups).coordinate();
       auto const here = own.of(what.count);
       initial const start{initial::distribution::normal, 0.3};
       auto const layers = nn::chain(nn::named("in", nn::linear{.outputs = what.hidden, .start = start}), nn::tanh(),
                                     nn::named("out", nn::linear{.outputs = what.channels, .start = start}));
       for (auto m = here.first; m < here.first + here.count; ++m)
         members_.emplace_back(nn::block{text("member.", m), what.channels, layers});
-      if (own.size > 1) visit([](parameter<Env>& each) { each.info.dealt = committee::kind; });
+      if (own.size > 1) visit([](parameter<Env>& each) { each.info.distributed = committee::kind; });
     }
     void visit(auto&& each) {
       for (auto& one : members_) one.visit(each);

@@ -82,7 +82,7 @@ void trains(std::string const& name, int ranks, Model const& what, Data const& d
       throw numeric_error(text(name, ": another run after a load"), {world.rank(), "load"});
     again.for_each_parameter([](auto const&, auto const&, auto) {});
     again.broadcast();
-    again.share_buffers();
+    again.synchronise_buffers();
     again.initialise(3);
     std::int64_t seen = 0;
     again.on_step([&](auto const&) {

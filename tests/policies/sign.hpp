@@ -86,9 +86,9 @@ struct sign {
     void visit_state(state_scope, F&& f) {  // each rank has its own
       for (std::size_t t = 0; t < parts_.size(); ++t) {
         auto const& part = parts_[t];
-        f("residual/" + part.info->name, state_place{*part.info, 0, true},
+        f("residual/" + part.info->name, state_location{*part.info, 0, true},
           residual_.view().flat(part.offset, part.count));
-        f("sign_length/" + part.info->name, state_place{part.length_info, 0, true},
+        f("sign_length/" + part.info->name, state_location{part.length_info, 0, true},
           length_.view().flat(static_cast<std::int64_t>(t), 1));
       }
     }

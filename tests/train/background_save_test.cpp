@@ -37,7 +37,7 @@ struct slow_files : formats::file_system {
 template <class... Policies>
 void saves_beside_training(int ranks, Policies... policies) {
   scratch folder;
-  std::atomic<std::uint64_t> undisturbed{0}, stopped{0}, beside{0}, loaded{0};
+  std::atomic<std::uint64_t> undisturbed{0}, stopped{0}, model_files{0}, loaded{0};
   std::atomic<std::int64_t> told_at{-1}, told_of{-1};
   launch(comm::threads{.ranks = ranks}, [&](auto& world) {
     auto const made = [&] {
@@ -59,12 +59,12 @@ void saves_beside_training(int ranks, Policies... policies) {
       told_at = other->steps();
     });
     other->fit(toy::text{}, until(last));
-    beside = other->state_hash();
+    model_files = other->state_hash();
     auto third = made();
     third->load(folder.path());
     loaded = third->state_hash();
   });
-  CHECK(beside == undisturbed);
+  CHECK(model_files == undisturbed);
   CHECK(loaded == stopped);
   CHECK(told_of == saved_at);
   CHECK(told_at > saved_at);
@@ -89,7 +89,7 @@ TEST_CASE("steps are taken while a slow disk writes, and a later save waits for 
   launch(comm::threads{.ranks = 2}, [&](auto& world) {
     auto trainer = make_trainer(nn::mlp{.hidden = {4}}, optim::sgd{}, world);
     slow_files slow;
-    bool beside = false;
+    bool model_files = false;
     std::vector<std::int64_t> begun, done;
     trainer.on_step([&](step_report const& step) {
       if (step.step != 0 && step.step != 40) return;
@@ -98,11 +98,11 @@ TEST_CASE("steps are taken while a slow disk writes, and a later save waits for 
     });
     trainer.on_save([&](save_report const& report) {
       if (report.failure.empty() && report.seconds > 0.02) done.push_back(report.step);
-      if (report.step == 1) beside = trainer.steps() > 2;
+      if (report.step == 1) model_files = trainer.steps() > 2;
     });
     data::function const square(+[](float x) { return x * x; }, {.samples = 64});
     trainer.fit(square, {.steps = 60, .batch = 4});
-    right += beside && begun == std::vector<std::int64_t>{1, 41} && done == begun ? 1 : 0;
+    right += model_files && begun == std::vector<std::int64_t>{1, 41} && done == begun ? 1 : 0;
   });
   CHECK(right == 2);
   CHECK(names(folder.path()).size() == 2);

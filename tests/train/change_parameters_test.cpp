@@ -138,10 +138,10 @@ void shares(Strategy const& strategy) {
       auto trainer = trainer_of();
       if (trains) trainer.fit(sine, {.steps = 5, .batch = 16, .micro_batches = 4});
       auto const before = trains ? trainer.state_hash() : 0;
-      share_parameters(trainer, world);
+      broadcast_parameters(trainer, world);
       if (trains && trainer.state_hash() != before) throw error("sharing has changed a trainer that trains");
       if (trains) trainer.fit(sine, {.steps = 6, .batch = 16, .micro_batches = 4});
-      share_parameters(trainer, world);
+      broadcast_parameters(trainer, world);
       std::vector<float> const x{-1, 0.25F, 2};
       auto const y = trainer.predict(x);
       predicted[static_cast<std::size_t>(world.rank())] = {y.span().begin(), y.span().end()};
@@ -167,10 +167,10 @@ TEST_CASE("ranks that do not train predict with the parameters that one call giv
     launch(comm::threads{.ranks = 2}, [](auto& world) {
       comm::self_world alone;
       auto trainer = make_trainer(nn::mlp{.hidden = {world.rank() == 0 ? 4 : 8}}, optim::sgd{}, alone);
-      share_parameters(trainer, world);
+      broadcast_parameters(trainer, world);
     });
   };
-  CHECK(contains(sentence_of(wrong), "trireme::share_parameters: a parameter is \"layers.0.bias\""));
+  CHECK(contains(sentence_of(wrong), "trireme::broadcast_parameters: a parameter is \"layers.0.bias\""));
 }
 
 TEST_CASE("a plain model takes over what another rank's has", "[train][plain_model]") {
@@ -183,7 +183,7 @@ TEST_CASE("a plain model takes over what another rank's has", "[train][plain_mod
     trainer.change_parameters([&](std::string const&, shape const&, std::span<float> values) {
       std::ranges::fill(values, trains ? 0.25F : 0.5F);
     });
-    share_parameters(trainer, world, 1);
+    broadcast_parameters(trainer, world, 1);
     spline.visit_parameters([&](std::string const&, auto values, auto) {
       for (auto const each : values.span()) {
         if (each != 0.25F) throw error("not the values of rank 1");

@@ -57,7 +57,7 @@ struct two_checkpoints {
 /// A checkpoint with arbitrary numbers and correct hashes.
 struct crafted {
   parameter_info box{"table", {3, 4}};
-  std::string piece = "value/table@0";
+  std::string shard = "value/table@0";
   std::string where = "3,4";
   shape extents{12};
   std::string progress = R"({"step":1,"updates":1,"seed":0,"epoch":0,"position":0})";
@@ -69,9 +69,9 @@ struct crafted {
     std::filesystem::create_directory(at);
     auto const file = at + "/rank-0.safetensors";
     std::vector<std::byte> const content(static_cast<std::size_t>(extents.size()) * 4);
-    st::writer out(file, {{piece, dtype::f32, extents}},
-                   {{"sha256:" + piece, sha256().update(content).hexadecimal()},
-                    {"box:" + piece.substr(0, piece.find('@')), where}});
+    st::writer out(file, {{shard, dtype::f32, extents}},
+                   {{"sha256:" + shard, sha256().update(content).hexadecimal()},
+                    {"box:" + shard.substr(0, shard.find('@')), where}});
     out.write(content);
     out.finish();
     auto const record = checkpoint::detail::record_of(formats::directory(at), "rank-0.safetensors");
@@ -84,9 +84,9 @@ struct crafted {
     comm::self_world world;
     checkpoint::identity own;
     std::vector<float> numbers(12);
-    std::vector const pieces{
-        state_piece("value/table", parameter_info{"table", {3, 4}}, 0, tensor_view<float>(numbers))};
-    return sentence_of([&] { checkpoint::load(world, folder.path(), own, {"a", "b", "c", "d"}, pieces, 12); });
+    std::vector const shards{
+        state_shard("value/table", parameter_info{"table", {3, 4}}, 0, tensor_view<float>(numbers))};
+    return sentence_of([&] { checkpoint::load(world, folder.path(), own, {"a", "b", "c", "d"}, shards, 12); });
   }
 };
 
@@ -273,7 +273,7 @@ TEST_CASE("a checkpoint with sizes that cannot be is refused before anything is 
     CHECK_FALSE(box(unreadable) == "");
   for (auto const* const far : {"value/table@9223372036854775807", "value/table@9223372036854775800", "value/table@1",
                                 "value/table@-1", "value/table@", "value/table@99999999999999999999", "value/table"}) {
-    CHECK_FALSE(refusal([&](crafted& with) { with.piece = far; }) == "");
+    CHECK_FALSE(refusal([&](crafted& with) { with.shard = far; }) == "");
   }
   CHECK(contains(progress(R"({"step":9223372036854775807,"updates":1,"seed":0,"epoch":0,"position":0})"),
                  "not a step number"));

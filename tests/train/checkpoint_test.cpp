@@ -49,15 +49,16 @@ struct cut {
   /// Calls f(info, first, view) for the tensors of one rank: a table; fused queries, keys and values, split by heads of
   /// two columns each; and a vector that every box has.
   template <class F>
-  void for_each_piece(int rank, std::vector<std::vector<float>>& memory, F&& f) const {
-    share const box{rank % boxes, boxes};
-    share const range{rank / boxes, ranges};
+  void for_each_range(int rank, std::vector<std::vector<float>>& memory, F&& f) const {
+    group_rank const box{rank % boxes, boxes};
+    group_rank const range{rank / boxes, ranges};
     std::vector<parameter_info> parts{{"table", {7, 5}}, {"fused", {4, 3, 6}}, {"vector", {5}}};
-    parts[2].answers = box.rank == 0;
+    parts[2].is_owner = box.rank == 0;
     if (boxes > 1) {
-      parts[0] = part_of(parts[0], axis, box.of(parts[0].extents[axis]));
+      parts[0] = shard_of(parts[0], axis, box.of(parts[0].extents[axis]));
       auto const heads = box.of(3);
-      parts[1] = axis == 0 ? part_of(parts[1], 0, box.of(4)) : part_of(parts[1], 2, {heads.first * 2, heads.count * 2});
+      parts[1] =
+          axis == 0 ? shard_of(parts[1], 0, box.of(4)) : shard_of(parts[1], 2, {heads.first * 2, heads.count * 2});
     }
     memory.resize(parts.size());
     for (std::size_t each = 0; each < parts.size(); ++each) {
@@ -112,29 +113,29 @@ TEST_CASE("however tensors are cut into boxes and ranges, every cut reads every 
     launch(comm::threads{.ranks = from.ranks()}, [&](auto& world) {
       std::vector<std::vector<float>> memory;
       checkpoint::identity own;
-      std::vector<state_piece> pieces;
-      from.for_each_piece(world.rank(), memory, [&](parameter_info const& part, std::int64_t first, auto view) {
-        if (!part.answers) return;
+      std::vector<state_shard> shards;
+      from.for_each_range(world.rank(), memory, [&](parameter_info const& part, std::int64_t first, auto view) {
+        if (!part.is_owner) return;
         for_each_run(part, first, view.size(), [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
           for (std::int64_t i = 0; i < n; ++i) view[here - first + i] = expected(part, whole + i);
         });
-        pieces.emplace_back("value/" + part.name, part, first, view);
+        shards.emplace_back("value/" + part.name, part, first, view);
       });
-      checkpoint::save(world, folder.path(), own, run, {.step = 1}, pieces);
+      checkpoint::save(world, folder.path(), own, run, {.step = 1}, shards);
     });
     for (auto const& to : cuts) {
       INFO("from " << from.name << " to " << to.name);
       launch(comm::threads{.ranks = to.ranks()}, [&](auto& world) {
         std::vector<std::vector<float>> memory;
-        std::int64_t answered = 0;
-        std::vector<state_piece> pieces;
-        to.for_each_piece(world.rank(), memory, [&](parameter_info const& part, std::int64_t first, auto view) {
-          answered += part.answers ? view.size() : 0;
-          pieces.emplace_back("value/" + part.name, part, first, view);
+        std::int64_t owned = 0;
+        std::vector<state_shard> shards;
+        to.for_each_range(world.rank(), memory, [&](parameter_info const& part, std::int64_t first, auto view) {
+          owned += part.is_owner ? view.size() : 0;
+          shards.emplace_back("value/" + part.name, part, first, view);
         });
         checkpoint::identity own;
-        checkpoint::load(world, folder.path(), own, run, pieces, answered);
-        to.for_each_piece(world.rank(), memory, [&](parameter_info const& part, std::int64_t first, auto view) {
+        checkpoint::load(world, folder.path(), own, run, shards, owned);
+        to.for_each_range(world.rank(), memory, [&](parameter_info const& part, std::int64_t first, auto view) {
           for_each_run(part, first, view.size(), [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
             for (std::int64_t i = 0; i < n; ++i) wrong += view[here - first + i] != expected(part, whole + i) ? 1 : 0;
           });
@@ -153,21 +154,21 @@ TEST_CASE("a checkpoint that lacks a part, holds one twice, or a number too many
     scratch folder;
     parameter_info const whole{"table", {3, 4}};
     checkpoint::identity own;
-    std::vector<state_piece> pieces;
+    std::vector<state_shard> shards;
     for (auto const& range : written) {
       tensor_view<float> const view(numbers.data(), shape{range.count});
-      pieces.emplace_back("value/table", whole, range.first, view);
+      shards.emplace_back("value/table", whole, range.first, view);
     }
-    checkpoint::save(world, folder.path(), own, run, {.step = 1}, pieces);
-    auto const part = part_of(whole, 1, {1, 2});
+    checkpoint::save(world, folder.path(), own, run, {.step = 1}, shards);
+    auto const part = shard_of(whole, 1, {1, 2});
     std::vector<float> out(6);
-    std::vector const taken{state_piece("value/table", part, 0, tensor_view<float>(out))};
+    std::vector const taken{state_shard("value/table", part, 0, tensor_view<float>(out))};
     return sentence_of([&] { checkpoint::load(world, folder.path(), own, run, taken, elements); });
   };
   CHECK(loading({{0, 7}, {7, 5}}, 12) == "");
   auto const element = std::string("of this rank's part of \"value/table\" is in ");
-  CHECK(contains(loading({{0, 5}, {7, 5}}, 10), "element 2 " + element + "none of its pieces"));
-  CHECK(contains(loading({{0, 7}, {6, 6}}, 13), "element 3 " + element + "several of its pieces"));
+  CHECK(contains(loading({{0, 5}, {7, 5}}, 10), "element 2 " + element + "none of its shards"));
+  CHECK(contains(loading({{0, 7}, {6, 6}}, 13), "element 3 " + element + "several of its shards"));
   CHECK(contains(loading({{0, 7}, {7, 5}}, 13), "the checkpoint holds 12 numbers, but this run takes 13"));
 }
 

@@ -153,8 +153,8 @@ TEST_CASE("what the ranks of an expert group share is the same on all of them", 
     auto& mine = kept[static_cast<std::size_t>(world.rank())];
     trainer.for_each_state(
         [&](std::string const& what, parameter_info const& part, std::int64_t first, auto view) {
-          if (!part.dealt.empty()) CHECK(part.extents[0] == (world.rank() % 2 == 0 ? 3 : 2));
-          auto& values = mine[text(what, "@", first, part.is_part() ? text(" of ", part.first[0]) : "")];
+          if (!part.distributed.empty()) CHECK(part.extents[0] == (world.rank() % 2 == 0 ? 3 : 2));
+          auto& values = mine[text(what, "@", first, part.is_shard() ? text(" of ", part.first[0]) : "")];
           for (std::int64_t i = 0; i < view.size(); ++i) values.push_back(static_cast<float>(view[i]));
         },
         true);
@@ -178,7 +178,8 @@ TEST_CASE("what experts cannot do is refused in one sentence", "[train][experts]
         [&] { static_cast<void>(expert_cases::twenty_steps(8).on(ranks, clipped, policy)); });
   };
   CHECK(sentence(6, parallel::expert{}) ==
-        "trireme::nn::experts: 5 experts cannot be dealt out to 6 ranks; an expert group has at most as many ranks as "
+        "trireme::nn::experts: 5 experts cannot be distributed over 6 ranks; an expert group has at most as many ranks "
+        "as "
         "a layer has experts");
   CHECK(
       sentence(3, expert_cases::dealt(parallel::data{}, 2, 2)) ==

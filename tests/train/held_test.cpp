@@ -50,7 +50,7 @@ found look(int ranks, Policies const&... policies) {
     mine.differences = plan_differences(trainer, planned, before, after);
     mine.told =
         planned.memory.parameters + planned.memory.gradients + planned.memory.optimizer + planned.memory.buffers;
-    trainer.exchange().visit_state(state_scope::kept, [&](std::string const&, state_place const&, auto view) {
+    trainer.exchange().visit_state(state_scope::kept, [&](std::string const&, state_location const&, auto view) {
       mine.shown += static_cast<std::int64_t>(view.bytes());
     });
     mine.moments = trainer.moment_bytes();

@@ -161,9 +161,10 @@ struct outcome {
 };
 
 std::map<std::string, std::vector<float>> gradients_of(staged_engine<env> const& engine) {
-  auto const& where = engine.seat().where;
+  auto const& where = engine.assignment().where;
   bool seen_table = true;  // the embeddings' use of the token table comes before the head's
-  for (int c = 0; c < where.chunks; ++c) seen_table = seen_table && where.part(engine.seat().stage, c) != 0;
+  for (int c = 0; c < where.chunks; ++c)
+    seen_table = seen_table && where.virtual_stage(engine.assignment().stage, c) != 0;
   std::map<std::string, std::vector<float>> out;
   for (auto const* const use : engine.uses()) {
     bool const table = use->info.name == "transformer.wte.weight";
@@ -220,8 +221,8 @@ outcome pipelined(Schedule const&, int stages, batches const& data) {
   launch(comm::threads{.ranks = stages}, [&](auto& world) {
     auto channel = world.duplicate();
     parallel::communicator_link<comm::threads_world> link(channel);
-    auto const seat = parallel::seat_of(parallel::pipeline<Schedule>{}, model, world.rank(), stages);
-    staged_engine<env> engine(model, tensor_group<env>::one(), seat, &link);
+    auto const assignment = parallel::assignment_of(parallel::pipeline<Schedule>{}, model, world.rank(), stages);
+    staged_engine<env> engine(model, tensor_group<env>::one(), assignment, &link);
     auto const mine = steps_of(engine, data, [&] { world.barrier(); });
     std::lock_guard const lock(mutex);
     all.loss += mine.loss;
@@ -313,8 +314,9 @@ TEST_CASE("weight gradients are put off where a unit's backward comes apart", "[
   std::vector<int> in_order(2);
   launch(comm::threads{.ranks = 2}, [&](auto& world) {
     parallel::communicator_link<comm::threads_world> link(world);
-    auto const seat = parallel::seat_of(parallel::pipeline<schedule::zb_h1>{.cuts = {1}}, scalings{}, world.rank(), 2);
-    staged_engine<env> engine(scalings{}, tensor_group<env>::one(), seat, &link);
+    auto const assignment =
+        parallel::assignment_of(parallel::pipeline<schedule::zb_h1>{.cuts = {1}}, scalings{}, world.rank(), 2);
+    staged_engine<env> engine(scalings{}, tensor_group<env>::one(), assignment, &link);
     memory parameters(engine.uses());
     std::vector<schedule::step> taken;
     engine.watch([&](schedule::step const& step, bool begins) {
@@ -440,8 +442,8 @@ TEST_CASE("each step of each schedule begins and ends in the engine when the sim
     launch(comm::threads{.ranks = stages}, [&](auto& world) {
       auto channel = world.duplicate();
       link_with_time link(channel, times);
-      auto const seat = parallel::seat_of(parallel::pipeline<Schedule>{}, takers{}, world.rank(), stages);
-      staged_engine<env> engine(takers{}, tensor_group<env>::one(), seat, &link);
+      auto const assignment = parallel::assignment_of(parallel::pipeline<Schedule>{}, takers{}, world.rank(), stages);
+      staged_engine<env> engine(takers{}, tensor_group<env>::one(), assignment, &link);
       auto& own = ran[static_cast<std::size_t>(world.rank())];
       engine.watch([&](schedule::step const&, bool begins) {
         if (begins)
@@ -457,8 +459,8 @@ TEST_CASE("each step of each schedule begins and ends in the engine when the sim
         world.barrier();
       }
     });
-    auto const seat = parallel::seat_of(parallel::pipeline<Schedule>{}, takers{}, 0, stages);
-    auto const lists = seat.lists(micro_batches);
+    auto const assignment = parallel::assignment_of(parallel::pipeline<Schedule>{}, takers{}, 0, stages);
+    auto const lists = assignment.lists(micro_batches);
     auto const units = 8 / lists.where().parts();
     auto const paper = schedule::simulate(lists, {.forward = units * of_unit.forward,
                                                   .backward_input = units * of_unit.backward_input,
@@ -484,7 +486,7 @@ TEST_CASE("each step of each schedule begins and ends in the engine when the sim
 
 TEST_CASE("more stages than units, and cuts that do not fit, are refused", "[train][pipeline]") {
   auto const sentence = [](auto const& axis, int stages) {
-    return sentence_of<config_error>([&] { static_cast<void>(parallel::seat_of(axis, model, 0, stages)); });
+    return sentence_of<config_error>([&] { static_cast<void>(parallel::assignment_of(axis, model, 0, stages)); });
   };
   CHECK(sentence(parallel::pipeline<schedule::one_f_one_b>{}, 8) == "");
   CHECK(sentence(parallel::pipeline<schedule::one_f_one_b>{}, 9) ==

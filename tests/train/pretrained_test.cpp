@@ -312,7 +312,7 @@ TEST_CASE("files of another model, or with a hole, change nothing on any rank", 
   watchdog const guard("files that do not fit");
   scratch dir;
   std::vector<std::string> said(4);
-  auto const said_by = [&](std::size_t at, nn::llama const& model, std::string const& directory) {
+  auto const value_of_rank = [&](std::size_t at, nn::llama const& model, std::string const& directory) {
     launch(comm::threads{.ranks = 2}, [&](auto& world) {
       auto trainer = make_trainer(model, optim::sgd{}, world, parallel::zero<1>{});
       auto const before = trainer.state_hash();
@@ -323,13 +323,13 @@ TEST_CASE("files of another model, or with a hole, change nothing on any rank", 
   };
   auto model = nn::read_description<nn::llama>(golden("llama"));
   model.rotary = 1000;
-  said_by(0, model, golden("llama"));
+  value_of_rank(0, model, golden("llama"));
   CHECK(contains(said[0], "/config.json describes nn::llama{.vocabulary = 37"));
   CHECK(contains(said[1], ".rotary = 100, "));
   model.rotary = 100;
   std::filesystem::copy(golden("llama"), dir / "m");
   formats::file(dir / "m/model-00002-of-00002.safetensors", formats::file::access::extend).truncate(9000);
-  said_by(2, model, dir / "m");
+  value_of_rank(2, model, dir / "m");
   CHECK(contains(said[2], "model-00002-of-00002.safetensors: byte "));
   CHECK(contains(said[3], "model-00002-of-00002.safetensors: byte "));
 }

@@ -43,14 +43,14 @@ class pair_of_products::instance {
     view x, inner;
   };
 
-  instance(pair_of_products const& what, share own)
+  instance(pair_of_products const& what, group_rank own)
       : what_(what),
-        wide_{part_of({text("unit.", what.index, ".wide"), {channels, 2 * channels}, start, true}, 1,
-                      own.of(2 * channels)),
+        wide_{shard_of({text("unit.", what.index, ".wide"), {channels, 2 * channels}, start, true}, 1,
+                       own.of(2 * channels)),
               {},
               {}},
-        narrow_{part_of({text("unit.", what.index, ".narrow"), {2 * channels, channels}, start, true}, 0,
-                        own.of(2 * channels)),
+        narrow_{shard_of({text("unit.", what.index, ".narrow"), {2 * channels, channels}, start, true}, 0,
+                         own.of(2 * channels)),
                 {},
                 {}} {}
   void visit(auto&& each) {

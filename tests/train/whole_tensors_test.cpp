@@ -285,7 +285,7 @@ TEST_CASE("a part of a tensor, and an exchange that was not told of the optimize
   using env = environment<precision::fp32>;
   comm::self_world alone;
   std::vector<parameter<env>> parts(1);
-  parts[0].info = part_of({"w", {8, 4}}, 0, {4, 4});
+  parts[0].info = shard_of({"w", {8, 4}}, 0, {4, 4});
   basic_exchange<env, comm::self_world, parallel::data, compression::none> cut(
       std::vector<parameter<env>*>{&parts[0]}, alone, parallel::data{}, compression::none{});
   CHECK_THROWS_WITH(

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "trireme/comm/collectives.hpp"
-#include "trireme/comm/detail/process_engine.hpp"
+#include "trireme/comm/detail/collective_engine.hpp"
 #include "trireme/comm/detail/waiting.hpp"
 
 namespace trireme::comm {
@@ -97,13 +97,13 @@ class engine_request {
   Operation* op_ = nullptr;
 };
 
-using process_request = engine_request<detail::process_engine, detail::process_operation>;
+using collective_request = engine_request<detail::collective_engine, detail::collective_operation>;
 
 /// What worlds of threads and any_world have in common: an engine.
 template <class Derived>
 class engine_world : public collectives<Derived> {
  public:
-  using request = process_request;
+  using request = collective_request;
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
@@ -133,7 +133,7 @@ class engine_world : public collectives<Derived> {
   void abandon(std::string const& sentence) noexcept { engine_->abandon(sentence); }
 
  protected:
-  explicit engine_world(std::shared_ptr<detail::process_engine> engine) noexcept
+  explicit engine_world(std::shared_ptr<detail::collective_engine> engine) noexcept
       : engine_(std::move(engine)), rank_(engine_->rank()), size_(engine_->size()) {
     engine_->worlds->add();
   }
@@ -149,11 +149,12 @@ class engine_world : public collectives<Derived> {
   }
   ~engine_world() { leave(); }
 
-  std::shared_ptr<detail::process_engine> engine_;
+  std::shared_ptr<detail::collective_engine> engine_;
 
  private:
   [[nodiscard]] Derived const& self() const noexcept { return static_cast<Derived const&>(*this); }
-  [[nodiscard]] std::shared_ptr<detail::process_engine> of_same_worlds(std::shared_ptr<detail::process_engine> made) {
+  [[nodiscard]] std::shared_ptr<detail::collective_engine> of_same_worlds(
+      std::shared_ptr<detail::collective_engine> made) {
     made->worlds = engine_->worlds;
     return made;
   }
@@ -191,7 +192,7 @@ class any_world : public engine_world<any_world> {
   static constexpr std::string_view name = "any";
   static constexpr bool progresses = true;  // a request may travel while its rank computes
 
-  explicit any_world(std::shared_ptr<detail::process_engine> engine) noexcept
+  explicit any_world(std::shared_ptr<detail::collective_engine> engine) noexcept
       : engine_world<any_world>(std::move(engine)) {}
 
   /// Which communicator its errors name: "trireme::comm::mpi".

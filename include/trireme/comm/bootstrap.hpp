@@ -29,7 +29,7 @@ enum class launcher : std::uint8_t { stated, torchrun, open_mpi, pmi, slurm, sin
 }
 
 /// What the environment variables give for this process.
-struct place {
+struct launch_info {
   launcher started_by = launcher::single;
   int rank = 0;
   int size = 1;  ///< 0 if the launcher does not give it (PMIX_RANK alone)
@@ -40,8 +40,8 @@ struct place {
   std::string file;          ///< TRIREME_RENDEZVOUS=file:PATH
   std::string job;           ///< the launcher's id of this run; empty if it gives none
   std::string_view because;  ///< the variables that were read
-  bool told_where = false;   ///< address and port, or file, come from TRIREME_RENDEZVOUS
-  friend bool operator==(place const&, place const&) = default;
+  bool has_address = false;  ///< address and port, or file, come from TRIREME_RENDEZVOUS
+  friend bool operator==(launch_info const&, launch_info const&) = default;
 
   [[nodiscard]] bool is_one_machine() const noexcept { return local_size == size; }
   /// For messages: which variables set the number of ranks to `size`, and how to run this process alone.
@@ -53,7 +53,7 @@ struct place {
 };
 
 /// "rank 1 of 2, started by torchrun (RANK, WORLD_SIZE)"
-[[nodiscard]] inline std::string to_string(place const& it) {
+[[nodiscard]] inline std::string to_string(launch_info const& it) {
   auto const count = it.size > 0 ? text(" of ", it.size) : std::string();
   if (it.started_by == launcher::single) return text("rank ", it.rank, count, ", started by no launcher");
   return text("rank ", it.rank, count, ", started by ", name_of(it.started_by), " (", it.because, ")");
@@ -106,7 +106,7 @@ class reader {
     return {rank, size};
   }
   /// The ranks of this machine; all ranks if the launcher does not give them.
-  void place_locally(place& it, char const* rank_name, char const* size_name) const {
+  void place_locally(launch_info& it, char const* rank_name, char const* size_name) const {
     it.local_size = number(size_name, 1).value_or(it.size);
     it.local_rank = number(rank_name, 0).value_or(it.local_size == it.size ? it.rank : 0);
     if (it.size > 0 && it.local_size > it.size)
@@ -148,7 +148,7 @@ class reader {
 /// may have left set. Otherwise each process would train alone, or several would take one rank, without an error. More
 /// ranks than processes of the outer launcher are allowed: an inner launcher (torchrun or a script on each machine)
 /// starts them.
-inline void expect_no_leftover(reader const& read, place const& it, bool by_slurm) {
+inline void expect_no_leftover(reader const& read, launch_info const& it, bool by_slurm) {
   struct names {
     char const *rank, *size;
   };
@@ -193,9 +193,9 @@ inline void expect_no_leftover(reader const& read, place const& it, bool by_slur
 }
 
 /// "host:port", "[::1]:port" or "file:PATH" of TRIREME_RENDEZVOUS.
-inline void read_rendezvous(place& it, std::string const& value) {
+inline void read_rendezvous(launch_info& it, std::string const& value) {
   constexpr char const* name = "TRIREME_RENDEZVOUS";
-  it.told_where = true;
+  it.has_address = true;
   it.address.clear();
   it.port = 0;
   if (value.starts_with("file:")) {
@@ -226,10 +226,10 @@ inline void read_rendezvous(place& it, std::string const& value) {
 ///
 /// Errors   config_error that names the variable and its value if it is not a number or out of range, if its partner is
 ///          not set, or if another launcher's variables contradict RANK and WORLD_SIZE.
-[[nodiscard]] inline place detect(lookup const& variable) {
+[[nodiscard]] inline launch_info detect(lookup const& variable) {
   detail::reader const read(variable);
   bool const by_slurm = detail::is_slurm_task(read, text(::getpid()));
-  place it;
+  launch_info it;
   auto const found = [&](launcher who, std::string_view because, std::pair<int, int> rank_and_size) {
     it.started_by = who;
     it.because = because;
@@ -282,10 +282,10 @@ inline void read_rendezvous(place& it, std::string const& value) {
   if (read.has("TRIREME_RENDEZVOUS")) detail::read_rendezvous(it, read.word("TRIREME_RENDEZVOUS"));
   return it;
 }
-[[nodiscard]] inline place detect() { return detect(environment_variable); }
+[[nodiscard]] inline launch_info detect() { return detect(environment_variable); }
 
 /// With TRIREME_LOG=1, prints once a run on standard error who started it.
-inline void log(place const& here, lookup const& variable = environment_variable) {
+inline void log(launch_info const& here, lookup const& variable = environment_variable) {
   if (here.rank == 0 && variable("TRIREME_LOG") == "1")
     std::fputs(text("trireme: ", to_string(here), "\n").c_str(), stderr);
 }

@@ -39,22 +39,22 @@ struct intent {
 /// The world through which a checked world and all worlds split from it compare calls, and what each rank has received.
 /// Each pair of ranks exchanges one intent each way per call, in the order of the calls, whatever their group.
 template <class World>
-class agreement {
+class call_checker {
  public:
-  agreement(World world, std::vector<std::int32_t> names, std::chrono::milliseconds patience)
+  call_checker(World world, std::vector<std::int32_t> names, std::chrono::milliseconds patience)
       : world_(std::move(world)),
         names_(std::move(names)),
         patience_(patience),
-        heard_(names_.size()),
-        mail_(names_.size()) {}
+        last_intents_(names_.size()),
+        intents_(names_.size()) {}
 
   [[nodiscard]] int rank() const noexcept { return world_.rank(); }
   [[nodiscard]] std::chrono::milliseconds patience() const noexcept { return patience_; }
 
   /// Returns when all `members` (ranks here, in the order of the group) have called `mine`; otherwise ends the waits of
-  /// all ranks and throws. `tell(member, intent)` completes the intent for one member.
-  template <class Tell>
-  void reach(intent const& mine, std::vector<std::int32_t> const& members, Tell const& tell) {
+  /// all ranks and throws. `prepare(member, intent)` completes the intent for one member.
+  template <class Prepare>
+  void compare(intent const& mine, std::vector<std::int32_t> const& members, Prepare const& prepare) {
     auto const since = clock::now();
     std::vector<waiting>& open = open_;
     open.clear();
@@ -62,17 +62,17 @@ class agreement {
       for (std::size_t place = 0; place < members.size(); ++place) {
         auto const peer = members[place];
         if (peer == rank()) continue;
-        auto& box = mail_[static_cast<std::size_t>(peer)];
+        auto& box = intents_[static_cast<std::size_t>(peer)];
         box.mine = mine;
-        tell(static_cast<int>(place), box.mine);
+        prepare(static_cast<int>(place), box.mine);
         auto* const out = reinterpret_cast<std::byte*>(&box.mine);
         auto* const in = reinterpret_cast<std::byte*>(&box.theirs);
         // Not through the typed calls: their list of parts may be that of the command that is being checked.
-        part const both[] = {{peer, true, dtype::u8, sizeof(intent), out},
-                             {peer, false, dtype::u8, sizeof(intent), in}};
-        open.push_back(
-            {peer, world_.submit(command{
-                       .what = {.kind = collective::exchange}, .elements = &moving_kernels<host>, .parts = both})});
+        raw_transfer const both[] = {{peer, true, dtype::u8, sizeof(intent), out},
+                                     {peer, false, dtype::u8, sizeof(intent), in}};
+        open.push_back({peer, world_.submit(command{.what = {.kind = collective::exchange},
+                                                    .elements = &moving_kernels<host>,
+                                                    .raw_transfers = both})});
       }
       for (std::uint32_t round = 1; !all_arrived(open); ++round) pause(round, since, open);
     } catch (disagreement const& found) {
@@ -88,7 +88,7 @@ class agreement {
   }
 
  private:
-  struct letter {
+  struct intent_pair {
     intent mine, theirs;
   };
   struct waiting {
@@ -113,8 +113,8 @@ class agreement {
       auto const peer = open[i].peer;
       std::swap(open[i], open.back());
       open.pop_back();
-      auto const& [mine, theirs] = mail_[static_cast<std::size_t>(peer)];
-      heard_[static_cast<std::size_t>(peer)] = theirs;
+      auto const& [mine, theirs] = intents_[static_cast<std::size_t>(peer)];
+      last_intents_[static_cast<std::size_t>(peer)] = theirs;
       bool const same = mine.group == theirs.group && mine.number == theirs.number && mine.what == theirs.what;
       if (same && mine.sends == theirs.expects && mine.expects == theirs.sends) continue;
       auto sentence = text("trireme::comm::checked: calls differ between ranks: ",
@@ -140,7 +140,7 @@ class agreement {
   [[nodiscard]] std::string last_calls(std::vector<waiting> const& open) const {
     std::string out;
     for (auto const& each : open) {
-      auto const& last = heard_[static_cast<std::size_t>(each.peer)];
+      auto const& last = last_intents_[static_cast<std::size_t>(each.peer)];
       auto const name = names_[static_cast<std::size_t>(each.peer)];
       out += last.number == 0 ? text("; rank ", name, " has made no call yet")
                               : text("; the last call of rank ", name, " was ", describe(last));
@@ -150,7 +150,7 @@ class agreement {
   [[nodiscard]] std::string missing_sentence(std::vector<waiting> const& open) const {
     std::vector<std::int32_t> missing;
     for (auto const& each : open) missing.push_back(names_[static_cast<std::size_t>(each.peer)]);
-    return text("trireme::comm::checked: ", called(rank(), mail_[static_cast<std::size_t>(open[0].peer)].mine),
+    return text("trireme::comm::checked: ", called(rank(), intents_[static_cast<std::size_t>(open[0].peer)].mine),
                 ", but ", list_of("rank", missing), " did not call it within ", to_string(patience_), last_calls(open),
                 "; make every rank call the same collectives, or raise comm::checked{.patience}");
   }
@@ -164,8 +164,8 @@ class agreement {
   World world_;
   std::vector<std::int32_t> names_;  ///< by rank here
   std::chrono::milliseconds patience_;
-  std::vector<intent> heard_;  ///< the last one from each rank
-  std::vector<letter> mail_;
+  std::vector<intent> last_intents_;  ///< the last one from each rank
+  std::vector<intent_pair> intents_;
   std::vector<waiting> open_;
 };
 
@@ -212,7 +212,7 @@ struct checked {
 template <communicator Inner>
 class checked_world : public detail::decorator<checked_world<Inner>, Inner> {
   using base = detail::decorator<checked_world, Inner>;
-  using agreement = detail::agreement<detail::undecorated_t<Inner>>;
+  using call_checker = detail::call_checker<detail::undecorated_t<Inner>>;
   static_assert(has_exchange<detail::undecorated_t<Inner>, host>,
                 "trireme::comm::checked: needs a communicator with exchange in host memory, to compare calls; "
                 "this one has none.");
@@ -221,25 +221,25 @@ class checked_world : public detail::decorator<checked_world<Inner>, Inner> {
   static constexpr std::string_view name = "checked";
 
   explicit checked_world(Inner inner, checked const& how = {})
-      : base(std::move(inner)), places_(detail::first_ranks(this->size())), agreement_(apart(patience_of(how))) {}
+      : base(std::move(inner)), checker_ranks_(detail::first_ranks(this->size())), checker_(apart(patience_of(how))) {}
   checked_world(Inner inner, checked_world const& parent, detail::descent how, int color)
       : base(std::move(inner), parent, how) {
     if (how == detail::descent::duplicate) {
-      places_ = detail::first_ranks(this->size());
+      checker_ranks_ = detail::first_ranks(this->size());
       group_ = parent.group_;
-      agreement_ = apart(patience_after(parent));
+      checker_ = apart(patience_after(parent));
       return;
     }
-    agreement_ = parent.agreement_;
+    checker_ = parent.checker_;
     group_ = mix(parent.group_ + mix(parent.number_ * 4096 + static_cast<std::uint64_t>(color))) | 1U;
-    places_ = detail::first_ranks(this->size());
-    places_[static_cast<std::size_t>(this->rank())] = agreement_->rank();
-    detail::undecorated(this->inner()).all_gather(tensor_view{places_});
+    checker_ranks_ = detail::first_ranks(this->size());
+    checker_ranks_[static_cast<std::size_t>(this->rank())] = checker_->rank();
+    detail::undecorated(this->inner()).all_gather(tensor_view{checker_ranks_});
   }
 
   template <class F>
   decltype(auto) around(command const& it, F&& f) {
-    if (it.what.kind != collective::exchange && this->size() > 1) agree(it);
+    if (it.what.kind != collective::exchange && this->size() > 1) check_call(it);
     return f();
   }
 
@@ -252,17 +252,17 @@ class checked_world : public detail::decorator<checked_world<Inner>, Inner> {
   }
   // A duplicate with a longer deadline expects late ranks.
   [[nodiscard]] std::chrono::milliseconds patience_after(checked_world const& parent) {
-    auto const patience = parent.agreement_->patience();
+    auto const patience = parent.checker_->patience();
     if constexpr (requires { this->deadline(); }) {
       if (this->deadline() > parent.deadline()) return std::max(patience, this->deadline());
     }
     return patience;
   }
-  [[nodiscard]] std::shared_ptr<agreement> apart(std::chrono::milliseconds patience) {
-    return std::make_shared<agreement>(detail::undecorated(this->inner()).duplicate(), this->names(), patience);
+  [[nodiscard]] std::shared_ptr<call_checker> apart(std::chrono::milliseconds patience) {
+    return std::make_shared<call_checker>(detail::undecorated(this->inner()).duplicate(), this->names(), patience);
   }
 
-  void agree(command const& it) {
+  void check_call(command const& it) {
     detail::intent const mine{.group = group_,
                               .number = ++number_,
                               .what = it.what,
@@ -271,15 +271,15 @@ class checked_world : public detail::decorator<checked_world<Inner>, Inner> {
                               .size = this->size(),
                               .first = this->name_of_rank(0)};
     bool const ragged = it.what.kind == collective::all_to_all && it.what.shape != 0;
-    agreement_->reach(mine, places_, [&](int member, detail::intent& told) {
+    checker_->compare(mine, checker_ranks_, [&](int member, detail::intent& sent_intent) {
       if (!ragged) return;
-      told.sends = it.parts[static_cast<std::size_t>(member)].count;
-      told.expects = it.parts[static_cast<std::size_t>(this->size() + member)].count;
+      sent_intent.sends = it.raw_transfers[static_cast<std::size_t>(member)].count;
+      sent_intent.expects = it.raw_transfers[static_cast<std::size_t>(this->size() + member)].count;
     });
   }
 
-  std::vector<std::int32_t> places_;  ///< the ranks of this group, as the comparing world numbers them
-  std::shared_ptr<agreement> agreement_;
+  std::vector<std::int32_t> checker_ranks_;  ///< the ranks of this group, as the comparing world numbers them
+  std::shared_ptr<call_checker> checker_;
   std::uint64_t group_ = 0;
   std::uint64_t number_ = 0;
 };

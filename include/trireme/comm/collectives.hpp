@@ -278,14 +278,14 @@ class collectives {
   template <class From, class T, class Space>
   [[nodiscard]] command moving(collective kind, tensor_view<From, Space> from, tensor_view<T, Space> to,
                                int root = -1) const {
-    bool const deals = kind == collective::scatter;
-    auto const count = deals ? to.size() : from.size();
+    bool const is_scatter = kind == collective::scatter;
+    auto const count = is_scatter ? to.size() : from.size();
     expect(kind, root, count, {});
     detail::expect_sizes(self().who(), {.kind = kind, .root = root, .count = count}, from.size(), to.size(),
                          self().rank(), self().size());
     auto const sent = detail::sendable(from);
     auto const received = detail::sendable(to);
-    auto it = sending(kind, sent, received, deals ? received.size() : sent.size(), root);
+    auto it = sending(kind, sent, received, is_scatter ? received.size() : sent.size(), root);
     complete(it);
     return it;
   }
@@ -294,24 +294,25 @@ class collectives {
                                           tensor_view<T, Space> to, std::span<std::int64_t const> received) const {
     expect(collective::all_to_all, -1, from.size(), sent);
     expect(collective::all_to_all, -1, to.size(), received);
-    auto& parts = detail::parts_of_this_thread();
-    detail::append_parts(parts, true, from, sent);
-    detail::append_parts(parts, false, to, received);
+    auto& raw_transfers = detail::transfers_of_this_thread();
+    detail::append_transfers(raw_transfers, true, from, sent);
+    detail::append_transfers(raw_transfers, false, to, received);
     auto it = sending(collective::all_to_all, detail::sendable(from), detail::sendable(to), 0, -1);
     it.what.shape = 1;
-    it.parts = parts;
+    it.raw_transfers = raw_transfers;
     complete(it);
     return it;
   }
   template <class Space>
   [[nodiscard]] command exchanging(std::span<transfer<Space> const> transfers) const {
-    auto& parts = detail::parts_of_this_thread();
+    auto& raw_transfers = detail::transfers_of_this_thread();
     for (auto const& each : transfers) {
       detail::expect_peer(self().who(), each.peer, self().size());
-      parts.push_back({each.peer, each.way == transfer<Space>::direction::send, each.type, each.count,
-                       static_cast<std::byte*>(each.address)});
+      raw_transfers.push_back({each.peer, each.way == transfer<Space>::direction::send, each.type, each.count,
+                               static_cast<std::byte*>(each.address)});
     }
-    command it{.what = {collective::exchange}, .elements = &detail::moving_kernels<Space>, .parts = parts};
+    command it{
+        .what = {collective::exchange}, .elements = &detail::moving_kernels<Space>, .raw_transfers = raw_transfers};
     complete(it);
     return it;
   }

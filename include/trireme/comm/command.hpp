@@ -102,8 +102,8 @@ struct element_kernels {
   bool phantom = false;
 };
 
-/// One message of an exchange, or one part of a ragged all_to_all.
-struct part {
+/// One message of an exchange, or one rank's part of a ragged all_to_all.
+struct raw_transfer {
   int peer = 0;
   bool sent = true;
   dtype type = dtype::u8;
@@ -122,8 +122,8 @@ struct part {
 ///   gather         part                       whole, at the root        of a part
 ///   scatter        whole, at the root         part                      of a part
 ///   broadcast      values, at the root        values                    of values
-///   all_to_all     whole                      whole                     of a whole, equal slices; ragged: `parts`
-///   exchange       (parts)                    (parts)                   0
+///   all_to_all     whole                      whole                     of a whole, equal slices; ragged:
+///   `raw_transfers` exchange       (parts)                    (parts)                   0
 /// Spans and memory belong to the caller: the spans need only live until start() returns, the memory until the request
 /// is done.
 struct command {
@@ -131,10 +131,10 @@ struct command {
   void const* from = nullptr;
   void* to = nullptr;
   std::size_t element_bytes = 1;
-  element_kernels const* elements = nullptr;  ///< null in barrier, split, duplicate
-  std::span<std::int64_t const> counts{};     ///< ragged reduce_scatter, all_gather: elements of each rank
-  std::span<part const> parts{};              ///< exchange; ragged all_to_all: to and from each rank, in rank order
-  std::uint64_t bytes = 0;                    ///< bytes counted as sent
+  element_kernels const* elements = nullptr;      ///< null in barrier, split, duplicate
+  std::span<std::int64_t const> counts{};         ///< ragged reduce_scatter, all_gather: elements of each rank
+  std::span<raw_transfer const> raw_transfers{};  ///< exchange; ragged all_to_all: to and from each rank, in rank order
+  std::uint64_t bytes = 0;                        ///< bytes counted as sent
   std::uint32_t messages = 0;
   int divisor = 0;  ///< divisor of a mean; 0: the number of ranks. Other values only inside compositions.
 };

@@ -92,10 +92,10 @@ class counted_world : public detail::decorator<counted_world<Inner>, Inner> {
     sums_->rows[static_cast<std::size_t>(it.what.kind)].add(it.messages, it.bytes);
     for (int peer = 0; peer < this->size(); ++peer) {
       if (peer == this->rank()) continue;
-      auto const share = detail::share_with(peer, it, this->rank(), this->size());
-      if (share.messages == 0) continue;
-      sums_->rows[static_cast<std::size_t>(collective_kinds + this->name_of_rank(peer))].add(share.messages,
-                                                                                             share.sent);
+      auto const moved = detail::traffic_with(peer, it, this->rank(), this->size());
+      if (moved.messages == 0) continue;
+      sums_->rows[static_cast<std::size_t>(collective_kinds + this->name_of_rank(peer))].add(moved.messages,
+                                                                                             moved.sent);
     }
     return f();
   }

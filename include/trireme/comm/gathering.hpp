@@ -176,7 +176,7 @@ class file_gather {
   bool written_ = false;
 };
 
-[[nodiscard]] inline bootstrap::place placed(std::string_view who) {
+[[nodiscard]] inline bootstrap::launch_info placed(std::string_view who) {
   auto const here = bootstrap::detect();
   if (here.size < 1)
     throw config_error(text(who, ": the environment (", here.because,

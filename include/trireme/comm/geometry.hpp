@@ -37,19 +37,19 @@ struct geometry {
 
   [[nodiscard]] constexpr row const& of() const noexcept { return row_of(what.kind); }
   [[nodiscard]] constexpr bool gives(move const& it, int rank) const noexcept {
-    return it.givers == side::all || rank == what.root;
+    return it.senders == side::all || rank == what.root;
   }
   [[nodiscard]] constexpr bool takes(move const& it, int rank) const noexcept {
-    return it.takers == side::all || rank == what.root;
+    return it.receivers == side::all || rank == what.root;
   }
   /// Elements of the view that is cut into slices.
   [[nodiscard]] constexpr std::int64_t all() const noexcept {
-    return of().into == cut::parts ? what.count * size : what.count;
+    return of().into == cut::per_rank ? what.count * size : what.count;
   }
   [[nodiscard]] constexpr std::int64_t owned_count(int rank) const noexcept {
     if (!counts.empty()) return counts[static_cast<std::size_t>(rank)];
     if (of().into == cut::lines) return slice_of(what.count, element_bytes, rank, size).count;
-    return of().into == cut::parts ? what.count : what.count / size;
+    return of().into == cut::per_rank ? what.count : what.count / size;
   }
   /// The largest number of elements that a rank owns.
   [[nodiscard]] constexpr std::int64_t largest() const noexcept {
@@ -63,18 +63,19 @@ struct geometry {
     for (int below = 0; below < rank; ++below) out.first += owned_count(below);
     return out;
   }
-  /// What `giver` sends to `taker`, as elements of the giver's view; empty if one of them takes no part in the move.
-  [[nodiscard]] constexpr interval given(move const& it, int giver, int taker) const noexcept {
-    return gives(it, giver) && takes(it, taker) ? choose(it.given, giver, taker) : interval{};
+  /// What `sender` sends to `receiver`, as elements of the giver's view; empty if one of them takes no part in the
+  /// move.
+  [[nodiscard]] constexpr interval given(move const& it, int sender, int receiver) const noexcept {
+    return gives(it, sender) && takes(it, receiver) ? choose(it.given, sender, receiver) : interval{};
   }
   /// Its position, as elements of the taker's view.
-  [[nodiscard]] constexpr interval taken(move const& it, int giver, int taker) const noexcept {
-    return gives(it, giver) && takes(it, taker) ? choose(it.taken, giver, taker) : interval{};
+  [[nodiscard]] constexpr interval taken(move const& it, int sender, int receiver) const noexcept {
+    return gives(it, sender) && takes(it, receiver) ? choose(it.taken, sender, receiver) : interval{};
   }
-  /// Elements that `giver` sends to `taker`, as traffic counts them.
-  [[nodiscard]] constexpr std::int64_t counted(move const& it, int giver, int taker) const noexcept {
-    if (!it.passed_on) return given(it, giver, taker).count;
-    return taker == next(giver) && taker != what.root ? what.count : 0;
+  /// Elements that `sender` sends to `receiver`, as traffic counts them.
+  [[nodiscard]] constexpr std::int64_t counted(move const& it, int sender, int receiver) const noexcept {
+    if (!it.passed_on) return given(it, sender, receiver).count;
+    return receiver == next(sender) && receiver != what.root ? what.count : 0;
   }
   /// Elements that `rank` sends to the others in all moves, as traffic counts them.
   [[nodiscard]] constexpr std::int64_t sent(int rank) const noexcept {
@@ -88,21 +89,21 @@ struct geometry {
         continue;
       }
       if (!gives(it, rank)) continue;
-      auto const others = it.takers == side::all ? size - 1 : rank == what.root ? 0 : 1;
-      if (it.given == piece::whole) {
+      auto const others = it.receivers == side::all ? size - 1 : rank == what.root ? 0 : 1;
+      if (it.given == region::whole) {
         sum += what.count * others;
         continue;
       }
       if (own < 0) own = owned_count(rank);
-      sum += it.given == piece::of_giver ? own * others : all() - own;
+      sum += it.given == region::of_sender ? own * others : all() - own;
     }
     return sum;
   }
 
  private:
   [[nodiscard]] constexpr int next(int rank) const noexcept { return rank + 1 == size ? 0 : rank + 1; }
-  [[nodiscard]] constexpr interval choose(piece which, int giver, int taker) const noexcept {
-    return which == piece::whole ? interval{0, what.count} : owned(which == piece::of_giver ? giver : taker);
+  [[nodiscard]] constexpr interval choose(region which, int sender, int receiver) const noexcept {
+    return which == region::whole ? interval{0, what.count} : owned(which == region::of_sender ? sender : receiver);
   }
 };
 

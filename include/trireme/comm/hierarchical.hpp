@@ -127,11 +127,11 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
   [[nodiscard]] hierarchical_world split(int color, int key) {
     detail::expect_color(hierarchical_world::who(), color);
     auto const part = choose(color, key);
-    return hierarchical_world(core_->split(part.group, part.place, part.node));
+    return hierarchical_world(core_->split(part.group, part.local_rank, part.node));
   }
   /// The same ranks again, with counters and an order of calls of its own.
   [[nodiscard]] hierarchical_world duplicate() {
-    return hierarchical_world(core_->split(0, core_->here().place, core_->here().node));
+    return hierarchical_world(core_->split(0, core_->here().local_rank, core_->here().node));
   }
   [[nodiscard]] hierarchical_world duplicate(std::chrono::milliseconds deadline) requires
       requires(Inner& inside, Outer& between) {
@@ -157,7 +157,7 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
 
  private:
   struct chosen {
-    int group = 0, place = 0, node = 0;
+    int group = 0, local_rank = 0, node = 0;
   };
 
   /// All ranks see the choices of all, so either all ranks throw or none.
@@ -173,7 +173,7 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
     run(gather);
 
     auto const color_of = [&](int rank) { return wishes[static_cast<std::size_t>(rank)].color; };
-    int const places = core_->here().places;
+    int const local_size = core_->here().local_size;
     chosen out;
     for (int first = 0; first < size(); ++first) {
       bool seen = false;
@@ -183,13 +183,13 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
       // A grid: rows of one node each, all with the same places in the same order.
       int wide = 1;
       while (wide < static_cast<int>(members.size()) &&
-             members[static_cast<std::size_t>(wide)] / places == members[0] / places)
+             members[static_cast<std::size_t>(wide)] / local_size == members[0] / local_size)
         ++wide;
       for (int i = 0; i < static_cast<int>(members.size()); ++i) {
         auto const it = members[static_cast<std::size_t>(i)];
-        auto const node = members[static_cast<std::size_t>(i / wide * wide)] / places;
-        auto const place = members[static_cast<std::size_t>(i % wide)] % places;
-        if (it != node * places + place || static_cast<int>(members.size()) % wide != 0)
+        auto const node = members[static_cast<std::size_t>(i / wide * wide)] / local_size;
+        auto const local_rank = members[static_cast<std::size_t>(i % wide)] % local_size;
+        if (it != node * local_size + local_rank || static_cast<int>(members.size()) % wide != 0)
           throw config_error(text("trireme::comm::hierarchical::split: the ranks of color ", color_of(first),
                                   " do not form a grid of nodes and places (rank ", it,
                                   " does not fit); "
@@ -204,16 +204,16 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
   /// Every node has as many places, and every place as many nodes.
   void expect_grid() {
     auto const here = core_->here();
-    std::vector<std::int32_t> seen(4 * static_cast<std::size_t>(here.places));
-    auto const mine = 4 * static_cast<std::size_t>(here.place);
+    std::vector<std::int32_t> seen(4 * static_cast<std::size_t>(here.local_size));
+    auto const mine = 4 * static_cast<std::size_t>(here.local_rank);
     seen[mine] = here.node;
     seen[mine + 1] = here.nodes;
-    seen[mine + 2] = here.place;
-    seen[mine + 3] = here.places;
+    seen[mine + 2] = here.local_rank;
+    seen[mine + 3] = here.local_size;
     inner().all_gather(tensor_view{seen});
     bool right = true;
     for (std::size_t i = 0; i < seen.size(); i += 4) right = right && seen[i] == here.node && seen[i + 1] == here.nodes;
-    std::int32_t extremes[] = {here.place, -here.place, here.places, -here.places, right ? 0 : 1};
+    std::int32_t extremes[] = {here.local_rank, -here.local_rank, here.local_size, -here.local_size, right ? 0 : 1};
     outer().all_reduce(tensor_view<std::int32_t>(extremes, shape{5}), reduction::max{});
     if (!(extremes[0] == -extremes[1] && extremes[2] == -extremes[3] && extremes[4] == 0))
       throw config_error(
@@ -233,7 +233,7 @@ auto launch_ranks(hierarchical<Inner, Outer> const& description, Body& body) {
                   "trireme::launch: comm::hierarchical needs processes as outer communicator (comm::mpi{...} or "
                   "comm::processes{...}); "
                   "for threads alone, split one world of threads.");
-    auto place = [&](auto& inside) {
+    auto local_rank = [&](auto& inside) {
       using inner_world = std::remove_reference_t<decltype(inside)>;
       using hierarchy = detail::hierarchy<inner_world, outer_world>;
       std::optional<outer_world> own;
@@ -250,7 +250,7 @@ auto launch_ranks(hierarchical<Inner, Outer> const& description, Body& body) {
       }
     };
     if constexpr (requires { between.expect_several_callers(); }) between.expect_several_callers();
-    return launch_ranks(description.inner, place);
+    return launch_ranks(description.inner, local_rank);
   };
   return launch_ranks(description.outer, node);
 }

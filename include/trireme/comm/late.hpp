@@ -57,20 +57,20 @@ class late_listener {
 /// Reports an operation once, when half of its deadline is over. @param describe  returns the late_call; its list of
 /// missing ranks is empty if all ranks have arrived meanwhile.
 template <class Describe>
-void tell_if_late(bool& told, std::chrono::steady_clock::duration waited, std::chrono::milliseconds deadline,
-                  Describe&& describe) {
-  if (told || waited < deadline / 2) return;
+void report_if_late(bool& reported, std::chrono::steady_clock::duration waited, std::chrono::milliseconds deadline,
+                    Describe&& describe) {
+  if (reported || waited < deadline / 2) return;
   auto const listener = late_listener::of_process().get();
   if (listener == nullptr) return;
   try {
     late_call call = describe();
     if (call.missing.empty()) return;
-    told = true;
+    reported = true;
     call.waited = std::chrono::duration_cast<std::chrono::milliseconds>(waited);
     call.deadline = deadline;
     (*listener)(call);
   } catch (...) {  // an exception of the listener does not end the collective
-    told = true;
+    reported = true;
   }
 }
 

@@ -17,7 +17,7 @@ namespace detail {
 
 /// The engine of a lent world: passes every command on to it.
 template <class World>
-class lent_engine final : public process_engine {
+class lent_engine final : public collective_engine {
  public:
   explicit lent_engine(World& world) noexcept : world_(&world) { worlds->leave_it_to_the_launch(); }
   explicit lent_engine(World&& own) : own_(std::move(own)), world_(&*own_) { worlds->leave_it_to_the_launch(); }
@@ -36,20 +36,20 @@ class lent_engine final : public process_engine {
     expect_supported(it.what);
     noting_failure([&] { world_->execute(it); });
   }
-  [[nodiscard]] process_operation& start(command const& it) override {
+  [[nodiscard]] collective_operation& start(command const& it) override {
     expect_supported(it.what);
     auto op = free_.empty() ? std::make_unique<operation>() : std::move(free_.back());
     if (!free_.empty()) free_.pop_back();
     noting_failure([&] { op->pending.emplace(world_->submit(it)); });
     return *op.release();
   }
-  [[nodiscard]] bool test(process_operation& op) override {
+  [[nodiscard]] bool test(collective_operation& op) override {
     return noting_failure([&] { return static_cast<operation&>(op).pending->test(); });
   }
-  void wait(process_operation& op) override {
+  void wait(collective_operation& op) override {
     noting_failure([&] { static_cast<operation&>(op).pending->wait(); });
   }
-  void release(process_operation& op) noexcept override {
+  void release(collective_operation& op) noexcept override {
     std::unique_ptr<operation> mine(&static_cast<operation&>(op));
     mine->pending.reset();
     try {
@@ -62,10 +62,10 @@ class lent_engine final : public process_engine {
     if constexpr (requires { world_->poll(); }) world_->poll();
   }
 
-  [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
+  [[nodiscard]] std::shared_ptr<collective_engine> split(int color, int key) override {
     return noting_failure([&] { return std::make_shared<lent_engine>(world_->split(color, key)); });
   }
-  [[nodiscard]] std::shared_ptr<process_engine> duplicate(
+  [[nodiscard]] std::shared_ptr<collective_engine> duplicate(
       [[maybe_unused]] std::chrono::milliseconds deadline) override {
     return noting_failure([&] {
       if constexpr (requires { world_->duplicate(deadline); })
@@ -85,7 +85,7 @@ class lent_engine final : public process_engine {
   [[nodiscard]] bool reports() noexcept override { return true; }
 
  private:
-  struct operation final : process_operation {
+  struct operation final : collective_operation {
     std::optional<typename World::request> pending;
   };
 

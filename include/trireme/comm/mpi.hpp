@@ -74,13 +74,13 @@ void recover_mpi(mpi const& description, recovery const& how, std::function<void
 /// How trireme::launch runs a body on comm::mpi: in this process, as the rank that it is.
 template <class Body>
 auto launch_ranks(mpi const& description, Body& body) {
-  return detail::answer_of([&](auto const& once) { detail::run_mpi(description, once); }, body);
+  return detail::result_of_body([&](auto const& once) { detail::run_mpi(description, once); }, body);
 }
 
 /// How trireme::launch recovers with comm::mpi: as with comm::processes, unless mpirun has started the ranks.
 template <class Body>
 auto recover_ranks(mpi const& description, recovery const& how, Body& body) {
-  return detail::answer_of([&](auto const& again) { detail::recover_mpi(description, how, again); }, body);
+  return detail::result_of_body([&](auto const& again) { detail::recover_mpi(description, how, again); }, body);
 }
 
 }  // namespace trireme::comm

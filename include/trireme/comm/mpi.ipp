@@ -26,8 +26,9 @@ namespace trireme::comm {
 namespace detail {
 
 /// Collective over `theirs`: shared memory if all ranks wish it and are on one machine, otherwise messages.
-[[nodiscard]] inline std::shared_ptr<process_engine> engine_by_mpi(MPI_Comm theirs, std::chrono::milliseconds deadline,
-                                                                   bool shared_memory, sum_order order) {
+[[nodiscard]] inline std::shared_ptr<collective_engine> engine_by_mpi(MPI_Comm theirs,
+                                                                      std::chrono::milliseconds deadline,
+                                                                      bool shared_memory, sum_order order) {
   if (deadline.count() < 1) throw config_error("trireme::comm::mpi: the deadline must be at least 1ms");
   mpi_session::instance().begin();
   auto messages = message_engine::on_duplicate(theirs, deadline);
@@ -65,11 +66,11 @@ namespace detail {
   return false;
 }
 
-[[nodiscard]] inline bool launched_by_others(bootstrap::place const& here) noexcept {
+[[nodiscard]] inline bool launched_by_others(bootstrap::launch_info const& here) noexcept {
   return here.started_by == bootstrap::launcher::torchrun || here.started_by == bootstrap::launcher::stated;
 }
 
-[[nodiscard]] inline std::shared_ptr<process_engine> engine_of(mpi const& description) {
+[[nodiscard]] inline std::shared_ptr<collective_engine> engine_of(mpi const& description) {
   auto const here = bootstrap::detect();
   bootstrap::log(here);
   bool const by_others = launched_by_others(here);
@@ -92,7 +93,7 @@ namespace detail {
 TRIREME_MPI_BODY void run_mpi(mpi const& description, std::function<void(any_world&, int)> const& body) {
   last_report() = report::unsettled;
   struct leaving {
-    std::shared_ptr<process_engine> engine;
+    std::shared_ptr<collective_engine> engine;
     ~leaving() {
       if (engine->failed()) mpi_session::instance().abandon();
     }

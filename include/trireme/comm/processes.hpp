@@ -45,20 +45,21 @@ using processes_world = any_world;
 namespace detail {
 
 /// Makes the engine of this process's rank by a rendezvous with the others on its machine. `who` begins every message.
-[[nodiscard]] std::shared_ptr<process_engine> engine_by_rendezvous(std::string_view who, bootstrap::place const& here,
-                                                                   std::chrono::milliseconds deadline);
+[[nodiscard]] std::shared_ptr<collective_engine> engine_by_rendezvous(std::string_view who,
+                                                                      bootstrap::launch_info const& here,
+                                                                      std::chrono::milliseconds deadline);
 /// The same, with this process's rank from the environment.
-[[nodiscard]] std::shared_ptr<process_engine> engine_of(processes const& description);
+[[nodiscard]] std::shared_ptr<collective_engine> engine_of(processes const& description);
 /// Runs `body(world, attempt)` as this process's rank, and reports to the other ranks how it ended.
-void run_process(std::shared_ptr<process_engine> const& engine, std::function<void(any_world&, int)> const& body);
+void run_process(std::shared_ptr<collective_engine> const& engine, std::function<void(any_world&, int)> const& body);
 /// Runs `body(world, attempt)` until it succeeds. After a failure the remaining processes agree in shared memory which
 /// of them go on (node_launch::survivors). They meet again, and get new ranks in the order of the old ones.
-void recover_processes(std::string_view who, bootstrap::place here, std::chrono::milliseconds deadline,
+void recover_processes(std::string_view who, bootstrap::launch_info here, std::chrono::milliseconds deadline,
                        recovery const& how, std::function<void(any_world&, int)> const& body);
 
 /// Passes `body` to `run` as a function of a world and an attempt's number, and returns the result of the body.
 template <class Run, class Body>
-auto answer_of(Run const& run, Body& body) {
+auto result_of_body(Run const& run, Body& body) {
   constexpr bool counts = std::invocable<Body&, any_world&, int>;
   auto const call = [&body](any_world& world, [[maybe_unused]] int attempt) -> decltype(auto) {
     if constexpr (counts)
@@ -77,13 +78,14 @@ auto answer_of(Run const& run, Body& body) {
 /// How trireme::launch runs a body on comm::processes: in this process, as its rank.
 template <class Body>
 auto launch_ranks(processes const& description, Body& body) {
-  return detail::answer_of([&](auto const& once) { detail::run_process(detail::engine_of(description), once); }, body);
+  return detail::result_of_body([&](auto const& once) { detail::run_process(detail::engine_of(description), once); },
+                                body);
 }
 
 /// How trireme::launch recovers with comm::processes: the remaining processes go on.
 template <class Body>
 auto recover_ranks(processes const& description, recovery const& how, Body& body) {
-  return detail::answer_of(
+  return detail::result_of_body(
       [&](auto const& again) {
         auto const here = bootstrap::detect();
         bootstrap::log(here);

@@ -21,8 +21,9 @@
 
 namespace trireme::comm::detail {
 
-TRIREME_BODY std::shared_ptr<process_engine> engine_by_rendezvous(std::string_view who, bootstrap::place const& here,
-                                                                  std::chrono::milliseconds deadline) {
+TRIREME_BODY std::shared_ptr<collective_engine> engine_by_rendezvous(std::string_view who,
+                                                                     bootstrap::launch_info const& here,
+                                                                     std::chrono::milliseconds deadline) {
   if (here.size < 1)
     throw config_error(text(who, ": ", name_of(here.started_by), " (", here.because,
                             ") does not give the number of ranks; set TRIREME_RANK and TRIREME_SIZE"));
@@ -40,7 +41,7 @@ TRIREME_BODY std::shared_ptr<process_engine> engine_by_rendezvous(std::string_vi
                           [&met](std::string const& own) { return met.all_gather(own); });
 }
 
-TRIREME_BODY std::shared_ptr<process_engine> engine_of(processes const& description) {
+TRIREME_BODY std::shared_ptr<collective_engine> engine_of(processes const& description) {
   auto const here = bootstrap::detect();
   bootstrap::log(here);
   last_report() = report::unsettled;
@@ -48,7 +49,7 @@ TRIREME_BODY std::shared_ptr<process_engine> engine_of(processes const& descript
 }
 
 /// Reports to the other ranks that this one ends with an error, which ends their waits, and settles who prints it.
-inline void end_with_error(process_engine& engine, std::exception_ptr const& failure) noexcept {
+inline void end_with_error(collective_engine& engine, std::exception_ptr const& failure) noexcept {
   try {
     engine.abandon(sentence_of(failure));
   } catch (...) {  // no memory for the message: the others' waits end at their deadlines
@@ -56,8 +57,9 @@ inline void end_with_error(process_engine& engine, std::exception_ptr const& fai
   last_report() = engine.reports() ? report::by_this_process : report::by_another;
 }
 
-TRIREME_BODY void recover_processes(std::string_view who, bootstrap::place here, std::chrono::milliseconds deadline,
-                                    recovery const& how, std::function<void(any_world&, int)> const& body) {
+TRIREME_BODY void recover_processes(std::string_view who, bootstrap::launch_info here,
+                                    std::chrono::milliseconds deadline, recovery const& how,
+                                    std::function<void(any_world&, int)> const& body) {
   check(how, here.size);
   last_report() = report::unsettled;
   auto engine = engine_by_rendezvous(who, here, deadline);
@@ -89,7 +91,7 @@ TRIREME_BODY void recover_processes(std::string_view who, bootstrap::place here,
   }
 }
 
-TRIREME_BODY void run_process(std::shared_ptr<process_engine> const& engine,
+TRIREME_BODY void run_process(std::shared_ptr<collective_engine> const& engine,
                               std::function<void(any_world&, int)> const& body) {
   engine->worlds->leave_it_to_the_launch();
   any_world world(engine);

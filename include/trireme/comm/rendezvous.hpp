@@ -40,16 +40,16 @@ struct rendezvous {
   /// torchrun: the port after MASTER_PORT, because torchrun's agent uses MASTER_PORT.
   ///
   /// Errors   config_error if the environment gives no place to meet.
-  [[nodiscard]] static rendezvous from(bootstrap::place const& here,
+  [[nodiscard]] static rendezvous from(bootstrap::launch_info const& here,
                                        bootstrap::lookup const& variable = bootstrap::environment_variable);
 };
 
-inline rendezvous rendezvous::from(bootstrap::place const& here, bootstrap::lookup const& variable) {
+inline rendezvous rendezvous::from(bootstrap::launch_info const& here, bootstrap::lookup const& variable) {
   auto const word = [&](char const* name) { return variable(name).value_or(""); };
   rendezvous out;
   out.job = here.job;
   out.origin = here.size > 1 ? here.origin() : std::string();
-  bool const by_file = !here.told_where && here.is_one_machine();
+  bool const by_file = !here.has_address && here.is_one_machine();
   if (by_file) {
     if (here.job.empty())
       throw config_error(text("trireme::comm::rendezvous: this run, started by ", bootstrap::name_of(here.started_by),
@@ -70,7 +70,7 @@ inline rendezvous rendezvous::from(bootstrap::place const& here, bootstrap::look
                             ") does not give the address of rank 0; set TRIREME_RENDEZVOUS=HOST:PORT; ",
                             here.origin()));
   out.address = here.address;
-  out.port = here.told_where ? here.port : here.port + 1;  // torchrun's agent listens at its own port
+  out.port = here.has_address ? here.port : here.port + 1;  // torchrun's agent listens at its own port
   out.remote = word("TRIREME_RENDEZVOUS_REMOTE") == "1";
   auto const secret_file = word("TRIREME_SECRET_FILE");
   out.secret = secret_file.empty() ? word("TRIREME_SECRET") : detail::read_secret(secret_file);

@@ -29,19 +29,19 @@ enum class collective : std::uint8_t {
 /// Which ranks take part on one side of a move.
 enum class side : std::uint8_t { all, root };
 /// Which elements of a view: all `count` of them, or those that the giver or the taker owns.
-enum class piece : std::uint8_t { whole, of_giver, of_taker };
+enum class region : std::uint8_t { whole, of_sender, of_receiver };
 /// How a view is cut into the slices that ranks own: at cache lines, into equal slices (ragged: by counts), or `count`
 /// a rank.
-enum class cut : std::uint8_t { none, lines, equal, parts };
+enum class cut : std::uint8_t { none, lines, equal, per_rank };
 
 /// Each giver sends a slice of its view to each taker, also to itself.
 struct move {
-  side givers = side::all;
-  side takers = side::all;
-  piece given = piece::whole;  ///< of the giver's `from`
-  piece taken = piece::whole;  ///< of the taker's `to`
-  bool folds = false;          ///< the elements of all givers are combined, in rank order
-  bool passed_on = false;      ///< counted as a chain: from the root, each rank sends all of it to the next
+  side senders = side::all;
+  side receivers = side::all;
+  region given = region::whole;  ///< of the giver's `from`
+  region taken = region::whole;  ///< of the taker's `to`
+  bool folds = false;            ///< the elements of all givers are combined, in rank order
+  bool passed_on = false;        ///< counted as a chain: from the root, each rank sends all of it to the next
 };
 
 /// A collective: its name, and its moves, in this order. No moves if it only synchronises, or if its parts give them
@@ -55,27 +55,27 @@ struct row {
 
 namespace detail {
 namespace moves {
-inline constexpr move scatters{side::all, side::all, piece::of_taker, piece::of_taker, true};
-inline constexpr move gathers{side::all, side::all, piece::of_giver, piece::of_giver};
-inline constexpr move reduces{side::all, side::root, piece::whole, piece::whole, true};
-inline constexpr move collects{side::all, side::root, piece::whole, piece::of_giver};
-inline constexpr move deals{side::root, side::all, piece::of_taker, piece::whole};
-inline constexpr move tells{side::root, side::all, piece::whole, piece::whole, false, true};
-inline constexpr move trades{side::all, side::all, piece::of_taker, piece::of_giver};
+inline constexpr move reduce_scatters{side::all, side::all, region::of_receiver, region::of_receiver, true};
+inline constexpr move all_gathers{side::all, side::all, region::of_sender, region::of_sender};
+inline constexpr move reduces{side::all, side::root, region::whole, region::whole, true};
+inline constexpr move gathers{side::all, side::root, region::whole, region::of_sender};
+inline constexpr move scatters{side::root, side::all, region::of_receiver, region::whole};
+inline constexpr move broadcasts{side::root, side::all, region::whole, region::whole, false, true};
+inline constexpr move exchanges{side::all, side::all, region::of_receiver, region::of_sender};
 }  // namespace moves
 
 /// In the order of `collective`.
 inline constexpr row collective_rows[] = {
     {"barrier"},
-    {"all_reduce", cut::lines, 2, {{moves::scatters, moves::gathers}}},
-    {"reduce_scatter", cut::equal, 1, {{moves::scatters}}},
+    {"all_reduce", cut::lines, 2, {{moves::reduce_scatters, moves::all_gathers}}},
+    {"reduce_scatter", cut::equal, 1, {{moves::reduce_scatters}}},
     {"reduce", cut::lines, 1, {{moves::reduces}}},
-    {"all_gather", cut::equal, 1, {{moves::gathers}}},
-    {"gather", cut::parts, 1, {{moves::collects}}},
-    {"scatter", cut::parts, 1, {{moves::deals}}},
-    {"broadcast", cut::lines, 1, {{moves::tells}}},
-    {"all_to_all", cut::equal, 1, {{moves::trades}}},  // ragged: by its parts
-    {"exchange"},                                      // by its parts
+    {"all_gather", cut::equal, 1, {{moves::all_gathers}}},
+    {"gather", cut::per_rank, 1, {{moves::gathers}}},
+    {"scatter", cut::per_rank, 1, {{moves::scatters}}},
+    {"broadcast", cut::lines, 1, {{moves::broadcasts}}},
+    {"all_to_all", cut::equal, 1, {{moves::exchanges}}},  // ragged: by its parts
+    {"exchange"},                                         // by its parts
     {"peers"},
     {"split"},
     {"duplicate"},

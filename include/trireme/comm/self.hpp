@@ -53,8 +53,8 @@ class self_world : public collectives<self_world> {
       match(it);
     else if (it.what.shape == 0)
       it.elements->copy(it.to, it.from, static_cast<std::size_t>(it.what.count) * it.element_bytes);
-    else if (!it.parts.empty())
-      copy(it, it.parts[0], it.parts[1]);
+    else if (!it.raw_transfers.empty())
+      copy(it, it.raw_transfers[0], it.raw_transfers[1]);
     if (it.elements->complete != nullptr) it.elements->complete();
   }
   [[nodiscard]] request start(command const& it) const {
@@ -79,15 +79,15 @@ class self_world : public collectives<self_world> {
   }
 
  private:
-  static void copy(command const& it, part const& from, part const& to) {
+  static void copy(command const& it, raw_transfer const& from, raw_transfer const& to) {
     if (from.type != to.type || from.count != to.count)
       throw config_error(detail::differing_transfers(who(), 0, from, 0, to));
     it.elements->copy(to.address, from.address, static_cast<std::size_t>(to.count) * size_of(to.type));
   }
   /// The k-th send goes to the k-th receive.
   static void match(command const& it) {
-    std::vector<part const*> sends, receives;
-    for (auto const& each : it.parts) (each.sent ? sends : receives).push_back(&each);
+    std::vector<raw_transfer const*> sends, receives;
+    for (auto const& each : it.raw_transfers) (each.sent ? sends : receives).push_back(&each);
     if (sends.size() != receives.size())
       throw config_error(text(who(), "::exchange: a single rank sends ", how_many(sends.size(), "message"),
                               " to itself but receives ", receives.size(),

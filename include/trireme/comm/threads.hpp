@@ -61,7 +61,7 @@ class threads_world : public engine_world<threads_world> {
  public:
   static constexpr std::string_view name = "threads";
 
-  explicit threads_world(std::shared_ptr<detail::process_engine> engine) noexcept
+  explicit threads_world(std::shared_ptr<detail::collective_engine> engine) noexcept
       : engine_world<threads_world>(std::move(engine)) {}
 
   template <class Space>

@@ -27,12 +27,12 @@
 namespace trireme::comm::detail {
 
 /// Ranks that are threads of one process: each can access all memory.
-class thread_place final : public node_place {
+class thread_backend final : public node_backend {
  public:
-  explicit thread_place(int ranks)
-      : thread_place(std::make_unique<node_header[]>(static_cast<std::size_t>(ranks)),
-                     static_cast<std::size_t>(ranks)) {}
-  ~thread_place() override {
+  explicit thread_backend(int ranks)
+      : thread_backend(std::make_unique<node_header[]>(static_cast<std::size_t>(ranks)),
+                       static_cast<std::size_t>(ranks)) {}
+  ~thread_backend() override {
     for (auto* const each : blocks_) ::operator delete(each, alignment);
   }
 
@@ -51,9 +51,9 @@ class thread_place final : public node_place {
   /// Two cache lines, because processors fetch lines in pairs.
   static constexpr std::align_val_t alignment{128};
 
-  thread_place(std::unique_ptr<node_header[]> made, std::size_t ranks)
-      : node_place(true, std::vector<std::byte*>(ranks), addresses_of(made.get(), ranks),
-                   std::numeric_limits<std::uintptr_t>::max()),
+  thread_backend(std::unique_ptr<node_header[]> made, std::size_t ranks)
+      : node_backend(true, std::vector<std::byte*>(ranks), addresses_of(made.get(), ranks),
+                     std::numeric_limits<std::uintptr_t>::max()),
         own_(std::move(made)) {}
   [[nodiscard]] static std::vector<node_header*> addresses_of(node_header* first, std::size_t count) {
     std::vector<node_header*> all(count);
@@ -91,13 +91,13 @@ TRIREME_BODY void run_ranks(threads const& description, std::function<void(int, 
   bool const core_each = description.ranks <= usable_cores();
   auto const cores = trireme::detail::allowed_cores();
   bool const pins = description.pin && core_each && ranks == cores.size();
-  auto const place = std::make_shared<thread_place>(description.ranks);
+  auto const backend = std::make_shared<thread_backend>(description.ranks);
   std::vector<std::shared_ptr<node_launch>> launches;
   std::vector<node_board*> boards;
   std::vector<int> everyone(ranks);
   std::iota(everyone.begin(), everyone.end(), 0);
   for (int const rank : everyone) {
-    launches.push_back(std::make_shared<node_launch>("trireme::comm::threads", rank, place, core_each));
+    launches.push_back(std::make_shared<node_launch>("trireme::comm::threads", rank, backend, core_each));
     boards.push_back(launches.back()->make_board(description.ranks));
   }
 
@@ -110,7 +110,7 @@ TRIREME_BODY void run_ranks(threads const& description, std::function<void(int, 
     auto& launch = launches[rank];
     auto const leave = [&] {
       launch->mine().left.store(1);
-      for (auto* const each : place->headers) launch->ring(*each);
+      for (auto* const each : backend->headers) launch->ring(*each);
     };
     try {
       if (pins) stay_on(cores[rank]);
@@ -140,7 +140,7 @@ TRIREME_BODY void run_ranks(threads const& description, std::function<void(int, 
   for (auto& each : workers) each.join();
 
   // The exception of the rank that failed first; if its body has caught it, the first one in rank order.
-  auto const first = place->headers[0]->failure.load();
+  auto const first = backend->headers[0]->failure.load();
   if (first > 0 && failures[first - 1] != nullptr) std::rethrow_exception(failures[first - 1]);
   for (auto const& failure : failures)
     if (failure != nullptr) std::rethrow_exception(failure);

@@ -157,13 +157,13 @@ class throttled_world : public detail::decorator<throttled_world<Inner>, Inner> 
       if (peer == this->rank()) continue;
       auto const& to = between(this->rank(), peer);
       auto const& from = between(peer, this->rank());
-      auto const share = detail::share_with(peer, it, this->rank(), this->size());
-      out += static_cast<double>(share.sent) / to.bytes_per_second;
-      in += static_cast<double>(share.received) / from.bytes_per_second;
+      auto const moved = detail::traffic_with(peer, it, this->rank(), this->size());
+      out += static_cast<double>(moved.sent) / to.bytes_per_second;
+      in += static_cast<double>(moved.received) / from.bytes_per_second;
       // A barrier, or a command without bytes: it still synchronises.
       bool const synchronises = it.bytes == 0 && it.what.kind != collective::exchange;
-      if (share.sent > 0 || synchronises) latency = std::max(latency, to.latency);
-      if (share.received > 0 || synchronises) latency = std::max(latency, from.latency);
+      if (moved.sent > 0 || synchronises) latency = std::max(latency, to.latency);
+      if (moved.received > 0 || synchronises) latency = std::max(latency, from.latency);
     }
     auto const occupied =
         std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(std::max(out, in))).count();

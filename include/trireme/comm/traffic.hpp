@@ -77,24 +77,25 @@ namespace detail {
 /// The most bytes of all blocks of a collective that rounds between machines gather, because latency dominates.
 inline constexpr std::size_t gathered_bytes = std::size_t{64} << 10;
 /// The most bytes of one block that rounds distribute, or that they gather where all blocks are kept.
-inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
+inline constexpr std::size_t distributed_bytes = std::size_t{4} << 10;
 
 /// Whether rounds gather the whole values of all ranks, and each rank then combines or keeps its own.
 [[nodiscard]] constexpr bool gathers_terms(geometry const& it) noexcept {
   auto const all = static_cast<std::size_t>(it.what.count) * it.element_bytes * static_cast<std::size_t>(it.size);
-  return (it.of().moves[0].given == piece::whole || it.of().count == 2) && all <= gathered_bytes;
+  return (it.of().moves[0].given == region::whole || it.of().count == 2) && all <= gathered_bytes;
 }
 /// Whether an exchange has a message to or from another rank. Messages to the rank itself do not count.
 [[nodiscard]] constexpr bool meets_others(command const& it) noexcept {
   std::int64_t received = 0, to_itself = -static_cast<std::int64_t>(it.messages);
-  for (auto const& each : it.parts) {
+  for (auto const& each : it.raw_transfers) {
     if (each.count > 0) ++(each.sent ? to_itself : received);
   }
   return it.messages > 0 || received > to_itself;
 }
 /// Whether rounds distribute to each rank the block that it owns.
-[[nodiscard]] constexpr bool deals_blocks(geometry const& it) noexcept {
-  return it.of().into != cut::parts && static_cast<std::size_t>(it.largest()) * it.element_bytes <= dealt_bytes;
+[[nodiscard]] constexpr bool distributes_blocks(geometry const& it) noexcept {
+  return it.of().into != cut::per_rank &&
+         static_cast<std::size_t>(it.largest()) * it.element_bytes <= distributed_bytes;
 }
 
 }  // namespace detail
@@ -110,7 +111,7 @@ inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
   auto const rounds = rounds_among(size);
   geometry const where{it.what, it.element_bytes, size, it.counts};
   if (!where.of().moves[0].folds || where.of().into != cut::lines || detail::gathers_terms(where)) return rounds;
-  return detail::deals_blocks(where) ? 2 * rounds : std::max(rounds, 2);
+  return detail::distributes_blocks(where) ? 2 * rounds : std::max(rounds, 2);
 }
 
 namespace detail {
@@ -118,14 +119,14 @@ namespace detail {
 [[nodiscard]] inline std::uint32_t messages_of(command const& it, int size) noexcept {
   if (it.bytes == 0) return 0;
   auto const& first = row_of(it.what.kind).moves[0];
-  return first.takers == side::root || first.passed_on ? 1U : static_cast<std::uint32_t>(size - 1);
+  return first.receivers == side::root || first.passed_on ? 1U : static_cast<std::uint32_t>(size - 1);
 }
 
 /// Sets the counts of a command with parts.
-inline void count_parts(command& it, int rank) noexcept {
+inline void count_transfers(command& it, int rank) noexcept {
   it.bytes = 0;
   it.messages = 0;
-  for (auto const& each : it.parts) {
+  for (auto const& each : it.raw_transfers) {
     if (!each.sent || each.peer == rank || each.count == 0) continue;
     it.bytes += static_cast<std::uint64_t>(each.count) * size_of(each.type);
     ++it.messages;
@@ -133,24 +134,24 @@ inline void count_parts(command& it, int rank) noexcept {
 }
 /// Sets the counts of a command: its bytes and messages.
 inline void count_sent(command& it, int rank, int size) noexcept {
-  if (!it.parts.empty()) return count_parts(it, rank);
+  if (!it.raw_transfers.empty()) return count_transfers(it, rank);
   it.bytes = bytes_sent::of(it.what, it.element_bytes, rank, size, it.counts);
   it.messages = messages_of(it, size);
 }
 
 /// The traffic between this rank and one other in one command. Over all peers `sent` adds up to command::bytes and
 /// `messages` to command::messages.
-struct peer_share {
+struct peer_traffic {
   std::uint64_t sent = 0;
   std::uint64_t messages = 0;
   std::uint64_t received = 0;
 };
 
 /// The bytes that one command moves between `rank` and `peer`, where `peer` is not `rank`.
-[[nodiscard]] inline peer_share share_with(int peer, command const& it, int rank, int size) noexcept {
-  peer_share out;
-  if (it.what.kind == collective::exchange || !it.parts.empty()) {
-    for (auto const& each : it.parts) {
+[[nodiscard]] inline peer_traffic traffic_with(int peer, command const& it, int rank, int size) noexcept {
+  peer_traffic out;
+  if (it.what.kind == collective::exchange || !it.raw_transfers.empty()) {
+    for (auto const& each : it.raw_transfers) {
       if (each.peer != peer || each.count == 0) continue;
       (each.sent ? out.sent : out.received) += static_cast<std::uint64_t>(each.count) * size_of(each.type);
       if (each.sent) ++out.messages;

@@ -62,7 +62,8 @@ struct error_feedback {
     template <class F>
     void visit_state(state_scope scope, F&& f) {
       for (auto const& [info, offset] : form_.tensors) {
-        f("residual/" + info->name, state_place{*info, 0, true}, residual_.view().flat(offset, info->extents.size()));
+        f("residual/" + info->name, state_location{*info, 0, true},
+          residual_.view().flat(offset, info->extents.size()));
       }
       if constexpr (requires { inner_.visit_state(scope, f); }) inner_.visit_state(scope, f);
     }
@@ -76,22 +77,22 @@ struct error_feedback {
       return inner_.payload_bytes(n);
     }
     template <class Payload>
-    void encode(tensor_view<gradient, space> piece, Payload payload, std::int64_t first) {
-      auto const left = residual_.view().flat(first, piece.size());
-      auto const next = next_.view().flat(first, piece.size());
+    void encode(tensor_view<gradient, space> slice, Payload payload, std::int64_t first) {
+      auto const left = residual_.view().flat(first, slice.size());
+      auto const next = next_.view().flat(first, slice.size());
       if (exactly_equal(scale_, 1)) {
-        ops::on<space>::add(piece, left);
+        ops::on<space>::add(slice, left);
       } else {
-        ops::on<space>::accumulate(piece, tensor_view<gradient const, space>(left), scale_);
+        ops::on<space>::accumulate(slice, tensor_view<gradient const, space>(left), scale_);
       }
-      inner_.encode(piece, payload, first);
+      inner_.encode(slice, payload, first);
       if constexpr (summable) {
         inner_.decode(payload, next);
       } else {
         inner_.decode(payload, next, false);
       }
       ops::on<space>::scale(next, -1.0);
-      ops::on<space>::add(next, piece);  // the part that was not sent
+      ops::on<space>::add(next, slice);  // the part that was not sent
       if (!exactly_equal(scale_, 1)) ops::on<space>::scale(next, 1 / scale_);
     }
     /// To be called when the step was taken: makes what it left out the residual. Without this call the residual stays
@@ -106,8 +107,8 @@ struct error_feedback {
       return within + 2 * static_cast<std::int64_t>(residual_.view().bytes());
     }
     template <class Payload, class... Add>
-    void decode(Payload payload, tensor_view<gradient, space> piece, Add... add) {
-      inner_.decode(payload, piece, add...);
+    void decode(Payload payload, tensor_view<gradient, space> slice, Add... add) {
+      inner_.decode(payload, slice, add...);
     }
 
    private:

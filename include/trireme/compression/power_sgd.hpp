@@ -111,9 +111,9 @@ struct power_sgd {
     template <class F>
     void visit_state(state_scope scope, F&& f) {
       for (auto const& [info, q_info, whole, p, q] : matrices_) {
-        f("residual/" + info->name, state_place{*info, 0, true}, whole.of(residual_));
-        if (scope == state_scope::kept || (world_.rank() == 0 && info->answers))
-          f("power_sgd_q/" + info->name, state_place{q_info}, q.of(q_));
+        f("residual/" + info->name, state_location{*info, 0, true}, whole.of(residual_));
+        if (scope == state_scope::kept || (world_.rank() == 0 && info->is_owner))
+          f("power_sgd_q/" + info->name, state_location{q_info}, q.of(q_));
       }
     }
     [[nodiscard]] std::int64_t bytes() const {

@@ -44,14 +44,14 @@ struct top_k {
       auto const k = kept(n);
       return round_up(values_offset(k) + k * static_cast<std::int64_t>(sizeof(gradient)));
     }
-    void encode(tensor_view<gradient, space> piece, tensor_view<std::byte, space> payload, std::int64_t) {
-      auto const k = kept(piece.size());
-      ops::on<space>::select_largest(piece, indices(payload, k), values(payload, k));
+    void encode(tensor_view<gradient, space> slice, tensor_view<std::byte, space> payload, std::int64_t) {
+      auto const k = kept(slice.size());
+      ops::on<space>::select_largest(slice, indices(payload, k), values(payload, k));
     }
-    void decode(tensor_view<std::byte, space> payload, tensor_view<gradient, space> piece, bool add) {
-      auto const k = kept(piece.size());
-      if (!add) ops::on<space>::fill(piece, 0.0);
-      ops::on<space>::scatter(piece, indices(payload, k), values(payload, k), add);
+    void decode(tensor_view<std::byte, space> payload, tensor_view<gradient, space> slice, bool add) {
+      auto const k = kept(slice.size());
+      if (!add) ops::on<space>::fill(slice, 0.0);
+      ops::on<space>::scatter(slice, indices(payload, k), values(payload, k), add);
     }
 
    private:

@@ -14,21 +14,22 @@ enum class axis_samples : std::uint8_t { same, split, shared };
 
 /// Which parameters the ranks along an axis hold:
 ///   alike  every rank has all parameters;
-///   cut    tensors or boxes of them; the others are replicated, and units name the rank that owns them;
-///   dealt  tensors marked so (parameter_info::dealt) are distributed, all others replicated;
-///   units  each rank has some units of the model.
-enum class axis_parameters : std::uint8_t { alike, cut, dealt, units };
+///   sharded      tensors or boxes of them; the others are replicated, and units name the rank that owns them;
+///   distributed  tensors marked so (parameter_info::distributed) are distributed, all others replicated;
+///   units        each rank has some units of the model.
+enum class axis_parameters : std::uint8_t { replicated, sharded, distributed, units };
 
 /// What meshes, groups and trainers need to know about an axis of parallelism.
 struct axis_facts {
   axis_samples samples = axis_samples::same;
-  axis_parameters parameters = axis_parameters::alike;
+  axis_parameters parameters = axis_parameters::replicated;
   bool equal_passes = false;  ///< all ranks along the axis run the same number of micro-batches
-  std::string_view beside{};  ///< kind of another axis whose ranks it uses; its degree is then 0 (the other's) or 1
+  std::string_view
+      same_ranks_as{};  ///< kind of another axis whose ranks it uses; its degree is then 0 (the other's) or 1
 
   /// Whether the ranks along the axis are replicas, over which the exchange sums gradients.
   [[nodiscard]] constexpr bool replicates() const noexcept {
-    return parameters == axis_parameters::alike && samples != axis_samples::same;
+    return parameters == axis_parameters::replicated && samples != axis_samples::same;
   }
   /// Whether all its ranks compute the same losses; those of the first rank are then counted.
   [[nodiscard]] constexpr bool same_losses() const noexcept {
@@ -36,7 +37,7 @@ struct axis_facts {
   }
   /// Whether gradients of replicated parameters must still be summed over its ranks.
   [[nodiscard]] constexpr bool sums_the_rest() const noexcept {
-    return samples == axis_samples::split && parameters == axis_parameters::dealt;
+    return samples == axis_samples::split && parameters == axis_parameters::distributed;
   }
 };
 
@@ -50,9 +51,10 @@ struct axis_facts {
 ///             offer(rank_groups<Env>&)   offers groups to the units;
 ///             cut(std::span<samples const>) -> this rank's part of each sample, valid until the next call;
 ///             refuses_tree() -> why the axis does not support .reproducible; empty if it does;
-///             mark(uses)                 may change infos (tied, answers) before parameters get memory;
+///             mark(uses)                 may change infos (tied, is_owner) before parameters get memory;
 ///             join(exchange)             may name further sums (sum_also);
-///             seat(model), link()        if each rank gets some units: its stage, and the link to the other stages.
+///             assignment(model), link()        if each rank gets some units: its stage, and the link to the other
+///             stages.
 template <class A>
 concept described_axis = requires {
   { A::kind } -> std::convertible_to<std::string_view>;

@@ -13,10 +13,10 @@ namespace trireme {
 /// The positions of each sample that a rank of a context group holds, the same for all samples. Rank r has slice r of
 /// as many equal slices as ranks; or, if balanced, of twice as many slices, slice r from either end. The cost of causal
 /// attention grows with the position, so balanced parts have equal costs.
-struct context_part {
-  share own{};
+struct context_shard {
+  group_rank own{};
   bool balanced = false;
-  friend bool operator==(context_part const&, context_part const&) = default;
+  friend bool operator==(context_shard const&, context_shard const&) = default;
 
   struct stretch {
     std::int64_t row = 0;       ///< its first row among this rank's rows of a sample
@@ -26,12 +26,12 @@ struct context_part {
   };
   [[nodiscard]] constexpr int stretches() const noexcept { return balanced ? 2 : 1; }
   /// The number of positions of a whole sample must be a multiple of this.
-  [[nodiscard]] constexpr std::int64_t pieces() const noexcept { return std::int64_t{own.size} * stretches(); }
+  [[nodiscard]] constexpr std::int64_t stretch_count() const noexcept { return std::int64_t{own.size} * stretches(); }
   /// @param here  number of rows of a sample on this rank.
   [[nodiscard]] constexpr stretch at(int which, std::int64_t here) const noexcept {
     auto const count = here / stretches();
-    auto const piece = which == 0 ? own.rank : 2 * own.size - 1 - own.rank;
-    return {which * count, piece * count, count};
+    auto const index = which == 0 ? own.rank : 2 * own.size - 1 - own.rank;
+    return {which * count, index * count, count};
   }
   [[nodiscard]] constexpr std::int64_t whole(std::int64_t here) const noexcept { return here * own.size; }
 };
@@ -61,7 +61,7 @@ class context_group : public rank_group<context_group<Env>> {
   /// The group of a rank that holds whole samples.
   [[nodiscard]] static context_group& one();
 
-  [[nodiscard]] context_part const& part() const noexcept { return part_; }
+  [[nodiscard]] context_shard const& part() const noexcept { return part_; }
 
   /// Self-attention over whole samples; writes heads. kept.qkv holds this rank's rows of queries, keys and values; all
   /// of kept stays in `activations`.
@@ -73,10 +73,10 @@ class context_group : public rank_group<context_group<Env>> {
                                arena<space>& scratch, dropout_site const& dropout) = 0;
 
  protected:
-  explicit context_group(context_part const& part) noexcept : rank_group<context_group<Env>>(part.own), part_(part) {}
+  explicit context_group(context_shard const& part) noexcept : rank_group<context_group<Env>>(part.own), part_(part) {}
 
  private:
-  context_part part_;
+  context_shard part_;
 };
 
 namespace detail {

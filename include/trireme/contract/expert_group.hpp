@@ -12,7 +12,7 @@ namespace trireme {
 
 /// The ranks that divide the experts of each layer, as layers see them. They process different samples. Parameters are
 /// replicated on all of them except those of experts: each rank has the experts of the range share().of(experts)
-/// (parameter_info::dealt). A group of one does nothing.
+/// (parameter_info::distributed). A group of one does nothing.
 ///
 /// Ranks    collective: all members call the same in the same order. A rank without a micro-batch takes part with no
 ///          rows while others have one.
@@ -38,7 +38,7 @@ class expert_group : public rank_group<expert_group<Env>> {
   }
 
  protected:
-  explicit expert_group(trireme::share own) noexcept : rank_group<expert_group<Env>>(own) {}
+  explicit expert_group(trireme::group_rank own) noexcept : rank_group<expert_group<Env>>(own) {}
 
  private:
   virtual void do_gather(std::span<std::int64_t> table) = 0;

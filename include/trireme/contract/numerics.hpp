@@ -23,7 +23,7 @@ struct loss_sum {
   std::int64_t left_out = 0;  ///< rows without a loss; backward has weighed them like all others
   [[nodiscard]] double mean() const noexcept { return count == 0 ? 0.0 : sum / static_cast<double>(count); }
   /// The share of that weight on counted rows; 1 if none is counted.
-  [[nodiscard]] double counted_share() const noexcept {
+  [[nodiscard]] double counted_fraction() const noexcept {
     return count == 0 ? 1.0 : static_cast<double>(count) / static_cast<double>(count + left_out);
   }
   loss_sum& operator+=(loss_sum const& other) noexcept {

@@ -73,7 +73,7 @@ concept has_update = requires(O const& optimizer, update_segment<Env> const& seg
 };
 
 template <class O>
-concept says_whole_tensors = requires(O const& optimizer) {
+concept declares_whole_tensors = requires(O const& optimizer) {
   { optimizer.whole_tensors } -> std::convertible_to<bool>;
 };
 template <class O>
@@ -101,7 +101,7 @@ concept element_optimizer = has_moment_names<O> && has_rate_at<O> && has_clip<O>
 ///           `update(tensor, step)`, which writes the value, the moments and the outputs.
 /// Not required  state of its own, as above: moments are zero before the first step.
 template <class O, class Env>
-concept whole_tensor_optimizer = says_whole_tensors<O> && has_moment_names<O> && has_rate_at<O> && has_clip<O> &&
+concept whole_tensor_optimizer = declares_whole_tensors<O> && has_moment_names<O> && has_rate_at<O> && has_clip<O> &&
     has_moment_shape<O> && has_tensor_update<O, Env>;
 
 template <class O, class Env>
@@ -110,7 +110,7 @@ concept optimizer = element_optimizer<O, Env> || whole_tensor_optimizer<O, Env>;
 /// Whether an optimizer needs whole tensors.
 template <class O>
 [[nodiscard]] constexpr bool wants_whole_tensors(O const& optimizer) noexcept {
-  if constexpr (says_whole_tensors<O>) {
+  if constexpr (declares_whole_tensors<O>) {
     return optimizer.whole_tensors;
   } else {
     return false;
@@ -118,7 +118,7 @@ template <class O>
 }
 
 /// The requirements of an optimizer on the memory of parameters and gradients, before that is allocated.
-struct layout_wishes {
+struct bucket_requirements {
   bool whole_tensors = false;  ///< one rank updates all of a tensor: no slice of a bucket splits one
   std::function<bool(parameter_info const&)> frozen;  ///< which parameters are never updated; empty: none
 
@@ -127,13 +127,13 @@ struct layout_wishes {
 
 /// An optimizer that never updates some parameters, those with `freezes(parameter_info)`.
 template <class O>
-[[nodiscard]] layout_wishes wishes_of(O const& optimizer) {
-  layout_wishes wishes;
-  wishes.whole_tensors = wants_whole_tensors(optimizer);
+[[nodiscard]] bucket_requirements bucket_requirements_of(O const& optimizer) {
+  bucket_requirements requirements;
+  requirements.whole_tensors = wants_whole_tensors(optimizer);
   if constexpr (requires(parameter_info const& info) { optimizer.freezes(info); }) {
-    wishes.frozen = [optimizer](parameter_info const& info) { return optimizer.freezes(info); };
+    requirements.frozen = [optimizer](parameter_info const& info) { return optimizer.freezes(info); };
   }
-  return wishes;
+  return requirements;
 }
 
 }  // namespace trireme

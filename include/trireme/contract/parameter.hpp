@@ -24,7 +24,7 @@ struct initial {
 
 /// One of `size` consecutive parts: that of one rank of a group. Parts may be uneven: the first n % size of them get
 /// one more.
-struct share {
+struct group_rank {
   int rank = 0;
   int size = 1;
   [[nodiscard]] constexpr interval of(std::int64_t n) const noexcept {
@@ -32,7 +32,7 @@ struct share {
     auto const more = n % size;
     return {rank * each + std::min<std::int64_t>(rank, more), each + (rank < more ? 1 : 0)};
   }
-  friend bool operator==(share const&, share const&) = default;
+  friend bool operator==(group_rank const&, group_rank const&) = default;
 };
 
 /// The properties of a parameter without its values. Two parameters of one name are two uses of one tied tensor.
@@ -42,14 +42,14 @@ struct parameter_info {
   std::string name;
   shape extents;  ///< of this rank's part
   initial start{};
-  bool decays = true;   ///< whether weight decay applies
-  shape whole{};        ///< extents of the whole tensor; none if this rank holds all of it
-  shape first{};        ///< where the part begins in the tensor, one number a dimension
-  bool answers = true;  ///< false: another rank of this model replica owns it in norm, hash and checkpoint
-  bool tied = false;    ///< true: other ranks of this model replica use it too, and gradients are summed with theirs
-  /// The kind of axis along which ranks hold different parts of it (axis_parameters::dealt); all ranks of a tensor
-  /// group then have the same part. Empty: no such axis.
-  std::string_view dealt{};
+  bool decays = true;    ///< whether weight decay applies
+  shape whole{};         ///< extents of the whole tensor; none if this rank holds all of it
+  shape first{};         ///< where the part begins in the tensor, one number a dimension
+  bool is_owner = true;  ///< false: another rank of this model replica owns it in norm, hash and checkpoint
+  bool tied = false;     ///< true: other ranks of this model replica use it too, and gradients are summed with theirs
+  /// The kind of axis along which ranks hold different parts of it (axis_parameters::distributed); all ranks of a
+  /// tensor group then have the same part. Empty: no such axis.
+  std::string_view distributed{};
   /// Above 0, the parameter is an exponential moving average that its layer measures, and is not trained. In a step
   /// value += running * (mean - value), whatever the optimizer. The layer adds to its gradient, in each micro-batch,
   /// pass.weight times the number of samples times the measured value; neither norm nor clipping includes it.
@@ -65,13 +65,13 @@ struct parameter_info {
   shape fused{};
   bool stacked = false;  ///< for these optimizers each index of the first axis is a separate tensor (experts)
 
-  [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
-  [[nodiscard]] shape const& whole_extents() const noexcept { return is_part() ? whole : extents; }
+  [[nodiscard]] bool is_shard() const noexcept { return whole.rank() > 0; }
+  [[nodiscard]] shape const& whole_extents() const noexcept { return is_shard() ? whole : extents; }
   friend bool operator==(parameter_info const&, parameter_info const&) = default;
 };
 
 /// The part of a whole tensor with the range [first, first + count) of one axis.
-[[nodiscard]] inline parameter_info part_of(parameter_info info, int axis, interval range) {
+[[nodiscard]] inline parameter_info shard_of(parameter_info info, int axis, interval range) {
   shape extents;
   shape first;
   for (int each = 0; each < info.extents.rank(); ++each) {
@@ -150,7 +150,7 @@ class tensors_within {
 template <class F>
 void for_each_run(parameter_info const& part, std::int64_t first, std::int64_t count, F&& f) {
   if (count == 0) return;
-  if (!part.is_part()) return f(first, first, count);
+  if (!part.is_shard()) return f(first, first, count);
   int axis = part.extents.rank() - 1;  // the innermost one that is cut: axes inside it are contiguous
   while (axis > 0 && part.extents[axis] == part.whole[axis]) --axis;
   std::int64_t inner = 1;

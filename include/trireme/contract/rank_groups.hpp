@@ -94,13 +94,13 @@ class rank_group {
 
   [[nodiscard]] int rank() const noexcept { return own_.rank; }
   [[nodiscard]] int size() const noexcept { return own_.size; }
-  [[nodiscard]] trireme::share share() const noexcept { return own_; }
+  [[nodiscard]] trireme::group_rank coordinate() const noexcept { return own_; }
 
  protected:
-  explicit rank_group(trireme::share own) noexcept : own_(own) {}
+  explicit rank_group(trireme::group_rank own) noexcept : own_(own) {}
 
  private:
-  trireme::share own_;
+  trireme::group_rank own_;
 };
 
 }  // namespace trireme

@@ -11,7 +11,7 @@ namespace trireme {
 /// (nn::batch_norm{.synchronised = true}): it has a static `synchronises = true`.
 ///
 /// Every rank then runs the same number of micro-batches: a rank that has fewer takes part in the sums of the others,
-/// by its units' serve_forward() and serve_backward().
+/// by its units' shadow_forward() and shadow_backward().
 template <class M>
 concept synchronises = requires {
   requires M::synchronises;
@@ -39,7 +39,7 @@ class replica_group : public rank_group<replica_group<Env>> {
   }
 
  protected:
-  replica_group(trireme::share own, bool meets) noexcept : rank_group<replica_group<Env>>(own), meets_(meets) {}
+  replica_group(trireme::group_rank own, bool meets) noexcept : rank_group<replica_group<Env>>(own), meets_(meets) {}
 
  private:
   virtual void do_sum(sums values) = 0;
@@ -54,7 +54,7 @@ class apart_replicas final : public replica_group<Env> {
   using typename replica_group<Env>::sums;
 
  public:
-  explicit apart_replicas(trireme::share own) noexcept : replica_group<Env>(own, own.size == 1) {}
+  explicit apart_replicas(trireme::group_rank own) noexcept : replica_group<Env>(own, own.size == 1) {}
 
  private:
   void do_sum(sums) override {

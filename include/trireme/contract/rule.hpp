@@ -23,7 +23,7 @@ struct rule_list {};
 /// `combination` C (train/compatibility.hpp), and the compiler's error if it does not hold.
 #define TRIREME_RULE(name, id_, sentence_, remedy_, ...)                                                         \
   struct name {                                                                                                  \
-    static constexpr ::trireme::compatibility_rule says{id_, sentence_, remedy_};                                \
+    static constexpr ::trireme::compatibility_rule rule{id_, sentence_, remedy_};                                \
     template <class C>                                                                                           \
     static constexpr bool holds = (__VA_ARGS__);                                                                 \
     template <bool Holds>                                                                                        \

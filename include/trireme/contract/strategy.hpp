@@ -11,15 +11,15 @@ namespace trireme {
 enum class distribution { replicate, shard };
 
 template <class S>
-concept says_optimizer_state = requires {
+concept declares_optimizer_state = requires {
   { S::optimizer_state } -> std::convertible_to<distribution>;
 };
 template <class S>
-concept says_gradients = requires {
+concept declares_gradients = requires {
   { S::gradients } -> std::convertible_to<distribution>;
 };
 template <class S>
-concept says_parameters = requires {
+concept declares_parameters = requires {
   { S::parameters } -> std::convertible_to<distribution>;
 };
 template <class S>
@@ -30,7 +30,8 @@ concept has_bucket_bytes = requires(S const& strategy) {
 /// One axis of parallelism that splits samples over ranks: how it distributes optimizer state, gradients and
 /// parameters, and the size of its buckets.
 template <class S>
-concept strategy = says_optimizer_state<S> && says_gradients<S> && says_parameters<S> && has_bucket_bytes<S>;
+concept strategy =
+    declares_optimizer_state<S> && declares_gradients<S> && declares_parameters<S> && has_bucket_bytes<S>;
 
 /// Whether this strategy sums in one fixed tree over the logical micro-batches, whatever the number of ranks.
 template <class S>

@@ -56,7 +56,7 @@ class tensor_group : public rank_group<tensor_group<Env>> {
   [[nodiscard]] bool cuts_rows() const noexcept { return cuts_rows_; }
   /// The rows of `rows` that this rank holds between the products.
   [[nodiscard]] interval rows_here(std::int64_t rows) const noexcept {
-    return cuts_rows_ ? this->share().of(rows) : interval{0, rows};
+    return cuts_rows_ ? this->coordinate().of(rows) : interval{0, rows};
   }
 
   /// The sum of the members' terms, in the memory of the term: all rows of it, or those of this rank.
@@ -67,14 +67,14 @@ class tensor_group : public rank_group<tensor_group<Env>> {
       return part.term_;
     }
     do_reduce_rows(part.term_);
-    auto const here = this->share().of(part.term_.extent(0));
+    auto const here = this->coordinate().of(part.term_.extent(0));
     return part.term_.rows(here.first, here.count);
   }
   /// All rows of x (rows here, columns): x itself unless rows are cut, else a copy in memory of `from`.
   [[nodiscard]] view gather(view x, std::int64_t rows, arena<space>& from) {
     if (!cuts_rows_) return x;
     auto const all = from.template take<typename Env::compute>({rows, x.extent(1)});
-    auto const here = this->share().of(rows);
+    auto const here = this->coordinate().of(rows);
     do_gather_rows(all, x, here);
     return all;
   }
@@ -87,7 +87,7 @@ class tensor_group : public rank_group<tensor_group<Env>> {
   }
 
  protected:
-  tensor_group(trireme::share own, bool cuts_rows) noexcept
+  tensor_group(trireme::group_rank own, bool cuts_rows) noexcept
       : rank_group<tensor_group<Env>>(own), cuts_rows_(cuts_rows && own.size > 1) {}
 
  private:

@@ -16,18 +16,18 @@ namespace trireme {
 namespace detail {
 
 /// One argument of text(): one of a few types, so that joining is compiled once and not for every call.
-class text_part {
+class text_item {
  public:
-  constexpr text_part(std::string_view part) : kind_(kind::letters), letters_(part) {}  // NOLINT
-  constexpr text_part(char const* part) : text_part(std::string_view(part)) {}          // NOLINT
-  text_part(std::string const& part) : text_part(std::string_view(part)) {}             // NOLINT
-  constexpr text_part(char part) : kind_(kind::letter), letter_(part) {}                // NOLINT
-  constexpr text_part(float part) : kind_(kind::single), single_(part) {}               // NOLINT
-  constexpr text_part(double part) : kind_(kind::real), real_(part) {}                  // NOLINT
+  constexpr text_item(std::string_view part) : kind_(kind::letters), letters_(part) {}  // NOLINT
+  constexpr text_item(char const* part) : text_item(std::string_view(part)) {}          // NOLINT
+  text_item(std::string const& part) : text_item(std::string_view(part)) {}             // NOLINT
+  constexpr text_item(char part) : kind_(kind::letter), letter_(part) {}                // NOLINT
+  constexpr text_item(float part) : kind_(kind::single), single_(part) {}               // NOLINT
+  constexpr text_item(double part) : kind_(kind::real), real_(part) {}                  // NOLINT
   template <std::same_as<bool> Truth>  // a plain bool parameter would accept pointers
-  constexpr text_part(Truth part) : text_part(std::string_view(part ? "true" : "false")) {}  // NOLINT
+  constexpr text_item(Truth part) : text_item(std::string_view(part ? "true" : "false")) {}  // NOLINT
   template <std::integral Number>
-  requires(!std::same_as<Number, bool> && !std::same_as<Number, char>) constexpr text_part(Number part)  // NOLINT
+  requires(!std::same_as<Number, bool> && !std::same_as<Number, char>) constexpr text_item(Number part)  // NOLINT
       : kind_(std::is_signed_v<Number> ? kind::whole : kind::natural), whole_(static_cast<std::int64_t>(part)) {}
 
   void append_to(std::string& out) const {
@@ -66,7 +66,7 @@ class text_part {
   };
 };
 
-[[nodiscard]] inline std::string join(std::initializer_list<text_part> parts) {
+[[nodiscard]] inline std::string join(std::initializer_list<text_item> parts) {
   std::string out;
   for (auto const& part : parts) part.append_to(out);
   return out;
@@ -88,7 +88,7 @@ class text_part {
 /// form, whatever the program's locale.
 template <class... Parts>
 [[nodiscard]] std::string text(Parts const&... parts) {
-  return detail::join({detail::text_part(parts)...});
+  return detail::join({detail::text_item(parts)...});
 }
 
 }  // namespace trireme

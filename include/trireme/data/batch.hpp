@@ -16,7 +16,7 @@ namespace trireme::data {
 
 /// Part `index` of `count` items that are split into `shares` parts as evenly as possible: [index*count/shares,
 /// (index+1)*count/shares).
-[[nodiscard]] constexpr interval share(std::int64_t count, std::int64_t shares, std::int64_t index) noexcept {
+[[nodiscard]] constexpr interval even_split(std::int64_t count, std::int64_t shares, std::int64_t index) noexcept {
   auto const first = index * count / shares;
   return {first, (index + 1) * count / shares - first};
 }
@@ -44,9 +44,9 @@ struct loader_position {
 
 /// One rank's part of one batch. Owned by the loader.
 ///
-/// A batch of n samples is split into M logical micro-batches, part m = share(n, M, m); rank r runs the parts share(M,
-/// ranks, r). The content of a part does not depend on the number of ranks, so sums over parts can be formed in the
-/// same order on any number of ranks.
+/// A batch of n samples is split into M logical micro-batches, part m = even_split(n, M, m); rank r runs the parts
+/// even_split(M, ranks, r). The content of a part does not depend on the number of ranks, so sums over parts can be
+/// formed in the same order on any number of ranks.
 struct batch {
   std::span<trireme::samples const> micro_batches;  ///< this rank's non-empty parts; may be empty
   std::span<std::int64_t const> parts;              ///< the logical number m of each of them, ascending

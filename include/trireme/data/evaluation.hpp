@@ -30,7 +30,7 @@ class evaluation_batches {
  public:
   evaluation_batches(Dataset const& data, std::int64_t batch, int rank = 0, int size = 1)
       : data_(&data), batch_(checked(data, batch, rank, size)), buffer_(data, batch_, 0) {
-    mine_ = share((data.size() + batch_ - 1) / batch_, size, rank);
+    mine_ = even_split((data.size() + batch_ - 1) / batch_, size, rank);
   }
   evaluation_batches(Dataset const&& data, std::int64_t batch, int rank = 0, int size = 1) = delete;  // would dangle
 

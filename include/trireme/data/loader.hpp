@@ -57,7 +57,7 @@ class loader {
       : data_(&data), options_(options), order_{.samples = data.size(), .seed = options.seed} {
     check(rank, size);
     position_ = cursor_ = normalised({});
-    parts_ = share(options.micro_batches, size, rank);
+    parts_ = even_split(options.micro_batches, size, rank);
     auto const largest = std::min(options.batch, order_.samples);
     // Rounded up: in these parts a shorter batch can have one sample more than the longest one.
     auto const most = (largest * parts_.count + options.micro_batches - 1) / options.micro_batches;
@@ -181,7 +181,7 @@ class loader {
     auto const all = reads ? into.buffer.read(*data_, last - first) : into.buffer.zeros(*data_, last - first);
     into.buffer.clear();
     for (auto m = parts_.first; m < parts_.end(); ++m) {
-      auto const part = share(count, options_.micro_batches, m);
+      auto const part = even_split(count, options_.micro_batches, m);
       if (part.count > 0) into.buffer.add_part(m, all.part(part.first - first, part.count));
     }
     into.view = {into.buffer.views(), into.buffer.parts(), count, at.epoch, at.position};

@@ -25,8 +25,8 @@ inline std::string quoted(std::string_view content) {
   return out;
 }
 
-inline std::string label(std::string_view what, int rank, std::size_t lane, std::string_view name) {
-  return text(R"({"ph":"M","name":")", what, R"(","pid":)", rank, R"(,"tid":)", lane, R"(,"args":{"name":)",
+inline std::string label(std::string_view what, int rank, std::size_t track, std::string_view name) {
+  return text(R"({"ph":"M","name":")", what, R"(","pid":)", rank, R"(,"tid":)", track, R"(,"args":{"name":)",
               quoted(name), "}}");
 }
 
@@ -48,13 +48,13 @@ inline std::string label(std::string_view what, int rank, std::size_t lane, std:
   };
   for (auto const& rank : ranks) {
     add(detail::label("process_name", rank.rank, 0, rank.name));
-    for (std::size_t lane = 0; lane < rank.lanes.size(); ++lane) {
-      add(detail::label("thread_name", rank.rank, lane, rank.lanes[lane]));
+    for (std::size_t track = 0; track < rank.tracks.size(); ++track) {
+      add(detail::label("thread_name", rank.rank, track, rank.tracks[track]));
     }
     for (auto const& event : rank.events) {
       auto const length = event.end_ns > event.begin_ns ? event.end_ns - event.begin_ns : 0;
       add(text(R"({"ph":"X","name":)", detail::quoted(event.name), R"(,"cat":)", detail::quoted(event.category),
-               R"(,"pid":)", rank.rank, R"(,"tid":)", event.lane, R"(,"ts":)",
+               R"(,"pid":)", rank.rank, R"(,"tid":)", event.track, R"(,"ts":)",
                detail::microseconds(event.begin_ns - start), R"(,"dur":)", detail::microseconds(length), "}"));
     }
   }

@@ -138,12 +138,12 @@ class tokenizer {
     word_memory known;
     return words_of(text, known);
   }
-  [[nodiscard]] static encoding arranged(std::span<detail::template_part const> parts,
+  [[nodiscard]] static encoding arranged(std::span<detail::template_item const> parts,
                                          std::vector<std::int32_t> const& first,
                                          std::vector<std::int32_t> const& second);
-  static std::vector<detail::template_part> first_only() { return {{detail::template_part::what::first, {}, 0}}; }
-  static std::vector<detail::template_part> both() {
-    return {{detail::template_part::what::first, {}, 0}, {detail::template_part::what::second, {}, 1}};
+  static std::vector<detail::template_item> first_only() { return {{detail::template_item::what::first, {}, 0}}; }
+  static std::vector<detail::template_item> both() {
+    return {{detail::template_item::what::first, {}, 0}, {detail::template_item::what::second, {}, 1}};
   }
 
   detail::vocabulary tokens_;
@@ -152,7 +152,7 @@ class tokenizer {
   std::vector<detail::normal_step> normalizer_;
   std::vector<detail::split_step> splits_;
   std::variant<detail::byte_pairs, detail::word_pieces, detail::unigram> model_;
-  std::vector<detail::template_part> single_ = first_only(), pair_ = both();
+  std::vector<detail::template_item> single_ = first_only(), pair_ = both();
   std::vector<detail::decode_step> decoder_;
 };
 
@@ -538,11 +538,11 @@ class tokenizer_reader {
         out_.single_ = parts_of(step, "single");
         out_.pair_ = parts_of(step, "pair");
       } else if (kind == "BertProcessing" || kind == "RobertaProcessing") {
-        using what_part = template_part::what;
+        using what_part = template_item::what;
         auto const roberta = kind == "RobertaProcessing";
-        template_part const cls{what_part::special, {id_of_pair(step.at("cls"))}, 0};
-        template_part const sep{what_part::special, {id_of_pair(step.at("sep"))}, 0};
-        template_part const first{what_part::first, {}, 0};
+        template_item const cls{what_part::special, {id_of_pair(step.at("cls"))}, 0};
+        template_item const sep{what_part::special, {id_of_pair(step.at("sep"))}, 0};
+        template_item const first{what_part::first, {}, 0};
         std::int32_t const other = roberta ? 0 : 1;
         out_.single_ = {cls, first, sep};
         out_.pair_ = out_.single_;
@@ -565,22 +565,22 @@ class tokenizer_reader {
     if (out_.tokens_.token_of(id) == nullptr) number.fail("no token has this id");
     return id;
   }
-  std::vector<template_part> parts_of(json::value const& step, std::string_view key) const {
-    std::vector<template_part> out;
+  std::vector<template_item> parts_of(json::value const& step, std::string_view key) const {
+    std::vector<template_item> out;
     auto const& parts = step.at(key).as_array();
     if (parts.size() > most_steps) step.fail(text("a template of more than ", most_steps, " parts"));
     for (auto const& part : parts) {
-      template_part add;
+      template_item add;
       auto const* const special = part.find("SpecialToken");
       auto const& body = special == nullptr ? part.at("Sequence") : *special;
       auto const& name = body.at("id");
       add.segment = id_in(body.at("type_id"));
       if (special != nullptr) {
-        add.kind = template_part::what::special;
+        add.kind = template_item::what::special;
         for (auto const& id : step.at("special_tokens").at(name.as_string()).at("ids").as_array())
           add.ids.push_back(id_of_template(id));
       } else if (name.as_string() == "A" || name.as_string() == "B") {
-        add.kind = name.as_string() == "A" ? template_part::what::first : template_part::what::second;
+        add.kind = name.as_string() == "A" ? template_item::what::first : template_item::what::second;
       } else {
         name.fail("a sequence of a template is A or B");
       }
@@ -707,9 +707,9 @@ inline std::vector<std::int32_t> tokenizer::words_of(std::string_view text, word
   return out;
 }
 
-inline encoding tokenizer::arranged(std::span<detail::template_part const> parts,
+inline encoding tokenizer::arranged(std::span<detail::template_item const> parts,
                                     std::vector<std::int32_t> const& first, std::vector<std::int32_t> const& second) {
-  using what = detail::template_part::what;
+  using what = detail::template_item::what;
   encoding out;
   for (auto const& part : parts) {
     auto const& ids = part.kind == what::special ? part.ids : part.kind == what::first ? first : second;

@@ -30,8 +30,8 @@ template <detail::some_module Module, class Comm>
 void broadcast(Module const& module, Comm& world, int root = 0) {
   using space = typename space_of<Comm>::type;
   auto const held = detail::lent_module(module);
-  detail::broadcast_equal(detail::parameters_of<space>(*held, detail::tensor_layouts::dense),
-                          detail::buffers_of<space>(*held, detail::tensor_layouts::dense), world, root);
+  detail::broadcast_equal(detail::parameters_of<space>(*held, detail::memory_format::dense),
+                          detail::buffers_of<space>(*held, detail::memory_format::dense), world, root);
 }
 
 }  // namespace trireme::interop

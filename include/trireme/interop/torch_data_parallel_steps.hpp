@@ -19,7 +19,7 @@
 #include "trireme/parallel/vote.hpp"
 #include "trireme/precision/fp16.hpp"
 #include "trireme/train/make.hpp"
-#include "trireme/train/state_piece.hpp"
+#include "trireme/train/state_shard.hpp"
 
 namespace trireme::interop {
 
@@ -88,10 +88,10 @@ class data_parallel_steps {
                   "torch's");
     for (auto const& each : trained_) {
       detail::expect_at(each.parameter, each.memory, each.name);
-      if (each.how != way::as_it_is) {
+      if (each.how != gradient_form::as_it_is) {
         throw config_error(text("trireme::interop::data_parallel: step(optimizer) updates parameters of ",
                                 name_of(dtype_of<Element>), " with dense gradients, and \"", each.name, "\" is ",
-                                each.how == way::rows ? "a table of .sparse(true)" : "of another type",
+                                each.how == gradient_form::rows ? "a table of .sparse(true)" : "of another type",
                                 "; end steps by finish() and an optimizer of torch's"));
       }
     }
@@ -132,7 +132,7 @@ class data_parallel_steps {
   };
   // How a gradient travels: in the exchange, in the memory of .grad() or as a copy in another type; or in messages of
   // its own, as doubles, or as the rows that have one.
-  enum class way : std::uint8_t { as_it_is, converted, wide, rows };
+  enum class gradient_form : std::uint8_t { as_it_is, converted, wide, rows };
   // Three counts of ranks in the one number that they sum up: those that had a batch, that autograd has given an
   // undefined gradient, and that end in join(early_end::raise).
   static constexpr std::int64_t one_batch = 1, one_undefined = std::int64_t{1} << 20,
@@ -142,7 +142,7 @@ class data_parallel_steps {
     std::string name;
     torch::Tensor parameter;
     void const* memory;  // of the parameter, as the exchange knows it
-    way how = way::as_it_is;
+    gradient_form how = gradient_form::as_it_is;
     int nth = -1;                     // of the exchange; -1: it has messages of its own
     torch::Tensor values{};           // of a converted one: what the exchange is shown in its place
     torch::Tensor bucket{};           // with .gradients_in_buckets: where .grad() is to lie
@@ -158,7 +158,7 @@ class data_parallel_steps {
   // Whether every rank has the whole mean after a step.
   static constexpr bool gives_back_everything = !Exchange::sharded && !Exchange::replicas_differ;
 
-  static constexpr auto layouts = detail::tensor_layouts::dense;
+  static constexpr auto layouts = detail::memory_format::dense;
 
   static std::vector<detail::named_tensor> buffers_of(detail::any_module const& module,
                                                       data_parallel_options const& options) {
@@ -183,17 +183,17 @@ class data_parallel_steps {
     for (auto const& each : parameters) {
       if (!each.tensor.requires_grad()) continue;
       auto it = trained{.name = each.name, .parameter = each.tensor, .memory = each.tensor.data_ptr()};
-      it.how = way_of(each);
+      it.how = form_of(each);
       if (gives_back_everything &&
           std::any_of(tables.begin(), tables.end(), [&](auto const& table) { return table.is_same(each.tensor); }))
-        it.how = way::rows;
-      if (it.how != way::as_it_is && !gives_back_everything) {
+        it.how = gradient_form::rows;
+      if (it.how != gradient_form::as_it_is && !gives_back_everything) {
         throw config_error(text("trireme::interop::data_parallel: parameter \"", each.name, "\" has elements of ",
                                 c10::toString(each.tensor.scalar_type()), ", but this strategy updates those of ",
                                 name_of(dtype_of<Element>),
                                 "; use parallel::data, data_parallel<double> for Double, or module->to(type)"));
       }
-      if (it.how == way::as_it_is || it.how == way::converted) it.nth = uses++;
+      if (it.how == gradient_form::as_it_is || it.how == gradient_form::converted) it.nth = uses++;
       all.push_back(std::move(it));
     }
     if (all.empty()) {
@@ -204,21 +204,21 @@ class data_parallel_steps {
     expect_own_module(module, world);
     detail::broadcast_equal(parameters, buffers_of(module, options), world, 0);
     for (auto& each : all)
-      if (each.how == way::converted) each.values = each.parameter.detach().to(type_of_copy(each.parameter));
+      if (each.how == gradient_form::converted) each.values = each.parameter.detach().to(type_of_copy(each.parameter));
     return all;
   }
-  static way way_of(detail::named_tensor const& each) {
+  static gradient_form form_of(detail::named_tensor const& each) {
     constexpr bool in_double = std::is_same_v<Element, double>;
     switch (each.tensor.scalar_type()) {
       case at::kFloat:
       case at::kComplexFloat:
-        return in_double ? way::converted : way::as_it_is;
+        return in_double ? gradient_form::converted : gradient_form::as_it_is;
       case at::kDouble:
       case at::kComplexDouble:
-        return in_double ? way::as_it_is : way::wide;
+        return in_double ? gradient_form::as_it_is : gradient_form::wide;
       case at::kBFloat16:
       case at::kHalf:
-        return way::converted;
+        return gradient_form::converted;
       default:
         throw config_error(text("trireme::interop::data_parallel: parameter \"", each.name, "\" has elements of ",
                                 c10::toString(each.tensor.scalar_type()),
@@ -269,8 +269,8 @@ class data_parallel_steps {
   }
 
   [[nodiscard]] bool adds_up() const noexcept { return options_.backwards == step_backwards::any; }
-  void on_gradient(std::size_t place) {
-    auto& it = trained_[place];
+  void on_gradient(std::size_t index) {
+    auto& it = trained_[index];
     if (adds_up()) {  // complete() takes it
       it.used = true;
       ++it.events;
@@ -286,13 +286,13 @@ class data_parallel_steps {
     expect_scaled();
     if (is_counted_ && !it.static_used) {
       if (!std::as_const(it.parameter).grad().defined()) return;
-      expect_as_first(place, "got a gradient");
+      expect_as_first(index, "got a gradient");
     }
     it.used = true;
     if (quiet_) return;
     ++it.events;
     if (!hooks_exchange) return;  // complete() takes it
-    if (!options_.static_graph || (is_counted_ && it.events == it.static_events)) take(place);
+    if (!options_.static_graph || (is_counted_ && it.events == it.static_events)) take(index);
   }
   void expect_scaled() const {
     if (!scale_ || is_scaled_) return;
@@ -301,41 +301,41 @@ class data_parallel_steps {
         "ddp.backward(loss) in its place");
   }
   // With .static_graph.
-  [[noreturn]] void expect_as_first(std::size_t place, char const* what) const {
-    throw config_error(text("trireme::interop::data_parallel: parameter \"", trained_[place].name, "\" ", what,
+  [[noreturn]] void expect_as_first(std::size_t index, char const* what) const {
+    throw config_error(text("trireme::interop::data_parallel: parameter \"", trained_[index].name, "\" ", what,
                             " in this step, unlike in the first one; .static_graph promises equal steps, so leave it "
                             "out, and say {.unused_parameters = true} if some are not used"));
   }
   // This rank's gradient is .grad().
-  void take(std::size_t place) {
-    auto& it = trained_[place];
+  void take(std::size_t index) {
+    auto& it = trained_[index];
     auto& gradient = it.parameter.mutable_grad();
     if (!gradient.defined()) {  // autograd has reported an undefined one
       it.used = false;
       some_undefined_ = true;
-      stand_in(place);
-      return report(place);
+      stand_in(index);
+      return report(index);
     }
     torch::NoGradGuard const guard;
-    if (it.how != way::rows) {
+    if (it.how != gradient_form::rows) {
       if (gradient.layout() != at::kStrided) gradient = gradient.to_dense();
       if (!detail::lie_alike(gradient, it.parameter)) gradient = torch::empty_like(it.parameter).copy_(gradient);
     }
-    it.gradient = it.how == way::converted ? gradient.detach().to(type_of_copy(it.parameter)) : gradient;
-    report(place);
+    it.gradient = it.how == gradient_form::converted ? gradient.detach().to(type_of_copy(it.parameter)) : gradient;
+    report(index);
     if (!it.bucket.defined()) return;
     gradient = it.gradient = it.bucket;  // ready() has copied it there
     exchange_.gradient_at(it.nth, view_of(it.bucket));
   }
-  void report(std::size_t place) {
-    auto& it = trained_[place];
+  void report(std::size_t index) {
+    auto& it = trained_[index];
     if (!begun_) {
       static constexpr std::int64_t only[] = {0};
       exchange_.begin({.places = only, .all_reported = true});
       if (scale_) exchange_.weight(1 / (scale_->scale() * world_.size()));
       begun_ = true;
       if (nothing_.defined()) exchange_.ready(0);
-      if (is_counted_) report_never_used(place);
+      if (is_counted_) report_never_used(index);
     }
     it.reported = true;
     if (it.nth < 0) return;  // sum_apart() sends it
@@ -344,10 +344,10 @@ class data_parallel_steps {
   }
   // Buckets need not wait for them.
   void report_never_used(std::size_t but) {
-    for (std::size_t place = trained_.size(); place-- > 0;) {
-      if (trained_[place].static_used || place == but) continue;
-      stand_in(place);
-      report(place);
+    for (std::size_t index = trained_.size(); index-- > 0;) {
+      if (trained_[index].static_used || index == but) continue;
+      stand_in(index);
+      report(index);
     }
   }
   void use_buckets() {
@@ -357,9 +357,9 @@ class data_parallel_steps {
           "use parallel::data and no compressor, or leave it out");
     }
     if (world_.size() == 1) return;
-    for (std::size_t place = 0; place < trained_.size(); ++place) {
-      auto& it = trained_[place];
-      if (it.how != way::as_it_is) continue;
+    for (std::size_t index = 0; index < trained_.size(); ++index) {
+      auto& it = trained_[index];
+      if (it.how != gradient_form::as_it_is) continue;
       auto const memory = exchange_.gradient_memory(it.nth);
       if (memory.empty()) continue;  // a tensor without elements
       it.bucket = torch::from_blob(memory.address(), it.parameter.sizes(), it.parameter.strides(),
@@ -373,17 +373,17 @@ class data_parallel_steps {
     if (own.defined() && own.is_alias_of(it.bucket)) own = own.detach().clone();
   }
   // For a parameter that this rank has not used: a gradient apart from .grad(), with a copy of its values, or zeros.
-  void stand_in(std::size_t place) {
-    auto& it = trained_[place];
+  void stand_in(std::size_t index) {
+    auto& it = trained_[index];
     leave_bucket(it);
     torch::NoGradGuard const guard;
     auto const& own = std::as_const(it.parameter).grad();
     it.stands_in = true;
-    if (it.how == way::rows) {
+    if (it.how == gradient_form::rows) {
       it.gradient = own.defined() ? own.detach() : torch::Tensor();
       return;
     }
-    auto const type = it.how == way::converted ? type_of_copy(it.parameter) : it.parameter.scalar_type();
+    auto const type = it.how == gradient_form::converted ? type_of_copy(it.parameter) : it.parameter.scalar_type();
     it.gradient = torch::zeros_like(it.parameter, it.parameter.options().dtype(type).requires_grad(false));
     if (own.defined()) it.gradient.copy_(own.layout() == at::kStrided ? own : own.to_dense());
     if (it.nth >= 0) exchange_.gradient_at(it.nth, view_of(it.gradient));
@@ -397,16 +397,16 @@ class data_parallel_steps {
   // What has become of the module since it was wrapped, or since the last step. Gradients of a parameter that has got
   // another accumulator were not told, and are in .grad() alone.
   void follow() {
-    for (std::size_t place = 0; place < trained_.size(); ++place) {
-      auto& it = trained_[place];
+    for (std::size_t index = 0; index < trained_.size(); ++index) {
+      auto& it = trained_[index];
       if (!it.parameter.requires_grad()) continue;
-      if (hooks_.renew(it.parameter, place) && std::as_const(it.parameter).grad().defined()) it.used = true;
+      if (hooks_.renew(it.parameter, index) && std::as_const(it.parameter).grad().defined()) it.used = true;
     }
-    std::size_t place = 0;
+    std::size_t index = 0;
     for (auto const& each : module_.parameters()) {
       if (!each.requires_grad()) continue;
-      if (place < trained_.size() && trained_[place].parameter.is_same(each)) {
-        ++place;
+      if (index < trained_.size() && trained_[index].parameter.is_same(each)) {
+        ++index;
       } else if (std::none_of(trained_.begin(), trained_.end(),
                               [&](auto const& known) { return known.parameter.is_same(each); })) {
         bool left = false;
@@ -440,8 +440,8 @@ class data_parallel_steps {
   void sum_apart() {
     std::vector<detail::own_gradient> tables, wide;
     for (auto& each : trained_) {
-      if (each.how == way::rows) tables.push_back({each.parameter, &each.gradient});
-      if (each.how == way::wide) wide.push_back({each.parameter, &each.gradient});
+      if (each.how == gradient_form::rows) tables.push_back({each.parameter, &each.gradient});
+      if (each.how == gradient_form::wide) wide.push_back({each.parameter, &each.gradient});
     }
     detail::own_messages<Comm> const messages(world_, 1 / ((scale_ ? scale_->scale() : 1) * world_.size()), vote_);
     messages.average_doubles(wide);
@@ -461,7 +461,7 @@ class data_parallel_steps {
   void compare() {
     if constexpr (!Exchange::replicas_differ) {
       if (world_.size() == 1) return;
-      std::vector<state_piece> now;
+      std::vector<state_shard> now;
       for (auto const& each : trained_) now.push_back(piece_of(each));
       exchange_.expect_equal_copies(
           {"trireme::interop::data_parallel",
@@ -470,10 +470,10 @@ class data_parallel_steps {
           now);
     }
   }
-  static state_piece piece_of(trained const& each) {
+  static state_shard piece_of(trained const& each) {
     auto const piece = [&]<class T>(std::type_identity<T>) {
       auto const values = detail::numbers_of<T, space>(each.parameter);
-      return state_piece(each.name, parameter_info{.name = each.name, .extents = values.extents()}, 0, values);
+      return state_shard(each.name, parameter_info{.name = each.name, .extents = values.extents()}, 0, values);
     };
     switch (each.parameter.scalar_type()) {
       case at::kDouble:
@@ -503,7 +503,7 @@ class data_parallel_steps {
         return own && std::as_const(each.parameter).grad().defined() ? use::none : use::no_gradient;
       });
       world_.all_reduce(tensor_view<std::uint8_t>(uses), reduction::max{});
-      for (std::size_t place = 0; place < uses.size(); ++place) trained_[place].of_any = uses[place];
+      for (std::size_t index = 0; index < uses.size(); ++index) trained_[index].of_any = uses[index];
     } else if (!options_.static_graph) {
       for (auto& each : trained_) each.of_any = use::some;
     }
@@ -513,7 +513,7 @@ class data_parallel_steps {
       if (it.stands_in && it.of_any != use::some) {
         if (!all_had_one && it.of_any == use::no_gradient) own.reset();
         if (!all_had_one && it.of_any == use::none) put(it, own);
-      } else if (it.stands_in || it.how == way::converted) {
+      } else if (it.stands_in || it.how == gradient_form::converted) {
         put(it, own);
       } else {
         own = it.gradient;  // the same tensor, unless the caller has put another one there
@@ -521,7 +521,7 @@ class data_parallel_steps {
     }
   }
   static void put(trained const& it, torch::Tensor& own) {
-    if (it.how == way::rows || (!own.defined() && it.how != way::converted)) {
+    if (it.how == gradient_form::rows || (!own.defined() && it.how != gradient_form::converted)) {
       own = it.gradient;
     } else if (!own.defined()) {
       own = it.gradient.to(it.parameter.scalar_type());
@@ -529,7 +529,7 @@ class data_parallel_steps {
       own.copy_(it.gradient);
     }
   }
-  void share_buffers(bool had_batch, bool all_had_one) {
+  void synchronise_buffers(bool had_batch, bool all_had_one) {
     if (options_.buffers == step_buffers::own || buffers_.empty()) return;
     std::int64_t root = had_batch ? world_.rank() : world_.size();
     if (all_had_one) {
@@ -588,7 +588,7 @@ data_parallel_steps<Element, Comm, Exchange>::data_parallel_steps(detail::any_mo
       buffers_(expected_buffers(module_, options_, world_)),
       trained_(equal_at_the_start(module_, options_, world_)),
       exchange_(exchange.make(exchange.policies, as_foreign(trained_, nothing_), world_)),
-      hooks_(tensors_of(trained_), [this](std::size_t place) { on_gradient(place); }) {
+      hooks_(tensors_of(trained_), [this](std::size_t index) { on_gradient(index); }) {
   if (options_.static_graph && adds_up()) {
     throw config_error(
         "trireme::interop::data_parallel: .static_graph expects equally many backward() in each step, and .backwards = "
@@ -647,11 +647,11 @@ std::optional<exchange_result> data_parallel_steps<Element, Comm, Exchange>::joi
         "steps by finish() and an optimizer of torch's, or give every rank as many batches");
   }
   forget();
-  for (std::size_t place = 0; place < trained_.size(); ++place) {
-    stand_in(place);
-    auto& it = trained_[place];
-    if (it.how == way::rows) it.gradient.reset();  // what is in the exchange it takes for zeros
-    if (it.how == way::wide) it.gradient.zero_();
+  for (std::size_t index = 0; index < trained_.size(); ++index) {
+    stand_in(index);
+    auto& it = trained_[index];
+    if (it.how == gradient_form::rows) it.gradient.reset();  // what is in the exchange it takes for zeros
+    if (it.how == gradient_form::wide) it.gradient.zero_();
   }
   exchange_.begin({.micro_batches = 0});
   begun_ = true;
@@ -679,16 +679,16 @@ void data_parallel_steps<Element, Comm, Exchange>::complete() {
   if (adds_up()) expect_scaled();
   std::size_t missing = 0;
   std::string first;
-  for (std::size_t place = trained_.size(); place-- > 0;) {
-    auto const& it = trained_[place];
+  for (std::size_t index = trained_.size(); index-- > 0;) {
+    auto const& it = trained_[index];
     if (it.reported) continue;
     if (is_counted_ && (it.used != it.static_used || it.events != it.static_events))
-      expect_as_first(place, "got too few gradients");
+      expect_as_first(index, "got too few gradients");
     if (it.used) {  // under no_sync() only, in the first step of a static graph, or in a device's memory
-      take(place);
+      take(index);
     } else if (options_.unused_parameters || options_.static_graph) {
-      stand_in(place);
-      report(place);
+      stand_in(index);
+      report(index);
     } else {
       ++missing;
       first = it.name;
@@ -709,7 +709,7 @@ exchange_result data_parallel_steps<Element, Comm, Exchange>::settle(exchange_re
     if (scale_) static_cast<void>(scale_->decide(result.finite));
     give_back(result.votes == world_.size(), undefined > 0);
     if (options_.static_graph) count();
-    share_buffers(has_batch(), result.votes == world_.size());
+    synchronise_buffers(has_batch(), result.votes == world_.size());
   }
   bool const joined = !has_batch();
   forget();

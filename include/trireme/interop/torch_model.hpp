@@ -160,9 +160,9 @@ class torch_module_model {
       interop::autocast const guard(computes);
       return f();
     }
-    void on_gradient(std::size_t place) {
+    void on_gradient(std::size_t index) {
       if (!ready) return;  // not a backward of this model
-      auto& each = parameters[place];
+      auto& each = parameters[index];
       auto& found = each.value.mutable_grad();
       if (!found.is_same(each.gradient)) {  // autograd has put another tensor there
         torch::NoGradGuard const guard;

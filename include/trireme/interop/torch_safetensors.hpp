@@ -77,7 +77,7 @@ namespace detail {
 /// A module's tensors as a file has them: the same.
 struct same_in_file {
   [[nodiscard]] formats::safetensors::entry stored(named_tensor const& of) const { return stored_as(of); }
-  [[nodiscard]] torch::Tensor part_of(torch::Tensor const&, torch::Tensor const& in_file) const { return in_file; }
+  [[nodiscard]] torch::Tensor shard_of(torch::Tensor const&, torch::Tensor const& in_file) const { return in_file; }
 };
 
 /// A tensor of a module, and where a file has it: under one of its names, and perhaps under others `again`.
@@ -161,7 +161,7 @@ void read_tensors(std::vector<named_tensor> const& names, std::string const& pat
     }
   }
   torch::NoGradGuard const guard;
-  for (auto const& each : found) each.tensor.copy_(in_file.part_of(each.tensor, read(*each.from, each.tensor)));
+  for (auto const& each : found) each.tensor.copy_(in_file.shard_of(each.tensor, read(*each.from, each.tensor)));
 }
 
 }  // namespace detail

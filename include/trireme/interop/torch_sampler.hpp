@@ -13,7 +13,7 @@
 #include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/data/sampler.hpp"
-#include "trireme/parallel/agreement.hpp"
+#include "trireme/parallel/same_on_all_ranks.hpp"
 
 namespace trireme::interop {
 
@@ -51,12 +51,12 @@ class distributed_sampler : public torch::data::samplers::Sampler<> {
         rank_(static_cast<std::size_t>(world.rank())),
         ranks_(static_cast<std::size_t>(world.size())),
         place_(std::make_shared<place>()) {
-    std::vector<parallel::stated> const items{
+    std::vector<parallel::rank_value> const items{
         {"the number of samples", text(samples)},
         {"the seed", text(options.seed)},
         {"the order", options.shuffle ? "shuffled" : "that of the dataset"},
         {"an uneven end", options.ends == uneven_ends::pad ? "padded" : "dropped"}};
-    parallel::expect_agreement(world, name, world.rank(), items, "give all ranks the same data and options");
+    parallel::expect_same_on_all_ranks(world, name, world.rank(), items, "give all ranks the same data and options");
     expect_samples();
   }
 

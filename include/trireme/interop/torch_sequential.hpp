@@ -56,7 +56,7 @@ class lent_memory {
 }
 
 /// Children [first, last) of a sequence, their parameters, of which the first child has some, and their buffers.
-struct sequence_part {
+struct sequence_stage {
   std::size_t first = 0;
   std::size_t last = 0;
   std::vector<named_tensor> parameters{};
@@ -96,7 +96,7 @@ struct sequence {
   std::shared_ptr<torch::nn::SequentialImpl> module;
   loss_function loss;
   std::vector<torch::nn::AnyModule> children;
-  std::vector<sequence_part> parts{};
+  std::vector<sequence_stage> parts{};
 
  private:
   void add_buffer(torch::Tensor const& tensor, std::vector<named_tensor> const& all) {
@@ -115,7 +115,7 @@ struct sequence {
     parts.back().buffers.push_back(buffer);
   }
   // A tensor of several children has the first of its names in all of them.
-  static void add(sequence_part& part, torch::Tensor const& tensor, std::vector<named_tensor> const& all) {
+  static void add(sequence_stage& part, torch::Tensor const& tensor, std::vector<named_tensor> const& all) {
     auto const at = std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.tensor.is_same(tensor); });
     auto const again = [&](auto const& each) { return each.tensor.is_same(tensor); };
     if (std::any_of(part.parameters.begin(), part.parameters.end(), again)) return;
@@ -303,7 +303,7 @@ class sequence_unit::instance {
   }
 
   std::shared_ptr<sequence const> of_;
-  sequence_part const& part_;
+  sequence_stage const& part_;
   bool is_first_ = false;
   bool is_last_ = false;
   std::vector<parameter<Env>> parameters_{};
@@ -452,7 +452,7 @@ void take_values(Trainer& trainer, torch::nn::Sequential const& module) {
     tensor.copy_(torch::from_blob(const_cast<master*>(values.data()), tensor.sizes(),
                                   at::TensorOptions().dtype(detail::torch_type(dtype_of<master>))));
   });
-  trainer.share_buffers();
+  trainer.synchronise_buffers();
   auto const buffers = detail::buffers_of(*module);
   for (auto const& each : detail::buffers_of(*trainer.described_model().module())) {
     auto const at = std::find_if(buffers.begin(), buffers.end(), [&](auto const& it) { return it.name == each.name; });

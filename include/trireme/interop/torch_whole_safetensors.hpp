@@ -47,7 +47,7 @@ class split_in_file {
     entry.extents = whole;
     return entry;
   }
-  [[nodiscard]] torch::Tensor part_of(torch::Tensor const& tensor, torch::Tensor const& in_file) const {
+  [[nodiscard]] torch::Tensor shard_of(torch::Tensor const& tensor, torch::Tensor const& in_file) const {
     auto const* const split = find(tensor);
     return split == nullptr ? in_file : in_file.chunk(ranks_, split->dimension)[static_cast<std::size_t>(rank_)];
   }

@@ -114,7 +114,7 @@ class layer_node<Env, batch_norm> final : public library_node<Env, batch_norm> {
     pass.scratch.rewind(mark);
     if (pass.training()) measure(pass, kept.n);
   }
-  void serve_forward(pass<Env>& pass) override {
+  void shadow_forward(pass<Env>& pass) override {
     if (!joins(pass)) return;
     auto const mark = pass.scratch.mark();
     auto const zeros = take(pass.scratch);
@@ -124,7 +124,7 @@ class layer_node<Env, batch_norm> final : public library_node<Env, batch_norm> {
     replica_group<Env>::of(pass).sum(zeros);
     pass.scratch.rewind(mark);
   }
-  void serve_backward(pass<Env>& pass) override {
+  void shadow_backward(pass<Env>& pass) override {
     if (!joins(pass)) return;
     auto const mark = pass.scratch.mark();
     auto const zeros = pass.scratch.template take<number>({2 * channels_});
@@ -204,7 +204,7 @@ class layer_node<Env, batch_norm> final : public library_node<Env, batch_norm> {
 
   std::int64_t channels_ = 0, width_ = 0;
   parameter<Env> gain_{}, bias_{}, running_mean_{}, running_variance_{};
-  per_slot<saved> kept_;
+  per_micro_batch<saved> kept_;
 };
 
 }  // namespace detail

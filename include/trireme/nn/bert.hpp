@@ -12,7 +12,7 @@
 #include "trireme/nn/checkpointed.hpp"
 #include "trireme/nn/detail/fields.hpp"
 #include "trireme/nn/embedding.hpp"
-#include "trireme/nn/file_layout.hpp"
+#include "trireme/nn/file_mapping.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/losses.hpp"
 
@@ -128,8 +128,8 @@ struct bert {
 
   /// Hugging Face's files of BertForMaskedLM; with classes BertForSequenceClassification. A classifier is read from
   /// files with other heads too, if it is said that its own starts anew (train/pretrained.hpp).
-  [[nodiscard]] file_layout in_files() const {
-    file_layout out{"bert.", {"*embeddings.position_ids", "cls.seq_relationship.*"}};
+  [[nodiscard]] file_mapping in_files() const {
+    file_mapping out{"bert.", {"*embeddings.position_ids", "cls.seq_relationship.*"}};
     out.older = {{"LayerNorm.weight", "LayerNorm.gamma"}, {"LayerNorm.bias", "LayerNorm.beta"}};
     auto const c = channels;
     auto const norm = [&](std::string const& name) {

@@ -40,7 +40,8 @@ struct checkpointed_unit {
     explicit instance(checkpointed_unit const& description) requires std::constructible_from<inner, Unit const&>
         : unit_(description.unit) {}
     instance(checkpointed_unit const& description,
-             share own) requires std::constructible_from<inner, Unit const&, share> : unit_(description.unit, own) {}
+             group_rank own) requires std::constructible_from<inner, Unit const&, group_rank>
+        : unit_(description.unit, own) {}
     instance(checkpointed_unit const& description,
              rank_groups<Env> const& groups) requires std::constructible_from < inner,
         Unit const&, rank_groups<Env>
@@ -71,15 +72,15 @@ struct checkpointed_unit {
       return again(pass, kept, dy, [&] { return unit_.input_gradient(pass, within_, dy); });
     }
 
-    void serve_forward(pass<Env>& pass, saved&) requires serves_others<inner, Env> {
+    void shadow_forward(pass<Env>& pass, saved&) requires has_shadow_passes<inner, Env> {
       auto const here = pass.activations.mark();
-      unit_.serve_forward(pass, within_);
+      unit_.shadow_forward(pass, within_);
       pass.activations.rewind(here);
     }
-    void serve_backward(pass<Env>& pass, saved&) requires serves_others<inner, Env> {
+    void shadow_backward(pass<Env>& pass, saved&) requires has_shadow_passes<inner, Env> {
       auto const here = pass.activations.mark();
-      unit_.serve_forward(pass, within_);
-      unit_.serve_backward(pass, within_);
+      unit_.shadow_forward(pass, within_);
+      unit_.shadow_backward(pass, within_);
       pass.activations.rewind(here);
     }
 
@@ -172,15 +173,15 @@ class layer_node<Env, checkpointed_kind> final : public branching_node<Env> {
     pass.activations.rewind(here);
   }
   void backward_weight(pass<Env>&, layer_input<Env>, view) override {}  // backward_input has formed all gradients
-  void serve_forward(pass<Env>& pass) override {
+  void shadow_forward(pass<Env>& pass) override {
     auto const here = pass.activations.mark();
-    layers().serve_forward(pass);
+    layers().shadow_forward(pass);
     pass.activations.rewind(here);
   }
-  void serve_backward(pass<Env>& pass) override {
+  void shadow_backward(pass<Env>& pass) override {
     auto const here = pass.activations.mark();
-    layers().serve_forward(pass);
-    layers().serve_backward(pass);
+    layers().shadow_forward(pass);
+    layers().shadow_backward(pass);
     pass.activations.rewind(here);
   }
 

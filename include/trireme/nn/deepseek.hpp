@@ -14,7 +14,7 @@
 #include "trireme/nn/detail/fields.hpp"
 #include "trireme/nn/embedding.hpp"
 #include "trireme/nn/experts.hpp"
-#include "trireme/nn/file_layout.hpp"
+#include "trireme/nn/file_mapping.hpp"
 #include "trireme/nn/latent_attention.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/losses.hpp"
@@ -113,7 +113,7 @@ struct deepseek {
   template <class = void>
   [[nodiscard]] auto module(std::int64_t k) const {
     embedding_ahead const words{vocabulary, channels, k, "model.embed_tokens.weight"};
-    return in_training(beside(named("enorm", chain(words, rms_norm{epsilon})), named("hnorm", rms_norm{epsilon})),
+    return in_training(concat(named("enorm", chain(words, rms_norm{epsilon})), named("hnorm", rms_norm{epsilon})),
                        named("eh_proj", linear{.outputs = channels, .bias = false}), layer(mixture()),
                        named("shared_head.norm", rms_norm{epsilon}));
   }
@@ -129,7 +129,7 @@ struct deepseek {
     if (ahead == 0) return put(nn::block{"", channels, chain(norm, head<Emit>(0))});
     put(nn::block{"", channels, norm});
     for (std::int64_t k = 1; k <= ahead; ++k) {
-      put(nn::block{"", channels, aside(head<Emit>(k - 1))});
+      put(nn::block{"", channels, auxiliary_loss(head<Emit>(k - 1))});
       block(layers + k - 1, module<Emit>(k));
     }
     put(nn::block{"", channels, head<Emit>(ahead)});
@@ -178,8 +178,8 @@ struct deepseek {
 
   /// Hugging Face's files of DeepseekV3ForCausalLM; modules that predict words ahead are blocks behind the last one
   /// there, whose copies of embedding and head are not needed, and not written.
-  [[nodiscard]] file_layout in_files() const {
-    file_layout out{"model.", {"*.rotary_emb.inv_freq"}};
+  [[nodiscard]] file_mapping in_files() const {
+    file_mapping out{"model.", {"*.rotary_emb.inv_freq"}};
     auto const c = channels;
     auto const mlp_at = [&](std::string const& name, std::int64_t width) {
       out.add_transposed(name + "gate_proj.weight", c, width);
@@ -227,7 +227,7 @@ struct deepseek {
     out.add("lm_head.weight", {vocabulary, c});
     // A module that predicts words ahead, which this model does not have; it would have a layer more.
     auto const further = text("model.layers.", layers + ahead, ".");
-    out.ignored_beside.emplace_back(further + "*", further + "eh_proj.weight");
+    out.ignored_with.emplace_back(further + "*", further + "eh_proj.weight");
     return out;
   }
 

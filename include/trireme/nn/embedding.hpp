@@ -23,7 +23,7 @@ namespace trireme::nn {
 /// Errors   config_error for no words or outputs, for more ranks than words, for samples of more positions than
 ///          `positions`, unless 0, and for segments where a context group cuts samples.
 struct embedding {
-  static constexpr layer_says says{.does = flow::source, .terms = true};
+  static constexpr layer_traits traits{.does = flow::source, .terms = true};
   std::int64_t words = 0;
   std::int64_t outputs = 0;
   std::int64_t positions = 0;    ///< that samples may have; 0: no table of positions
@@ -41,7 +41,7 @@ struct embedding {
 /// Shapes   inputs (B, ...) float from the batch, y (B, outputs).
 /// Errors   config_error for samples of another size.
 struct features {
-  static constexpr layer_says says{.does = flow::source};
+  static constexpr layer_traits traits{.does = flow::source};
   static constexpr bool reads_numbers = true;  // which have gradients
   std::int64_t outputs = 0;
   friend bool operator==(features const&, features const&) = default;
@@ -63,7 +63,7 @@ template <class Env>
                             " ways; a tensor group has at most as many ranks as there are words"));
   }
   parameter_info info{std::move(name), extents, start, true};
-  if (at.own.size > 1) info = part_of(info, 0, at.own.of(extents[0]));
+  if (at.own.size > 1) info = shard_of(info, 0, at.own.of(extents[0]));
   return {info, {}, {}};
 }
 
@@ -145,7 +145,7 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
       }
     }
   }
-  ops::table_part part_;
+  ops::table_range part_;
   parameter<Env> table_{}, positions_{}, segments_{};
 };
 

@@ -100,13 +100,13 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
     kept.x = x.get(pass);
     backward(pass, kept, to.into, dy, positions_of(pass));
   }
-  void serve_forward(pass<Env>& pass) override {
+  void shadow_forward(pass<Env>& pass) override {
     auto& kept = saved_[pass];
     for (auto& each : own_row(kept, pass)) each = 0;
     kept.results = pass.take({0, channels_});
     run_experts(pass, kept, kept.results);
   }
-  void serve_backward(pass<Env>& pass) override {
+  void shadow_backward(pass<Env>& pass) override {
     auto& kept = saved_[pass];
     run_experts_backward(pass, kept, kept.results, kept.results);
   }
@@ -115,7 +115,7 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
   struct saved {
     view x;                           // (rows, channels)
     sums probabilities;               // (rows, count)
-    numbers chosen, places;           // (rows, chosen): the experts, and where their rows lie, sorted by expert
+    numbers chosen, positions;        // (rows, chosen): the experts, and where their rows lie, sorted by expert
     sums weights;                     // (rows, chosen)
     view results;                     // (rows * chosen, channels): the experts', sorted by expert
     view gathered;                    // (rows here, channels): what has come for the experts here, expert by expert
@@ -129,9 +129,9 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
     expect_number("nn::experts", ".count", what_.count, at_least_one);
     expect_number("nn::experts", ".chosen", what_.chosen, {.low = 1, .high = static_cast<double>(what_.count)});
     expect_number("nn::experts", ".balance", what_.balance, not_negative);
-    own_ = expert_group<Env>::of(at.groups).share();
+    own_ = expert_group<Env>::of(at.groups).coordinate();
     if (own_.size > what_.count) {
-      throw config_error(text("trireme::nn::experts: ", how_many(what_.count, "expert"), " cannot be dealt out to ",
+      throw config_error(text("trireme::nn::experts: ", how_many(what_.count, "expert"), " cannot be distributed over ",
                               own_.size, " ranks; an expert group has at most as many ranks as a layer has experts"));
     }
     if (what_.scored) check_scored();
@@ -145,12 +145,13 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
     favour_.info = {router + "bias", {count}, {}, false};
     favour_.info.running = what_.speed > 0 ? what_.speed : 1;  // without speed nothing is measured, and nothing moves
     favour_.info.by_sign = true;
-    gate_.info = dealt(matrix(each + "gate_proj.weight", {count, channels_, hidden}, 0.02));
-    up_.info = dealt(matrix(each + (what_.gated ? "up_proj.weight" : "c_fc.weight"), {count, channels_, hidden}, 0.02));
-    up_bias_.info = dealt({each + "c_fc.bias", {count, hidden}, {}, false});
-    down_.info = dealt(matrix(each + (what_.gated ? "down_proj.weight" : "c_proj.weight"), {count, hidden, channels_},
-                              what_.projection_scale));
-    down_bias_.info = dealt({each + "c_proj.bias", {count, channels_}, {}, false});
+    gate_.info = distributed(matrix(each + "gate_proj.weight", {count, channels_, hidden}, 0.02));
+    up_.info =
+        distributed(matrix(each + (what_.gated ? "up_proj.weight" : "c_fc.weight"), {count, channels_, hidden}, 0.02));
+    up_bias_.info = distributed({each + "c_fc.bias", {count, hidden}, {}, false});
+    down_.info = distributed(matrix(each + (what_.gated ? "down_proj.weight" : "c_proj.weight"),
+                                    {count, hidden, channels_}, what_.projection_scale));
+    down_bias_.info = distributed({each + "c_proj.bias", {count, channels_}, {}, false});
     packed_gate_.resize(static_cast<std::size_t>(what_.gated ? here_.count : 0));
     packed_up_.resize(static_cast<std::size_t>(here_.count));
     packed_down_.resize(static_cast<std::size_t>(here_.count));
@@ -168,7 +169,7 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
     kept.probabilities = pass.activations.template take<accumulate>({rows, what_.count});
     kept.weights = pass.activations.template take<accumulate>({rows, what_.chosen});
     kept.chosen = pass.activations.template take<std::int32_t>({rows, what_.chosen});
-    kept.places = pass.activations.template take<std::int32_t>({rows, what_.chosen});
+    kept.positions = pass.activations.template take<std::int32_t>({rows, what_.chosen});
     kept.results = pass.take({rows * what_.chosen, channels_});
     auto const y = pass.take(x.extents());
     auto const here = pass.scratch.mark();
@@ -179,11 +180,11 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
     } else {
       kernels::route(kept.probabilities, kept.chosen, kept.weights, logits);
     }
-    kernels::sort_by_expert(kept.places, own_row(kept, pass), kept.chosen);
+    kernels::sort_by_expert(kept.positions, own_row(kept, pass), kept.chosen);
     auto const dispatched = pass.scratch.template take<value>({rows * what_.chosen, channels_});
-    kernels::dispatch(dispatched, x, kept.places);
+    kernels::dispatch(dispatched, x, kept.positions);
     run_experts(pass, kept, dispatched);
-    kernels::combine(y, kept.results, kept.places, kept.weights);
+    kernels::combine(y, kept.results, kept.positions, kept.weights);
     if (pass.training() && !exactly_equal(what_.balance, 0)) {
       pass.loss.sum += what_.balance * pass.rows_of_loss(context) *
                        kernels::imbalance(sums{}, kept.probabilities, kept.chosen, context, 0);
@@ -198,9 +199,9 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
     auto const dresults = pass.scratch.template take<value>(kept.results.extents());
     auto const ddispatched = pass.scratch.template take<value>(kept.results.extents());
     auto const dweights = pass.scratch.template take<accumulate>(kept.weights.extents());
-    kernels::combine_backward(dresults, dweights, dy, kept.results, kept.places, kept.weights);
+    kernels::combine_backward(dresults, dweights, dy, kept.results, kept.positions, kept.weights);
     run_experts_backward(pass, kept, ddispatched, dresults);
-    kernels::combine(dx, ddispatched, kept.places, sums{});
+    kernels::combine(dx, ddispatched, kept.positions, sums{});
     sums slopes;
     if (pass.training() && !exactly_equal(what_.balance, 0)) {
       slopes = pass.scratch.template take<accumulate>(kept.probabilities.extents());
@@ -233,11 +234,11 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
                             "below, and a bias balances in place of a loss"));
   }
   // Of all experts, whose tensors are their own.
-  [[nodiscard]] parameter_info dealt(parameter_info whole) const {
+  [[nodiscard]] parameter_info distributed(parameter_info whole) const {
     whole.stacked = true;
     if (own_.size == 1) return whole;
-    whole = part_of(whole, 0, here_);
-    whole.dealt = expert_group<Env>::kind;
+    whole = shard_of(whole, 0, here_);
+    whole.distributed = expert_group<Env>::kind;
     return whole;
   }
   // Of expert e of those here.
@@ -291,7 +292,7 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
     go_.clear();
     for (int rank = 0; rank < own_.size; ++rank) {
       come_.push_back(rows_of(kept, rank, here_));
-      go_.push_back(rows_of(kept, own_.rank, share{rank, own_.size}.of(what_.count)));
+      go_.push_back(rows_of(kept, own_.rank, group_rank{rank, own_.size}.of(what_.count)));
     }
   }
   // Calls f(e, first, n) for each expert here that somebody has chosen: its rows of `gathered`.
@@ -432,7 +433,7 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
     kernels::linear_backward_input(dx, d, weights, {.accumulate = adds});
   }
 
-  share own_;
+  group_rank own_;
   interval here_;  // experts that lie here
   std::int64_t channels_ = 0;
   parameter<Env> router_{}, favour_{};  // and what is added to scores
@@ -440,7 +441,7 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
   ops::weights<value, space> packed_router_;
   std::vector<ops::weights<value, space>> packed_gate_, packed_up_, packed_down_;
   std::vector<std::int64_t> come_, go_;  // rows from and to each rank, in the pass under way
-  per_slot<saved> saved_;
+  per_micro_batch<saved> saved_;
 };
 
 }  // namespace detail

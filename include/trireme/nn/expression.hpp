@@ -37,8 +37,8 @@ struct named_of {
 };
 /// How the branches of a composite begin and end.
 struct branch_rule {
-  flow does = flow::rows;   ///< rows: each branch takes whole rows; fork: each takes what the composite takes
-  lie exit = lie::rows;     ///< how a branch's result lies; nothing: a branch ends in a loss
+  flow does = flow::rows;  ///< rows: each branch takes whole rows; fork: each takes what the composite takes
+  activation_layout exit = activation_layout::rows;  ///< how a branch's result lies; nothing: a branch ends in a loss
   bool spreads = false;     ///< branches may also end in this rank's columns, if all of them can
   bool runs_again = false;  ///< the branches' forward runs in backward, too
   node_facts facts{};       ///< of the node
@@ -56,7 +56,7 @@ struct residual_kind {
 struct product_kind {
   static constexpr branch_rule rule{.does = flow::fork, .spreads = true};
 };
-struct beside_kind {
+struct concat_kind {
   static constexpr branch_rule rule{.does = flow::fork};
 };
 /// `count` layers alike, one after the other, named 0, 1, 2, ...; each has parameters of its own.
@@ -92,8 +92,8 @@ template <class A, class B>
 }
 /// The results of all branches on x, side by side in each row.
 template <class... L>
-[[nodiscard]] auto beside(L... branches) {
-  return compose<beside_kind>(std::move(branches)...);
+[[nodiscard]] auto concat(L... branches) {
+  return compose<concat_kind>(std::move(branches)...);
 }
 template <class L>
 [[nodiscard]] repeat_of<L> repeat(std::int64_t count, L layer) {
@@ -102,14 +102,15 @@ template <class L>
 
 // ---- checks at compile time
 
-/// What a layer says of itself, from its type: `static constexpr layer_says says` or `static constexpr nn::flow flow`.
+/// What a layer says of itself, from its type: `static constexpr layer_traits traits` or `static constexpr nn::flow
+/// flow`.
 template <class L>
-struct says_of {
-  static constexpr layer_says value = [] {
-    if constexpr (requires { L::says; }) {
-      return L::says;
+struct traits_of {
+  static constexpr layer_traits value = [] {
+    if constexpr (requires { L::traits; }) {
+      return L::traits;
     } else {
-      return layer_says{.does = L::flow};
+      return layer_traits{.does = L::flow};
     }
   }();
 };
@@ -138,46 +139,46 @@ template <class L>
 struct layers_in<repeat_of<L>> : layers_in<chain_of<L, L>> {};
 
 /// Refuses a layer that cannot stand where it does. The compiler's message names the layer: it is the first argument.
-template <class Layer, misfit What>
+template <class Layer, placement_error What>
 struct stands {
   static_assert(
-      What != misfit::rows_of_columns,
+      What != placement_error::rows_of_columns,
       "trireme::nn::chain: this layer works on whole rows, but the one before it leaves each rank of a tensor "
       "group some columns; put a linear layer between them");
   static_assert(
-      What != misfit::columns_of_rows,
+      What != placement_error::columns_of_rows,
       "trireme::nn::chain: this layer works on the columns of its heads, but what comes before it gives whole "
       "rows; put the linear layer that makes queries, keys and values before it");
-  static_assert(What != misfit::fork_of_columns,
+  static_assert(What != placement_error::fork_of_columns,
                 "trireme::nn::chain: the branches of a product begin with whole rows, but the layer before it leaves "
                 "each rank of a tensor group some columns; put a linear layer between them");
-  static_assert(What != misfit::columns_left,
+  static_assert(What != placement_error::columns_left,
                 "trireme::nn::chain: the last layer leaves each rank of a tensor group some columns; end with a linear "
                 "layer");
   static_assert(
-      What != misfit::source_within,
+      What != placement_error::source_within,
       "trireme::nn::chain: this layer makes rows of the batch's numbers, but there are rows already; it is the "
       "first layer of a unit");
-  static_assert(What != misfit::loss_within,
+  static_assert(What != placement_error::loss_within,
                 "trireme::nn::chain: a loss is the last layer of a unit; what comes behind it gets no rows");
-  static_assert(What != misfit::loss_missing,
+  static_assert(What != placement_error::loss_missing,
                 "trireme::nn::chain: the numbers of a product with a table of words are never all in memory; put the "
                 "loss right behind it");
-  static constexpr bool value = What == misfit::none;
+  static constexpr bool value = What == placement_error::none;
 };
 struct the_end;
 
-[[nodiscard]] constexpr lie entry_of_branch(branch_rule const& rule, lie takes) noexcept {
-  return rule.does == flow::fork ? takes : lie::rows;
+[[nodiscard]] constexpr activation_layout entry_of_branch(branch_rule const& rule, activation_layout takes) noexcept {
+  return rule.does == flow::fork ? takes : activation_layout::rows;
 }
-[[nodiscard]] constexpr lie exit_of_branch(branch_rule const& rule, role as) noexcept {
-  return rule.spreads && as == role::spread ? lie::columns : rule.exit;
+[[nodiscard]] constexpr activation_layout exit_of_branch(branch_rule const& rule, role as) noexcept {
+  return rule.spreads && as == role::column_parallel ? activation_layout::columns : rule.exit;
 }
 
 /// Whether the branches inside a layer fit, given how the layer is cut and how its input lies.
 template <class L>
 struct inside {
-  template <role As, lie Takes>
+  template <role As, activation_layout Takes>
   static constexpr bool fits() {
     return true;
   }
@@ -188,29 +189,29 @@ struct list_check;
 template <class... L>
 struct list_check<layer_list<L...>> {
   static constexpr std::size_t count = sizeof...(L);
-  static constexpr std::array<layer_says, count> says{says_of<L>::value...};
+  static constexpr std::array<layer_traits, count> traits{traits_of<L>::value...};
   struct placed {
     std::array<layer_step, count> steps{};
     placement found{};
   };
-  static constexpr placed place(lie entry, lie exit) {
+  static constexpr placed place(activation_layout entry, activation_layout exit) {
     placed out;
-    out.found = resolve(says, out.steps, entry, exit);
+    out.found = resolve(traits, out.steps, entry, exit);
     return out;
   }
-  static constexpr layer_says as_branch() {
+  static constexpr layer_traits as_branch() {
     std::array<layer_step, count> steps{};
-    return branch_says(says, steps);
+    return branch_traits(traits, steps);
   }
   template <std::size_t Index>
   using layer = std::tuple_element_t<Index, std::tuple<L..., the_end>>;
   /// The same of all layers of a unit.
-  static constexpr bool fits_unit() { return fits<entry_of(says), exit_of(says)>(); }
+  static constexpr bool fits_unit() { return fits<entry_of(traits), exit_of(traits)>(); }
   /// Refuses what does not fit, in one sentence.
-  template <lie Entry, lie Exit>
+  template <activation_layout Entry, activation_layout Exit>
   static constexpr bool fits() {
     constexpr auto found = place(Entry, Exit).found;
-    if constexpr (found.what != misfit::none) {
+    if constexpr (found.what != placement_error::none) {
       return stands<layer<found.where>, found.what>::value;
     } else {
       return all_inside<Entry, Exit>(std::make_index_sequence<count>{});
@@ -218,7 +219,7 @@ struct list_check<layer_list<L...>> {
   }
 
  private:
-  template <lie Entry, lie Exit, std::size_t... Index>
+  template <activation_layout Entry, activation_layout Exit, std::size_t... Index>
   static constexpr bool all_inside(std::index_sequence<Index...>) {
     [[maybe_unused]] constexpr auto steps = place(Entry, Exit).steps;
     return (inside<L>::template fits<steps[Index].as, steps[Index].takes>() && ...);
@@ -230,10 +231,11 @@ using check = list_check<typename layers_in<Expression>::type>;
 
 template <class Kind, class... B>
 struct inside<composite<Kind, B...>> {
-  template <role As, lie Takes>
+  template <role As, activation_layout Takes>
   static constexpr bool fits() {
-    static_assert(Kind::rule.exit != lie::nothing || ((exit_of(check<B>::says) == lie::nothing) && ...),
-                  "trireme::nn::aside: the last of its layers is no loss; end with one of nn::loss");
+    static_assert(Kind::rule.exit != activation_layout::nothing ||
+                      ((exit_of(check<B>::traits) == activation_layout::nothing) && ...),
+                  "trireme::nn::auxiliary_loss: the last of its layers is no loss; end with one of nn::loss");
     return (check<B>::template fits<entry_of_branch(Kind::rule, Takes), exit_of_branch(Kind::rule, As)>() && ...);
   }
 };
@@ -241,13 +243,13 @@ struct inside<composite<Kind, B...>> {
 }  // namespace detail
 
 template <class Kind, class... B>
-struct says_of<composite<Kind, B...>> {
-  static constexpr layer_says value = [] {
+struct traits_of<composite<Kind, B...>> {
+  static constexpr layer_traits value = [] {
     if constexpr (!Kind::rule.spreads) {
-      return layer_says{.does = Kind::rule.does};
+      return layer_traits{.does = Kind::rule.does};
     } else {
-      std::array<layer_says, sizeof...(B)> const branches{detail::check<B>::as_branch()...};
-      return fork_says(branches);
+      std::array<layer_traits, sizeof...(B)> const branches{detail::check<B>::as_branch()...};
+      return fork_traits(branches);
     }
   }();
 };
@@ -281,7 +283,7 @@ template <class Env, class L>
 class library_node : public node<Env> {
  public:
   explicit library_node(L const& what, node_facts facts = {}) : node<Env>(facts), what_(what) {}
-  [[nodiscard]] layer_says says() const override { return says_of<L>::value; }
+  [[nodiscard]] layer_traits traits() const override { return traits_of<L>::value; }
 
  protected:
   L what_;
@@ -296,8 +298,8 @@ class layer_node final : public library_node<Env, L> {
       layer_state<state, Env>,
       "trireme::nn: a layer's instance<Env> needs saved, forward(pass, saved, x), backward_input(pass, saved, "
       "x, dy) and backward_weight(pass, saved, x, dy)");
-  static_assert(says_of<L>::value.does == flow::rows || says_of<L>::value.does == flow::columns ||
-                    says_of<L>::value.does == flow::any,
+  static_assert(traits_of<L>::value.does == flow::rows || traits_of<L>::value.does == flow::columns ||
+                    traits_of<L>::value.does == flow::any,
                 "trireme::nn: a layer written by hand says flow::rows, flow::columns or flow::any");
 
  public:
@@ -326,7 +328,7 @@ class layer_node final : public library_node<Env, L> {
     if constexpr (requires { what_.width(from); }) at.width = what_.width(from);
   }
   std::optional<state> state_;
-  per_slot<typename state::saved> saved_;
+  per_micro_batch<typename state::saved> saved_;
 };
 
 }  // namespace detail
@@ -390,11 +392,11 @@ class branching_node : public node<Env> {
     for (auto const& each : branches_)
       this->facts_.adds_sample_losses = this->facts_.adds_sample_losses || each.adds_sample_losses();
   }
-  [[nodiscard]] layer_says says() const final {
+  [[nodiscard]] layer_traits traits() const final {
     if (!rule_.spreads) return {.does = rule_.does};
-    std::vector<layer_says> all;
+    std::vector<layer_traits> all;
     for (auto const& each : branches_) all.push_back(each.as_branch());
-    return fork_says(all);
+    return fork_traits(all);
   }
   void visit(parameter_visitor<Env> const& each) final {
     for (auto& one : branches_) one.visit(each);
@@ -402,11 +404,11 @@ class branching_node : public node<Env> {
   void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
     for (auto& each : branches_) each.backward_weight(pass, x);
   }
-  void serve_forward(pass<Env>& pass) override {
-    for (auto& each : branches_) each.serve_forward(pass);
+  void shadow_forward(pass<Env>& pass) override {
+    for (auto& each : branches_) each.shadow_forward(pass);
   }
-  void serve_backward(pass<Env>& pass) override {
-    for (auto& each : branches_) each.serve_backward(pass);  // in the order in which backward goes through them
+  void shadow_backward(pass<Env>& pass) override {
+    for (auto& each : branches_) each.shadow_backward(pass);  // in the order in which backward goes through them
   }
 
  protected:
@@ -422,7 +424,7 @@ class branching_node : public node<Env> {
   void do_place(placing<Env>& at, layer_step const& step) final {
     row_shape const from = at;
     auto* const taker = at.taker;
-    auto const aside = std::exchange(at.aside, at.aside || rule_.exit == lie::nothing);
+    auto const auxiliary_loss = std::exchange(at.auxiliary, at.auxiliary || rule_.exit == activation_layout::nothing);
     auto const before = at.counted.forward;
     auto const exit = exit_of_branch(rule_, step.as);
     std::vector<row_shape> made;
@@ -432,9 +434,9 @@ class branching_node : public node<Env> {
       each.place(at, entry_of_branch(rule_, step.takes), exit);
       made.push_back(at);
     }
-    at.aside = aside;
+    at.auxiliary = auxiliary_loss;
     if (rule_.runs_again) at.counted.backward += at.counted.forward - before;
-    at.set(join(from, made, exit != lie::columns));
+    at.set(join(from, made, exit != activation_layout::columns));
   }
   branch_rule rule_;
 };
@@ -512,11 +514,11 @@ class layer_node<Env, product_kind> final : public branching_node<Env> {
     kernels::elementwise_product(d, dy, by);
     return {d, true, ours || later ? memory::kept : memory::scratch};
   }
-  per_slot<saved> kept_;
+  per_micro_batch<saved> kept_;
 };
 
 template <class Env>
-class layer_node<Env, beside_kind> final : public branching_node<Env> {
+class layer_node<Env, concat_kind> final : public branching_node<Env> {
   using branching_node<Env>::branches_;
   using kernels = ops::on<typename Env::space>;
   using value = typename Env::compute;
@@ -586,7 +588,7 @@ template <class List>
 inline constexpr bool begins_with_tokens = false;
 template <class First, class... L>
 inline constexpr bool begins_with_tokens<layer_list<First, L...>> =
-    says_of<First>::value.does == flow::source && !reads_numbers<First>;
+    traits_of<First>::value.does == flow::source && !reads_numbers<First>;
 
 }  // namespace detail
 
@@ -607,11 +609,11 @@ class expression {
   expression(std::string const& name, std::int64_t width, std::vector<node_pointer<Env>> nodes,
              rank_groups<Env> const& groups, lora_options const* lora = nullptr, std::int64_t positions = 0)
       : layers_(std::move(nodes)) {
-    auto const says = layers_.says();
-    begins_ = entry_of(says) == lie::nothing;
-    ends_ = exit_of(says) == lie::nothing;
-    placing<Env> at{{width}, groups, tensor_group<Env>::of(groups).share(), name, lora, positions};
-    layers_.place(at, entry_of(says), exit_of(says));
+    auto const traits = layers_.traits();
+    begins_ = entry_of(traits) == activation_layout::nothing;
+    ends_ = exit_of(traits) == activation_layout::nothing;
+    placing<Env> at{{width}, groups, tensor_group<Env>::of(groups).coordinate(), name, lora, positions};
+    layers_.place(at, entry_of(traits), exit_of(traits));
     sites_ = at.sites;
     counted_ = at.counted;
   }
@@ -628,8 +630,8 @@ class expression {
   view backward_input(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::later); }
   void backward_weight(pass<Env>& pass, saved& kept) { layers_.backward_weight(pass, {kept.x}); }
   view input_gradient(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::never); }
-  void serve_forward(pass<Env>& pass, saved&) { layers_.serve_forward(pass); }
-  void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
+  void shadow_forward(pass<Env>& pass, saved&) { layers_.shadow_forward(pass); }
+  void shadow_backward(pass<Env>& pass, saved&) { layers_.shadow_backward(pass); }
   template <unit_of_layers Unit>
   [[nodiscard]] static bool adds_sample_losses(Unit const& unit) {
     return detail::chain_node<Env>(nodes_of<Env>(unit.layers())).adds_sample_losses();

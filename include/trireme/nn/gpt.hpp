@@ -10,7 +10,7 @@
 #include "trireme/core/plural.hpp"
 #include "trireme/nn/checkpointed.hpp"
 #include "trireme/nn/detail/fields.hpp"
-#include "trireme/nn/file_layout.hpp"
+#include "trireme/nn/file_mapping.hpp"
 #include "trireme/nn/gpt_units.hpp"
 
 namespace trireme::nn {
@@ -68,8 +68,8 @@ struct gpt {
   }
 
   /// Hugging Face's files of GPT2LMHeadModel; with experts the names are this library's own.
-  [[nodiscard]] file_layout in_files() const {
-    file_layout out{"transformer.", {"*.attn.bias", "*.attn.masked_bias"}};  // constant masks, which are not read
+  [[nodiscard]] file_mapping in_files() const {
+    file_mapping out{"transformer.", {"*.attn.bias", "*.attn.masked_bias"}};  // constant masks, which are not read
     out.copies.push_back({"lm_head.weight", "transformer.wte.weight",
                           "nn::gpt has no head of its own; use a model whose head is its embedding"});
     auto const c = channels;

@@ -35,7 +35,7 @@ namespace trireme::nn {
 /// Errors   config_error for widths that are not positive, an odd rotary_width, or a tensor group of more ranks than
 ///          heads; a sentence of the compiler where no linear layer is behind it.
 struct latent_attention {
-  static constexpr layer_says says{.does = flow::fork, .spreads = true};
+  static constexpr layer_traits traits{.does = flow::fork, .spreads = true};
   std::int64_t heads = 1;
   std::int64_t query_rank = 0;    ///< 0: queries are one product of the input
   std::int64_t rank = 0;          ///< of keys and values
@@ -53,12 +53,12 @@ namespace detail {
 
 template <>
 struct inside<latent_attention> {
-  template <role As, lie>
+  template <role As, activation_layout>
   static constexpr bool fits() {
-    static_assert(As == role::spread,
+    static_assert(As == role::column_parallel,
                   "trireme::nn::latent_attention: its heads are columns, which a tensor group shares; put a linear "
                   "layer right behind it");
-    return As == role::spread;
+    return As == role::column_parallel;
   }
 };
 
@@ -78,7 +78,7 @@ class layer_node<Env, latent_attention> final : public library_node<Env, latent_
         queries_(query_layers(what)),
         down_(down_layers(what)),
         pairs_(pair_layers(what)) {}
-  [[nodiscard]] columns wants(std::int64_t, share) const override { return {what_.heads, 1}; }  // of its products
+  [[nodiscard]] columns wants(std::int64_t, group_rank) const override { return {what_.heads, 1}; }  // of its products
   void visit(parameter_visitor<Env> const& each) override {
     for (auto* one : {&queries_, &down_, &pairs_}) one->visit(each);
   }
@@ -172,7 +172,7 @@ class layer_node<Env, latent_attention> final : public library_node<Env, latent_
   }
 
   void do_place(placing<Env>& at, layer_step const& step) override {
-    if (step.as != role::spread) {
+    if (step.as != role::column_parallel) {
       throw config_error(text("trireme::nn::latent_attention ", at.name, ": put a linear layer right behind it"));
     }
     if (at.own.size > what_.heads) {
@@ -182,12 +182,12 @@ class layer_node<Env, latent_attention> final : public library_node<Env, latent_
     }
     auto const from = at.width;
     at.taker = this;
-    queries_.place(at, lie::rows, lie::columns);
+    queries_.place(at, activation_layout::rows, activation_layout::columns);
     at.width = from;
-    down_.place(at, lie::rows, lie::rows);
+    down_.place(at, activation_layout::rows, activation_layout::rows);
     at.width = what_.rank;
     at.taker = this;
-    pairs_.place(at, lie::rows, lie::columns);
+    pairs_.place(at, activation_layout::rows, activation_layout::columns);
     at.width = what_.heads * what_.values;
     at.cut = {what_.heads, 1};
     at.image = {};
@@ -219,7 +219,7 @@ class layer_node<Env, latent_attention> final : public library_node<Env, latent_
   std::uint32_t site_ = 0;
   interval heads_{};
   chain_node<Env> queries_, down_, pairs_;
-  per_slot<saved> kept_;
+  per_micro_batch<saved> kept_;
   attention_cache<Env> cache_;
 };
 

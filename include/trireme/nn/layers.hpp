@@ -23,7 +23,7 @@ namespace trireme::nn {
 /// Shapes   x (rows, inputs), y (rows, outputs), w (inputs, outputs), b (outputs).
 /// Bytes    saves x, and a copy of x w + b where an activation follows.
 struct linear {
-  static constexpr layer_says says{.does = flow::product, .takes_activation = true};
+  static constexpr layer_traits traits{.does = flow::product, .takes_activation = true};
   std::int64_t inputs = 0;  ///< 0: the width of the layer before it
   std::int64_t outputs = 0;
   initial start{initial::distribution::normal, 0.02};
@@ -35,7 +35,7 @@ struct linear {
 /// An activation. The product right before it computes it (it is fused), unless that product is cut by rows: the terms
 /// of its result have to be summed first.
 struct activation {
-  static constexpr layer_says says{.does = flow::any, .activation = true};
+  static constexpr layer_traits traits{.does = flow::any, .activation = true};
   ops::activation kind = ops::activation::none;
   friend bool operator==(activation const&, activation const&) = default;
 };
@@ -191,13 +191,13 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
     act_ = at.act;
     weight_.info = {at.name + ".weight", {inputs_, outputs_}, what_.start, true};
     bias_.info = {at.name + ".bias", {outputs_}, what_.bias_start, false};
-    if (step.as == role::collect && at.own.size > 1) {
+    if (step.as == role::row_parallel && at.own.size > 1) {
       auto const part = at.part(at.cut, inputs_);
-      weight_.info = part_of(weight_.info, 0, part);
+      weight_.info = shard_of(weight_.info, 0, part);
       adds_bias_ = at.own.rank == 0;
       inputs_ = part.count;
     }
-    if (step.as == role::spread) {
+    if (step.as == role::column_parallel) {
       auto const wanted = at.taker->wants(outputs_, at.own);
       auto const fused = wanted.fused;
       if (outputs_ % (fused * wanted.granules) != 0) {
@@ -213,8 +213,8 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
           weight_.info.extents = {inputs_, fused, outputs_ / fused};
           bias_.info.extents = {fused, outputs_ / fused};
         }
-        weight_.info = part_of(weight_.info, weight_.info.extents.rank() - 1, part);
-        bias_.info = part_of(bias_.info, bias_.info.extents.rank() - 1, part);
+        weight_.info = shard_of(weight_.info, weight_.info.extents.rank() - 1, part);
+        bias_.info = shard_of(bias_.info, bias_.info.extents.rank() - 1, part);
         outputs_ = fused * part.count;
       }
       at.cut = wanted;
@@ -223,7 +223,7 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
     if (at.lora != nullptr && changes_layer(*at.lora, at.name)) {
       change_.emplace(*at.lora, at.name, weight_.info);
       this->facts_.does_slope = false;  // dx has two terms
-      if (step.as == role::spread || step.as == role::collect)
+      if (step.as == role::column_parallel || step.as == role::row_parallel)
         change_->visit_whole([&](parameter<Env>& each) { at.terms.push_back(&each); });
     }
     at.width = what_.outputs;
@@ -242,7 +242,7 @@ class layer_node<Env, linear> final : public library_node<Env, linear> {
   parameter<Env> weight_{}, bias_{};
   std::optional<low_rank_change<Env>> change_;
   ops::weights<value, space> packed_;
-  per_slot<view> before_;
+  per_micro_batch<view> before_;
 };
 
 template <class Env>
@@ -284,7 +284,7 @@ class layer_node<Env, layer_norm> final : public library_node<Env, layer_norm> {
     bias_.info = {at.name + ".bias", {at.width}, {}, false};
   }
   parameter<Env> gain_{}, bias_{};
-  per_slot<saved> kept_;
+  per_micro_batch<saved> kept_;
 };
 
 template <class Env>
@@ -316,7 +316,7 @@ class layer_node<Env, rms_norm> final : public library_node<Env, rms_norm> {
     gain_.info = {at.name + ".weight", {at.width}, {initial::distribution::ones, 0}, false};
   }
   parameter<Env> gain_{};
-  per_slot<tensor_view<accumulate, space>> rstd_;
+  per_micro_batch<tensor_view<accumulate, space>> rstd_;
 };
 
 template <class Env>
@@ -329,7 +329,7 @@ class layer_node<Env, activation> final : public library_node<Env, activation> {
 
   explicit layer_node(activation const& what)
       : library_node<Env, activation>(what, {.in_place = true, .activation = what.kind}) {}
-  [[nodiscard]] layer_says says() const override {
+  [[nodiscard]] layer_traits traits() const override {
     return {.does = flow::any, .activation = what_.kind != ops::activation::none};
   }
   [[nodiscard]] bool idle(pass<Env> const&) const override { return what_.kind == ops::activation::none; }
@@ -378,20 +378,20 @@ class layer_node<Env, dropout> final : public library_node<Env, dropout> {
     site_ = at.take_site();
     lies_ = step.takes;
     width_ = at.width;
-    fused_ = lies_ == lie::columns ? at.cut.fused : 1;
-    part_ = lies_ == lie::columns ? at.part(at.cut, at.width) : interval{0, at.width};
+    fused_ = lies_ == activation_layout::columns ? at.cut.fused : 1;
+    part_ = lies_ == activation_layout::columns ? at.part(at.cut, at.width) : interval{0, at.width};
   }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
     return dropout_site_of(pass, what_.probability, site_);
   }
   void drop(pass<Env>& pass, view y) const {
     bool const cut = part_.count * fused_ != width_;
-    if (cut || (lies_ != lie::rows && pass.group.cuts_rows()))
+    if (cut || (lies_ != activation_layout::rows && pass.group.cuts_rows()))
       return drop_columns(pass, y, width_, fused_, part_, site(pass));
     drop_rows(pass, y, rows_of(pass), site(pass));
   }
   std::uint32_t site_ = 0;
-  lie lies_ = lie::rows;
+  activation_layout lies_ = activation_layout::rows;
   std::int64_t width_ = 0, fused_ = 1;
   interval part_{};
 };
@@ -429,7 +429,7 @@ class layer_node<Env, attend> final : public library_node<Env, attend> {
     each(query_gain_);
     each(key_gain_);
   }
-  [[nodiscard]] columns wants(std::int64_t width, share own) const override {
+  [[nodiscard]] columns wants(std::int64_t width, group_rank own) const override {
     // Queries, keys and values are tensors of their own, as in files of models; grouped ones lie key by key.
     auto const each = width / (what_.heads + 2 * what_.key_heads) * (grouped() ? 1 : what_.heads);
     auto const queries = each * (grouped() ? what_.heads / what_.key_heads : 1);
@@ -545,9 +545,9 @@ class layer_node<Env, attend> final : public library_node<Env, attend> {
   interval heads_{}, keys_{};
   std::int64_t channels_ = 0;
   parameter<Env> query_gain_{}, key_gain_{};
-  per_slot<attention_state<Env>> kept_;
+  per_micro_batch<attention_state<Env>> kept_;
   attention_cache<Env> cache_;
-  per_slot<tensor_view<typename Env::accumulate, space>> rstd_;  // (rows, heads + key heads)
+  per_micro_batch<tensor_view<typename Env::accumulate, space>> rstd_;  // (rows, heads + key heads)
 };
 
 }  // namespace detail

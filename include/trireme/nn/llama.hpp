@@ -11,7 +11,7 @@
 #include "trireme/nn/checkpointed.hpp"
 #include "trireme/nn/detail/fields.hpp"
 #include "trireme/nn/embedding.hpp"
-#include "trireme/nn/file_layout.hpp"
+#include "trireme/nn/file_mapping.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/losses.hpp"
 
@@ -137,8 +137,8 @@ struct llama {
 
   /// Hugging Face's files of LlamaForCausalLM and MistralForCausalLM; with biases Qwen2ForCausalLM, with norms of heads
   /// Qwen3ForCausalLM.
-  [[nodiscard]] file_layout in_files() const {
-    file_layout out{"model.", {"*.rotary_emb.inv_freq"}};
+  [[nodiscard]] file_mapping in_files() const {
+    file_mapping out{"model.", {"*.rotary_emb.inv_freq"}};
     if (tied) {
       out.copies.push_back({"lm_head.weight", "model.embed_tokens.weight",
                             "say \"tie_word_embeddings\": false in config.json, and the model has both"});

@@ -20,7 +20,7 @@
 #include "trireme/nn/checkpointed.hpp"
 #include "trireme/nn/detail/low_rank.hpp"
 #include "trireme/nn/expression.hpp"
-#include "trireme/nn/file_layout.hpp"
+#include "trireme/nn/file_mapping.hpp"
 
 namespace trireme::nn {
 
@@ -147,7 +147,7 @@ struct lora_of {
   [[nodiscard]] std::vector<double> unit_costs() const requires requires { model.unit_costs(); }
   { return model.unit_costs(); }
   /// Those of the model: changes are added to the weights.
-  [[nodiscard]] file_layout in_files() const requires requires { model.in_files(); }
+  [[nodiscard]] file_mapping in_files() const requires requires { model.in_files(); }
   { return model.in_files(); }
   /// Whether a parameter belongs to a change, which files of the model do not have.
   [[nodiscard]] static bool is_change(std::string_view parameter) { return detail::is_low_rank_factor(parameter); }

@@ -160,7 +160,7 @@ class loss_node : public node<Env> {
   using typename node<Env>::space;
 
   loss_node() : node<Env>({}) { this->loss_ = this; }
-  [[nodiscard]] layer_says says() const final { return {.does = flow::loss}; }
+  [[nodiscard]] layer_traits traits() const final { return {.does = flow::loss}; }
   [[nodiscard]] view starts(pass<Env> const& pass) final { return gradient_[pass]; }
 
   /// Throws config_error unless the batch has targets for `rows` rows of `outputs` numbers.
@@ -169,17 +169,17 @@ class loss_node : public node<Env> {
   /// its gradient.
   /// @param part  which of the outputs lie here; part.whole = 0: all.
   [[nodiscard]] virtual loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight,
-                                    ops::table_part part) = 0;
+                                    ops::table_range part) = 0;
 
   /// Whether it is a loss of rows that have a target, and decides itself which rows are counted; else all rows are.
   [[nodiscard]] virtual bool is_of_targets() const noexcept { return false; }
   /// Adds the result of of() to the loss of the pass.
   ///
-  /// In nn::aside rows are not counted again. The rows of a loss of targets weigh as much as those that the model's
-  /// loss counts; of another loss the mean over all rows is added.
+  /// In nn::auxiliary_loss rows are not counted again. The rows of a loss of targets weigh as much as those that the
+  /// model's loss counts; of another loss the mean over all rows is added.
   /// @param rows  lie here, of all samples together.
-  void tell(pass<Env>& pass, loss_sum const& found, std::int64_t rows) const {
-    if (!aside_) {
+  void add_loss(pass<Env>& pass, loss_sum const& found, std::int64_t rows) const {
+    if (!auxiliary_) {
       pass.loss += found;
     } else if (is_of_targets()) {
       pass.loss.sum += found.sum;
@@ -193,7 +193,7 @@ class loss_node : public node<Env> {
   }
   /// Takes what it needs from its place. Called also where the layer before it does its work.
   void stand(placing<Env> const& at, std::int64_t outputs) noexcept {
-    aside_ = at.aside;
+    auxiliary_ = at.auxiliary;
     outputs_ = outputs;
   }
 
@@ -205,7 +205,7 @@ class loss_node : public node<Env> {
 
   /// The weight of one row in the loss that backward differentiates. `rows` lie here, of all samples together.
   [[nodiscard]] double weight_of_row(pass<Env> const& pass, std::int64_t rows) const {
-    auto const weight = aside_ && !is_of_targets() ? pass.weight_of_sample() : pass.weight;
+    auto const weight = auxiliary_ && !is_of_targets() ? pass.weight_of_sample() : pass.weight;
     return weight / static_cast<double>(rows_of_sample(pass, rows));
   }
   /// A copy of the row of each sample that is its output, among the activations.
@@ -231,7 +231,7 @@ class loss_node : public node<Env> {
       y = to.template take<typename Env::compute>(x.v.extents());
       ops::on<space>::copy(y, x.v);
     }
-    tell(pass, of(pass, y, 0, weight_of_row(pass, y.extent(0)), {}), y.extent(0));
+    add_loss(pass, of(pass, y, 0, weight_of_row(pass, y.extent(0)), {}), y.extent(0));
     auto const here = pass.group.rows_here(y.extent(0));
     y = y.rows(here.first, here.count);
     return {};
@@ -243,9 +243,9 @@ class loss_node : public node<Env> {
     return context_group<Env>::of(pass).part().whole(rows / std::max<std::int64_t>(1, pass.batch.count()));
   }
   void do_place(placing<Env>& at, layer_step const&) final { stand(at, at.width); }
-  detail::per_slot<view> gradient_;
+  detail::per_micro_batch<view> gradient_;
   std::int64_t outputs_ = 1;  // numbers in a row
-  bool aside_ = false;
+  bool auxiliary_ = false;
 };
 
 namespace detail {
@@ -281,7 +281,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
       throw config_error(
           text("trireme::nn::loss::cross_entropy: ", how_many(targets, "target"), " for ", how_many(rows, "row")));
   }
-  loss_sum of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_part part) override {
+  loss_sum of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_range part) override {
     auto const n = logits.extent(0);
     if (!of_first_) return of_rows(pass, logits, first, n, weight, part);
     // Rows are weighed as one of all of their sample's; only the first of each has a loss, so it has all of the weight.
@@ -319,7 +319,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
 
  private:
   loss_sum of_rows(pass<Env>& pass, view logits, std::int64_t first, std::int64_t n, double weight,
-                   ops::table_part part) {
+                   ops::table_range part) {
     auto const targets = targets_of(pass, first, n);
     if (pass.group.size() == 1 || part.whole == 0)
       return kernels::cross_entropy(logits, targets, weight, pass.backward_follows(), terms_);
@@ -364,7 +364,7 @@ class layer_node<Env, Loss> final : public loss_node<Env> {
                             " for outputs of shape (", rows, ", ", outputs,
                             "); give each sample as many targets as the model has outputs"));
   }
-  loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight, ops::table_part) override {
+  loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight, ops::table_range) override {
     return with_numbers<Env>(pass.batch.targets, "targets", [&](auto targets) {
       return of(y, targets.flat().flat(first * y.extent(1), y.size()), pass.backward_follows() ? y : view{}, weight);
     });
@@ -427,7 +427,7 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
       auto const n = std::min(chunk(), rows - first);
       auto const part = logits.rows(0, n);
       kernels::linear(part, x.v.rows(first, n), packed_, {bias_.value});
-      loss_->tell(pass, loss_->of(pass, part, first, weight, part_), rows);
+      loss_->add_loss(pass, loss_->of(pass, part, first, weight, part_), rows);
       if (!pass.backward_follows()) continue;
       kernels::linear_backward_input(dx.rows(first, n), part, packed_, {});
       if (!pass.training()) continue;
@@ -453,7 +453,7 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
     part_ = {at.own.of(what_.words).first, what_.words};
     at.counted.product(at.width, what_.words);
     bias_.info = {at.name + ".bias", {what_.words}, {}, false};
-    if (at.own.size > 1) bias_.info = part_of(bias_.info, 0, at.own.of(what_.words));
+    if (at.own.size > 1) bias_.info = shard_of(bias_.info, 0, at.own.of(what_.words));
     at.width = what_.words;
   }
   // How many words lie here.
@@ -481,10 +481,10 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
   }
 
   loss_node<Env>* loss_ = nullptr;
-  ops::table_part part_;
+  ops::table_range part_;
   parameter<Env> table_{}, bias_{};
   ops::weights<value, space> packed_;
-  per_slot<view> gradient_;  // of x, in the rows that lie here
+  per_micro_batch<view> gradient_;  // of x, in the rows that lie here
 };
 
 }  // namespace detail

@@ -40,8 +40,8 @@ struct embedding_ahead {
 struct in_training_kind {
   static constexpr branch_rule rule{};
 };
-struct aside_kind {
-  static constexpr branch_rule rule{.exit = lie::nothing, .facts = {.in_place = true}};
+struct auxiliary_loss_kind {
+  static constexpr branch_rule rule{.exit = activation_layout::nothing, .facts = {.in_place = true}};
 };
 
 /// Layers that run in training only. In evaluation and prediction their input is passed on unchanged, so their result
@@ -61,8 +61,8 @@ template <class... L>
 ///          targets the model's loss leaves out.
 /// Numerics the layers run forward and backward when backward comes to them, because their loss is not needed before.
 template <class... L>
-[[nodiscard]] auto aside(L... layers) {
-  return compose<aside_kind>(nn::chain(std::move(layers)...));
+[[nodiscard]] auto auxiliary_loss(L... layers) {
+  return compose<auxiliary_loss_kind>(nn::chain(std::move(layers)...));
 }
 
 namespace loss {
@@ -158,7 +158,7 @@ class layer_node<Env, embedding_ahead> final : public library_node<Env, embeddin
     return further_on(pass, tokens.flat(), what_.by, {0, tokens.size()}, 0);
   }
 
-  ops::table_part part_;
+  ops::table_range part_;
   parameter<Env> table_{};
 };
 
@@ -187,11 +187,12 @@ class layer_node<Env, in_training_kind> final : public branching_node<Env> {
 };
 
 template <class Env>
-class layer_node<Env, aside_kind> final : public branching_node<Env> {
+class layer_node<Env, auxiliary_loss_kind> final : public branching_node<Env> {
  public:
   using typename node<Env>::view;
 
-  layer_node(aside_kind kind, std::vector<chain_node<Env>> branches) : branching_node<Env>(kind, std::move(branches)) {
+  layer_node(auxiliary_loss_kind kind, std::vector<chain_node<Env>> branches)
+      : branching_node<Env>(kind, std::move(branches)) {
     if (!this->branches_[0].loss()->is_of_targets()) this->facts_.adds_sample_losses = true;
   }
   [[nodiscard]] bool idle(pass<Env> const& pass) const override { return !pass.training(); }
@@ -219,7 +220,7 @@ class layer_node<Env, loss::cross_entropy_ahead> final : public layer_node<Env, 
     throw config_error(text("trireme::nn::loss::cross_entropy_ahead: ", how_many(what.by, "row"), " ahead, weight ",
                             what.weight, "; neither is negative"));
   }
-  loss_sum of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_part part) override {
+  loss_sum of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_range part) override {
     if (!pass.training() || what_.by == 0) return plain::of(pass, logits, first, weight, part);
     auto rows = this->counted_of(plain::targets_of(pass, first, logits.extent(0)));
     rows.sum = what_.weight * plain::of(pass, logits, first, weight * what_.weight, part).sum;

@@ -98,17 +98,17 @@ struct operations {
 template <class Env>
 struct placing : row_shape {
   rank_groups<Env> const& groups;      ///< the ranks that share this unit's work
-  share own;                           ///< this rank's share of the tensor group
+  group_rank own;                      ///< this rank's share of the tensor group
   std::string name{};                  ///< of the layer: its parameters are `name` + ".weight" and so on
   lora_options const* lora = nullptr;  ///< if given, all parameters are frozen, and these changes are trained instead
   std::int64_t positions = 0;          ///< of a sample, where operations are counted
   std::uint32_t sites = 0;             ///< dropout sites of the layers so far: take_site()
   operations counted{};                ///< of the layers so far
-  node<Env> const* taker = nullptr;    ///< the layer that takes the columns of a product with role::spread
+  node<Env> const* taker = nullptr;    ///< the layer that takes the columns of a product with role::column_parallel
   ops::activation act = ops::activation::none;  ///< the activation behind, if this layer does it
   loss_node<Env>* loss = nullptr;               ///< the loss behind, if this layer does it
   bool forms_dx = true;                         ///< whether this layer forms the gradient of its input
-  bool aside = false;                           ///< a loss here is added to that of the model, whose rows are counted
+  bool auxiliary = false;                       ///< a loss here is added to that of the model, whose rows are counted
   std::vector<parameter<Env>*> terms{};  ///< set by a product that is cut: parameters that are whole on each rank, and
                                          ///< of whose gradients it forms a term
 
@@ -211,12 +211,12 @@ enum class half { at_once, later, never };
 
 /// What a node saves for each micro-batch in flight.
 template <class Saved>
-class per_slot {
+class per_micro_batch {
  public:
   template <class Pass>
   [[nodiscard]] Saved& operator[](Pass const& pass) {
-    if (pass.slot >= all_.size()) all_.resize(pass.slot + 1);
-    return all_[pass.slot];
+    if (pass.saved_index >= all_.size()) all_.resize(pass.saved_index + 1);
+    return all_[pass.saved_index];
   }
 
  private:
@@ -242,9 +242,9 @@ class node {
   node& operator=(node const&) = delete;
   virtual ~node() = default;
 
-  [[nodiscard]] virtual layer_says says() const = 0;
+  [[nodiscard]] virtual layer_traits traits() const = 0;
   /// How the columns of its input are to be cut; the input has `from` numbers a row.
-  [[nodiscard]] virtual columns wants(std::int64_t from, share) const { return {from, 1}; }
+  [[nodiscard]] virtual columns wants(std::int64_t from, group_rank) const { return {from, 1}; }
   /// Makes parameters. Called once, after resolve().
   void place(placing<Env>& at, layer_step const& step) {
     auto const outer = at.name;
@@ -285,8 +285,8 @@ class node {
   /// Of a loss: how many rows of some samples it counts and leaves out; nothing if it cannot tell.
   [[nodiscard]] virtual loss_sum rows_of_loss(samples const&) const { return {}; }
   // Of experts: their collectives on a rank that has no rows of its own (contract/expert_group.hpp).
-  virtual void serve_forward(pass<Env>&) {}
-  virtual void serve_backward(pass<Env>&) {}
+  virtual void shadow_forward(pass<Env>&) {}
+  virtual void shadow_backward(pass<Env>&) {}
 
  protected:
   explicit node(node_facts facts) : facts_(facts) {}

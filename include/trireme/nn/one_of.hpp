@@ -9,7 +9,7 @@
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/type_name.hpp"
 #include "trireme/formats/json.hpp"
-#include "trireme/nn/file_layout.hpp"
+#include "trireme/nn/file_mapping.hpp"
 
 namespace trireme::nn {
 
@@ -44,7 +44,7 @@ struct one_of {
   [[nodiscard]] std::vector<double> unit_costs() const {
     return with([](auto const& model) { return model.unit_costs(); });
   }
-  [[nodiscard]] file_layout in_files() const {
+  [[nodiscard]] file_mapping in_files() const {
     return with([](auto const& model) { return model.in_files(); });
   }
 };

@@ -18,7 +18,7 @@ namespace trireme::nn {
 ///          side*side*channels). A model that begins with it says rows_of_sample(), see contract/model.hpp.
 /// Errors   config_error for images that are not cut into whole squares, and for samples of another size.
 struct patches {
-  static constexpr layer_says says{.does = flow::source};
+  static constexpr layer_traits traits{.does = flow::source};
   static constexpr bool reads_numbers = true;  // which have gradients
   nn::image images{};
   std::int64_t side = 0;

@@ -18,14 +18,14 @@
 #include "trireme/formats/json.hpp"
 #include "trireme/formats/model_files.hpp"
 #include "trireme/formats/weight_files.hpp"
-#include "trireme/nn/file_layout.hpp"
+#include "trireme/nn/file_mapping.hpp"
 #include "trireme/nn/gpt.hpp"
 #include "trireme/nn/llama.hpp"
 
 /// Models in Hugging Face's files: config.json is the description, model.safetensors (or several such files and an
 /// index) the parameters. train/pretrained.hpp brings them into a trainer and out of it.
 ///
-/// A model of one's own takes part with three functions: in_files() (nn/file_layout.hpp), read_config() and
+/// A model of one's own takes part with three functions: in_files() (nn/file_mapping.hpp), read_config() and
 /// config_of().
 namespace trireme::nn {
 
@@ -83,8 +83,8 @@ template <class Model>
 class pretrained_reader {
  public:
   /// @param compared  which part of copies is compared here: where several ranks read, each takes its own.
-  pretrained_reader(file_layout const& layout, std::string const& directory,
-                    formats::file_system& files = formats::real_files(), share compared = {});
+  pretrained_reader(file_mapping const& layout, std::string const& directory,
+                    formats::file_system& files = formats::real_files(), group_rank compared = {});
 
   /// Fills `to` with elements from `first` on of this part of a parameter.
   void read(parameter_info const& part, std::int64_t first, std::span<float> to) const;
@@ -99,8 +99,8 @@ class pretrained_reader {
     file_tensor how;
     formats::weight_files::tensor from;
   };
-  void expect_copy(file_layout::copy const& what, formats::weight_files::tensor const& twice,
-                   formats::weight_files::tensor const& of, share compared) const;
+  void expect_copy(file_mapping::copy const& what, formats::weight_files::tensor const& twice,
+                   formats::weight_files::tensor const& of, group_rank compared) const;
   template <class T>
   void fill(parameter_info const& part, std::int64_t first, std::span<T> to) const;
 
@@ -152,22 +152,22 @@ class pretrained_writer {
   /// @param stored  f32, bf16 or f16; without it each tensor is stored as it was in the files that the model was read
   ///                from (of F64, F32), or as f32.
   /// @param origin  those files' notes, among others.
-  explicit pretrained_writer(file_layout layout, std::optional<dtype> stored = std::nullopt,
+  explicit pretrained_writer(file_mapping layout, std::optional<dtype> stored = std::nullopt,
                              std::vector<formats::model_file> const& origin = {});
 
   void add(std::string_view parameter, std::span<float const> values);
 
-  /// Writes the files, and those `beside` them but its config.json and notes: first all of them under temporary names,
-  /// then they take the places of earlier ones, config.json last (formats::file_set). More than `most_bytes` become
-  /// several files and an index. An index, or a model.safetensors, that would contradict them is then removed with its
-  /// files if this class has written it; else it is kept as NAME.replaced. A config that says what that of the origin
-  /// says has its bytes.
+  /// Writes the files, and those `model_files` them but its config.json and notes: first all of them under temporary
+  /// names, then they take the places of earlier ones, config.json last (formats::file_set). More than `most_bytes`
+  /// become several files and an index. An index, or a model.safetensors, that would contradict them is then removed
+  /// with its files if this class has written it; else it is kept as NAME.replaced. A config that says what that of the
+  /// origin says has its bytes.
   void write(formats::directory const& in, formats::json::value config,
              std::uint64_t most_bytes = std::uint64_t{5'000'000'000},
-             std::vector<formats::model_file> const& beside = {}) const;
+             std::vector<formats::model_file> const& model_files = {}) const;
 
  private:
-  file_layout layout_;
+  file_mapping layout_;
   std::vector<dtype> types_;  // of the layout's tensors
   dtype usual_ = dtype::f32;
   bool as_before_ = false;                        // all types are those of the files that were read

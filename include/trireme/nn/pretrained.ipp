@@ -220,7 +220,7 @@ void read_part(file_tensor const& how, formats::weight_files::tensor const& from
                std::int64_t first, std::span<T> to) {
   auto const count = static_cast<std::int64_t>(to.size());
   if (how.matrices > 1) {  // a part has some of them, each whole
-    auto const first_here = part.is_part() ? part.first[0] : 0, each = how.inputs * how.columns;
+    auto const first_here = part.is_shard() ? part.first[0] : 0, each = how.inputs * how.columns;
     auto const at = (how.matrix - first_here) * each;
     auto const begin = std::max(first, at), end = std::min(first + count, at + each);
     if (begin >= end) return;
@@ -244,7 +244,7 @@ void read_part(file_tensor const& how, formats::weight_files::tensor const& from
     });
   } else {
     auto const inputs = part.extents[0], width = inputs == 0 ? 0 : part.extents.size() / inputs;
-    auto const first_input = part.is_part() ? part.first[0] : 0;
+    auto const first_input = part.is_shard() ? part.first[0] : 0;
     for_each_run(part, 0, width, [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
       auto const left = whole - first_input * how.columns;
       for_each_band(left, n, [&](std::int64_t row, std::int64_t column, std::int64_t m) {
@@ -292,9 +292,9 @@ TRIREME_BODY bool is_own_file(formats::directory const& in, std::string const& n
 /// not read.
 TRIREME_BODY void retire(formats::directory const& in, std::string const& name, bool own) {
   if (own) return void(in.remove(name));
-  auto aside = name + ".replaced";
-  for (int number = 2; in.has(aside); ++number) aside = text(name, ".replaced.", number);
-  in.rename(name, aside);
+  auto other_name = name + ".replaced";
+  for (int number = 2; in.has(other_name); ++number) other_name = text(name, ".replaced.", number);
+  in.rename(name, other_name);
 }
 /// The index of a directory; null if it is missing or cannot be read.
 TRIREME_BODY formats::json::value earlier_index(formats::directory const& in) {
@@ -463,8 +463,8 @@ TRIREME_BODY std::string model_type_in(std::string const& directory, formats::fi
   return formats::read_json(path, most_config_bytes, files).at("model_type").as_string();
 }
 
-TRIREME_BODY pretrained_reader::pretrained_reader(file_layout const& layout, std::string const& directory,
-                                                  formats::file_system& files, share compared)
+TRIREME_BODY pretrained_reader::pretrained_reader(file_mapping const& layout, std::string const& directory,
+                                                  formats::file_system& files, group_rank compared)
     : files_(directory, files) {
   auto const& all = files_.tensors();
   bool const whole =
@@ -515,7 +515,7 @@ TRIREME_BODY pretrained_reader::pretrained_reader(file_layout const& layout, std
       continue;
     }
     bool const ignored = std::ranges::any_of(layout.ignored, is_pattern) ||
-                         std::ranges::any_of(layout.ignored_beside, [&](auto const& one) {
+                         std::ranges::any_of(layout.ignored_with, [&](auto const& one) {
                            return is_pattern(here(one.first)) && files_.find(here(one.second)) != nullptr;
                          });
     if (!ignored) {
@@ -526,9 +526,9 @@ TRIREME_BODY pretrained_reader::pretrained_reader(file_layout const& layout, std
   }
 }
 
-TRIREME_BODY void pretrained_reader::expect_copy(file_layout::copy const& what,
+TRIREME_BODY void pretrained_reader::expect_copy(file_mapping::copy const& what,
                                                  formats::weight_files::tensor const& twice,
-                                                 formats::weight_files::tensor const& of, share compared) const {
+                                                 formats::weight_files::tensor const& of, group_rank compared) const {
   auto const refuse = [&](auto const&... how) {
     throw format_error(twice.file->path(), twice.what->begin,
                        text("the tensor \"", twice.what->name, "\" is not \"", of.what->name, "\" once more (", how...,
@@ -581,7 +581,7 @@ TRIREME_BODY formats::model_file pretrained_reader::notes() const {
           json::to_string(json::value::make({{"types", std::move(types)}, {"left_out", std::move(others)}}))};
 }
 
-TRIREME_BODY pretrained_writer::pretrained_writer(file_layout layout, std::optional<dtype> stored,
+TRIREME_BODY pretrained_writer::pretrained_writer(file_mapping layout, std::optional<dtype> stored,
                                                   std::vector<formats::model_file> const& origin)
     : layout_(std::move(layout)), contents_(layout_.tensors.size()) {
   if (stored && *stored != dtype::f32 && *stored != dtype::bf16 && *stored != dtype::f16) {
@@ -636,7 +636,7 @@ TRIREME_BODY void pretrained_writer::add(std::string_view parameter, std::span<f
 
 TRIREME_BODY void pretrained_writer::write(formats::directory const& in, formats::json::value config,
                                            std::uint64_t most_bytes,
-                                           std::vector<formats::model_file> const& beside) const {
+                                           std::vector<formats::model_file> const& model_files) const {
   namespace json = formats::json;
   namespace safetensors = formats::safetensors;
   std::vector<std::size_t> ends;  // of each file's tensors
@@ -661,7 +661,7 @@ TRIREME_BODY void pretrained_writer::write(formats::directory const& in, formats
     return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
   };
   formats::file_set set;
-  for (auto const& each : beside) {
+  for (auto const& each : model_files) {
     if (each.name != formats::config_file && each.name != tensor_notes) formats::add_model_file(set, in, each);
   }
   std::size_t first = 0;

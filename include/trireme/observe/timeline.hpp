@@ -29,8 +29,8 @@ class timeline {
   /// Records from its construction to its destruction.
   class [[nodiscard]] span {
    public:
-    span(timeline& to, std::string_view name, std::string_view category = {}, std::uint32_t lane = 0) noexcept
-        : to_(to.capacity() == 0 ? nullptr : &to), event_{name, category, to_ == nullptr ? 0 : now(), 0, lane} {}
+    span(timeline& to, std::string_view name, std::string_view category = {}, std::uint32_t track = 0) noexcept
+        : to_(to.capacity() == 0 ? nullptr : &to), event_{name, category, to_ == nullptr ? 0 : now(), 0, track} {}
     span(span const&) = delete;
     span& operator=(span const&) = delete;
     ~span() {
@@ -46,8 +46,8 @@ class timeline {
 
   timeline() = default;
   explicit timeline(int rank, std::size_t capacity = std::size_t{1} << 16,
-                    std::vector<std::string> lanes = {"compute", "exchange"})
-      : rank_(rank), lanes_(std::move(lanes)), events_(capacity) {}
+                    std::vector<std::string> tracks = {"compute", "exchange"})
+      : rank_(rank), tracks_(std::move(tracks)), events_(capacity) {}
   timeline(timeline const&) = delete;
   timeline& operator=(timeline const&) = delete;
 
@@ -83,11 +83,11 @@ class timeline {
   void clear() noexcept { next_ = 0; }
 
   /// The content of a trace file; borrows the events.
-  [[nodiscard]] trace_process process() const { return {rank_, text("rank ", rank_), lanes_, events()}; }
+  [[nodiscard]] trace_process process() const { return {rank_, text("rank ", rank_), tracks_, events()}; }
 
  private:
   int rank_ = 0;
-  std::vector<std::string> lanes_;
+  std::vector<std::string> tracks_;
   std::vector<trace_event> events_;
   std::deque<std::string> names_;  // a deque, because growing it moves no name
   std::atomic<std::size_t> next_{0};

@@ -30,9 +30,9 @@ struct cached_attention_on<host> {
     using real = accumulate_t<T>;
     detail::same_size("attend_cached", y.size(), shape.batch * shape.context * shape.channels);
     detail::same_size("attend_cached", qkv.size(), 3 * y.size());
-    auto const places = kept.size() / (2 * shape.channels * shape.batch);
-    expects(assertion_level::light, row < shape.context && count > 0 && count <= places, [&] {
-      return text("trireme::ops::attend_cached: row ", row, " of ", shape.context, " over ", count, " of ", places);
+    auto const positions = kept.size() / (2 * shape.channels * shape.batch);
+    expects(assertion_level::light, row < shape.context && count > 0 && count <= positions, [&] {
+      return text("trireme::ops::attend_cached: row ", row, " of ", shape.context, " over ", count, " of ", positions);
     });
     auto const width = shape.head_channels();
     auto const scale = static_cast<real>(1 / std::sqrt(static_cast<double>(width)));
@@ -43,7 +43,7 @@ struct cached_attention_on<host> {
       auto const at = sample * shape.context + row;
       for (std::int64_t head = 0; head < shape.heads; ++head) {
         auto const* const query = raw(qkv) + at * 3 * shape.channels + head * width;
-        auto const* const keys = raw(kept) + sample * places * 2 * shape.channels + head * width;
+        auto const* const keys = raw(kept) + sample * positions * 2 * shape.channels + head * width;
         real most = -std::numeric_limits<real>::infinity();
         for (std::int64_t j = 0; j < count; ++j) {
           weights[j] = scale * dot<real>(query, keys + j * 2 * shape.channels, width);

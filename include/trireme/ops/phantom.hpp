@@ -86,11 +86,11 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
 
   // layers
   template <class T>
-  static void embed(view<T> y, tokens_view tokens, input<T> table, input<T>, table_part = {}) {
+  static void embed(view<T> y, tokens_view tokens, input<T> table, input<T>, table_range = {}) {
     same("embed", y.size(), tokens.size() * table.extent(1));
   }
   template <class G, class T>
-  static void embed_backward(view<G> dtable, output<G>, view<T> dy, tokens_view tokens, table_part = {}) {
+  static void embed_backward(view<G> dtable, output<G>, view<T> dy, tokens_view tokens, table_range = {}) {
     same("embed_backward", dy.size(), tokens.size() * dtable.extent(1));
   }
   template <class T>
@@ -143,7 +143,7 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     if (!peaks.empty()) same("row_peaks", logits.size() % peaks.size(), 0);
   }
   template <class T>
-  static void row_masses(view<T>, tokens_view targets, table_part, input<accumulate_t<std::remove_const_t<T>>> peaks,
+  static void row_masses(view<T>, tokens_view targets, table_range, input<accumulate_t<std::remove_const_t<T>>> peaks,
                          output<accumulate_t<std::remove_const_t<T>>> masses,
                          output<accumulate_t<std::remove_const_t<T>>> chosen, cross_entropy_terms const& = {}) {
     same("row_masses", peaks.size(), targets.size());
@@ -151,7 +151,7 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     same("row_masses", chosen.size(), targets.size());
   }
   template <class T>
-  static loss_sum cross_entropy_part(view<T> logits, tokens_view targets, table_part, input<accumulate_t<T>>,
+  static loss_sum cross_entropy_part(view<T> logits, tokens_view targets, table_range, input<accumulate_t<T>>,
                                      input<accumulate_t<T>>, input<accumulate_t<T>>, double, bool gradient,
                                      cross_entropy_terms const& = {}) {
     return cross_entropy(logits, targets, 0, gradient);
@@ -200,25 +200,26 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
   static double imbalance(view<A>, input<A>, tokens_view, std::int64_t, double) noexcept {
     return 0;
   }
-  static void sort_by_expert(view<std::int32_t> places, std::span<std::int64_t> counts, tokens_view chosen) {
-    same("sort_by_expert", places.size(), chosen.size());
+  static void sort_by_expert(view<std::int32_t> positions, std::span<std::int64_t> counts, tokens_view chosen) {
+    same("sort_by_expert", positions.size(), chosen.size());
     auto const experts = static_cast<int>(counts.size());
-    for (int e = 0; e < experts; ++e) counts[static_cast<std::size_t>(e)] = share{e, experts}.of(chosen.size()).count;
+    for (int e = 0; e < experts; ++e)
+      counts[static_cast<std::size_t>(e)] = group_rank{e, experts}.of(chosen.size()).count;
   }
   template <class T>
-  static void dispatch(view<T> to, input<T>, tokens_view places) {
-    same("dispatch", to.extent(0), places.size());
+  static void dispatch(view<T> to, input<T>, tokens_view positions) {
+    same("dispatch", to.extent(0), positions.size());
   }
   template <class T>
-  static void combine(view<T>, input<T> from, tokens_view places, output<accumulate_t<T>>) {
-    same("combine", from.extent(0), places.size());
+  static void combine(view<T>, input<T> from, tokens_view positions, output<accumulate_t<T>>) {
+    same("combine", from.extent(0), positions.size());
   }
   template <class T>
   static void combine_backward(view<T> dfrom, output<accumulate_t<T>> dweights, input<T>, input<T> from,
-                               tokens_view places, output<accumulate_t<T>> weights) {
+                               tokens_view positions, output<accumulate_t<T>> weights) {
     same("combine_backward", from.size(), dfrom.size());
-    same("combine_backward", weights.size(), places.size());
-    same("combine_backward", dweights.size(), places.size());
+    same("combine_backward", weights.size(), positions.size());
+    same("combine_backward", dweights.size(), positions.size());
   }
 
   // loops of your own

@@ -58,7 +58,7 @@ struct attention_block {
 
 /// The rows of a table, or the classes of a row, that this rank has: those from `first` on, of `whole`; 0 = all of
 /// them.
-struct table_part {
+struct table_range {
   std::int64_t first = 0;
   std::int64_t whole = 0;
 };

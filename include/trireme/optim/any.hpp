@@ -59,7 +59,7 @@ class any {
     expect_number("optim::any", ".clip", clip, limit_or_none);
   }
   void for_each_pattern(std::function<void(name_pattern const&)> const& f) const { within_->for_each_pattern(f); }
-  [[nodiscard]] bool freezes(parameter_info const& info) const { return within_->wishes.freezes(info); }
+  [[nodiscard]] bool freezes(parameter_info const& info) const { return within_->requirements.freezes(info); }
   void update(update_segment<Env> const& segment, std::int64_t step) const { within_->update(segment, step); }
   void update(tensor_update<Env> const& tensor, std::int64_t step) const { within_->update(tensor, step); }
   void update(update_segment<on_paper> const& segment, std::int64_t step) const { within_->update(segment, step); }
@@ -69,7 +69,7 @@ class any {
 
  private:
   struct face {
-    explicit face(layout_wishes w) : wishes(std::move(w)) {}
+    explicit face(bucket_requirements w) : requirements(std::move(w)) {}
     virtual ~face() = default;
     [[nodiscard]] virtual double rate_at(std::int64_t step) const = 0;
     [[nodiscard]] virtual shape moment_shape(std::size_t which, parameter_info const& info) const = 0;
@@ -80,12 +80,12 @@ class any {
     [[nodiscard]] virtual std::string description() const = 0;
     virtual void validate() const = 0;
     virtual void for_each_pattern(std::function<void(name_pattern const&)> const& f) const = 0;
-    layout_wishes wishes;
+    bucket_requirements requirements;
   };
   // A function that the optimizer lacks is never called: whole_tensors says which kind it is.
   template <class Optimizer>
   struct model final : face {
-    explicit model(Optimizer const& optimizer) : face(wishes_of(optimizer)), within(optimizer) {}
+    explicit model(Optimizer const& optimizer) : face(bucket_requirements_of(optimizer)), within(optimizer) {}
     double rate_at(std::int64_t step) const override { return within.rate_at(step); }
     shape moment_shape([[maybe_unused]] std::size_t which, parameter_info const& info) const override {
       if constexpr (has_moment_shape<Optimizer>) return within.moment_shape(which, info);

@@ -59,7 +59,7 @@ struct groups {
     if constexpr (has_patterns<Base>) base.for_each_pattern(f);
   }
 
-  static constexpr bool whole_tensors = says_whole_tensors<Base>;
+  static constexpr bool whole_tensors = declares_whole_tensors<Base>;
   static constexpr auto moment_names = Base::moment_names;
   [[nodiscard]] double rate_at(std::int64_t step) const { return base.rate_at(step); }
   [[nodiscard]] shape moment_shape(std::size_t which,

@@ -49,13 +49,14 @@ struct any_pipeline {
 }
 
 template <staged_model Model>
-[[nodiscard]] stage_seat seat_of(any_pipeline const& axis, Model const& model, int stage, int stages) {
-  stage_seat seat;
+[[nodiscard]] stage_assignment assignment_of(any_pipeline const& axis, Model const& model, int stage, int stages) {
+  stage_assignment assignment;
   bool const found = schedule::with_named(axis.schedule, [&]<class Schedule>(Schedule const&) {
     auto const chunks = Schedule::chunks != 0 ? Schedule::chunks : axis.chunks;
-    seat = seat_of(pipeline<Schedule>{.stages = stages, .chunks = chunks, .cuts = axis.cuts}, model, stage, stages);
+    assignment =
+        assignment_of(pipeline<Schedule>{.stages = stages, .chunks = chunks, .cuts = axis.cuts}, model, stage, stages);
   });
-  if (found) return seat;
+  if (found) return assignment;
   std::string names;
   schedule::for_each_schedule(
       [&](auto const& each) { names += text(names.empty() ? "" : ", ", std::string_view(each.name)); });

@@ -77,7 +77,7 @@ namespace detail {
 
 /// Collective. Returns one rank's text on every rank.
 template <class Comm>
-[[nodiscard]] std::string said_by(Comm& world, int rank, std::string const& own) {
+[[nodiscard]] std::string value_of_rank(Comm& world, int rank, std::string const& own) {
   auto length = static_cast<std::int64_t>(own.size());
   broadcast(world, tensor_view<std::int64_t>(&length, shape{1}), rank);
   std::vector<std::uint8_t> letters(static_cast<std::size_t>(length) + 1);  // so that an empty text has a message, too

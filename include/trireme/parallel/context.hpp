@@ -75,7 +75,7 @@ struct context {
   class instance;
 
   /// The part of each sample that a rank holds. With all_to_all work is even without balancing.
-  [[nodiscard]] constexpr context_part part_of(share own) const noexcept {
+  [[nodiscard]] constexpr context_shard shard_of(group_rank own) const noexcept {
     return {own, balanced && method == context_method::ring};
   }
 };
@@ -101,7 +101,7 @@ class ring_context final : public context_group<Env> {
   using typename base::state;
   using typename base::view;
 
-  ring_context(Comm& world, context_part const& part) : base(part), world_(world) {}
+  ring_context(Comm& world, context_shard const& part) : base(part), world_(world) {}
 
   void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations, arena<space>& scratch,
               dropout_site const& dropout) override {
@@ -174,8 +174,8 @@ class ring_context final : public context_group<Env> {
     return world_.exchange_async(std::span<transfer<space> const>(messages_));
   }
   // Whether some of these queries attend to some of these keys.
-  static bool meets(ops::attention_mask const& mask, context_part::stretch const& queries,
-                    context_part::stretch const& keys) {
+  static bool meets(ops::attention_mask const& mask, context_shard::stretch const& queries,
+                    context_shard::stretch const& keys) {
     auto const after =
         keys.position - (queries.position + queries.count - 1);  // distance of the nearest pair, if the keys are later
     auto const before = queries.position - (keys.position + keys.count - 1);  // or earlier
@@ -187,7 +187,7 @@ class ring_context final : public context_group<Env> {
   void for_each_block(int turn, attention_shape const& shape, F const& f) const {
     auto const here = shape.context;
     auto const& part = this->part();
-    context_part owner = part;
+    context_shard owner = part;
     owner.own.rank = (part.own.rank + part.own.size - turn) % part.own.size;
     for (int q = 0; q < part.stretches(); ++q) {
       auto const queries = part.at(q, here);
@@ -211,7 +211,7 @@ class ring_context final : public context_group<Env> {
 /// Numerics attention has the same bits as on a rank with whole samples.
 /// Threads  one owner; the communicator must outlive it, and must not be used otherwise.
 template <class Env, class Comm>
-class dealt_context final : public context_group<Env> {
+class head_context final : public context_group<Env> {
   using accumulate = typename Env::accumulate;
   using value = typename Env::compute;
   using base = context_group<Env>;
@@ -221,30 +221,30 @@ class dealt_context final : public context_group<Env> {
   using typename base::state;
   using typename base::view;
 
-  dealt_context(Comm& world, context_part const& part) : base(part), world_(world) {}
+  head_context(Comm& world, context_shard const& part) : base(part), world_(world) {}
 
   void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations, arena<space>& scratch,
               dropout_site const& dropout) override {
-    auto const own = dealt(shape);
+    auto const own = shape_of_heads(shape);
     auto const rows = own.batch * own.context;
     auto const qkv = activations.template take<value>({rows, 3 * own.channels});
-    deal(qkv, kept.qkv, shape, 3, scratch);
+    exchange_to_heads(qkv, kept.qkv, shape, 3, scratch);
     kept.qkv = qkv;
     kept.heads = activations.template take<value>({rows, own.channels});
     kept.lse = activations.template take<accumulate>({own.batch, own.heads, own.context});
     kernels::attention(kept.heads, kept.lse, qkv, own, scratch, dropout);
-    collect(heads, kept.heads, shape, 1, scratch);
+    exchange_to_positions(heads, kept.heads, shape, 1, scratch);
   }
 
   void attend_backward(view dqkv, view dheads, view, state const& kept, attention_shape const& shape,
                        arena<space>& scratch, dropout_site const& dropout) override {
     auto const mark = scratch.mark();
-    auto const own = dealt(shape);
+    auto const own = shape_of_heads(shape);
     auto const slopes = scratch.template take<value>(kept.heads.extents());
-    auto const dealt_gradient = scratch.template take<value>(kept.qkv.extents());
-    deal(slopes, dheads, shape, 1, scratch);
-    kernels::attention_backward(dealt_gradient, slopes, kept.heads, kept.lse, kept.qkv, own, scratch, dropout);
-    collect(dqkv, dealt_gradient, shape, 3, scratch);
+    auto const head_gradient = scratch.template take<value>(kept.qkv.extents());
+    exchange_to_heads(slopes, dheads, shape, 1, scratch);
+    kernels::attention_backward(head_gradient, slopes, kept.heads, kept.lse, kept.qkv, own, scratch, dropout);
+    exchange_to_positions(dqkv, head_gradient, shape, 3, scratch);
     scratch.rewind(mark);
   }
 
@@ -252,7 +252,7 @@ class dealt_context final : public context_group<Env> {
   using kernels = ops::on<space>;
 
   // Whole samples, of this rank's heads.
-  [[nodiscard]] attention_shape dealt(attention_shape const& shape) const {
+  [[nodiscard]] attention_shape shape_of_heads(attention_shape const& shape) const {
     auto const& own = this->part().own;
     if (own.size > shape.heads) {
       throw config_error(text("trireme::parallel::context: all_to_all distributes heads, but ", shape.heads,
@@ -269,7 +269,7 @@ class dealt_context final : public context_group<Env> {
   }
 
   // from: (rows here, parts * all channels); to: (rows of whole samples, parts * channels of this rank's heads).
-  void deal(view to, view from, attention_shape const& shape, int parts, arena<space>& scratch) {
+  void exchange_to_heads(view to, view from, attention_shape const& shape, int parts, arena<space>& scratch) {
     auto const mark = scratch.mark();
     auto const by_heads = scratch.template take<value>({from.size()});
     auto const by_positions = scratch.template take<value>({to.size()});
@@ -283,7 +283,7 @@ class dealt_context final : public context_group<Env> {
     scratch.rewind(mark);
   }
   // The inverse of deal().
-  void collect(view to, view from, attention_shape const& shape, int parts, arena<space>& scratch) {
+  void exchange_to_positions(view to, view from, attention_shape const& shape, int parts, arena<space>& scratch) {
     auto const mark = scratch.mark();
     auto const by_positions = scratch.template take<value>({from.size()});
     auto const by_heads = scratch.template take<value>({to.size()});
@@ -302,7 +302,8 @@ class dealt_context final : public context_group<Env> {
     auto const own = this->part().own;
     auto const each = shape.batch * shape.context * parts * shape.head_channels();
     heads_.clear();
-    for (int rank = 0; rank < own.size; ++rank) heads_.push_back(each * share{rank, own.size}.of(shape.heads).count);
+    for (int rank = 0; rank < own.size; ++rank)
+      heads_.push_back(each * group_rank{rank, own.size}.of(shape.heads).count);
     positions_.assign(static_cast<std::size_t>(own.size), each * own.of(shape.heads).count);
   }
   // Calls f(block, column in it, whole, column in it, columns) for each rank's heads, for queries, keys and values
@@ -312,7 +313,7 @@ class dealt_context final : public context_group<Env> {
     auto const rows = whole.extent(0);
     std::int64_t at = 0;
     for (int rank = 0; rank < this->size(); ++rank) {
-      auto const heads = share{rank, this->size()}.of(shape.heads);
+      auto const heads = group_rank{rank, this->size()}.of(shape.heads);
       auto const width = heads.count * shape.head_channels();
       auto const block = blocks.flat(at, rows * parts * width).reshaped({rows, parts * width});
       at += block.extents().size();
@@ -348,24 +349,24 @@ template <class Env, class Comm>
 class context::instance {
  public:
   instance(context const& what, grid<Comm>& grid)
-      : ways_(grid.share_of(kind).size), cut_(what.part_of(grid.share_of(kind))) {
+      : degree_(grid.coordinate(kind).size), cut_(what.shard_of(grid.coordinate(kind))) {
     auto& ranks = *grid.along(kind);
-    auto const part = what.part_of(grid.share_of(kind));
+    auto const part = what.shard_of(grid.coordinate(kind));
     if (what.method == context_method::ring) {
       group_ = std::make_unique<ring_context<Env, Comm>>(ranks, part);
     } else {
-      group_ = std::make_unique<dealt_context<Env, Comm>>(ranks, part);
+      group_ = std::make_unique<head_context<Env, Comm>>(ranks, part);
     }
   }
   void offer(rank_groups<Env>& groups) { groups.offer(*group_, true); }
   [[nodiscard]] std::span<samples const> cut(std::span<samples const> batches) { return cut_(batches); }
   [[nodiscard]] std::string refuses_tree() const {
-    return text("adds whole micro-batches, but parallel::context divides their positions among ", ways_,
+    return text("adds whole micro-batches, but parallel::context divides their positions among ", degree_,
                 " ranks; leave one of them out");
   }
 
  private:
-  int ways_;
+  int degree_;
   std::unique_ptr<context_group<Env>> group_;
   detail::context_cut<typename Env::space> cut_;
 };

@@ -118,13 +118,13 @@ class diloco::instance {
 
   template <class F>
   void visit_state(state_scope scope, F&& f) {
-    if (scope == state_scope::answered && state_.replicas.rank() != 0) return;  // the same on all replicas
+    if (scope == state_scope::owned && state_.replicas.rank() != 0) return;  // the same on all replicas
     auto const& plan = state_.own.plan();
     for (int b = 0; b < plan.trained_buckets(); ++b) {
-      state_.own.for_each_piece(scope, b, [&](layout::piece const& piece) {
-        auto const& info = plan.at(piece.entry).info;
-        f("outer_value/" + info.name, state_place{info, piece.in_entry}, part(outer_, b, piece));
-        f("outer_velocity/" + info.name, state_place{info, piece.in_entry}, part(velocity_, b, piece));
+      state_.own.for_each_range(scope, b, [&](bucket_plan::tensor_range const& range) {
+        auto const& info = plan.at(range.entry).info;
+        f("outer_value/" + info.name, state_location{info, range.in_entry}, part(outer_, b, range));
+        f("outer_velocity/" + info.name, state_location{info, range.in_entry}, part(velocity_, b, range));
       });
     }
   }
@@ -144,10 +144,10 @@ class diloco::instance {
     if (info.running > 0) return {.learning_rate = 1};
     return {.learning_rate = what_.outer_learning_rate, .momentum = what_.outer_momentum, .nesterov = true};
   }
-  static view part(tensors const& of, int bucket, layout::piece const& piece) {
-    return of[static_cast<std::size_t>(bucket)].view().flat(piece.in_bucket, piece.count);
+  static view part(tensors const& of, int bucket, bucket_plan::tensor_range const& range) {
+    return of[static_cast<std::size_t>(bucket)].view().flat(range.in_bucket, range.count);
   }
-  static view part(tensors const& of, owned_segment<Env> const& at) { return part(of, at.bucket, at.piece); }
+  static view part(tensors const& of, owned_segment<Env> const& at) { return part(of, at.bucket, at.range); }
   static tensor_view<master const, space> constant(view all) { return all; }
   static void copy(view to, view from) { kernels::copy(to, constant(from)); }
 

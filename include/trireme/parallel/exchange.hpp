@@ -27,6 +27,7 @@
 #include "trireme/observe/timeline.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/broadcast.hpp"
+#include "trireme/parallel/bucket_plan.hpp"
 #include "trireme/parallel/detail/direct_sums.hpp"
 #include "trireme/parallel/detail/exchange_checks.hpp"
 #include "trireme/parallel/detail/exchange_protocol.hpp"
@@ -35,7 +36,6 @@
 #include "trireme/parallel/detail/transport.hpp"
 #include "trireme/parallel/detail/value_store.hpp"
 #include "trireme/parallel/exchange_report.hpp"
-#include "trireme/parallel/layout.hpp"
 #include "trireme/parallel/partition.hpp"
 #include "trireme/parallel/strategy_state.hpp"
 #include "trireme/parallel/vote.hpp"
@@ -44,7 +44,7 @@ namespace trireme {
 
 /// The ranks along an axis that processes different samples and distributes some parameters.
 template <class Comm>
-struct dealing_axis {
+struct distributed_axis {
   std::string_view kind;
   Comm* ranks;
 };
@@ -129,32 +129,33 @@ class basic_exchange {
   /// @param voters     the ranks that vote, including `replicas`; null: `replicas`.
   /// @param again      axes along which parameters are distributed: gradients of the others are summed over these ranks
   ///                   too, after the sum over `replicas`.
-  /// @param wishes     the optimizer's requirements: wishes_of(optimizer).
+  /// @param wishes     the optimizer's requirements: bucket_requirements_of(optimizer).
   basic_exchange(std::vector<parameter<Env>*> uses, Comm& replicas, Strategy const& strategy,
                  Compressor const& compressor, std::span<int const> unit_ends = {},
                  std::type_identity_t<Comm>* voters = nullptr,
-                 std::span<dealing_axis<std::type_identity_t<Comm>> const> again = {}, layout_wishes const& wishes = {})
+                 std::span<distributed_axis<std::type_identity_t<Comm>> const> again = {},
+                 bucket_requirements const& requirements = {})
       : replicas_(replicas),
         summed_of_(replicas),
         summed_(summed_of_.ranks),
         everyone_(voters == nullptr ? replicas : *voters),
-        layout_(parallel::detail::agreed(
+        bucket_plan_(parallel::detail::agreed(
             {infos(uses), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), summed_.size(),
-             needs_units(strategy) ? unit_ends : no_units(), of_strategy(wishes)},
+             needs_units(strategy) ? unit_ends : no_units(), of_strategy(requirements)},
             replicas_, everyone_.rank(), strategy, compressor)),
-        own_(layout_, summed_.rank(), sharded),
+        own_(bucket_plan_, summed_.rank(), sharded),
         uses_(std::move(uses)),
-        values_(layout_, uses_, summed_, true),
-        gradients_(layout_, uses_, summed_, compressor, sums_in_a_tree(strategy),
+        values_(bucket_plan_, uses_, summed_, true),
+        gradients_(bucket_plan_, uses_, summed_, compressor, sums_in_a_tree(strategy),
                    again.empty() && may_be_direct(strategy)),
         direct_(again.empty() && may_be_direct(strategy)),
-        outputs_(layout_, values_, foreign_, summed_),
+        outputs_(bucket_plan_, values_, foreign_, summed_),
         masters_(made_masters()),
-        protocol_(layout_, use_count(), published_, reports_every_micro_batch()),
+        protocol_(bucket_plan_, use_count(), published_, reports_every_micro_batch()),
         in_a_tree_(sums_in_a_tree(strategy)),
         owned_(list_owned()),
         strategy_(strategy, seen_state{replicas_, own_, owned_}) {
-    parallel::detail::expect_exact_means(layout_, compressor);
+    parallel::detail::expect_exact_means(bucket_plan_, compressor);
     if (needs_units(strategy)) parallel::detail::expect_units(strategy, !unit_ends.empty());
     if (in_a_tree_) {
       parallel::detail::expect_tree(strategy, summed_.size(), parallel::detail::sums_in_tree<bucket_transport>,
@@ -163,8 +164,8 @@ class basic_exchange {
     read_peers();
     for (auto const& axis : again) {
       for (int b = 0; b < bucket_count(); ++b) {
-        auto const& entries = layout_.buckets()[static_cast<std::size_t>(b)].entries;
-        if (layout_.at(entries.front()).info.dealt != axis.kind) also_.push_back({b, axis.ranks});
+        auto const& entries = bucket_plan_.buckets()[static_cast<std::size_t>(b)].entries;
+        if (bucket_plan_.at(entries.front()).info.distributed != axis.kind) also_.push_back({b, axis.ranks});
       }
     }
     follow_values();
@@ -174,22 +175,22 @@ class basic_exchange {
   /// are copied back by finish(). Throws if values differ between the ranks of `replicas`.
   basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& replicas,
                  Strategy const& strategy, Compressor const& compressor, std::type_identity_t<Comm>* voters = nullptr,
-                 layout_wishes const& wishes = {})
+                 bucket_requirements const& requirements = {})
       : replicas_(replicas),
         summed_of_(replicas),
         summed_(summed_of_.ranks),
         everyone_(voters == nullptr ? replicas : *voters),
         foreign_(std::move(parameters)),
-        layout_(parallel::detail::agreed(
+        bucket_plan_(parallel::detail::agreed(
             {foreign_.infos(), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), summed_.size(),
-             no_units(), of_strategy(wishes)},
+             no_units(), of_strategy(requirements)},
             replicas_, everyone_.rank(), strategy, compressor)),
-        own_(layout_, summed_.rank(), sharded),
-        values_(layout_, uses_, summed_, sharded),
-        gradients_(layout_, uses_, summed_, compressor, sums_in_a_tree(strategy), false),
-        outputs_(layout_, values_, foreign_, summed_),
+        own_(bucket_plan_, summed_.rank(), sharded),
+        values_(bucket_plan_, uses_, summed_, sharded),
+        gradients_(bucket_plan_, uses_, summed_, compressor, sums_in_a_tree(strategy), false),
+        outputs_(bucket_plan_, values_, foreign_, summed_),
         masters_(made_masters()),
-        protocol_(layout_, use_count(), published_, false),
+        protocol_(bucket_plan_, use_count(), published_, false),
         owned_(list_owned()),
         strategy_(strategy, seen_state{replicas_, own_, owned_}) {
     static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
@@ -207,7 +208,7 @@ class basic_exchange {
   basic_exchange(basic_exchange const&) = delete;
   basic_exchange& operator=(basic_exchange const&) = delete;
 
-  [[nodiscard]] parallel::layout const& plan() const noexcept { return layout_; }
+  [[nodiscard]] parallel::bucket_plan const& plan() const noexcept { return bucket_plan_; }
   /// The ranks that hold the same part of the model. Gradients are summed over them, unless each takes steps on its
   /// own.
   [[nodiscard]] Comm& world() const noexcept { return replicas_; }
@@ -235,7 +236,7 @@ class basic_exchange {
   /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks must
   /// name the same tensors in the same order.
   void sum_also(std::string_view name, Comm& group) {
-    for (auto const& entry : layout_.entries()) {
+    for (auto const& entry : bucket_plan_.entries()) {
       if (entry.info.name == name && entry.info.tied) return also_.push_back({entry.bucket, &group});
     }
     throw config_error(text("trireme::exchange: there is no tied parameter \"", name, "\"; pass a tied one"));
@@ -312,21 +313,21 @@ class basic_exchange {
   void gather(int first, int last) {
     if (!shards_parameters || first == last) return;
     protocol_.expect_published("gather()");
-    values_.gather(layout_.unit_with(first));
+    values_.gather(bucket_plan_.unit_with(first));
   }
   /// The same uses will be needed next: starts to gather their values.
   void prefetch(int first, int last) {
-    if (shards_parameters && first < last) values_.prefetch(layout_.unit_with(first));
+    if (shards_parameters && first < last) values_.prefetch(bucket_plan_.unit_with(first));
   }
   /// They are not read again before the next gather(): releases their memory.
   void release(int first, int last) {
-    if (shards_parameters && first < last) values_.release(layout_.unit_with(first));
+    if (shards_parameters && first < last) values_.release(bucket_plan_.unit_with(first));
   }
   /// Before backward of one unit adds to the gradients of its uses [first, last): gives them zeroed memory. No effect
   /// if gradients always have memory.
   void open(int first, int last) {
     if (!reports_every_micro_batch() || first == last) return;
-    int const unit = layout_.unit_with(first);
+    int const unit = bucket_plan_.unit_with(first);
     protocol_.open(first, last);
     gradients_.open_unit(unit);
   }
@@ -343,7 +344,7 @@ class basic_exchange {
   }
   void ready(std::string_view name) {
     for (int use = 0; use < use_count(); ++use) {
-      if (layout_.at(layout_.entry_of_use(use)).info.name == name) return ready(use);
+      if (bucket_plan_.at(bucket_plan_.entry_of_use(use)).info.name == name) return ready(use);
     }
     throw config_error(text("trireme::exchange: there is no parameter \"", name, "\""));
   }
@@ -351,7 +352,7 @@ class basic_exchange {
   void sit_out() {
     protocol_.sit_out();
     pass_through(true);
-    auto const& units = layout_.units();
+    auto const& units = bucket_plan_.units();
     for (auto u = units.size(); u-- > 0;) {
       gather(units[u].first, units[u].last);
       if (in_a_tree_) {
@@ -409,7 +410,7 @@ class basic_exchange {
     } else {
       add_squares(vote.squares());
     }
-    if (gradients_.lost_finiteness()) vote.squares().add(std::numeric_limits<double>::infinity());
+    if (gradients_.found_nonfinite()) vote.squares().add(std::numeric_limits<double>::infinity());
     gradients_.times().exposed += gradients_.now() - start;
   }
   /// Collective. The second: the single blocking exchange of a step.
@@ -432,7 +433,7 @@ class basic_exchange {
     std::optional<gradient_numbers> due;
     if (taken) due = exchanged;
     if constexpr (hooks::made.settle) {
-      for (auto& each : owned_) each.sum = reduced(each.bucket, each.piece);
+      for (auto& each : owned_) each.sum = reduced(each.bucket, each.range);
       due = strategy_.settle(taken, exchanged);
     }
     protocol_.finished(due.has_value());
@@ -471,14 +472,14 @@ class basic_exchange {
     if (!updates_due_) return;
     for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = owned_range(b);
-      for (auto const piece : layout_.pieces(b, first, count)) {
+      for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) {
         update_segment<Env> segment;
-        segment.value = master_of(b, piece);
-        segment.gradient = {gradient_terms_of(b, piece), 1.0};
-        segment.outputs = outputs_.of(b, piece);
-        segment.info = &layout_.at(piece.entry).info;
+        segment.value = master_of(b, range);
+        segment.gradient = {gradient_terms_of(b, range), 1.0};
+        segment.outputs = outputs_.of(b, range);
+        segment.info = &bucket_plan_.at(range.entry).info;
         segment.decays = segment.info->decays;
-        f(b, piece, segment);
+        f(b, range, segment);
       }
     }
   }
@@ -503,9 +504,9 @@ class basic_exchange {
   void refresh_parameters() {
     for (int b = 0; b < bucket_count(); ++b) {  // gradients may have no memory at this point
       auto const [first, count] = owned_range(b);
-      for (auto const piece : layout_.pieces(b, first, count)) {
-        for (auto const& output : outputs_.of(b, piece))
-          kernels::copy(output, tensor_view<master_element const, space>(master_of(b, piece)));
+      for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) {
+        for (auto const& output : outputs_.of(b, range))
+          kernels::copy(output, tensor_view<master_element const, space>(master_of(b, range)));
       }
     }
     publish_first(bucket_count());
@@ -515,7 +516,7 @@ class basic_exchange {
 
   /// Fills every parameter with its initial values, a function of (seed, name, index): equal on every rank.
   void initialise(std::uint64_t seed) {
-    for (auto const& entry : layout_.entries()) {
+    for (auto const& entry : bucket_plan_.entries()) {
       trireme::tensor<master_element, space> whole(shape{entry.size()});
       for_each_run(entry.info, 0, entry.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
         kernels::initialise(whole.view().flat(here, n), entry.info.start, seed, hash_name(entry.info.name), first);
@@ -554,12 +555,12 @@ class basic_exchange {
   template <class Others>
   void broadcast(int root, Others&& others) {
     protocol_.expect_published("broadcast()");
-    for (auto const& entry : layout_.entries()) broadcast_one(entry, replicas_, root);
+    for (auto const& entry : bucket_plan_.entries()) broadcast_one(entry, replicas_, root);
     for (auto const& [bucket, group] : also_) {
-      for (int const e : layout_.buckets()[static_cast<std::size_t>(bucket)].entries)
-        broadcast_one(layout_.at(e), *group, 0);
+      for (int const e : bucket_plan_.buckets()[static_cast<std::size_t>(bucket)].entries)
+        broadcast_one(bucket_plan_.at(e), *group, 0);
     }
-    others([&](parallel::layout::entry const& entry, Comm& ranks) { broadcast_one(entry, ranks, 0); });
+    others([&](parallel::bucket_plan::entry const& entry, Comm& ranks) { broadcast_one(entry, ranks, 0); });
     written();
     follow_values();
   }
@@ -567,7 +568,7 @@ class basic_exchange {
   [[nodiscard]] std::uint64_t hash_of_parameters() const {
     protocol_.expect_published("hash_of_parameters()");
     std::uint64_t sum = 0;
-    auto const add = [&](parallel::layout::entry const& entry, std::int64_t from, auto values) {
+    auto const add = [&](parallel::bucket_plan::entry const& entry, std::int64_t from, auto values) {
       for_each_run(entry.info, from, values.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
         sum += kernels::hash(tensor_view<param_element const, space>(values.flat(here - from, n)),
                              hash_name(entry.info.name), first);
@@ -576,24 +577,24 @@ class basic_exchange {
     if constexpr (shards_parameters) {
       for (int b = 0; b < bucket_count(); ++b) {
         auto const [first, count] = accounted_range(b);
-        for (auto const piece : layout_.pieces(b, first, count)) {
-          add(layout_.at(piece.entry), piece.in_entry, values_.kept(b, piece));
+        for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) {
+          add(bucket_plan_.at(range.entry), range.in_entry, values_.kept(b, range));
         }
       }
       summed_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
     } else {
-      for (auto const& entry : layout_.entries()) add(entry, 0, parameter_values(entry));
+      for (auto const& entry : bucket_plan_.entries()) add(entry, 0, parameter_values(entry));
     }
     return sum;
   }
   /// After finish(): whether this rank's gradient of a tensor is finite (the part of it that it updates).
-  [[nodiscard]] bool has_finite_gradient(parallel::layout::entry const& entry) const {
+  [[nodiscard]] bool has_finite_gradient(parallel::bucket_plan::entry const& entry) const {
     if (entry.frozen) return true;
     auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : interval{entry.offset, entry.size()};
     bool finite = true;
-    for (auto const piece : layout_.pieces(entry.bucket, first, count)) {
-      if (&layout_.at(piece.entry) != &entry) continue;
-      finite = finite && kernels::finite(tensor_view<gradient_element const, space>(reduced(entry.bucket, piece)));
+    for (auto const range : bucket_plan_.tensor_ranges(entry.bucket, first, count)) {
+      if (&bucket_plan_.at(range.entry) != &entry) continue;
+      finite = finite && kernels::finite(tensor_view<gradient_element const, space>(reduced(entry.bucket, range)));
     }
     return finite;
   }
@@ -607,7 +608,7 @@ class basic_exchange {
     return sum;
   }
   /// A tensor as this rank's layers see it; if parameters are sharded, empty unless its unit is gathered.
-  [[nodiscard]] tensor_view<param_element, space> parameter_values(parallel::layout::entry const& entry) const {
+  [[nodiscard]] tensor_view<param_element, space> parameter_values(parallel::bucket_plan::entry const& entry) const {
     if (!foreign_.empty()) return foreign_.value(entry);
     auto const whole = values_.whole(entry.bucket);
     return whole.empty() ? whole : whole.flat(entry.offset, entry.size());
@@ -620,35 +621,36 @@ class basic_exchange {
   /// The elements of a bucket that this rank updates.
   [[nodiscard]] interval owned_range(int bucket) const noexcept { return own_.owned(bucket); }
   /// The elements of a bucket that this rank owns in hashes and checkpoints, unless another rank of its replica owns
-  /// the tensor (info.answers): each element has one owner.
-  [[nodiscard]] interval accounted_range(int bucket) const noexcept { return own_.answered(bucket); }
+  /// the tensor (info.is_owner): each element has one owner.
+  [[nodiscard]] interval accounted_range(int bucket) const noexcept { return own_.accounted(bucket); }
 
   /// The master value of a piece, in whichever memory it is.
-  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, parallel::layout::piece const& piece) const {
+  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket,
+                                                             parallel::bucket_plan::tensor_range const& range) const {
     if constexpr (keeps_master) {
       auto const& master = masters_[static_cast<std::size_t>(bucket)];
-      return master.view().flat(piece.in_bucket - owned_range(bucket).first, piece.count);
+      return master.view().flat(range.in_bucket - owned_range(bucket).first, range.count);
     } else {
-      if (!foreign_.empty()) return foreign_.value(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
-      return values_.kept(bucket, piece);
+      if (!foreign_.empty()) return foreign_.value(bucket_plan_.at(range.entry)).flat(range.in_entry, range.count);
+      return values_.kept(bucket, range);
     }
   }
   /// Calls f(name, place, view) for the master values that this rank updates; see contract/state.hpp.
   template <class F>
   void visit_values(state_scope scope, F&& f) {
     for (int bucket = 0; bucket < bucket_count(); ++bucket) {
-      own_.for_each_piece(
+      own_.for_each_range(
           scope, bucket,
-          [&](parallel::layout::piece const& piece) {
-            auto const& info = layout_.at(piece.entry).info;
-            f("value/" + info.name, state_place{info, piece.in_entry, replicas_differ}, master_of(bucket, piece));
+          [&](parallel::bucket_plan::tensor_range const& range) {
+            auto const& info = bucket_plan_.at(range.entry).info;
+            f("value/" + info.name, state_location{info, range.in_entry, replicas_differ}, master_of(bucket, range));
           },
           replicas_differ);
     }
   }
   /// Resets the state of compressors to that before the first step.
   void forget_compression() { gradients_.forget_state(); }
-  /// Calls f(name, state_place, view) for the compressor's state of one bucket; see contract/state.hpp.
+  /// Calls f(name, state_location, view) for the compressor's state of one bucket; see contract/state.hpp.
   template <class F>
   void visit_compression(int bucket, state_scope scope, F&& f) const {
     gradients_.visit_state(bucket, scope, f);
@@ -692,9 +694,9 @@ class basic_exchange {
 
   static std::span<int const> no_units() { return {}; }
   // If every rank updates everything, all tensors are whole on each, whatever the slices.
-  static layout_wishes of_strategy(layout_wishes wishes) {
-    wishes.whole_tensors = wishes.whole_tensors && sharded;
-    return wishes;
+  static bucket_requirements of_strategy(bucket_requirements requirements) {
+    requirements.whole_tensors = requirements.whole_tensors && sharded;
+    return requirements;
   }
   // Whether gradients have memory only while they are used.
   static bool needs_units(Strategy const& strategy) { return shards_gradients || sums_in_a_tree(strategy); }
@@ -703,11 +705,11 @@ class basic_exchange {
     for (auto const* use : uses) all.push_back(use->info);
     return all;
   }
-  [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(layout_.buckets().size()); }
-  [[nodiscard]] int trained_count() const noexcept { return layout_.trained_buckets(); }
+  [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(bucket_plan_.buckets().size()); }
+  [[nodiscard]] int trained_count() const noexcept { return bucket_plan_.trained_buckets(); }
   // If only the sum is needed, and no other rank adds to it later.
   [[nodiscard]] bool may_be_direct(Strategy const& strategy) const {
-    auto const& all = layout_.entries();
+    auto const& all = bucket_plan_.entries();
     return can_be_direct && !sums_in_a_tree(strategy) &&
            std::none_of(all.begin(), all.end(), [](auto const& each) { return each.info.tied; });
   }
@@ -729,8 +731,8 @@ class basic_exchange {
     std::vector<parallel::owned_segment<Env>> all;
     if constexpr (!std::is_same_v<strategy_type, parallel::detail::no_strategy_state>) {
       for (int b = 0; b < trained_count(); ++b) {
-        own_.for_each_piece(state_scope::kept, b, [&](parallel::layout::piece const& piece) {
-          all.push_back({b, piece, &layout_.at(piece.entry).info, master_of(b, piece)});
+        own_.for_each_range(state_scope::kept, b, [&](parallel::bucket_plan::tensor_range const& range) {
+          all.push_back({b, range, &bucket_plan_.at(range.entry).info, master_of(b, range)});
         });
       }
     }
@@ -754,7 +756,7 @@ class basic_exchange {
     ++steps_;
   }
 
-  void broadcast_one(parallel::layout::entry const& entry, Comm& ranks, int root) {
+  void broadcast_one(parallel::bucket_plan::entry const& entry, Comm& ranks, int root) {
     if constexpr (shards_parameters) return;
     auto const values = parameter_values(entry);
     if constexpr (!keeps_master) {
@@ -772,15 +774,15 @@ class basic_exchange {
   }
 
   // Loads a whole tensor of master values: this rank's part of the masters, and the values of its layers.
-  void load(parallel::layout::entry const& entry, tensor_view<master_element const, space> whole) {
+  void load(parallel::bucket_plan::entry const& entry, tensor_view<master_element const, space> whole) {
     if constexpr (!shards_parameters) kernels::copy(parameter_values(entry), whole);
     if constexpr (!keeps_master && !shards_parameters) return;
     auto const [first, count] = owned_range(entry.bucket);
-    for (auto const piece : layout_.pieces(entry.bucket, first, count)) {
-      if (&layout_.at(piece.entry) != &entry) continue;
-      auto const part = whole.flat(piece.in_entry, piece.count);
-      if constexpr (keeps_master) kernels::copy(master_of(entry.bucket, piece), part);
-      if constexpr (shards_parameters) kernels::copy(values_.kept(entry.bucket, piece), part);
+    for (auto const range : bucket_plan_.tensor_ranges(entry.bucket, first, count)) {
+      if (&bucket_plan_.at(range.entry) != &entry) continue;
+      auto const part = whole.flat(range.in_entry, range.count);
+      if constexpr (keeps_master) kernels::copy(master_of(entry.bucket, range), part);
+      if constexpr (shards_parameters) kernels::copy(values_.kept(entry.bucket, range), part);
     }
   }
 
@@ -795,7 +797,7 @@ class basic_exchange {
 
   // The engine's calls in a forward pass; backward begins with the last unit.
   void pass_through(bool keep_last) {
-    auto const& units = layout_.units();
+    auto const& units = bucket_plan_.units();
     for (std::size_t u = 0; u < units.size(); ++u) {
       bool const last = u + 1 == units.size();
       gather(units[u].first, units[u].last);
@@ -805,8 +807,8 @@ class basic_exchange {
   }
 
   void take_in(int use) {
-    if (!layout_.trains(use)) return;
-    auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
+    if (!bucket_plan_.trains(use)) return;
+    auto const theirs = foreign_.gradient(bucket_plan_.at(bucket_plan_.entry_of_use(use)));
     auto const ours = gradients_.open_use(use);
     auto const read = tensor_view<param_element const, space>(theirs);
     if constexpr (has_gradient_memory) {
@@ -830,10 +832,10 @@ class basic_exchange {
 
   // Parameters that another rank of this replica owns are in that rank's norm, and moving averages have no gradient;
   // but all numbers must be finite.
-  void account(parallel::layout::piece const& piece, tensor_view<gradient_element const, space> gradient,
+  void account(parallel::bucket_plan::tensor_range const& range, tensor_view<gradient_element const, space> gradient,
                exact_sum& squares) const {
-    auto const& info = layout_.at(piece.entry).info;
-    if (info.answers && exactly_equal(info.running, 0)) {
+    auto const& info = bucket_plan_.at(range.entry).info;
+    if (info.is_owner && exactly_equal(info.running, 0)) {
       kernels::sum_of_squares(gradient, squares);
     } else if (!kernels::finite(gradient)) {
       squares.add(std::numeric_limits<double>::infinity());
@@ -843,15 +845,16 @@ class basic_exchange {
   void add_squares(exact_sum& squares) {
     for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = accounted_range(b);
-      for (auto const piece : layout_.pieces(b, first, count)) account(piece, reduced(b, piece), squares);
+      for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) account(range, reduced(b, range), squares);
     }
   }
   // After finish(): the sum of the gradients of a piece.
-  [[nodiscard]] tensor_view<gradient_element, space> reduced(int bucket, parallel::layout::piece const& piece) const {
+  [[nodiscard]] tensor_view<gradient_element, space> reduced(int bucket,
+                                                             parallel::bucket_plan::tensor_range const& range) const {
     if constexpr (has_gradient_memory) {
-      if (in_place_) return foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
+      if (in_place_) return foreign_.gradient(bucket_plan_.at(range.entry)).flat(range.in_entry, range.count);
     }
-    return gradients_.reduced(bucket, piece.in_bucket, piece.count);
+    return gradients_.reduced(bucket, range.in_bucket, range.count);
   }
   // If ranks read each other's gradients. Without a norm no rank computes sums before the update: each checks all of
   // its own gradients, and the vote is the barrier.
@@ -865,9 +868,9 @@ class basic_exchange {
           continue;
         }
         auto const [first, count] = accounted_range(b);
-        for (auto const piece : layout_.pieces(b, first, count)) {
-          auto const own = gradients_.reduced(b, piece.in_bucket, piece.count);
-          direct_sums_.reduce(b, piece.in_bucket, own, [&](auto sums) { account(piece, sums, squares); });
+        for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) {
+          auto const own = gradients_.reduced(b, range.in_bucket, range.count);
+          direct_sums_.reduce(b, range.in_bucket, own, [&](auto sums) { account(range, sums, squares); });
         }
         gradients_.record_bucket(b);
       }
@@ -878,20 +881,20 @@ class basic_exchange {
     if (in_place_) return;
     for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = owned_range(b);
-      for (auto const piece : layout_.pieces(b, first, count)) {
-        auto const theirs = foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
-        auto const sum = gradients_.reduced(b, piece.in_bucket, piece.count);
+      for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) {
+        auto const theirs = foreign_.gradient(bucket_plan_.at(range.entry)).flat(range.in_entry, range.count);
+        auto const sum = gradients_.reduced(b, range.in_bucket, range.count);
         if (!is_memory_of(theirs, sum)) kernels::copy(theirs, tensor_view<gradient_element const, space>(sum));
       }
     }
   }
 
-  std::span<tensor_view<gradient_element const, space> const> gradient_terms_of(int bucket,
-                                                                                parallel::layout::piece const& piece) {
+  std::span<tensor_view<gradient_element const, space> const> gradient_terms_of(
+      int bucket, parallel::bucket_plan::tensor_range const& range) {
     if constexpr (can_be_direct) {
-      if (fused_) return direct_sums_.terms_of(bucket, piece.in_bucket, piece.count);
+      if (fused_) return direct_sums_.terms_of(bucket, range.in_bucket, range.count);
     }
-    reduced_ = reduced(bucket, piece);
+    reduced_ = reduced(bucket, range);
     return {&reduced_, 1};
   }
 
@@ -900,7 +903,7 @@ class basic_exchange {
   Comm& summed_;
   Comm& everyone_;
   parallel::detail::foreign_parameters<param_element, space> foreign_;
-  parallel::layout layout_;
+  parallel::bucket_plan bucket_plan_;
   parallel::partition own_;
   std::vector<parameter<Env>*> uses_;
   parallel::detail::value_store<Env, Comm, placement> values_;

@@ -40,7 +40,7 @@ struct expert {
   static constexpr std::string_view name = "expert";
   static constexpr std::string_view kind = name;
   static constexpr axis_facts facts{
-      .samples = axis_samples::split, .parameters = axis_parameters::dealt, .equal_passes = true};
+      .samples = axis_samples::split, .parameters = axis_parameters::distributed, .equal_passes = true};
 
   TRIREME_RULE(needs_all_to_all, "expert-needs-all-to-all",
                "parallel::expert needs ragged all_to_all, all_gather and all_reduce, "

@@ -32,10 +32,11 @@ class grid {
     detail::for_each_axis(policy, [&]<class Axis>(Axis const&) {
       constexpr auto kind = kind_of_axis<Axis>;
       constexpr auto facts = facts_of_axis<Axis>;
-      if constexpr (!strategy<Axis> && facts.beside.empty() && (has_axis_instance<Axis> || !facts.replicates())) {
-        if (shape_.ways(kind) > 1)
+      if constexpr (!strategy<Axis> && facts.same_ranks_as.empty() &&
+                    (has_axis_instance<Axis> || !facts.replicates())) {
+        if (shape_.degree_of(kind) > 1)
           groups_.push_back(
-              {kind, std::make_unique<Comm>(group_of(world_, share_of(kind), shape_.group_along(kind, rank_)))});
+              {kind, std::make_unique<Comm>(group_of(world_, coordinate(kind), shape_.group_along(kind, rank_)))});
       }
     });
   }
@@ -43,10 +44,10 @@ class grid {
   grid& operator=(grid const&) = delete;
 
   [[nodiscard]] mesh_shape const& shape() const noexcept { return shape_; }
-  [[nodiscard]] share share_of(std::string_view kind) const noexcept { return shape_.share_of(rank_, kind); }
+  [[nodiscard]] group_rank coordinate(std::string_view kind) const noexcept { return shape_.coordinate(rank_, kind); }
   [[nodiscard]] Comm& everyone() const noexcept { return world_; }
   /// The part of the samples that this rank gets: ranks along an axis that splits samples get different ones.
-  [[nodiscard]] share samples() const noexcept { return shape_.samples_of(rank_); }
+  [[nodiscard]] group_rank samples() const noexcept { return shape_.samples_of(rank_); }
   /// The ranks that hold the same part of the model, over which gradients are summed.
   [[nodiscard]] Comm& replicas() noexcept { return replicas_ ? *replicas_ : world_; }
   /// The ranks that differ from this one only on an axis of that kind; null if there are none. (Ranks along an axis of
@@ -77,7 +78,7 @@ class grid {
   [[nodiscard]] Comm* join(std::string_view kind, std::vector<int> const& places) {
     auto& all = *along(kind);
     bool member = false;
-    share own{0, 1};
+    group_rank own{0, 1};
     for (int p = 0; p < static_cast<int>(places.size()); ++p) {
       if (places[static_cast<std::size_t>(p)] != all.rank()) continue;
       member = true;
@@ -93,7 +94,7 @@ class grid {
     std::unique_ptr<Comm> ranks;
   };
   // In a planned world other ranks do not call split, so it gets the form of this rank's group.
-  [[nodiscard]] static Comm group_of(Comm& whole, [[maybe_unused]] share own, [[maybe_unused]] int color) {
+  [[nodiscard]] static Comm group_of(Comm& whole, [[maybe_unused]] group_rank own, [[maybe_unused]] int color) {
     if constexpr (requires { whole.split(own); }) {
       return whole.split(own);
     } else {

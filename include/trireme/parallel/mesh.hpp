@@ -26,7 +26,7 @@ namespace detail {
 
 /// The degree that an axis asks for; 0: the ranks that other axes leave.
 template <class Axis>
-[[nodiscard]] int ways_of(Axis const& it) {
+[[nodiscard]] int degree_of(Axis const& it) {
   if constexpr (requires { it.degree(); }) {
     return static_cast<int>(it.degree());
   } else if constexpr (requires { it.ways; }) {
@@ -176,10 +176,10 @@ template <parallel_policy P>
 /// The degrees of a mesh in a world of some size, and the coordinates of its ranks.
 class mesh_shape {
  public:
-  struct degree {
+  struct sized_axis {
     std::string_view kind;
     axis_facts facts;
-    int ways;
+    int degree;
   };
 
   /// Errors   config_error with the degrees if they do not fit.
@@ -187,100 +187,102 @@ class mesh_shape {
   mesh_shape(P const& policy, int world) : world_(world) {
     detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
       constexpr auto facts = facts_of_axis<Axis>;
-      (facts.beside.empty() ? axes_ : beside_).push_back({kind_of_axis<Axis>, facts, detail::ways_of(each)});
+      (facts.same_ranks_as.empty() ? axes_ : on_same_ranks_)
+          .push_back({kind_of_axis<Axis>, facts, detail::degree_of(each)});
     });
     if constexpr (detail::is_mesh<P>) sort_by(policy.order);
     fit();
-    for (auto& each : beside_) {
-      auto const theirs = ways(each.facts.beside);
-      if (each.ways != 0 && each.ways != 1 && each.ways != theirs) {
-        throw config_error(text("trireme::parallel::", each.kind, ": .ways is ", each.ways, " beside ",
-                                each.facts.beside, " of ", theirs, "; ", each.kind, " uses the ranks of ",
-                                each.facts.beside, ": leave .ways out, or set it to 1 to switch it off"));
+    for (auto& each : on_same_ranks_) {
+      auto const theirs = degree_of(each.facts.same_ranks_as);
+      if (each.degree != 0 && each.degree != 1 && each.degree != theirs) {
+        throw config_error(text("trireme::parallel::", each.kind, ": .ways is ", each.degree, " beside ",
+                                each.facts.same_ranks_as, " of ", theirs, "; ", each.kind, " uses the ranks of ",
+                                each.facts.same_ranks_as, ": leave .ways out, or set it to 1 to switch it off"));
       }
-      if (each.ways == 0) each.ways = theirs;
+      if (each.degree == 0) each.degree = theirs;
     }
   }
 
   [[nodiscard]] int world() const noexcept { return world_; }
   /// The axes with ranks of their own, outermost first.
-  [[nodiscard]] std::vector<degree> const& axes() const noexcept { return axes_; }
+  [[nodiscard]] std::vector<sized_axis> const& axes() const noexcept { return axes_; }
   /// The degree of an axis; 1 if the mesh has none of this kind.
-  [[nodiscard]] int ways(std::string_view kind) const noexcept {
-    for (auto const* const list : {&axes_, &beside_}) {
+  [[nodiscard]] int degree_of(std::string_view kind) const noexcept {
+    for (auto const* const list : {&axes_, &on_same_ranks_}) {
       for (auto const& each : *list)
-        if (each.kind == kind) return each.ways;
+        if (each.kind == kind) return each.degree;
     }
     return 1;
   }
   /// A rank's coordinate on an axis; {0, 1} if the mesh has no such axis.
-  [[nodiscard]] share share_of(int rank, std::string_view kind) const noexcept {
+  [[nodiscard]] group_rank coordinate(int rank, std::string_view kind) const noexcept {
     for (auto a = axes_.size(); a-- > 0;) {
       auto const& each = axes_[a];
-      if (each.kind == kind) return {rank % each.ways, each.ways};
-      rank /= each.ways;
+      if (each.kind == kind) return {rank % each.degree, each.degree};
+      rank /= each.degree;
     }
     return {};
   }
   /// A number that is the same for all ranks that differ only on this axis.
   [[nodiscard]] int group_along(std::string_view kind, int rank) const noexcept {
-    return number(rank, [&](degree const& each) { return each.kind != kind; }).rank;
+    return number(rank, [&](sized_axis const& each) { return each.kind != kind; }).rank;
   }
   /// A rank's number among those with the same part of the model, and a number that is the same for all of these.
-  [[nodiscard]] share among_replicas(int rank) const noexcept {
-    return number(rank, [](degree const& each) { return each.facts.replicates(); });
+  [[nodiscard]] group_rank among_replicas(int rank) const noexcept {
+    return number(rank, [](sized_axis const& each) { return each.facts.replicates(); });
   }
   [[nodiscard]] int group_of_replicas(int rank) const noexcept {
-    return number(rank, [](degree const& each) { return !each.facts.replicates(); }).rank;
+    return number(rank, [](sized_axis const& each) { return !each.facts.replicates(); }).rank;
   }
   /// The part of the samples of a rank: the replicas of one part of the model have neighbouring ones.
-  [[nodiscard]] share samples_of(int rank) const noexcept {
-    auto const splits = [](degree const& each) { return each.facts.samples == axis_samples::split; };
-    auto const outer = number(rank, [&](degree const& each) { return splits(each) && each.facts.replicates(); });
-    auto const inner = number(rank, [&](degree const& each) { return splits(each) && !each.facts.replicates(); });
+  [[nodiscard]] group_rank samples_of(int rank) const noexcept {
+    auto const splits = [](sized_axis const& each) { return each.facts.samples == axis_samples::split; };
+    auto const outer = number(rank, [&](sized_axis const& each) { return splits(each) && each.facts.replicates(); });
+    auto const inner = number(rank, [&](sized_axis const& each) { return splits(each) && !each.facts.replicates(); });
     return {outer.rank * inner.size + inner.rank, outer.size * inner.size};
   }
   /// "data=2, tensor=2"
   [[nodiscard]] std::string to_string() const {
     std::string all;
-    for (auto const& each : axes_) all += text(all.empty() ? "" : ", ", each.kind, "=", each.ways);
+    for (auto const& each : axes_) all += text(all.empty() ? "" : ", ", each.kind, "=", each.degree);
     return all;
   }
 
  private:
   // A rank's coordinate on some axes together.
   template <class Some>
-  [[nodiscard]] share number(int rank, Some const& some) const noexcept {
-    share own;
+  [[nodiscard]] group_rank number(int rank, Some const& some) const noexcept {
+    group_rank own;
     for (auto const& each : axes_)
-      if (some(each)) own = {own.rank * each.ways + share_of(rank, each.kind).rank, own.size * each.ways};
+      if (some(each)) own = {own.rank * each.degree + coordinate(rank, each.kind).rank, own.size * each.degree};
     return own;
   }
 
   template <class Order>
   void sort_by(Order const& order) {
-    auto const place = [&](degree const& each) { return std::find(order.begin(), order.end(), each.kind); };
-    std::sort(axes_.begin(), axes_.end(), [&](degree const& a, degree const& b) { return place(a) < place(b); });
+    auto const place = [&](sized_axis const& each) { return std::find(order.begin(), order.end(), each.kind); };
+    std::sort(axes_.begin(), axes_.end(),
+              [&](sized_axis const& a, sized_axis const& b) { return place(a) < place(b); });
   }
 
   void fit() {
-    degree* open = nullptr;
+    sized_axis* open = nullptr;
     int product = 1;
     for (auto& each : axes_) {
-      if (each.ways < 0)
-        throw config_error(text("trireme::parallel::mesh: ", each.kind, " has ", each.ways,
+      if (each.degree < 0)
+        throw config_error(text("trireme::parallel::mesh: ", each.kind, " has ", each.degree,
                                 " ways; set at least 1, or 0 for the remaining ranks"));
-      if (each.ways == 0) {
+      if (each.degree == 0) {
         if (open != nullptr)
           throw config_error(text("trireme::parallel::mesh: ", open->kind, " and ", each.kind,
                                   " both ask for the remaining ranks (0); give one of them a degree"));
         open = &each;
       } else {
-        product *= each.ways;
+        product *= each.degree;
       }
     }
     if (open != nullptr && world_ % product == 0) {
-      open->ways = world_ / product;
+      open->degree = world_ / product;
       return;
     }
     if (open == nullptr && product == world_) return;
@@ -292,8 +294,8 @@ class mesh_shape {
   }
 
   int world_;
-  std::vector<degree> axes_;
-  std::vector<degree> beside_;  // axes that use the ranks of another one
+  std::vector<sized_axis> axes_;
+  std::vector<sized_axis> on_same_ranks_;  // axes that use the ranks of another one
 };
 
 }  // namespace trireme::parallel

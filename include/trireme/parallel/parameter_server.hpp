@@ -90,10 +90,10 @@ class parameter_server::instance {
     if (ring_.empty()) return exchanged;
     auto& newest = at(pushed_++);
     newest.numbers = exchanged;
-    for (auto const& each : state_.all) kernels::copy(part(newest, each.bucket, each.piece), constant(each.sum));
+    for (auto const& each : state_.all) kernels::copy(part(newest, each.bucket, each.range), constant(each.sum));
     if (pushed_ < static_cast<std::int64_t>(ring_.size())) return std::nullopt;
     auto& oldest = at(pushed_);
-    for (auto const& each : state_.all) kernels::copy(each.sum, constant(part(oldest, each.bucket, each.piece)));
+    for (auto const& each : state_.all) kernels::copy(each.sum, constant(part(oldest, each.bucket, each.range)));
     return oldest.numbers;
   }
   void start() {
@@ -109,9 +109,10 @@ class parameter_server::instance {
     auto const& plan = state_.own.plan();
     for (std::size_t i = 0; i < ring_.size(); ++i) {
       for (int b = 0; b < plan.trained_buckets(); ++b) {
-        state_.own.for_each_piece(scope, b, [&](layout::piece const& piece) {
-          auto const& info = plan.at(piece.entry).info;
-          f(text("waiting_gradient.", i, "/", info.name), state_place{info, piece.in_entry}, part(ring_[i], b, piece));
+        state_.own.for_each_range(scope, b, [&](bucket_plan::tensor_range const& range) {
+          auto const& info = plan.at(range.entry).info;
+          f(text("waiting_gradient.", i, "/", info.name), state_location{info, range.in_entry},
+            part(ring_[i], b, range));
         });
       }
     }
@@ -142,9 +143,9 @@ class parameter_server::instance {
     return ring_[static_cast<std::size_t>(push % static_cast<std::int64_t>(ring_.size()))];
   }
   [[nodiscard]] tensor_view<gradient, space> part(step_gradients const& of, int bucket,
-                                                  layout::piece const& piece) const {
-    return of.slices[static_cast<std::size_t>(bucket)].view().flat(piece.in_bucket - state_.own.owned(bucket).first,
-                                                                   piece.count);
+                                                  bucket_plan::tensor_range const& range) const {
+    return of.slices[static_cast<std::size_t>(bucket)].view().flat(range.in_bucket - state_.own.owned(bucket).first,
+                                                                   range.count);
   }
   static tensor_view<gradient const, space> constant(tensor_view<gradient, space> all) { return all; }
 

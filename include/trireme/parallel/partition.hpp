@@ -2,7 +2,7 @@
 
 #include "trireme/contract/state.hpp"
 #include "trireme/core/interval.hpp"
-#include "trireme/parallel/layout.hpp"
+#include "trireme/parallel/bucket_plan.hpp"
 
 namespace trireme::parallel {
 
@@ -11,32 +11,32 @@ class partition {
  public:
   /// @param rank     among the ranks over which gradients are summed.
   /// @param sharded  whether each rank updates its slice only.
-  partition(layout const& plan, int rank, bool sharded) noexcept : plan_(plan), rank_(rank), sharded_(sharded) {}
+  partition(bucket_plan const& plan, int rank, bool sharded) noexcept : plan_(plan), rank_(rank), sharded_(sharded) {}
 
-  [[nodiscard]] layout const& plan() const noexcept { return plan_; }
+  [[nodiscard]] bucket_plan const& plan() const noexcept { return plan_; }
   /// The elements of a bucket that this rank updates.
   [[nodiscard]] interval owned(int bucket) const noexcept {
-    return sharded_ ? answered(bucket) : interval{0, plan_.buckets()[static_cast<std::size_t>(bucket)].elements};
+    return sharded_ ? accounted(bucket) : interval{0, plan_.buckets()[static_cast<std::size_t>(bucket)].elements};
   }
-  /// The elements of a bucket that this rank owns, unless another rank of its replica owns the tensor (info.answers):
+  /// The elements of a bucket that this rank owns, unless another rank of its replica owns the tensor (info.is_owner):
   /// each element has one owner.
-  [[nodiscard]] interval answered(int bucket) const noexcept {
+  [[nodiscard]] interval accounted(int bucket) const noexcept {
     auto const n = plan_.slice_elements(bucket);
     return {rank_ * n, n};
   }
   /// Calls f(piece) for each piece of a bucket whose state this rank keeps, or owns.
   /// @param of_rank  each rank owns its own state.
   template <class F>
-  void for_each_piece(state_scope scope, int bucket, F&& f, bool of_rank = false) const {
+  void for_each_range(state_scope scope, int bucket, F&& f, bool of_rank = false) const {
     bool const kept = scope == state_scope::kept;
-    auto const [first, count] = kept ? owned(bucket) : answered(bucket);
-    for (auto const piece : plan_.pieces(bucket, first, count)) {
-      if (kept || of_rank || plan_.at(piece.entry).info.answers) f(piece);
+    auto const [first, count] = kept ? owned(bucket) : accounted(bucket);
+    for (auto const range : plan_.tensor_ranges(bucket, first, count)) {
+      if (kept || of_rank || plan_.at(range.entry).info.is_owner) f(range);
     }
   }
 
  private:
-  layout const& plan_;
+  bucket_plan const& plan_;
   int rank_;
   bool sharded_;
 };

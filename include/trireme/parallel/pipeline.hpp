@@ -24,7 +24,7 @@
 #include "trireme/parallel/schedules/cut_units.hpp"
 #include "trireme/parallel/schedules/one_way.hpp"
 #include "trireme/parallel/schedules/simulate.hpp"
-#include "trireme/parallel/stage_seat.hpp"
+#include "trireme/parallel/stage_assignment.hpp"
 
 namespace trireme::parallel {
 
@@ -121,11 +121,12 @@ template <class Lists>
 
 /// The seat of `stage` in a pipeline of `stages` stages of a model's units.
 template <class Schedule, staged_model Model>
-[[nodiscard]] stage_seat seat_of(pipeline<Schedule> const& axis, Model const& model, int stage, int stages) {
+[[nodiscard]] stage_assignment assignment_of(pipeline<Schedule> const& axis, Model const& model, int stage,
+                                             int stages) {
   int const chunks = Schedule::chunks != 0 ? Schedule::chunks : axis.chunks != 0 ? axis.chunks : 2;
-  schedule::layout const where{{stages, 0, chunks}, Schedule::where};
+  schedule::stage_map const where{{stages, 0, chunks}, Schedule::where};
   auto const costs = detail::costs_of_units(model);
-  int const parts_a_stage = where.parts() / stages;
+  int const parts_a_stage = where.virtual_stages() / stages;
   return {.stage = stage,
           .where = where,
           .cuts = axis.cuts.empty()
@@ -140,14 +141,14 @@ template <class Schedule, staged_model Model>
 
 /// Whether each chunk adds to its gradients one micro-batch after the other, in order, as sums in a fixed tree need.
 /// The last part of a model adds to them already in its forward.
-[[nodiscard]] inline bool adds_in_order(stage_seat const& seat) {
-  if (seat.where.where == schedule::placement::both_ways) return false;
-  auto const lists = seat.lists(2 * seat.where.stages);
+[[nodiscard]] inline bool adds_in_order(stage_assignment const& assignment) {
+  if (assignment.where.where == schedule::placement::both_ways) return false;
+  auto const lists = assignment.lists(2 * assignment.where.stages);
   for (int s = 0; s < lists.stages(); ++s) {
-    std::vector<int> next(static_cast<std::size_t>(seat.where.chunks), 0);
+    std::vector<int> next(static_cast<std::size_t>(assignment.where.chunks), 0);
     for (auto const* each = lists.of(s); each != lists.of(s) + lists.count(s); ++each) {
       auto& expected = next[static_cast<std::size_t>(each->chunk)];
-      bool const is_last = seat.where.part(s, each->chunk) + 1 == seat.where.parts();
+      bool const is_last = assignment.where.virtual_stage(s, each->chunk) + 1 == assignment.where.virtual_stages();
       if (each->kind == schedule::work::forward && !is_last) continue;
       if (each->micro_batch != expected) return false;
       if (each->kind == schedule::work::forward) continue;
@@ -204,15 +205,15 @@ struct tied_tensor {
 /// The tensors that several stages use: a token table at both ends, and all tensors if each part of the model is on two
 /// stages. In the order of the model.
 template <class Env, staged_model Model>
-[[nodiscard]] std::vector<tied_tensor> tied_tensors(Model const& model, stage_seat const& seat) {
+[[nodiscard]] std::vector<tied_tensor> tied_tensors(Model const& model, stage_assignment const& assignment) {
   std::map<std::string, tied_tensor> users;
   std::vector<std::string> order;
   std::int64_t unit = 0;
-  auto where = seat.where;
+  auto where = assignment.where;
   where.micro_batches = 2;  // one enters at each end, if they enter at both
   auto const note = [&]<class Description>(Description const& description) {
     int part = 0;
-    while (unit >= seat.cuts[static_cast<std::size_t>(part) + 1]) ++part;
+    while (unit >= assignment.cuts[static_cast<std::size_t>(part) + 1]) ++part;
     ++unit;
     boxed_unit<Env, Description> box(description);
     for (auto const* const use : box.parameters()) {
@@ -240,21 +241,21 @@ class pipeline_stages {
   pipeline_stages(Axis const& what, grid<Comm>& grid) : what_(what), grid_(grid), link_(*grid.along(Axis::kind)) {}
 
   template <staged_model Model>
-  [[nodiscard]] stage_seat seat(Model const& model) {
-    auto const at = grid_.share_of(Axis::kind);
-    seat_ = seat_of(what_, model, at.rank, at.size);
-    tied_ = tied_tensors<Env>(model, seat_);
-    return seat_;
+  [[nodiscard]] stage_assignment assignment(Model const& model) {
+    auto const at = grid_.coordinate(Axis::kind);
+    assignment_ = assignment_of(what_, model, at.rank, at.size);
+    tied_ = tied_tensors<Env>(model, assignment_);
+    return assignment_;
   }
   [[nodiscard]] stage_link<typename Env::space>& link() noexcept { return link_; }
   [[nodiscard]] std::string refuses_tree() const {
     for (auto const& each : tied_) {
-      if (each.uses > 2 && adds_in_order(seat_)) {
+      if (each.uses > 2 && adds_in_order(assignment_)) {
         return text("adds the gradients of the ", how_many(each.uses, "use"), " of \"", each.name,
                     "\" in their order, but a pipeline those of each stage first; leave one of them out");
       }
     }
-    if (adds_in_order(seat_)) return {};
+    if (adds_in_order(assignment_)) return {};
     return text("adds the gradients of one micro-batch after the other, which ", to_string(what_),
                 " does not; use the schedule 1f1b or interleaved");
   }
@@ -264,7 +265,7 @@ class pipeline_stages {
       for (auto* const use : uses) {
         if (use->info.name != each.name) continue;
         use->info.tied = true;
-        use->info.answers = use->info.answers && seat_.stage == each.stages.front();
+        use->info.is_owner = use->info.is_owner && assignment_.stage == each.stages.front();
       }
     }
   }
@@ -280,7 +281,7 @@ class pipeline_stages {
   Axis what_;
   grid<Comm>& grid_;
   communicator_link<Comm, typename Env::space> link_;
-  stage_seat seat_;
+  stage_assignment assignment_;
   std::vector<tied_tensor> tied_;
 };
 

@@ -21,7 +21,7 @@ namespace trireme::parallel {
 template <class Env>
 struct owned_segment {
   int bucket = 0;
-  layout::piece piece;
+  bucket_plan::tensor_range range;
   parameter_info const* info = nullptr;
   tensor_view<typename Env::master, typename Env::space> value;    ///< written by an update
   tensor_view<typename Env::gradient, typename Env::space> sum{};  ///< in settle(): the gradient sums of this step
@@ -68,11 +68,11 @@ struct strategy_state<Policy, Env, Comm> {
 /// The functions that a strategy's run state lists, and those that it has.
 template <class S>
 struct strategy_calls {
-  static constexpr bool says = requires {
+  static constexpr bool declared = requires {
     { S::has } -> std::convertible_to<strategy_hooks>;
   };
   static constexpr strategy_hooks said = [] {
-    if constexpr (says) return S::has;
+    if constexpr (declared) return S::has;
     return strategy_hooks{};
   }();
   static constexpr bool settles = requires(S & s, gradient_numbers const& n) {
@@ -107,23 +107,23 @@ struct strategy_calls {
 template <class S>
 struct check_strategy_hooks {
   using calls = strategy_calls<S>;
-  static constexpr bool says = calls::says;
+  static constexpr bool declared = calls::declared;
   static constexpr strategy_hooks said = calls::said, there = calls::there;
-  static_assert(says,
+  static_assert(declared,
                 "trireme::parallel: a strategy's instance must list the functions to be called: "
                 "static constexpr parallel::strategy_hooks has{.end = true};");
-  static_assert(!says || said.settle == there.settle,
+  static_assert(!declared || said.settle == there.settle,
                 "trireme::parallel: a strategy's has.settle needs settle(bool taken, gradient_numbers const&) -> "
                 "std::optional<gradient_numbers>, and the reverse");
-  static_assert(!says || said.end == there.end,
+  static_assert(!declared || said.end == there.end,
                 "trireme::parallel: a strategy's has.end needs end(std::int64_t step) -> bool, and the reverse");
-  static_assert(!says || said.start == there.start,
+  static_assert(!declared || said.start == there.start,
                 "trireme::parallel: a strategy's has.start needs start(), and the reverse");
-  static_assert(!says || said.follow == there.follow,
+  static_assert(!declared || said.follow == there.follow,
                 "trireme::parallel: a strategy's has.follow needs follow(), and the reverse");
-  static_assert(!says || said.state == there.state,
+  static_assert(!declared || said.state == there.state,
                 "trireme::parallel: a strategy's has.state needs visit_state(state_scope, f), and the reverse");
-  static_assert(!says || said.numbers == there.numbers,
+  static_assert(!declared || said.numbers == there.numbers,
                 "trireme::parallel: a strategy's has.numbers needs visit_numbers(f), and the reverse");
 };
 template <class Policy, class Env, class Comm>

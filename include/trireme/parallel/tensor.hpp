@@ -36,7 +36,7 @@ struct tensor {
 
   static constexpr std::string_view name = "tensor";
   static constexpr std::string_view kind = name;
-  static constexpr axis_facts facts{.parameters = axis_parameters::cut};
+  static constexpr axis_facts facts{.parameters = axis_parameters::sharded};
 
   TRIREME_RULE(
       needs_all_reduce, "tensor-needs-all-reduce",
@@ -68,7 +68,7 @@ struct sequence {
 
   static constexpr std::string_view name = "sequence";
   static constexpr std::string_view kind = name;
-  static constexpr axis_facts facts{.parameters = axis_parameters::cut, .beside = tensor::kind};
+  static constexpr axis_facts facts{.parameters = axis_parameters::sharded, .same_ranks_as = tensor::kind};
 
   TRIREME_RULE(needs_tensor, "sequence-needs-tensor",
                "parallel::sequence splits rows over the ranks of parallel::tensor, which the mesh lacks",
@@ -127,7 +127,7 @@ class communicator_group final : public tensor_group<Env> {
       ops::on<space>::copy(all.rows(here.first, here.count), own);
       counts_.clear();
       for (int rank = 0; rank < world_.size(); ++rank) {
-        counts_.push_back(share{rank, world_.size()}.of(all.extent(0)).count * all.extent(1));
+        counts_.push_back(group_rank{rank, world_.size()}.of(all.extent(0)).count * all.extent(1));
       }
       world_.all_gather(all, counts_);
     }
@@ -141,7 +141,7 @@ class communicator_group final : public tensor_group<Env> {
 template <class Env, class Comm>
 class tensor::instance {
  public:
-  instance(tensor const&, grid<Comm>& grid) : group_(*grid.along(kind), grid.shape().ways(sequence::kind) > 1) {}
+  instance(tensor const&, grid<Comm>& grid) : group_(*grid.along(kind), grid.shape().degree_of(sequence::kind) > 1) {}
   void offer(rank_groups<Env>& groups) { groups.offer(group_); }
 
  private:

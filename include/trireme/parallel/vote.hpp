@@ -73,7 +73,7 @@ class vote {
             .votes = *next,
             .loss = mean_loss(),
             .finite_loss = not_finite_ == loss_counts{},
-            .counted = told_.counted_share()};
+            .counted = told_.counted_fraction()};
   }
 
  private:

@@ -116,11 +116,11 @@ template <staged_model Model>
   auto const losses = run([&](int use) { exchange.ready(use); });
   exchange.finish();
   // Backward weighs every row; the loss is the mean over the counted rows.
-  double const more = 1 / losses.counted_share();
+  double const more = 1 / losses.counted_fraction();
   std::vector<std::vector<double>> gradients(exchange.plan().entries().size());
-  exchange.for_each_segment([&](int, parallel::layout::piece const& piece, auto const& segment) {
+  exchange.for_each_segment([&](int, parallel::bucket_plan::tensor_range const& range, auto const& segment) {
     auto const terms = segment.gradient.terms[0].span();
-    auto& all = gradients[static_cast<std::size_t>(piece.entry)];
+    auto& all = gradients[static_cast<std::size_t>(range.entry)];
     for (auto const each : terms) all.push_back(more * each);
   });
   gradient_report report;
@@ -151,7 +151,7 @@ requires(!staged_model<Model>) [[nodiscard]] gradient_report
   auto const loss = [&] { return run().mean(); };
   auto const losses = run();
   // If backward gives the gradients of a sum, the loss is that sum over the counted targets.
-  double const counted = losses.counted_share() * static_cast<double>(batch.count());
+  double const counted = losses.counted_fraction() * static_cast<double>(batch.count());
   double const factor = decltype(engine)::sums_gradients ? 1 / counted : 1.0;
   std::vector<std::vector<double>> gradients;
   for (auto const& each : parameters) {

@@ -33,12 +33,12 @@
 #include "trireme/formats/safetensors.hpp"
 #include "trireme/parallel/broadcast.hpp"
 #include "trireme/train/detail/checkpoint_files.hpp"
-#include "trireme/train/detail/checkpoint_pieces.hpp"
 #include "trireme/train/detail/checkpoint_publish.hpp"
+#include "trireme/train/detail/checkpoint_shards.hpp"
 #include "trireme/train/detail/together.hpp"
 #include "trireme/train/kept_checkpoints.hpp"
 #include "trireme/train/patience.hpp"
-#include "trireme/train/state_piece.hpp"
+#include "trireme/train/state_shard.hpp"
 
 /// Checkpoints: the whole state of a run in one directory, either complete or absent.
 ///
@@ -168,23 +168,23 @@ inline void expect_same_run(std::string const& path, formats::json::value const&
 }
 
 /// Writes this rank's pieces. @returns the SHA-256 of the file's header, and its size.
-inline file_record write_pieces(formats::directory const& in, std::string const& file,
-                                std::span<state_piece const> pieces, told_progress& told) {
+inline file_record write_shards(formats::directory const& in, std::string const& file,
+                                std::span<state_shard const> shards, progress_reporter& reporter) {
   std::vector<formats::safetensors::entry> entries;
   formats::safetensors::metadata notes;
   std::set<std::string> boxes;
   std::vector<std::byte> scratch;
-  for (auto const& each : pieces) {
-    auto const piece = text(each.name, "@", each.first);
-    entries.push_back(formats::safetensors::entry{piece, each.type(), shape{each.size()}});
-    notes.emplace_back("sha256:" + piece, sha256_text(each.content(scratch)));
-    if (boxes.insert(each.name).second) notes.emplace_back("box:" + each.name, box_text(each.part));
-    told.add(each);
+  for (auto const& each : shards) {
+    auto const shard = text(each.name, "@", each.first);
+    entries.push_back(formats::safetensors::entry{shard, each.type(), shape{each.size()}});
+    notes.emplace_back("sha256:" + shard, sha256_text(each.content(scratch)));
+    if (boxes.insert(each.name).second) notes.emplace_back("box:" + each.name, box_text(each.box));
+    reporter.add(each);
   }
   formats::safetensors::writer writer(in, file, std::move(entries), std::move(notes));
-  for (auto const& each : pieces) {
+  for (auto const& each : shards) {
     writer.write(each.content(scratch));
-    told.add(each);
+    reporter.add(each);
   }
   writer.finish();
   return record_of(in, file);
@@ -192,22 +192,22 @@ inline file_record write_pieces(formats::directory const& in, std::string const&
 
 /// Reads one checkpoint into the memory of the pieces. @returns its manifest.
 inline formats::json::value read_checkpoint(formats::directory const& in, std::int64_t step, run_description const& run,
-                                            std::span<state_piece const> pieces, std::int64_t elements,
-                                            told_progress& told) {
+                                            std::span<state_shard const> shards, std::int64_t elements,
+                                            progress_reporter& reporter) {
   auto manifest = read_manifest(in);
   expect_same_run(in.path(), manifest.at("run"), run);
   static_cast<void>(identity_in(manifest));
   auto const& at = manifest.at("progress");
   if (progress_from(at).step != step) at.at("step").fail(text("the directory's name says step ", step));
-  piece_index index(in, manifest.at("files"));
+  shard_index index(in, manifest.at("files"));
   if (index.elements() != elements) {
     throw format_error(
         in.path_of("manifest.json"), 0,
         text("the checkpoint holds ", how_many(index.elements(), "number"), ", but this run takes ", elements));
   }
-  for (auto const& each : pieces) {
-    each.upload(index.read(each.name, each.type(), each.part, each.first, each.size()));
-    told.add(each);
+  for (auto const& each : shards) {
+    each.upload(index.read(each.name, each.type(), each.box, each.first, each.size()));
+    reporter.add(each);
   }
   return manifest;
 }
@@ -237,14 +237,14 @@ class writing {
  public:
   /// Collective. Checks that the directory belongs to the run, and makes a temporary directory in it.
   writing(Comm& world, std::string path, identity& own, run_description run, progress const& at, keeping const& keep,
-          formats::file_system& files, std::vector<formats::model_file> beside = {})
+          formats::file_system& files, std::vector<formats::model_file> model_files = {})
       : world_(world),
         path_(std::move(path)),
         run_(std::move(run)),
         at_(at),
         keep_(keep),
         files_(files),
-        beside_(std::move(beside)) {
+        model_files_(std::move(model_files)) {
     expect_some_kept(keep);
     std::array<std::uint8_t, 32> digits{};
     trireme::detail::together(world_, [&] {
@@ -264,10 +264,11 @@ class writing {
   }
 
   /// Writes this rank's file; the first rank also writes the files that came with the model.
-  void write(std::span<state_piece const> pieces, told_progress& told) {
+  void write(std::span<state_shard const> shards, progress_reporter& reporter) {
     if (!place_.temporary) place_.temporary = open_home(path_, files_).below(temporary_name);
-    if (world_.rank() == 0 && !beside_.empty()) about_beside_ = write_model_files(*place_.temporary, beside_);
-    record_ = write_pieces(*place_.temporary, rank_file(static_cast<std::size_t>(world_.rank())), pieces, told);
+    if (world_.rank() == 0 && !model_files_.empty())
+      about_model_files_ = write_model_files(*place_.temporary, model_files_);
+    record_ = write_shards(*place_.temporary, rank_file(static_cast<std::size_t>(world_.rank())), shards, reporter);
   }
 
   /// Collective. Makes the checkpoint the newest one if all ranks have written their files.
@@ -282,7 +283,7 @@ class writing {
                                                   {"run", to_json(run_)},
                                                   {"progress", to_json(at_)},
                                                   {"files", to_json(records)}});
-      if (!beside_.empty()) manifest.set("model_files", about_beside_);
+      if (!model_files_.empty()) manifest.set("model_files", about_model_files_);
       if (std::isfinite(keep_.held_out)) manifest.set("held_out", keep_.held_out);
       detail::publish(*place_.home, *place_.temporary, at_.step, manifest, ours_, keep_);
     });
@@ -315,8 +316,8 @@ class writing {
   std::vector<own_checkpoint> ours_;
   place place_;
   file_record record_;
-  std::vector<formats::model_file> beside_;
-  formats::json::value about_beside_;
+  std::vector<formats::model_file> model_files_;
+  formats::json::value about_model_files_;
 };
 
 }  // namespace detail
@@ -333,14 +334,14 @@ class writing {
 ///          one; then nothing in it was touched.
 template <class Comm>
 void save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
-          std::span<state_piece const> pieces, formats::file_system& files = formats::real_files(),
+          std::span<state_shard const> shards, formats::file_system& files = formats::real_files(),
           keeping const& keep = {}, patience const& patience = {},
-          std::vector<formats::model_file> const& beside = {}) {
-  detail::writing<Comm> writing(world, path, own, run, at, keep, files, beside);
+          std::vector<formats::model_file> const& model_files = {}) {
+  detail::writing<Comm> writing(world, path, own, run, at, keep, files, model_files);
   std::exception_ptr failure;
   try {
-    detail::told_progress told(patience, 2, pieces);
-    writing.write(pieces, told);
+    detail::progress_reporter reporter(patience, 2, shards);
+    writing.write(shards, reporter);
   } catch (std::exception const&) {
     failure = std::current_exception();
   }
@@ -364,7 +365,7 @@ void save(Comm& world, std::string const& path, identity& own, run_description c
 ///          memory of the pieces is unspecified.
 template <class Comm>
 loaded load(Comm& world, std::string path, identity& own, run_description const& run,
-            std::span<state_piece const> pieces, std::int64_t elements,
+            std::span<state_shard const> shards, std::int64_t elements,
             formats::file_system& files = formats::real_files(), patience const& patience = {}) {
   using trireme::detail::together;
   while (path.size() > 1 && path.ends_with('/'))
@@ -382,7 +383,7 @@ loaded load(Comm& world, std::string path, identity& own, run_description const&
   });
   world.all_reduce(tensor_view<std::int64_t>(&elements, shape{1}), reduction::sum{});
   loaded result;
-  detail::told_progress told(patience, 1, pieces);
+  detail::progress_reporter reporter(patience, 1, shards);
   for (;;) {
     std::int64_t step = steps.empty() ? -1 : steps.back();
     parallel::broadcast(world, tensor_view<std::int64_t>(&step, shape{1}), 0);
@@ -399,11 +400,11 @@ loaded load(Comm& world, std::string path, identity& own, run_description const&
     together(world, [&] {
       damage = detail::damage_in([&] {
         auto const in = home->below(detail::step_name(step));
-        manifest = detail::read_checkpoint(in, step, run, pieces, elements, told);
+        manifest = detail::read_checkpoint(in, step, run, shards, elements, reporter);
         if (world.rank() == 0) result.model_files = detail::read_model_files(in, manifest);
       });
     });
-    if (auto const found = trireme::detail::first_to_tell(world, damage)) {
+    if (auto const found = trireme::detail::first_failure(world, damage)) {
       result.damaged.push_back({result.path, found->sentence, {}});
       if (!steps.empty()) steps.pop_back();
       continue;
@@ -417,7 +418,7 @@ loaded load(Comm& world, std::string path, identity& own, run_description const&
     auto const name = formats::name_of(each.path);
     std::int64_t number = world.rank() == 0 ? detail::set_aside(*home, name) : 0;
     parallel::broadcast(world, tensor_view<std::int64_t>(&number, shape{1}), 0);
-    if (number > 0) each.kept_as = home->path_of(detail::aside_name(name, static_cast<int>(number)));
+    if (number > 0) each.kept_as = home->path_of(detail::kept_name(name, static_cast<int>(number)));
   }
   return result;
 }

@@ -68,11 +68,11 @@ struct combination {
   static constexpr bool once = parallel::no_axis_twice<Parallel>;
   /// Whether every rank has all parameters and sees whole samples.
   static constexpr bool whole = !parallel::any_axis<Parallel>([](axis_facts const& is) {
-    return is.parameters != axis_parameters::alike || is.samples != axis_samples::split;
+    return is.parameters != axis_parameters::replicated || is.samples != axis_samples::split;
   });
   /// Whether ranks hold parts of tensors.
   static constexpr bool parts = parallel::any_axis<Parallel>([](axis_facts const& is) {
-    return is.parameters == axis_parameters::cut || is.parameters == axis_parameters::dealt;
+    return is.parameters == axis_parameters::sharded || is.parameters == axis_parameters::distributed;
   });
   /// Whether ranks with different samples, or with parts of samples, depend on each other within a step.
   static constexpr bool meets = parallel::any_axis<Parallel>(
@@ -215,7 +215,7 @@ using of_mesh_t = typename of_mesh<Mesh>::type;
 template <class C, class... Rules>
 constexpr std::string_view broken(rule_list<Rules...>) {
   std::string_view id;
-  static_cast<void>(((Rules::template holds<C> || (id = Rules::says.id, false)) && ...));
+  static_cast<void>(((Rules::template holds<C> || (id = Rules::rule.id, false)) && ...));
   return id;
 }
 

@@ -27,8 +27,8 @@
   WHAT class boxed_unit<Env, nn::gpt_head>;                                  \
   WHAT class staged_engine<Env>;
 
-#define TRIREME_GRADIENTS(WHAT, Env, World, Strategy)                                   \
-  WHAT class parallel::detail::gradient_lanes<Env, World, Strategy, compression::none>; \
+#define TRIREME_GRADIENTS(WHAT, Env, World, Strategy)                                     \
+  WHAT class parallel::detail::bucket_gradients<Env, World, Strategy, compression::none>; \
   WHAT class parallel::detail::gradient_store<Env, World, Strategy, compression::none>;
 
 // Not for precisions with separate master values: this constructor cannot be instantiated for them.

@@ -40,7 +40,7 @@ struct refused {
   std::vector<formats::model_file> const& model_files() const noexcept { return model_files_; }
   void keep_model_files(auto&&) {}
   void broadcast() {}
-  void share_buffers(auto&&...) {}
+  void synchronise_buffers(auto&&...) {}
   void on_step(auto&&) {}
   void request_stop() noexcept {}
   void record(auto&&) {}
@@ -66,14 +66,14 @@ struct refused {
   std::uint64_t seed() const noexcept { return {}; }
   std::int64_t moment_bytes() const noexcept { return {}; }
   refused_exchange& exchange() noexcept { return exchange_; }
-  refused_part world() const noexcept { return {}; }
-  refused_part grid() const noexcept { return {}; }
-  refused_part engine() noexcept { return {}; }
-  refused_part optimizer() const noexcept { return {}; }
-  refused_part described_model() const noexcept { return {}; }
-  refused_part parallel_policy() const noexcept { return {}; }
-  refused_part precision_policy() const noexcept { return {}; }
-  refused_part compression_policy() const noexcept { return {}; }
+  refused_policy world() const noexcept { return {}; }
+  refused_policy grid() const noexcept { return {}; }
+  refused_policy engine() noexcept { return {}; }
+  refused_policy optimizer() const noexcept { return {}; }
+  refused_policy described_model() const noexcept { return {}; }
+  refused_policy parallel_policy() const noexcept { return {}; }
+  refused_policy precision_policy() const noexcept { return {}; }
+  refused_policy compression_policy() const noexcept { return {}; }
 
  private:
   refused_exchange exchange_;
@@ -263,17 +263,17 @@ template <class Sorted, class List, class Comm, class... Policies>
   Comm* everyone = nullptr;
   if constexpr (count_of<slot::communicator, std::remove_cvref_t<Policies>...> == 1)
     everyone = &pick<slot::communicator, void>(policies...);
-  layout_wishes wishes;
+  bucket_requirements requirements;
   if constexpr (count_of<slot::optimizer, std::remove_cvref_t<Policies>...> == 1) {
     auto const& optimizer = pick<slot::optimizer, void>(policies...);
     std::vector<std::string> names;
     for (auto const& each : list) names.push_back(each.name);
     parallel::expect_patterns(everyone != nullptr ? *everyone : world, optimizer, names);
-    wishes = wishes_of(optimizer);
+    requirements = bucket_requirements_of(optimizer);
   }
   return exchange_type<Sorted, Comm, typename decltype(list.front().value)::space>(
       std::move(list), world, pick<slot::parallel, parallel::data>(policies...),
-      pick<slot::compression, compression::none>(policies...), everyone, wishes);
+      pick<slot::compression, compression::none>(policies...), everyone, requirements);
 }
 
 }  // namespace detail

@@ -86,16 +86,16 @@ class confusion {
       right += count(c, c);
       all += samples(c);
     }
-    return share_of(right, all);
+    return fraction_of(right, all);
   }
   /// Of the samples that were assigned class c, the share that belongs to it.
   [[nodiscard]] double precision(std::int64_t c) const {
     std::int64_t given = 0;
     for (std::int64_t other = 0; other < classes_; ++other) given += count(other, c);
-    return share_of(count(c, c), given);
+    return fraction_of(count(c, c), given);
   }
   /// Of the samples of class c, the share that was assigned it.
-  [[nodiscard]] double recall(std::int64_t c) const { return share_of(count(c, c), samples(c)); }
+  [[nodiscard]] double recall(std::int64_t c) const { return fraction_of(count(c, c), samples(c)); }
   /// The harmonic mean of precision and recall.
   [[nodiscard]] double f1(std::int64_t c) const {
     auto const p = precision(c), r = recall(c);
@@ -114,7 +114,7 @@ class confusion {
     for (std::int64_t given = 0; given < classes_; ++given) sum += count(c, given);
     return sum;
   }
-  static double share_of(std::int64_t some, std::int64_t all) {
+  static double fraction_of(std::int64_t some, std::int64_t all) {
     return all == 0 ? 0 : static_cast<double>(some) / static_cast<double>(all);
   }
   [[nodiscard]] std::int64_t class_of(any_view<host> const& targets, std::int64_t i, std::int64_t n) const {

@@ -15,7 +15,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/types.hpp"
-#include "trireme/parallel/layout.hpp"
+#include "trireme/parallel/bucket_plan.hpp"
 
 namespace trireme {
 
@@ -33,7 +33,7 @@ class optimizer_state {
   using master = typename Env::master;
   using view = tensor_view<master, space>;
 
-  /// @param exchange  made with wishes_of(optimizer).
+  /// @param exchange  made with bucket_requirements_of(optimizer).
   template <class Exchange>
   explicit optimizer_state(Exchange const& exchange, Optimizer const& optimizer = Optimizer{})
       : plan_(exchange.plan()),
@@ -46,7 +46,7 @@ class optimizer_state {
       accounted_.push_back(exchange.accounted_range(b));
       auto const [first, count] = owned_.back();
       if (whole_) {
-        for (auto const piece : plan_.pieces(b, first, count)) add(piece, optimizer);
+        for (auto const range : plan_.tensor_ranges(b, first, count)) add(range, optimizer);
       } else {
         for (std::size_t m = 0; m < names_.size(); ++m)
           moments_.emplace_back().values = tensor<master, space>(shape{count});
@@ -78,36 +78,38 @@ class optimizer_state {
   template <class Exchange>
   void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale, double measured = 1,
               std::int64_t updates = -1) {
-    exchange.for_each_segment([&](int bucket, parallel::layout::piece const& piece, update_segment<Env>& segment) {
-      if (segment.info->running > 0) return follow(segment, measured);
-      segment.gradient.scale *= scale;
-      segment.updates = updates;
-      if constexpr (whole_tensor_optimizer<Optimizer, Env>) {
-        if (whole_) return update_tensors(segment, tensors_of(piece), optimizer, step);
-      }
-      views_.clear();
-      for (std::size_t m = 0; m < names_.size(); ++m) views_.push_back(moment_of(m, bucket, piece));
-      segment.moments = views_;
-      if constexpr (element_optimizer<Optimizer, Env>) optimizer.update(segment, step);
-    });
+    exchange.for_each_segment(
+        [&](int bucket, parallel::bucket_plan::tensor_range const& range, update_segment<Env>& segment) {
+          if (segment.info->running > 0) return follow(segment, measured);
+          segment.gradient.scale *= scale;
+          segment.updates = updates;
+          if constexpr (whole_tensor_optimizer<Optimizer, Env>) {
+            if (whole_) return update_tensors(segment, tensors_of(range), optimizer, step);
+          }
+          views_.clear();
+          for (std::size_t m = 0; m < names_.size(); ++m) views_.push_back(moment_of(m, bucket, range));
+          segment.moments = views_;
+          if constexpr (element_optimizer<Optimizer, Env>) optimizer.update(segment, step);
+        });
   }
 
   /// Visits the moments of a piece that this rank updates; see contract/state.hpp.
   template <class F>
-  void visit_piece(int bucket, parallel::layout::piece const& piece, F&& f) const {
-    if (bucket >= plan_.trained_buckets() || plan_.at(piece.entry).info.running > 0) return;
-    if (whole_ && piece.in_entry > 0) return;  // a tensor's moments belong to the owner of its first element
-    auto const& info = plan_.at(piece.entry).info;
+  void visit_range(int bucket, parallel::bucket_plan::tensor_range const& range, F&& f) const {
+    if (bucket >= plan_.trained_buckets() || plan_.at(range.entry).info.running > 0) return;
+    if (whole_ && range.in_entry > 0) return;  // a tensor's moments belong to the owner of its first element
+    auto const& info = plan_.at(range.entry).info;
     for (std::size_t m = 0; m < names_.size() && !whole_; ++m) {
-      auto const values = moment_of(m, bucket, piece);
-      if (!values.empty()) f(names_[m] + "/" + info.name, state_place{info, piece.in_entry, of_rank_}, values);
+      auto const values = moment_of(m, bucket, range);
+      if (!values.empty()) f(names_[m] + "/" + info.name, state_location{info, range.in_entry, of_rank_}, values);
     }
     if (!whole_) return;
-    auto const& all = tensors_of(piece);
+    auto const& all = tensors_of(range);
     for (std::size_t i = 0; i < all.infos.size() * names_.size(); ++i) {
       auto const& one = moments_[all.moments + i];
       if (one.values.view().empty()) continue;
-      f(names_[i % names_.size()] + "/" + one.info.name, state_place{one.info, 0, of_rank_}, one.values.view().flat());
+      f(names_[i % names_.size()] + "/" + one.info.name, state_location{one.info, 0, of_rank_},
+        one.values.view().flat());
     }
   }
   template <class F>
@@ -115,8 +117,8 @@ class optimizer_state {
     for (int b = 0; b < plan_.trained_buckets(); ++b) {
       bool const kept = scope == state_scope::kept;
       auto const [first, count] = (kept ? owned_ : accounted_)[static_cast<std::size_t>(b)];
-      for (auto const piece : plan_.pieces(b, first, count)) {
-        if (kept || of_rank_ || plan_.at(piece.entry).info.answers) visit_piece(b, piece, f);
+      for (auto const range : plan_.tensor_ranges(b, first, count)) {
+        if (kept || of_rank_ || plan_.at(range.entry).info.is_owner) visit_range(b, range, f);
       }
     }
   }
@@ -133,19 +135,19 @@ class optimizer_state {
     std::size_t moments = 0;            // the first moment of the first tensor; those of the next one follow
   };
 
-  [[nodiscard]] tensors const& tensors_of(parallel::layout::piece const& piece) const {
-    return tensors_[static_cast<std::size_t>(piece.entry)];
+  [[nodiscard]] tensors const& tensors_of(parallel::bucket_plan::tensor_range const& range) const {
+    return tensors_[static_cast<std::size_t>(range.entry)];
   }
-  [[nodiscard]] view moment_of(std::size_t which, int bucket, parallel::layout::piece const& piece) const {
+  [[nodiscard]] view moment_of(std::size_t which, int bucket, parallel::bucket_plan::tensor_range const& range) const {
     auto const at = static_cast<std::size_t>(bucket);
-    return moments_[at * names_.size() + which].values.view().flat(piece.in_bucket - owned_[at].first, piece.count);
+    return moments_[at * names_.size() + which].values.view().flat(range.in_bucket - owned_[at].first, range.count);
   }
 
-  void add(parallel::layout::piece const& piece, Optimizer const& optimizer) {
-    auto const& info = plan_.at(piece.entry).info;
+  void add(parallel::bucket_plan::tensor_range const& range, Optimizer const& optimizer) {
+    auto const& info = plan_.at(range.entry).info;
     if (info.running > 0) return;
-    if (is_cut(info) || piece.count != info.extents.size()) refuse(info);
-    auto& all = tensors_[static_cast<std::size_t>(piece.entry)];
+    if (is_cut(info) || range.count != info.extents.size()) refuse(info);
+    auto& all = tensors_[static_cast<std::size_t>(range.entry)];
     all.moments = moments_.size();
     auto const& within = all.within.emplace(info);
     for (std::size_t band = 0; band < within.bands(); ++band) {
@@ -173,9 +175,9 @@ class optimizer_state {
   // Makes the moments of all tensors of a stack, or of a part of it, one tensor.
   static void stack(parameter_info& moments, parameter_info const& of) {
     auto const one = moments.extents;
-    moments.extents = {of.is_part() ? of.whole[0] : of.extents[0]};
+    moments.extents = {of.is_shard() ? of.whole[0] : of.extents[0]};
     for (auto const extent : one.extents()) moments.extents.push_back(extent);
-    if (of.is_part()) moments = part_of(moments, 0, {of.first[0], of.extents[0]});
+    if (of.is_shard()) moments = shard_of(moments, 0, {of.first[0], of.extents[0]});
   }
   [[noreturn]] static void refuse(parameter_info const& info) {
     if (!is_cut(info)) {
@@ -185,7 +187,7 @@ class optimizer_state {
     throw config_error(
         text("trireme::trainer: the optimizer needs whole tensors, but each rank holds only a part of \"", info.name,
              "\"; use one that works element by element, such as optim::adamw, or leave ",
-             "parallel::", info.dealt.empty() ? "tensor" : info.dealt, " out"));
+             "parallel::", info.distributed.empty() ? "tensor" : info.distributed, " out"));
   }
 
   // One step of a running mean, or of an update that follows signs.
@@ -274,7 +276,7 @@ class optimizer_state {
     return all.flat(place * one.size(), one.size()).reshaped(one);
   }
 
-  parallel::layout const& plan_;
+  parallel::bucket_plan const& plan_;
   bool of_rank_;
   bool whole_;
   std::vector<std::string> names_;

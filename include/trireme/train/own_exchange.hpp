@@ -17,7 +17,7 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/core/type_name.hpp"
 #include "trireme/formats/file.hpp"
-#include "trireme/parallel/layout.hpp"
+#include "trireme/parallel/bucket_plan.hpp"
 #include "trireme/parallel/patterns.hpp"
 #include "trireme/parallel/vote.hpp"
 #include "trireme/train/checkpoint.hpp"
@@ -27,7 +27,7 @@
 #include "trireme/train/kept_checkpoints.hpp"
 #include "trireme/train/optimizer_state.hpp"
 #include "trireme/train/patience.hpp"
-#include "trireme/train/state_piece.hpp"
+#include "trireme/train/state_shard.hpp"
 #include "trireme/train/step.hpp"
 
 namespace trireme {
@@ -44,8 +44,8 @@ class own_exchange : public Exchange {
   /// As basic_exchange, on the caller's memory.
   template <class Parameters, class Comm, class Strategy, class Compressor>
   own_exchange(Parameters&& parameters, Comm& world, Strategy const& strategy, Compressor const& compressor,
-               Comm* everyone, layout_wishes const& wishes)
-      : Exchange(std::forward<Parameters>(parameters), world, strategy, compressor, everyone, wishes),
+               Comm* everyone, bucket_requirements const& requirements)
+      : Exchange(std::forward<Parameters>(parameters), world, strategy, compressor, everyone, requirements),
         compression_(describe(compressor)),
         strategy_name_(Exchange::hooks::made.state ? Strategy::name : std::string_view()) {}
 
@@ -100,7 +100,7 @@ class own_exchange : public Exchange {
   ///            for (std::int64_t i = 0; i < segment.value.size(); ++i)
   ///              segment.value[i] -= 0.1F * segment.gradient.terms[0][i];
   ///          });
-  template <std::invocable<int, parallel::layout::piece const&, update_segment<Env>&> Update>
+  template <std::invocable<int, parallel::bucket_plan::tensor_range const&, update_segment<Env>&> Update>
   exchange_result step(Update&& update, std::int64_t votes = 0) {
     auto const counted = this->finish(votes);
     if (this->updates_due()) {
@@ -121,16 +121,16 @@ class own_exchange : public Exchange {
   /// @param values  where the parameters are now, if not where the exchange was given them.
   void expect_equal_copies(detail::copies_words const& words = {"trireme::exchange",
                                                                 "give all ranks the same values, or load a checkpoint"},
-                           std::span<state_piece const> values = {}) {
+                           std::span<state_shard const> values = {}) {
     this->expect_between_steps("expect_equal_copies()");
     detail::kept_copies copies;
     copies.add(values);
     if constexpr (!Exchange::replicas_differ) {
       for (auto const& entry : this->plan().entries()) {
-        if (values.empty()) copies.add(state_piece(entry.info.name, entry.info, 0, this->parameter_values(entry)));
+        if (values.empty()) copies.add(state_shard(entry.info.name, entry.info, 0, this->parameter_values(entry)));
       }
     }
-    for (auto const& each : pieces(state_scope::kept)) {
+    for (auto const& each : shards(state_scope::kept)) {
       if (!each.of_rank && !each.name.starts_with("value/")) copies.add(each);
     }
     copies.expect_equal(this->everyone(), holders_, words);
@@ -148,10 +148,10 @@ class own_exchange : public Exchange {
     auto& everyone = this->everyone();
     if constexpr (!Exchange::replicas_differ) this->verify_replicas();  // spoiled copies are not saved
     detail::kept_copies copies;
-    copies.add(pieces(state_scope::kept));
+    copies.add(shards(state_scope::kept));
     copies.expect_equal(everyone, holders_);
-    auto const answered = pieces(state_scope::answered);
-    files_.save(everyone, directory, description(answered), progress_of_loop(), answered, patience, keep, files);
+    auto const owned = shards(state_scope::owned);
+    files_.save(everyone, directory, description(owned), progress_of_loop(), owned, patience, keep, files);
   }
   /// Collective. As basic_trainer::prepare_saves.
   void prepare_saves(std::string const& directory, checkpoint::patience const& patience = {},
@@ -169,9 +169,9 @@ class own_exchange : public Exchange {
                           formats::file_system& files = formats::real_files()) {
     expect_valid(patience);
     this->expect_between_steps("checkpoint::load()");
-    auto const answered = pieces(state_scope::answered);
-    auto found = files_.load(this->everyone(), directory, description(answered), pieces(state_scope::kept), answered,
-                             patience, files);
+    auto const owned = shards(state_scope::owned);
+    auto found =
+        files_.load(this->everyone(), directory, description(owned), shards(state_scope::kept), owned, patience, files);
     this->visit_numbers([&](std::string_view name, auto& number) { found.at.read(found.path, name, number); });
     this->go_on(found.at.step, found.at.updates);
     this->refresh_parameters();
@@ -195,12 +195,12 @@ class own_exchange : public Exchange {
     held_moments(held_moments const&) = delete;
     held_moments& operator=(held_moments const&) = delete;
     virtual ~held_moments() = default;
-    virtual void add_pieces(state_scope scope, piece_collector const& to) const = 0;
+    virtual void add_pieces(state_scope scope, shard_collector const& to) const = 0;
   };
   template <class Optimizer>
   struct moments_for final : held_moments {
     moments_for(own_exchange const& exchange, Optimizer const& optimizer) : state(exchange, optimizer) {}
-    void add_pieces(state_scope scope, piece_collector const& to) const override { state.visit_state(scope, to); }
+    void add_pieces(state_scope scope, shard_collector const& to) const override { state.visit_state(scope, to); }
     optimizer_state<Env, Optimizer> state;
   };
   template <class Optimizer>
@@ -218,9 +218,9 @@ class own_exchange : public Exchange {
                             optimizer_, ", whose moments it keeps; use the same optimizer, or make another exchange"));
   }
 
-  [[nodiscard]] std::vector<state_piece> pieces(state_scope scope) {
-    std::vector<state_piece> all;
-    piece_collector const collect{this->everyone().rank(), all};
+  [[nodiscard]] std::vector<state_shard> shards(state_scope scope) {
+    std::vector<state_shard> all;
+    shard_collector const collect{this->everyone().rank(), all};
     this->visit_state(scope, collect);
     if (moments_ != nullptr) moments_->add_pieces(scope, collect);
     return all;
@@ -231,14 +231,14 @@ class own_exchange : public Exchange {
     return now;
   }
   // Collective.
-  [[nodiscard]] checkpoint::run_description description(std::span<state_piece const> answered) {
+  [[nodiscard]] checkpoint::run_description description(std::span<state_shard const> owned) {
     return {
         .model = text("a loop of its own over ", parameters_of_everyone(), strategy_name_.empty() ? "" : ", under ",
                       strategy_name_),
         .optimizer = moments_ == nullptr ? std::string(no_moments) : optimizer_,
         .precision = describe(typename Env::precision{}),
         .compression = compression_,
-        .residual_ranks = checkpoint::detail::ranks_with_own_state(this->everyone(), answered),
+        .residual_ranks = checkpoint::detail::ranks_with_own_state(this->everyone(), owned),
         .remedy =
             moments_ == nullptr
                 ? "give checkpoint::load() the same optimizer and parameters as when it was made, or start another run"

@@ -12,7 +12,7 @@
 #include "trireme/contract/parameter.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
-#include "trireme/train/state_piece.hpp"
+#include "trireme/train/state_shard.hpp"
 
 namespace trireme::checkpoint {
 
@@ -75,15 +75,15 @@ class patient_world {
 };
 
 /// Reports after each piece how many bytes of a rank are done.
-class told_progress {
+class progress_reporter {
  public:
   /// @param passes  how often all pieces will be read.
-  told_progress(patience const& whom, int passes, std::span<state_piece const> pieces) : whom_(whom) {
-    for (auto const& each : pieces) all_ += passes * static_cast<std::int64_t>(each.bytes());
+  progress_reporter(patience const& whom, int passes, std::span<state_shard const> shards) : whom_(whom) {
+    for (auto const& each : shards) all_ += passes * static_cast<std::int64_t>(each.bytes());
   }
 
-  void add(state_piece const& piece) {
-    done_ += static_cast<std::int64_t>(piece.bytes());
+  void add(state_shard const& shard) {
+    done_ += static_cast<std::int64_t>(shard.bytes());
     if (whom_.on_progress) whom_.on_progress(done_, all_);
   }
 

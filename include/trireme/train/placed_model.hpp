@@ -77,14 +77,14 @@ class placed_model {
 
   template <class GivenModel>
   placed_model(GivenModel&& model, Comm& world, Parallel const& parallel, Compression const& compression,
-               layout_wishes const& wishes = {})
+               bucket_requirements const& requirements = {})
       : world_(world),
         grid_(parallel, world),
         axes_(parallel, grid_),
         replicas_(meet_replicas(parallel)),
         buffers_of_(with_unit_buffers(model)),
         engine_(make_engine(std::forward<GivenModel>(model))),
-        exchange_(make_exchange(parallel, compression, wishes)) {
+        exchange_(make_exchange(parallel, compression, requirements)) {
     axes_.each([&](auto& axis) {
       if constexpr (requires { axis.join(exchange_); }) axis.join(exchange_);
     });
@@ -99,7 +99,7 @@ class placed_model {
   [[nodiscard]] exchange_type const& exchange() const noexcept { return exchange_; }
 
   /// Ranks    that differ in this share see different samples.
-  [[nodiscard]] share samples_share() const noexcept { return grid_.samples(); }
+  [[nodiscard]] group_rank sample_coordinate() const noexcept { return grid_.samples(); }
 
   /// Collective. Copies the parameters of each part's first replica to all its replicas, and what several parts hold
   /// alike from the first of them.
@@ -119,7 +119,7 @@ class placed_model {
 
   /// Collective. Makes the buffers of a model equal on all ranks: for a plain model as it declares; for a staged one by
   /// copying from the first rank that has the unit.
-  void share_buffers() {
+  void synchronise_buffers() {
     if constexpr (has_unit_buffers<Model>) {
       std::vector<std::int64_t> roots;
       buffers_of_.visit_buffers([&](auto const&, auto const&, std::int64_t unit) {
@@ -148,10 +148,10 @@ class placed_model {
   /// Visits the state besides parameters; see contract/state.hpp.
   template <class F>
   void visit_state([[maybe_unused]] state_scope scope, [[maybe_unused]] F&& f) {
-    if (scope == state_scope::answered && world_.rank() != 0) return;
+    if (scope == state_scope::owned && world_.rank() != 0) return;
     [[maybe_unused]] auto const show = [&](auto const& name, auto values) {
       parameter_info const info{.name = name, .extents = values.extents()};
-      f(text("buffer/", name), state_place{info}, values.flat(0, values.size()));
+      f(text("buffer/", name), state_location{info}, values.flat(0, values.size()));
     };
     if constexpr (has_unit_buffers<Model>) {
       buffers_of_.visit_buffers([&](auto const& name, auto values, std::int64_t) { show(name, values); });
@@ -165,7 +165,7 @@ class placed_model {
     tensor_view<std::int64_t> const sum(&own, shape{1});
     grid_.replicas().all_reduce(sum, reduction::sum{});
     for (auto const& axis : grid_.shape().axes()) {
-      if (axis.facts.samples == axis_samples::shared) own /= axis.ways;  // those ranks have the same samples
+      if (axis.facts.samples == axis_samples::shared) own /= axis.degree;  // those ranks have the same samples
       if (axis.facts.samples != axis_samples::split || axis.facts.replicates()) continue;
       if (auto* const ranks = grid_.along(axis.kind); ranks != nullptr) ranks->all_reduce(sum, reduction::sum{});
     }
@@ -184,7 +184,7 @@ class placed_model {
   /// @returns the losses that this rank contributes; equal samples are counted by one rank.
   loss_sum train(step_input const& input, double scale, random_key key) {
     auto const own = static_cast<std::int64_t>(input.micro_batches.size());
-    auto const most = serves() || (meets_replicas && replicas_ != nullptr) ? most_of(world_, own) : own;
+    auto const most = shadows() || (meets_replicas && replicas_ != nullptr) ? most_of(world_, own) : own;
     exchange_.begin({.micro_batches = input.range.count,
                      .places = input.places,
                      .first = input.range.first,
@@ -224,7 +224,7 @@ class placed_model {
   /// @param failure  set to an exception of the dataset on this rank: the others wait for this rank until mean().
   template <dataset Data>
   [[nodiscard]] loss_sum evaluate(Data const& data, std::int64_t batch, std::exception_ptr& failure) {
-    auto const own = samples_share();
+    auto const own = sample_coordinate();
     if constexpr (staged)
       batch = std::min(batch, samples_of_a_block(data.input_type(), shape(data.input_shape()).size()));
     data::evaluation_batches parts(data, batch, own.rank, own.size);
@@ -235,7 +235,7 @@ class placed_model {
     } else {
       auto missing = missing_passes(parts.batches().count);
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
-      for (; missing > 0; --missing) serves() ? engine_.serve(exchange_) : exchange_.sit_out_forward();
+      for (; missing > 0; --missing) shadows() ? engine_.shadow(exchange_) : exchange_.sit_out_forward();
     }
     failure = parts.failure();
     return sum;
@@ -287,7 +287,7 @@ class placed_model {
   /// @param failure  set to an exception of the dataset on this rank: the others still wait for this rank.
   template <dataset Data, class F>
   void for_each_prediction(Data const& data, std::int64_t batch, std::exception_ptr& failure, F&& f) {
-    auto const own = samples_share();
+    auto const own = sample_coordinate();
     data::evaluation_batches parts(data, batch, own.rank, own.size);
     parts.keep_failure();
     bool const first = is_first_with_its_samples();
@@ -331,10 +331,10 @@ class placed_model {
   }
 
   // Collective if the model needs it: the number of rows of a step whose losses count, over all ranks.
-  [[nodiscard]] std::optional<loss_rows> rows_of_loss(std::span<samples const> here, std::int64_t served,
+  [[nodiscard]] std::optional<loss_rows> rows_of_loss(std::span<samples const> here, std::int64_t shadowed,
                                                       std::int64_t all_samples) requires staged {
     if (!engine_.adds_sample_losses()) return std::nullopt;
-    auto const own = told(engine_.rows_of_loss(here, served));
+    auto const own = told(engine_.rows_of_loss(here, shadowed));
     std::int64_t rows[2] = {own.count, own.left_out};
     world_.all_reduce(tensor_view<std::int64_t>(rows, shape{2}), reduction::sum{});
     return loss_rows::of({0, rows[0], rows[1]}, all_samples);
@@ -365,35 +365,35 @@ class placed_model {
   // If several ranks compute the same losses, only the first of them contributes them.
   [[nodiscard]] loss_sum told(loss_sum const& own) const {
     for (auto const& axis : grid_.shape().axes())
-      if (axis.facts.same_losses() && grid_.share_of(axis.kind).rank != 0) return {};
+      if (axis.facts.same_losses() && grid_.coordinate(axis.kind).rank != 0) return {};
     return own;
   }
   // Collective. In how many further passes of other ranks this rank must take part after its own.
   [[nodiscard]] std::int64_t missing_passes(std::int64_t own) {
     if constexpr (!staged) return 0;
-    return serves() ? most_of(world_, own) - own : gathers ? most_of(grid_.replicas(), own) - own : 0;
+    return shadows() ? most_of(world_, own) - own : gathers ? most_of(grid_.replicas(), own) - own : 0;
   }
   [[nodiscard]] bool is_first_with_its_samples() const {
     for (auto const& axis : grid_.shape().axes())
-      if (axis.facts.samples != axis_samples::split && grid_.share_of(axis.kind).rank != 0) return false;
+      if (axis.facts.samples != axis_samples::split && grid_.coordinate(axis.kind).rank != 0) return false;
     return true;
   }
   // Whether other ranks' passes go through units on this rank; then all ranks run the same number of micro-batches.
-  [[nodiscard]] bool serves() const noexcept {
+  [[nodiscard]] bool shadows() const noexcept {
     for (auto const& axis : grid_.shape().axes())
-      if (axis.facts.equal_passes && axis.ways > 1) return true;
+      if (axis.facts.equal_passes && axis.degree > 1) return true;
     return false;
   }
   // Whether all ranks along an axis have this tensor, or the same part of it.
-  [[nodiscard]] static bool is_alike(parallel::mesh_shape::degree const& axis, parameter_info const& info) {
+  [[nodiscard]] static bool is_alike(parallel::mesh_shape::sized_axis const& axis, parameter_info const& info) {
     switch (axis.facts.parameters) {
-      case axis_parameters::cut:
-        return !info.is_part();
-      case axis_parameters::dealt:
-        return info.dealt != axis.kind;
+      case axis_parameters::sharded:
+        return !info.is_shard();
+      case axis_parameters::distributed:
+        return info.distributed != axis.kind;
       case axis_parameters::units:
         return false;
-      case axis_parameters::alike:
+      case axis_parameters::replicated:
         break;
     }
     return true;
@@ -420,7 +420,7 @@ class placed_model {
         if (ranks.size() > 1)
           out = std::make_unique<parallel::communicator_replicas<Env, Comm>>(grid_.replicas_apart());
       } else if (ranks.size() > 1) {
-        out = std::make_unique<detail::apart_replicas<Env>>(share{ranks.rank(), ranks.size()});
+        out = std::make_unique<detail::apart_replicas<Env>>(group_rank{ranks.rank(), ranks.size()});
       }
       if (out != nullptr) axes_.offer(*out);
       return out;
@@ -433,20 +433,21 @@ class placed_model {
     } else {
       if constexpr (requires { model.validate(); }) model.validate();
       if constexpr (has_stages) {
-        std::optional<parallel::stage_seat> seat;
+        std::optional<parallel::stage_assignment> assignment;
         stage_link<space>* link = nullptr;
         axes_.each([&](auto& axis) {
-          if constexpr (requires { axis.seat(model); }) {
-            seat = axis.seat(model);
+          if constexpr (requires { axis.assignment(model); }) {
+            assignment = axis.assignment(model);
             link = &axis.link();
           }
         });
-        if (seat) return engine_type(model, groups(), *std::move(seat), link);
+        if (assignment) return engine_type(model, groups(), *std::move(assignment), link);
       }
       return engine_type(model, groups());
     }
   }
-  exchange_type make_exchange(Parallel const& parallel, Compression const& compression, layout_wishes const& wishes) {
+  exchange_type make_exchange(Parallel const& parallel, Compression const& compression,
+                              bucket_requirements const& requirements) {
     auto const strategy = parallel::data_axis_of(parallel);
     if constexpr (staged) {
       axes_.expect_no_tree(strategy);
@@ -454,24 +455,25 @@ class placed_model {
       axes_.each([&](auto& axis) {
         if constexpr (requires { axis.mark(uses); }) axis.mark(uses);
       });
-      std::vector<dealing_axis<Comm>> again;
+      std::vector<distributed_axis<Comm>> again;
       for (auto const& axis : grid_.shape().axes()) {
-        if (axis.facts.replicates() || axis.ways == 1) continue;
-        if (axis.facts.parameters != axis_parameters::cut && axis.facts.parameters != axis_parameters::units)
+        if (axis.facts.replicates() || axis.degree == 1) continue;
+        if (axis.facts.parameters != axis_parameters::sharded && axis.facts.parameters != axis_parameters::units)
           answer_first(axis);
         if (axis.facts.sums_the_rest()) again.push_back({axis.kind, grid_.along(axis.kind)});
       }
-      return exchange_type(uses, grid_.replicas(), strategy, compression, engine_.unit_ends(), &world_, again, wishes);
+      return exchange_type(uses, grid_.replicas(), strategy, compression, engine_.unit_ends(), &world_, again,
+                           requirements);
     } else {
       return exchange_type(engine_.parameters(), grid_.replicas(), strategy, compression, &world_,
-                           engine_.wishes(wishes));
+                           engine_.requirements(requirements));
     }
   }
 
   // What all ranks along an axis hold alike belongs to the first of them.
-  void answer_first(parallel::mesh_shape::degree const& axis) {
-    if (grid_.share_of(axis.kind).rank == 0) return;
-    for (auto* const use : engine_.uses()) use->info.answers = use->info.answers && !is_alike(axis, use->info);
+  void answer_first(parallel::mesh_shape::sized_axis const& axis) {
+    if (grid_.coordinate(axis.kind).rank == 0) return;
+    for (auto* const use : engine_.uses()) use->info.is_owner = use->info.is_owner && !is_alike(axis, use->info);
   }
   // Outputs in host memory, also if another stage has computed them.
   template <class T, class View>

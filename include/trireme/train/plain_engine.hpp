@@ -44,12 +44,12 @@ class plain_engine {
     std::vector<foreign_parameter<value, space>> all;
     for (auto const& each : all_) {
       all.push_back({each.name, each.values, each.gradient, each.give});
-      if constexpr (says_fused<Model>) all.back().fused = model_->fused(std::string_view(each.name));
+      if constexpr (declares_fused<Model>) all.back().fused = model_->fused(std::string_view(each.name));
     }
     return all;
   }
   /// The optimizer's requests, and the parameters that the model itself declares frozen.
-  [[nodiscard]] layout_wishes wishes(layout_wishes of_optimizer) const {
+  [[nodiscard]] bucket_requirements requirements(bucket_requirements of_optimizer) const {
     std::vector<std::string> frozen;
     for (auto const& each : all_) {
       if (each.frozen) frozen.push_back(each.name);
@@ -101,11 +101,11 @@ class plain_engine {
 
   [[nodiscard]] loss_sum evaluate(samples const& batch) { return forward(batch, purpose::evaluate); }
   [[nodiscard]] auto predict(samples const& batch) requires has_model_predict<Model> {
-    tell_numbers();
+    pass_values_on();
     return model_->predict(batch);
   }
   [[nodiscard]] typename input_gradients_of<Model, Env>::type input_gradient(samples const& batch) {
-    tell_numbers();
+    pass_values_on();
     if constexpr (has_model_input_gradient<Model>) return model_->input_gradient(batch);
     return {};  // the trainer has rejected it
   }
@@ -119,11 +119,11 @@ class plain_engine {
 
  private:
   // Sets the types of a model that casts, before each pass: a trainer with other types may use the same model.
-  void tell_numbers() {
+  void pass_values_on() {
     if constexpr (casts_inside<Model>) model_->compute_in(dtype_of<casts_to<typename Env::precision>>);
   }
   [[nodiscard]] loss_sum forward(samples const& batch, [[maybe_unused]] purpose why) {
-    tell_numbers();
+    pass_values_on();
     auto const given = [&] {
       if constexpr (has_purposeful_forward<Model>) {
         return model_->forward(batch, why);
@@ -147,7 +147,7 @@ class plain_engine {
     tensor<value, space> own_values{}, own_gradient{};
   };
   void begin() {
-    tell_numbers();
+    pass_values_on();
     model_->visit_parameters(
         [this]<class V, class G>(std::string const& name, tensor_view<V, space> values,
                                  tensor_view<G, space> gradient) { this->add(name, values, gradient); });

@@ -52,7 +52,7 @@ template <class Trainer>
           .gradients = held.gradients,
           .optimizer = held.masters + trainer.moment_bytes(),
           .activations = static_cast<std::int64_t>(trainer.engine().peak_bytes()),
-          .buffers = held.buffers + trainer.engine().mail_bytes()};
+          .buffers = held.buffers + trainer.engine().message_bytes()};
 }
 /// For a trainer that the compiler has rejected: its one error is enough.
 [[nodiscard]] inline planned_memory memory_of(detail::refused&) noexcept { return {}; }
@@ -143,7 +143,7 @@ template <dataset Data>
                  .gradients = step.exchange.gradients,
                  .optimizer = step.exchange.masters + step.moments,
                  .activations = step.activations,
-                 .buffers = step.exchange.buffers + step.mail};
+                 .buffers = step.exchange.buffers + step.message_buffers};
   plan.flops = step.flops;
   plan.bubble = step.bubble;
   plan.computing = step.flops / options.flops;

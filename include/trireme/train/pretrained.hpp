@@ -123,8 +123,8 @@ void load_pretrained(Trainer& trainer, std::string const& directory, load_option
                      formats::file_system& files = formats::real_files()) {
   using master = typename Trainer::master;
   auto const& model = trainer.described_model();
-  std::vector<std::vector<master>> pieces;
-  std::vector<formats::model_file> beside;
+  std::vector<std::vector<master>> shards;
+  std::vector<formats::model_file> model_files;
   detail::together(trainer.world(), [&] {
     detail::expect_same_model(model, directory, !options.fresh.empty(), files);
     auto layout = model.in_files();
@@ -135,26 +135,26 @@ void load_pretrained(Trainer& trainer, std::string const& directory, load_option
     fresh.after = ", which .fresh names";
     expect_matches(fresh, names);
     layout.leave_out(options.fresh);
-    share const compared{trainer.world().rank(), trainer.world().size()};
+    group_rank const compared{trainer.world().rank(), trainer.world().size()};
     nn::pretrained_reader const from(layout, directory, files, compared);
     if (compared.rank == 0) {
-      beside = formats::read_model_files(directory, files);
-      beside.push_back(from.notes());
+      model_files = formats::read_model_files(directory, files);
+      model_files.push_back(from.notes());
     }
-    trainer.exchange().visit_values(state_scope::kept, [&](auto const&, state_place const& place, auto view) {
-      auto& piece = pieces.emplace_back();
+    trainer.exchange().visit_values(state_scope::kept, [&](auto const&, state_location const& place, auto view) {
+      auto& shard = shards.emplace_back();
       auto const& name = place.info.name;
       if (detail::is_not_in_files(model, name) || matches_any(options.fresh, name)) return;
-      piece.resize(static_cast<std::size_t>(view.size()));
-      from.read(place.info, place.first, std::span(piece));
+      shard.resize(static_cast<std::size_t>(view.size()));
+      from.read(place.info, place.first, std::span(shard));
     });
   });
-  auto next = pieces.begin();
+  auto next = shards.begin();
   trainer.change_parameters([&](auto const&, auto const&, std::int64_t, auto view) {
     if (!next->empty()) ops::on<typename Trainer::space>::upload(view, std::span<master const>(*next));
     *next++ = {};
   });
-  trainer.keep_model_files(std::move(beside));
+  trainer.keep_model_files(std::move(model_files));
 }
 template <class Trainer>
 void load_pretrained(Trainer& trainer, std::string const& directory,

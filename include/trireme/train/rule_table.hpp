@@ -21,7 +21,7 @@ using axes =
 
 template <class... Rules>
 constexpr std::array<compatibility_rule, sizeof...(Rules)> table(rule_list<Rules...>) {
-  return {Rules::says...};
+  return {Rules::rule...};
 }
 
 }  // namespace detail::rules

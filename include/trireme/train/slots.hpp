@@ -133,11 +133,11 @@ struct check_precision {
 };
 template <class S>
 struct check_parallel {
-  static_assert(trireme::parallel::parallel_policy<S> || says_optimizer_state<S>,
+  static_assert(trireme::parallel::parallel_policy<S> || declares_optimizer_state<S>,
                 "trireme::trainer: parallel strategy lacks a static optimizer_state");
-  static_assert(trireme::parallel::parallel_policy<S> || says_gradients<S>,
+  static_assert(trireme::parallel::parallel_policy<S> || declares_gradients<S>,
                 "trireme::trainer: parallel strategy lacks a static gradients");
-  static_assert(trireme::parallel::parallel_policy<S> || says_parameters<S>,
+  static_assert(trireme::parallel::parallel_policy<S> || declares_parameters<S>,
                 "trireme::trainer: parallel strategy lacks a static parameters");
   static_assert(trireme::parallel::parallel_policy<S> || has_bucket_bytes<S>,
                 "trireme::trainer: parallel strategy lacks bucket_bytes");
@@ -147,10 +147,11 @@ struct check_optimizer {
   static_assert(has_moment_names<O>, "trireme::trainer: optimizer lacks static moment_names");
   static_assert(has_rate_at<O>, "trireme::trainer: optimizer lacks rate_at(step) -> double");
   static_assert(has_clip<O>, "trireme::trainer: optimizer lacks clip");
-  static_assert(says_whole_tensors<O> || has_update<O, Env>, "trireme::trainer: optimizer lacks update(segment, step)");
-  static_assert(!says_whole_tensors<O> || has_moment_shape<O>,
+  static_assert(declares_whole_tensors<O> || has_update<O, Env>,
+                "trireme::trainer: optimizer lacks update(segment, step)");
+  static_assert(!declares_whole_tensors<O> || has_moment_shape<O>,
                 "trireme::trainer: optimizer of whole tensors lacks moment_shape(which, parameter_info) -> shape");
-  static_assert(!says_whole_tensors<O> || has_update<O, Env> || has_tensor_update<O, Env>,
+  static_assert(!declares_whole_tensors<O> || has_update<O, Env> || has_tensor_update<O, Env>,
                 "trireme::trainer: optimizer of whole tensors lacks update(tensor_update, step)");
 };
 template <class C, class Env, class Comm>
@@ -183,9 +184,9 @@ struct check_combination;
 template <class C, class... Rules>
 struct check_combination<C, rule_list<Rules...>> {
   static constexpr std::size_t size =
-      (0 + ... + sizeof(typename Rules::template check<broken_rule<C> != Rules::says.id>));
+      (0 + ... + sizeof(typename Rules::template check<broken_rule<C> != Rules::rule.id>));
   static constexpr std::size_t size_of_exchange =
-      (0 + ... + sizeof(typename Rules::template check_of_exchange<broken_rule<C> != Rules::says.id>));
+      (0 + ... + sizeof(typename Rules::template check_of_exchange<broken_rule<C> != Rules::rule.id>));
 };
 
 /// The argument of a kind, or a default value.

@@ -19,10 +19,10 @@
 #include "trireme/core/plural.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/ops/types.hpp"
-#include "trireme/parallel/stage_seat.hpp"
-#include "trireme/train/detail/batch_places.hpp"
-#include "trireme/train/detail/flight_slots.hpp"
-#include "trireme/train/detail/stage_mail.hpp"
+#include "trireme/parallel/stage_assignment.hpp"
+#include "trireme/train/detail/batch_upload.hpp"
+#include "trireme/train/detail/micro_batch_states.hpp"
+#include "trireme/train/detail/stage_messages.hpp"
 #include "trireme/train/detail/stage_program.hpp"
 #include "trireme/train/detail/unit_chunks.hpp"
 #include "trireme/train/detail/unit_edges.hpp"
@@ -58,19 +58,20 @@ class staged_engine {
   /// @param groups  must outlive the engine. Except in predict(), the engine gets samples cut to this rank's positions.
   template <staged_model Model>
   explicit staged_engine(Model const& model, rank_groups<Env> const& groups = {})
-      : groups_(groups), programs_(parallel::seat_of_all(model)), rows_of_sample_(rows_of_sample(model)) {
-    units_.box(model, seat(), groups_);
+      : groups_(groups), programs_(parallel::single_stage(model)), rows_of_sample_(rows_of_sample(model)) {
+    units_.box(model, assignment(), groups_);
   }
 
   /// The units of one stage.
   /// @param link  to the other stages; it must outlive the engine.
   template <staged_model Model>
-  staged_engine(Model const& model, rank_groups<Env> const& groups, parallel::stage_seat at, stage_link<space>* link)
+  staged_engine(Model const& model, rank_groups<Env> const& groups, parallel::stage_assignment at,
+                stage_link<space>* link)
       : groups_(groups),
         programs_(std::move(at)),
         rows_of_sample_(rows_of_sample(model)),
-        mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
-    units_.box(model, seat(), groups_);
+        messages_(std::make_unique<detail::linked_stage_messages<Env>>(link)) {
+    units_.box(model, assignment(), groups_);
   }
 
   /// All uses of parameters, in the order of the units on this rank.
@@ -82,7 +83,7 @@ class staged_engine {
   /// Whether the unit with this number in the model is on this rank.
   [[nodiscard]] bool has_unit(std::int64_t number) const noexcept { return units_.has(number); }
 
-  [[nodiscard]] parallel::stage_seat const& seat() const noexcept { return programs_.seat(); }
+  [[nodiscard]] parallel::stage_assignment const& assignment() const noexcept { return programs_.assignment(); }
 
   /// Sets the run state of the precision that passes use from now on; it must outlive the engine.
   void follow(precision_state<typename Env::precision>& precision) noexcept { precision_ = &precision; }
@@ -97,15 +98,15 @@ class staged_engine {
   /// @returns the losses of the units on this rank; most of a model's losses are in its last unit.
   template <class Ready, class Hooks = resident_parameters>
   loss_sum train_step(std::span<samples const> micro_batches, double weight, random_key key, Ready&& ready,
-                      Hooks&& hooks = {}, std::int64_t served = 0, std::optional<loss_rows> rows = {}) {
-    auto const all = static_cast<std::int64_t>(micro_batches.size()) + served;
+                      Hooks&& hooks = {}, std::int64_t shadowed = 0, std::optional<loss_rows> rows = {}) {
+    auto const all = static_cast<std::int64_t>(micro_batches.size()) + shadowed;
     if (all == 0) return {};
     look_at_version(hooks);
     auto const& list = programs_.for_training(static_cast<int>(all));
     if (adds_sample_losses() && !rows) {
       std::int64_t all_samples = 0;
       for (auto const& batch : micro_batches) all_samples += batch.count();
-      rows = loss_rows::of(rows_of_loss(micro_batches, served), all_samples);
+      rows = loss_rows::of(rows_of_loss(micro_batches, shadowed), all_samples);
     }
     start(list, micro_batches, {key, weight, purpose::train, {}, -1, rows.value_or(loss_rows{})});
     auto const* const steps = list.steps();
@@ -121,8 +122,8 @@ class staged_engine {
       }
     }
     report_idle(list.passes, ready);
-    if (mail_ != nullptr) mail_->end();
-    slots_.end();
+    if (messages_ != nullptr) messages_->end();
+    states_.end();
     scratch_.reset();
     if (now_.rows.none) now_.loss.count += std::exchange(now_.loss.left_out, 0);
     return now_.loss;
@@ -131,9 +132,9 @@ class staged_engine {
   /// Whether the model adds loss terms that count once per sample: see pass::rows_of_loss().
   [[nodiscard]] bool adds_sample_losses() const noexcept { return units_.adds_sample_losses(); }
   /// For the micro-batches of a step whose loss is computed on this rank: how many rows count, and how many do not.
-  [[nodiscard]] loss_sum rows_of_loss(std::span<samples const> micro_batches, std::int64_t served = 0) {
+  [[nodiscard]] loss_sum rows_of_loss(std::span<samples const> micro_batches, std::int64_t shadowed = 0) {
     loss_sum sum;
-    auto const all = static_cast<std::int64_t>(micro_batches.size()) + served;
+    auto const all = static_cast<std::int64_t>(micro_batches.size()) + shadowed;
     if (all == 0) return sum;
     auto const& list = programs_.for_training(static_cast<int>(all));
     for (int i = 0; i < list.count(); ++i) {
@@ -178,14 +179,14 @@ class staged_engine {
     auto const& tokens = batch.inputs;
     auto const before = std::exchange(known_, 0);
     if (tokens.type != dtype::i32 || tokens.extents.rank() != 2 || tokens.extents.size() == 0 ||
-        (before > 0 && tokens.extents[0] != served_)) {
-      throw config_error(
-          text("trireme::predict_more: inputs are ", name_of(tokens.type), " ", to_string(tokens.extents),
-               ", but they are tokens (samples, positions)",
-               before > 0 ? text(" of ", how_many(served_, "sample"), ", as before; forget() begins new ones") : ""));
+        (before > 0 && tokens.extents[0] != known_samples_)) {
+      throw config_error(text(
+          "trireme::predict_more: inputs are ", name_of(tokens.type), " ", to_string(tokens.extents),
+          ", but they are tokens (samples, positions)",
+          before > 0 ? text(" of ", how_many(known_samples_, "sample"), ", as before; forget() begins new ones") : ""));
     }
     auto const out = look({&batch, 1}, purpose::predict, hooks, before);
-    served_ = tokens.extents[0];
+    known_samples_ = tokens.extents[0];
     known_ = before + tokens.extents[1];
     return out;
   }
@@ -209,7 +210,7 @@ class staged_engine {
         if (step.output < 0) dx = made;
       }
     }
-    if (mail_ != nullptr) mail_->end();
+    if (messages_ != nullptr) messages_->end();
     loss = now_.loss;
     return dx;
   }
@@ -221,7 +222,7 @@ class staged_engine {
 
   /// Takes part in evaluate() for a micro-batch that only other ranks have.
   template <class Hooks = resident_parameters>
-  void serve(Hooks&& hooks = {}) {
+  void shadow(Hooks&& hooks = {}) {
     static_cast<void>(look({}, purpose::evaluate, hooks));
   }
 
@@ -229,17 +230,17 @@ class staged_engine {
   void watch(std::function<void(schedule::step const&, bool)> f) { watch_ = std::move(f); }
 
   /// The highest number of bytes of activations and scratch in use so far.
-  [[nodiscard]] std::size_t peak_bytes() const noexcept { return scratch_.peak_bytes() + slots_.peak_bytes(); }
+  [[nodiscard]] std::size_t peak_bytes() const noexcept { return scratch_.peak_bytes() + states_.peak_bytes(); }
   /// Bytes    of the buffers for transfers between stages so far.
-  [[nodiscard]] std::int64_t mail_bytes() const noexcept { return mail_ == nullptr ? 0 : mail_->bytes(); }
+  [[nodiscard]] std::int64_t message_bytes() const noexcept { return messages_ == nullptr ? 0 : messages_->bytes(); }
 
   /// For a simulated training, where no message contains the next one's extents: sets the extents of every unit's
   /// output in the whole model for inputs of extents `key`.
-  void foretell(shape const& key, std::span<shape const> outputs) {
-    auto const& cuts = seat().cuts;
-    for (int boundary = 0; boundary + 1 < seat().where.parts(); ++boundary) {
+  void predict_shapes(shape const& key, std::span<shape const> outputs) {
+    auto const& cuts = assignment().cuts;
+    for (int boundary = 0; boundary + 1 < assignment().where.virtual_stages(); ++boundary) {
       auto const first_after = static_cast<std::size_t>(cuts.data()[boundary + 1]);
-      mail_->foretell(boundary, key, outputs[first_after - 1]);
+      messages_->predict_shapes(boundary, key, outputs[first_after - 1]);
     }
   }
   /// For a simulated training whose kernels read batches in place: they are not copied.
@@ -272,11 +273,11 @@ class staged_engine {
     scratch_.reset();
     edges_.begin(tensor_group<Env>::of(groups_), how.purpose == purpose::train);
     auto& chunks = units_.chunks();
-    slots_.begin(chunks.size(), what.lists.where().micro_batches);
+    states_.begin(chunks.size(), what.lists.where().micro_batches);
     for (std::size_t c = 0; c < chunks.size(); ++c) chunks[c].left = what.passes[c];
     keys_.assign(static_cast<std::size_t>(what.micro_batches), nothing);
     for (std::size_t m = 0; m < batches.size(); ++m) keys_[m] = batches[m].inputs.extents;
-    if (mail_ != nullptr) mail_->begin(what.mail, keys_);
+    if (messages_ != nullptr) messages_->begin(what.message_buffers, keys_);
   }
 
   template <class Hooks>
@@ -290,22 +291,22 @@ class staged_engine {
       auto const made = forward(step, false, hooks);
       if (step.output < 0) out = made;
     }
-    if (mail_ != nullptr) mail_->end();
+    if (messages_ != nullptr) messages_->end();
     return out;
   }
 
   template <class Hooks>
   view forward(schedule::step const& step, bool turns, Hooks& hooks) {
     auto const& here = units_.chunk(step.chunk);
-    auto const index = slots_.take(step.chunk, step.micro_batch);
-    auto& own = slots_[index];
-    bool const serves = is_served(step);
-    own.batch = serves ? samples_in<space>{}
-                       : places_.place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
+    auto const index = states_.take(step.chunk, step.micro_batch);
+    auto& own = states_[index];
+    bool const shadows = is_shadow(step);
+    own.batch = shadows ? samples_in<space>{}
+                        : places_.place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
     auto pass = make_pass(index);
     view x;
     if (step.from != schedule::nobody)
-      x = mail_->receive(step.from, step.input, own.activations);
+      x = messages_->receive(step.from, step.input, own.activations);
     else if (step.input >= 0)
       x = neighbour(here.part - 1, step.micro_batch).out;
     if (watch_) watch_(step, true);
@@ -317,8 +318,8 @@ class staged_engine {
         hooks.open(units_.first_use(u), units_.last_use(u));  // losses may already add to gradients
       }
       x = run(pass, u, "forward", [&] {
-        if (!serves) return units_[u].forward(pass, x);
-        units_[u].serve_forward(pass);
+        if (!shadows) return units_[u].forward(pass, x);
+        units_[u].shadow_forward(pass);
         return view(nullptr, nothing);
       });
       if (!last || step.output >= 0) edges_.check(pass, x, "output", [&] { return units_.name_of(u); });
@@ -327,23 +328,23 @@ class staged_engine {
     own.out = x;
     now_.loss += pass.loss;
     if (watch_) watch_(step, false);
-    if (step.to != schedule::nobody) mail_->send(step.to, step.output, x);
+    if (step.to != schedule::nobody) messages_->send(step.to, step.output, x);
     return x;
   }
 
   template <class Ready, class Hooks>
   view backward(schedule::step const& step, Ready& ready, Hooks& hooks) {
     auto& here = units_.chunk(step.chunk);
-    auto const index = slots_.of(step.chunk, step.micro_batch);
-    auto& own = slots_[index];
+    auto const index = states_.of(step.chunk, step.micro_batch);
+    auto& own = states_[index];
     auto pass = make_pass(index);
-    bool const serves = is_served(step);
+    bool const shadows = is_shadow(step);
     bool const weights_only = step.kind == schedule::work::backward_weight;
     bool const inputs = pass.purpose == purpose::input_gradient;
     bool const input_only = step.kind == schedule::work::backward_input && !inputs;
     bool const last_time = here.left == 1;
     view dy = own.returned;
-    if (step.from != schedule::nobody) dy = mail_->receive(step.from, step.input, own.activations);
+    if (step.from != schedule::nobody) dy = messages_->receive(step.from, step.input, own.activations);
     if (watch_) watch_(step, true);
     for (auto u = here.last; u-- > here.first;) {
       hooks.gather(units_.first_use(u), units_.last_use(u));
@@ -351,8 +352,8 @@ class staged_engine {
       if (u > here.first) hooks.prefetch(units_.first_use(u - 1), units_.last_use(u - 1));
       dy = run(pass, u, "backward", [&] {
         auto& unit = units_[u];
-        if (serves) {
-          if (!weights_only) unit.serve_backward(pass);
+        if (shadows) {
+          if (!weights_only) unit.shadow_backward(pass);
           return view(nullptr, nothing);
         }
         if (inputs) return unit.input_gradient(pass, dy);
@@ -370,7 +371,7 @@ class staged_engine {
     now_.loss += pass.loss;
     if (watch_) watch_(step, false);
     if (step.to != schedule::nobody) {
-      mail_->send(step.to, step.output, dy);
+      messages_->send(step.to, step.output, dy);
     } else if (step.output >= 0) {
       auto& before = neighbour(here.part - 1, step.micro_batch);
       before.returned = before.activations.template take<typename Env::compute>(dy.extents());
@@ -378,24 +379,24 @@ class staged_engine {
     }
     if (!input_only) {
       --here.left;
-      if (!inputs) slots_.give_back(index);  // the result may be in it
+      if (!inputs) states_.give_back(index);  // the result may be in it
     }
     return dy;
   }
 
   // Whether only other ranks have the micro-batch.
-  [[nodiscard]] bool is_served(schedule::step const& step) const noexcept {
+  [[nodiscard]] bool is_shadow(schedule::step const& step) const noexcept {
     return static_cast<std::size_t>(step.micro_batch) >= batches_.size();
   }
   // The same micro-batch in another part on this rank.
-  [[nodiscard]] detail::flight_slot<Env>& neighbour(int part, int micro_batch) {
+  [[nodiscard]] detail::micro_batch_state<Env>& neighbour(int part, int micro_batch) {
     int c = 0;
     while (units_.chunk(c).part != part) ++c;
-    return slots_[slots_.of(c, micro_batch)];
+    return states_[states_.of(c, micro_batch)];
   }
 
   pass<Env> make_pass(std::size_t index) {
-    auto& own = slots_[index];
+    auto& own = states_[index];
     bool const whole = now_.purpose == purpose::predict || now_.purpose == purpose::input_gradient;
     auto& groups = whole ? whole_samples_ : groups_;
     return {.activations = own.activations,
@@ -406,7 +407,7 @@ class staged_engine {
             .weight = now_.weight,
             .purpose = now_.purpose,
             .groups = groups,
-            .slot = index,
+            .saved_index = index,
             .rows_of_sample = rows_of_sample_,
             .precision = precision_,
             .known = now_.known,
@@ -443,19 +444,19 @@ class staged_engine {
   detail::stage_programs programs_;
   std::int64_t rows_of_sample_ = 0;  // of the model
   detail::unit_chunks<Env> units_;
-  detail::batch_places<space> places_;
+  detail::batch_upload<space> places_;
   detail::unit_edges<Env> edges_;
 
   // State of the current step.
   mode now_;
   std::span<samples const> batches_;
   std::vector<shape> keys_;
-  detail::flight_slots<Env> slots_;
+  detail::micro_batch_states<Env> states_;
   arena<space> scratch_;
-  std::unique_ptr<detail::stage_mail<Env>> mail_;  // to other stages, if there are any
+  std::unique_ptr<detail::stage_messages<Env>> messages_;  // to other stages, if there are any
   std::function<void(schedule::step const&, bool)> watch_;
   std::uint64_t version_ = ops::passing_values;  // of the values
-  std::int64_t known_ = 0, served_ = 0;          // positions and samples of predict_more()
+  std::int64_t known_ = 0, known_samples_ = 0;   // positions and samples of predict_more()
   precision_state<typename Env::precision>* precision_ = nullptr;
 };
 

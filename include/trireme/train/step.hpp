@@ -42,7 +42,7 @@ struct run_state {
   template <class GivenModel>
   run_state(GivenModel&& given, Comm& world, Parallel const& strategy, precision_policy const& numbers,
             Compression const& compression, Optimizer const& optimizer)
-      : model(std::forward<GivenModel>(given), world, strategy, compression, wishes_of(optimizer)),
+      : model(std::forward<GivenModel>(given), world, strategy, compression, bucket_requirements_of(optimizer)),
         moments(model.exchange(), optimizer),
         precision(numbers) {
     if constexpr (staged_model<Model>) model.engine().follow(precision);
@@ -152,7 +152,7 @@ step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimiz
 /// Errors   that failure; numeric_error after more consecutive steps without a finite loss and gradients than the
 ///          precision allows. Then, and with any other exception, the state is that before the step.
 template <class Run, class Optimizer>
-step_report take_step(Run& run, Optimizer const& optimizer, step_input const& input, std::int64_t& wishes,
+step_report take_step(Run& run, Optimizer const& optimizer, step_input const& input, std::int64_t& requirements,
                       observe::timeline* timeline = nullptr) {
   auto const start = detail::step_clock::now();
   auto& model = run.model;
@@ -163,7 +163,7 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   double const scale = precision.scale();
 
   vote.clear();
-  vote.wish(wishes + (input.failure ? step_input::gives_up : 0));
+  vote.wish(requirements + (input.failure ? step_input::gives_up : 0));
   random_key const key{clock.seed, static_cast<std::uint64_t>(clock.step)};
   detail::timed(timeline, "forward, backward", [&] { vote.add(model.train(input, scale, key)); });
   auto const [counted, multiplied, taken, updated] = end_step(
@@ -181,7 +181,7 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
             {exchange.everyone().rank(), "step"});
       },
       {clock.step, clock.updates}, timeline);
-  wishes = counted.votes;
+  requirements = counted.votes;
   if (updated) ++clock.updates;
   step_report const report{.step = clock.step,
                            .loss = counted.loss,

@@ -79,7 +79,7 @@ template <class Policy>
   std::string all;
   auto const add = [&]<class Axis>(Axis const& axis) {
     all += text(all.empty() ? "" : ",", std::string_view(axis.name));
-    if (auto const ways = parallel::detail::ways_of(axis); ways != 0) all += text("=", ways);
+    if (auto const ways = parallel::detail::degree_of(axis); ways != 0) all += text("=", ways);
     if constexpr (requires { typename Axis::schedule_type; }) {
       all += text(":", std::string_view(Axis::schedule_type::name));
     } else if constexpr (requires { axis.schedule; }) {
@@ -135,7 +135,7 @@ template <class World>
     throw error(own);
   }
   if (failed[0] + failed[1] == 0) return {};
-  auto const first = first_to_tell(world, failed[0] > 0 ? own : left_alone);
+  auto const first = first_failure(world, failed[0] > 0 ? own : left_alone);
   bool const all = failed[failed[0] > 0 ? 0 : 1] == world.size();
   return all ? first->sentence : text("rank ", first->rank, ": ", first->sentence);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "trireme/train/broadcast_parameters.hpp"
 #include "trireme/train/checkpoint.hpp"
 #include "trireme/train/compatibility.hpp"
 #include "trireme/train/environment.hpp"
@@ -7,6 +8,5 @@
 #include "trireme/train/make.hpp"
 #include "trireme/train/patience.hpp"
 #include "trireme/train/report.hpp"
-#include "trireme/train/share_parameters.hpp"
 #include "trireme/train/slots.hpp"
 #include "trireme/train/trainer.hpp"

@@ -29,9 +29,9 @@
 #include "trireme/core/type_name.hpp"
 #include "trireme/data/loader.hpp"
 #include "trireme/observe/timeline.hpp"
-#include "trireme/parallel/agreement.hpp"
 #include "trireme/parallel/broadcast.hpp"
 #include "trireme/parallel/patterns.hpp"
+#include "trireme/parallel/same_on_all_ranks.hpp"
 #include "trireme/train/checkpoint.hpp"
 #include "trireme/train/detail/background_save.hpp"
 #include "trireme/train/detail/copies.hpp"
@@ -114,7 +114,7 @@ class basic_trainer {
     auto form = detail::form_of(data);
     detail::expect_same_data(run_.clock.data, form, run_.clock.position);
     run_.clock.data = std::move(form);
-    auto const own = run_.model.samples_share();
+    auto const own = run_.model.sample_coordinate();
     data::loader loader(data, loader_options(options), own.rank, own.size);
     loader.seek(run_.clock.position);
     auto const none = std::numeric_limits<double>::quiet_NaN();
@@ -131,7 +131,7 @@ class basic_trainer {
       for (auto const& call : step_calls_) call(done);
     }
     wants_stop_ = false;
-    run_.model.share_buffers();
+    run_.model.synchronise_buffers();
     finish_save();
     report.stopped = stopped_;
     report.seconds = detail::seconds_since(start);
@@ -169,7 +169,7 @@ class basic_trainer {
   /// The mean loss over a whole dataset, the same on every rank; does not change the trainer.
   template <dataset Data>
   [[nodiscard]] double evaluate(Data const& data, std::int64_t batch = 8) {
-    run_.model.share_buffers();
+    run_.model.synchronise_buffers();
     std::exception_ptr failure;
     auto const sum = run_.model.evaluate(data, batch, failure);
     return run_.model.mean(sum, failure);
@@ -187,7 +187,7 @@ class basic_trainer {
   template <dataset Data, metric_policy... Metrics>
   [[nodiscard]] std::tuple<Metrics...> evaluate(Data const& data, std::int64_t batch,
                                                 Metrics... metrics) requires(predicts && sizeof...(Metrics) > 0) {
-    run_.model.share_buffers();
+    run_.model.synchronise_buffers();
     std::exception_ptr failure;  // of a rank whose samples cannot be read or are refused: the others are in collectives
     run_.model.for_each_prediction(data, batch, failure, [&](auto const& outputs, auto const& targets) {
       if (failure) return;
@@ -257,10 +257,10 @@ class basic_trainer {
 
   /// Collective. Makes the model's buffers the same on all ranks, as fit(), evaluate(), save() and state_hash() do by
   /// themselves: call it before predict() after steps of your own.
-  void share_buffers() { run_.model.share_buffers(); }
-  /// Collective over `everyone`. Copies the parameters of its rank `root`; see share_parameters().
+  void synchronise_buffers() { run_.model.synchronise_buffers(); }
+  /// Collective over `everyone`. Copies the parameters of its rank `root`; see broadcast_parameters().
   template <class Ranks>
-  void share_buffers(Ranks& everyone, int root) {
+  void synchronise_buffers(Ranks& everyone, int root) {
     run_.model.visit_state(state_scope::kept,
                            [&](auto const&, auto const&, auto values) { parallel::broadcast(everyone, values, root); });
   }
@@ -359,10 +359,10 @@ class basic_trainer {
   /// f must not write here; use change_parameters() to change parameters.
   template <class F>
   void for_each_state(F&& f, bool replicas = false) {
-    visit_state(replicas ? state_scope::kept : state_scope::answered, [&](std::string const& name,
-                                                                          state_place const& place, auto view) {
+    visit_state(replicas ? state_scope::kept : state_scope::owned, [&](std::string const& name,
+                                                                       state_location const& place, auto view) {
       using element = typename decltype(view)::value_type;
-      f(name_of_piece(name, place, world_.rank()), place.info, place.first, tensor_view<element const, space>(view));
+      f(name_of_shard(name, place, world_.rank()), place.info, place.first, tensor_view<element const, space>(view));
     });
   }
 
@@ -395,8 +395,8 @@ class basic_trainer {
   template <class F>
   void change_parameters(F&& f) {
     if constexpr (std::is_invocable_v<F&, std::string const&, shape const&, std::span<master>>) {
-      std::vector<state_piece> own;
-      piece_collector const collect{world_.rank(), own};
+      std::vector<state_shard> own;
+      shard_collector const collect{world_.rank(), own};
       exchange().visit_values(state_scope::kept, collect);
       for_each_parameter([&](std::string const& name, shape const& extents, std::span<master const> values) {
         std::vector<master> whole(values.begin(), values.end());
@@ -405,7 +405,7 @@ class basic_trainer {
       });
       exchange().change_values([](auto const&, auto const&, auto) {});  // updates everything derived from them
     } else {
-      exchange().change_values([&](std::string const& name, state_place const& place, auto view) {
+      exchange().change_values([&](std::string const& name, state_location const& place, auto view) {
         f(name.substr(value_prefix.size()), place.info, place.first, view);
       });
     }
@@ -457,7 +457,7 @@ class basic_trainer {
   }
 
   data::loader_options loader_options(fit_options const& options) const {
-    auto const micro = options.micro_batches == 0 ? run_.model.samples_share().size : options.micro_batches;
+    auto const micro = options.micro_batches == 0 ? run_.model.sample_coordinate().size : options.micro_batches;
     return {.batch = options.batch, .micro_batches = micro, .seed = seed()};
   }
 
@@ -499,21 +499,21 @@ class basic_trainer {
       report.failure = problem.what();
     }
   }
-  void tell(save_report const& report) {
+  void notify(save_report const& report) {
     for (auto const& call : save_calls_) call(report);
   }
 
   // Collective.
-  checkpoint::run_description description(std::span<state_piece const> answered);
+  checkpoint::run_description description(std::span<state_shard const> owned);
   // The name without the numbers: a resumed run may change rates and schedules.
   [[nodiscard]] std::string optimizer_name() const {
     auto const full = describe(optimizer_);
     return full.substr(0, full.find('{'));
   }
   // All state, to be read or written.
-  [[nodiscard]] std::vector<state_piece> pieces(state_scope scope) {
-    std::vector<state_piece> all;
-    visit_state(scope, piece_collector{world_.rank(), all});
+  [[nodiscard]] std::vector<state_shard> shards(state_scope scope) {
+    std::vector<state_shard> all;
+    visit_state(scope, shard_collector{world_.rank(), all});
     return all;
   }
   // Of all slots' run states.
@@ -596,9 +596,9 @@ step_report basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compressi
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::initialise(std::uint64_t seed) {
-  parallel::stated const items[] = {{"the seed", text(seed)}};
-  parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items,
-                             "call initialise() with the same one on every rank");
+  parallel::rank_value const items[] = {{"the seed", text(seed)}};
+  parallel::expect_same_on_all_ranks(world_, "trireme::trainer", world_.rank(), items,
+                                     "call initialise() with the same one on every rank");
   finish_save();
   run_.clock = {};
   run_.clock.seed = seed;
@@ -617,9 +617,9 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::st
     [[maybe_unused]] std::uint64_t seed) {
   if constexpr (has_own_start<Model>) {
     if (std::exchange(has_started_, true)) return;
-    parallel::stated const items[] = {{"what the parameters begin with", text(described_.start_hash())}};
-    parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items,
-                               "give the models of all ranks the same numbers");
+    parallel::rank_value const items[] = {{"what the parameters begin with", text(described_.start_hash())}};
+    parallel::expect_same_on_all_ranks(world_, "trireme::trainer", world_.rank(), items,
+                                       "give the models of all ranks the same numbers");
     change_parameters([&](std::string const&, parameter_info const& info, std::int64_t first, auto view) {
       std::vector<master> values(static_cast<std::size_t>(view.size()));
       described_.start(info, first, std::span(values));
@@ -636,8 +636,8 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::br
     auto const& plan = exchange().plan();
     for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
       auto const [first, count] = exchange().owned_range(bucket);
-      for (auto const piece : plan.pieces(bucket, first, count)) {
-        run_.moments.visit_piece(bucket, piece, [&](std::string const&, state_place const&, auto view) {
+      for (auto const range : plan.tensor_ranges(bucket, first, count)) {
+        run_.moments.visit_range(bucket, range, [&](std::string const&, state_location const&, auto view) {
           parallel::broadcast(exchange().world(), view, 0);
         });
       }
@@ -650,8 +650,8 @@ template <class Model, class Optimizer, class Comm, class Parallel, class Precis
 std::uint64_t basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::state_hash() {
   expect_equal_copies();
   std::uint64_t sum = 0;
-  for (auto const& each : pieces(state_scope::answered)) {
-    for_each_run(each.part, each.first, each.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+  for (auto const& each : shards(state_scope::owned)) {
+    for_each_run(each.box, each.first, each.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
       sum += each.hash(in_part - each.first, n, hash_name(each.name), in_whole);
     });
   }
@@ -674,9 +674,8 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::sa
   expect_valid(patience);
   finish_save();
   expect_equal_copies();  // spoiled copies are not saved
-  auto const answered = pieces(state_scope::answered);
-  files_.save(world_, directory, description(answered), progress_of_run(), answered, patience, keep, files,
-              model_files_);
+  auto const owned = shards(state_scope::owned);
+  files_.save(world_, directory, description(owned), progress_of_run(), owned, patience, keep, files, model_files_);
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
@@ -687,13 +686,13 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::sa
   finish_save();
   expect_equal_copies();
   save_report begun{steps(), 0, {}};
-  auto const answered = pieces(state_scope::answered);
+  auto const owned = shards(state_scope::owned);
   attempt_save(begun, "copy for a checkpoint", [&] {
     background_.reset(new checkpoint::detail::background_save<Comm>(
-        files_.for_disks(world_, patience.deadline), directory, files_.run(), description(answered), progress_of_run(),
-        patience, keep, files, held_, answered, model_files_));
+        files_.for_disks(world_, patience.deadline), directory, files_.run(), description(owned), progress_of_run(),
+        patience, keep, files, held_, owned, model_files_));
   });
-  if (background_ == nullptr) tell(begun);
+  if (background_ == nullptr) notify(begun);
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
@@ -703,7 +702,7 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::fi
   save_report done{saving->step(), 0, {}};
   attempt_save(done, "publish a checkpoint", [&] { saving->publish(); });
   done.seconds = saving->seconds();
-  tell(done);
+  notify(done);
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
@@ -711,9 +710,8 @@ checkpoint::loaded basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Co
     std::string const& directory, checkpoint::patience const& patience, formats::file_system& files) {
   expect_valid(patience);
   finish_save();
-  auto const answered = pieces(state_scope::answered);
-  auto found =
-      files_.load(world_, directory, description(answered), pieces(state_scope::kept), answered, patience, files);
+  auto const owned = shards(state_scope::owned);
+  auto found = files_.load(world_, directory, description(owned), shards(state_scope::kept), owned, patience, files);
   auto const& progress = found.at;
   run_.clock = {.seed = progress.seed,
                 .step = progress.step,
@@ -729,15 +727,15 @@ checkpoint::loaded basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Co
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 Comm& basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::agreed(Comm& world) const {
-  parallel::stated const items[] = {{"the model", model_text_},
-                                    {"the learning rate", text(optimizer_.rate_at(0))},
-                                    {"the optimizer", describe(optimizer_)},
-                                    {"the parallel strategy", describe(parallel_)},
-                                    {"the precision", describe(precision_)},
-                                    {"the compressor", compression_text_},
-                                    parallel::stated_arithmetic()};
-  parallel::expect_agreement(world, "trireme::trainer", world.rank(), items,
-                             "make the trainer of the same descriptions on every rank");
+  parallel::rank_value const items[] = {{"the model", model_text_},
+                                        {"the learning rate", text(optimizer_.rate_at(0))},
+                                        {"the optimizer", describe(optimizer_)},
+                                        {"the parallel strategy", describe(parallel_)},
+                                        {"the precision", describe(precision_)},
+                                        {"the compressor", compression_text_},
+                                        parallel::arithmetic_of_rank()};
+  parallel::expect_same_on_all_ranks(world, "trireme::trainer", world.rank(), items,
+                                     "make the trainer of the same descriptions on every rank");
   if constexpr (staged) expect_valid(described_);
   expect_valid(optimizer_);
   expect_valid(parallel_);
@@ -749,13 +747,13 @@ Comm& basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::a
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::expect_equal_copies() {
   detail::timed(timeline_, "compare copies", [&] {
-    run_.model.share_buffers();
+    run_.model.synchronise_buffers();
     detail::kept_copies copies;
-    copies.add(pieces(state_scope::kept));
+    copies.add(shards(state_scope::kept));
     if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate &&
                   !exchange_type::replicas_differ) {
       for (auto const& entry : exchange().plan().entries())
-        copies.add(state_piece(entry.info.name, entry.info, 0, exchange().parameter_values(entry)));
+        copies.add(state_shard(entry.info.name, entry.info, 0, exchange().parameter_values(entry)));
     }
     copies.expect_equal(world_, holders_);
   });
@@ -764,28 +762,28 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::ex
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 step_report basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::run_step(step_input const& input) {
   // Two counts in one wish: of ranks that want to stop, and of those whose checkpoint is written.
-  std::int64_t wishes = (wants_stop_ ? 1 : 0) + (background_ != nullptr && background_->done() ? written : 0);
+  std::int64_t requirements = (wants_stop_ ? 1 : 0) + (background_ != nullptr && background_->done() ? written : 0);
   auto const done = [&] {
     try {
-      return take_step(run_, optimizer_, input, wishes, timeline_);
+      return take_step(run_, optimizer_, input, requirements, timeline_);
     } catch (...) {
       exchange().abandon();
       throw;
     }
   }();
-  stopped_ = wishes % written > 0;
-  if (wishes / written == world_.size()) finish_save();
+  stopped_ = requirements % written > 0;
+  if (requirements / written == world_.size()) finish_save();
   return done;
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 checkpoint::run_description basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::description(
-    std::span<state_piece const> answered) {
+    std::span<state_shard const> owned) {
   return {.model = model_text_,
           .optimizer = optimizer_name(),
           .precision = describe(precision_),
           .compression = compression_text_,
-          .residual_ranks = checkpoint::detail::ranks_with_own_state(world_, answered)};
+          .residual_ranks = checkpoint::detail::ranks_with_own_state(world_, owned)};
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>

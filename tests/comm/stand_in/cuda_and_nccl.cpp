@@ -131,7 +131,7 @@ ncclResult_t ncclCommSplit(ncclComm_t whole, int color, int key, ncclComm_t* mad
     if (static_cast<int>(wishes.size()) < self.of->size) return false;
     std::erase_if(wishes, [color](auto const& each) { return each.color != color; });
     std::ranges::sort(wishes, {}, [](auto const& each) { return std::pair(each.key, each.rank); });
-    auto& part = self.of->parts[{number, color}];
+    auto& part = self.of->raw_transfers[{number, color}];
     if (part == nullptr) {
       part = std::make_shared<group>(static_cast<int>(wishes.size()));
       part->joined = part->size;

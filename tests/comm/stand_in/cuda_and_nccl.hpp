@@ -68,7 +68,7 @@ struct group {
   std::map<std::uint64_t, meeting> meetings;  // by the number of the call
   std::map<std::pair<int, int>, std::deque<offer*>> mail;
   std::map<std::uint64_t, std::vector<wish>> splits;
-  std::map<std::pair<std::uint64_t, int>, std::shared_ptr<group>> parts;
+  std::map<std::pair<std::uint64_t, int>, std::shared_ptr<group>> raw_transfers;
   int joined = 0;
 };
 struct communicator {

@@ -5,4 +5,5 @@
 using namespace trireme;
 using namespace trireme::nn;
 
-bool const fit = fits(chain(layer_norm{}, aside(linear{.outputs = 4}, loss::squared_error{}), loss::squared_error{}));
+bool const fit =
+    fits(chain(layer_norm{}, auxiliary_loss(linear{.outputs = 4}, loss::squared_error{}), loss::squared_error{}));

@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::nn::aside: the last of its layers is no loss; end with one of nn::loss
+// expected-error: trireme::nn::auxiliary_loss: the last of its layers is no loss; end with one of nn::loss
 #include "trireme/nn/multi_token.hpp"
 
 #include "trireme/nn/layers.hpp"
@@ -7,4 +7,4 @@
 using namespace trireme;
 using namespace trireme::nn;
 
-bool const fit = fits(chain(layer_norm{}, aside(linear{.outputs = 4}), loss::squared_error{}));
+bool const fit = fits(chain(layer_norm{}, auxiliary_loss(linear{.outputs = 4}), loss::squared_error{}));

@@ -7,7 +7,7 @@ struct committee {
   using policy_category = slot::parallel;
   int ways = 0;
   static constexpr std::string_view kind = "committee";
-  static constexpr axis_facts facts{.parameters = axis_parameters::dealt};
+  static constexpr axis_facts facts{.parameters = axis_parameters::distributed};
   TRIREME_RULE(stands_alone, "committee-stands-alone",
                "a committee has no room for another axis that deals out experts", "leave parallel::expert out",
                !C::has(parallel::expert::kind));

@@ -14,7 +14,7 @@ double train(comm::self_world& world) {
   trainer.finish_save();
   trainer.on_save([](save_report const&) {});
   trainer.load("run");
-  trainer.share_buffers();
+  trainer.synchronise_buffers();
   trainer.forget();
   trainer.change_parameters([](auto const&, auto const&, std::int64_t, auto const&) {});
   trainer.for_each_parameter([](auto const&, auto const&, auto const&) {});

@@ -21,7 +21,7 @@ float train(comm::threads_world& world) {
   auto const slopes = trainer.input_gradient(batch);
   if (trainer.request_stop(); trainer.steps() > 3) trainer.broadcast();
   trainer.save("run", {}, {.last = 2});
-  share_parameters(trainer, world);
+  broadcast_parameters(trainer, world);
   generate(trainer, {1, 2}, 8, 16, {}, [](std::int32_t) { return true; });
   auto const memory = memory_of(trainer);
   exchange_times const times = trainer.exchange().times();

@@ -19,11 +19,11 @@ namespace trireme::comm::detail {
 }
 
 /// "8 elements of F32"
-[[nodiscard]] inline std::string describe(part const& it) {
+[[nodiscard]] inline std::string describe(raw_transfer const& it) {
   return text(how_many(it.count, "element"), " of ", trireme::name_of(it.type));
 }
-[[nodiscard]] inline std::string differing_transfers(std::string_view who, int from, part const& sent, int to,
-                                                     part const& received) {
+[[nodiscard]] inline std::string differing_transfers(std::string_view who, int from, raw_transfer const& sent, int to,
+                                                     raw_transfer const& received) {
   return text(who, ": a message differs between its ends: rank ", from, " sends ", describe(sent), " to rank ", to,
               ", which expects ", describe(received), "; use the same type and count on both sides of an exchange");
 }
@@ -37,7 +37,7 @@ inline void expect_right(std::string_view who, call const& what, int size) {
     throw config_error(text(who, "::", name_of(what.kind), ": ", how_many(what.count, "element"),
                             agreeing(static_cast<std::uint64_t>(what.count), " does", " do"), " not divide into ", size,
                             " equal slices; pad the view to a multiple of the number of ranks"));
-  bool const rooted = of.moves[0].givers == side::root || of.moves[0].takers == side::root;
+  bool const rooted = of.moves[0].senders == side::root || of.moves[0].receivers == side::root;
   if (rooted && (what.root < 0 || what.root >= size))
     throw config_error(
         text(who, "::", name_of(what.kind), ": root ", what.root, " is not one of the ", how_many(size, "rank")));
@@ -95,22 +95,22 @@ inline void expect_color(std::string_view who, int color) {
 }
 
 /// An empty list with the same memory each time, so that making a command allocates nothing.
-[[nodiscard]] inline std::vector<part>& parts_of_this_thread() {
-  thread_local std::vector<part> parts;
-  parts.clear();
-  return parts;
+[[nodiscard]] inline std::vector<raw_transfer>& transfers_of_this_thread() {
+  thread_local std::vector<raw_transfer> raw_transfers;
+  raw_transfers.clear();
+  return raw_transfers;
 }
 
 /// The parts of a ragged view, one a rank, in rank order.
 template <class T, class Space>
-void append_parts(std::vector<part>& parts, bool sent, tensor_view<T, Space> values,
-                  std::span<std::int64_t const> counts) {
+void append_transfers(std::vector<raw_transfer>& raw_transfers, bool sent, tensor_view<T, Space> values,
+                      std::span<std::int64_t const> counts) {
   std::int64_t first = 0;
   for (std::size_t rank = 0; rank < counts.size(); ++rank) {
     auto const own = sendable(values.flat(first, counts[rank]));
     using value = std::remove_const_t<std::remove_pointer_t<decltype(own.address())>>;
-    parts.push_back({static_cast<int>(rank), sent, dtype_of<value>, own.size(),
-                     const_cast<std::byte*>(reinterpret_cast<std::byte const*>(own.address()))});
+    raw_transfers.push_back({static_cast<int>(rank), sent, dtype_of<value>, own.size(),
+                             const_cast<std::byte*>(reinterpret_cast<std::byte const*>(own.address()))});
     first += counts[rank];
   }
 }

@@ -20,9 +20,9 @@ namespace trireme::comm::detail {
 
 /// A command inside a node or between nodes, derived from a command of all ranks, with its bytes counted; ragged with
 /// `counts`.
-[[nodiscard]] inline command part_of(command const& whole, collective kind, void const* from, void* to,
-                                     std::int64_t count, int rank, int size, int root = -1, int divisor = 0,
-                                     std::span<std::int64_t const> counts = {}) {
+[[nodiscard]] inline command shard_of(command const& whole, collective kind, void const* from, void* to,
+                                      std::int64_t count, int rank, int size, int root = -1, int divisor = 0,
+                                      std::span<std::int64_t const> counts = {}) {
   auto const op = row_of(kind).moves[0].folds ? whole.what.op : reduction_kind::none;
   command it{.what = {kind, whole.what.type, op, false, root, count, counts.empty() ? 0 : fingerprint(counts)},
              .from = from,
@@ -35,14 +35,15 @@ namespace trireme::comm::detail {
   return it;
 }
 /// The same for a command that is a list of parts.
-[[nodiscard]] inline command parts_of(command const& whole, collective kind, std::span<part const> parts, int rank) {
+[[nodiscard]] inline command parts_of(command const& whole, collective kind,
+                                      std::span<raw_transfer const> raw_transfers, int rank) {
   command it{.what = {kind, whole.what.type},
              .element_bytes = whole.element_bytes,
              .elements = whole.elements,
-             .parts = parts};
+             .raw_transfers = raw_transfers};
   if (kind == collective::all_to_all) it.what.shape = 1;
   if (kind == collective::exchange) it.what.type = dtype::u8;
-  count_parts(it, rank);
+  count_transfers(it, rank);
   return it;
 }
 
@@ -75,18 +76,18 @@ class pending_list {
 };
 
 /// The coordinates of a rank: rank = node * places + place.
-struct grid_place {
-  int place = 0, places = 1, node = 0, nodes = 1;
-  [[nodiscard]] int rank() const noexcept { return node * places + place; }
-  [[nodiscard]] int size() const noexcept { return nodes * places; }
+struct node_coordinate {
+  int local_rank = 0, local_size = 1, node = 0, nodes = 1;
+  [[nodiscard]] int rank() const noexcept { return node * local_size + local_rank; }
+  [[nodiscard]] int size() const noexcept { return nodes * local_size; }
 };
 
 /// Runs f on the ranks of a node one after the other. Collectives between the nodes are made in this way, because two
 /// threads of a process must not be in one at the same time.
 template <class Inner, class F>
 void in_turn(Inner& inner, F&& f) {
-  for (int place = 0; place < inner.size(); ++place) {
-    if (place == inner.rank()) f();
+  for (int local_rank = 0; local_rank < inner.size(); ++local_rank) {
+    if (local_rank == inner.rank()) f();
     inner.barrier();
   }
 }
@@ -103,8 +104,8 @@ template <class Inner, class Outer>
 class relay {
  public:
   virtual ~relay() = default;
-  /// `parts` are messages of `whole` with ranks of other nodes.
-  virtual void start(command const& whole, std::span<part const> parts, pending_list& out) = 0;
+  /// `raw_transfers` are messages of `whole` with ranks of other nodes.
+  virtual void start(command const& whole, std::span<raw_transfer const> raw_transfers, pending_list& out) = 0;
   /// Collective. The same kind of relay for some of the ranks, whose worlds are `inner` and `outer`.
   [[nodiscard]] virtual std::shared_ptr<relay> remade(Inner& inner, Outer& outer, int group, int key) = 0;
   /// Collective. The same kind of relay for the same ranks with another deadline, which `outer` already has.
@@ -117,28 +118,28 @@ class relay {
 template <class Inner, class Outer>
 class column_relay final : public relay<Inner, Outer> {
  public:
-  column_relay(Outer world, grid_place here) : world_(std::move(world)), here_(here) {}
-  void start(command const& whole, std::span<part const> parts, pending_list& out) override {
-    list_.assign(parts.begin(), parts.end());
+  column_relay(Outer world, node_coordinate here) : world_(std::move(world)), here_(here) {}
+  void start(command const& whole, std::span<raw_transfer const> raw_transfers, pending_list& out) override {
+    list_.assign(raw_transfers.begin(), raw_transfers.end());
     for (auto& each : list_) {
-      if (each.peer % here_.places != here_.place)
+      if (each.peer % here_.local_size != here_.local_rank)
         throw config_error(
             text("trireme::comm::hierarchical::exchange: rank ", here_.rank(), " cannot reach rank ", each.peer,
                  ", which is in another node and another place; "
                  "give hierarchical_world the whole world as its third argument, or make it with launch"));
-      each.peer /= here_.places;
+      each.peer /= here_.local_size;
     }
     out.add(world_.submit(parts_of(whole, collective::exchange, list_, here_.node)));
   }
   std::shared_ptr<relay<Inner, Outer>> remade(Inner& inner, Outer& outer, int /*group*/, int /*key*/) override {
     return std::make_shared<column_relay>(outer.duplicate(),
-                                          grid_place{inner.rank(), inner.size(), outer.rank(), outer.size()});
+                                          node_coordinate{inner.rank(), inner.size(), outer.rank(), outer.size()});
   }
 
  private:
   Outer world_;
-  grid_place here_;
-  std::vector<part> list_;
+  node_coordinate here_;
+  std::vector<raw_transfer> list_;
 };
 
 /// Through a world of all ranks, with the same ranks as the hierarchical one.
@@ -146,8 +147,8 @@ template <class Inner, class Outer, class Whole>
 class whole_relay final : public relay<Inner, Outer> {
  public:
   explicit whole_relay(Whole world) : world_(std::move(world)) {}
-  void start(command const& whole, std::span<part const> parts, pending_list& out) override {
-    out.add(world_.submit(parts_of(whole, collective::exchange, parts, world_.rank())));
+  void start(command const& whole, std::span<raw_transfer const> raw_transfers, pending_list& out) override {
+    out.add(world_.submit(parts_of(whole, collective::exchange, raw_transfers, world_.rank())));
   }
   std::shared_ptr<relay<Inner, Outer>> remade(Inner&, Outer&, int group, int key) override {
     return std::make_shared<whole_relay>(world_.split(group, key));
@@ -178,22 +179,22 @@ class crossing_relay final : public relay<Inner, Outer> {
       for (auto& each : to_) each = std::make_shared<way>(outer.duplicate());
     });
     auto const rows = inner.peers(tensor_view<std::uint8_t>(reinterpret_cast<std::uint8_t*>(&to_), shape{1}));
-    for (std::size_t place = 0; place < rows.size(); ++place)
-      from_[place] = (*reinterpret_cast<std::vector<std::shared_ptr<way>> const*>(
-          rows[place].address()))[static_cast<std::size_t>(here_.place)];
+    for (std::size_t local_rank = 0; local_rank < rows.size(); ++local_rank)
+      from_[local_rank] = (*reinterpret_cast<std::vector<std::shared_ptr<way>> const*>(
+          rows[local_rank].address()))[static_cast<std::size_t>(here_.local_rank)];
     inner.barrier();
   }
-  void start(command const& whole, std::span<part const> parts, pending_list& out) override {
-    for (int place = 0; place < here_.places; ++place) {
+  void start(command const& whole, std::span<raw_transfer const> raw_transfers, pending_list& out) override {
+    for (int local_rank = 0; local_rank < here_.local_size; ++local_rank) {
       for (bool const sent : {true, false}) {
         list_.clear();
-        for (auto const& each : parts) {
-          if (each.sent != sent || each.peer % here_.places != place) continue;
+        for (auto const& each : raw_transfers) {
+          if (each.sent != sent || each.peer % here_.local_size != local_rank) continue;
           list_.push_back(each);
-          list_.back().peer /= here_.places;
+          list_.back().peer /= here_.local_size;
         }
         if (list_.empty()) continue;
-        auto const& through = (sent ? to_ : from_)[static_cast<std::size_t>(place)];
+        auto const& through = (sent ? to_ : from_)[static_cast<std::size_t>(local_rank)];
         std::lock_guard const lock(through->mutex);
         out.add(locked{through, through->world.submit(parts_of(whole, collective::exchange, list_, here_.node))});
       }
@@ -227,9 +228,9 @@ class crossing_relay final : public relay<Inner, Outer> {
     }
   };
 
-  grid_place here_;
+  node_coordinate here_;
   std::vector<std::shared_ptr<way>> to_, from_;  ///< by place: where this rank sends, where it receives
-  std::vector<part> list_;
+  std::vector<raw_transfer> list_;
 };
 
 /// A rank's part in a hierarchical world, whose operations can be advanced.
@@ -257,10 +258,10 @@ struct staged {
   pending_list pending;
 
   std::vector<std::int64_t> counts;
-  std::vector<part> parts;
+  std::vector<raw_transfer> raw_transfers;
   std::vector<std::byte> a, b;  // scratch
   std::vector<std::int64_t> sent, received;
-  std::vector<part> list;
+  std::vector<raw_transfer> list;
 };
 
 /// One rank of a hierarchical world. In each world below, collectives begin in the order in which they were started
@@ -285,14 +286,14 @@ class hierarchy final : public advancing {
   hierarchy& operator=(hierarchy const&) = delete;
   ~hierarchy() { std::erase(*family_, this); }
 
-  [[nodiscard]] grid_place here() const noexcept { return here_; }
+  [[nodiscard]] node_coordinate here() const noexcept { return here_; }
   [[nodiscard]] Inner& inner() noexcept { return first_; }
   [[nodiscard]] Outer& outer() noexcept { return between_; }
   void carry_with(std::shared_ptr<way> messages) { relay_ = std::move(messages); }
 
   /// Collective. The grid of the ranks that pass one `group`; every rank passes its place and node in the new grid.
-  [[nodiscard]] std::shared_ptr<hierarchy> split(int group, int place, int node) {
-    auto inner = first_.split(group, place);
+  [[nodiscard]] std::shared_ptr<hierarchy> split(int group, int local_rank, int node) {
+    auto inner = first_.split(group, local_rank);
     std::optional<Outer> outer;
     in_turn(first_, [&] { outer.emplace(between_.split(group, node)); });
     auto made = std::make_shared<hierarchy>(std::move(inner), std::move(*outer), family_);
@@ -314,10 +315,10 @@ class hierarchy final : public advancing {
     auto& op = enlist();
     try {
       op.counts.assign(it.counts.begin(), it.counts.end());
-      op.parts.assign(it.parts.begin(), it.parts.end());
+      op.raw_transfers.assign(it.raw_transfers.begin(), it.raw_transfers.end());
       op.it = it;
       op.it.counts = op.counts;
-      op.it.parts = op.parts;
+      op.it.raw_transfers = op.raw_transfers;
       if (it.what.kind == collective::exchange) {
         op.begun = staged::stages;
         exchange(op);
@@ -331,9 +332,9 @@ class hierarchy final : public advancing {
     return op;
   }
   void release(staged& op) noexcept {
-    auto const place = std::ranges::find_if(live_, [&](auto const& each) { return each.get() == &op; });
-    unused_.push_back(std::move(*place));  // enlist() has reserved the space
-    live_.erase(place);
+    auto const local_rank = std::ranges::find_if(live_, [&](auto const& each) { return each.get() == &op; });
+    unused_.push_back(std::move(*local_rank));  // enlist() has reserved the space
+    live_.erase(local_rank);
   }
   void advance() noexcept override {
     int limit = staged::stages;
@@ -389,11 +390,11 @@ class hierarchy final : public advancing {
   }
 
   void begin(staged& op, int stage) {
-    if (here_.nodes == 1 || here_.places == 1) {
+    if (here_.nodes == 1 || here_.local_size == 1) {
       if (stage == 1 && here_.nodes == 1) op.pending.add(first_.submit(op.it));
       if (stage == 2 && here_.nodes != 1) op.pending.add(between_.submit(op.it));
     } else if (stage == 0) {
-      if (is_ragged(op) && op.it.what.kind == collective::all_to_all) tell_counts(op);
+      if (is_ragged(op) && op.it.what.kind == collective::all_to_all) exchange_counts(op);
     } else if (stage == 1) {
       begin_inside(op);
     } else if (stage == 2) {
@@ -405,11 +406,11 @@ class hierarchy final : public advancing {
 
   void inside(Inner& world, staged& op, collective kind, void const* from, void* to, std::int64_t count,
               int root = -1) {
-    op.pending.add(world.submit(part_of(op.it, kind, from, to, count, here_.place, here_.places, root, 1)));
+    op.pending.add(world.submit(shard_of(op.it, kind, from, to, count, here_.local_rank, here_.local_size, root, 1)));
   }
   void between(staged& op, collective kind, void const* from, void* to, std::int64_t count, int root = -1) {
     auto const divisor = op.it.divisor != 0 ? op.it.divisor : here_.size();
-    op.pending.add(between_.submit(part_of(op.it, kind, from, to, count, here_.node, here_.nodes, root, divisor)));
+    op.pending.add(between_.submit(shard_of(op.it, kind, from, to, count, here_.node, here_.nodes, root, divisor)));
   }
   [[nodiscard]] static bool is_ragged(staged const& op) noexcept { return op.it.what.shape != 0; }
   [[nodiscard]] geometry cuts(staged const& op) const noexcept {
@@ -432,11 +433,11 @@ class hierarchy final : public advancing {
   }
   /// All_reduce: so small that saving a stage is worth more than sending less.
   [[nodiscard]] bool is_small(staged const& op) const noexcept {
-    return bytes(op, op.it.what.count) <= 4096 || op.it.what.count < here_.places;
+    return bytes(op, op.it.what.count) <= 4096 || op.it.what.count < here_.local_size;
   }
-  [[nodiscard]] int root_place(staged const& op) const noexcept { return op.it.what.root % here_.places; }
-  [[nodiscard]] int root_node(staged const& op) const noexcept { return op.it.what.root / here_.places; }
-  [[nodiscard]] bool leads(staged const& op) const noexcept { return root_place(op) == here_.place; }
+  [[nodiscard]] int root_local_rank(staged const& op) const noexcept { return op.it.what.root % here_.local_size; }
+  [[nodiscard]] int root_node(staged const& op) const noexcept { return op.it.what.root / here_.local_size; }
+  [[nodiscard]] bool leads(staged const& op) const noexcept { return root_local_rank(op) == here_.local_rank; }
   [[nodiscard]] bool is_root(staged const& op) const noexcept { return op.it.what.root == here_.rank(); }
 
   // --- the stages of each collective inside a node and between the nodes
@@ -451,7 +452,7 @@ class hierarchy final : public advancing {
         return;
       case all_reduce: {
         if (is_small(op)) return inside(first_, op, all_reduce, it.from, it.to, count);
-        auto const even = count - count % here_.places;
+        auto const even = count - count % here_.local_size;
         inside(first_, op, reduce_scatter, it.from, it.to, even);
         if (even < count)
           inside(first_, op, all_reduce, at(it.from, bytes(op, even)), at(it.to, bytes(op, even)), count - even);
@@ -461,13 +462,13 @@ class hierarchy final : public advancing {
         return inside_each_node(first_, op);
       case reduce: {  // only the root's values may change
         auto* const to = !leads(op) ? it.to : is_root(op) ? it.to : scratch(op, op.a, count);
-        return inside(first_, op, reduce, it.from, to, count, root_place(op));
+        return inside(first_, op, reduce, it.from, to, count, root_local_rank(op));
       }
       case gather:
-        return inside(first_, op, gather, it.from, leads(op) ? scratch(op, op.a, count * here_.places) : nullptr, count,
-                      root_place(op));
+        return inside(first_, op, gather, it.from, leads(op) ? scratch(op, op.a, count * here_.local_size) : nullptr,
+                      count, root_local_rank(op));
       case all_to_all:
-        return deal_inside(op);
+        return scatter_inside(op);
       default:
         return;
     }
@@ -483,9 +484,9 @@ class hierarchy final : public advancing {
         return;
       case all_reduce: {
         if (is_small(op)) return between(op, all_reduce, it.to, it.to, count);
-        auto const each = count / here_.places;
-        auto const even = each * here_.places;
-        auto* const own = at(it.to, bytes(op, here_.place * each));
+        auto const each = count / here_.local_size;
+        auto const even = each * here_.local_size;
+        auto* const own = at(it.to, bytes(op, here_.local_rank * each));
         between(op, all_reduce, own, own, each);
         auto* const rest = at(it.to, bytes(op, even));
         if (even < count) between(op, all_reduce, rest, rest, count - even);
@@ -494,7 +495,7 @@ class hierarchy final : public advancing {
       case reduce_scatter: {
         if (is_ragged(op)) {
           for (int node = 0; node < here_.nodes; ++node) {
-            auto const slice = cuts(op).owned(node * here_.places + here_.place);
+            auto const slice = cuts(op).owned(node * here_.local_size + here_.local_rank);
             auto* const values = at(it.to, bytes(op, slice.first));
             between(op, reduce, values, values, slice.count, node);
           }
@@ -503,8 +504,8 @@ class hierarchy final : public advancing {
         // The slices of this place are moved together, over other slices that are no longer needed.
         auto const each = count / here_.size();
         for (int node = 0; node < here_.nodes; ++node)
-          copy(op, at(it.to, bytes(op, node * each)), at(it.to, bytes(op, (node * here_.places + here_.place) * each)),
-               each);
+          copy(op, at(it.to, bytes(op, node * each)),
+               at(it.to, bytes(op, (node * here_.local_size + here_.local_rank) * each)), each);
         settle(op);
         return between(op, reduce_scatter, it.to, it.to, each * here_.nodes);
       }
@@ -520,15 +521,16 @@ class hierarchy final : public advancing {
         return;
       case gather:
         if (leads(op))
-          between(op, gather, it.elements->touchable ? op.a.data() : nullptr, it.to, count * here_.places,
+          between(op, gather, it.elements->touchable ? op.a.data() : nullptr, it.to, count * here_.local_size,
                   root_node(op));
         return;
       case scatter:
         if (leads(op))
-          between(op, scatter, it.from, scratch(op, op.a, count * here_.places), count * here_.places, root_node(op));
+          between(op, scatter, it.from, scratch(op, op.a, count * here_.local_size), count * here_.local_size,
+                  root_node(op));
         return;
       case all_to_all:
-        return deal_between(op);
+        return scatter_between(op);
       default:
         return;
     }
@@ -540,22 +542,23 @@ class hierarchy final : public advancing {
     auto const count = it.what.count;
     switch (it.what.kind) {
       case all_reduce:
-        if (!is_small(op)) inside(last_, op, all_gather, it.to, it.to, count - count % here_.places);
+        if (!is_small(op)) inside(last_, op, all_gather, it.to, it.to, count - count % here_.local_size);
         return;
       case all_gather:
         return inside_each_node(last_, op);
       case broadcast:
-        return inside(last_, op, broadcast, it.from, it.to, count, root_place(op));
+        return inside(last_, op, broadcast, it.from, it.to, count, root_local_rank(op));
       case scatter:
         return inside(last_, op, scatter, leads(op) && it.elements->touchable ? op.a.data() : nullptr, it.to, count,
-                      root_place(op));
+                      root_local_rank(op));
       default:
         return;
     }
   }
 
   void finish(staged& op) {
-    if (op.it.what.kind != collective::reduce_scatter || is_ragged(op) || here_.nodes == 1 || here_.places == 1) return;
+    if (op.it.what.kind != collective::reduce_scatter || is_ragged(op) || here_.nodes == 1 || here_.local_size == 1)
+      return;
     auto const each = op.it.what.count / here_.size();
     copy(op, at(op.it.to, bytes(op, here_.rank() * each)), at(op.it.to, bytes(op, here_.node * each)), each);
     settle(op);
@@ -563,16 +566,16 @@ class hierarchy final : public advancing {
 
   /// The same collective inside, once for each node: the elements of a node's ranks are contiguous.
   void inside_each_node(Inner& world, staged& op) {
-    auto const places = here_.places;
+    auto const local_size = here_.local_size;
     for (int node = 0; node < here_.nodes; ++node) {
-      auto const first = cuts(op).owned(node * places).first;
-      auto const last = cuts(op).owned(node * places + places - 1);
+      auto const first = cuts(op).owned(node * local_size).first;
+      auto const last = cuts(op).owned(node * local_size + local_size - 1);
       std::span<std::int64_t const> counts = op.counts;
       if (is_ragged(op))
-        counts = counts.subspan(static_cast<std::size_t>(node * places), static_cast<std::size_t>(places));
+        counts = counts.subspan(static_cast<std::size_t>(node * local_size), static_cast<std::size_t>(local_size));
       auto* const values = at(op.it.to, bytes(op, first));  // also where it.from is
-      op.pending.add(world.submit(part_of(op.it, op.it.what.kind, values, values, last.first + last.count - first,
-                                          here_.place, places, -1, 1, counts)));
+      op.pending.add(world.submit(shard_of(op.it, op.it.what.kind, values, values, last.first + last.count - first,
+                                           here_.local_rank, local_size, -1, 1, counts)));
     }
   }
 
@@ -581,48 +584,48 @@ class hierarchy final : public advancing {
     auto const& it = op.it;
     auto const part_of_rank = [&](int rank, bool sent, int node) {
       auto const own = cuts(op).owned(rank);
-      return part{node, sent, it.what.type, own.count, at(it.to, bytes(op, own.first))};
+      return raw_transfer{node, sent, it.what.type, own.count, at(it.to, bytes(op, own.first))};
     };
     op.list.clear();
     for (int node = 0; node < here_.nodes; ++node) {
       if (node == here_.node) continue;
       op.list.push_back(part_of_rank(here_.rank(), true, node));
-      op.list.push_back(part_of_rank(node * here_.places + here_.place, false, node));
+      op.list.push_back(part_of_rank(node * here_.local_size + here_.local_rank, false, node));
     }
     op.pending.add(between_.submit(parts_of(it, collective::exchange, op.list, here_.node)));
   }
 
   /// Ragged all_to_all: exchanges how much each rank of this node sends to this place of every node.
-  void tell_counts(staged& op) {
+  void exchange_counts(staged& op) {
     auto const size = static_cast<std::size_t>(here_.size());
     op.sent.resize(size);
     op.received.resize(size);
-    for (int place = 0; place < here_.places; ++place)
+    for (int local_rank = 0; local_rank < here_.local_size; ++local_rank)
       for (int node = 0; node < here_.nodes; ++node)
-        op.sent[static_cast<std::size_t>(place * here_.nodes + node)] =
-            op.parts[static_cast<std::size_t>(node * here_.places + place)].count;
+        op.sent[static_cast<std::size_t>(local_rank * here_.nodes + node)] =
+            op.raw_transfers[static_cast<std::size_t>(node * here_.local_size + local_rank)].count;
     command it{.what = {collective::all_to_all, dtype::i64, reduction_kind::none, false, -1, here_.size()},
                .from = op.sent.data(),
                .to = op.received.data(),
                .element_bytes = sizeof(std::int64_t),
                .elements = &moving_kernels<host>};
-    count_sent(it, here_.place, here_.places);
+    count_sent(it, here_.local_rank, here_.local_size);
     op.pending.add(counts_.submit(it));
   }
 
   /// All_to_all inside the node: sends to each place the elements for it, ordered by nodes.
-  void deal_inside(staged& op) {
+  void scatter_inside(staged& op) {
     auto const& it = op.it;
-    auto const places = here_.places;
+    auto const local_size = here_.local_size;
     auto const nodes = here_.nodes;
     if (!is_ragged(op)) {
       auto const each = it.what.count / here_.size();
       auto* const packed = scratch(op, op.a, it.what.count);
       auto* const got = scratch(op, op.b, it.what.count);
-      for (int place = 0; place < places; ++place)
+      for (int local_rank = 0; local_rank < local_size; ++local_rank)
         for (int node = 0; node < nodes; ++node)
-          copy(op, at(packed, bytes(op, (place * nodes + node) * each)),
-               at(it.from, bytes(op, (node * places + place) * each)), each);
+          copy(op, at(packed, bytes(op, (local_rank * nodes + node) * each)),
+               at(it.from, bytes(op, (node * local_size + local_rank) * each)), each);
       settle(op);
       return inside(first_, op, collective::all_to_all, packed, got, it.what.count);
     }
@@ -632,9 +635,9 @@ class hierarchy final : public advancing {
     auto* const packed = scratch(op, op.a, total(op.sent));
     auto* const got = scratch(op, op.b, total(op.received));
     std::int64_t first = 0;
-    for (int place = 0; place < places; ++place)
+    for (int local_rank = 0; local_rank < local_size; ++local_rank)
       for (int node = 0; node < nodes; ++node) {
-        auto const& mine = op.parts[static_cast<std::size_t>(node * places + place)];
+        auto const& mine = op.raw_transfers[static_cast<std::size_t>(node * local_size + local_rank)];
         copy(op, at(packed, bytes(op, first)), mine.address, mine.count);
         first += mine.count;
       }
@@ -642,28 +645,28 @@ class hierarchy final : public advancing {
     op.list.clear();
     auto const append = [&](bool sent, void* block, std::vector<std::int64_t> const& counts) {
       std::int64_t begin = 0;
-      for (int place = 0; place < places; ++place) {
-        auto const* const row = counts.data() + place * nodes;
+      for (int local_rank = 0; local_rank < local_size; ++local_rank) {
+        auto const* const row = counts.data() + local_rank * nodes;
         auto const count = std::accumulate(row, row + nodes, std::int64_t{0});
-        op.list.push_back({place, sent, it.what.type, count, at(block, bytes(op, begin))});
+        op.list.push_back({local_rank, sent, it.what.type, count, at(block, bytes(op, begin))});
         begin += count;
       }
     };
     append(true, packed, op.sent);
     append(false, got, op.received);
-    op.pending.add(first_.submit(parts_of(it, collective::all_to_all, op.list, here_.place)));
+    op.pending.add(first_.submit(parts_of(it, collective::all_to_all, op.list, here_.local_rank)));
   }
 
   /// All_to_all between the nodes: sends to each node the elements for its rank of this place, ordered by places.
-  void deal_between(staged& op) {
+  void scatter_between(staged& op) {
     auto const& it = op.it;
-    auto const places = here_.places;
+    auto const local_size = here_.local_size;
     auto const nodes = here_.nodes;
     bool const touchable = it.elements->touchable;
     void* const got = touchable ? op.b.data() : nullptr;
     auto const each = is_ragged(op) ? 0 : it.what.count / here_.size();
-    auto const count_from = [&](int place, int node) {
-      return is_ragged(op) ? op.received[static_cast<std::size_t>(place * nodes + node)] : each;
+    auto const count_from = [&](int local_rank, int node) {
+      return is_ragged(op) ? op.received[static_cast<std::size_t>(local_rank * nodes + node)] : each;
     };
     auto const all =
         is_ragged(op) ? std::accumulate(op.received.begin(), op.received.end(), std::int64_t{0}) : it.what.count;
@@ -673,9 +676,9 @@ class hierarchy final : public advancing {
     for (int node = 0; node < nodes; ++node) {
       auto const begin = to;
       std::int64_t from = 0;
-      for (int place = 0; place < places; ++place)
+      for (int local_rank = 0; local_rank < local_size; ++local_rank)
         for (int other = 0; other < nodes; ++other) {
-          auto const count = count_from(place, other);
+          auto const count = count_from(local_rank, other);
           if (other == node) {
             copy(op, at(packed, bytes(op, to)), at(got, bytes(op, from)), count);
             to += count;
@@ -687,9 +690,9 @@ class hierarchy final : public advancing {
     settle(op);
     if (!is_ragged(op)) return between(op, collective::all_to_all, packed, it.to, it.what.count);
     for (int node = 0; node < nodes; ++node) {
-      auto const* const row = op.parts.data() + here_.size() + node * places;
+      auto const* const row = op.raw_transfers.data() + here_.size() + node * local_size;
       std::int64_t count = 0;
-      for (int place = 0; place < places; ++place) count += row[place].count;
+      for (int local_rank = 0; local_rank < local_size; ++local_rank) count += row[local_rank].count;
       op.list.push_back({node, false, it.what.type, count, row[0].address});
     }
     op.pending.add(between_.submit(parts_of(it, collective::all_to_all, op.list, here_.node)));
@@ -697,19 +700,19 @@ class hierarchy final : public advancing {
 
   /// Messages inside the node, and messages between nodes.
   void exchange(staged& op) {
-    std::vector<part> near;
+    std::vector<raw_transfer> near;
     op.list.clear();
-    for (auto const& each : op.parts) {
-      auto& list = each.peer / here_.places == here_.node ? near : op.list;
+    for (auto const& each : op.raw_transfers) {
+      auto& list = each.peer / here_.local_size == here_.node ? near : op.list;
       list.push_back(each);
-      if (&list == &near) list.back().peer %= here_.places;
+      if (&list == &near) list.back().peer %= here_.local_size;
     }
     // Check for errors first, so that nothing is half sent.
     if (!op.list.empty()) relay_->start(op.it, op.list, op.pending);
-    if (!near.empty()) op.pending.add(last_.submit(parts_of(op.it, collective::exchange, near, here_.place)));
+    if (!near.empty()) op.pending.add(last_.submit(parts_of(op.it, collective::exchange, near, here_.local_rank)));
   }
 
-  grid_place here_;
+  node_coordinate here_;
   Inner first_;
   Outer between_;
   Inner counts_, last_;

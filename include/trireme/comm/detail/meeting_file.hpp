@@ -56,7 +56,7 @@ struct meeting_note {
 }
 
 /// Whether the process that wrote a note still runs: it holds a lock on the file, which ends with the process.
-[[nodiscard]] inline bool is_served(descriptor const& file) noexcept { return file.is_locked(false); }
+[[nodiscard]] inline bool is_in_use(descriptor const& file) noexcept { return file.is_locked(false); }
 
 /// The note at `path`, if its rank 0 still runs; otherwise sets `why`.
 [[nodiscard]] inline std::optional<meeting_note> read_note(std::string const& path, std::string& why) {
@@ -68,7 +68,7 @@ struct meeting_note {
       got == meeting_note::bytes ? meeting_note::parse(std::span(bytes).first<meeting_note::bytes>()) : std::nullopt;
   if (!note) {
     why = text(path, " is not the file of a meeting");
-  } else if (!is_served(file)) {
+  } else if (!is_in_use(file)) {
     why = text(path, " belongs to a rank 0 that has ended");
     return std::nullopt;
   }
@@ -80,9 +80,9 @@ struct meeting_note {
   std::string why;
   auto const file = open_private(path, why);
   if (!file.is_open()) throw config_error(text("trireme::comm::rendezvous: the secret's file ", why));
-  std::array<char, 4096> letters{};
-  auto const got = ::pread(file.number(), letters.data(), letters.size(), 0);
-  std::string_view const all(letters.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
+  std::array<char, 4096> content{};
+  auto const got = ::pread(file.number(), content.data(), content.size(), 0);
+  std::string_view const all(content.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
   return std::string(all.substr(0, all.find_first_of("\r\n")));
 }
 
@@ -136,7 +136,7 @@ class meeting_file {
   }
   void publish() {
     std::string ignored;
-    if (auto const other = open_private(path_, ignored); other.is_open() && is_served(other))
+    if (auto const other = open_private(path_, ignored); other.is_open() && is_in_use(other))
       throw config_error(text("trireme::comm::rendezvous: another run meets at ", path_,
                               "; give each run a TRIREME_JOB or file of its own"));
     auto const partial = text(path_, ".", ::getpid(), ".partial");
@@ -164,7 +164,7 @@ class meeting_file {
       auto const path = text(directory(), "/", static_cast<char const*>(entry->d_name));
       std::string ignored;
       auto const file = open_private(path, ignored);
-      if (file.is_open() && path != path_ && !is_served(file)) ::unlink(path.c_str());
+      if (file.is_open() && path != path_ && !is_in_use(file)) ::unlink(path.c_str());
     }
   }
 

@@ -39,7 +39,7 @@ class mpi_closing {
         rounds_(rounds_among(group.size)),
         failed_here_(failed),
         failed_(failed),
-        heard_(static_cast<std::size_t>(rounds_) + 1) {}
+        received_(static_cast<std::size_t>(rounds_) + 1) {}
 
   /// The communicator whose messages it takes.
   [[nodiscard]] MPI_Comm handle() const noexcept { return handle_; }
@@ -61,7 +61,7 @@ class mpi_closing {
       if (!all_here || !quiet()) return false;
       next_round();
     }
-    while (round_ <= rounds_ && heard_[static_cast<std::size_t>(round_)] >= 2) next_round();
+    while (round_ <= rounds_ && received_[static_cast<std::size_t>(round_)] >= 2) next_round();
     return round_ > rounds_ && requests_.empty() && mpi_outbox::of_process().sweep(handle_);
   }
 
@@ -77,9 +77,9 @@ class mpi_closing {
     for (int const to : {rank_ + hop, rank_ - hop})
       mpi_outbox::of_process().send(handle_, member(to), mpi_tags::closes, {message, sizeof message});
   }
-  void hear(char round, char failed) {
+  void count_message(char round, char failed) {
     failed_ = failed_ || failed != '\0';
-    if (round > 0 && round <= rounds_) ++heard_[static_cast<std::size_t>(round)];
+    if (round > 0 && round <= rounds_) ++received_[static_cast<std::size_t>(round)];
   }
   void drop_what_comes() {
     for (;;) {
@@ -96,7 +96,7 @@ class mpi_closing {
       notices_->note(status.MPI_TAG, status.MPI_SOURCE);
       if (status.MPI_TAG != mpi_tags::closes || bytes != 2) continue;
       MPI_Wait(&requests_.back(), MPI_STATUS_IGNORE);  // it is here already
-      hear(static_cast<char>(coming_.back()[0]), static_cast<char>(coming_.back()[1]));
+      count_message(static_cast<char>(coming_.back()[0]), static_cast<char>(coming_.back()[1]));
     }
   }
 
@@ -106,9 +106,9 @@ class mpi_closing {
   int rank_;
   int rounds_;
   bool failed_here_;
-  bool failed_;             // here or on another rank
-  int round_ = 0;           // 0: requests of this rank are in flight; above rounds_: complete
-  std::vector<int> heard_;  // messages of each round; two complete it
+  bool failed_;                // here or on another rank
+  int round_ = 0;              // 0: requests of this rank are in flight; above rounds_: complete
+  std::vector<int> received_;  // messages of each round; two complete it
   std::vector<MPI_Request> requests_;
   std::vector<std::unique_ptr<std::byte[]>> coming_;
 };

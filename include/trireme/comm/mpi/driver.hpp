@@ -64,7 +64,7 @@ class mpi_driver {
     std::lock_guard const lock(mutex_);
     end_with_mpi();
     groups_.push_back(&group);
-    heard_roll_.resize(std::max(heard_roll_.size(), roll_bytes(group.size)));
+    received_roll_.resize(std::max(received_roll_.size(), roll_bytes(group.size)));
   }
   /// The helper ends with the last group. Does not wait for other ranks, which may still use the group.
   void remove(mpi_group& group) noexcept {
@@ -75,8 +75,8 @@ class mpi_driver {
       bool const may_call = mpi_session::instance().may_call();
       if (!group.family->failed && !is_over_) {
         if (may_call) {
-          hear_rolls(group);
-          mpi_notices::tell_that_it_leaves(group);
+          receive_rolls(group);
+          mpi_notices::send_departure(group);
         }
         try {
           close(group);
@@ -185,22 +185,22 @@ class mpi_driver {
   [[nodiscard]] bool reports(mpi_group const& launch) noexcept {
     std::lock_guard const lock(mutex_);
     if (is_over_ || !mpi_session::instance().may_call()) return launch.rank == 0;
-    mpi_notices::tell_that_it_ends(launch);
+    mpi_notices::send_end(launch);
     auto& notices = launch.family->notices;
-    auto const hear_who_reports = [&] {
+    auto const receive_reports = [&] {
       advance_closings();  // which also receives these messages, and notes them
-      notices.hear_who_reports(launch);
+      notices.receive_reports(launch);
     };
     auto const begin = clock::now();
-    for (hear_who_reports(); launch.rank > 0 && !notices.another_reports(); hear_who_reports()) {
-      if (clock::now() - begin > patience_with_reporters * (notices.told_by() < launch.rank ? 2 : 1)) break;
+    for (receive_reports(); launch.rank > 0 && !notices.another_reports(); receive_reports()) {
+      if (clock::now() - begin > patience_with_reporters * (notices.lowest_failed() < launch.rank ? 2 : 1)) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     if (notices.another_reports()) {
       std::this_thread::sleep_for(time_to_report);
       return false;
     }
-    mpi_notices::tell_that_it_reports(launch);
+    mpi_notices::send_report(launch);
     return true;
   }
   /// Tells every other rank of the group that this one cannot go on, and stops.
@@ -299,7 +299,7 @@ class mpi_driver {
       if (began == clock::time_point{}) began = now;
       if (now - began > op.where->deadline) give_up(op);
       call_roll(op, now - began, now);
-      tell_if_late(op.told_late, now - began, op.where->deadline, [&] { return op.as_late(); });
+      report_if_late(op.reported_late, now - began, op.where->deadline, [&] { return op.as_late(); });
       // In a long wait the core is needed by ranks that still compute.
       lock.unlock();
       if (now - began < std::chrono::milliseconds(5))
@@ -310,7 +310,7 @@ class mpi_driver {
     }
   }
   [[nodiscard]] static std::string description_of(mpi_operation const& op) {
-    return text(to_string(op.route.what), " number ", op.route.number_told());
+    return text(to_string(op.route.what), " number ", op.route.printed_number());
   }
   void give_up(mpi_operation& op) {
     fail(*op.where->family, text(mpi_name, ": ", description_of(op), " waited ", to_string(op.where->deadline), " for ",
@@ -344,12 +344,12 @@ class mpi_driver {
     for (auto* group : groups_) {
       auto& family = *group->family;
       if (family.failed) continue;
-      hear_rolls(*group);
-      if (auto const heard = family.notices.heard(*group)) {
-        fail(family, heard->sentence, heard->from);
+      receive_rolls(*group);
+      if (auto const failure = family.notices.receive_failure(*group)) {
+        fail(family, failure->sentence, failure->from);
         continue;
       }
-      family.notices.hear_who_has_left(*group);
+      family.notices.receive_departures(*group);
       fail_without_all(*group);
     }
     mpi_outbox::of_process().sweep();
@@ -386,10 +386,10 @@ class mpi_driver {
       return;
     op.next_roll = now + std::min<clock::duration>(std::chrono::seconds(1), deadline / 16);
     op.enter_roll();
-    tell_roll(op, op.where->rank);
+    send_rolls(op, op.where->rank);
   }
   /// Sends them to the neighbours of this rank, except `but`, which has just sent them.
-  void tell_roll(mpi_operation const& op, int but) {
+  void send_rolls(mpi_operation const& op, int but) {
     roll_call::for_each_neighbour(op.where->rank, op.where->size, [&](int peer) {
       if (peer != but) send_roll(op, peer);
     });
@@ -405,43 +405,43 @@ class mpi_driver {
   static void send_roll(mpi_group const& group, int peer, std::string_view bytes) noexcept {
     mpi_outbox::of_process().send(group.handle, group.members[static_cast<std::size_t>(peer)], mpi_tags::roll, bytes);
   }
-  void hear_rolls(mpi_group const& group) noexcept {
+  void receive_rolls(mpi_group const& group) noexcept {
     int bytes = 0;
-    while (group.family->notices.take(group, mpi_tags::roll, heard_roll_.data(), heard_roll_.size(), bytes) >= 0)
-      hear_roll(group, static_cast<std::size_t>(bytes));
+    while (group.family->notices.take(group, mpi_tags::roll, received_roll_.data(), received_roll_.size(), bytes) >= 0)
+      receive_roll(group, static_cast<std::size_t>(bytes));
   }
   /// If the call is in flight here: replies to a rank whose sets lack something, and passes on what is new.
-  void hear_roll(mpi_group const& group, std::size_t bytes) noexcept try {
+  void receive_roll(mpi_group const& group, std::size_t bytes) noexcept try {
     roll_head head;
     if (bytes != roll_bytes(group.size)) return;
-    std::memcpy(&head, heard_roll_.data(), sizeof head);
+    std::memcpy(&head, received_roll_.data(), sizeof head);
     if (head.rank < 0 || head.rank >= group.size || head.size != group.size) return;
     for (auto* op : active_) {
       if (op->where != &group || op->route.number != head.number || !op->calls_roll() || !goes_on(*op)) continue;
-      heard_bits_.resize((bytes - sizeof head) / sizeof(std::uint64_t));
-      std::memcpy(heard_bits_.data(), heard_roll_.data() + sizeof head, bytes - sizeof head);
+      received_bits_.resize((bytes - sizeof head) / sizeof(std::uint64_t));
+      std::memcpy(received_bits_.data(), received_roll_.data() + sizeof head, bytes - sizeof head);
       op->enter_roll();
-      bool const grew = op->roll.merge(heard_bits_);
-      if (op->roll.knows_more_than(heard_bits_)) send_roll(*op, head.rank);
-      if (grew) tell_roll(*op, head.rank);
+      bool const grew = op->roll.merge(received_bits_);
+      if (op->roll.knows_more_than(received_bits_)) send_roll(*op, head.rank);
+      if (grew) send_rolls(*op, head.rank);
       return;
     }
     if (head.number >= group.next) return;
     // This rank has finished that call already, and replies that it is not missing.
     auto const mine = sizeof head + sizeof(std::uint64_t) * (static_cast<std::size_t>(group.rank) / 64);
     std::uint64_t word = 0;
-    std::memcpy(&word, heard_roll_.data() + mine, sizeof word);
+    std::memcpy(&word, received_roll_.data() + mine, sizeof word);
     auto const bit = std::uint64_t{1} << (group.rank % 64);
     if ((word & bit) != 0) return;
     word |= bit;
-    std::memcpy(heard_roll_.data() + mine, &word, sizeof word);
+    std::memcpy(received_roll_.data() + mine, &word, sizeof word);
     auto const to = std::exchange(head.rank, group.rank);
-    std::memcpy(heard_roll_.data(), &head, sizeof head);
-    send_roll(group, to, {heard_roll_.data(), bytes});
+    std::memcpy(received_roll_.data(), &head, sizeof head);
+    send_roll(group, to, {received_roll_.data(), bytes});
   } catch (...) {  // out of memory for a reply: the error may also name ranks that are not missing
   }
-  /// Fails all calls of a family and tells its other ranks, except `heard_from`, which has told this one.
-  void fail(mpi_family& family, std::string sentence, int heard_from = -1) {
+  /// Fails all calls of a family and tells its other ranks, except `received_from`, which has told this one.
+  void fail(mpi_family& family, std::string sentence, int received_from = -1) {
     if (family.failed) return;
     family.failed = true;
     family.message = std::move(sentence);
@@ -450,7 +450,7 @@ class mpi_driver {
     for (auto* group : groups_)
       if (group->family.get() == &family) those.push_back(group);
     bool const may_call = mpi_session::instance().may_call();
-    if (may_call) family.notices.tell(those, family.message, heard_from);
+    if (may_call) family.notices.send_failure(those, family.message, received_from);
     for (auto* op : active_)
       if (op->where->family.get() == &family) op->give_up(may_call);
     for (auto* group : those) close(*group);
@@ -531,7 +531,7 @@ class mpi_driver {
     std::unique_lock lock(mutex_);
     if (mpi_session::instance().ends())  // in exit(), while worlds still exist
       for (auto const* group : groups_)
-        if (!group->family->failed) mpi_notices::tell_that_it_leaves(*group);
+        if (!group->family->failed) mpi_notices::send_departure(*group);
     for (;;) {
       advance_all();
       advance_closings();
@@ -593,8 +593,8 @@ class mpi_driver {
   std::vector<std::unique_ptr<mpi_operation>> owned_;
   std::vector<mpi_group*> groups_;
   std::vector<std::unique_ptr<mpi_closing>> closings_;
-  std::vector<char> heard_roll_;
-  std::vector<std::uint64_t> heard_bits_;
+  std::vector<char> received_roll_;
+  std::vector<std::uint64_t> received_bits_;
   std::thread helper_;
 };
 

@@ -42,7 +42,7 @@ template <class AllGather>
 /// Carries commands in MPI's point-to-point messages, and forms sums in rank order: small values travel in rounds
 /// (detail/rounds.hpp), large ones are reduced in slices or carried from machine to machine (reduction.hpp). With
 /// sum_order::any MPI's own collectives form large sums (native.hpp).
-class message_engine final : public process_engine {
+class message_engine final : public collective_engine {
  public:
   /// Takes `own`, a communicator of this engine alone, and frees it at the end. `members` are those of its ranks that
   /// this group consists of, `rank` is this one's place among them.
@@ -93,20 +93,20 @@ class message_engine final : public process_engine {
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept override { return group_.deadline; }
 
   void run(command const& it) override { driver_.run(group_, it); }
-  [[nodiscard]] process_operation& start(command const& it) override { return driver_.start(group_, it); }
-  [[nodiscard]] bool test(process_operation& op) override { return driver_.test(static_cast<mpi_operation&>(op)); }
-  void wait(process_operation& op) override { driver_.wait(static_cast<mpi_operation&>(op)); }
-  void release(process_operation& op) noexcept override { driver_.release(static_cast<mpi_operation&>(op)); }
+  [[nodiscard]] collective_operation& start(command const& it) override { return driver_.start(group_, it); }
+  [[nodiscard]] bool test(collective_operation& op) override { return driver_.test(static_cast<mpi_operation&>(op)); }
+  void wait(collective_operation& op) override { driver_.wait(static_cast<mpi_operation&>(op)); }
+  void release(collective_operation& op) noexcept override { driver_.release(static_cast<mpi_operation&>(op)); }
   [[nodiscard]] bool progresses() const noexcept override { return mpi_session::instance().has_helper(); }
 
-  [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
+  [[nodiscard]] std::shared_ptr<collective_engine> split(int color, int key) override {
     std::vector<color_and_key> wishes(static_cast<std::size_t>(size()));
     wishes[static_cast<std::size_t>(rank())] = {color, key};
     run({.what = {.kind = collective::split}});
     gather_all(wishes.data(), size(), sizeof(color_and_key), {});
     return part(ranks_of_color(wishes, color), deadline());
   }
-  [[nodiscard]] std::shared_ptr<process_engine> duplicate(std::chrono::milliseconds deadline) override {
+  [[nodiscard]] std::shared_ptr<collective_engine> duplicate(std::chrono::milliseconds deadline) override {
     run({.what = {.kind = collective::duplicate}});
     return part(numbers_below(size()), deadline);
   }
@@ -208,8 +208,8 @@ class message_engine final : public process_engine {
   }
   /// Collective. `chosen` are the ranks of this group that the new one consists of, this one among them. Groups that
   /// are made together share a duplicate of this group's communicator.
-  [[nodiscard]] std::shared_ptr<process_engine> part(std::vector<int> const& chosen,
-                                                     std::chrono::milliseconds deadline) {
+  [[nodiscard]] std::shared_ptr<collective_engine> part(std::vector<int> const& chosen,
+                                                        std::chrono::milliseconds deadline) {
     std::vector<int> members;
     std::vector<int> machines;
     for (int const each : chosen) {

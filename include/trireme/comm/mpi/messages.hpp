@@ -59,7 +59,7 @@ struct mpi_group {
   std::chrono::milliseconds deadline{};
   std::size_t piece_bytes = whole;
   std::vector<int> machines;  // of each rank, where they are known
-  int places = 0;             // ranks on each machine, if all have as many and they stand in rank order; else 0
+  int local_size = 0;         // ranks on each machine, if all have as many and they stand in rank order; else 0
   sum_order order = sum_order::ranks;
   bool is_whole = false;  // all ranks of `handle`, in their order, as MPI's collectives need
   struct large_part {
@@ -77,7 +77,7 @@ struct mpi_group {
 
   void stand_on(std::vector<int> machine_of_each) {
     machines = std::move(machine_of_each);
-    places = 0;
+    local_size = 0;
     if (machines.empty()) return;
     auto const each = static_cast<int>(std::ranges::count(machines, machines[0]));
     if (size % each != 0) return;
@@ -85,7 +85,7 @@ struct mpi_group {
       auto const at = [&](int of) { return machines[static_cast<std::size_t>(of)]; };
       if (at(it) != at(it / each * each) || (it >= each && it % each == 0 && at(it) == at(it - 1))) return;
     }
-    places = each;
+    local_size = each;
   }
   [[nodiscard]] int tag_of(std::uint64_t number) const noexcept {
     return mpi_tags::collective + 3 * static_cast<int>(number % window);
@@ -100,14 +100,14 @@ struct mpi_route {
   int tag = 0;
 
   /// The number as the program counts its calls.
-  [[nodiscard]] std::uint64_t number_told() const noexcept {
+  [[nodiscard]] std::uint64_t printed_number() const noexcept {
     bool const of_program = what.kind != collective::exchange && number > group->set_up;
     return of_program ? number - group->set_up : number;
   }
   void check(int code) const {
     if (code != MPI_SUCCESS)
       throw comm_error(
-          text(mpi_name, ": ", to_string(what), " number ", number_told(), " failed: ", mpi_sentence(code)));
+          text(mpi_name, ": ", to_string(what), " number ", printed_number(), " failed: ", mpi_sentence(code)));
   }
 };
 
@@ -276,11 +276,12 @@ class mpi_wire {
   void compare(int peer, call const& theirs) const {
     if (theirs == route_->what || !asserts(assertion_level::normal)) return;
     auto const rank = route_->group->rank;
-    throw comm_error(peer < rank ? differing_calls(mpi_name, route_->number_told(), peer, theirs, rank, route_->what)
-                                 : differing_calls(mpi_name, route_->number_told(), rank, route_->what, peer, theirs));
+    throw comm_error(peer < rank
+                         ? differing_calls(mpi_name, route_->printed_number(), peer, theirs, rank, route_->what)
+                         : differing_calls(mpi_name, route_->printed_number(), rank, route_->what, peer, theirs));
   }
   [[noreturn]] void refuse(int peer) const {
-    throw comm_error(text(mpi_name, ": ", to_string(route_->what), " number ", route_->number_told(),
+    throw comm_error(text(mpi_name, ": ", to_string(route_->what), " number ", route_->printed_number(),
                           ": a message of rank ", peer,
                           " has another length or form than that of the same call here; make every rank "
                           "call the same collectives in the same order"));

@@ -31,18 +31,19 @@ class mpi_notices {
     int from = 0;  ///< as the group's communicator numbers ranks
   };
 
-  /// Sends the first failure to the neighbours in each group, except `told_by`, from which it came. Later ones:
+  /// Sends the first failure to the neighbours in each group, except `received_from`, from which it came. Later ones:
   /// nothing.
-  void tell(std::span<mpi_group* const> groups, std::string_view sentence, int told_by = -1) noexcept {
-    if (has_told_) return;
-    has_told_ = true;
+  void send_failure(std::span<mpi_group* const> groups, std::string_view sentence, int received_from = -1) noexcept {
+    if (has_sent_) return;
+    has_sent_ = true;
     for (auto const* group : groups)
       roll_call::for_each_neighbour(group->rank, group->size, [&](int peer) {
-        if (member(*group, peer) != told_by) send(*group, peer, mpi_tags::failure, sentence.substr(0, most_bytes));
+        if (member(*group, peer) != received_from)
+          send(*group, peer, mpi_tags::failure, sentence.substr(0, most_bytes));
       });
   }
   /// The failure that another rank of the group has sent, if any.
-  [[nodiscard]] std::optional<notice> heard(mpi_group const& group) {
+  [[nodiscard]] std::optional<notice> receive_failure(mpi_group const& group) {
     char sentence[most_bytes];
     int bytes = 0;
     int const from = take(group, mpi_tags::failure, sentence, most_bytes, bytes);
@@ -51,7 +52,7 @@ class mpi_notices {
   }
 
   /// Tells the neighbours that this rank has left the group, and will make no further calls in it.
-  static void tell_that_it_leaves(mpi_group const& group) noexcept {
+  static void send_departure(mpi_group const& group) noexcept {
     char number[sizeof group.next];
     std::memcpy(number, &group.next, sizeof number);
     roll_call::for_each_neighbour(group.rank, group.size, [&](int peer) {
@@ -59,7 +60,7 @@ class mpi_notices {
     });
   }
   /// Notes in the group which neighbours have left it.
-  void hear_who_has_left(mpi_group& group) noexcept {
+  void receive_departures(mpi_group& group) noexcept {
     char bytes_of[sizeof group.next];
     int bytes = 0;
     for (int from = 0; (from = take(group, mpi_tags::leaves, bytes_of, sizeof bytes_of, bytes)) >= 0;) {
@@ -73,26 +74,26 @@ class mpi_notices {
   // Which rank prints the error.
 
   /// Tells the neighbours of higher rank that this rank ends with an error, and so may print it.
-  static void tell_that_it_ends(mpi_group const& launch) noexcept {
+  static void send_end(mpi_group const& launch) noexcept {
     roll_call::for_each_neighbour(launch.rank, launch.size, [&](int peer) {
       if (peer > launch.rank) send(launch, peer, mpi_tags::ends, {});
     });
   }
   /// Tells all other ranks that this one prints the error: directly, because its process ends soon, before others could
   /// pass it on. Usually one rank of a launch prints; two may, if they fail at once and no rank between them listens.
-  static void tell_that_it_reports(mpi_group const& launch) noexcept {
+  static void send_report(mpi_group const& launch) noexcept {
     for (int rank = 0; rank < launch.size; ++rank)
       if (rank != launch.rank) send(launch, rank, mpi_tags::reports, {});
   }
   /// Receives the notices that have arrived.
-  void hear_who_reports(mpi_group const& launch) noexcept {
+  void receive_reports(mpi_group const& launch) noexcept {
     char sentence[most_bytes];
     for (int const tag : {mpi_tags::failure, mpi_tags::ends, mpi_tags::reports})
       for (int bytes = 0; take(launch, tag, sentence, most_bytes, bytes) >= 0;) {
       }
   }
   /// The lowest rank that has sent a failure, or that it ends.
-  [[nodiscard]] int told_by() const noexcept { return told_by_; }
+  [[nodiscard]] int lowest_failed() const noexcept { return lowest_failed_; }
   [[nodiscard]] bool another_reports() const noexcept { return reported_; }
 
   /// Receives a message of at most `room` bytes that has arrived; returns its sender, or -1.
@@ -112,7 +113,7 @@ class mpi_notices {
   }
   /// Notes the sender of a message that was received elsewhere.
   void note(int tag, int from) noexcept {
-    if (tag <= mpi_tags::reports) told_by_ = std::min(told_by_, from);
+    if (tag <= mpi_tags::reports) lowest_failed_ = std::min(lowest_failed_, from);
     if (tag == mpi_tags::reports) reported_ = true;
   }
 
@@ -124,9 +125,9 @@ class mpi_notices {
     mpi_outbox::of_process().send(group.handle, member(group, peer), tag, what);
   }
 
-  bool has_told_ = false;
+  bool has_sent_ = false;
   bool reported_ = false;
-  int told_by_ = std::numeric_limits<int>::max();
+  int lowest_failed_ = std::numeric_limits<int>::max();
 };
 
 }  // namespace trireme::comm::detail

@@ -23,29 +23,29 @@ class mpi_outbox {
 
   /// Without memory for it the message is not sent.
   void send(MPI_Comm where, int peer, int tag, std::string_view bytes) noexcept try {
-    auto& it = letters_.emplace_back();
+    auto& it = pending_.emplace_back();
     it.where = where;
     it.bytes = std::make_unique<std::string>(bytes);
     MPI_Isend(it.bytes->data(), static_cast<int>(bytes.size()), MPI_BYTE, peer, tag, where, &it.request);
-    if (is_done(it.request)) letters_.pop_back();
+    if (is_done(it.request)) pending_.pop_back();
   } catch (...) {
   }
   /// Forgets what has been sent; whether nothing is left of what goes to ranks of `where`.
   bool sweep(MPI_Comm where = MPI_COMM_NULL) noexcept {
-    std::erase_if(letters_, [](auto& each) { return is_done(each.request); });
-    for (auto const& each : letters_)
+    std::erase_if(pending_, [](auto& each) { return is_done(each.request); });
+    for (auto const& each : pending_)
       if (each.where == where) return false;
     return true;
   }
-  [[nodiscard]] bool is_empty() const noexcept { return letters_.empty(); }
+  [[nodiscard]] bool is_empty() const noexcept { return pending_.empty(); }
 
  private:
-  struct letter {
+  struct pending_send {
     MPI_Comm where = MPI_COMM_NULL;
     MPI_Request request = MPI_REQUEST_NULL;
     std::unique_ptr<std::string> bytes;  // keeps its place when the list grows
   };
-  std::vector<letter> letters_;
+  std::vector<pending_send> pending_;
 };
 
 }  // namespace trireme::comm::detail

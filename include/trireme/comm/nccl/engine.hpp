@@ -150,8 +150,8 @@ class nccl_issue {
     auto const count = it_.what.count;
     auto const name = name_of(it_.what.kind);
     auto const& does = cuts_.of().moves[0];
-    if (!it_.parts.empty()) {
-      trade_parts(it_.parts);
+    if (!it_.raw_transfers.empty()) {
+      exchange_transfers(it_.raw_transfers);
     } else if (cuts_.of().count == 0 || count == 0) {
       return;
     } else if (it_.what.kind == collective::broadcast) {
@@ -177,27 +177,29 @@ class nccl_issue {
   }
 
   /// The k-th transfer from this rank to itself is matched with the k-th one that it receives, within the command.
-  void trade_parts(std::span<part const> parts) {
-    auto const length = [](part const& it) { return static_cast<std::size_t>(it.count) * size_of(it.type); };
+  void exchange_transfers(std::span<raw_transfer const> raw_transfers) {
+    auto const length = [](raw_transfer const& it) { return static_cast<std::size_t>(it.count) * size_of(it.type); };
     auto const next_own = [&](std::size_t at, bool sent) {
-      while (at < parts.size() && (parts[at].peer != rank_ || parts[at].sent != sent)) ++at;
+      while (at < raw_transfers.size() && (raw_transfers[at].peer != rank_ || raw_transfers[at].sent != sent)) ++at;
       return at;
     };
     auto send = next_own(0, true);
     auto receive = next_own(0, false);
-    for (; send < parts.size() && receive < parts.size();
+    for (; send < raw_transfers.size() && receive < raw_transfers.size();
          send = next_own(send + 1, true), receive = next_own(receive + 1, false)) {
-      if (parts[send].type != parts[receive].type || parts[send].count != parts[receive].count)
+      if (raw_transfers[send].type != raw_transfers[receive].type ||
+          raw_transfers[send].count != raw_transfers[receive].count)
         throw config_error(text(nccl_who, "::", name_of(it_.what.kind), ": rank ", rank_, " sends itself ",
-                                how_many(parts[send].count, "element"), " of ", name_of(parts[send].type),
-                                " but receives ", parts[receive].count, " of ", name_of(parts[receive].type)));
-      copy(parts[receive].address, parts[send].address, length(parts[send]));
+                                how_many(raw_transfers[send].count, "element"), " of ",
+                                name_of(raw_transfers[send].type), " but receives ", raw_transfers[receive].count,
+                                " of ", name_of(raw_transfers[receive].type)));
+      copy(raw_transfers[receive].address, raw_transfers[send].address, length(raw_transfers[send]));
     }
-    if (send < parts.size() || receive < parts.size())
+    if (send < raw_transfers.size() || receive < raw_transfers.size())
       throw config_error(text(nccl_who, "::", name_of(it_.what.kind), ": rank ", rank_,
                               " sends to itself without a receive, or the reverse; put both into one exchange"));
     nccl_group group(where_);
-    for (auto const& each : parts) {
+    for (auto const& each : raw_transfers) {
       if (each.peer == rank_) continue;
       each.sent ? group.send(each.peer, each.address, length(each))
                 : group.receive(each.peer, each.address, length(each));

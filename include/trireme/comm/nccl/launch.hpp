@@ -135,7 +135,7 @@ class nccl_communicator {
   [[nodiscard]] int size() const noexcept { return size_; }
   std::uint64_t calls = 0;
 
-  /// The interface for requests, as that of process_engine.
+  /// The interface for requests, as that of collective_engine.
   [[nodiscard]] bool test(nccl_operation& op);
   void wait(nccl_operation& op);
   void release(nccl_operation& op) noexcept;

@@ -27,15 +27,15 @@ class cuda_staging {
   /// The same command on device memory, to which `stream` copies its inputs. Its lists belong to this object.
   [[nodiscard]] command on_device(command const& it, int rank, int size, ::cudaStream_t stream) {
     pieces_.clear();
-    parts_.clear();
+    raw_transfers_.clear();
     bytes_ = 0;
     command out = it;
-    for (auto const& each : it.parts)
+    for (auto const& each : it.raw_transfers)
       place(each.address, static_cast<std::size_t>(each.count) * size_of(each.type), each.sent, !each.sent);
     geometry const where{it.what, it.element_bytes, size, it.counts};
-    if (it.parts.empty() && where.of().count > 0) {
-      auto const bytes = [&](comm::piece which) {
-        return static_cast<std::size_t>(which == comm::piece::whole ? it.what.count : where.all()) * it.element_bytes;
+    if (it.raw_transfers.empty() && where.of().count > 0) {
+      auto const bytes = [&](comm::chunk which) {
+        return static_cast<std::size_t>(which == comm::region::whole ? it.what.count : where.all()) * it.element_bytes;
       };
       auto const& does = where.of().moves[0];
       bool const gives = where.gives(does, rank);
@@ -56,12 +56,12 @@ class cuda_staging {
           "trireme::comm: copying to CUDA memory");
     }
     std::size_t next = 0;
-    for (auto const& each : it.parts) {
-      parts_.push_back(each);
-      parts_.back().address = device_ + pieces_[next++].offset;
+    for (auto const& each : it.raw_transfers) {
+      raw_transfers_.push_back(each);
+      raw_transfers_.back().address = device_ + pieces_[next++].offset;
     }
-    if (!parts_.empty()) {
-      out.parts = parts_;
+    if (!raw_transfers_.empty()) {
+      out.raw_transfers = raw_transfers_;
     } else if (!pieces_.empty()) {
       // A single block is both sides of an in-place command, or the only side that this rank has.
       out.from = device_ + pieces_.front().offset;
@@ -84,7 +84,7 @@ class cuda_staging {
   }
 
  private:
-  struct piece {
+  struct chunk {
     void* address;
     std::size_t bytes, offset;
     bool in, out;
@@ -116,8 +116,8 @@ class cuda_staging {
   std::byte* host_ = nullptr;
   std::size_t capacity_ = 0;
   std::size_t bytes_ = 0;  ///< of the present command
-  std::vector<piece> pieces_;
-  std::vector<part> parts_;
+  std::vector<chunk> pieces_;
+  std::vector<raw_transfer> raw_transfers_;
   std::vector<std::byte*> outgrown_device_, outgrown_host_;
 };
 

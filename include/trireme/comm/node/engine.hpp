@@ -40,12 +40,12 @@ class node_driver {
     turn mine(*this);
     expect_unfailed(it.what.kind);
     prepare(op, where, it);
-    op.hears = !op.tells;
+    op.checks_eager = !op.eager;
     drive(op, mine);
   }
   /// Starts the helper: from now on every call takes the lock. A rank that is a thread has no helper.
   void expect_others() {
-    if (!launch_->place->one_process && !helper_.joinable()) helper_ = std::thread([this] { help(); });
+    if (!launch_->backend->one_process && !helper_.joinable()) helper_ = std::thread([this] { help(); });
   }
   [[nodiscard]] node_operation& start(node_group& where, command const& it) {
     expect_others();
@@ -257,7 +257,7 @@ class node_driver {
 };
 
 /// The engine of ranks that are threads, or processes on one machine.
-class node_engine final : public process_engine {
+class node_engine final : public collective_engine {
  public:
   /// `boards` are the boards of all members, each in the memory of its rank.
   node_engine(std::shared_ptr<node_driver> driver, std::vector<int> members, int rank,
@@ -273,7 +273,7 @@ class node_engine final : public process_engine {
   }
   ~node_engine() override {
     try {
-      static_cast<void>(hear(group_));
+      static_cast<void>(check_eager(group_));
     } catch (...) {  // no memory for the message: the others detect the difference themselves, or at their deadlines
     }
     group_.mine().left.store(1);
@@ -290,17 +290,17 @@ class node_engine final : public process_engine {
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept override { return group_.deadline; }
 
   void run(command const& it) override { driver_->run(blocking_, group_, it); }
-  [[nodiscard]] process_operation& start(command const& it) override { return driver_->start(group_, it); }
-  [[nodiscard]] bool test(process_operation& op) override { return driver_->test(static_cast<node_operation&>(op)); }
-  void wait(process_operation& op) override { driver_->wait(static_cast<node_operation&>(op)); }
+  [[nodiscard]] collective_operation& start(command const& it) override { return driver_->start(group_, it); }
+  [[nodiscard]] bool test(collective_operation& op) override { return driver_->test(static_cast<node_operation&>(op)); }
+  void wait(collective_operation& op) override { driver_->wait(static_cast<node_operation&>(op)); }
   void poll() override { driver_->poll(); }
-  void release(process_operation& op) noexcept override { driver_->release(static_cast<node_operation&>(op)); }
+  void release(collective_operation& op) noexcept override { driver_->release(static_cast<node_operation&>(op)); }
 
-  [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
+  [[nodiscard]] std::shared_ptr<collective_engine> split(int color, int key) override {
     auto const wishes = collect(collective::split, color_and_key{color, key});
     return make_group(collective::split, ranks_of_color(wishes, color), group_.deadline);
   }
-  [[nodiscard]] std::shared_ptr<process_engine> duplicate(std::chrono::milliseconds deadline) override {
+  [[nodiscard]] std::shared_ptr<collective_engine> duplicate(std::chrono::milliseconds deadline) override {
     std::vector<int> all(static_cast<std::size_t>(size()));
     for (int each = 0; each < size(); ++each) all[static_cast<std::size_t>(each)] = each;
     return make_group(collective::duplicate, all, deadline);
@@ -320,8 +320,10 @@ class node_engine final : public process_engine {
 
   [[nodiscard]] std::vector<int> survivors() override { return group_.launch->survivors(group_.deadline); }
 
-  [[nodiscard]] void* allocate(std::size_t bytes) override { return group_.launch->place->allocate(bytes); }
-  void deallocate(void* block, std::size_t bytes) noexcept override { group_.launch->place->deallocate(block, bytes); }
+  [[nodiscard]] void* allocate(std::size_t bytes) override { return group_.launch->backend->allocate(bytes); }
+  void deallocate(void* block, std::size_t bytes) noexcept override {
+    group_.launch->backend->deallocate(block, bytes);
+  }
 
  private:
   /// The values that all ranks passed, in rank order.
@@ -337,13 +339,13 @@ class node_engine final : public process_engine {
     return all;
   }
   /// Collective. `chosen` are the ranks of this group that form the new one, including this rank.
-  [[nodiscard]] std::shared_ptr<process_engine> make_group(collective kind, std::vector<int> const& chosen,
-                                                           std::chrono::milliseconds deadline) {
+  [[nodiscard]] std::shared_ptr<collective_engine> make_group(collective kind, std::vector<int> const& chosen,
+                                                              std::chrono::milliseconds deadline) {
     auto const count = static_cast<int>(chosen.size());
     auto* const own = group_.launch->make_board(count);
     auto const places = collect(kind, own == nullptr ? std::uint64_t{0} : group_.launch->offset(own));
     if (std::ranges::find(places, std::uint64_t{0}) != places.end()) {
-      if (own != nullptr) group_.launch->place->deallocate(own, group_.launch->board_bytes(count));
+      if (own != nullptr) group_.launch->backend->deallocate(own, group_.launch->board_bytes(count));
       throw comm_error(text(group_.launch->who, ": ", name_of(kind),
                             " has no shared memory left for another group; free tensors from allocate, or groups"),
                        {group_.launch->rank, std::string(name_of(kind))});

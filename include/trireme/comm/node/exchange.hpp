@@ -11,7 +11,7 @@ namespace trireme::comm::detail {
 // Messages between two ranks. If the receiver can access the memory of a message, the sender only writes a label with
 // its address, and the receiver reads it there. Other messages are copied through the slots of the channel.
 
-[[nodiscard]] inline std::uint64_t bytes_of(node_operation const& op, part const& it) noexcept {
+[[nodiscard]] inline std::uint64_t bytes_of(node_operation const& op, raw_transfer const& it) noexcept {
   return op.touches() ? static_cast<std::uint64_t>(it.count) * size_of(it.type) : 0;
 }
 
@@ -130,7 +130,7 @@ inline bool exchange_step(node_operation& op) {
   auto const& where = *op.where;
   for (int rank = 0; rank < where.size(); ++rank) {
     auto const sent = where.portions(rank, op.number)[static_cast<std::size_t>(where.rank)].count;
-    auto const wanted = op.parts[static_cast<std::size_t>(where.size() + rank)].count;
+    auto const wanted = op.raw_transfers[static_cast<std::size_t>(where.size() + rank)].count;
     if (sent == wanted) continue;
     op.launch().fail(text(op.launch().who, ": ", describe(op), ": rank ", where.world_rank(rank), " sends ",
                           how_many(sent, "element"), " to rank ", where.world_rank(where.rank), ", which expects ",

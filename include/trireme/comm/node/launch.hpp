@@ -23,16 +23,16 @@ namespace trireme::comm::detail {
 
 /// The differences between ranks that are threads of one process and ranks that are processes of one machine: where
 /// their memory is, and how a rank detects that another one has ended.
-class node_place {
+class node_backend {
  public:
   /// @param memories  the base addresses of offsets in each rank's memory.
   /// @param all       the headers of all ranks.
   /// @param bytes     the size of each rank's memory, from its base, that the other ranks can access.
-  node_place(bool together, std::vector<std::byte*> memories, std::vector<node_header*> all, std::uintptr_t bytes)
+  node_backend(bool together, std::vector<std::byte*> memories, std::vector<node_header*> all, std::uintptr_t bytes)
       : one_process(together), bases(std::move(memories)), headers(std::move(all)), reach(bytes) {}
-  node_place(node_place const&) = delete;
-  node_place& operator=(node_place const&) = delete;
-  virtual ~node_place() = default;
+  node_backend(node_backend const&) = delete;
+  node_backend& operator=(node_backend const&) = delete;
+  virtual ~node_backend() = default;
 
   bool const one_process;
   std::vector<std::byte*> const bases;
@@ -62,7 +62,7 @@ class node_exits {
   }
   void add(node_launch& it) {
     std::lock_guard const lock(mutex_);
-    if (!std::exchange(asked_, true)) std::atexit([] { of_process().tell(); });
+    if (!std::exchange(asked_, true)) std::atexit([] { of_process().announce(); });
     launches_.push_back({&it, ::getpid()});
   }
   void remove(node_launch& it) noexcept {
@@ -77,7 +77,7 @@ class node_exits {
   };
 
   node_exits() = default;
-  void tell() noexcept;
+  void announce() noexcept;
 
   std::mutex mutex_;
   bool asked_ = false;
@@ -88,30 +88,30 @@ class node_exits {
 /// each other.
 class node_launch {
  public:
-  node_launch(std::string_view name, int own_rank, std::shared_ptr<node_place> where, bool core_each)
+  node_launch(std::string_view name, int own_rank, std::shared_ptr<node_backend> where, bool core_each)
       : who(name),
         rank(own_rank),
         spins(core_each ? 300 : 10),
         patience(core_each ? std::chrono::microseconds(1000) : std::chrono::microseconds(200)),
-        place(std::move(where)),
-        base_(reinterpret_cast<std::uintptr_t>(place->bases[static_cast<std::size_t>(own_rank)])) {
-    if (!place->one_process) node_exits::of_process().add(*this);
+        backend(std::move(where)),
+        base_(reinterpret_cast<std::uintptr_t>(backend->bases[static_cast<std::size_t>(own_rank)])) {
+    if (!backend->one_process) node_exits::of_process().add(*this);
   }
   node_launch(node_launch const&) = delete;
   node_launch& operator=(node_launch const&) = delete;
   ~node_launch() {
-    if (!place->one_process) node_exits::of_process().remove(*this);
+    if (!backend->one_process) node_exits::of_process().remove(*this);
   }
 
   std::string const who;  ///< "trireme::comm::mpi"
   int const rank;
   int const spins;                           ///< pauses before the first yield
   std::chrono::microseconds const patience;  ///< how long to yield before sleeping
-  std::shared_ptr<node_place> const place;
+  std::shared_ptr<node_backend> const backend;
 
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(place->headers.size()); }
-  [[nodiscard]] std::byte* base(int of) const noexcept { return place->bases[static_cast<std::size_t>(of)]; }
-  [[nodiscard]] node_header& header(int of) const noexcept { return *place->headers[static_cast<std::size_t>(of)]; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(backend->headers.size()); }
+  [[nodiscard]] std::byte* base(int of) const noexcept { return backend->bases[static_cast<std::size_t>(of)]; }
+  [[nodiscard]] node_header& header(int of) const noexcept { return *backend->headers[static_cast<std::size_t>(of)]; }
   [[nodiscard]] node_header& mine() const noexcept { return header(rank); }
   [[nodiscard]] std::uint64_t offset(void const* address) const noexcept {
     return reinterpret_cast<std::uintptr_t>(address) - base_;
@@ -119,9 +119,9 @@ class node_launch {
   /// Whether the other ranks can access this memory.
   [[nodiscard]] bool is_reached(void const* address, std::uint64_t bytes) const noexcept {
     auto const at = offset(address);
-    return at < place->reach && bytes <= place->reach - at;
+    return at < backend->reach && bytes <= backend->reach - at;
   }
-  [[nodiscard]] bool is_dead(int of) const noexcept { return of != rank && place->is_dead(of); }
+  [[nodiscard]] bool is_dead(int of) const noexcept { return of != rank && backend->is_dead(of); }
 
   [[nodiscard]] bool failed() const noexcept { return header(0).failure.load() != 0; }
   /// Ends all waits of all ranks with `sentence`. Only the first call of the launch counts.
@@ -146,11 +146,11 @@ class node_launch {
   /// After a failure: waits until no other rank accesses this rank's memory. For processes at most a second, because a
   /// process may have been stopped during an access.
   void settle() noexcept {
-    place->close();
+    backend->close();
     auto const end = clock::now() + std::chrono::seconds(1);
     for (int each = 0; each < size(); ++each)
       while (each != rank && header(each).inside.load() != 0 &&
-             (place->one_process || (!is_dead(each) && clock::now() < end)))
+             (backend->one_process || (!is_dead(each) && clock::now() < end)))
         std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 
@@ -213,7 +213,7 @@ class node_launch {
   void ring(node_header& there) const noexcept {
     if (there.sleepers.load() == 0) return;
     there.bell.fetch_add(1);
-    wake_all(there.bell, place->one_process);
+    wake_all(there.bell, backend->one_process);
   }
   /// Sleeps until another rank calls ring(), unless ready(), which is called after `sleepers` is set, so that no
   /// wake-up is lost.
@@ -227,7 +227,7 @@ class node_launch {
     } const asleep(here);
     auto const value = here.bell.load();
     if (ready()) return;
-    sleep_while(here.bell, value, limit, place->one_process);
+    sleep_while(here.bell, value, limit, backend->one_process);
   }
 
   /// A block for this rank's board in a group of `size`; null if there is no memory left.
@@ -236,20 +236,20 @@ class node_launch {
       std::lock_guard const lock(retiring_);
       sweep();
     }
-    void* const block = place->allocate(board_bytes(size));
+    void* const block = backend->allocate(board_bytes(size));
     return block == nullptr ? nullptr : &node_board::make(block, size);
   }
   [[nodiscard]] std::size_t board_bytes(int size) const noexcept {
-    return node_board::bytes(size, !place->one_process);
+    return node_board::bytes(size, !backend->one_process);
   }
   /// This rank no longer reads these boards of a group. The last thread to leave frees them; a process frees its own
   /// board once all have left.
   void leave(std::vector<node_board*> const& boards, node_board& own) {
     auto const size = static_cast<int>(boards.size());
     for (auto* const each : boards)
-      if (each->leavers.fetch_add(1) + 1 == boards.size() && place->one_process)
-        place->deallocate(each, board_bytes(size));
-    if (place->one_process) return;
+      if (each->leavers.fetch_add(1) + 1 == boards.size() && backend->one_process)
+        backend->deallocate(each, board_bytes(size));
+    if (backend->one_process) return;
     std::lock_guard const lock(retiring_);
     retired_.emplace_back(&own, size);
   }
@@ -262,7 +262,7 @@ class node_launch {
   void sweep() noexcept {
     std::erase_if(retired_, [this](auto const& each) {
       if (each.first->leavers.load() < static_cast<std::uint32_t>(each.second)) return false;
-      place->deallocate(each.first, board_bytes(each.second));
+      backend->deallocate(each.first, board_bytes(each.second));
       return true;
     });
   }
@@ -274,12 +274,12 @@ class node_launch {
   std::vector<std::pair<node_board*, int>> retired_;
 };
 
-inline void node_exits::tell() noexcept {
+inline void node_exits::announce() noexcept {
   std::lock_guard const lock(mutex_);
   for (auto const& [launch, process] : launches_) {
     if (process != ::getpid()) continue;
     launch->mine().left.store(1);
-    for (auto* const header : launch->place->headers) launch->ring(*header);
+    for (auto* const header : launch->backend->headers) launch->ring(*header);
   }
 }
 

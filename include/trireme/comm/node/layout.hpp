@@ -100,8 +100,9 @@ struct alignas(64) node_channel {
 struct alignas(64) node_board {
   static constexpr std::uint64_t ring = 64;
   static constexpr std::size_t value_bytes = 1024;  ///< values up to this size travel with the announcement
-  static constexpr std::uint64_t letters = 16;      ///< copies of small broadcasts: the root does not wait for readers
-  static constexpr std::size_t letter_bytes = 1 << 14;
+  static constexpr std::uint64_t eager_buffers =
+      16;  ///< copies of small broadcasts: the root does not wait for readers
+  static constexpr std::size_t eager_bytes = 1 << 14;
   static constexpr std::uint64_t slot_count = 4;
   /// The slots together are larger than a second-level cache, on purpose: a line that is still modified in the cache of
   /// one core is slow to read from another.
@@ -133,8 +134,8 @@ struct alignas(64) node_board {
     auto const which = static_cast<std::size_t>(to) * node_channel::ring + turn % node_channel::ring;
     return elements_at<node_channel::label>(behind(labels_at(size)))[which];
   }
-  [[nodiscard]] std::byte* letter(std::uint64_t which, int size) noexcept {
-    return behind(letters_at(size)) + which % letters * letter_bytes;
+  [[nodiscard]] std::byte* eager_buffer(std::uint64_t which, int size) noexcept {
+    return behind(eager_buffers_at(size)) + which % eager_buffers * eager_bytes;
   }
   [[nodiscard]] std::byte* slot(std::uint64_t round, int size) noexcept {
     return behind(staging_at(size)) + round % slot_count * slot_bytes;
@@ -146,7 +147,7 @@ struct alignas(64) node_board {
 
   [[nodiscard]] static constexpr std::size_t bytes(int size, bool with_slots) noexcept {
     return with_slots ? channel_slots_at(size) + times(size, node_channel::slot_count * node_channel::slot_bytes)
-                      : letters_at(size) + letters * letter_bytes;
+                      : eager_buffers_at(size) + eager_buffers * eager_bytes;
   }
   /// Makes a board of a group of `size` in a block of bytes(size, ...).
   static node_board& make(void* block, int size) {
@@ -169,7 +170,7 @@ struct alignas(64) node_board {
   static constexpr std::size_t labels_at(int size) noexcept {
     return channels_at(size) + times(size, sizeof(node_channel));
   }
-  static constexpr std::size_t letters_at(int size) noexcept {
+  static constexpr std::size_t eager_buffers_at(int size) noexcept {
     return labels_at(size) + times(size, node_channel::ring * sizeof(node_channel::label));
   }
   static constexpr std::size_t staging_at(int size) noexcept { return whole_pages(bytes(size, false)); }

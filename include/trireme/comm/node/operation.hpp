@@ -15,9 +15,9 @@
 #include <emmintrin.h>
 #endif
 
+#include "trireme/comm/detail/collective_engine.hpp"
 #include "trireme/comm/detail/expectations.hpp"
 #include "trireme/comm/detail/kernels.hpp"
-#include "trireme/comm/detail/process_engine.hpp"
 #include "trireme/comm/node/launch.hpp"
 #include "trireme/comm/traffic.hpp"
 #include "trireme/core/address.hpp"
@@ -72,12 +72,12 @@ struct node_group {
   std::uint64_t rounds = 0;    ///< rounds of the staged collectives decided so far
   std::array<std::uint64_t, node_board::ring> done{};
   /// Small broadcasts that this rank has finished as their root without waiting: the numbers of the latest ones, how
-  /// many there were, and for how many the calls of all others have been compared since (hear()). Then the letters
-  /// written so far, and the collective that last used each letter.
-  std::array<std::uint64_t, node_board::ring> told{};
-  std::uint64_t told_count = 0, heard = 0;
-  std::uint64_t letters = 0;
-  std::array<std::uint64_t, node_board::letters> letter_of{};
+  /// many there were, and for how many the calls of all others have been compared since (check_eager()). Then the
+  /// letters written so far, and the collective that last used each letter.
+  std::array<std::uint64_t, node_board::ring> eager_numbers{};
+  std::uint64_t eager_count = 0, eager_checked = 0;
+  std::uint64_t eager_buffers = 0;
+  std::array<std::uint64_t, node_board::eager_buffers> eager_buffer_use{};
   std::vector<pair_state> pairs;
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members.size()); }
@@ -125,10 +125,10 @@ struct node_segment {
 ///                       -> sharing -> closing -> finished     directly in the memory of all
 ///                       -> staging -> finished                block by block through the staging slots
 ///   exchanging -> finished
-struct node_operation final : process_operation {
+struct node_operation final : collective_operation {
   enum class stage : std::uint8_t { posting, arriving, sharing, closing, staging, exchanging, finished };
   struct message {
-    part what;
+    raw_transfer what;
     std::uint64_t number = 0;  ///< among those of its pair and direction
     std::uint64_t moved = 0;   ///< bytes
     std::uint64_t target = 0;  ///< of the channel's tail, when the receiver has everything
@@ -137,14 +137,14 @@ struct node_operation final : process_operation {
 
   node_group* where = nullptr;
   command it;
-  std::vector<std::int64_t> counts;  ///< the elements of it.counts
-  std::vector<part> parts;           ///< the elements of it.parts
-  std::vector<message> messages;     ///< messages of an exchange
+  std::vector<std::int64_t> counts;         ///< the elements of it.counts
+  std::vector<raw_transfer> raw_transfers;  ///< the elements of it.raw_transfers
+  std::vector<message> messages;            ///< messages of an exchange
   std::uint64_t number = 0;
   std::atomic<stage> at{stage::finished};
   bool by_value = false;
-  bool tells = false;  ///< a small broadcast: ranks wait for the root only, and the root does not wait
-  bool hears =
+  bool eager = false;  ///< a small broadcast: ranks wait for the root only, and the root does not wait
+  bool checks_eager =
       false;  ///< another blocking call: waits until this rank has compared the calls of all earlier small broadcasts
   bool for_all = false;      ///< a broadcast in which each rank copies a slice for all
   bool streams = false;      ///< copies past the caches, because it is large
@@ -157,7 +157,7 @@ struct node_operation final : process_operation {
   std::uint32_t polls = 0;
   clock::time_point since{};
   clock::time_point next_look{};
-  bool told_late = false;
+  bool reported_late = false;
   node_operation* previous = nullptr;  ///< only for pending operations
   node_operation* next = nullptr;
 
@@ -184,7 +184,7 @@ struct node_operation final : process_operation {
 }
 /// The move of a collective that only moves elements.
 [[nodiscard]] inline move const& move_of(node_operation const& op) noexcept { return row_of(op.what().kind).moves[0]; }
-[[nodiscard]] inline bool has_parts(node_operation const& op) noexcept {
+[[nodiscard]] inline bool has_transfers(node_operation const& op) noexcept {
   return op.is_ragged() && op.what().kind == collective::all_to_all;
 }
 
@@ -197,15 +197,15 @@ struct node_touched {
 [[nodiscard]] inline node_touched touched(node_operation const& op) noexcept {
   auto const geometry = geometry_of(op);
   auto const& move = move_of(op);
-  bool const for_one = move.takers == side::root;
+  bool const for_one = move.receivers == side::root;
   return {geometry.gives(move, op.where->rank) && (move.folds || !for_one),
           geometry.takes(move, op.where->rank) && (for_one || (move.folds && geometry.of().into == cut::lines))};
 }
 
 /// The elements that this rank sends to `rank`, if the collective only moves elements.
 [[nodiscard]] inline node_segment outgoing(node_operation const& op, int rank) noexcept {
-  if (has_parts(op)) {
-    auto const& sent = op.parts[static_cast<std::size_t>(rank)];
+  if (has_transfers(op)) {
+    auto const& sent = op.raw_transfers[static_cast<std::size_t>(rank)];
     return {sent.address, 0, sent.count};
   }
   auto const given = geometry_of(op).given(move_of(op), op.where->rank, rank);
@@ -214,8 +214,8 @@ struct node_touched {
 
 /// Where this rank receives the elements of `rank`, if the collective only moves elements.
 [[nodiscard]] inline node_segment incoming(node_operation const& op, int rank) noexcept {
-  if (has_parts(op)) {
-    auto const& received = op.parts[static_cast<std::size_t>(op.where->size() + rank)];
+  if (has_transfers(op)) {
+    auto const& received = op.raw_transfers[static_cast<std::size_t>(op.where->size() + rank)];
     return {received.address, 0, received.count};
   }
   auto const taken = geometry_of(op).taken(move_of(op), rank, op.where->rank);
@@ -225,16 +225,16 @@ struct node_touched {
 /// Bytes of a rank's values if they travel with the announcement: the same number on every rank.
 [[nodiscard]] inline std::int64_t value_bytes(node_operation const& op) noexcept {
   auto const given = move_of(op).given;
-  if (given == piece::whole) return op.bytes(op.what().count);
+  if (given == region::whole) return op.bytes(op.what().count);
   auto const where = geometry_of(op);
-  return op.bytes(given == piece::of_giver ? where.largest() : where.all());
+  return op.bytes(given == region::of_sender ? where.largest() : where.all());
 }
 
 /// The number of elements, of `count`, that one step of direct work handles. In a process several threads take turns
 /// between steps (node_driver), so steps are short: 1 MiB. A rank that is a thread does not share its driver.
 [[nodiscard]] inline std::int64_t direct_step(node_operation const& op, std::int64_t count,
                                               std::size_t element_bytes) noexcept {
-  if (op.launch().place->one_process) return count;
+  if (op.launch().backend->one_process) return count;
   return std::min(count, static_cast<std::int64_t>((std::size_t{1} << 20) / element_bytes));
 }
 
@@ -292,17 +292,17 @@ inline void prepare(node_operation& op, node_group& where, command const& it) {
   op.where = &where;
   op.it = it;
   op.counts.assign(it.counts.begin(), it.counts.end());
-  op.parts.assign(it.parts.begin(), it.parts.end());
+  op.raw_transfers.assign(it.raw_transfers.begin(), it.raw_transfers.end());
   op.cursor = 0;
   op.moved = 0;
   op.rounds = 0;
   op.polls = 0;
-  op.hears = op.for_all = op.told_late = false;
+  op.checks_eager = op.for_all = op.reported_late = false;
   op.since = op.next_look = {};
   if (it.what.kind == collective::exchange) {
     op.number = 0;
     op.messages.clear();
-    for (auto const& each : op.parts) {
+    for (auto const& each : op.raw_transfers) {
       auto& pair = where.pairs[static_cast<std::size_t>(each.peer)];
       op.messages.push_back({each, each.sent ? pair.sends++ : pair.receives++});
     }
@@ -310,13 +310,13 @@ inline void prepare(node_operation& op, node_group& where, command const& it) {
     return;
   }
   op.number = where.next++;
-  op.by_value = op.is_touchable() && !has_parts(op) && value_bytes(op) <= std::int64_t{node_board::value_bytes};
+  op.by_value = op.is_touchable() && !has_transfers(op) && value_bytes(op) <= std::int64_t{node_board::value_bytes};
   op.it.what.by_value = op.by_value;
-  op.tells = op.what().kind == collective::broadcast && op.is_touchable() && where.size() > 1 &&
-             op.bytes(op.what().count) <= std::int64_t{node_board::letter_bytes};
+  op.eager = op.what().kind == collective::broadcast && op.is_touchable() && where.size() > 1 &&
+             op.bytes(op.what().count) <= std::int64_t{node_board::eager_bytes};
   op.behind = 0;
   auto moves = op.bytes(it.what.count);
-  for (auto const& each : op.parts) moves += op.bytes(each.count);
+  for (auto const& each : op.raw_transfers) moves += op.bytes(each.count);
   op.streams = op.it.what.op == reduction_kind::none && is_streamed(it.elements, static_cast<std::uint64_t>(moves));
   op.become(node_operation::stage::posting);
 }

@@ -34,14 +34,14 @@ inline void take_values(node_operation const& op) {
   auto const posted = [&](int rank) { return where.board(rank).values(op.number, bytes, where.size()); };
   if (move.folds) {
     if (!geometry.takes(move, where.rank)) return;
-    auto const part = geometry.of().into == cut::equal ? geometry.owned(where.rank) : interval{0, op.what().count};
+    auto const transfer = geometry.of().into == cut::equal ? geometry.owned(where.rank) : interval{0, op.what().count};
     node_terms all;
-    for (int rank = 0; rank < where.size(); ++rank) all.terms[rank] = posted(rank) + op.bytes(part.first);
-    all.add_output(op.to() + op.bytes(part.first));
-    all.combine(op, part.count);
+    for (int rank = 0; rank < where.size(); ++rank) all.terms[rank] = posted(rank) + op.bytes(transfer.first);
+    all.add_output(op.to() + op.bytes(transfer.first));
+    all.combine(op, transfer.count);
   } else if (geometry.of().count > 0) {
     for (int rank = 0; rank < where.size(); ++rank) {
-      auto const skip = move.given == piece::of_taker ? geometry.given(move, rank, where.rank).first : 0;
+      auto const skip = move.given == region::of_receiver ? geometry.given(move, rank, where.rank).first : 0;
       auto const to = incoming(op, rank);
       copied(op, to, posted(rank) + op.bytes(skip), 0, to.count);
     }
@@ -57,8 +57,8 @@ inline void give_values(node_operation const& op) {
   auto const& move = move_of(op);
   if (!geometry.gives(move, op.where->rank)) return;
   auto const length = value_bytes(op);
-  auto const own = move.given == piece::of_giver ? geometry.owned(op.where->rank) : interval{0, 0};
-  auto const bytes = move.given == piece::of_giver ? op.bytes(own.count) : length;
+  auto const own = move.given == region::of_sender ? geometry.owned(op.where->rank) : interval{0, 0};
+  auto const bytes = move.given == region::of_sender ? op.bytes(own.count) : length;
   if (bytes > 0)
     std::memcpy(op.where->mine().values(op.number, static_cast<std::size_t>(length), op.where->size()),
                 op.from() + op.bytes(own.first), static_cast<std::size_t>(bytes));
@@ -95,7 +95,7 @@ inline bool combine_directly(node_operation& op) {
 /// The address in the memory of `rank` of the elements that it sends to this rank.
 [[nodiscard]] inline std::byte const* source_at(node_operation const& op, int rank) noexcept {
   auto const own = op.where->rank;
-  if (!has_parts(op)) return from_of(op, rank) + op.bytes(geometry_of(op).given(move_of(op), rank, own).first);
+  if (!has_transfers(op)) return from_of(op, rank) + op.bytes(geometry_of(op).given(move_of(op), rank, own).first);
   return op.where->at(rank, op.where->portions(rank, op.number)[static_cast<std::size_t>(own)].place);
 }
 
@@ -110,14 +110,15 @@ inline bool move_directly(node_operation& op) {
     ++op.cursor;
     return op.cursor == where.size();
   };
-  if (move_of(op).takers == side::root) {  // all ranks write into the root's memory, side by side
+  if (move_of(op).receivers == side::root) {  // all ranks write into the root's memory, side by side
     op.cursor = where.size() - 1;
     return step({to_of(op, op.what().root), where.rank * op.what().count, op.what().count}, op.from());
   }
   if (op.for_all) {  // each rank copies one slice of the root's values to all
-    auto const part = geometry_of(op).owned(where.rank);
+    auto const transfer = geometry_of(op).owned(where.rank);
     if (op.cursor == op.what().root) return ++op.cursor == where.size();
-    return step({to_of(op, op.cursor), part.first, part.count}, from_of(op, op.what().root) + op.bytes(part.first));
+    return step({to_of(op, op.cursor), transfer.first, transfer.count},
+                from_of(op, op.what().root) + op.bytes(transfer.first));
   }
   // Others first: rank r begins with the elements of r + 1, so that ranks do not all read from one.
   auto const rank = (where.rank + 1 + op.cursor) % where.size();
@@ -132,7 +133,7 @@ inline bool work_directly(node_operation& op) { return move_of(op).folds ? combi
 
 /// The number of elements in one round: of the whole view, or of those that one rank sends to each other.
 [[nodiscard]] inline std::int64_t staged_chunk(node_operation const& op) noexcept {
-  bool const sliced = move_of(op).given == piece::of_taker && row_of(op.what().kind).into != cut::lines;
+  bool const sliced = move_of(op).given == region::of_receiver && row_of(op.what().kind).into != cut::lines;
   auto const line = line_of(op.it.element_bytes);
   auto const fits = static_cast<std::int64_t>(node_board::slot_bytes / op.it.element_bytes);
   return fits / (sliced ? op.where->size() : 1) / line * line;
@@ -141,7 +142,7 @@ inline bool work_directly(node_operation& op) { return move_of(op).folds ? combi
 /// The number of rounds; the same on every rank.
 [[nodiscard]] inline std::uint64_t staged_rounds(node_operation const& op) noexcept {
   std::int64_t most = row_of(op.what().kind).into == cut::equal ? geometry_of(op).largest() : op.what().count;
-  for (int rank = 0; has_parts(op) && rank < op.where->size(); ++rank)
+  for (int rank = 0; has_transfers(op) && rank < op.where->size(); ++rank)
     for (auto const& each : op.where->portions(rank, op.number)) most = std::max(most, each.count);
   return static_cast<std::uint64_t>((most + op.chunk - 1) / op.chunk);
 }
@@ -163,11 +164,11 @@ inline void fill_slot(node_operation const& op, std::uint64_t round) {
     auto const behind = own.first + own.count;
     copy(0, op.from() + op.bytes(first), own.first);
     copy(behind, op.from() + op.bytes(first + behind), count - behind);
-  } else if (move.given == piece::of_taker) {
+  } else if (move.given == region::of_receiver) {
     for (int rank = 0; rank < where.size(); ++rank)
       if (rank != where.rank) give(rank * op.chunk, outgoing(op, rank));
   } else {  // the same for all ranks
-    auto const to = move.takers == side::root ? op.what().root : (where.rank + 1) % where.size();
+    auto const to = move.receivers == side::root ? op.what().root : (where.rank + 1) % where.size();
     if (to != where.rank) give(0, outgoing(op, to));
   }
 }
@@ -198,7 +199,7 @@ inline void drain_slots(node_operation const& op, std::uint64_t round) {
   auto const& move = move_of(op);
   bool const kept = move.folds && geometry.of().into != cut::lines;  // each rank has its slice already
   if (kept || !geometry.takes(move, where.rank)) return;
-  bool const sliced = move.given == piece::of_taker;
+  bool const sliced = move.given == region::of_receiver;
   for (int step = 0; step < where.size(); ++step) {
     auto const rank = (where.rank + 1 + step) % where.size();
     auto* const slot = where.board(rank).slot(op.base + round, where.size());

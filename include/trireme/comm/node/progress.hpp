@@ -19,16 +19,17 @@ enum class node_outcome : std::uint8_t { stuck, moved, finished };
 [[nodiscard]] inline std::uint32_t reach_of(node_operation const& op) noexcept {
   if (!op.touches()) return node_posting::reachable | node_posting::phantom;
   bool const broadcasts = op.what().kind == collective::broadcast;
-  if (op.launch().place->one_process) return node_posting::reachable | (broadcasts ? node_posting::writable : 0U);
+  if (op.launch().backend->one_process) return node_posting::reachable | (broadcasts ? node_posting::writable : 0U);
   auto const holds = [&](void const* address, std::int64_t count) {
     return count == 0 || op.launch().is_reached(address, static_cast<std::uint64_t>(op.bytes(count)));
   };
   auto const all = geometry_of(op).all();
   auto const others = touched(op);
   bool const reachable =
-      has_parts(op) ? std::ranges::all_of(
-                          op.parts, [&](auto const& each) { return !each.sent || holds(each.address, each.count); })
-                    : (!others.from || holds(op.it.from, all)) && (!others.to || holds(op.it.to, all));
+      has_transfers(op)
+          ? std::ranges::all_of(op.raw_transfers,
+                                [&](auto const& each) { return !each.sent || holds(each.address, each.count); })
+          : (!others.from || holds(op.it.from, all)) && (!others.to || holds(op.it.to, all));
   bool const writable = broadcasts && holds(op.is_root() ? op.it.from : op.it.to, all);
   return (reachable ? node_posting::reachable : 0U) | (writable ? node_posting::writable : 0U);
 }
@@ -69,11 +70,11 @@ inline void fill_round(node_operation const& op, std::uint64_t round) {
 /// A root finishes a small broadcast without waiting for the others. This compares their calls with it, as far as they
 /// have announced them, and marks those broadcasts as finished; false if a call differs, which fails the launch. Other
 /// ranks may wait for that mark: a letter or posting is only reused when all ranks have finished its collective.
-inline bool hear(node_group& where) {
-  auto const before = where.heard;
+inline bool check_eager(node_group& where) {
+  auto const before = where.eager_checked;
   bool agree = true;
-  while (agree && where.heard < where.told_count) {
-    auto const number = where.told[where.heard % node_board::ring];
+  while (agree && where.eager_checked < where.eager_count) {
+    auto const number = where.eager_numbers[where.eager_checked % node_board::ring];
     auto const has_joined = [&](int rank) { return where.board(rank).at(number).word.load() >= node_arrived(number); };
     bool joined = true;
     for (int rank = 0; rank < where.size(); ++rank) joined = joined && has_joined(rank);
@@ -82,27 +83,27 @@ inline bool hear(node_group& where) {
       agree = agree && agrees(where, number, where.mine().at(number).what, rank);
     if (!agree) break;
     where.finish(number, std::memory_order_seq_cst);
-    ++where.heard;
+    ++where.eager_checked;
   }
-  if (where.heard != before) where.ring();
+  if (where.eager_checked != before) where.ring();
   return agree;
 }
 
 /// Copies the values of a broadcast into a letter of its root; false while an earlier broadcast still uses that letter.
-inline bool write_letter(node_operation& op, node_posting& posting) {
+inline bool write_eager_buffer(node_operation& op, node_posting& posting) {
   auto& where = *op.where;
-  auto& last = where.letter_of[where.letters % node_board::letters];
+  auto& last = where.eager_buffer_use[where.eager_buffers % node_board::eager_buffers];
   if (last >= where.reusable) {
-    static_cast<void>(hear(where));
+    static_cast<void>(check_eager(where));
     where.reusable = where.lowest_unfinished();
     if (last >= where.reusable) {
       op.behind = last;
       return false;
     }
   }
-  auto* const letter = where.mine().letter(where.letters++, where.size());
-  std::memcpy(letter, op.from(), static_cast<std::size_t>(op.bytes(op.what().count)));
-  posting.memory.from = op.launch().offset(letter);
+  auto* const eager_buffer = where.mine().eager_buffer(where.eager_buffers++, where.size());
+  std::memcpy(eager_buffer, op.from(), static_cast<std::size_t>(op.bytes(op.what().count)));
+  posting.memory.from = op.launch().offset(eager_buffer);
   last = op.number;
   return true;
 }
@@ -112,9 +113,11 @@ inline bool write_letter(node_operation& op, node_posting& posting) {
 inline bool post(node_operation& op) {
   auto& where = *op.where;
   if (op.number != where.posted + 1) return false;
-  if (op.hears && where.heard < where.told_count && (!hear(where) || where.heard < where.told_count)) return false;
+  if (op.checks_eager && where.eager_checked < where.eager_count &&
+      (!check_eager(where) || where.eager_checked < where.eager_count))
+    return false;
   if (op.number >= where.reusable + node_board::ring) {
-    static_cast<void>(hear(where));
+    static_cast<void>(check_eager(where));
     where.reusable = where.lowest_unfinished();
     if (op.number >= where.reusable + node_board::ring) return false;
   }
@@ -122,19 +125,19 @@ inline bool post(node_operation& op) {
   posting.what = op.it.what;
   if (op.by_value) {
     give_values(op);
-  } else if (op.tells) {
-    if (op.is_root() && !write_letter(op, posting)) return false;
+  } else if (op.eager) {
+    if (op.is_root() && !write_eager_buffer(op, posting)) return false;
   } else {
     auto const flags = reach_of(op);
     posting.memory = {op.launch().offset(op.it.from), op.launch().offset(op.it.to), flags};
-    if (has_parts(op))
-      for (auto const& each : std::span(op.parts).first(op.where->members.size()))
+    if (has_transfers(op))
+      for (auto const& each : std::span(op.raw_transfers).first(op.where->members.size()))
         where.portions(where.rank, op.number)[static_cast<std::size_t>(each.peer)] = {each.count,
                                                                                       op.launch().offset(each.address)};
-    if (!op.launch().place->one_process) op.chunk = staged_chunk(op);
+    if (!op.launch().backend->one_process) op.chunk = staged_chunk(op);
     // The others cannot access this rank's memory, so the collective is staged; its first block goes with the
     // announcement.
-    if ((flags & node_posting::reachable) == 0 && !has_parts(op) && where.decided + 1 == op.number &&
+    if ((flags & node_posting::reachable) == 0 && !has_transfers(op) && where.decided + 1 == op.number &&
         where.mine().filled.load(std::memory_order_relaxed) == where.rounds && may_fill(op, where.rounds)) {
       op.base = where.rounds;
       fill_round(op, 0);
@@ -142,7 +145,7 @@ inline bool post(node_operation& op) {
   }
   where.posted = op.number;
   posting.word.store(node_arrived(op.number));
-  if (!op.tells || op.is_root()) where.ring();  // else only the root may wait, and tell() wakes it
+  if (!op.eager || op.is_root()) where.ring();  // else only the root may wait, and tell() wakes it
   op.become(node_operation::stage::arriving);
   return true;
 }
@@ -154,12 +157,12 @@ inline node_outcome finish(node_operation& op) noexcept {
 }
 
 /// The root of a small broadcast has announced it, and no rank waits for more. The root is done, and compares the calls
-/// of the others later (hear()).
-inline node_outcome tell(node_operation& op) {
+/// of the others later (check_eager()).
+inline node_outcome finish_eager(node_operation& op) {
   auto& where = *op.where;
   if (where.decided + 1 != op.number) return node_outcome::stuck;
   if (op.is_root()) {
-    where.told[where.told_count++ % node_board::ring] = op.number;
+    where.eager_numbers[where.eager_count++ % node_board::ring] = op.number;
     op.become(node_operation::stage::finished);
   } else {
     auto const root = op.what().root;
@@ -182,7 +185,7 @@ inline node_outcome decide(node_operation& op) {
   using enum node_operation::stage;
   auto& where = *op.where;
   if (where.decided + 1 != op.number) return node_outcome::stuck;
-  if (!hear(where)) return node_outcome::stuck;
+  if (!check_eager(where)) return node_outcome::stuck;
   for (int rank = 0; rank < where.size(); ++rank)
     if (!agrees(where, op.number, op.it.what, rank)) return node_outcome::stuck;
   op.cursor = 0;
@@ -197,7 +200,7 @@ inline node_outcome decide(node_operation& op) {
     flags &= op.posting(rank).memory.flags;
     phantom = phantom || (op.posting(rank).memory.flags & node_posting::phantom) != 0;
   }
-  if (has_parts(op) && !counts_agree(op)) return node_outcome::stuck;
+  if (has_transfers(op) && !counts_agree(op)) return node_outcome::stuck;
   ++where.decided;
   if (phantom) return finish(op);
   if ((flags & node_posting::reachable) != 0) {
@@ -219,7 +222,7 @@ inline node_outcome decide(node_operation& op) {
   return op.for_all || others.from || others.to;
 }
 
-inline node_outcome share(node_operation& op) {
+inline node_outcome do_own_slice(node_operation& op) {
   bool over = false;
   if (!work_inside(op, [&] { over = work_directly(op); })) return node_outcome::stuck;
   if (!over) return node_outcome::moved;
@@ -278,16 +281,17 @@ inline node_outcome advance(node_operation& op) {
       if (!post(op)) return node_outcome::stuck;
       [[fallthrough]];
     case arriving:
-      if (op.tells) {
-        if (op.posting(op.what().root).word.load() >= node_arrived(op.number)) return tell(op);
-        if (where.heard < where.told_count) static_cast<void>(hear(where));  // the root may wait for this
+      if (op.eager) {
+        if (op.posting(op.what().root).word.load() >= node_arrived(op.number)) return finish_eager(op);
+        if (where.eager_checked < where.eager_count)
+          static_cast<void>(check_eager(where));  // the root may wait for this
         return node_outcome::stuck;
       }
       for (; op.cursor < where.size(); ++op.cursor)
         if (op.posting(op.cursor).word.load() < node_arrived(op.number)) return node_outcome::stuck;
       return decide(op);
     case sharing:
-      if (auto const outcome = share(op); op.now() != closing) return outcome;
+      if (auto const outcome = do_own_slice(op); op.now() != closing) return outcome;
       [[fallthrough]];
     case closing:
       for (; op.cursor < where.size(); ++op.cursor)
@@ -309,13 +313,13 @@ inline node_outcome advance(node_operation& op) {
   auto const& board = op.where->board(rank);
   switch (op.now()) {
     case posting:
-      if (op.hears && op.where->heard < op.where->told_count) {
-        auto const number = op.where->told[op.where->heard % node_board::ring];
+      if (op.checks_eager && op.where->eager_checked < op.where->eager_count) {
+        auto const number = op.where->eager_numbers[op.where->eager_checked % node_board::ring];
         return op.where->board(rank).at(number).word.load() < node_arrived(number);
       }
       return board.unfinished.load() + node_board::ring <= op.number || board.unfinished.load() <= op.behind;
     case arriving: {
-      bool const all = !op.tells || op.where->decided + 1 != op.number;  // an earlier call waits for all
+      bool const all = !op.eager || op.where->decided + 1 != op.number;  // an earlier call waits for all
       return (all || rank == op.what().root) && op.posting(rank).word.load() < node_arrived(op.number);
     }
     case closing:
@@ -359,13 +363,13 @@ inline void check_patience(node_operation& op, clock::time_point since) {
   auto const begin = [&] { return text(launch.who, ": ", describe(op)); };
   if (now >= op.next_look) {  // the query takes a microsecond a rank
     op.next_look = now + std::chrono::milliseconds(50);
-    if (launch.place->is_orphaned())
+    if (launch.backend->is_orphaned())
       return launch.fail(text(begin(), " cannot finish, because the process that started rank ", launch.rank,
                               " (mpirun, or its daemon) has ended; start the job again"));
     // The header records that the body of a thread has ended, or that a process ends by exit(). For threads only this
     // counts: a thread also leaves its group while an exception leaves its body, and then the exception is the error to
     // report.
-    bool const together = launch.place->one_process;
+    bool const together = launch.backend->one_process;
     auto const left = awaited_ranks(op, [&](int rank) {
       return launch.header(op.where->world_rank(rank)).left.load() != 0 ||
              (!together && op.where->board(rank).left.load() != 0);
@@ -385,7 +389,7 @@ inline void check_patience(node_operation& op, clock::time_point since) {
   }
   if (since == clock::time_point{}) return;
   if (now - since <= op.where->deadline) {
-    return tell_if_late(op.told_late, now - since, op.where->deadline, [&] {
+    return report_if_late(op.reported_late, now - since, op.where->deadline, [&] {
       return late_call{launch.rank, describe(op), static_cast<std::uint64_t>(op.bytes(op.what().count)),
                        list_of("rank", awaited_ranks(op, [](int) { return true; }))};
     });

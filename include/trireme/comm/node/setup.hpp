@@ -74,11 +74,11 @@ struct node_card {
 }
 
 /// Processes of one machine: a memory file a rank, mapped by all of them.
-class process_place final : public node_place {
+class process_backend final : public node_backend {
  public:
   /// @param needs_launcher  waits end with an error once the process that started this one has ended.
-  process_place(int rank, std::vector<descriptor> files, node_map map, std::size_t bytes, bool needs_launcher)
-      : node_place(false, bases_of(map, files.size()), headers_of(map, files.size()), bytes),
+  process_backend(int rank, std::vector<descriptor> files, node_map map, std::size_t bytes, bool needs_launcher)
+      : node_backend(false, bases_of(map, files.size()), headers_of(map, files.size()), bytes),
         files_(std::move(files)),
         map_(std::move(map)),
         heap_(map_.at(rank), node_header::bytes, bytes, files_[static_cast<std::size_t>(rank)].number()),
@@ -182,11 +182,11 @@ class node_meeting {
     }
     return {};
   }
-  [[nodiscard]] std::shared_ptr<process_engine> engine(std::string_view who, std::chrono::milliseconds deadline,
-                                                       bool needs_launcher) {
-    auto place =
-        std::make_shared<process_place>(rank_, std::move(files_), std::move(map_), card_.stride, needs_launcher);
-    auto launch = std::make_shared<node_launch>(who, rank_, std::move(place), core_each_);
+  [[nodiscard]] std::shared_ptr<collective_engine> engine(std::string_view who, std::chrono::milliseconds deadline,
+                                                          bool needs_launcher) {
+    auto backend =
+        std::make_shared<process_backend>(rank_, std::move(files_), std::move(map_), card_.stride, needs_launcher);
+    auto launch = std::make_shared<node_launch>(who, rank_, std::move(backend), core_each_);
     // It is the first block of every heap, so every rank knows its offset.
     auto* const own = launch->make_board(size_);
     std::vector<int> members;
@@ -230,10 +230,10 @@ class node_meeting {
 
 /// Collective. The engine of ranks that share a machine; null on all ranks, with a reason in `why`, if they do not, or
 /// if their memory cannot be shared. With `needs_launcher` waits end with an error once the launcher has ended.
-[[nodiscard]] inline std::shared_ptr<process_engine> try_node_engine(std::string_view who, int rank, int size,
-                                                                     std::chrono::milliseconds deadline,
-                                                                     node_all_gather const& all_gather,
-                                                                     std::string& why, bool needs_launcher = false) {
+[[nodiscard]] inline std::shared_ptr<collective_engine> try_node_engine(std::string_view who, int rank, int size,
+                                                                        std::chrono::milliseconds deadline,
+                                                                        node_all_gather const& all_gather,
+                                                                        std::string& why, bool needs_launcher = false) {
   node_meeting meeting(rank, size);
   // Whether a step succeeded on all ranks; they begin the next one together.
   auto const first_fault = [&](std::vector<std::string> const& said) -> std::string {
@@ -254,9 +254,9 @@ class node_meeting {
 }
 
 /// Collective. The engine of ranks that share a machine; comm_error on all ranks if they do not.
-[[nodiscard]] inline std::shared_ptr<process_engine> make_node_engine(std::string_view who, int rank, int size,
-                                                                      std::chrono::milliseconds deadline,
-                                                                      node_all_gather const& all_gather) {
+[[nodiscard]] inline std::shared_ptr<collective_engine> make_node_engine(std::string_view who, int rank, int size,
+                                                                         std::chrono::milliseconds deadline,
+                                                                         node_all_gather const& all_gather) {
   std::string why;
   auto engine = try_node_engine(who, rank, size, deadline, all_gather, why);
   if (engine == nullptr)

@@ -311,7 +311,7 @@ struct decode_step {
 };
 
 /// An item of a template: a special token, or one of the two texts.
-struct template_part {
+struct template_item {
   enum class what { special, first, second };
   what kind = what::first;
   std::vector<std::int32_t> ids;  ///< for a special token

@@ -57,14 +57,14 @@ class attention_cache {
     bool const fits = kept_.extents() == trireme::shape{shape.batch * places_, 2 * shape.channels} &&
                       (window > 0 ? places_ == window : all <= places_);
     if (fits) return;
-    auto const places = window > 0 ? window : std::max(few, 2 * all);
-    tensor<value, space> more({shape.batch * places, 2 * shape.channels});
+    auto const positions = window > 0 ? window : std::max(few, 2 * all);
+    tensor<value, space> more({shape.batch * positions, 2 * shape.channels});
     for (std::int64_t sample = 0; sample < shape.batch && known > 0; ++sample) {
-      auto const count = std::min(known, std::min(places, places_));
-      kernels::copy(more.view().rows(sample * places, count), kept_.view().rows(sample * places_, count));
+      auto const count = std::min(known, std::min(positions, places_));
+      kernels::copy(more.view().rows(sample * positions, count), kept_.view().rows(sample * places_, count));
     }
     kept_ = std::move(more);
-    places_ = places;
+    places_ = positions;
   }
   void keep(view qkv, attention_shape const& shape, std::int64_t row, std::int64_t position) {
     for (std::int64_t sample = 0; sample < shape.batch; ++sample) {

@@ -31,15 +31,15 @@ class chain_node {
 
   explicit chain_node(std::vector<node_pointer<Env>> nodes) : nodes_(std::move(nodes)), steps_(nodes_.size()) {}
 
-  [[nodiscard]] std::vector<layer_says> says() const {
-    std::vector<layer_says> all;
-    for (auto const& each : nodes_) all.push_back(each->says());
+  [[nodiscard]] std::vector<layer_traits> traits() const {
+    std::vector<layer_traits> all;
+    for (auto const& each : nodes_) all.push_back(each->traits());
     return all;
   }
   /// What these layers can do as a branch of a fork.
-  [[nodiscard]] layer_says as_branch() const {
+  [[nodiscard]] layer_traits as_branch() const {
     std::vector<layer_step> steps(nodes_.size());
-    return branch_says(says(), steps);
+    return branch_traits(traits(), steps);
   }
   /// Whether one of these layers adds terms to the loss that each sample has once.
   [[nodiscard]] bool adds_sample_losses() const {
@@ -52,9 +52,9 @@ class chain_node {
     return nodes_.empty() ? loss_sum{} : nodes_.back()->rows_of_loss(batch);
   }
 
-  void place(placing<Env>& at, lie entry, lie exit) {
-    says_ = says();
-    auto const found = resolve(says_, steps_, entry, exit);
+  void place(placing<Env>& at, activation_layout entry, activation_layout exit) {
+    traits_ = traits();
+    auto const found = resolve(traits_, steps_, entry, exit);
     if (!found.fits()) {
       throw config_error(text("trireme::nn::chain: ", at.name, ": layer ", found.where,
                               " cannot stand where it does; see the compiler's sentence for chains that it knows"));
@@ -68,7 +68,7 @@ class chain_node {
       at.act = step.fused ? nodes_[i + 1]->facts().activation : ops::activation::none;
       at.loss = step.fused ? nodes_[i + 1]->as_loss() : nullptr;
       auto taker = i + 1;
-      while (taker < nodes_.size() && says_[taker].does == flow::any) ++taker;
+      while (taker < nodes_.size() && traits_[taker].does == flow::any) ++taker;
       at.taker = taker == nodes_.size() ? outside : nodes_[taker].get();
       at.forms_dx = i == 0 || !wants_nothing(i - 1);
       nodes_[i]->place(at, step);
@@ -77,9 +77,10 @@ class chain_node {
       if (nodes_[i]->facts().inside) continue;
       if (!nodes_[i]->facts().weights)
         nodes_[i]->visit([&](parameter<Env>& each) { added_in_passing_[i].push_back(&each); });
-      bool const some = step.takes == lie::rows || (step.as == role::here && step.takes == lie::columns);
+      bool const some =
+          step.takes == activation_layout::rows || (step.as == role::none && step.takes == activation_layout::columns);
       auto const add = [&](parameter<Env>& each) {
-        if (!each.info.frozen && (!some || !each.info.is_part())) parameters_[i].push_back(&each);
+        if (!each.info.frozen && (!some || !each.info.is_shard())) parameters_[i].push_back(&each);
       };
       if (some) nodes_[i]->visit(add);
       for (auto* const each : terms) add(*each);
@@ -147,14 +148,14 @@ class chain_node {
     }
   }
 
-  void serve_forward(pass<Env>& pass) {
+  void shadow_forward(pass<Env>& pass) {
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      if (!skips(pass, i)) nodes_[i]->serve_forward(pass);
+      if (!skips(pass, i)) nodes_[i]->shadow_forward(pass);
     }
   }
-  void serve_backward(pass<Env>& pass) {
+  void shadow_backward(pass<Env>& pass) {
     for (auto i = nodes_.size(); i-- > 0;) {
-      if (!skips(pass, i)) nodes_[i]->serve_backward(pass);
+      if (!skips(pass, i)) nodes_[i]->shadow_backward(pass);
     }
   }
 
@@ -211,7 +212,8 @@ class chain_node {
       return {y, !nodes_[i]->facts().reads_y, false};
     }
     auto y = nodes_[i]->forward(pass, x, pass.activations, residual);
-    if (step.takes == lie::all && step.gives == lie::rows && pass.group.cuts_rows()) y.v = own_rows(pass, y.v);
+    if (step.takes == activation_layout::all && step.gives == activation_layout::rows && pass.group.cuts_rows())
+      y.v = own_rows(pass, y.v);
     pass.scratch.rewind(mark);
     return y;
   }
@@ -234,9 +236,9 @@ class chain_node {
 
   // The gradient of its result is not needed: it is a source without weights.
   [[nodiscard]] bool wants_nothing(std::size_t i) const { return is_source(i) && !nodes_[i]->facts().weights; }
-  [[nodiscard]] bool is_source(std::size_t i) const { return says_[i].does == flow::source; }
+  [[nodiscard]] bool is_source(std::size_t i) const { return traits_[i].does == flow::source; }
   [[nodiscard]] bool is_loss(std::size_t i) const {
-    return says_[i].does == flow::loss || says_[i].does == flow::words;
+    return traits_[i].does == flow::loss || traits_[i].does == flow::words;
   }
 
   // dy is the gradient of layer i's result after terms are summed. Returns the gradient of its input before rows are
@@ -250,7 +252,7 @@ class chain_node {
     auto const x = input_of(pass, i, input);
     bool const later = when == half::later;
     auto const p = before(pass, i);
-    bool const source = is_source(i), replicated = says_[i].does == flow::all;
+    bool const source = is_source(i), replicated = traits_[i].does == flow::all;
     if (is_loss(i)) return {one.starts(pass), true, memory::kept};
 
     if (step.fused && !dy.through) dy = through_activation(pass, one.fused(pass), dy, later);
@@ -317,7 +319,9 @@ class chain_node {
       if (to.into.address() == nullptr) to.into = pass.scratch.template take<value>(x.extents(pass));
     }
     auto const mark = pass.scratch.mark();
-    auto const d = step.partial || (step.takes == lie::all && step.gives == lie::rows) ? gathered(pass, dy.v) : dy.v;
+    auto const d = step.partial || (step.takes == activation_layout::all && step.gives == activation_layout::rows)
+                       ? gathered(pass, dy.v)
+                       : dy.v;
     auto const sum = begin_sum_of_rows(pass, i, when);
     if (facts.weights && when == half::at_once) one.backward_weight(pass, x, d);
     one.backward_input(pass, x, kept.x[i + 1].v, d, to, when);
@@ -354,7 +358,7 @@ class chain_node {
   [[nodiscard]] sum_of_rows begin_sum_of_rows(pass<Env>& pass, std::size_t i, half when) {
     sum_of_rows sum{pass.scratch.mark(), {}, when != half::never};
     auto const& own = sum.wanted ? parameters_[i] : added_in_passing_[i];
-    bool const cut = steps_[i].takes == lie::rows ? pass.group.cuts_rows() : pass.group.size() > 1;
+    bool const cut = steps_[i].takes == activation_layout::rows ? pass.group.cuts_rows() : pass.group.size() > 1;
     if (own.empty() || (sum.wanted && !cut)) return sum;
     std::int64_t size = 0;
     for (auto const* each : own) size += each->info.extents.size();
@@ -381,12 +385,12 @@ class chain_node {
   }
 
   std::vector<node_pointer<Env>> nodes_;
-  std::vector<layer_says> says_;  // since place()
+  std::vector<layer_traits> traits_;  // since place()
   std::vector<layer_step> steps_;
   std::vector<std::vector<parameter<Env>*>> parameters_;        // whole on each rank, where rows or columns may be cut
   std::vector<std::vector<parameter<Env>*>> added_in_passing_;  // backward_input adds to their gradients
   std::vector<tensor_view<typename Env::gradient, space>> whole_;  // their own gradients, between begin and end
-  per_slot<saved> kept_;
+  per_micro_batch<saved> kept_;
 };
 
 }  // namespace trireme::nn::detail

@@ -58,11 +58,11 @@ class low_rank_change {
     a_.info = {text(layer, first_factor), {whole[0], rank_}, start, true};
     b_.info = {text(layer, second_factor), second, {}, true};
     b_.info.fused = weight.fused;
-    if (!weight.is_part()) return;
+    if (!weight.is_shard()) return;
     bool const by_rows = weight.extents[0] < whole[0];
     int const axis = by_rows ? 0 : last;
     auto& cut = by_rows ? a_.info : b_.info;
-    cut = part_of(cut, axis, {weight.first[axis], weight.extents[axis]});
+    cut = shard_of(cut, axis, {weight.first[axis], weight.extents[axis]});
   }
 
   void visit(parameter_visitor<Env> const& each) {
@@ -70,8 +70,8 @@ class low_rank_change {
     each(b_);
   }
   void visit_whole(parameter_visitor<Env> const& each) {
-    if (!a_.info.is_part()) each(a_);
-    if (!b_.info.is_part()) each(b_);
+    if (!a_.info.is_shard()) each(a_);
+    if (!b_.info.is_shard()) each(b_);
   }
 
   void forward(pass<Env>& pass, view y, view x) {
@@ -124,7 +124,7 @@ class low_rank_change {
   std::int64_t rank_;
   parameter<Env> a_{}, b_{};
   ops::weights<value, space> packed_a_, packed_b_;
-  per_slot<view> inner_;  // alpha / rank * x a
+  per_micro_batch<view> inner_;  // alpha / rank * x a
 };
 
 }  // namespace trireme::nn::detail

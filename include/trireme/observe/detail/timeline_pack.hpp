@@ -68,14 +68,14 @@ class unpacker {
   std::vector<std::byte> events;
   for (auto const& each : process.events) {
     for (auto const value :
-         {index(each.name), index(each.category), each.begin_ns, each.end_ns, std::uint64_t{each.lane}}) {
+         {index(each.name), index(each.category), each.begin_ns, each.end_ns, std::uint64_t{each.track}}) {
       detail::put_number(events, value);
     }
   }
   std::vector<std::byte> out;
   detail::put_number(out, static_cast<std::uint64_t>(process.rank));
-  detail::put_number(out, process.lanes.size());
-  for (auto const& lane : process.lanes) detail::put_text(out, lane);
+  detail::put_number(out, process.tracks.size());
+  for (auto const& track : process.tracks) detail::put_text(out, track);
   detail::put_number(out, names.size());
   for (auto const name : names) detail::put_text(out, name);
   detail::put_number(out, process.events.size());
@@ -90,17 +90,17 @@ class unpacked_timeline {
     detail::unpacker from(bytes);
     process_.rank = static_cast<int>(from.number());
     process_.name = text("rank ", process_.rank);
-    for (auto lanes = from.count(8); lanes > 0; --lanes) process_.lanes.emplace_back(from.words());
+    for (auto tracks = from.count(8); tracks > 0; --tracks) process_.tracks.emplace_back(from.words());
     for (auto names = from.count(8); names > 0; --names) names_.emplace_back(from.words());
     for (auto events = from.count(40); events > 0; --events) {
       auto const name = from.number();
       auto const category = from.number();
       auto const begin = from.number();
       auto const end = from.number();
-      auto const lane = from.number();
+      auto const track = from.number();
       if (name >= names_.size() || category >= names_.size()) detail::unpacker::fail();
       events_.push_back({names_[static_cast<std::size_t>(name)], names_[static_cast<std::size_t>(category)], begin, end,
-                         static_cast<std::uint32_t>(lane)});
+                         static_cast<std::uint32_t>(track)});
     }
   }
   unpacked_timeline(unpacked_timeline&&) noexcept = default;  // names and events keep their addresses

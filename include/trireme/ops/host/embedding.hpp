@@ -32,7 +32,7 @@ struct host_embedding {
   /// Shapes   y (B, T, C) or (B*T, C); tokens (B, T); table (V, C); positions (P, C) with P >= T, or empty.
   template <class T>
   static void embed(view<T> y, view<std::int32_t const> tokens, detail::input<T> table, detail::input<T> positions,
-                    table_part part = {}) {
+                    table_range part = {}) {
     auto const channels = table.extent(1);
     auto const context = tokens.extent(tokens.rank() - 1);
     detail::same_size("embed", y.size(), tokens.size() * channels);
@@ -49,7 +49,7 @@ struct host_embedding {
   /// Shapes   as embed's; dpositions may be empty.
   template <class G, class T>
   static void embed_backward(view<G> dtable, detail::output<G> dpositions, view<T> dy, view<std::int32_t const> tokens,
-                             table_part part = {}) {
+                             table_range part = {}) {
     auto const channels = dtable.extent(1);
     auto const context = tokens.extent(tokens.rank() - 1);
     detail::same_size("embed_backward", dy.size(), tokens.size() * channels);

@@ -84,7 +84,7 @@ struct host_losses {
     }
   }
   template <class T>
-  static void row_masses(view<T> logits, view<std::int32_t const> targets, table_part part,
+  static void row_masses(view<T> logits, view<std::int32_t const> targets, table_range part,
                          detail::input<accumulate_t<std::remove_const_t<T>>> peaks,
                          detail::output<accumulate_t<std::remove_const_t<T>>> masses,
                          detail::output<accumulate_t<std::remove_const_t<T>>> chosen,
@@ -101,7 +101,7 @@ struct host_losses {
     }
   }
   template <class T>
-  static loss_sum cross_entropy_part(view<T> logits, view<std::int32_t const> targets, table_part part,
+  static loss_sum cross_entropy_part(view<T> logits, view<std::int32_t const> targets, table_range part,
                                      detail::input<accumulate_t<T>> peaks, detail::input<accumulate_t<T>> masses,
                                      detail::input<accumulate_t<T>> chosen, double weight, bool gradient,
                                      cross_entropy_terms const& terms = {}) {

@@ -189,46 +189,46 @@ struct host_routing {
 
   /// Sorts all choices by expert, those of one expert in the order of rows: places[i] is the index of choice i, counts
   /// the number of choices of each expert.
-  static void sort_by_expert(view<std::int32_t> places, std::span<std::int64_t> counts,
+  static void sort_by_expert(view<std::int32_t> positions, std::span<std::int64_t> counts,
                              view<std::int32_t const> chosen) {
-    detail::same_size("sort_by_expert", places.size(), chosen.size());
+    detail::same_size("sort_by_expert", positions.size(), chosen.size());
     for (auto& each : counts) each = 0;
     for (auto const expert : chosen.span()) ++counts[static_cast<std::size_t>(expert)];
     thread_local std::vector<std::int64_t> next;
     next.assign(counts.size(), 0);
     for (std::size_t e = 1; e < counts.size(); ++e) next[e] = next[e - 1] + counts[e - 1];
     for (std::int64_t i = 0; i < chosen.size(); ++i)
-      raw(places)[i] = static_cast<std::int32_t>(next[static_cast<std::size_t>(raw(chosen)[i])]++);
+      raw(positions)[i] = static_cast<std::int32_t>(next[static_cast<std::size_t>(raw(chosen)[i])]++);
   }
 
   /// to[places[m, k]] = from[m]: copies each row to the places of its choices.
   /// Shapes   from (M, C); places (M, K); to (M * K, C).
   template <class T>
-  static void dispatch(view<T> to, detail::input<T> from, view<std::int32_t const> places) {
-    detail::same_size("dispatch", to.extent(0), places.size());
+  static void dispatch(view<T> to, detail::input<T> from, view<std::int32_t const> positions) {
+    detail::same_size("dispatch", to.extent(0), positions.size());
     auto const channels = to.extent(1);
-    auto const choices = places.extent(1);
-    for (std::int64_t i = 0; i < places.size(); ++i) {
+    auto const choices = positions.extent(1);
+    for (std::int64_t i = 0; i < positions.size(); ++i) {
       auto const* const x = raw(from) + i / choices * channels;
-      auto* const y = raw(to) + raw(places)[i] * channels;
+      auto* const y = raw(to) + raw(positions)[i] * channels;
       for (std::int64_t c = 0; c < channels; ++c) y[c] = x[c];
     }
   }
   /// to[m] = sum_k weights[m, k] from[places[m, k]]; without weights they are 1.
   /// Shapes   those of dispatch with from and to exchanged; weights (M, K), or empty.
   template <class T>
-  static void combine(view<T> to, detail::input<T> from, view<std::int32_t const> places, sums<T> weights) {
+  static void combine(view<T> to, detail::input<T> from, view<std::int32_t const> positions, sums<T> weights) {
     using A = accumulate_t<T>;
-    detail::same_size("combine", from.extent(0), places.size());
+    detail::same_size("combine", from.extent(0), positions.size());
     auto const channels = to.extent(1);
-    auto const choices = places.extent(1);
+    auto const choices = positions.extent(1);
     thread_local std::vector<A> sum;
     sum.resize(static_cast<std::size_t>(channels));
     for (std::int64_t row = 0; row < to.extent(0); ++row) {
       for (auto& each : sum) each = 0;
       for (auto i = row * choices; i < (row + 1) * choices; ++i) {
         auto const weight = weights.empty() ? A{1} : raw(weights)[i];
-        auto const* const x = raw(from) + raw(places)[i] * channels;
+        auto const* const x = raw(from) + raw(positions)[i] * channels;
         for (std::int64_t c = 0; c < channels; ++c) sum[static_cast<std::size_t>(c)] += weight * static_cast<A>(x[c]);
       }
       auto* const y = raw(to) + row * channels;
@@ -239,17 +239,17 @@ struct host_routing {
   /// k]].
   template <class T>
   static void combine_backward(view<T> dfrom, sums<T> dweights, detail::input<T> dto, detail::input<T> from,
-                               view<std::int32_t const> places, sums<T> weights) {
+                               view<std::int32_t const> positions, sums<T> weights) {
     using A = accumulate_t<T>;
     detail::same_size("combine_backward", from.size(), dfrom.size());
-    detail::same_size("combine_backward", weights.size(), places.size());
-    detail::same_size("combine_backward", dweights.size(), places.size());
+    detail::same_size("combine_backward", weights.size(), positions.size());
+    detail::same_size("combine_backward", dweights.size(), positions.size());
     auto const channels = dfrom.extent(1);
-    auto const choices = places.extent(1);
-    for (std::int64_t i = 0; i < places.size(); ++i) {
+    auto const choices = positions.extent(1);
+    for (std::int64_t i = 0; i < positions.size(); ++i) {
       auto const* const dy = raw(dto) + i / choices * channels;
-      auto const* const x = raw(from) + raw(places)[i] * channels;
-      auto* const dx = raw(dfrom) + raw(places)[i] * channels;
+      auto const* const x = raw(from) + raw(positions)[i] * channels;
+      auto* const dx = raw(dfrom) + raw(positions)[i] * channels;
       A dot = 0;
       for (std::int64_t c = 0; c < channels; ++c) {
         dot += static_cast<A>(dy[c]) * static_cast<A>(x[c]);

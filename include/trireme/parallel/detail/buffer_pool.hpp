@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/parallel/layout.hpp"
+#include "trireme/parallel/bucket_plan.hpp"
 
 namespace trireme::parallel::detail {
 
@@ -18,7 +18,7 @@ namespace trireme::parallel::detail {
 template <class Buffer>
 class buffer_pool {
  public:
-  explicit buffer_pool(layout const& plan) {
+  explicit buffer_pool(bucket_plan const& plan) {
     for (auto const& bucket : plan.buckets()) {
       auto& largest = elements_[class_of(bucket.elements)];
       largest = std::max(largest, bucket.elements);

@@ -18,7 +18,7 @@ namespace trireme::parallel::detail {
 template <class Env, class Comm, class Strategy, class OneOf>
 class chosen_transport {
   using view = tensor_view<typename Env::gradient, typename Env::space>;
-  using visitor = std::function<void(std::string const&, state_place const&, view)>;
+  using visitor = std::function<void(std::string const&, state_location const&, view)>;
 
  public:
   chosen_transport(OneOf const& description, bucket_form const& form, Comm& world)

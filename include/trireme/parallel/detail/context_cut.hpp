@@ -20,7 +20,7 @@ namespace trireme::parallel::detail {
 template <class Space>
 class context_cut {
  public:
-  explicit context_cut(context_part const& part) noexcept : part_(part) {}
+  explicit context_cut(context_shard const& part) noexcept : part_(part) {}
 
   /// The same samples with this rank's positions; valid until the next call.
   [[nodiscard]] std::span<samples const> operator()(std::span<samples const> batches) {
@@ -41,11 +41,11 @@ class context_cut {
   void check(samples const& batch) const {
     auto const& extents = batch.inputs.extents;
     auto const positions = extents.rank() < 2 ? 1 : extents[1];
-    if (positions % part_.pieces() != 0) {
+    if (positions % part_.stretch_count() != 0) {
       throw config_error(text("trireme::parallel::context: samples of ", how_many(positions, "position"),
-                              " cannot be cut into ", part_.pieces(), " equal slices, ", part_.stretches(),
+                              " cannot be cut into ", part_.stretch_count(), " equal slices, ", part_.stretches(),
                               " for each of ", part_.own.size, " ways; use samples of a multiple of ",
-                              how_many(part_.pieces(), "position"), ", or use fewer ways"));
+                              how_many(part_.stretch_count(), "position"), ", or use fewer ways"));
     }
     auto const& wanted = batch.targets.extents;
     if (wanted.rank() >= 2 && wanted[1] == positions) return;
@@ -78,7 +78,7 @@ class context_cut {
     }
   }
 
-  context_part part_;
+  context_shard part_;
   std::vector<trireme::tensor<std::uint8_t>> kept_;  // inputs and targets of each micro-batch
   std::vector<samples> cut_;
 };

@@ -8,7 +8,7 @@
 
 #include "trireme/contract/communicator.hpp"
 #include "trireme/ops/types.hpp"
-#include "trireme/parallel/layout.hpp"
+#include "trireme/parallel/bucket_plan.hpp"
 
 namespace trireme::parallel::detail {
 

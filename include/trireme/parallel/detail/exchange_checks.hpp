@@ -15,8 +15,8 @@
 #include "trireme/core/exact.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/core/type_name.hpp"
-#include "trireme/parallel/agreement.hpp"
-#include "trireme/parallel/layout.hpp"
+#include "trireme/parallel/bucket_plan.hpp"
+#include "trireme/parallel/same_on_all_ranks.hpp"
 
 namespace trireme::parallel::detail {
 
@@ -36,25 +36,25 @@ template <class Strategy>
 /// Collective. Returns the layout if it is the same on all ranks, as well as strategy and compressor.
 /// @param rank  this rank's number in errors.
 template <class Comm, class Strategy, class Compressor>
-[[nodiscard]] layout agreed(layout plan, Comm& world, int rank, Strategy const& strategy,
-                            Compressor const& compressor) {
+[[nodiscard]] bucket_plan agreed(bucket_plan plan, Comm& world, int rank, Strategy const& strategy,
+                                 Compressor const& compressor) {
   expect_exact_arithmetic();
   std::string parameters;
   for (auto const& entry : plan.entries())
     parameters +=
         text('"', entry.info.name, "\" of shape ", to_string(entry.info.extents), entry.frozen ? ", frozen\n" : "\n");
-  stated const items[] = {{"the parallel strategy", describe(strategy)},
-                          {"the compressor", describe(compressor)},
-                          {"a parameter", std::move(parameters)},
-                          stated_arithmetic()};
-  expect_agreement(world, "trireme::exchange", rank, items,
-                   "use the same parameters in the same order, and the same policies, on every rank");
+  rank_value const items[] = {{"the parallel strategy", describe(strategy)},
+                              {"the compressor", describe(compressor)},
+                              {"a parameter", std::move(parameters)},
+                              arithmetic_of_rank()};
+  expect_same_on_all_ranks(world, "trireme::exchange", rank, items,
+                           "use the same parameters in the same order, and the same policies, on every rank");
   return plan;
 }
 
 /// A lossy compressor would change a moving average.
 template <class Compressor>
-void expect_exact_means(layout const& plan, Compressor const& compressor) {
+void expect_exact_means(bucket_plan const& plan, Compressor const& compressor) {
   if constexpr (lossless_identity<Compressor>) return;
   for (auto const& entry : plan.entries()) {
     if (exactly_equal(entry.info.running, 0)) continue;

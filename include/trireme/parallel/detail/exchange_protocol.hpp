@@ -9,7 +9,7 @@
 
 #include "trireme/core/assertion.hpp"
 #include "trireme/core/text.hpp"
-#include "trireme/parallel/layout.hpp"
+#include "trireme/parallel/bucket_plan.hpp"
 
 namespace trireme::parallel::detail {
 
@@ -28,7 +28,7 @@ class exchange_protocol {
  public:
   /// @param publishes  what must follow an update.
   /// @param opens      gradients have memory from open() on, in each micro-batch.
-  exchange_protocol(layout const& plan, int uses, publishing publishes, bool opens)
+  exchange_protocol(bucket_plan const& plan, int uses, publishing publishes, bool opens)
       : plan_(plan), uses_(static_cast<std::size_t>(uses)), publishes_(publishes), opens_(opens) {}
 
   /// Checked before a step begins.
@@ -155,7 +155,7 @@ class exchange_protocol {
     return text("\"", entry.info.name, "\"", which);
   }
 
-  layout const& plan_;
+  bucket_plan const& plan_;
   std::vector<use_state> uses_;
   publishing publishes_;
   bool opens_;

@@ -8,7 +8,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/plural.hpp"
 #include "trireme/ops/types.hpp"
-#include "trireme/parallel/layout.hpp"
+#include "trireme/parallel/bucket_plan.hpp"
 
 namespace trireme::parallel::detail {
 
@@ -63,11 +63,11 @@ class foreign_parameters {
   }
 
   /// All values, and all gradients, of one tensor.
-  [[nodiscard]] view value(layout::entry const& entry) const { return of(entry).value.flat(); }
-  [[nodiscard]] view gradient(layout::entry const& entry) const { return of(entry).gradient.flat(); }
+  [[nodiscard]] view value(bucket_plan::entry const& entry) const { return of(entry).value.flat(); }
+  [[nodiscard]] view gradient(bucket_plan::entry const& entry) const { return of(entry).gradient.flat(); }
 
  private:
-  [[nodiscard]] foreign_parameter<Element, Space> const& of(layout::entry const& entry) const {
+  [[nodiscard]] foreign_parameter<Element, Space> const& of(bucket_plan::entry const& entry) const {
     return all_[static_cast<std::size_t>(entry.uses.front())];
   }
 

@@ -21,12 +21,12 @@
 #include "trireme/core/exact.hpp"
 #include "trireme/observe/timeline.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/parallel/bucket_plan.hpp"
 #include "trireme/parallel/detail/buffer_pool.hpp"
 #include "trireme/parallel/detail/chosen_transport.hpp"
 #include "trireme/parallel/detail/partial_sums.hpp"
 #include "trireme/parallel/detail/transport.hpp"
 #include "trireme/parallel/exchange_report.hpp"
-#include "trireme/parallel/layout.hpp"
 
 namespace trireme::parallel::detail {
 
@@ -34,7 +34,7 @@ namespace trireme::parallel::detail {
 /// only if a tied tensor is alone in it). Resident lanes keep their memory, pooled lanes borrow it from open() to
 /// close(). Frozen parameters have no lane: layers write their gradients like all others, into one shared block.
 template <class Env, class Comm, strategy Strategy, class Compressor>
-class gradient_lanes {
+class bucket_gradients {
  public:
   using space = typename Env::space;
   using element = typename Env::gradient;
@@ -48,7 +48,7 @@ class gradient_lanes {
     trireme::tensor<element, space> values;
     std::optional<bucket_transport> wire;
   };
-  struct lane {
+  struct bucket_gradient {
     int bucket = 0;
     bool sent = true;       // reduced on its own
     std::vector<int> uses;  // the uses whose gradients are here
@@ -66,38 +66,40 @@ class gradient_lanes {
     std::string_view label;
   };
 
-  gradient_lanes(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world,
-                 Compressor const& compressor, bool pooled)
+  bucket_gradients(bucket_plan const& plan, std::vector<parameter<Env>*> const& uses, Comm& world,
+                   Compressor const& compressor, bool pooled)
       : plan_(plan), uses_(uses), world_(world), compressor_(compressor), pool_(plan), pooled_(pooled) {
     std::size_t count = 0;
     for (int b = 0; b < plan.trained_buckets(); ++b) {
       first_.push_back(count);
       count += plan.at(plan.buckets()[static_cast<std::size_t>(b)].entries.front()).uses.size();
     }
-    lanes_ = std::vector<lane>(count);
+    gradients_ = std::vector<bucket_gradient>(count);
     for (std::size_t b = 0; b < first_.size(); ++b) {
       auto const end = b + 1 < first_.size() ? first_[b + 1] : count;
       for (auto l = first_[b]; l < end; ++l) make(l, static_cast<int>(b), static_cast<int>(end - first_[b]));
     }
     bind_frozen();
   }
-  gradient_lanes(gradient_lanes const&) = delete;
-  gradient_lanes& operator=(gradient_lanes const&) = delete;
+  bucket_gradients(bucket_gradients const&) = delete;
+  bucket_gradients& operator=(bucket_gradients const&) = delete;
 
   [[nodiscard]] bool pooled() const noexcept { return pooled_; }
-  [[nodiscard]] std::vector<lane>& all() noexcept { return lanes_; }
+  [[nodiscard]] std::vector<bucket_gradient>& all() noexcept { return gradients_; }
   /// The lane of the first uses, which gets the bucket's sum.
-  [[nodiscard]] lane& first(int bucket) { return lanes_[first_[static_cast<std::size_t>(bucket)]]; }
-  [[nodiscard]] lane const& first(int bucket) const { return lanes_[first_[static_cast<std::size_t>(bucket)]]; }
+  [[nodiscard]] bucket_gradient& first(int bucket) { return gradients_[first_[static_cast<std::size_t>(bucket)]]; }
+  [[nodiscard]] bucket_gradient const& first(int bucket) const {
+    return gradients_[first_[static_cast<std::size_t>(bucket)]];
+  }
   /// The lane in which missing reports of a use are counted.
-  [[nodiscard]] lane& of_use(int use) { return lanes_[lane_of_use_[static_cast<std::size_t>(use)]]; }
+  [[nodiscard]] bucket_gradient& of_use(int use) { return gradients_[gradient_of_use_[static_cast<std::size_t>(use)]]; }
 
-  [[nodiscard]] std::int64_t elements(lane const& it) const {
+  [[nodiscard]] std::int64_t elements(bucket_gradient const& it) const {
     return plan_.buckets()[static_cast<std::size_t>(it.bucket)].elements;
   }
-  [[nodiscard]] view whole(lane const& it) const { return it.open->values.view().flat(0, elements(it)); }
+  [[nodiscard]] view whole(bucket_gradient const& it) const { return it.open->values.view().flat(0, elements(it)); }
   /// The gradient of one use within its open lane.
-  [[nodiscard]] view of_use(lane const& it, int use) const {
+  [[nodiscard]] view of_use(bucket_gradient const& it, int use) const {
     auto const& entry = plan_.at(plan_.entry_of_use(use));
     return whole(it).flat(entry.offset, entry.size());
   }
@@ -108,7 +110,7 @@ class gradient_lanes {
   }
 
   /// Gives a lane zeroed memory, unless it has some.
-  void open(lane& it) {
+  void open(bucket_gradient& it) {
     if (it.open != nullptr) return;
     it.open = pool_.take(elements(it), [&](std::int64_t n) {
       auto made = std::make_unique<buffer>();
@@ -122,7 +124,7 @@ class gradient_lanes {
     kernels::fill(whole(it), 0.0);
     bind(it, whole(it));
   }
-  void close(lane& it) {
+  void close(bucket_gradient& it) {
     if (it.open == nullptr) return;
     bind(it, {});
     give_back(it, std::move(it.open));
@@ -130,15 +132,17 @@ class gradient_lanes {
   /// Resets the state of compressors to that before the first step.
   void forget_state() {
     if constexpr (keeps_state<bucket_transport>) {
-      for (auto& it : lanes_) {
+      for (auto& it : gradients_) {
         if (!pooled_ && it.sent) it.open->wire.emplace(compressor_, form_of(it, elements(it)), world_);
       }
     }
   }
   /// Returns a lane's memory to the pool.
-  void give_back(lane const& it, std::unique_ptr<buffer> memory) { pool_.give(elements(it), std::move(memory)); }
+  void give_back(bucket_gradient const& it, std::unique_ptr<buffer> memory) {
+    pool_.give(elements(it), std::move(memory));
+  }
   /// Points the gradients of a lane's uses into `values`, or to nothing.
-  void bind(lane const& it, view values) {
+  void bind(bucket_gradient const& it, view values) {
     if (uses_.empty()) return;
     for (int const use : it.uses) {
       auto const& entry = plan_.at(plan_.entry_of_use(use));
@@ -150,7 +154,7 @@ class gradient_lanes {
   /// Bytes of permanent gradients, and of borrowed ones: buffers, and the memory of compressors.
   [[nodiscard]] std::int64_t kept_bytes() const {
     std::int64_t sum = 0;
-    for (auto const& it : lanes_) {
+    for (auto const& it : gradients_) {
       sum += static_cast<std::int64_t>(it.shard.view().bytes());
       if (!pooled_) sum += static_cast<std::int64_t>(it.open->values.view().bytes());
     }
@@ -163,7 +167,7 @@ class gradient_lanes {
 
  private:
   // Memory of pooled lanes is used for several buckets.
-  [[nodiscard]] bucket_form form_of(lane const& it, std::int64_t elements) const {
+  [[nodiscard]] bucket_form form_of(bucket_gradient const& it, std::int64_t elements) const {
     bucket_form form{elements, {}};
     if (pooled_) return form;
     for (int const e : plan_.buckets()[static_cast<std::size_t>(it.bucket)].entries)
@@ -172,7 +176,7 @@ class gradient_lanes {
   }
   // Resident lanes of a tied tensor are added, then reduced; pooled ones are reduced one by one, then added.
   void make(std::size_t l, int bucket, int ways) {
-    auto& it = lanes_[l];
+    auto& it = gradients_[l];
     auto const which = l - first_[static_cast<std::size_t>(bucket)];
     it.bucket = bucket;
     it.sent = pooled_ || which == 0;
@@ -181,8 +185,8 @@ class gradient_lanes {
       auto const use = plan_.at(e).uses[which];
       it.uses.push_back(use);
       auto const at = static_cast<std::size_t>(use);
-      if (at >= lane_of_use_.size()) lane_of_use_.resize(at + 1);
-      lane_of_use_[at] = counted;
+      if (at >= gradient_of_use_.size()) gradient_of_use_.resize(at + 1);
+      gradient_of_use_[at] = counted;
     }
     it.reports = static_cast<int>(it.uses.size()) * (it.sent && !pooled_ ? ways : 1);
     if (!pooled_) open(it);
@@ -206,15 +210,15 @@ class gradient_lanes {
     }
   }
 
-  layout const& plan_;
+  bucket_plan const& plan_;
   std::vector<parameter<Env>*> const& uses_;
   Comm& world_;
   Compressor compressor_;
   buffer_pool<buffer> pool_;
   bool pooled_;
-  std::vector<lane> lanes_;
+  std::vector<bucket_gradient> gradients_;
   std::vector<std::size_t> first_;  // by bucket
-  std::vector<std::size_t> lane_of_use_;
+  std::vector<std::size_t> gradient_of_use_;
   std::int64_t payload_bytes_ = 0;
   trireme::tensor<element, space> unread_;  // gradients of frozen parameters
 };
@@ -225,37 +229,37 @@ class gradient_lanes {
 /// until they are reduced or have become a term of the tree, in each micro-batch.
 template <class Env, class Comm, strategy Strategy, class Compressor>
 class gradient_store {
-  using lanes = gradient_lanes<Env, Comm, Strategy, Compressor>;
-  using lane = typename lanes::lane;
-  using buffer = typename lanes::buffer;
-  using kernels = typename lanes::kernels;
-  using wire = typename lanes::bucket_transport;
+  using gradients = bucket_gradients<Env, Comm, Strategy, Compressor>;
+  using bucket_gradient = typename gradients::bucket_gradient;
+  using buffer = typename gradients::buffer;
+  using kernels = typename gradients::kernels;
+  using wire = typename gradients::bucket_transport;
 
  public:
-  using space = typename lanes::space;
-  using element = typename lanes::element;
-  using view = typename lanes::view;
-  static constexpr bool sharded = lanes::sharded;
+  using space = typename gradients::space;
+  using element = typename gradients::element;
+  using view = typename gradients::view;
+  static constexpr bool sharded = gradients::sharded;
 
   /// @param direct  the reader computes the sums: nothing is sent.
-  gradient_store(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world,
+  gradient_store(bucket_plan const& plan, std::vector<parameter<Env>*> const& uses, Comm& world,
                  Compressor const& compressor, bool in_a_tree, bool direct)
       : plan_(plan),
         world_(world),
-        lanes_(plan, uses, world, compressor, sharded || in_a_tree),
+        gradients_(plan, uses, world, compressor, sharded || in_a_tree),
         in_a_tree_(in_a_tree),
         direct_(direct),
         in_order_(!pooled() || plan.units().empty()) {}
   gradient_store(gradient_store const&) = delete;
   gradient_store& operator=(gradient_store const&) = delete;
 
-  [[nodiscard]] bool pooled() const noexcept { return lanes_.pooled(); }
+  [[nodiscard]] bool pooled() const noexcept { return gradients_.pooled(); }
   [[nodiscard]] exchange_times& times() noexcept { return times_; }
   [[nodiscard]] exchange_times const& times() const noexcept { return times_; }
-  [[nodiscard]] bool lost_finiteness() const noexcept { return lost_finiteness_; }
+  [[nodiscard]] bool found_nonfinite() const noexcept { return found_nonfinite_; }
   void record(observe::timeline& timeline) {
     timeline_ = &timeline;
-    for (auto& it : lanes_.all()) it.label = timeline.intern(text("bucket ", it.bucket));
+    for (auto& it : gradients_.all()) it.label = timeline.intern(text("bucket ", it.bucket));
   }
   static double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -274,21 +278,21 @@ class gradient_store {
     rounds_ = rounds;
     places_.clear();
     for (auto const place : places) places_.push_back(place - first);
-    for (auto& it : lanes_.all()) {
+    for (auto& it : gradients_.all()) {
       it.missing = it.reports;
       it.rounds = 0;
       while (it.flying) it.flying = !it.open->wire->turn();  // of an abandoned step
       if (!pooled()) {
-        if (!keep) kernels::fill(lanes_.whole(it), 0.0);
+        if (!keep) kernels::fill(gradients_.whole(it), 0.0);
         continue;
       }
-      lanes_.close(it);
-      it.sums.clear([&](std::unique_ptr<buffer> sum) { lanes_.give_back(it, std::move(sum)); });
+      gradients_.close(it);
+      it.sums.clear([&](std::unique_ptr<buffer> sum) { gradients_.give_back(it, std::move(sum)); });
     }
-    lanes_.clear_frozen();
+    gradients_.clear_frozen();
     in_flight_.clear();
     next_ = 0;
-    lost_finiteness_ = false;
+    found_nonfinite_ = false;
   }
 
   /// Gives the gradients of a unit zeroed memory for one micro-batch. Meanwhile only the unit before it is being
@@ -298,24 +302,24 @@ class gradient_store {
     make_room();
     auto const& [first, last, buckets] = plan_.units()[static_cast<std::size_t>(unit)];
     for (int use = first; use < last; ++use) {
-      if (plan_.trains(use)) open(lanes_.of_use(use));
+      if (plan_.trains(use)) open(gradients_.of_use(use));
     }
   }
   /// The gradient of one use, if the caller writes it (parameters in the caller's memory).
   [[nodiscard]] view open_use(int use) {
-    auto& it = lanes_.of_use(use);
+    auto& it = gradients_.of_use(use);
     if (it.open == nullptr) {
       make_room();
       open(it);
     }
-    return lanes_.of_use(it, use);
+    return gradients_.of_use(it, use);
   }
 
   /// The gradient of one use is final for this micro-batch.
   void ready(int use) {
     if (!plan_.trains(use)) return;
     auto const start = now();
-    auto& it = lanes_.of_use(use);
+    auto& it = gradients_.of_use(use);
     --it.missing;
     if (in_order_) {
       start_in_order();
@@ -329,35 +333,35 @@ class gradient_store {
   /// Starts the lanes that were not reported (all, on a rank without samples) and waits for all.
   void finish(double start) {
     if (in_order_) {
-      for (auto& it : lanes_.all()) it.missing = 0;
+      for (auto& it : gradients_.all()) it.missing = 0;
       start_in_order();
     }
     while (!in_flight_.empty()) turn_all(start);
     if (!pooled()) return;
-    for (auto& it : lanes_.all()) {  // the uses of a tied tensor, in their order
-      auto& first = lanes_.first(it.bucket);
+    for (auto& it : gradients_.all()) {  // the uses of a tied tensor, in their order
+      auto& first = gradients_.first(it.bucket);
       if (&first == &it) continue;
-      auto const sum = sharded ? first.shard.view() : lanes_.whole(first);
-      kernels::add(sum, tensor_view<element const, space>(sharded ? it.shard.view() : lanes_.whole(it)));
+      auto const sum = sharded ? first.shard.view() : gradients_.whole(first);
+      kernels::add(sum, tensor_view<element const, space>(sharded ? it.shard.view() : gradients_.whole(it)));
     }
   }
 
   /// After finish(): the sum over all ranks of elements [first, first + count) of a bucket; of the rank's own slice if
   /// the optimizer's state is sharded.
   [[nodiscard]] view reduced(int bucket, std::int64_t first, std::int64_t count) const {
-    auto const& it = lanes_.first(bucket);
+    auto const& it = gradients_.first(bucket);
     if constexpr (sharded) {
       return it.shard.view().flat(first - world_.rank() * plan_.slice_elements(bucket), count);
     } else {
-      return lanes_.whole(it).flat(first, count);
+      return gradients_.whole(it).flat(first, count);
     }
   }
   /// All of a bucket's resident gradient.
-  [[nodiscard]] view resident(int bucket) const { return lanes_.whole(lanes_.first(bucket)); }
+  [[nodiscard]] view resident(int bucket) const { return gradients_.whole(gradients_.first(bucket)); }
   /// The step was taken: the state that compressors have prepared becomes current.
   void commit() {
     if (pooled()) return;
-    for (auto& it : lanes_.all()) {
+    for (auto& it : gradients_.all()) {
       if (it.sent) it.open->wire->commit();
     }
   }
@@ -365,20 +369,20 @@ class gradient_store {
   template <class F>
   void visit_state(int bucket, state_scope scope, F&& f) const {
     if constexpr (keeps_state<wire>) {
-      if (!pooled()) lanes_.first(bucket).open->wire->visit_state(scope, f);
+      if (!pooled()) gradients_.first(bucket).open->wire->visit_state(scope, f);
     }
   }
-  void forget_state() { lanes_.forget_state(); }
-  void record_bucket(int bucket) { record_lane(lanes_.first(bucket)); }
+  void forget_state() { gradients_.forget_state(); }
+  void record_bucket(int bucket) { record_span(gradients_.first(bucket)); }
 
   /// Bytes of permanent gradients, and of borrowed ones: buffers, and the memory of compressors.
-  [[nodiscard]] std::int64_t kept_bytes() const { return lanes_.kept_bytes(); }
-  [[nodiscard]] std::int64_t buffer_bytes() const noexcept { return lanes_.buffer_bytes(); }
+  [[nodiscard]] std::int64_t kept_bytes() const { return gradients_.kept_bytes(); }
+  [[nodiscard]] std::int64_t buffer_bytes() const noexcept { return gradients_.buffer_bytes(); }
 
  private:
-  void open(lane& it) {
+  void open(bucket_gradient& it) {
     if (it.flying) collect(it, now());
-    lanes_.open(it);
+    gradients_.open(it);
   }
   // Waits for the lanes sent before the last unit was opened.
   void make_room() {
@@ -392,44 +396,44 @@ class gradient_store {
 
   // In the order of buckets, so that every rank starts the same collectives in the same order.
   void start_in_order() {
-    auto& all = lanes_.all();
+    auto& all = gradients_.all();
     for (; next_ < all.size() && (all[next_].missing == 0 || !all[next_].sent); ++next_) {
       auto& it = all[next_];
       if (!it.sent) continue;
       if (it.open == nullptr) open(it);
       for (auto l = next_ + 1; l < all.size() && !all[l].sent; ++l)  // further uses of a tied tensor
-        kernels::add(lanes_.whole(it), tensor_view<element const, space>(lanes_.whole(all[l])));
+        kernels::add(gradients_.whole(it), tensor_view<element const, space>(gradients_.whole(all[l])));
       send(it);
     }
   }
   // Completes one micro-batch of a pooled lane, with zeros if it was not opened.
-  void complete(lane& it) {
+  void complete(bucket_gradient& it) {
     it.missing = it.reports;
     if (in_a_tree_) {
-      auto const n = lanes_.elements(it);
+      auto const n = gradients_.elements(it);
       auto const merge = [&](buffer& left, std::unique_ptr<buffer> right) {
         kernels::add(left.values.view().flat(0, n), tensor_view<element const, space>(right->values.view().flat(0, n)));
-        lanes_.give_back(it, std::move(right));
+        gradients_.give_back(it, std::move(right));
       };
       auto const round = static_cast<std::size_t>(it.rounds++);
       if (it.open != nullptr) it.sums.add(leaves_, places_[round], std::move(it.open), merge);
-      if (it.rounds < rounds_) return lanes_.bind(it, {});
+      if (it.rounds < rounds_) return gradients_.bind(it, {});
       it.open = it.sums.take(leaves_, merge);
       open(it);  // if it has no memory yet
       it.rounds = 0;
     }
     send(it);
   }
-  void send(lane& it) {
+  void send(bucket_gradient& it) {
     it.start_time = now();
     it.done_time = not_done;
     if (timeline_ != nullptr) it.start_ns = observe::timeline::now();
     // A lossy payload may leave out the non-finite number: check before encoding.
     if constexpr (!lossless_identity<Compressor>) {
-      if (!kernels::finite(tensor_view<element const, space>(lanes_.whole(it)))) lost_finiteness_ = true;
+      if (!kernels::finite(tensor_view<element const, space>(gradients_.whole(it)))) found_nonfinite_ = true;
     }
     if (direct_) return;
-    start(*it.open->wire, lanes_.whole(it));
+    start(*it.open->wire, gradients_.whole(it));
     // Buckets are sent in one order on every rank, so rounds may begin here.
     if (takes_rounds(*it.open->wire)) turn_all(now());
     it.flying = true;
@@ -453,51 +457,51 @@ class gradient_store {
       if (!turn(*in_flight_[i], asked)) ++i;  // else it has left the list
     }
   }
-  void collect(lane& it, double asked) {
+  void collect(bucket_gradient& it, double asked) {
     while (!turn(it, asked)) {
     }
   }
   // Waits for a round of a lane; time before `asked` was hidden behind backward.
-  bool turn(lane& it, double asked) {
+  bool turn(bucket_gradient& it, double asked) {
     if (!it.open->wire->turn()) return false;
     it.flying = false;
     in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &it));
     if (requests_travel_alone(world_)) {
       times_.covered += std::max(0.0, std::min(asked, it.done_time) - it.start_time);
     }
-    record_lane(it);
+    record_span(it);
     if constexpr (sharded) {
       auto const n = plan_.slice_elements(it.bucket);
-      auto const slice = tensor_view<element const, space>(lanes_.whole(it).flat(world_.rank() * n, n));
+      auto const slice = tensor_view<element const, space>(gradients_.whole(it).flat(world_.rank() * n, n));
       if (it.rounds++ == 0) {
         kernels::copy(it.shard.view(), slice);
       } else {
         kernels::add(it.shard.view(), slice);
       }
-      lanes_.close(it);
+      gradients_.close(it);
     }
     return true;
   }
-  void record_lane(lane const& it) {
+  void record_span(bucket_gradient const& it) {
     if (timeline_ == nullptr) return;
     timeline_->record({it.label, "exchange", it.start_ns, observe::timeline::now(), 1});
   }
 
   static constexpr double not_done = std::numeric_limits<double>::infinity();
-  layout const& plan_;
+  bucket_plan const& plan_;
   Comm& world_;
-  lanes lanes_;
+  gradients gradients_;
   bool in_a_tree_;
   bool direct_;
-  bool in_order_;                 // lanes are sent in bucket order, whatever the order of ready()
-  std::vector<lane*> in_flight_;  // in the order in which they were sent
+  bool in_order_;                            // lanes are sent in bucket order, whatever the order of ready()
+  std::vector<bucket_gradient*> in_flight_;  // in the order in which they were sent
   std::int64_t leaves_ = 1;
   std::int64_t rounds_ = 1;
   double scale_ = 1;
   std::vector<std::int64_t> places_;
   std::int64_t epoch_ = 0;
   std::size_t next_ = 0;
-  bool lost_finiteness_ = false;
+  bool found_nonfinite_ = false;
   exchange_times times_;
   observe::timeline* timeline_ = nullptr;
 };

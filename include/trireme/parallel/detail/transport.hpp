@@ -99,8 +99,8 @@ class one_round {
     if constexpr (identity) {
       pending_.emplace(reduce(bucket_, reduction::sum{}));
     } else if constexpr (summable) {
-      for_each_slice([&](int, auto piece, std::int64_t first) {
-        compressor_.encode(piece, sent_.view().flat(first, slice_), first);
+      for_each_slice([&](int, auto slice, std::int64_t first) {
+        compressor_.encode(slice, sent_.view().flat(first, slice_), first);
       });
       pending_.emplace(reduce(sent_.view().flat(0, bucket.size()), reduction::sum{}));
     } else {
@@ -158,8 +158,8 @@ class one_round {
     auto const to_all = sent_.view().flat(0, sharded ? ranks_ * bytes : 0);
     auto const from_all = received_.view().flat(0, ranks_ * bytes * (sharded ? 1 : ranks_));
     auto const own = sharded ? to_all : from_all.flat(rank_ * ranks_ * bytes, ranks_ * bytes);
-    for_each_slice([&](int owner, auto piece, std::int64_t first) {
-      compressor_.encode(piece, own.flat(owner * bytes, bytes), first);
+    for_each_slice([&](int owner, auto slice, std::int64_t first) {
+      compressor_.encode(slice, own.flat(owner * bytes, bytes), first);
     });
     if constexpr (sharded) {
       pending_.emplace(world_.all_to_all_async(as_bytes<std::uint8_t const>(to_all), as_bytes<std::uint8_t>(from_all)));
@@ -176,11 +176,11 @@ class one_round {
       }
     } else {
       auto const bytes = compressor_.payload_bytes(slice_);
-      for_each_slice([&](int owner, auto piece, std::int64_t) {
+      for_each_slice([&](int owner, auto slice, std::int64_t) {
         if (sharded && owner != rank_) return;
         for (int from = 0; from < ranks_; ++from) {  // in rank order: equal bits everywhere
           auto const at = sharded ? from * bytes : (from * ranks_ + owner) * bytes;
-          compressor_.decode(received_.view().flat(at, bytes), piece, from > 0);
+          compressor_.decode(received_.view().flat(at, bytes), slice, from > 0);
         }
       });
     }
@@ -242,7 +242,7 @@ inline constexpr bool is_given_once = [] {
 /// Whether a transport has state between steps that must be saved.
 template <class Transport>
 concept keeps_state = requires(Transport& wire) {
-  wire.visit_state(state_scope::kept, [](std::string const&, state_place const&, auto const&) {});
+  wire.visit_state(state_scope::kept, [](std::string const&, state_location const&, auto const&) {});
 };
 
 }  // namespace trireme::parallel::detail

@@ -14,10 +14,10 @@
 #include "trireme/contract/strategy.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/parallel/bucket_plan.hpp"
 #include "trireme/parallel/detail/buffer_pool.hpp"
 #include "trireme/parallel/detail/foreign_parameters.hpp"
 #include "trireme/parallel/detail/transport.hpp"
-#include "trireme/parallel/layout.hpp"
 
 namespace trireme::parallel::detail {
 
@@ -33,7 +33,7 @@ class value_store {
   static constexpr bool sharded = Strategy::parameters == distribution::shard;
 
   /// @param wanted  false: the values are in the caller's memory, and no rank needs a copy.
-  value_store(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world, bool wanted)
+  value_store(bucket_plan const& plan, std::vector<parameter<Env>*> const& uses, Comm& world, bool wanted)
       : plan_(plan), uses_(uses), world_(world), pool_(plan), buckets_(plan.buckets().size()) {
     if constexpr (sharded) held_.assign(plan.units().size(), 0);
     for (int b = 0; wanted && b < static_cast<int>(buckets_.size()); ++b) {
@@ -53,9 +53,9 @@ class value_store {
   /// A bucket's values that this rank keeps: all, or its slice.
   [[nodiscard]] view kept(int bucket) const { return at(bucket).kept.view(); }
   /// The kept values of a piece; if values are sharded, the piece must be in this rank's slice.
-  [[nodiscard]] view kept(int bucket, layout::piece const& piece) const {
+  [[nodiscard]] view kept(int bucket, bucket_plan::tensor_range const& range) const {
     auto const first = sharded ? world_.rank() * plan_.slice_elements(bucket) : 0;
-    return kept(bucket).flat(piece.in_bucket - first, piece.count);
+    return kept(bucket).flat(range.in_bucket - first, range.count);
   }
   /// All values of a bucket; empty while they are not gathered.
   [[nodiscard]] view whole(int bucket) const {
@@ -157,7 +157,7 @@ class value_store {
     pool_.give(elements(b), std::move(at(b).gathered));
   }
 
-  layout const& plan_;
+  bucket_plan const& plan_;
   std::vector<parameter<Env>*> const& uses_;
   Comm& world_;
   buffer_pool<buffer> pool_;
@@ -179,7 +179,7 @@ class value_outputs {
   static constexpr bool keeps_master = !std::is_same_v<element, typename Env::master>;
   static constexpr bool can_write_peers = sharded && has_peers<Comm, element, space>;
 
-  value_outputs(layout const& plan, value_store<Env, Comm, Strategy> const& values,
+  value_outputs(bucket_plan const& plan, value_store<Env, Comm, Strategy> const& values,
                 foreign_parameters<element, space> const& foreign, Comm& world)
       : plan_(plan), values_(values), foreign_(foreign), world_(world) {
     outputs_.reserve(static_cast<std::size_t>(world.size()));
@@ -191,16 +191,16 @@ class value_outputs {
   value_outputs& operator=(value_outputs const&) = delete;
 
   /// The outputs of an update of a piece besides its master value; valid until the next call.
-  [[nodiscard]] std::span<view const> of(int bucket, layout::piece const& piece) {
+  [[nodiscard]] std::span<view const> of(int bucket, bucket_plan::tensor_range const& range) {
     outputs_.clear();
     if constexpr (can_write_peers) {
       for (int rank = 0; foreign_.empty() && rank < world_.size(); ++rank) {
         if (!keeps_master && rank == world_.rank()) continue;  // the value itself
         auto const& theirs = peers_[static_cast<std::size_t>(bucket)][static_cast<std::size_t>(rank)];
-        outputs_.push_back(theirs.flat(piece.in_bucket, piece.count));
+        outputs_.push_back(theirs.flat(range.in_bucket, range.count));
       }
     } else if constexpr (keeps_master) {
-      outputs_.push_back(values_.kept(bucket, piece));
+      outputs_.push_back(values_.kept(bucket, range));
     }
     return outputs_;
   }
@@ -232,14 +232,14 @@ class value_outputs {
     auto const whole = values_.kept(bucket);
     auto const n = plan_.slice_elements(bucket);
     auto const [first, count] = in ? std::pair{world_.rank() * n, n} : std::pair{std::int64_t{0}, whole.size()};
-    for (auto const piece : plan_.pieces(bucket, first, count)) {
-      auto const theirs = foreign_.value(plan_.at(piece.entry)).flat(piece.in_entry, piece.count);
-      auto const ours = whole.flat(piece.in_bucket, piece.count);
+    for (auto const range : plan_.tensor_ranges(bucket, first, count)) {
+      auto const theirs = foreign_.value(plan_.at(range.entry)).flat(range.in_entry, range.count);
+      auto const ours = whole.flat(range.in_bucket, range.count);
       kernels::copy(in ? ours : theirs, tensor_view<element const, space>(in ? theirs : ours));
     }
   }
 
-  layout const& plan_;
+  bucket_plan const& plan_;
   value_store<Env, Comm, Strategy> const& values_;
   foreign_parameters<element, space> const& foreign_;
   Comm& world_;

@@ -126,7 +126,7 @@ template <class Storage>
 /// micro-batch (such a step is left out).
 template <schedule Schedule, class Storage>
 [[nodiscard]] constexpr basic_lists<Storage> list(size const& of, verdict& broken) {
-  layout const where{of, Schedule::where};
+  stage_map const where{of, Schedule::where};
   basic_lists<Storage> out(where);
   for (int s = 0; s < of.stages; ++s) {
     Schedule::steps(of, s, [&](step const& each) {

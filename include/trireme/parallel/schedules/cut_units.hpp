@@ -49,10 +49,10 @@ inline void expect_enough_units(std::int64_t units, int stages, int chunks) {
   std::vector<double> prices(units + 1, none);  // of the first u units in as many parts as seen so far
   std::vector<std::vector<std::int64_t>> from(parts, std::vector<std::int64_t>(units + 1, 0));
   prices[0] = 0;
-  for (std::size_t part = 0; part < parts; ++part) {
+  for (std::size_t virtual_stage = 0; virtual_stage < parts; ++virtual_stage) {
     std::vector<double> longer(units + 1, none);
-    for (std::size_t end = part + 1; end <= units; ++end) {
-      for (std::size_t begin = part; begin < end; ++begin) {
+    for (std::size_t end = virtual_stage + 1; end <= units; ++end) {
+      for (std::size_t begin = virtual_stage; begin < end; ++begin) {
         double const cost = sums[end] - sums[begin];
         if (limit != nullptr && cost > *limit) continue;
         double const whole = limit != nullptr       ? prices[begin] + cost * cost
@@ -60,14 +60,15 @@ inline void expect_enough_units(std::int64_t units, int stages, int chunks) {
                                                     : prices[begin];
         if (whole >= longer[end]) continue;
         longer[end] = whole;
-        from[part][end] = static_cast<std::int64_t>(begin);
+        from[virtual_stage][end] = static_cast<std::int64_t>(begin);
       }
     }
     prices = longer;
   }
   price = prices[units];
   unit_cuts cuts(parts + 1, static_cast<std::int64_t>(units));
-  for (auto part = parts; part-- > 0;) cuts[part] = from[part][static_cast<std::size_t>(cuts[part + 1])];
+  for (auto virtual_stage = parts; virtual_stage-- > 0;)
+    cuts[virtual_stage] = from[virtual_stage][static_cast<std::size_t>(cuts[virtual_stage + 1])];
   return cuts;
 }
 
@@ -89,15 +90,15 @@ struct unevenness {
 };
 
 [[nodiscard]] inline unevenness unevenness_of(std::vector<double> const& sums, unit_cuts const& cuts,
-                                              layout const& where) {
+                                              stage_map const& where) {
   unevenness found;
   for (int stage = 0; stage < where.stages; ++stage) {
     double cost = 0;
     for (int chunk = 0; chunk < where.chunks; ++chunk) {
-      auto const* const cut = cuts.data() + where.part(stage, chunk);
-      double const part = sums[static_cast<std::size_t>(cut[1])] - sums[static_cast<std::size_t>(cut[0])];
-      cost += part;
-      found.parts += part * part;
+      auto const* const cut = cuts.data() + where.virtual_stage(stage, chunk);
+      double const virtual_stage = sums[static_cast<std::size_t>(cut[1])] - sums[static_cast<std::size_t>(cut[0])];
+      cost += virtual_stage;
+      found.parts += virtual_stage * virtual_stage;
     }
     found.most = cost > found.most ? cost : found.most;
     found.stages += cost * cost;
@@ -123,8 +124,8 @@ struct unevenness {
 
 /// The same, for stages of several parts: then units are moved, one at a time, over the ends of parts as long as that
 /// makes the largest stage cheaper, or stages or parts more even.
-[[nodiscard]] inline unit_cuts cut_units(std::span<double const> costs, layout const& where) {
-  auto cuts = cut_units(costs, where.stages, where.parts() / where.stages);
+[[nodiscard]] inline unit_cuts cut_units(std::span<double const> costs, stage_map const& where) {
+  auto cuts = cut_units(costs, where.stages, where.virtual_stages() / where.stages);
   if (where.chunks == 1) return cuts;
   auto const sums = detail::sums_of(costs);
   auto best = detail::unevenness_of(sums, cuts, where);

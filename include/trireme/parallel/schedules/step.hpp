@@ -46,28 +46,28 @@ struct size {
 };
 
 /// Which stage runs which part of the model.
-struct layout : size {
+struct stage_map : size {
   placement where = placement::straight;
 
   /// Parts of the model, in the order of forward.
-  [[nodiscard]] constexpr int parts() const noexcept {
+  [[nodiscard]] constexpr int virtual_stages() const noexcept {
     return where == placement::both_ways ? stages : stages * chunks;
   }
-  [[nodiscard]] constexpr int part(int stage, int chunk) const noexcept {
+  [[nodiscard]] constexpr int virtual_stage(int stage, int chunk) const noexcept {
     if (where == placement::straight) return chunk * stages + stage;
-    return chunk == 0 ? stage : parts() - 1 - stage;
+    return chunk == 0 ? stage : virtual_stages() - 1 - stage;
   }
-  [[nodiscard]] constexpr int stage_of(int part, int micro_batch) const noexcept {
-    if (where == placement::straight) return part % stages;
-    if (where == placement::vee) return part < stages ? part : 2 * stages - 1 - part;
-    return goes_up(micro_batch) ? stages - 1 - part : part;
+  [[nodiscard]] constexpr int stage_of(int virtual_stage, int micro_batch) const noexcept {
+    if (where == placement::straight) return virtual_stage % stages;
+    if (where == placement::vee) return virtual_stage < stages ? virtual_stage : 2 * stages - 1 - virtual_stage;
+    return goes_up(micro_batch) ? stages - 1 - virtual_stage : virtual_stage;
   }
   /// Whether a stage's chunk runs a micro-batch at all.
   [[nodiscard]] constexpr bool takes(int chunk, int micro_batch) const noexcept {
     return where != placement::both_ways || (chunk == 1) == goes_up(micro_batch);
   }
   /// Activations and gradients between parts, of all micro-batches.
-  [[nodiscard]] constexpr int values() const noexcept { return 2 * (parts() - 1) * micro_batches; }
+  [[nodiscard]] constexpr int values() const noexcept { return 2 * (virtual_stages() - 1) * micro_batches; }
   /// Forward passes of chunks on one stage in a step of training, over all micro-batches.
   [[nodiscard]] constexpr int passes() const noexcept {
     return where == placement::both_ways ? micro_batches : micro_batches * chunks;
@@ -104,12 +104,12 @@ constexpr void make_room(Array& array, int count) {
 template <class Storage>
 class basic_lists {
  public:
-  constexpr explicit basic_lists(layout const& where) : where_(where) {
+  constexpr explicit basic_lists(stage_map const& where) : where_(where) {
     make_room(steps_, where.stages * longest());
     make_room(counts_, where.stages);
   }
 
-  [[nodiscard]] constexpr layout const& where() const noexcept { return where_; }
+  [[nodiscard]] constexpr stage_map const& where() const noexcept { return where_; }
   [[nodiscard]] constexpr int stages() const noexcept { return where_.stages; }
   [[nodiscard]] constexpr int micro_batches() const noexcept { return where_.micro_batches; }
   [[nodiscard]] constexpr int count(int stage) const noexcept { return counts_.data()[stage]; }
@@ -134,24 +134,24 @@ class basic_lists {
   // Value b * micro_batches + m is the activation of micro-batch m between parts b and b + 1; the gradients come after
   // all activations.
   constexpr void connect(int stage, step& each) const {
-    int const part = where_.part(stage, each.chunk);
+    int const virtual_stage = where_.virtual_stage(stage, each.chunk);
     bool const forward = each.kind == work::forward;
-    int const next = forward ? part + 1 : part - 1;
-    int const last = forward ? part - 1 : part + 1;
-    int const first = (forward ? 0 : where_.parts() - 1) * where_.micro_batches + each.micro_batch;
-    if (last >= 0 && last < where_.parts()) {
-      each.input = first + (forward ? last : part) * where_.micro_batches;
+    int const next = forward ? virtual_stage + 1 : virtual_stage - 1;
+    int const last = forward ? virtual_stage - 1 : virtual_stage + 1;
+    int const first = (forward ? 0 : where_.virtual_stages() - 1) * where_.micro_batches + each.micro_batch;
+    if (last >= 0 && last < where_.virtual_stages()) {
+      each.input = first + (forward ? last : virtual_stage) * where_.micro_batches;
       each.from = where_.stage_of(last, each.micro_batch);
       if (each.from == stage) each.from = nobody;
     }
-    if (next >= 0 && next < where_.parts()) {
-      each.output = first + (forward ? part : next) * where_.micro_batches;
+    if (next >= 0 && next < where_.virtual_stages()) {
+      each.output = first + (forward ? virtual_stage : next) * where_.micro_batches;
       each.to = where_.stage_of(next, each.micro_batch);
       if (each.to == stage) each.to = nobody;
     }
   }
 
-  layout where_;
+  stage_map where_;
   typename Storage::template array<step> steps_;
   typename Storage::template array<int> counts_;
   bool overflowed_ = false;

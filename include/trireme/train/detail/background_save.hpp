@@ -47,15 +47,15 @@ class background_save final : public pending_save {
   /// @param memory  for the copy; this object uses it and the world until it is destroyed.
   background_save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
                   patience patience, keeping const& keep, formats::file_system& files, held_state& memory,
-                  std::span<state_piece const> pieces, std::vector<formats::model_file> const& beside)
+                  std::span<state_shard const> shards, std::vector<formats::model_file> const& model_files)
       : pending_save(at.step),
         patience_(std::move(patience)),
-        writing_(world, path, own, run, at, keep, files, beside) {
-    trireme::detail::together(world, [&] { memory.copy(pieces); });
+        writing_(world, path, own, run, at, keep, files, model_files) {
+    trireme::detail::together(world, [&] { memory.copy(shards); });
     thread_ = std::thread([this, &memory] {
       try {
-        told_progress told(patience_, 2, memory.pieces());
-        writing_.write(memory.pieces(), told);
+        progress_reporter reporter(patience_, 2, memory.shards());
+        writing_.write(memory.shards(), reporter);
       } catch (std::exception const&) {
         failure_ = std::current_exception();
       }

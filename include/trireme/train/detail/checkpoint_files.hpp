@@ -294,15 +294,15 @@ inline void finish_replacing(formats::directory const& home) {
 }
 
 /// "damaged-step-0000000500", then with ".2" and so on: a name that load() ignores.
-[[nodiscard]] inline std::string aside_name(std::string const& name, int number) {
+[[nodiscard]] inline std::string kept_name(std::string const& name, int number) {
   return "damaged-" + name + (number > 1 ? text('.', number) : std::string());
 }
 /// Renames a damaged checkpoint so. @returns its number; 0 if it cannot be renamed.
 inline int set_aside(formats::directory const& home, std::string const& name) {
   try {
     int number = 1;
-    while (home.has(aside_name(name, number))) ++number;
-    rename_ours(home, name, aside_name(name, number), false);
+    while (home.has(kept_name(name, number))) ++number;
+    rename_ours(home, name, kept_name(name, number), false);
     home.synchronise();
     return number;
   } catch (io_error const&) {  // a read-only file system, say: reading goes on

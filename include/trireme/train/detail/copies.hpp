@@ -18,7 +18,7 @@
 #include "trireme/core/plural.hpp"
 #include "trireme/parallel/broadcast.hpp"
 #include "trireme/parallel/distinct_lists.hpp"
-#include "trireme/train/state_piece.hpp"
+#include "trireme/train/state_shard.hpp"
 
 namespace trireme::detail {
 
@@ -42,19 +42,19 @@ struct copies_words {
 /// numbers.
 class kept_copies {
  public:
-  void add(std::span<state_piece const> pieces) {
-    for (auto const& each : pieces) {
+  void add(std::span<state_shard const> shards) {
+    for (auto const& each : shards) {
       if (!each.of_rank) add(each);
     }
   }
-  void add(state_piece const& piece) {
-    auto const& part = piece.part;
+  void add(state_shard const& shard) {
+    auto const& part = shard.box;
     auto const key = hash_name(
-        text(piece.name, "@", to_string(part.first), to_string(part.extents), piece.first, "+", piece.size()));
+        text(shard.name, "@", to_string(part.first), to_string(part.extents), shard.first, "+", shard.size()));
     if (!at_.emplace(key, names_.size()).second) return;
     keys_.push_back(key);
-    hashes_.push_back(piece.hash(0, piece.size(), 0, 0));
-    names_.push_back(piece.name);
+    hashes_.push_back(shard.hash(0, shard.size(), 0, 0));
+    names_.push_back(shard.name);
   }
 
   /// Collective. Throws numeric_error on every rank if two ranks' copies of a tensor differ. The sentence names the
@@ -168,8 +168,8 @@ class kept_copies {
         odd == names_.size() ? std::numeric_limits<std::int64_t>::max() : seen[odd].alike * world.size() + world.rank();
     world.all_reduce(tensor_view<std::int64_t>(&speaker, shape{1}), reduction::min{});
     auto const rank = static_cast<int>(speaker % world.size());
-    return parallel::detail::said_by(world, rank,
-                                     rank == world.rank() ? sentence(odd, rank, seen[odd], words) : std::string());
+    return parallel::detail::value_of_rank(
+        world, rank, rank == world.rank() ? sentence(odd, rank, seen[odd], words) : std::string());
   }
   [[nodiscard]] std::string sentence(std::size_t item, int rank, others const& seen, copies_words const& words) const {
     bool const alone = seen.alike == 0 && seen.unlike > 1 && seen.agree;

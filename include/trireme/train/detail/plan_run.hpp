@@ -102,7 +102,7 @@ struct paper_step {
   exchange_memory exchange;
   std::int64_t moments = 0;
   std::int64_t activations = 0;
-  std::int64_t mail = 0;
+  std::int64_t message_buffers = 0;
   double flops = 0;
   std::int64_t steps = 1;  // the number of steps that `sent` covers
   double bubble = 0;
@@ -118,7 +118,7 @@ class paper_training {
 
  public:
   paper_training(Model const& model, Optimizer const& optimizer, Parallel const& parallel, Precision const& precision,
-                 Compression const& compression, share own)
+                 Compression const& compression, group_rank own)
       : model_(model),
         optimizer_(optimizer),
         counts_(std::make_shared<paper_counts>()),
@@ -135,20 +135,20 @@ class paper_training {
 
   /// @param micro_batches  logical micro-batches of the batch; 0: one per replica.
   [[nodiscard]] paper_step step(sample_form const& form, std::int64_t batch, std::int64_t micro_batches) {
-    auto const own = placed_.samples_share();
+    auto const own = placed_.sample_coordinate();
     auto const parts = micro_batches == 0 ? own.size : micro_batches;
     check(batch, parts, own.size);
-    auto const range = data::share(parts, own.size, own.rank);
+    auto const range = data::even_split(parts, own.size, own.rank);
     paper_samples const paper(form, batch);
     std::vector<samples> here;
     std::vector<std::int64_t> places;
     for (auto m = range.first; m < range.end(); ++m) {
-      auto const count = data::share(batch, parts, m).count;
+      auto const count = data::even_split(batch, parts, m).count;
       if (count == 0) continue;
       here.push_back(paper.take(count));
       places.push_back(m);
     }
-    if (stages() > 1) foretell(placed_.cut(here));
+    if (stages() > 1) predict_shapes(placed_.cut(here));
     auto const first = placed_.exchange().settles_after();
     auto const period = placed_.exchange().period();
     for (std::int64_t step = 0; step < first + period; ++step) {
@@ -165,7 +165,7 @@ class paper_training {
             .exchange = placed_.exchange().memory(),
             .moments = run_.moments.bytes(),
             .activations = static_cast<std::int64_t>(placed_.engine().peak_bytes()),
-            .mail = placed_.engine().mail_bytes(),
+            .message_buffers = placed_.engine().message_bytes(),
             .flops = ops::on<phantom>::flops() / static_cast<double>(period),
             .steps = period,
             .bubble = bubble(static_cast<int>(here.size()))};
@@ -184,7 +184,7 @@ class paper_training {
     }
   }
   // The simulation receives no message with the extents of the next one, so they are computed here.
-  void foretell(std::span<samples const> batches) {
+  void predict_shapes(std::span<samples const> batches) {
     paper_units<env> units(model_, placed_.groups());  // not counted as sent: no step has begun
     std::vector<shape> known;
     for (auto const& each : batches) {
@@ -193,7 +193,7 @@ class paper_training {
       for (auto const& before : known) told = told || before == key;
       if (told) continue;
       known.push_back(key);
-      placed_.engine().foretell(key, units.outputs(each));
+      placed_.engine().predict_shapes(key, units.outputs(each));
     }
   }
   // The cost of this stage's steps by kind, in millionths of the total. A unit whose backward cannot be split does all
@@ -215,12 +215,12 @@ class paper_training {
             .backward_input = of(halves ? schedule::work::backward_input : schedule::work::backward),
             .backward_weight = halves ? of(schedule::work::backward_weight) : 0};
   }
-  [[nodiscard]] int stages() { return placed_.engine().seat().where.stages; }
+  [[nodiscard]] int stages() { return placed_.engine().assignment().where.stages; }
   // For the stage that waits longest, the share of the step in which it waits. Steps do not overlap, since all ranks
   // vote at the end of each, so waiting before a stage's first and after its last work counts too.
   [[nodiscard]] double bubble(int micro_batches) {
     if (micro_batches == 0 || stages() == 1) return 0;
-    auto const run = schedule::simulate(placed_.engine().seat().lists(micro_batches), costs());
+    auto const run = schedule::simulate(placed_.engine().assignment().lists(micro_batches), costs());
     return run.span() == 0 ? 0 : static_cast<double>(run.waiting()) / static_cast<double>(run.span());
   }
 

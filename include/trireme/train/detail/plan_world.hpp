@@ -35,7 +35,7 @@ class paper_world : public comm::collectives<paper_world<Like>> {
   using space = phantom;
   static constexpr std::string_view name = "paper";
 
-  paper_world(share own, std::shared_ptr<paper_counts> counts) noexcept : own_(own), counts_(std::move(counts)) {}
+  paper_world(group_rank own, std::shared_ptr<paper_counts> counts) noexcept : own_(own), counts_(std::move(counts)) {}
 
   [[nodiscard]] int rank() const noexcept { return own_.rank; }
   [[nodiscard]] int size() const noexcept { return own_.size; }
@@ -63,8 +63,8 @@ class paper_world : public comm::collectives<paper_world<Like>> {
   }
 
   /// The group in which this rank has that share.
-  [[nodiscard]] paper_world split(share own) const { return {own, counts_}; }
-  [[nodiscard]] paper_world split(int /*color*/, int /*key*/) const { return {share{}, counts_}; }
+  [[nodiscard]] paper_world split(group_rank own) const { return {own, counts_}; }
+  [[nodiscard]] paper_world split(int /*color*/, int /*key*/) const { return {group_rank{}, counts_}; }
   [[nodiscard]] paper_world duplicate() const { return {own_, counts_}; }
   template <class T>
   requires has_peers<Like, T, like_space>
@@ -88,7 +88,7 @@ class paper_world : public comm::collectives<paper_world<Like>> {
     }
   }
 
-  share own_;
+  group_rank own_;
   std::shared_ptr<paper_counts> counts_;
 };
 

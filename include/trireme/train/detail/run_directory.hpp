@@ -8,16 +8,16 @@
 
 #include "trireme/train/checkpoint.hpp"
 #include "trireme/train/patience.hpp"
-#include "trireme/train/state_piece.hpp"
+#include "trireme/train/state_shard.hpp"
 
 namespace trireme::checkpoint::detail {
 
 /// Collective. The number of ranks a run must be resumed on, if a rank keeps numbers of its own; 0: any number.
 /// @param answered  the pieces that this rank saves.
 template <class Comm>
-[[nodiscard]] int ranks_with_own_state(Comm& world, std::span<state_piece const> answered) {
+[[nodiscard]] int ranks_with_own_state(Comm& world, std::span<state_shard const> owned) {
   std::int64_t own = 0;
-  for (auto const& each : answered) own += each.of_rank ? 1 : 0;
+  for (auto const& each : owned) own += each.of_rank ? 1 : 0;
   world.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
   return own == 0 ? 0 : world.size();
 }
@@ -29,11 +29,11 @@ class run_directory {
  public:
   /// Collective. As checkpoint::save.
   void save(Comm& world, std::string const& path, run_description const& run, progress const& at,
-            std::span<state_piece const> answered, patience const& patience, keeping const& keep,
-            formats::file_system& files, std::vector<formats::model_file> const& beside = {}) {
+            std::span<state_shard const> owned, patience const& patience, keeping const& keep,
+            formats::file_system& files, std::vector<formats::model_file> const& model_files = {}) {
     patient_.within([&] {
-      checkpoint::save(for_disks(world, patience.deadline), path, identity_, run, at, answered, files, keep, patience,
-                       beside);
+      checkpoint::save(for_disks(world, patience.deadline), path, identity_, run, at, owned, files, keep, patience,
+                       model_files);
     });
   }
   /// Collective. Throws what save() would if the directory belongs to another run, or nothing can be written in it.
@@ -43,10 +43,10 @@ class run_directory {
   }
   /// Collective. As checkpoint::load.
   [[nodiscard]] loaded load(Comm& world, std::string const& path, run_description const& run,
-                            std::span<state_piece const> kept, std::span<state_piece const> answered,
+                            std::span<state_shard const> kept, std::span<state_shard const> owned,
                             patience const& patience, formats::file_system& files) {
     std::int64_t elements = 0;
-    for (auto const& each : answered) elements += each.size();
+    for (auto const& each : owned) elements += each.size();
     loaded found;
     patient_.within([&] {
       found =

@@ -98,10 +98,10 @@ struct check_exchange {
 struct refused;  // of trainers: in make.hpp
 
 /// The result type of calls of a refused trainer or exchange where no type is known: it converts to anything.
-struct refused_part {
+struct refused_policy {
   template <class T>
   operator T() const;  // never called, and so never defined
-  refused_part operator()(auto&&...) const { return {}; }
+  refused_policy operator()(auto&&...) const { return {}; }
 };
 
 /// What make_exchange returns after it has reported an error, so that no line that uses it adds another one. It has
@@ -117,7 +117,7 @@ struct refused_exchange {
   void begin(exchange_step const&) {}
   void weight(double) {}
   void gradient_at(int, auto&&) {}
-  refused_part gradient_memory(int) { return {}; }
+  refused_policy gradient_memory(int) { return {}; }
   void accumulate() {}
   void ready(auto&&) {}
   void abandon() noexcept {}
@@ -145,8 +145,8 @@ struct refused_exchange {
   void expect_equal_copies(auto&&...) {}
   std::uint64_t hash_of_parameters() const { return {}; }
   bool has_finite_gradient(auto&&) const { return {}; }
-  refused_part parameter_values(auto&&) const { return {}; }
-  refused_part master_of(int, auto&&) const { return {}; }
+  refused_policy parameter_values(auto&&) const { return {}; }
+  refused_policy master_of(int, auto&&) const { return {}; }
   void visit_values(auto&&...) {}
   void visit_state(auto&&...) {}
   void prepare_saves(auto&&...) {}
@@ -167,14 +167,14 @@ struct refused_exchange {
   }
 
   // What it is.
-  refused_part plan() const noexcept { return {}; }
-  refused_part own() const noexcept { return {}; }
-  refused_part uses() const noexcept { return {}; }
-  refused_part world() const noexcept { return {}; }
-  refused_part everyone() const noexcept { return {}; }
-  refused_part strategy() const noexcept { return {}; }
-  refused_part owned_range(int) const noexcept { return {}; }
-  refused_part accounted_range(int) const noexcept { return {}; }
+  refused_policy plan() const noexcept { return {}; }
+  refused_policy own() const noexcept { return {}; }
+  refused_policy uses() const noexcept { return {}; }
+  refused_policy world() const noexcept { return {}; }
+  refused_policy everyone() const noexcept { return {}; }
+  refused_policy strategy() const noexcept { return {}; }
+  refused_policy owned_range(int) const noexcept { return {}; }
+  refused_policy accounted_range(int) const noexcept { return {}; }
   int use_count() const noexcept { return {}; }
   std::uint64_t version() const noexcept { return {}; }
   std::int64_t steps() const noexcept { return {}; }

@@ -14,14 +14,14 @@
 namespace trireme::detail {
 
 /// The first rank with a non-empty sentence, and that sentence (its first kilobyte); the same on every rank.
-struct told {
+struct rank_failure {
   int rank = 0;
   std::string sentence;
 };
 
 /// Collective. The first rank whose sentence is not empty; nothing if all are.
 template <class Comm>
-[[nodiscard]] std::optional<told> first_to_tell(Comm& world, std::string const& sentence) {
+[[nodiscard]] std::optional<rank_failure> first_failure(Comm& world, std::string const& sentence) {
   std::int64_t first = sentence.empty() ? world.size() : world.rank();
   world.all_reduce(tensor_view<std::int64_t>(&first, shape{1}), reduction::min{});
   if (first == world.size()) return std::nullopt;
@@ -32,7 +32,7 @@ template <class Comm>
   }
   parallel::broadcast(
       world, tensor_view<std::uint8_t>(letters.data(), shape{static_cast<std::int64_t>(letters.size())}), rank);
-  return told{rank, reinterpret_cast<char const*>(letters.data())};
+  return rank_failure{rank, reinterpret_cast<char const*>(letters.data())};
 }
 
 /// Runs f on every rank and reports its failure on all of them: the ranks that failed throw what f threw, the others an
@@ -50,7 +50,7 @@ void together(Comm& world, F&& f) {
     failure = std::current_exception();
   }
   if (failure && sentence.empty()) sentence = "an exception without a message";
-  auto const first = first_to_tell(world, sentence);
+  auto const first = first_failure(world, sentence);
   if (!first) return;
   if (failure) std::rethrow_exception(failure);
   throw error(text("rank ", first->rank, " failed: ", first->sentence));

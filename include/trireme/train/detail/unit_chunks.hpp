@@ -13,7 +13,7 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/core/rng.hpp"
 #include "trireme/core/text.hpp"
-#include "trireme/parallel/stage_seat.hpp"
+#include "trireme/parallel/stage_assignment.hpp"
 
 namespace trireme::detail {
 
@@ -31,7 +31,7 @@ class unit_chunks {
  public:
   /// Makes the units of a model that belong to a stage.
   template <class Model>
-  void box(Model const& model, parallel::stage_seat const& at, rank_groups<Env> const& groups) {
+  void box(Model const& model, parallel::stage_assignment const& at, rank_groups<Env> const& groups) {
     if constexpr (requires { model.validate(); }) model.validate();
     chunks_.resize(static_cast<std::size_t>(at.where.chunks));
     boxes put{*this, at, groups};
@@ -82,7 +82,7 @@ class unit_chunks {
  private:
   struct boxes {
     unit_chunks& all;
-    parallel::stage_seat const& at;
+    parallel::stage_assignment const& at;
     rank_groups<Env> const& groups;
     std::int64_t index = 0;
     std::uint32_t sites = 0;          // dropout sites of the units so far, on all stages
@@ -123,9 +123,9 @@ class unit_chunks {
     }
   };
   // The chunk on this rank that a unit of the model belongs to, if any; a chunk's first unit creates it.
-  unit_chunk* chunk_of(std::int64_t unit, parallel::stage_seat const& at) {
+  unit_chunk* chunk_of(std::int64_t unit, parallel::stage_assignment const& at) {
     for (int c = 0; c < at.where.chunks; ++c) {
-      auto const part = at.where.part(at.stage, c);
+      auto const part = at.where.virtual_stage(at.stage, c);
       auto const* const cut = at.cuts.data() + part;
       if (unit < cut[0] || unit >= cut[1]) continue;
       if (unit == cut[0]) chunk(c) = {units_.size(), units_.size(), part, 0};

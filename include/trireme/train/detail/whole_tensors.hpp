@@ -14,9 +14,9 @@
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/parallel/bucket_plan.hpp"
 #include "trireme/parallel/distinct_lists.hpp"
-#include "trireme/parallel/layout.hpp"
-#include "trireme/train/state_piece.hpp"
+#include "trireme/train/state_shard.hpp"
 
 namespace trireme::detail {
 
@@ -27,7 +27,7 @@ struct named_shape {
 
 /// Collective. The tensors of which any rank has a part, each once, with their whole extents, in rank order.
 template <class Comm>
-[[nodiscard]] std::vector<named_shape> tensors_of_everyone(Comm& world, parallel::layout const& own) {
+[[nodiscard]] std::vector<named_shape> tensors_of_everyone(Comm& world, parallel::bucket_plan const& own) {
   parallel::word_list words;  // of each tensor: the length of its name, its number of axes, its extents, its name
   for (auto const& entry : own.entries()) {
     auto const& whole = entry.info.whole_extents();
@@ -59,25 +59,26 @@ template <class T = float, class Exchange, class F>
 void for_each_whole_tensor(Exchange const& exchange, F&& f) {
   auto& world = exchange.everyone();
   auto const& plan = exchange.plan();
-  std::map<std::string, std::vector<std::pair<int, parallel::layout::piece>>> here;  // the pieces that this rank owns
-  bool const answers =
+  std::map<std::string, std::vector<std::pair<int, parallel::bucket_plan::tensor_range>>>
+      here;  // the pieces that this rank owns
+  bool const is_owner =
       !Exchange::replicas_differ || exchange.world().rank() == 0;  // else only the first replica contributes
   for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
     auto const [first, count] = exchange.accounted_range(bucket);
-    for (auto const piece : plan.pieces(bucket, first, count)) {
-      auto const& info = plan.at(piece.entry).info;
-      if (answers && info.answers) here[info.name].emplace_back(bucket, piece);
+    for (auto const range : plan.tensor_ranges(bucket, first, count)) {
+      auto const& info = plan.at(range.entry).info;
+      if (is_owner && info.is_owner) here[info.name].emplace_back(bucket, range);
     }
   }
   for (auto const& tensor : tensors_of_everyone(world, plan)) {
     std::vector<double> sum(static_cast<std::size_t>(tensor.extents.size()));  // zero where other ranks contribute
-    for (auto const& [bucket, piece] : here[tensor.name]) {
-      auto const own = exchange.master_of(bucket, piece);
+    for (auto const& [bucket, range] : here[tensor.name]) {
+      auto const own = exchange.master_of(bucket, range);
       using view = std::remove_const_t<decltype(own)>;
-      std::vector<typename view::value_type> values(static_cast<std::size_t>(piece.count));
+      std::vector<typename view::value_type> values(static_cast<std::size_t>(range.count));
       ops::on<typename view::space>::download(std::span(values), own);
-      for_each_run(plan.at(piece.entry).info, piece.in_entry, piece.count,
-                   [&, begin = piece.in_entry](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+      for_each_run(plan.at(range.entry).info, range.in_entry, range.count,
+                   [&, begin = range.in_entry](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
                      std::copy_n(values.begin() + (in_part - begin), n, sum.begin() + in_whole);
                    });
     }
@@ -89,11 +90,11 @@ void for_each_whole_tensor(Exchange const& exchange, F&& f) {
 
 /// Copies a whole tensor into those of the pieces that belong to it, which have the same element type.
 template <class T>
-void upload_parts(std::span<state_piece const> pieces, std::string const& name, std::span<T const> whole) {
-  for (auto const& each : pieces) {
+void upload_parts(std::span<state_shard const> shards, std::string const& name, std::span<T const> whole) {
+  for (auto const& each : shards) {
     if (each.name != name) continue;
     std::vector<T> part(static_cast<std::size_t>(each.size()));
-    for_each_run(each.part, each.first, each.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+    for_each_run(each.box, each.first, each.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
       std::copy_n(whole.begin() + in_whole, n, part.begin() + (in_part - each.first));
     });
     each.upload(std::as_bytes(std::span(part)));

@@ -101,7 +101,7 @@ inline void transpose_block(Real* to, Real const* from, std::int64_t width) {
 // factors[(key - part.key) * 32 + row - first_row] = 0 or 1 / (1 - p), for the probabilities at (row, key).
 template <class Real>
 inline void attention_dropout(Real* factors, attention_head const& shape, std::int64_t first_row,
-                              attention_part const& part) {
+                              key_range const& part) {
   dropout_scale const how(shape.dropout->probability);
   auto const threshold = static_cast<float>(how.threshold);
   Real const choice[2] = {Real(0), static_cast<Real>(how.kept)};

@@ -20,7 +20,7 @@ struct attention_sight {
 };
 
 /// Keys that are processed together, among those that a block of query rows attends to.
-struct attention_part {
+struct key_range {
   std::int64_t key = 0;
   std::int64_t keys = 0;
   std::int64_t skipped = 0;  ///< number of leading rows of the block that attend to none of these keys
@@ -66,12 +66,12 @@ class attention_span {
   [[nodiscard]] std::int64_t all_to() const noexcept { return all_to_; }
 
   /// The part that begins with `key`; empty past the last key.
-  [[nodiscard]] attention_part from(std::int64_t key) const noexcept {
+  [[nodiscard]] key_range from(std::int64_t key) const noexcept {
     auto const skipped = key > begin_ && key >= seen_[0] ? half : 0;
     return {key, std::min(attention_keys, seen(skipped) - key), skipped};
   }
-  [[nodiscard]] attention_part first() const noexcept { return from(begin_); }
-  [[nodiscard]] attention_part after(attention_part const& it) const noexcept { return from(it.key + it.keys); }
+  [[nodiscard]] key_range first() const noexcept { return from(begin_); }
+  [[nodiscard]] key_range after(key_range const& it) const noexcept { return from(it.key + it.keys); }
 
   /// Whether some row does not attend to all keys from `key` on.
   [[nodiscard]] bool edge(std::int64_t key, std::int64_t keys) const noexcept {

@@ -176,7 +176,7 @@ inline void attention_tiles_forward(bfloat16* y, float* lse, bfloat16 const* qkv
       (F::all(0) - slope * masked_peak<F>(scores + v, span, v)).store(offsets + v);
       F::all(0).store(masses + v);
     }
-    for (attention_part part{begin, 0, 0}; part.key < end; part.key += part.keys) {
+    for (key_range part{begin, 0, 0}; part.key < end; part.key += part.keys) {
       part.keys = end - part.key < attention_keys ? end - part.key : attention_keys;
       bool const drops = shape.dropout != nullptr;
       if (drops) attention_dropout(factors, shape, row, part);
@@ -263,7 +263,7 @@ inline void attention_tiles_backward(bfloat16* dqkv, bfloat16 const* dy, bfloat1
     pack_tile_columns(slopes_across, dy_rows, shape.y_stride, rows, shape.width, width);
     row_products<F>(deltas, dy_rows, y_rows, shape.y_stride, rows, shape.width);
     for (std::int64_t r = 0; r < lanes_of_rows; ++r) offsets[r] = r < rows ? lse[row + r] * -1.44269504F : 0;
-    for (attention_part part{begin, 0, 0}; part.key < end; part.key += part.keys) {
+    for (key_range part{begin, 0, 0}; part.key < end; part.key += part.keys) {
       part.keys = end - part.key < attention_keys ? end - part.key : attention_keys;
       auto const at_keys = part.key * width;
       tile_block_product<Tiles>(scores, lanes_of_rows, keys + at_keys, width, queries_across, part.keys, lanes_of_rows,

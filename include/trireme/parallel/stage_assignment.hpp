@@ -10,9 +10,9 @@
 namespace trireme::parallel {
 
 /// The stage of one engine: its units, and its schedule for any number of micro-batches.
-struct stage_seat {
+struct stage_assignment {
   int stage = 0;
-  schedule::layout where;                                              ///< without micro-batches
+  schedule::stage_map where;                                           ///< without micro-batches
   schedule::unit_cuts cuts;                                            ///< part q has units [cuts[q], cuts[q + 1])
   std::function<schedule::step_lists(int micro_batches)> lists;        ///< of all stages
   std::function<std::vector<int>(schedule::step_lists const&)> peaks;  ///< micro-batches in flight, by stage
@@ -20,7 +20,7 @@ struct stage_seat {
 
 /// The single stage of an engine that has all units: each micro-batch forward, then backward.
 template <staged_model Model>
-[[nodiscard]] stage_seat seat_of_all(Model const& model) {
+[[nodiscard]] stage_assignment single_stage(Model const& model) {
   trireme::detail::counts_units units;
   model.units(units);
   return {.where = {{1, 0, 1}, schedule::placement::straight},

@@ -11,7 +11,7 @@ namespace trireme::detail {
 
 /// A batch in memory that kernels can read: copied there, unless it is there already.
 template <class Space>
-class batch_places {
+class batch_upload {
  public:
   /// For a plan of a training whose kernels read batches where they are: nothing is copied.
   void leave() noexcept { copies_ = false; }

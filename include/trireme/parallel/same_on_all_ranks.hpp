@@ -19,7 +19,7 @@
 namespace trireme::parallel {
 
 /// A value that must be equal on every rank, as text. A text of several lines is a list.
-struct stated {
+struct rank_value {
   std::string_view what;
   std::string value;
   std::string_view remedy = {};  ///< the end of its error message, if it differs from the default
@@ -46,7 +46,7 @@ namespace detail {
 }  // namespace detail
 
 /// The floating-point mode of this rank's processor: results have other bits in another mode.
-[[nodiscard]] inline stated stated_arithmetic() {
+[[nodiscard]] inline rank_value arithmetic_of_rank() {
   return {"the processor's arithmetic", to_string(arithmetic_mode::of_this_thread()),
           "set rounding and denormal numbers equally on every rank (fesetround, _MM_SET_FLUSH_ZERO_MODE, "
           "torch::set_flush_denormal, or a program linked with -ffast-math)"};
@@ -61,8 +61,8 @@ namespace detail {
 /// @param rank    the rank's number in the error: that in the whole world.
 /// @param remedy  the end of the error, unless an item has its own.
 template <class Comm>
-void expect_agreement(Comm& world, std::string_view whose, int rank, std::span<stated const> items,
-                      std::string_view remedy) {
+void expect_same_on_all_ranks(Comm& world, std::string_view whose, int rank, std::span<rank_value const> items,
+                              std::string_view remedy) {
   if (world.size() == 1) return;
   auto const ranks = static_cast<std::size_t>(world.size());
   auto const own = static_cast<std::size_t>(world.rank());
@@ -74,8 +74,8 @@ void expect_agreement(Comm& world, std::string_view whose, int rank, std::span<s
   for (std::size_t item = 0; item < items.size(); ++item) {
     for (std::size_t other = 1; other < ranks; ++other) {
       if (table[other * each + item] == table[item]) continue;
-      auto const first = detail::said_by(world, 0, items[item].value);
-      auto const second = detail::said_by(world, static_cast<int>(other), items[item].value);
+      auto const first = detail::value_of_rank(world, 0, items[item].value);
+      auto const second = detail::value_of_rank(world, static_cast<int>(other), items[item].value);
       auto const [here, there] = detail::differing_lines(first, second);
       throw config_error(text(whose, ": ", items[item].what, " is ", here, " on rank ", table[items.size()], " but ",
                               there, " on rank ", table[other * each + items.size()], "; ",

@@ -49,7 +49,7 @@ struct file_tensor {
 };
 
 /// What a model's files hold: Hugging Face's names and layouts.
-struct file_layout {
+struct file_mapping {
   std::string base;  ///< how names begin; files of a model without its head leave it out
   /// Patterns of names of tensors that files may have, and that change nothing of what this model computes.
   std::vector<std::string> ignored;
@@ -65,7 +65,7 @@ struct file_layout {
   };
   std::vector<copy> copies{};
   /// Patterns as of `ignored`, each of which counts only in files that have the tensor named behind it.
-  std::vector<std::pair<std::string, std::string>> ignored_beside{};
+  std::vector<std::pair<std::string, std::string>> ignored_with{};
 
   /// A tensor with the numbers of a parameter in the parameter's order.
   /// @param parameter  its name, if it is another one than in files.

@@ -29,7 +29,7 @@ namespace trireme::checkpoint::detail {
     for (auto const each : all.extents()) out += text(out.empty() ? "" : ",", each);
     return out;
   };
-  if (!info.is_part()) return numbers(info.extents);
+  if (!info.is_shard()) return numbers(info.extents);
   return numbers(info.extents) + " at " + numbers(info.first) + " of " + numbers(info.whole);
 }
 
@@ -114,9 +114,9 @@ void for_each_common(std::vector<run> const& one, std::vector<run> const& other,
 }
 
 /// Where every piece of every tensor of a checkpoint is. A tensor is assembled from pieces of any files.
-class piece_index {
+class shard_index {
  public:
-  piece_index(formats::directory const& in, formats::json::value const& records) {
+  shard_index(formats::directory const& in, formats::json::value const& records) {
     auto const& all = records.as_array();
     for (std::size_t rank = 0; rank < all.size(); ++rank) add(in, rank_file(rank), all[rank]);
   }
@@ -154,7 +154,7 @@ class piece_index {
     for (auto const& each : covered) {
       if (each.whole != at) {
         throw missing(text("element ", first + std::min(at, each.whole), " of this rank's part of \"", name,
-                           "\" is in ", each.whole > at ? "none of its pieces" : "several of its pieces"));
+                           "\" is in ", each.whole > at ? "none of its shards" : "several of its shards"));
       }
       at += each.count;
     }
@@ -162,7 +162,7 @@ class piece_index {
   }
 
  private:
-  struct piece {
+  struct shard {
     parameter_info box;  // the box of the tensor that the piece was cut from
     std::int64_t first;  // index in that box
     std::int64_t count;
@@ -194,11 +194,11 @@ class piece_index {
   void add(std::string const& path, formats::safetensors::reader const& reader,
            formats::safetensors::entry const& entry) {
     auto const at = entry.name.rfind('@');
-    if (at == std::string::npos) throw format_error(path, 0, text("\"", entry.name, "\" is not the name of a piece"));
+    if (at == std::string::npos) throw format_error(path, 0, text("\"", entry.name, "\" is not the name of a shard"));
     auto const name = entry.name.substr(0, at);
     auto const* const box = reader.note("box:" + name);
     if (box == nullptr) throw format_error(path, 0, text("the header has no box for \"", name, "\""));
-    piece each{box_from(path, *box),
+    shard each{box_from(path, *box),
                number(path, std::string_view(entry.name).substr(at + 1)),
                entry.extents.size(),
                0,
@@ -219,7 +219,7 @@ class piece_index {
   }
 
   // A piece is always read whole, since its SHA-256 covers all of it; the hash is checked only at the first read.
-  [[nodiscard]] static std::vector<std::byte> content_of(piece& from, dtype type) {
+  [[nodiscard]] static std::vector<std::byte> content_of(shard& from, dtype type) {
     if (!(from.entry->type == formats::safetensors::stored_type(type))) {
       throw format_error(from.reader->path(), 0,
                          text("\"", from.entry->name, "\" is of type ", from.entry->type.name(), ", but this run's is ",
@@ -238,7 +238,7 @@ class piece_index {
   }
 
   std::vector<std::unique_ptr<formats::safetensors::reader>> readers_;
-  std::map<std::string, std::vector<piece>> tensors_;
+  std::map<std::string, std::vector<shard>> tensors_;
   std::int64_t elements_ = 0;
 };
 

@@ -25,7 +25,7 @@ inline constexpr std::int64_t block_elements = 1024;
 /// if given, the units of the model and the optimizer's requirements; it has no values and no memory.
 ///
 /// Frozen parameters have buckets of their own after all others: these are neither summed nor published.
-class layout {
+class bucket_plan {
  public:
   /// One tensor of the model, however many uses it has.
   struct entry {
@@ -47,7 +47,7 @@ class layout {
     std::vector<int> buckets;  ///< that hold a tensor of it, ascending
   };
   /// The part of an entry in a slice of its bucket.
-  struct piece {
+  struct tensor_range {
     int entry = 0;
     std::int64_t in_bucket = 0;  ///< first element, counted in the bucket
     std::int64_t in_entry = 0;   ///< the same element, counted in the tensor
@@ -61,15 +61,15 @@ class layout {
   /// @param wishes          with whole_tensors no slice splits a tensor: all slices are padded to the largest, the
   ///                        tensors of all buckets are distributed evenly, and a bucket is filled until each rank's
   ///                        slice is at least as long as its longest tensor.
-  layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks,
-         std::span<int const> unit_ends = {}, layout_wishes const& wishes = {})
+  bucket_plan(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks,
+              std::span<int const> unit_ends = {}, bucket_requirements const& requirements = {})
       : ranks_(ranks) {
-    collect(uses, wishes);
+    collect(uses, requirements);
     set_units(unit_ends, static_cast<int>(uses.size()));
-    fill(bucket_elements, false, wishes.whole_tensors);
+    fill(bucket_elements, false, requirements.whole_tensors);
     trained_buckets_ = static_cast<int>(buckets_.size());
     fill(bucket_elements, true, false);
-    if (wishes.whole_tensors) deal();
+    if (requirements.whole_tensors) distribute();
     list_buckets();
   }
 
@@ -95,59 +95,59 @@ class layout {
   }
   /// The parts of tensors within elements [first, first + count) of a bucket, in the order of their offsets: `for (auto
   /// const piece : plan.pieces(bucket, first, count))`.
-  class piece_range {
+  class tensor_range_list {
    public:
-    struct end_of_pieces {};
+    struct end_of_list {};
     class iterator {
      public:
-      explicit iterator(piece_range const& of) : of_(of) { skip_empty(); }
-      [[nodiscard]] piece operator*() const noexcept { return of_.part(entry_); }
+      explicit iterator(tensor_range_list const& of) : of_(of) { skip_empty(); }
+      [[nodiscard]] tensor_range operator*() const noexcept { return of_.range_of(entry_); }
       iterator& operator++() {
         ++entry_;
         skip_empty();
         return *this;
       }
-      [[nodiscard]] bool operator!=(end_of_pieces) const noexcept { return entry_ < of_.entries_.size(); }
+      [[nodiscard]] bool operator!=(end_of_list) const noexcept { return entry_ < of_.entries_.size(); }
 
      private:
       void skip_empty() {
-        while (entry_ < of_.entries_.size() && of_.part(entry_).count <= 0) ++entry_;
+        while (entry_ < of_.entries_.size() && of_.range_of(entry_).count <= 0) ++entry_;
       }
-      piece_range const& of_;
+      tensor_range_list const& of_;
       std::size_t entry_ = 0;
     };
 
-    piece_range(layout const& plan, int index, std::int64_t first, std::int64_t count) noexcept
+    tensor_range_list(bucket_plan const& plan, int index, std::int64_t first, std::int64_t count) noexcept
         : plan_(plan),
           entries_(plan.buckets_[static_cast<std::size_t>(index)].entries),
           first_(first),
           end_(first + count) {}
     [[nodiscard]] iterator begin() const { return iterator(*this); }
-    [[nodiscard]] end_of_pieces end() const noexcept { return {}; }
+    [[nodiscard]] end_of_list end() const noexcept { return {}; }
 
    private:
-    [[nodiscard]] piece part(std::size_t which) const noexcept {
+    [[nodiscard]] tensor_range range_of(std::size_t which) const noexcept {
       auto const& tensor = plan_.at(entries_[which]);
       auto const begin = std::max(first_, tensor.offset);
       auto const end = std::min(end_, tensor.offset + tensor.size());
       return {entries_[which], begin, begin - tensor.offset, end - begin};
     }
-    layout const& plan_;
+    bucket_plan const& plan_;
     std::vector<int> const& entries_;
     std::int64_t first_;
     std::int64_t end_;
   };
-  [[nodiscard]] piece_range pieces(int index, std::int64_t first, std::int64_t count) const noexcept {
+  [[nodiscard]] tensor_range_list tensor_ranges(int index, std::int64_t first, std::int64_t count) const noexcept {
     return {*this, index, first, count};
   }
 
  private:
-  void collect(std::span<parameter_info const> uses, layout_wishes const& wishes) {
+  void collect(std::span<parameter_info const> uses, bucket_requirements const& requirements) {
     std::unordered_map<std::string, int> index;
     for (int use = 0; use < static_cast<int>(uses.size()); ++use) {
       auto const& info = uses[static_cast<std::size_t>(use)];
       auto const [at, is_new] = index.try_emplace(info.name, static_cast<int>(entries_.size()));
-      if (is_new) entries_.push_back({info, {}, 0, 0, info.frozen || wishes.freezes(info)});
+      if (is_new) entries_.push_back({info, {}, 0, 0, info.frozen || requirements.freezes(info)});
       auto& tensor = entries_[static_cast<std::size_t>(at->second)];
       if (!(tensor.info.extents == info.extents && tensor.info.first == info.first)) {
         throw config_error(text("trireme::exchange: parameter \"", info.name, "\" is used with shapes ",
@@ -208,7 +208,7 @@ class layout {
       if (tensor.frozen != frozen) continue;
       bool const alone = tensor.uses.size() > 1 || tensor.info.tied;
       int const own_unit = unit_of(tensor);
-      if (alone || !open || own_unit != open_unit || tensor.info.dealt != open_dealt ||
+      if (alone || !open || own_unit != open_unit || tensor.info.distributed != open_dealt ||
           (place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements &&
            (!whole || buckets_.back().elements >= ranks_ * longest))) {
         close();
@@ -216,7 +216,7 @@ class layout {
         open = true;
         longest = 0;
         open_unit = own_unit;
-        open_dealt = tensor.info.dealt;
+        open_dealt = tensor.info.distributed;
       }
       auto& target = buckets_.back();
       tensor.bucket = static_cast<int>(buckets_.size()) - 1;
@@ -231,7 +231,7 @@ class layout {
 
   // Gives each tensor of a bucket to one slice: the longest first, each to the slice with the fewest elements, to keep
   // padding small; then the largest slice of a bucket to the rank with the fewest elements in earlier buckets.
-  void deal() {
+  void distribute() {
     std::vector<std::int64_t> load(static_cast<std::size_t>(ranks_));
     for (auto& target : std::span(buckets_).first(static_cast<std::size_t>(trained_buckets_))) {
       std::vector<std::int64_t> lengths;

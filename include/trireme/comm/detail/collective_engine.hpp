@@ -13,23 +13,23 @@
 namespace trireme::comm::detail {
 
 /// A collective in progress, of any engine.
-class process_operation {
+class collective_operation {
  public:
-  process_operation() = default;
-  process_operation(process_operation const&) = delete;
-  process_operation& operator=(process_operation const&) = delete;
-  virtual ~process_operation() = default;
+  collective_operation() = default;
+  collective_operation(collective_operation const&) = delete;
+  collective_operation& operator=(collective_operation const&) = delete;
+  virtual ~collective_operation() = default;
 };
 
 /// Runs the commands of a group of processes, or of threads. One caller a rank, though a helper thread of the engine
 /// may take part. After a failure every call of this engine, and of those that come from the same launch or borrow(),
 /// throws the first comm_error. Other engines go on.
-class process_engine {
+class collective_engine {
  public:
-  process_engine() = default;
-  process_engine(process_engine const&) = delete;
-  process_engine& operator=(process_engine const&) = delete;
-  virtual ~process_engine() = default;
+  collective_engine() = default;
+  collective_engine(collective_engine const&) = delete;
+  collective_engine& operator=(collective_engine const&) = delete;
+  virtual ~collective_engine() = default;
 
   /// The count of this engine and those made from it by split() and duplicate().
   std::shared_ptr<world_count> worlds = std::make_shared<world_count>();
@@ -43,19 +43,19 @@ class process_engine {
   /// Returns when this rank's part is done.
   virtual void run(command const& it) = 0;
   /// The engine owns the operation; the caller returns it by release() when it has finished or failed.
-  [[nodiscard]] virtual process_operation& start(command const& it) = 0;
-  [[nodiscard]] virtual bool test(process_operation& op) = 0;
-  virtual void wait(process_operation& op) = 0;
-  virtual void release(process_operation& op) noexcept = 0;
+  [[nodiscard]] virtual collective_operation& start(command const& it) = 0;
+  [[nodiscard]] virtual bool test(collective_operation& op) = 0;
+  virtual void wait(collective_operation& op) = 0;
+  virtual void release(collective_operation& op) noexcept = 0;
   /// Whether started operations progress while the rank computes; otherwise only in test(), wait() and poll().
   [[nodiscard]] virtual bool progresses() const noexcept { return true; }
   /// Makes the progress that is possible now on started operations.
   virtual void poll() = 0;
 
   /// Collective. The ranks of one color, in the order of (key, rank).
-  [[nodiscard]] virtual std::shared_ptr<process_engine> split(int color, int key) = 0;
+  [[nodiscard]] virtual std::shared_ptr<collective_engine> split(int color, int key) = 0;
   /// Collective. The same ranks, with an order of calls of its own.
-  [[nodiscard]] virtual std::shared_ptr<process_engine> duplicate(std::chrono::milliseconds deadline) = 0;
+  [[nodiscard]] virtual std::shared_ptr<collective_engine> duplicate(std::chrono::milliseconds deadline) = 0;
 
   /// From now on several threads of this process may call, each on groups of its own.
   virtual void expect_several_callers() {}

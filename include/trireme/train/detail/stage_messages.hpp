@@ -16,16 +16,16 @@ namespace trireme::detail {
 /// Transfers of activations and gradients between stages, as an engine uses them. An engine that runs all units has
 /// none, and programs that use only such engines do not compile what follows.
 template <class Env>
-class stage_mail {
+class stage_messages {
  public:
   using view = tensor_view<typename Env::compute, typename Env::space>;
 
-  virtual ~stage_mail() = default;
+  virtual ~stage_messages() = default;
   /// Begins a step. `key(micro_batch)`: the extents of its inputs, which determine all shapes.
-  virtual void begin(mail_plan const& plan, std::vector<shape> const& keys) = 0;
+  virtual void begin(message_plan const& plan, std::vector<shape> const& keys) = 0;
   /// Sets the extents of what crosses a boundary, for a micro-batch whose inputs have the extents `key`: no message
   /// sends them.
-  virtual void foretell(int boundary, shape const& key, shape const& extents) = 0;
+  virtual void predict_shapes(int boundary, shape const& key, shape const& extents) = 0;
   /// Bytes    of the buffers for values in transit.
   [[nodiscard]] virtual std::int64_t bytes() const noexcept = 0;
   virtual void send(int to, int number, view values) = 0;
@@ -39,16 +39,16 @@ class stage_mail {
 /// there are as many buffers as values can be in transit. Receives are posted ahead, in the sender's order. The first
 /// message of a shape is preceded by its extents; both sides remember them.
 template <class Env>
-class linked_mail final : public stage_mail<Env> {
+class linked_stage_messages final : public stage_messages<Env> {
  public:
   using space = typename Env::space;
   using value = typename Env::compute;
-  using typename stage_mail<Env>::view;
+  using typename stage_messages<Env>::view;
 
-  explicit linked_mail(stage_link<space>* link) : link_(link) {}
-  linked_mail(linked_mail const&) = delete;
-  linked_mail& operator=(linked_mail const&) = delete;
-  ~linked_mail() override {
+  explicit linked_stage_messages(stage_link<space>* link) : link_(link) {}
+  linked_stage_messages(linked_stage_messages const&) = delete;
+  linked_stage_messages& operator=(linked_stage_messages const&) = delete;
+  ~linked_stage_messages() override {
     try {
       end();
       for (auto& peer : peers_) {
@@ -60,7 +60,7 @@ class linked_mail final : public stage_mail<Env> {
     }
   }
 
-  void begin(mail_plan const& plan, std::vector<shape> const& keys) override {
+  void begin(message_plan const& plan, std::vector<shape> const& keys) override {
     plan_ = &plan;
     keys_ = &keys;
     if (peers_.size() < plan.room.size()) peers_.resize(plan.room.size());
@@ -74,8 +74,8 @@ class linked_mail final : public stage_mail<Env> {
     }
   }
 
-  void foretell(int boundary, shape const& key, shape const& extents) override {
-    foretold_.push_back({boundary, key, extents});
+  void predict_shapes(int boundary, shape const& key, shape const& extents) override {
+    predicted_.push_back({boundary, key, extents});
   }
 
   [[nodiscard]] std::int64_t bytes() const noexcept override {
@@ -95,9 +95,9 @@ class linked_mail final : public stage_mail<Env> {
     ops::on<space>::copy(copy, values);
     transfer<space> messages[2]{};
     std::size_t many = 0;
-    if (is_activation(number) && find(peer.told, number) == nullptr) {
-      peer.told.push_back({boundary(number), key_of(number), values.extents()});
-      if (find(foretold_, number) == nullptr) {
+    if (is_activation(number) && find(peer.sent_shapes, number) == nullptr) {
+      peer.sent_shapes.push_back({boundary(number), key_of(number), values.extents()});
+      if (find(predicted_, number) == nullptr) {
         write(out.header, values.extents());
         messages[many++] = send_to(to, out.header.view());
       }
@@ -132,7 +132,7 @@ class linked_mail final : public stage_mail<Env> {
   static constexpr int none = -1;
   using numbers = tensor<std::int32_t, space>;
 
-  struct letter {
+  struct message_buffer {
     int number = none;  // of the value being received
     int ticket = none;  // of the request
     shape extents;
@@ -150,15 +150,16 @@ class linked_mail final : public stage_mail<Env> {
     shape extents;
   };
   struct peer_state {
-    std::vector<letter> in;
-    std::vector<letter> out;
-    std::vector<known_shape> told;   // extents of activations sent to that stage, and so of gradients that come back
-    std::vector<known_shape> heard;  // extents of activations received from that stage
+    std::vector<message_buffer> in;
+    std::vector<message_buffer> out;
+    std::vector<known_shape>
+        sent_shapes;  // extents of activations sent to that stage, and so of gradients that come back
+    std::vector<known_shape> received_shapes;  // extents of activations received from that stage
     std::size_t posted = 0;
     std::size_t sends = 0;
   };
 
-  [[nodiscard]] int boundaries() const noexcept { return plan_->where.parts() - 1; }
+  [[nodiscard]] int boundaries() const noexcept { return plan_->where.virtual_stages() - 1; }
   [[nodiscard]] bool is_activation(int number) const noexcept {
     return number < boundaries() * plan_->where.micro_batches;
   }
@@ -173,7 +174,7 @@ class linked_mail final : public stage_mail<Env> {
     return nullptr;
   }
 
-  [[nodiscard]] letter* posted(peer_state& peer, int number) noexcept {
+  [[nodiscard]] message_buffer* posted(peer_state& peer, int number) noexcept {
     for (auto& each : peer.in) {
       if (each.number == number) return &each;
     }
@@ -190,14 +191,14 @@ class linked_mail final : public stage_mail<Env> {
     auto* const room = posted(peer, none);
     if (room == nullptr) return false;
     int const number = plan_->values[p][peer.posted];
-    auto const* extents = find(is_activation(number) ? peer.heard : peer.told, number);
+    auto const* extents = find(is_activation(number) ? peer.received_shapes : peer.sent_shapes, number);
     if (extents == nullptr && !wait) return false;
     int const from = static_cast<int>(p);
     if (extents == nullptr) {
-      auto const* const foretold = find(foretold_, number);
-      peer.heard.push_back(
-          {boundary(number), key_of(number), foretold != nullptr ? *foretold : receive_extents(from, *room)});
-      extents = &peer.heard.back().extents;
+      auto const* const predicted = find(predicted_, number);
+      peer.received_shapes.push_back(
+          {boundary(number), key_of(number), predicted != nullptr ? *predicted : receive_extents(from, *room)});
+      extents = &peer.received_shapes.back().extents;
     }
     room->number = number;
     room->extents = *extents;
@@ -205,7 +206,7 @@ class linked_mail final : public stage_mail<Env> {
     ++peer.posted;
     return true;
   }
-  [[nodiscard]] shape receive_extents(int from, letter& into) {
+  [[nodiscard]] shape receive_extents(int from, message_buffer& into) {
     if (into.header.size() == 0) into.header = numbers(shape{1 + shape::max_rank});
     link_->wait(link_->start(one(receive_from(from, into.header.view()))));
     return read(into.header);
@@ -214,7 +215,7 @@ class linked_mail final : public stage_mail<Env> {
     message_ = message;
     return {&message_, 1};
   }
-  void finish(letter& out) {
+  void finish(message_buffer& out) {
     if (out.ticket != none) link_->wait(out.ticket);
     out.ticket = none;
   }
@@ -234,10 +235,10 @@ class linked_mail final : public stage_mail<Env> {
   }
 
   stage_link<space>* link_;
-  mail_plan const* plan_ = nullptr;
+  message_plan const* plan_ = nullptr;
   std::vector<shape> const* keys_ = nullptr;
   std::vector<peer_state> peers_;
-  std::vector<known_shape> foretold_;  // known without messages
+  std::vector<known_shape> predicted_;  // known without messages
   transfer<space> message_;
 };
 

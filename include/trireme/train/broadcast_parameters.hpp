@@ -10,8 +10,8 @@
 
 #include "trireme/contract/communicator.hpp"
 #include "trireme/core/dtype.hpp"
-#include "trireme/parallel/agreement.hpp"
 #include "trireme/parallel/broadcast.hpp"
+#include "trireme/parallel/same_on_all_ranks.hpp"
 #include "trireme/train/detail/whole_tensors.hpp"
 
 namespace trireme {
@@ -33,9 +33,9 @@ struct refused;  // what make_trainer returns after reporting an error
 /// @example auto group = world.split(trains ? 0 : 1 + world.rank(), 0);  // the others are each alone
 ///          auto trainer = make_trainer(model, optimizer, group);
 ///          if (trains) trainer.fit(data, options);
-///          share_parameters(trainer, world);
+///          broadcast_parameters(trainer, world);
 template <class Trainer, class Comm>
-void share_parameters(Trainer& trainer, Comm& everyone, int root = 0) {
+void broadcast_parameters(Trainer& trainer, Comm& everyone, int root = 0) {
   using master = typename Trainer::master;
   std::map<std::string, shape> tensors;  // by name, since trainers with other meshes have another order
   std::string order, all;
@@ -45,17 +45,17 @@ void share_parameters(Trainer& trainer, Comm& everyone, int root = 0) {
   }
   for (auto const& [name, form] : tensors)
     all += text('"', name, "\" ", name_of(dtype_of<master>), " ", to_string(form), '\n');
-  parallel::stated const items[] = {{"a parameter", all}};
-  parallel::expect_agreement(everyone, "trireme::share_parameters", everyone.rank(), items,
-                             "make every rank's trainer for the same model");
+  parallel::rank_value const items[] = {{"a parameter", all}};
+  parallel::expect_same_on_all_ranks(everyone, "trireme::broadcast_parameters", everyone.rank(), items,
+                                     "make every rank's trainer for the same model");
 
   std::int64_t gives = everyone.rank() == root ? 1 : 0;
   trainer.world().all_reduce(tensor_view<std::int64_t>(&gives, shape{1}), reduction::max{});
-  trainer.share_buffers();
+  trainer.synchronise_buffers();
   auto const send = [&](std::vector<master>& values) {
     parallel::broadcast(everyone, tensor_view<master>(values), root);
   };
-  order = parallel::detail::said_by(everyone, root, order);
+  order = parallel::detail::value_of_rank(everyone, root, order);
   if (gives != 0) {
     trainer.for_each_parameter([&](auto const&, auto const&, std::span<master const> values) {
       std::vector<master> sent(values.begin(), values.end());
@@ -74,9 +74,9 @@ void share_parameters(Trainer& trainer, Comm& everyone, int root = 0) {
       std::copy(from.begin(), from.end(), values.begin());
     });
   }
-  trainer.share_buffers(everyone, root);
+  trainer.synchronise_buffers(everyone, root);
 }
 /// For a trainer that the compiler has rejected: its one error is enough.
-inline void share_parameters(detail::refused&, auto&, int = 0) {}
+inline void broadcast_parameters(detail::refused&, auto&, int = 0) {}
 
 }  // namespace trireme

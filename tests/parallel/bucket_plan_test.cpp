@@ -1,5 +1,5 @@
 // test-sanitize: none
-#include "trireme/parallel/layout.hpp"
+#include "trireme/parallel/bucket_plan.hpp"
 
 #include <algorithm>
 #include <string>
@@ -9,14 +9,14 @@
 
 using namespace trireme;
 using parallel::block_elements;
-using parallel::layout;
+using parallel::bucket_plan;
 
 namespace {
 
 std::vector<parameter_info> const model{{"table", {100, 8}},    {"weight.0", {40, 40}}, {"bias.0", {40}},
                                         {"weight.1", {900, 4}}, {"bias.1", {3}},        {"table", {100, 8}}};
 
-std::vector<std::string> names_in(layout const& plan, std::size_t bucket) {
+std::vector<std::string> names_in(bucket_plan const& plan, std::size_t bucket) {
   std::vector<std::string> names;
   for (int const entry : plan.buckets()[bucket].entries) names.push_back(plan.at(entry).info.name);
   return names;
@@ -24,8 +24,8 @@ std::vector<std::string> names_in(layout const& plan, std::size_t bucket) {
 
 }  // namespace
 
-TEST_CASE("buckets fill from the last parameter to the first, and a tied tensor is alone", "[parallel][layout]") {
-  layout const plan(model, 5000, 2);
+TEST_CASE("buckets fill from the last parameter to the first, and a tied tensor is alone", "[parallel][bucket_plan]") {
+  bucket_plan const plan(model, 5000, 2);
   REQUIRE(plan.entries().size() == 5);
   REQUIRE(plan.buckets().size() == 3);
   CHECK(names_in(plan, 0) == std::vector<std::string>{"bias.1", "weight.1", "bias.0"});
@@ -36,9 +36,9 @@ TEST_CASE("buckets fill from the last parameter to the first, and a tied tensor 
   CHECK(plan.at(plan.entry_of_use(3)).info.name == "weight.1");
 }
 
-TEST_CASE("buckets are whole blocks a rank, and tensors in them start at cache lines", "[parallel][layout]") {
+TEST_CASE("buckets are whole blocks a rank, and tensors in them start at cache lines", "[parallel][bucket_plan]") {
   for (int const ranks : {1, 2, 3, 7}) {
-    layout const plan(model, 4000, ranks);
+    bucket_plan const plan(model, 4000, ranks);
     for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
       CHECK(plan.buckets()[b].elements % (ranks * block_elements) == 0);
       CHECK(plan.slice_elements(static_cast<int>(b)) * ranks == plan.buckets()[b].elements);
@@ -47,9 +47,9 @@ TEST_CASE("buckets are whole blocks a rank, and tensors in them start at cache l
   }
 }
 
-TEST_CASE("what buckets hold does not depend on the number of ranks", "[parallel][layout]") {
-  layout const one(model, 4000, 1);
-  layout const many(model, 4000, 5);
+TEST_CASE("what buckets hold does not depend on the number of ranks", "[parallel][bucket_plan]") {
+  bucket_plan const one(model, 4000, 1);
+  bucket_plan const many(model, 4000, 5);
   REQUIRE(one.buckets().size() == many.buckets().size());
   for (std::size_t e = 0; e < one.entries().size(); ++e) {
     CHECK(one.entries()[e].bucket == many.entries()[e].bucket);
@@ -57,19 +57,19 @@ TEST_CASE("what buckets hold does not depend on the number of ranks", "[parallel
   }
 }
 
-TEST_CASE("the pieces of all ranks' slices cover every element of every tensor once", "[parallel][layout]") {
+TEST_CASE("the pieces of all ranks' slices cover every element of every tensor once", "[parallel][bucket_plan]") {
   for (int const ranks : {1, 2, 3, 4}) {
     for (std::int64_t const bucket_elements : {1, 500, 4000, 1000000}) {
-      layout const plan(model, bucket_elements, ranks);
+      bucket_plan const plan(model, bucket_elements, ranks);
       std::vector<std::vector<int>> covered;
       for (auto const& entry : plan.entries()) covered.emplace_back(static_cast<std::size_t>(entry.size()));
       for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
         for (int rank = 0; rank < ranks; ++rank) {
           auto const n = plan.slice_elements(b);
-          for (auto const piece : plan.pieces(b, rank * n, n)) {
-            CHECK(piece.in_bucket - piece.in_entry == plan.at(piece.entry).offset);
-            for (std::int64_t i = 0; i < piece.count; ++i) {
-              ++covered[static_cast<std::size_t>(piece.entry)][static_cast<std::size_t>(piece.in_entry + i)];
+          for (auto const range : plan.tensor_ranges(b, rank * n, n)) {
+            CHECK(range.in_bucket - range.in_entry == plan.at(range.entry).offset);
+            for (std::int64_t i = 0; i < range.count; ++i) {
+              ++covered[static_cast<std::size_t>(range.entry)][static_cast<std::size_t>(range.in_entry + i)];
             }
           }
         }
@@ -83,19 +83,19 @@ TEST_CASE("the pieces of all ranks' slices cover every element of every tensor o
   }
 }
 
-TEST_CASE("a tied tensor of two shapes and a model without parameters are refused", "[parallel][layout]") {
+TEST_CASE("a tied tensor of two shapes and a model without parameters are refused", "[parallel][bucket_plan]") {
   std::vector<parameter_info> const torn{{"table", {4, 2}}, {"table", {2, 4}}};
-  CHECK_THROWS_WITH(layout(torn, 100, 1),
+  CHECK_THROWS_WITH(bucket_plan(torn, 100, 1),
                     "trireme::exchange: parameter \"table\" is used with shapes (4, 2) and (2, "
                     "4); all uses of a tied tensor need one shape");
-  CHECK_THROWS_WITH(layout({}, 100, 1),
+  CHECK_THROWS_WITH(bucket_plan({}, 100, 1),
                     "trireme::exchange: the model has no parameters; an exchange needs at least one");
 }
 
-TEST_CASE("where whole tensors are wished for, no slice cuts one", "[parallel][layout]") {
+TEST_CASE("where whole tensors are wished for, no slice cuts one", "[parallel][bucket_plan]") {
   for (int const ranks : {1, 2, 3, 4, 7}) {
     for (std::int64_t const bucket_elements : {1, 500, 4000, 1000000}) {
-      layout const plan(model, bucket_elements, ranks, {}, {.whole_tensors = true, .frozen = {}});
+      bucket_plan const plan(model, bucket_elements, ranks, {}, {.whole_tensors = true, .frozen = {}});
       std::size_t entries = 0;
       for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
         auto const& bucket = plan.buckets()[b];
@@ -121,7 +121,7 @@ TEST_CASE("where whole tensors are wished for, no slice cuts one", "[parallel][l
   }
 }
 
-TEST_CASE("whole tensors are dealt out evenly, within a bucket and over all of them", "[parallel][layout]") {
+TEST_CASE("whole tensors are dealt out evenly, within a bucket and over all of them", "[parallel][bucket_plan]") {
   std::vector<parameter_info> blocks;
   for (int i = 0; i < 12; ++i) {
     auto const name = [&](char const* part) { return text(i, part); };
@@ -131,7 +131,7 @@ TEST_CASE("whole tensors are dealt out evenly, within a bucket and over all of t
     blocks.push_back({name(".down"), {256, 64}});
   }
   auto const most_and_padding = [&](std::int64_t bucket_elements) {
-    layout const plan(blocks, bucket_elements, 4, {}, {.whole_tensors = true, .frozen = {}});
+    bucket_plan const plan(blocks, bucket_elements, 4, {}, {.whole_tensors = true, .frozen = {}});
     std::vector<std::int64_t> load(4);
     std::int64_t tensors = 0, memory = 0;
     for (auto const& entry : plan.entries()) {
@@ -149,10 +149,10 @@ TEST_CASE("whole tensors are dealt out evenly, within a bucket and over all of t
   CHECK(most_and_padding(1).second < 1.4);
 }
 
-TEST_CASE("what is frozen has buckets of its own after those that are trained", "[parallel][layout]") {
-  layout_wishes const wishes{.whole_tensors = false,
-                             .frozen = [](parameter_info const& info) { return info.name.ends_with(".0"); }};
-  layout const plan(model, 5000, 2, {}, wishes);
+TEST_CASE("what is frozen has buckets of its own after those that are trained", "[parallel][bucket_plan]") {
+  bucket_requirements const requirements{
+      .whole_tensors = false, .frozen = [](parameter_info const& info) { return info.name.ends_with(".0"); }};
+  bucket_plan const plan(model, 5000, 2, {}, requirements);
   REQUIRE(plan.buckets().size() == 3);
   CHECK(plan.trained_buckets() == 2);
   CHECK(names_in(plan, 0) == std::vector<std::string>{"bias.1", "weight.1"});
@@ -160,5 +160,5 @@ TEST_CASE("what is frozen has buckets of its own after those that are trained", 
   CHECK(names_in(plan, 2) == std::vector<std::string>{"bias.0", "weight.0"});
   CHECK(plan.trains(0));
   CHECK(!plan.trains(1));
-  CHECK(layout(model, 5000, 2).trained_buckets() == 3);
+  CHECK(bucket_plan(model, 5000, 2).trained_buckets() == 3);
 }

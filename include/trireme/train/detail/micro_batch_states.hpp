@@ -12,7 +12,7 @@ namespace trireme::detail {
 
 /// A micro-batch in flight in one chunk.
 template <class Env>
-struct flight_slot {
+struct micro_batch_state {
   using view = tensor_view<typename Env::compute, typename Env::space>;
   arena<typename Env::space> activations;
   samples_in<typename Env::space> batch;
@@ -23,47 +23,47 @@ struct flight_slot {
 /// Slots for micro-batches in flight, as many as there ever were at a time. Units keep saved tensors under a slot's
 /// number.
 template <class Env>
-class flight_slots {
+class micro_batch_states {
  public:
-  using slot = flight_slot<Env>;
+  using state = micro_batch_state<Env>;
 
   /// Frees all slots at the start of a step.
   void begin(std::size_t chunks, int micro_batches) {
     micro_batches_ = micro_batches;
     free_.clear();
-    for (auto s = slots_.size(); s-- > 0;) {
-      slots_[s]->activations.reset();
+    for (auto s = states_.size(); s-- > 0;) {
+      states_[s]->activations.reset();
       free_.push_back(s);
     }
-    slot_of_.assign(chunks * static_cast<std::size_t>(micro_batches), nowhere);
+    state_of_.assign(chunks * static_cast<std::size_t>(micro_batches), nowhere);
   }
-  [[nodiscard]] slot& operator[](std::size_t index) noexcept { return *slots_[index]; }
+  [[nodiscard]] state& operator[](std::size_t index) noexcept { return *states_[index]; }
   /// The slot of a micro-batch in flight.
-  [[nodiscard]] std::size_t of(int chunk, int micro_batch) const noexcept { return slot_of_[at(chunk, micro_batch)]; }
+  [[nodiscard]] std::size_t of(int chunk, int micro_batch) const noexcept { return state_of_[at(chunk, micro_batch)]; }
 
   std::size_t take(int chunk, int micro_batch) {
     if (free_.empty()) {
-      free_.push_back(slots_.size());
-      slots_.push_back(std::make_unique<slot>());
+      free_.push_back(states_.size());
+      states_.push_back(std::make_unique<state>());
     }
     auto const index = free_.back();
     free_.pop_back();
-    slot_of_[at(chunk, micro_batch)] = index;
-    slots_[index]->returned = {};
+    state_of_[at(chunk, micro_batch)] = index;
+    states_[index]->returned = {};
     return index;
   }
   void give_back(std::size_t index) {
-    slots_[index]->activations.reset();
+    states_[index]->activations.reset();
     free_.push_back(index);
   }
   /// At the end of a step: the memory of each slot becomes one block, so that the next step allocates nothing.
   void end() {
-    for (auto& each : slots_) each->activations.reset();
+    for (auto& each : states_) each->activations.reset();
   }
 
   [[nodiscard]] std::size_t peak_bytes() const noexcept {
     std::size_t sum = 0;
-    for (auto const& each : slots_) sum += each->activations.peak_bytes();
+    for (auto const& each : states_) sum += each->activations.peak_bytes();
     return sum;
   }
 
@@ -73,9 +73,9 @@ class flight_slots {
     return static_cast<std::size_t>(chunk * micro_batches_ + micro_batch);
   }
 
-  std::vector<std::unique_ptr<slot>> slots_;
+  std::vector<std::unique_ptr<state>> states_;
   std::vector<std::size_t> free_;
-  std::vector<std::size_t> slot_of_;  // chunk * micro-batches + micro-batch -> slot
+  std::vector<std::size_t> state_of_;  // chunk * micro-batches + micro-batch -> slot
   int micro_batches_ = 0;
 };
 

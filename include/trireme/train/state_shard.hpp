@@ -51,17 +51,17 @@ inline constexpr state_kernels state_kernels_of{
 /// compiled once, and not for each trainer. It does not own the numbers.
 ///
 /// Threads  as the memory that it refers to.
-class state_piece {
+class state_shard {
  public:
   std::string name;
-  parameter_info part;
+  parameter_info box;
   std::int64_t first = 0;
   bool of_rank = false;  ///< each rank has its own numbers
 
   template <class T, class Space>
-  state_piece(std::string what, parameter_info where, std::int64_t from, tensor_view<T, Space> values, bool own = false)
+  state_shard(std::string what, parameter_info where, std::int64_t from, tensor_view<T, Space> values, bool own = false)
       : name(std::move(what)),
-        part(std::move(where)),
+        box(std::move(where)),
         first(from),
         of_rank(own),
         kernels_(&detail::state_kernels_of<std::remove_const_t<T>, Space>),
@@ -70,7 +70,7 @@ class state_piece {
         size_(values.size()),
         in_host_(std::is_same_v<Space, host>) {}
   /// The same piece, copied to host memory, from which content() reads.
-  state_piece(state_piece const& of, std::span<std::byte> copy) : state_piece(of) {
+  state_shard(state_shard const& of, std::span<std::byte> copy) : state_shard(of) {
     address_ = copy.data();
     in_host_ = true;
   }
@@ -109,7 +109,7 @@ class state_piece {
 };
 
 /// The name of a piece of state. If each rank has its own numbers, the name contains the rank ("residual.2/wte").
-[[nodiscard]] inline std::string name_of_piece(std::string const& name, state_place const& place, int rank) {
+[[nodiscard]] inline std::string name_of_shard(std::string const& name, state_location const& place, int rank) {
   if (!place.of_rank) return name;
   auto const slash = name.find('/');
   return text(name.substr(0, slash), ".", rank, name.substr(slash));
@@ -117,13 +117,13 @@ class state_piece {
 
 /// A visitor for visit_state() that makes pieces of all state: one type for every owner of state. Copies of it collect
 /// into the same list.
-struct piece_collector {
+struct shard_collector {
   int rank = 0;
-  std::vector<state_piece>& to;
+  std::vector<state_shard>& to;
 
   template <class T, class Space>
-  void operator()(std::string const& name, state_place const& place, tensor_view<T, Space> values) const {
-    to.emplace_back(name_of_piece(name, place, rank), place.info, place.first, values, place.of_rank);
+  void operator()(std::string const& name, state_location const& place, tensor_view<T, Space> values) const {
+    to.emplace_back(name_of_shard(name, place, rank), place.info, place.first, values, place.of_rank);
   }
 };
 
