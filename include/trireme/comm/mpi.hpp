@@ -37,11 +37,11 @@ using mpi_world = any_world;
 ///          call MPI between start and wait. Below MPI_THREAD_SERIALIZED only the thread that has initialised MPI may
 ///          use a world.
 /// Errors   launch and borrow throw config_error if MPI has been finalised, if only another thread may call it, or if
-/// the
-///          program is linked with another MPI than the launcher's; borrow also for MPI_COMM_NULL, an intercommunicator
-///          or a communicator that has been freed. Calls on a world after MPI_Finalize throw comm_error. After an error
-///          in a launch MPI is not finalised, so that mpirun ends the other ranks when this one ends. After a borrowed
-///          world has failed, MPI_Finalize returns, other worlds work, and one can borrow again.
+///          the program is linked with another MPI than the launcher's; borrow also for MPI_COMM_NULL, an
+///          intercommunicator or a communicator that has been freed. Calls on a world after MPI_Finalize throw
+///          comm_error. After an error in a launch MPI is not finalised, so that mpirun ends the other ranks when this
+///          one ends. After a borrowed world has failed, MPI_Finalize returns, other worlds work, and one can borrow
+///          again.
 struct mpi {
   using policy_category = slot::communicator;
   static constexpr std::string_view name = "mpi";

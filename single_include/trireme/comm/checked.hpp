@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/checked.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 36ee667d3c8c90e8e7238fd8cbbbbd875e960ad47ca043ed9f6b2accbfb07e64
+// SHA-256 of the sources: 5d184c7579f85420c58f50a786f9ca30573c69cad605b72f5cd1ce92ab96ce53
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,12 +20,12 @@ namespace trireme::comm {
 
 namespace detail {
 
-/// What a rank tells another about the call that it is about to make. Plain bytes.
+/// What a rank sends to another about the call that it is about to make. Trivially copyable.
 struct intent {
   std::uint64_t group = 0;  ///< 0: the world that was decorated
   std::uint64_t number = 0;
   call what;
-  std::int64_t sends = 0;  ///< ragged all_to_all: elements to the one who is told
+  std::int64_t sends = 0;  ///< ragged all_to_all: elements to the receiver of this intent
   std::int64_t expects = 0;
   std::int32_t size = 0;   ///< ranks of the group
   std::int32_t first = 0;  ///< its rank 0
@@ -38,25 +38,25 @@ struct intent {
   return text(to_string(it.what), " as call number ", it.number, " on ", where);
 }
 
-/// The world through which a checked world and all worlds split from it compare calls, and what has been received.
-/// Between each two ranks it carries one intent a call each way, in the order of the calls, of whichever group.
+/// The world through which a checked world and all worlds split from it compare calls, and what each rank has received.
+/// Each pair of ranks exchanges one intent each way per call, in the order of the calls, whatever their group.
 template <class World>
-class agreement {
+class call_checker {
  public:
-  agreement(World world, std::vector<std::int32_t> names, std::chrono::milliseconds patience)
+  call_checker(World world, std::vector<std::int32_t> names, std::chrono::milliseconds patience)
       : world_(std::move(world)),
         names_(std::move(names)),
         patience_(patience),
-        heard_(names_.size()),
-        mail_(names_.size()) {}
+        last_intents_(names_.size()),
+        intents_(names_.size()) {}
 
   [[nodiscard]] int rank() const noexcept { return world_.rank(); }
   [[nodiscard]] std::chrono::milliseconds patience() const noexcept { return patience_; }
 
-  /// Returns when every one of `members` (ranks here, in the order of the group) has called `mine`; otherwise ends
-  /// everybody's waits and throws. `tell(member, intent)` completes the intent for one member.
-  template <class Tell>
-  void reach(intent const& mine, std::vector<std::int32_t> const& members, Tell const& tell) {
+  /// Returns when all `members` (ranks here, in the order of the group) have called `mine`; otherwise ends the waits of
+  /// all ranks and throws. `prepare(member, intent)` completes the intent for one member.
+  template <class Prepare>
+  void compare(intent const& mine, std::vector<std::int32_t> const& members, Prepare const& prepare) {
     auto const since = clock::now();
     std::vector<waiting>& open = open_;
     open.clear();
@@ -64,17 +64,17 @@ class agreement {
       for (std::size_t place = 0; place < members.size(); ++place) {
         auto const peer = members[place];
         if (peer == rank()) continue;
-        auto& box = mail_[static_cast<std::size_t>(peer)];
+        auto& box = intents_[static_cast<std::size_t>(peer)];
         box.mine = mine;
-        tell(static_cast<int>(place), box.mine);
+        prepare(static_cast<int>(place), box.mine);
         auto* const out = reinterpret_cast<std::byte*>(&box.mine);
         auto* const in = reinterpret_cast<std::byte*>(&box.theirs);
-        // Not through the typed face, whose list of parts may be that of the command that is being checked.
-        part const both[] = {{peer, true, dtype::u8, sizeof(intent), out},
-                             {peer, false, dtype::u8, sizeof(intent), in}};
-        open.push_back(
-            {peer, world_.submit(command{
-                       .what = {.kind = collective::exchange}, .elements = &moving_kernels<host>, .parts = both})});
+        // Not through the typed calls: their list of parts may be that of the command that is being checked.
+        raw_transfer const both[] = {{peer, true, dtype::u8, sizeof(intent), out},
+                                     {peer, false, dtype::u8, sizeof(intent), in}};
+        open.push_back({peer, world_.submit(command{.what = {.kind = collective::exchange},
+                                                    .elements = &moving_kernels<host>,
+                                                    .raw_transfers = both})});
       }
       for (std::uint32_t round = 1; !all_arrived(open); ++round) pause(round, since, open);
     } catch (disagreement const& found) {
@@ -83,14 +83,14 @@ class agreement {
       std::string const what = problem.what();
       if (what.find("trireme::comm::checked") != std::string::npos || open.empty()) throw;
       auto const sentence =
-          text("trireme::comm::checked: ", called(rank(), mine), ", but not everyone did: ", what, last_calls(open));
+          text("trireme::comm::checked: ", called(rank(), mine), ", but some ranks did not:  ", what, last_calls(open));
       open.clear();
       throw comm_error(sentence, {names_[static_cast<std::size_t>(rank())], std::string(name_of(mine.what.kind))});
     }
   }
 
  private:
-  struct letter {
+  struct intent_pair {
     intent mine, theirs;
   };
   struct waiting {
@@ -105,7 +105,7 @@ class agreement {
     return text("rank ", names_[static_cast<std::size_t>(rank)], " called ", describe(it));
   }
 
-  /// Compares the intents that have come, and removes them from `open`; whether none is left.
+  /// Compares the intents that have arrived, and removes them from `open`. Returns whether none is left.
   [[nodiscard]] bool all_arrived(std::vector<waiting>& open) {
     for (std::size_t i = 0; i < open.size();) {
       if (!open[i].pending.test()) {
@@ -115,8 +115,8 @@ class agreement {
       auto const peer = open[i].peer;
       std::swap(open[i], open.back());
       open.pop_back();
-      auto const& [mine, theirs] = mail_[static_cast<std::size_t>(peer)];
-      heard_[static_cast<std::size_t>(peer)] = theirs;
+      auto const& [mine, theirs] = intents_[static_cast<std::size_t>(peer)];
+      last_intents_[static_cast<std::size_t>(peer)] = theirs;
       bool const same = mine.group == theirs.group && mine.number == theirs.number && mine.what == theirs.what;
       if (same && mine.sends == theirs.expects && mine.expects == theirs.sends) continue;
       auto sentence = text("trireme::comm::checked: calls differ between ranks: ",
@@ -131,7 +131,7 @@ class agreement {
     return open.empty();
   }
 
-  /// Spins, then rests, for no longer than the patience.
+  /// Spins, then sleeps, for at most the patience.
   void pause(std::uint32_t round, clock::time_point since, std::vector<waiting> const& open) {
     if (round < 64) return pause_core();
     auto const waited = clock::now() - since;
@@ -142,7 +142,7 @@ class agreement {
   [[nodiscard]] std::string last_calls(std::vector<waiting> const& open) const {
     std::string out;
     for (auto const& each : open) {
-      auto const& last = heard_[static_cast<std::size_t>(each.peer)];
+      auto const& last = last_intents_[static_cast<std::size_t>(each.peer)];
       auto const name = names_[static_cast<std::size_t>(each.peer)];
       out += last.number == 0 ? text("; rank ", name, " has made no call yet")
                               : text("; the last call of rank ", name, " was ", describe(last));
@@ -152,22 +152,22 @@ class agreement {
   [[nodiscard]] std::string missing_sentence(std::vector<waiting> const& open) const {
     std::vector<std::int32_t> missing;
     for (auto const& each : open) missing.push_back(names_[static_cast<std::size_t>(each.peer)]);
-    return text("trireme::comm::checked: ", called(rank(), mail_[static_cast<std::size_t>(open[0].peer)].mine),
+    return text("trireme::comm::checked: ", called(rank(), intents_[static_cast<std::size_t>(open[0].peer)].mine),
                 ", but ", list_of("rank", missing), " did not call it within ", to_string(patience_), last_calls(open),
                 "; make every rank call the same collectives, or raise comm::checked{.patience}");
   }
 
   [[noreturn]] void give_up(std::string const& sentence, intent const& mine) {
     if constexpr (requires { world_.abandon(sentence); }) world_.abandon(sentence);
-    open_.clear();  // waits for them: at once where abandon has ended all waits, else until the deadline
+    open_.clear();  // waits for them: not at all if abandon has ended all waits, else until the deadline
     throw comm_error(sentence, {names_[static_cast<std::size_t>(rank())], std::string(name_of(mine.what.kind))});
   }
 
   World world_;
   std::vector<std::int32_t> names_;  ///< by rank here
   std::chrono::milliseconds patience_;
-  std::vector<intent> heard_;  ///< the last one from each rank
-  std::vector<letter> mail_;
+  std::vector<intent> last_intents_;  ///< the last one from each rank
+  std::vector<intent_pair> intents_;
   std::vector<waiting> open_;
 };
 
@@ -176,15 +176,15 @@ class agreement {
 template <communicator Inner>
 class checked_world;
 
-/// Decorator: before every collective all ranks make sure that they mean the same one.
+/// Decorator: before every collective all ranks compare their calls.
 ///
-/// Errors  config_error if there is no patience.
+/// Errors   config_error if the patience is under 1 ms.
 struct checked {
   using is_decorator_description = void;
   template <class Inner>
   using world = checked_world<Inner>;
 
-  std::chrono::milliseconds patience = std::chrono::seconds(1);  ///< by how much ranks may be apart
+  std::chrono::milliseconds patience = std::chrono::seconds(1);  ///< how far apart the calls of ranks may be
 
   friend bool operator==(checked const&, checked const&) = default;
 };
@@ -193,54 +193,55 @@ struct checked {
   return text("comm::checked{.patience = ", to_string(it.patience), "}");
 }
 
-/// A world where a collective starts once all of its ranks have asked for it: the same kind, type, count, reduction and
-/// root, as the same call of the same group. A rank that asks for another, or for none within the patience, is an error
-/// on every rank that names both ranks, both calls and their numbers; of a missing rank, the last call that it made.
+/// A world where a collective starts once all of its ranks have called it with the same kind, type, count, reduction
+/// and root, as the same call of the same group. If a rank calls another collective, or none within the patience, every
+/// rank gets an error that names both ranks, both calls and their numbers; of a missing rank, its last call.
 ///
 /// Starting a collective synchronises, also in the `_async` forms: a start returns when all ranks have started. So a
-/// rank that is later than `patience` for good reasons is an error too, and an exchange that another rank needs before
-/// it can start must itself be started before. Exchanges do not synchronise; the engine checks them, a pair of ranks at
-/// a time. Worlds that are split from a checked world are compared together: two ranks that share several groups call
-/// them in one order, and calls on different groups are told apart at once. A duplicate is compared apart, as its calls
-/// are ordered apart; if its deadline is longer than the original's, its patience is at least that deadline.
+/// rank that is more than `patience` late for a good reason is an error too, and an exchange that another rank needs
+/// before it can start must be started first. Exchanges do not synchronise; the engine checks them for each pair of
+/// ranks. Worlds that are split from a checked world are compared together: two ranks that share several groups must
+/// call them in one order, and calls on different groups are detected at once. A duplicate is compared on its own,
+/// because its calls have an order of their own; if its deadline is longer than the original's, its patience is at
+/// least that deadline.
 ///
-/// Bytes    its own messages are not counted; each two ranks exchange 64 bytes each way a call. On two threads that
-///          takes about 1 us: 8 % of an all_reduce of 1 MiB (13 us), seven times one of 4 bytes.
+/// Bytes    its own messages are not counted; each pair of ranks exchanges 64 bytes each way per call. On two threads
+///          that takes about 1 us: 8 % of an all_reduce of 1 MiB (13 us), seven times one of 4 bytes.
 /// Threads  one caller a rank, also of all worlds split from one another.
 /// Errors   comm_error on every rank within the patience, if the engine can end the waits of others (as threads, mpi
 ///          and processes can); otherwise on the ranks that wait for the missing one.
-/// @models  communicator, and every capability that Inner has, which needs exchange in host memory.
+/// @models  communicator, and every capability that Inner has. Inner needs exchange in host memory.
 template <communicator Inner>
 class checked_world : public detail::decorator<checked_world<Inner>, Inner> {
   using base = detail::decorator<checked_world, Inner>;
-  using agreement = detail::agreement<detail::undecorated_t<Inner>>;
-  static_assert(
-      has_exchange<detail::undecorated_t<Inner>, host>,
-      "trireme::comm::checked: ranks agree through an exchange in host memory, which this communicator lacks.");
+  using call_checker = detail::call_checker<detail::undecorated_t<Inner>>;
+  static_assert(has_exchange<detail::undecorated_t<Inner>, host>,
+                "trireme::comm::checked: needs a communicator with exchange in host memory, to compare calls; "
+                "this one has none.");
 
  public:
   static constexpr std::string_view name = "checked";
 
   explicit checked_world(Inner inner, checked const& how = {})
-      : base(std::move(inner)), places_(detail::first_ranks(this->size())), agreement_(apart(patience_of(how))) {}
+      : base(std::move(inner)), checker_ranks_(detail::first_ranks(this->size())), checker_(apart(patience_of(how))) {}
   checked_world(Inner inner, checked_world const& parent, detail::descent how, int color)
       : base(std::move(inner), parent, how) {
     if (how == detail::descent::duplicate) {
-      places_ = detail::first_ranks(this->size());
+      checker_ranks_ = detail::first_ranks(this->size());
       group_ = parent.group_;
-      agreement_ = apart(patience_after(parent));
+      checker_ = apart(patience_after(parent));
       return;
     }
-    agreement_ = parent.agreement_;
+    checker_ = parent.checker_;
     group_ = mix(parent.group_ + mix(parent.number_ * 4096 + static_cast<std::uint64_t>(color))) | 1U;
-    places_ = detail::first_ranks(this->size());
-    places_[static_cast<std::size_t>(this->rank())] = agreement_->rank();
-    detail::undecorated(this->inner()).all_gather(tensor_view{places_});
+    checker_ranks_ = detail::first_ranks(this->size());
+    checker_ranks_[static_cast<std::size_t>(this->rank())] = checker_->rank();
+    detail::undecorated(this->inner()).all_gather(tensor_view{checker_ranks_});
   }
 
   template <class F>
   decltype(auto) around(command const& it, F&& f) {
-    if (it.what.kind != collective::exchange && this->size() > 1) agree(it);
+    if (it.what.kind != collective::exchange && this->size() > 1) check_call(it);
     return f();
   }
 
@@ -251,19 +252,19 @@ class checked_world : public detail::decorator<checked_world<Inner>, Inner> {
           text("trireme::comm::checked: .patience is ", to_string(how.patience), "; give the ranks at least 1ms"));
     return how.patience;
   }
-  // Who gives a duplicate a longer deadline has a reason why ranks may be late there.
+  // A duplicate with a longer deadline expects late ranks.
   [[nodiscard]] std::chrono::milliseconds patience_after(checked_world const& parent) {
-    auto const patience = parent.agreement_->patience();
+    auto const patience = parent.checker_->patience();
     if constexpr (requires { this->deadline(); }) {
       if (this->deadline() > parent.deadline()) return std::max(patience, this->deadline());
     }
     return patience;
   }
-  [[nodiscard]] std::shared_ptr<agreement> apart(std::chrono::milliseconds patience) {
-    return std::make_shared<agreement>(detail::undecorated(this->inner()).duplicate(), this->names(), patience);
+  [[nodiscard]] std::shared_ptr<call_checker> apart(std::chrono::milliseconds patience) {
+    return std::make_shared<call_checker>(detail::undecorated(this->inner()).duplicate(), this->names(), patience);
   }
 
-  void agree(command const& it) {
+  void check_call(command const& it) {
     detail::intent const mine{.group = group_,
                               .number = ++number_,
                               .what = it.what,
@@ -272,15 +273,15 @@ class checked_world : public detail::decorator<checked_world<Inner>, Inner> {
                               .size = this->size(),
                               .first = this->name_of_rank(0)};
     bool const ragged = it.what.kind == collective::all_to_all && it.what.shape != 0;
-    agreement_->reach(mine, places_, [&](int member, detail::intent& told) {
+    checker_->compare(mine, checker_ranks_, [&](int member, detail::intent& sent_intent) {
       if (!ragged) return;
-      told.sends = it.parts[static_cast<std::size_t>(member)].count;
-      told.expects = it.parts[static_cast<std::size_t>(this->size() + member)].count;
+      sent_intent.sends = it.raw_transfers[static_cast<std::size_t>(member)].count;
+      sent_intent.expects = it.raw_transfers[static_cast<std::size_t>(this->size() + member)].count;
     });
   }
 
-  std::vector<std::int32_t> places_;  ///< the ranks of this group, as the agreement numbers them
-  std::shared_ptr<agreement> agreement_;
+  std::vector<std::int32_t> checker_ranks_;  ///< the ranks of this group, as the comparing world numbers them
+  std::shared_ptr<call_checker> checker_;
   std::uint64_t group_ = 0;
   std::uint64_t number_ = 0;
 };

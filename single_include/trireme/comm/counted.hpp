@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/counted.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: dd22903627b253a270bb344278630b8f96be38213a0739f2bc350f9d2b7d28f1
+// SHA-256 of the sources: 0d5341c00ab13dabbf49f759b5babbd9a8b3d6f29032c8ec28925b2e28e25505
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -31,10 +31,10 @@ struct counted {
 
 [[nodiscard]] inline std::string to_string(counted const&) { return "comm::counted{}"; }
 
-/// What one rank has sent: see counted_world::counts.
+/// What one rank has sent; see counted_world::counts.
 struct traffic_table {
   struct row {
-    std::uint64_t calls = 0;  ///< of a peer: those in which something was sent to it
+    std::uint64_t calls = 0;  ///< for a peer: calls that sent something to it
     std::uint64_t messages = 0;
     std::uint64_t bytes = 0;
     friend bool operator==(row const&, row const&) = default;
@@ -49,8 +49,8 @@ struct traffic_table {
   }
 };
 
-/// The table as lines of "rank 0 all_reduce: 3 calls, 3 messages, 12288 bytes"; operations that were not called and
-/// peers that got nothing are left out.
+/// The table as lines of "rank 0 all_reduce: 3 calls, 3 messages, 12288 bytes"; without operations that were not called
+/// and peers that received nothing.
 [[nodiscard]] inline std::string to_string(traffic_table const& it) {
   std::string out;
   auto const line = [&](std::string_view what, traffic_table::row const& each) {
@@ -95,10 +95,10 @@ class counted_world : public detail::decorator<counted_world<Inner>, Inner> {
     sums_->rows[static_cast<std::size_t>(it.what.kind)].add(it.messages, it.bytes);
     for (int peer = 0; peer < this->size(); ++peer) {
       if (peer == this->rank()) continue;
-      auto const share = detail::share_with(peer, it, this->rank(), this->size());
-      if (share.messages == 0) continue;
-      sums_->rows[static_cast<std::size_t>(collective_kinds + this->name_of_rank(peer))].add(share.messages,
-                                                                                             share.sent);
+      auto const moved = detail::traffic_with(peer, it, this->rank(), this->size());
+      if (moved.messages == 0) continue;
+      sums_->rows[static_cast<std::size_t>(collective_kinds + this->name_of_rank(peer))].add(moved.messages,
+                                                                                             moved.sent);
     }
     return f();
   }

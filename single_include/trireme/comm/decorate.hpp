@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/decorate.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: cef397054ab8730a760a2c1c64828b8425c4c4c85f9bf80ab267da99cb1b027d
+// SHA-256 of the sources: 0c541f0b1790d4304554af59aec9bd48c43df29902cc8265dd1b1758c58a3f69
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,7 +25,7 @@ concept is_decorator = requires {
   typename World::decorated_world;
 };
 
-/// The world below all decorators: what they themselves talk to each other through.
+/// The world below all decorators, through which decorators communicate.
 template <class World>
 [[nodiscard]] auto& undecorated(World& world) {
   if constexpr (is_decorator<World>)
@@ -42,11 +42,11 @@ using undecorated_t = std::remove_reference_t<decltype(undecorated(std::declval<
   return ranks;
 }
 
-/// How a world came from another.
+/// How a world was made from another.
 enum class descent : std::uint8_t { split, duplicate };
 
-/// What all decorators share. A decorator has `around(command, f)`, which runs f, the command in the world below, and
-/// a constructor (world below, parent, descent, color) for what split and duplicate give.
+/// The common base of decorators. A decorator has `around(command, f)`, which runs f, the command in the world below,
+/// and a constructor (world below, parent, descent, color) for the results of split and duplicate.
 template <class Derived, class Inner>
 class decorator : public collectives<Derived> {
  public:
@@ -54,6 +54,7 @@ class decorator : public collectives<Derived> {
   using request = decltype(std::declval<Inner&>().submit(std::declval<command const&>()));
   using space = typename space_of<Inner>::type;
   static constexpr bool progresses = progresses_alone<Inner>;
+  [[nodiscard]] bool progresses_here() const noexcept { return requests_travel_alone(inner_); }
 
   [[nodiscard]] int rank() const noexcept { return inner_.rank(); }
   [[nodiscard]] int size() const noexcept { return inner_.size(); }
@@ -119,7 +120,7 @@ class decorator : public collectives<Derived> {
   decorator& operator=(decorator&&) = default;
   ~decorator() = default;
 
-  /// What a rank of this world was called in the world that was decorated first.
+  /// The number of a rank of this world in the world that was decorated first.
   [[nodiscard]] int name_of_rank(int rank) const noexcept { return names_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] std::vector<std::int32_t> const& names() const noexcept { return names_; }
 
@@ -132,7 +133,7 @@ class decorator : public collectives<Derived> {
 
 }  // namespace detail
 
-/// Something that wraps a world: a description with a type `world<Inner>` that is made from (Inner, description).
+/// A decorator of worlds: a description with a type `world<Inner>` that is made from (Inner, description).
 /// comm::checked, comm::recorded, comm::throttled and comm::counted are decorators.
 template <class D>
 concept decorator_description = std::copy_constructible<D> && std::equality_comparable<D> && requires {
@@ -156,12 +157,12 @@ template <class Base, class Decorator>
 }
 
 /// Wraps a communicator, the first decorator innermost: `comm::decorate(comm::threads{.ranks = 2}, comm::throttled{},
-/// comm::recorded{}, comm::checked{})` throttles, records what is throttled, and checks all of it.
+/// comm::recorded{}, comm::checked{})` throttles, records the throttled calls, and checks all of it.
 ///
-/// A description gives a description for launch; a world gives a world that has calls of its own. Whoever decorates
-/// nothing pays nothing.
+/// Given a description, it returns a description for launch; given a world, it returns a world with an order of calls
+/// of its own. Undecorated communicators cost nothing extra.
 ///
-/// Ranks    on a description local; on a world collective, as duplicate() is: every rank decorates alike.
+/// Ranks    on a description local; on a world collective, as duplicate() is: every rank uses the same decorators.
 /// @example auto noisy = comm::decorate(world, comm::recorded{.path = "flight"});
 template <class Base, decorator_description First, decorator_description... More>
 [[nodiscard]] auto decorate(Base const& base, First const& first, More const&... more) {

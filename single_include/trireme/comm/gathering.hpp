@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/gathering.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 4e71f9dcbbf750a69fad04f4c6fdd68d4a42c41aaf749b86b23e4cb26655c1fa
+// SHA-256 of the sources: 2fc0661399d5de4413384f3a0869869d3d349cbdbf14ec49f2e6231bc704eadc
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,17 +27,17 @@
 
 namespace trireme::comm {
 
-/// Ranks that have found each other, for an engine that needs only that: who they are, a way to exchange a few bytes
-/// at set-up, and, where there is one, a channel beside the engine's own that tells who is missing.
+/// Ranks that have met: their numbers, a function to exchange a few bytes at set-up, and, if available, a channel apart
+/// from the engine's own that reports missing ranks. For engines that need no more than that.
 struct gathering {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
-  /// What every rank passed, in rank order. Collective; called once, while this object lives on all ranks.
+  /// The string that every rank passed, in rank order. Collective; called once, while this object lives on all ranks.
   std::function<std::vector<std::string>(std::string const&)> all_gather{};
-  /// Asked by every rank after a failure: a sentence about the rank that is missing, or nothing. May be empty.
+  /// Called by every rank after a failure: a sentence about the missing rank, or nothing. May be empty.
   std::function<std::string()> who_is_missing{};
-  /// Tells the other ranks that this one ends with an error. May be empty.
+  /// Reports to the other ranks that this one ends with an error. May be empty.
   std::function<void(std::string const&)> abandon{};
 };
 
@@ -55,21 +55,21 @@ struct meeting_method {
 
 namespace detail {
 
-/// An all-gather through files PATH.0, PATH.1, ...: each rank writes its own, whole or not at all, and reads all.
+/// An all-gather through files PATH.0, PATH.1, ...: each rank writes its own atomically, and reads all.
 ///
-/// A file holds its rank's nonce, the nonces that the rank has seen, and its blob. A rank is done when every file names
-/// the nonces of this moment: what an earlier run has left behind cannot know them. Called once.
+/// A file holds its rank's nonce, the nonces that the rank has seen, and its data. A rank is done when every file
+/// contains the current nonces of all ranks, which files of an earlier run cannot contain. Called once.
 class file_gather {
  public:
-  static constexpr std::size_t most_bytes = 1 << 16;  ///< of a blob
+  static constexpr std::size_t most_bytes = 1 << 16;  ///< of a rank's data
 
   file_gather(std::string_view who, std::string path, int rank, int size, std::chrono::milliseconds deadline)
       : who_(who), path_(std::move(path)), rank_(rank), size_(size), deadline_(deadline) {
     if (path_.empty())
-      throw config_error(text(who, ": ranks that meet by file need .file, a path that all of them reach"));
+      throw config_error(text(who, ": meeting by file needs .file; set it to a path that all ranks can reach"));
     if (::getrandom(&nonce_, sizeof nonce_, 0) != sizeof nonce_)
-      throw config_error(text(who, ": the system gave no random numbers"));
-    nonce_ |= 1U;  // 0 is: not seen
+      throw config_error(text(who, ": the operating system returned no random numbers"));
+    nonce_ |= 1U;  // 0 means: not seen
   }
   file_gather(file_gather const&) = delete;
   file_gather& operator=(file_gather const&) = delete;
@@ -80,7 +80,8 @@ class file_gather {
 
   [[nodiscard]] std::vector<std::string> operator()(std::string const& own) {
     if (own.size() > most_bytes)
-      throw config_error(text(who_, ": ", how_many(own.size(), "byte"), " are too many to exchange by file"));
+      throw config_error(
+          text(who_, ": ", how_many(own.size(), "byte"), " are too many to exchange by file; send less than 64 KiB"));
     auto const ranks = static_cast<std::size_t>(size_);
     std::vector<std::uint64_t> seen(ranks);
     std::vector<record> all(ranks);
@@ -123,7 +124,7 @@ class file_gather {
                 ".*; start it, and let all ranks reach this path");
   }
 
-  /// The record of a rank, empty if there is no whole one yet.
+  /// The record of a rank; empty if the file is missing or incomplete.
   [[nodiscard]] record read(int rank) const {
     descriptor const file(::open(name(rank).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     if (!file.is_open()) return {};
@@ -136,7 +137,7 @@ class file_gather {
       if (more <= 0) break;
       got += static_cast<std::size_t>(more);
     }
-    if (got < head || got == bytes.size()) return {};  // of a run with more ranks, or nothing of ours
+    if (got < head || got == bytes.size()) return {};  // of a run with more ranks, or another program's file
     record out;
     out.seen.resize(static_cast<std::size_t>(size_));
     std::memcpy(&out.nonce, bytes.data(), sizeof out.nonce);
@@ -176,11 +177,11 @@ class file_gather {
   bool written_ = false;
 };
 
-[[nodiscard]] inline bootstrap::place placed(std::string_view who) {
+[[nodiscard]] inline bootstrap::launch_info placed(std::string_view who) {
   auto const here = bootstrap::detect();
   if (here.size < 1)
     throw config_error(text(who, ": the environment (", here.because,
-                            ") does not say how many ranks there are; set TRIREME_RANK and TRIREME_SIZE"));
+                            ") does not give the number of ranks; set TRIREME_RANK and TRIREME_SIZE"));
   return here;
 }
 
@@ -209,9 +210,9 @@ class file_gather {
 
 }  // namespace detail
 
-/// Over TCP (comm/rendezvous.hpp), where the environment says.
+/// Over TCP (comm/rendezvous.hpp), at the address that the environment gives.
 inline constexpr meeting_method by_rendezvous{"comm::by_rendezvous", &detail::gather_by_rendezvous};
-/// Through files PATH.0, PATH.1, ..., in a folder that all ranks reach; gone when all have met.
+/// Through files PATH.0, PATH.1, ..., in a folder that all ranks can reach; removed when all have met.
 inline constexpr meeting_method by_file{"comm::by_file", &detail::gather_by_file};
 
 }  // namespace trireme::comm

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/lend.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5073adad306960e80a24cddd1f62d430ccecdfab604b7aa75ca106535c5126e6
+// SHA-256 of the sources: 6f11bcf6a557a257fd2eaa5d017c7afb2ab4710b2689f8dd2c3aa23baa242b41
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,7 +20,7 @@ namespace detail {
 
 /// The engine of a lent world: passes every command on to it.
 template <class World>
-class lent_engine final : public process_engine {
+class lent_engine final : public collective_engine {
  public:
   explicit lent_engine(World& world) noexcept : world_(&world) { worlds->leave_it_to_the_launch(); }
   explicit lent_engine(World&& own) : own_(std::move(own)), world_(&*own_) { worlds->leave_it_to_the_launch(); }
@@ -39,20 +39,20 @@ class lent_engine final : public process_engine {
     expect_supported(it.what);
     noting_failure([&] { world_->execute(it); });
   }
-  [[nodiscard]] process_operation& start(command const& it) override {
+  [[nodiscard]] collective_operation& start(command const& it) override {
     expect_supported(it.what);
     auto op = free_.empty() ? std::make_unique<operation>() : std::move(free_.back());
     if (!free_.empty()) free_.pop_back();
     noting_failure([&] { op->pending.emplace(world_->submit(it)); });
     return *op.release();
   }
-  [[nodiscard]] bool test(process_operation& op) override {
+  [[nodiscard]] bool test(collective_operation& op) override {
     return noting_failure([&] { return static_cast<operation&>(op).pending->test(); });
   }
-  void wait(process_operation& op) override {
+  void wait(collective_operation& op) override {
     noting_failure([&] { static_cast<operation&>(op).pending->wait(); });
   }
-  void release(process_operation& op) noexcept override {
+  void release(collective_operation& op) noexcept override {
     std::unique_ptr<operation> mine(&static_cast<operation&>(op));
     mine->pending.reset();
     try {
@@ -60,14 +60,15 @@ class lent_engine final : public process_engine {
     } catch (...) {  // no memory to keep it for the next call
     }
   }
+  [[nodiscard]] bool progresses() const noexcept override { return requests_travel_alone(*world_); }
   void poll() override {
     if constexpr (requires { world_->poll(); }) world_->poll();
   }
 
-  [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
+  [[nodiscard]] std::shared_ptr<collective_engine> split(int color, int key) override {
     return noting_failure([&] { return std::make_shared<lent_engine>(world_->split(color, key)); });
   }
-  [[nodiscard]] std::shared_ptr<process_engine> duplicate(
+  [[nodiscard]] std::shared_ptr<collective_engine> duplicate(
       [[maybe_unused]] std::chrono::milliseconds deadline) override {
     return noting_failure([&] {
       if constexpr (requires { world_->duplicate(deadline); })
@@ -87,7 +88,7 @@ class lent_engine final : public process_engine {
   [[nodiscard]] bool reports() noexcept override { return true; }
 
  private:
-  struct operation final : process_operation {
+  struct operation final : collective_operation {
     std::optional<typename World::request> pending;
   };
 
@@ -116,12 +117,12 @@ class lent_engine final : public process_engine {
 }  // namespace detail
 
 /// A world of any communicator as comm::any_world, for what is compiled for that type: a trainer of trireme::compiled,
-/// or functions of your own that are no templates. Its collectives are those of `world`, which has to live longer.
+/// or your own functions that are not templates. Its collectives are those of `world`, which must outlive it.
 ///
-/// Bytes    counted in both. Groups of split() and duplicate() count for themselves.
+/// Bytes    counted in both worlds. Groups of split() and duplicate() have their own counters.
 /// Ranks    local; each rank lends its own.
 /// Numerics those of `world`, to the bit.
-/// Threads  as `world`. What is in flight proceeds as it does there: on comm::threads while it is tested or waited for.
+/// Threads  as `world`. Requests proceed as they do there: on comm::threads only while they are tested or waited for.
 /// Errors   as `world`; config_error for a collective of host memory that it does not have. It computes on host memory
 ///          only: a world of a device does not compile.
 /// @example trireme::launch(comm::threads{}, [](auto& world) { train(comm::lend(world)); });

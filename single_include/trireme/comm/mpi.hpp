@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d4ae391cdb5cf4613967b222ddcd4fb2fd0fc521da4b9b427dc971f0a60b9abd
+// SHA-256 of the sources: 34e3631cc2195ea0f324d719bc86b8dc08323a1a0133b0093fe5952f59e65565
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,37 +20,39 @@ namespace trireme::comm {
 /// One rank of comm::mpi.
 using mpi_world = any_world;
 
-/// Ranks are the processes that mpirun has started, or on one machine torchrun, without MPI.
+/// Ranks are the processes that mpirun has started; or, without MPI, those that torchrun has started on one machine.
 ///
-/// Ranks    with launch all of MPI_COMM_WORLD, or all that torchrun has started, if no MPI has; with borrow() those of
-///          somebody's communicator.
-/// Bytes    on one machine ranks meet by MPI and then work in shared memory, without MPI. Between machines, or with
-///          `.shared_memory = false`, MPI carries messages. A rank begins a collective with ceil(log2(size)) messages
-///          of 24 bytes, in which small values travel, too. Large values go between each two ranks directly; with
-///          several ranks on each machine, large sums are carried from machine to machine (docs/communicators.md).
+/// Ranks    with launch, all ranks of MPI_COMM_WORLD, or all that torchrun has started if mpirun has started none; with
+///          borrow(), those of the given communicator.
+/// Bytes    on one machine ranks find each other by MPI and then use shared memory, without MPI. Between machines, or
+///          with `.shared_memory = false`, MPI carries messages. A rank begins a collective with ceil(log2(size))
+///          messages of 24 bytes, which also carry small values. Large values go directly from rank to rank; with
+///          several ranks on each machine, partial sums of large values go from machine to machine
+///          (docs/communicators.md).
 /// Numerics sums in rank order. With `.order = sum_order::any` an all_reduce of 256 KiB or more over messages is MPI's
 ///          own (comm/sum_order.hpp): sums and means of float, double and integers of 32 and 64 bits, over all ranks.
-///          All others, and those of groups of only some ranks, stay in rank order. On plain networks rank order is as
-///          quick or quicker (docs/communicators.md); `any` is for networks that add up themselves.
-/// Threads  Any level of MPI serves. In shared memory the library makes no MPI calls. By messages a thread of its own
-///          makes them while the rank computes, if MPI provides MPI_THREAD_MULTIPLE or launch has initialised it.
-///          Otherwise requests proceed only in calls of the rank (also `poll()`), so that programs may call MPI
-///          between start and wait. Below MPI_THREAD_SERIALIZED only the thread that has initialised MPI may use a
-///          world of it.
-/// Errors   launch and borrow throw config_error if MPI is finalised, lets only another thread call, or is not the
-///          launcher's MPI; borrow also if it is given MPI_COMM_NULL, an intercommunicator or one that has been freed.
-///          Calls on a world whose MPI is finalised meanwhile throw comm_error. After an error of a launch MPI is not
-///          finalised, so that mpirun ends the other ranks when this one ends. A borrowed world that has failed keeps
-///          nobody from MPI_Finalize, from other worlds or from borrowing again.
+///          Other sums, and sums of groups of only some ranks, are in rank order. On ordinary networks rank order is
+///          as fast or faster (docs/communicators.md); `any` is for networks that compute sums in hardware.
+/// Threads  works with every thread level of MPI. In shared memory the library makes no MPI calls. By messages, a
+///          thread of the library makes them while the rank computes, if MPI provides MPI_THREAD_MULTIPLE or launch has
+///          initialised it. Otherwise requests proceed only in calls of the rank (also `poll()`), so that programs may
+///          call MPI between start and wait. Below MPI_THREAD_SERIALIZED only the thread that has initialised MPI may
+///          use a world.
+/// Errors   launch and borrow throw config_error if MPI has been finalised, if only another thread may call it, or if
+///          the program is linked with another MPI than the launcher's; borrow also for MPI_COMM_NULL, an
+///          intercommunicator or a communicator that has been freed. Calls on a world after MPI_Finalize throw
+///          comm_error. After an error in a launch MPI is not finalised, so that mpirun ends the other ranks when this
+///          one ends. After a borrowed world has failed, MPI_Finalize returns, other worlds work, and one can borrow
+///          again.
 struct mpi {
   using policy_category = slot::communicator;
   static constexpr std::string_view name = "mpi";
 
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
-  bool shared_memory = true;           ///< whether ranks of one machine may use it
-  sum_order order = sum_order::ranks;  ///< of large sums over messages; `any` if all ranks say so
+  bool shared_memory = true;           ///< whether ranks of one machine may use shared memory
+  sum_order order = sum_order::ranks;  ///< of large sums by messages; `any` only if all ranks ask for it
 
-  /// A world on the ranks of `theirs`, which is duplicated (so: collective) and never freed. MPI must be initialised.
+  /// Collective. A world on the ranks of `theirs`, which is duplicated and never freed. MPI must be initialised.
   [[nodiscard]] static mpi_world borrow(MPI_Comm theirs, std::chrono::milliseconds deadline = std::chrono::seconds(60),
                                         bool shared_memory = true, sum_order order = sum_order::ranks);
 
@@ -66,7 +68,7 @@ namespace detail {
 
 /// Runs `body(world, attempt)` as the rank that this process is.
 void run_mpi(mpi const& description, std::function<void(any_world&, int)> const& body);
-/// Runs it again after a failure, as comm::processes does, if mpirun has not started the ranks; else once.
+/// Also runs it again after a failure, as comm::processes does, unless mpirun has started the ranks.
 void recover_mpi(mpi const& description, recovery const& how, std::function<void(any_world&, int)> const& body);
 
 }  // namespace detail
@@ -74,18 +76,18 @@ void recover_mpi(mpi const& description, recovery const& how, std::function<void
 /// How trireme::launch runs a body on comm::mpi: in this process, as the rank that it is.
 template <class Body>
 auto launch_ranks(mpi const& description, Body& body) {
-  return detail::answer_of([&](auto const& once) { detail::run_mpi(description, once); }, body);
+  return detail::result_of_body([&](auto const& once) { detail::run_mpi(description, once); }, body);
 }
 
-/// How trireme::launch recovers with comm::mpi: as comm::processes if mpirun has not started the ranks; else not.
+/// How trireme::launch recovers with comm::mpi: as with comm::processes, unless mpirun has started the ranks.
 template <class Body>
 auto recover_ranks(mpi const& description, recovery const& how, Body& body) {
-  return detail::answer_of([&](auto const& again) { detail::recover_mpi(description, how, again); }, body);
+  return detail::result_of_body([&](auto const& again) { detail::recover_mpi(description, how, again); }, body);
 }
 
 }  // namespace trireme::comm
 
-// The bodies are in the library trireme::compiled_mpi, which belongs to one MPI.
+// The library trireme::compiled_mpi, which is compiled for one MPI, has the bodies.
 
 #ifndef TRIREME_COMM_MPI_IPP_INCLUDED
 #define TRIREME_COMM_MPI_IPP_INCLUDED
@@ -128,7 +130,7 @@ auto recover_ranks(mpi const& description, recovery const& how, Body& body) {
 // ---- trireme/comm/detail/rounds.hpp
 namespace trireme::comm::detail {
 
-/// Bytes that keep their place; not initialised, and never fewer than before.
+/// A buffer that never shrinks; not initialised. Its contents are kept.
 class byte_buffer {
  public:
   [[nodiscard]] std::byte* at_least(std::size_t bytes) {
@@ -145,21 +147,22 @@ class byte_buffer {
   std::size_t size_ = 0;
 };
 
-/// What rounds carry besides calls: a block of each rank, or of one, to all; or from each rank a block for each.
+/// The blocks that rounds carry besides calls: a block of each rank, or of one, to all; or from each rank a block for
+/// each.
 struct round_blocks {
-  enum class way : std::uint8_t { nothing, gathered, dealt };
-  way how = way::nothing;
+  enum class round_kind : std::uint8_t { nothing, gathered, distributed };
+  round_kind how = round_kind::nothing;
   std::size_t each = 0;              ///< bytes of a block
   int only = -1;                     ///< gathered: the one rank that has a block
   std::vector<std::size_t> sizes{};  ///< instead of `each`: of the block of this rank, or for this rank
 
   [[nodiscard]] std::size_t of(int rank) const noexcept {
-    if (how == way::nothing || (only >= 0 && rank != only)) return 0;
+    if (how == round_kind::nothing || (only >= 0 && rank != only)) return 0;
     return sizes.empty() ? each : sizes[static_cast<std::size_t>(rank)];
   }
-  /// Bytes of the blocks of `count` ranks: `last` and those before it.
+  /// Bytes of the blocks of `count` ranks: of rank `last` and the ranks before it.
   [[nodiscard]] std::size_t of_all(int last, int count, int size) const noexcept {
-    if (how == way::nothing) return 0;
+    if (how == round_kind::nothing) return 0;
     if (only >= 0) return (last - only + size) % size < count ? each : 0;
     if (sizes.empty()) return each * static_cast<std::size_t>(count);
     std::size_t sum = 0;
@@ -171,32 +174,32 @@ struct round_blocks {
   }
 };
 
-/// The rounds with which a collective begins between machines: in round i each rank sends to the one 2^i after it, and
-/// hears from the one 2^i before it; after ceil(log2(size)) rounds each has heard from all, by way of others. Messages
-/// begin with the call of their sender, and carry blocks. A rank that receives another call than its own stops: then
-/// nobody gets through all rounds unless all calls are the same, because each way from one call to another has a hop
-/// where they differ.
+/// The rounds with which a collective begins between machines: in round i each rank sends to the rank 2^i after it, and
+/// receives from the rank 2^i before it; after ceil(log2(size)) rounds it has received from all ranks, through others.
+/// Messages begin with the call of their sender, and carry blocks. A rank that receives a call other than its own
+/// stops. So no rank completes all rounds unless all calls are equal, because each path between differing calls has a
+/// step at which they differ.
 ///
 /// Method   [Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988]; with blocks [Bruck et al.,
 ///          "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997].
-/// Bytes    sent by a rank: gathered: the blocks of all others, at most (of one rank: its block a round); dealt: half
-///          of what it has, a round. Kept: as much as is gathered or dealt, and twice (gathered: once) the largest
-///          message.
+/// Bytes    sent by a rank: gathered: at most the blocks of all others (of one rank: its block, each round); dealt:
+///          half of its blocks, each round. Kept: the blocks that are gathered or dealt, and twice (gathered: once) the
+///          largest message.
 ///
 /// @tparam Wire  carries messages between two ranks, one a round and channel:
-///                 send(peer, channel, bytes, count)   the bytes stay as they are until sent()
+///                 send(peer, channel, bytes, count)   the bytes must not change until sent()
 ///                 sent()                              whether all sends are done
-///                 take(peer, channel, message)        whether a message has come, which stays until the next call
-///                 compare(peer, call)                 throws if the call of a peer is another one
-///                 refuse(peer)                        throws: a message is not as long as it must be, or names no call
+///                 take(peer, channel, message)        whether a message has arrived; it is valid until the next call
+///                 compare(peer, call)                 throws if the call of a peer differs
+///                 refuse(peer)                        throws: a message has a wrong length, or contains no call
 template <class Wire>
 class rounds {
  public:
-  using way = round_blocks::way;
+  using round_kind = round_blocks::round_kind;
 
-  /// Empties the description of the blocks, which the caller then fills in before place().
+  /// Clears the description of the blocks, which the caller then fills in before place().
   round_blocks& prepare() noexcept {
-    blocks_.how = way::nothing;
+    blocks_.how = round_kind::nothing;
     blocks_.each = 0;
     blocks_.only = -1;
     blocks_.sizes.clear();
@@ -208,9 +211,9 @@ class rounds {
     size_ = size;
     last_ = rounds_among(size);
     round_ = 0;
-    heard_ = false;
+    received_ = false;
     std::size_t bytes = 0;
-    if (blocks_.how == way::dealt) {
+    if (blocks_.how == round_kind::distributed) {
       pitch_ = (blocks_.largest() + 7) / 8 * 8;
       bytes = pitch_ * static_cast<std::size_t>(size);
       static_cast<void>(out_.at_least(head_bytes + blocks_.largest() * static_cast<std::size_t>((size + 1) / 2)));
@@ -223,29 +226,29 @@ class rounds {
   /// Gathered: this rank's block.
   [[nodiscard]] std::byte* own() const noexcept { return area_.data() + head_bytes; }
   /// Dealt: the block for a rank, before begin().
-  [[nodiscard]] std::byte* block_for(int rank) const noexcept { return slot((rank - rank_ + size_) % size_); }
+  [[nodiscard]] std::byte* block_for(int rank) const noexcept { return block_at((rank - rank_ + size_) % size_); }
 
   void begin(Wire& wire, int channel) {
     channel_ = channel;
     if (round_ < last_) send(wire);
   }
-  /// Makes the progress that is possible now; true if all is done.
+  /// Makes the progress that is possible now; true if all rounds are done.
   [[nodiscard]] bool advance(Wire& wire) {
     for (; round_ < last_; ++round_) {
-      if (!heard_) {
+      if (!received_) {
         std::span<std::byte const> message;
         if (!wire.take(source(), channel_, message)) return false;
-        hear(wire, message);
-        heard_ = true;
+        receive(wire, message);
+        received_ = true;
       }
-      if (blocks_.how == way::dealt && !wire.sent()) return false;  // the next round needs its buffer
-      heard_ = false;
+      if (blocks_.how == round_kind::distributed && !wire.sent()) return false;  // the next round needs its buffer
+      received_ = false;
       if (round_ + 1 < last_) send(wire, round_ + 1);
     }
     return wire.sent();
   }
-  /// Whom it waits for, or -1.
-  [[nodiscard]] int waits_for() const noexcept { return round_ < last_ && !heard_ ? source() : -1; }
+  /// The rank for which it waits, or -1.
+  [[nodiscard]] int waits_for() const noexcept { return round_ < last_ && !received_ ? source() : -1; }
 
   /// Afterwards: calls visit(rank, block) for the block of each rank, or from each rank.
   template <class Visit>
@@ -253,26 +256,26 @@ class rounds {
     std::size_t first = 0;
     for (int step = 0; step < size_; ++step) {
       int const rank = (rank_ - step + size_) % size_;
-      if (blocks_.how == way::dealt) {
-        visit(rank, slot(step));
+      if (blocks_.how == round_kind::distributed) {
+        visit(rank, block_at(step));
         continue;
       }
       if (blocks_.only < 0 || rank == blocks_.only) visit(rank, own() + first);
       first += blocks_.of(rank);
     }
   }
-  [[nodiscard]] way how() const noexcept { return blocks_.how; }
+  [[nodiscard]] round_kind how() const noexcept { return blocks_.how; }
 
  private:
   static constexpr std::size_t head_bytes = sizeof(call);
 
   [[nodiscard]] int hop(int round) const noexcept { return 1 << round; }
   [[nodiscard]] int source() const noexcept { return (rank_ - hop(round_) + size_) % size_; }
-  [[nodiscard]] std::byte* slot(int step) const noexcept { return own() + static_cast<std::size_t>(step) * pitch_; }
-  /// Calls visit(slot, bytes) for the blocks that move in a round. A block in slot j of rank r is then for rank r plus
-  /// j without the bits of the rounds before, and has these behind it.
+  [[nodiscard]] std::byte* block_at(int step) const noexcept { return own() + static_cast<std::size_t>(step) * pitch_; }
+  /// Calls visit(slot, bytes) for the blocks that move in a round. Before a round, a block in slot j of rank r is for
+  /// rank r + j with the bits of the previous rounds cleared in j.
   template <class Visit>
-  void for_each_dealt(int round, int rank, Visit visit) const {
+  void for_each_distributed(int round, int rank, Visit visit) const {
     for (int step = hop(round); step < size_; ++step)
       if ((step & hop(round)) != 0) visit(step, blocks_.of((rank + (step & ~(hop(round) - 1))) % size_));
   }
@@ -280,7 +283,7 @@ class rounds {
   void send(Wire& wire) { send(wire, round_); }
   void send(Wire& wire, int round) {
     int const target = (rank_ + hop(round)) % size_;
-    if (blocks_.how != way::dealt) {
+    if (blocks_.how != round_kind::distributed) {
       auto const count = std::min(hop(round), size_ - hop(round));
       wire.send(target, channel_, area_.data(), head_bytes + blocks_.of_all(rank_, count, size_));
       return;
@@ -288,25 +291,25 @@ class rounds {
     auto* at = out_.data();
     std::memcpy(at, &what_, head_bytes);
     at += head_bytes;
-    for_each_dealt(round, rank_, [&](int step, std::size_t bytes) {
-      std::memcpy(at, slot(step), bytes);
+    for_each_distributed(round, rank_, [&](int step, std::size_t bytes) {
+      std::memcpy(at, block_at(step), bytes);
       at += bytes;
     });
     wire.send(target, channel_, out_.data(), static_cast<std::size_t>(at - out_.data()));
   }
-  void hear(Wire& wire, std::span<std::byte const> message) {
+  void receive(Wire& wire, std::span<std::byte const> message) {
     int const peer = source();
     call theirs;
     if (message.size() < head_bytes || !read_call(theirs, message.data())) wire.refuse(peer);
     wire.compare(peer, theirs);
     message = message.subspan(head_bytes);
-    if (blocks_.how == way::dealt) {
+    if (blocks_.how == round_kind::distributed) {
       std::size_t all = 0;
-      for_each_dealt(round_, peer, [&](int, std::size_t bytes) { all += bytes; });
+      for_each_distributed(round_, peer, [&](int, std::size_t bytes) { all += bytes; });
       if (message.size() != all) wire.refuse(peer);
       auto const* at = message.data();
-      for_each_dealt(round_, peer, [&](int step, std::size_t bytes) {
-        std::memcpy(slot(step), at, bytes);
+      for_each_distributed(round_, peer, [&](int step, std::size_t bytes) {
+        std::memcpy(block_at(step), at, bytes);
         at += bytes;
       });
       return;
@@ -324,7 +327,7 @@ class rounds {
   int channel_ = 0;
   int last_ = 0;
   int round_ = 0;
-  bool heard_ = false;     ///< in this round
+  bool received_ = false;  ///< message of this round has arrived
   std::size_t have_ = 0;   ///< gathered bytes
   std::size_t pitch_ = 0;  ///< between dealt blocks
   byte_buffer area_, out_;
@@ -349,9 +352,9 @@ namespace trireme::comm::detail {
 
 /// This process's use of MPI as a whole.
 ///
-/// Initialises it only if nobody has, and finalises only what it initialised: when the program ends, so that launch can
-/// be called again, and never after a failure, because then mpirun must end the other ranks instead of waiting for
-/// them.
+/// Initialises MPI only if the program has not, and finalises it only if it has initialised it: when the program ends,
+/// so that launch can be called again. After a failure it does not finalise MPI, so that mpirun ends the other ranks
+/// instead of waiting for them.
 class mpi_session {
  public:
   mpi_session(mpi_session const&) = delete;
@@ -362,7 +365,8 @@ class mpi_session {
     return only;
   }
 
-  /// Initialises MPI if nobody has. Throws config_error if it is over, or lets only another thread call it.
+  /// Initialises MPI if the program has not. Throws config_error after MPI_Finalize, or if only another thread may
+  /// call.
   void begin() {
     if (is_over())
       throw config_error(
@@ -386,9 +390,9 @@ class mpi_session {
                               "initialise MPI with MPI_Init_thread(..., MPI_THREAD_SERIALIZED, ...)"));
     only_caller_ = std::this_thread::get_id();
   }
-  /// Whether a thread of the library may call MPI while the rank computes (adr/0025): if MPI lets all threads call at
-  /// once. With MPI_THREAD_SERIALIZED the program would have to wait for that thread before its own calls, so then only
-  /// if it is the library that has initialised MPI.
+  /// Whether a thread of the library may call MPI while the rank computes (adr/0025): with MPI_THREAD_MULTIPLE. With
+  /// MPI_THREAD_SERIALIZED the program's own calls would have to wait for that thread, so only if the library has
+  /// initialised MPI.
   [[nodiscard]] bool has_helper() const noexcept {
     return provided_ >= (ours_ ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE);
   }
@@ -409,9 +413,9 @@ class mpi_session {
     MPI_Finalized(&over);
     return over != 0;
   }
-  /// Whether it is this that finalises MPI, because the program ends.
+  /// Whether this object is finalising MPI, because the program ends.
   [[nodiscard]] bool ends() const noexcept { return ends_; }
-  /// From here on MPI is not finalised: other ranks may never answer again.
+  /// From here on MPI is not finalised at the end, because other ranks may not respond any more.
   void abandon() noexcept { abandoned_ = true; }
 
  private:
@@ -481,7 +485,7 @@ struct mpi_group {
   std::chrono::milliseconds deadline{};
   std::size_t piece_bytes = whole;
   std::vector<int> machines;  // of each rank, where they are known
-  int places = 0;             // ranks on each machine, if all have as many and they stand in rank order; else 0
+  int local_size = 0;         // ranks on each machine, if all have as many and they stand in rank order; else 0
   sum_order order = sum_order::ranks;
   bool is_whole = false;  // all ranks of `handle`, in their order, as MPI's collectives need
   struct large_part {
@@ -499,7 +503,7 @@ struct mpi_group {
 
   void stand_on(std::vector<int> machine_of_each) {
     machines = std::move(machine_of_each);
-    places = 0;
+    local_size = 0;
     if (machines.empty()) return;
     auto const each = static_cast<int>(std::ranges::count(machines, machines[0]));
     if (size % each != 0) return;
@@ -507,7 +511,7 @@ struct mpi_group {
       auto const at = [&](int of) { return machines[static_cast<std::size_t>(of)]; };
       if (at(it) != at(it / each * each) || (it >= each && it % each == 0 && at(it) == at(it - 1))) return;
     }
-    places = each;
+    local_size = each;
   }
   [[nodiscard]] int tag_of(std::uint64_t number) const noexcept {
     return mpi_tags::collective + 3 * static_cast<int>(number % window);
@@ -522,14 +526,14 @@ struct mpi_route {
   int tag = 0;
 
   /// The number as the program counts its calls.
-  [[nodiscard]] std::uint64_t number_told() const noexcept {
+  [[nodiscard]] std::uint64_t printed_number() const noexcept {
     bool const of_program = what.kind != collective::exchange && number > group->set_up;
     return of_program ? number - group->set_up : number;
   }
   void check(int code) const {
     if (code != MPI_SUCCESS)
       throw comm_error(
-          text(mpi_name, ": ", to_string(what), " number ", number_told(), " failed: ", mpi_sentence(code)));
+          text(mpi_name, ": ", to_string(what), " number ", printed_number(), " failed: ", mpi_sentence(code)));
   }
 };
 
@@ -698,11 +702,12 @@ class mpi_wire {
   void compare(int peer, call const& theirs) const {
     if (theirs == route_->what || !asserts(assertion_level::normal)) return;
     auto const rank = route_->group->rank;
-    throw comm_error(peer < rank ? differing_calls(mpi_name, route_->number_told(), peer, theirs, rank, route_->what)
-                                 : differing_calls(mpi_name, route_->number_told(), rank, route_->what, peer, theirs));
+    throw comm_error(peer < rank
+                         ? differing_calls(mpi_name, route_->printed_number(), peer, theirs, rank, route_->what)
+                         : differing_calls(mpi_name, route_->printed_number(), rank, route_->what, peer, theirs));
   }
   [[noreturn]] void refuse(int peer) const {
-    throw comm_error(text(mpi_name, ": ", to_string(route_->what), " number ", route_->number_told(),
+    throw comm_error(text(mpi_name, ": ", to_string(route_->what), " number ", route_->printed_number(),
                           ": a message of rank ", peer,
                           " has another length or form than that of the same call here; make every rank "
                           "call the same collectives in the same order"));
@@ -738,9 +743,9 @@ class mpi_wire {
 // ---- trireme/comm/detail/roll_call.hpp
 namespace trireme::comm::detail {
 
-/// Which ranks are known to be in a call, and which are waited for there. A rank that waits for long tells others what
-/// it knows, and learns what they know: both sets only grow, until they are the same on all ranks that wait. Missing
-/// are the ranks that are waited for and not in the call.
+/// The sets of ranks that are known to be in a call, and of ranks that others wait for. A rank that waits for long
+/// sends both sets to other ranks, and merges theirs: the sets only grow, until they are equal on all ranks that wait.
+/// Missing ranks are those that others wait for and that none has seen in the call.
 class roll_call {
  public:
   void clear() noexcept { bits_.clear(); }
@@ -753,9 +758,9 @@ class roll_call {
   void add_here(int rank) noexcept { set(0, rank); }
   void add_wanted(int rank) noexcept { set(words_, rank); }
 
-  /// Both sets; what another rank is told.
+  /// Both sets, in the form that is sent to other ranks.
   [[nodiscard]] std::span<std::uint64_t const> bits() const noexcept { return bits_; }
-  /// Takes over what another rank knows, as bits() of the same size; whether any of it is new.
+  /// Merges another rank's bits() of the same size; returns whether any bit is new.
   bool merge(std::span<std::uint64_t const> theirs) noexcept {
     bool grew = false;
     for (std::size_t i = 0; i < bits_.size(); ++i) {
@@ -772,7 +777,7 @@ class roll_call {
       if (get(words_, rank) && !get(0, rank)) ranks.push_back(rank);
   }
 
-  /// Whom a rank tells: those 2^i before it and after it. Calls visit(peer), once for each.
+  /// Calls visit(peer) once for each rank to which this rank sends: those 2^i before it and after it.
   template <class Visit>
   static void for_each_neighbour(int rank, int size, Visit visit) {
     for (int hop = 1; hop < size; hop *= 2) {
@@ -792,7 +797,7 @@ class roll_call {
   }
 
   std::size_t words_ = 0;
-  std::vector<std::uint64_t> bits_;  ///< who is here, then who is waited for
+  std::vector<std::uint64_t> bits_;  ///< ranks in the call, then ranks that are waited for
 };
 
 }  // namespace trireme::comm::detail
@@ -818,29 +823,29 @@ class mpi_outbox {
 
   /// Without memory for it the message is not sent.
   void send(MPI_Comm where, int peer, int tag, std::string_view bytes) noexcept try {
-    auto& it = letters_.emplace_back();
+    auto& it = pending_.emplace_back();
     it.where = where;
     it.bytes = std::make_unique<std::string>(bytes);
     MPI_Isend(it.bytes->data(), static_cast<int>(bytes.size()), MPI_BYTE, peer, tag, where, &it.request);
-    if (is_done(it.request)) letters_.pop_back();
+    if (is_done(it.request)) pending_.pop_back();
   } catch (...) {
   }
   /// Forgets what has been sent; whether nothing is left of what goes to ranks of `where`.
   bool sweep(MPI_Comm where = MPI_COMM_NULL) noexcept {
-    std::erase_if(letters_, [](auto& each) { return is_done(each.request); });
-    for (auto const& each : letters_)
+    std::erase_if(pending_, [](auto& each) { return is_done(each.request); });
+    for (auto const& each : pending_)
       if (each.where == where) return false;
     return true;
   }
-  [[nodiscard]] bool is_empty() const noexcept { return letters_.empty(); }
+  [[nodiscard]] bool is_empty() const noexcept { return pending_.empty(); }
 
  private:
-  struct letter {
+  struct pending_send {
     MPI_Comm where = MPI_COMM_NULL;
     MPI_Request request = MPI_REQUEST_NULL;
     std::unique_ptr<std::string> bytes;  // keeps its place when the list grows
   };
-  std::vector<letter> letters_;
+  std::vector<pending_send> pending_;
 };
 
 }  // namespace trireme::comm::detail
@@ -852,9 +857,10 @@ namespace trireme::comm::detail {
 
 /// Messages about a failure.
 ///
-/// A failure is flooded: a rank that finds it or hears of it tells its 2 ceil(log2(size)) neighbours in each group,
-/// once. So a rank sends no more than that, however many ranks find the failure, and the notice goes around ranks that
-/// are dead or compute. If all neighbours of a rank are silent, its own deadline ends its wait.
+/// A failure is flooded: a rank that detects it or receives a notice of it sends it to its 2 ceil(log2(size))
+/// neighbours in each group, once. So the number of messages per rank does not depend on how many ranks detect the
+/// failure, and notices reach ranks whose other neighbours are dead or busy. If no neighbour sends one, the rank's own
+/// deadline ends its wait.
 class mpi_notices {
  public:
   static constexpr std::size_t most_bytes = 1024;
@@ -863,17 +869,19 @@ class mpi_notices {
     int from = 0;  ///< as the group's communicator numbers ranks
   };
 
-  /// Tells the neighbours in each group, except `told_by`, which has told this rank. Only for the first failure.
-  void tell(std::span<mpi_group* const> groups, std::string_view sentence, int told_by = -1) noexcept {
-    if (has_told_) return;
-    has_told_ = true;
+  /// Sends the first failure to the neighbours in each group, except `received_from`, from which it came. Later ones:
+  /// nothing.
+  void send_failure(std::span<mpi_group* const> groups, std::string_view sentence, int received_from = -1) noexcept {
+    if (has_sent_) return;
+    has_sent_ = true;
     for (auto const* group : groups)
       roll_call::for_each_neighbour(group->rank, group->size, [&](int peer) {
-        if (member(*group, peer) != told_by) send(*group, peer, mpi_tags::failure, sentence.substr(0, most_bytes));
+        if (member(*group, peer) != received_from)
+          send(*group, peer, mpi_tags::failure, sentence.substr(0, most_bytes));
       });
   }
-  /// The failure of which another rank of the group has told, if any.
-  [[nodiscard]] std::optional<notice> heard(mpi_group const& group) {
+  /// The failure that another rank of the group has sent, if any.
+  [[nodiscard]] std::optional<notice> receive_failure(mpi_group const& group) {
     char sentence[most_bytes];
     int bytes = 0;
     int const from = take(group, mpi_tags::failure, sentence, most_bytes, bytes);
@@ -881,8 +889,8 @@ class mpi_notices {
     return notice{std::string(sentence, static_cast<std::size_t>(bytes)), from};
   }
 
-  /// Tells the neighbours that this rank has left the group, and so never calls what it has not called yet.
-  static void tell_that_it_leaves(mpi_group const& group) noexcept {
+  /// Tells the neighbours that this rank has left the group, and will make no further calls in it.
+  static void send_departure(mpi_group const& group) noexcept {
     char number[sizeof group.next];
     std::memcpy(number, &group.next, sizeof number);
     roll_call::for_each_neighbour(group.rank, group.size, [&](int peer) {
@@ -890,7 +898,7 @@ class mpi_notices {
     });
   }
   /// Notes in the group which neighbours have left it.
-  void hear_who_has_left(mpi_group& group) noexcept {
+  void receive_departures(mpi_group& group) noexcept {
     char bytes_of[sizeof group.next];
     int bytes = 0;
     for (int from = 0; (from = take(group, mpi_tags::leaves, bytes_of, sizeof bytes_of, bytes)) >= 0;) {
@@ -904,26 +912,26 @@ class mpi_notices {
   // Which rank prints the error.
 
   /// Tells the neighbours of higher rank that this rank ends with an error, and so may print it.
-  static void tell_that_it_ends(mpi_group const& launch) noexcept {
+  static void send_end(mpi_group const& launch) noexcept {
     roll_call::for_each_neighbour(launch.rank, launch.size, [&](int peer) {
       if (peer > launch.rank) send(launch, peer, mpi_tags::ends, {});
     });
   }
   /// Tells all other ranks that this one prints the error: directly, because its process ends soon, before others could
   /// pass it on. Usually one rank of a launch prints; two may, if they fail at once and no rank between them listens.
-  static void tell_that_it_reports(mpi_group const& launch) noexcept {
+  static void send_report(mpi_group const& launch) noexcept {
     for (int rank = 0; rank < launch.size; ++rank)
       if (rank != launch.rank) send(launch, rank, mpi_tags::reports, {});
   }
   /// Receives the notices that have arrived.
-  void hear_who_reports(mpi_group const& launch) noexcept {
+  void receive_reports(mpi_group const& launch) noexcept {
     char sentence[most_bytes];
     for (int const tag : {mpi_tags::failure, mpi_tags::ends, mpi_tags::reports})
       for (int bytes = 0; take(launch, tag, sentence, most_bytes, bytes) >= 0;) {
       }
   }
-  /// The lowest rank that has told of a failure, or that it ends.
-  [[nodiscard]] int told_by() const noexcept { return told_by_; }
+  /// The lowest rank that has sent a failure, or that it ends.
+  [[nodiscard]] int lowest_failed() const noexcept { return lowest_failed_; }
   [[nodiscard]] bool another_reports() const noexcept { return reported_; }
 
   /// Receives a message of at most `room` bytes that has arrived; returns its sender, or -1.
@@ -933,7 +941,7 @@ class mpi_notices {
     if (MPI_Iprobe(MPI_ANY_SOURCE, tag, group.handle, &flag, &status) != MPI_SUCCESS || flag == 0) return -1;
     MPI_Get_count(&status, MPI_BYTE, &bytes);
     int const from = status.MPI_SOURCE;
-    // A longer one is nobody's notice: it is received, so that it does not stand before others, and not believed.
+    // No notice is longer: such a message is received, so that it does not block others, and ignored.
     bool const fits = bytes >= 0 && static_cast<std::size_t>(bytes) <= room;
     bytes = std::min(std::max(bytes, 0), static_cast<int>(room));
     MPI_Recv(to, bytes, MPI_BYTE, from, tag, group.handle, MPI_STATUS_IGNORE);
@@ -941,9 +949,9 @@ class mpi_notices {
     note(tag, from);
     return from;
   }
-  /// Notes who has sent a message that somebody else has received.
+  /// Notes the sender of a message that was received elsewhere.
   void note(int tag, int from) noexcept {
-    if (tag <= mpi_tags::reports) told_by_ = std::min(told_by_, from);
+    if (tag <= mpi_tags::reports) lowest_failed_ = std::min(lowest_failed_, from);
     if (tag == mpi_tags::reports) reported_ = true;
   }
 
@@ -955,9 +963,9 @@ class mpi_notices {
     mpi_outbox::of_process().send(group.handle, member(group, peer), tag, what);
   }
 
-  bool has_told_ = false;
+  bool has_sent_ = false;
   bool reported_ = false;
-  int told_by_ = std::numeric_limits<int>::max();
+  int lowest_failed_ = std::numeric_limits<int>::max();
 };
 
 }  // namespace trireme::comm::detail
@@ -1112,41 +1120,41 @@ class mpi_native {
 // ---- trireme/comm/mpi/reduction.hpp
 namespace trireme::comm::detail {
 
-/// A large all_reduce, reduce_scatter or reduce, in rank order, piece by piece while the next pieces are under way.
+/// A large all_reduce, reduce_scatter or reduce, in rank order, chunk by chunk while the next chunks are under way.
 ///
 /// On one machine (and wherever partial sums would not pay) each rank works on its own slice of the values: it receives
 /// the terms of all others, adds them up, and sends the result to those that want it.
 ///
-/// On several machines partial sums are carried from machine to machine. With `places` ranks on each machine, place j
-/// of every machine works on share j of the values: it receives the terms of the other ranks of its machine, adds all
+/// On several machines partial sums are carried from machine to machine. With `local_size` ranks on each machine, place
+/// j of every machine works on share j of the values: it receives the terms of the other ranks of its machine, adds all
 /// of them to the partial sum that comes from place j of the machine before, and sends that on. The last machine has
 /// the result. The result of an all_reduce goes round: last machine, 0, 1, ...; that of a reduce_scatter goes to the
 /// machine of its owner. One machine is the case in which nothing is carried.
 ///
 /// Bytes    sent by a machine to others, of n bytes of values, if carried: all_reduce 2 n at most, reduce_scatter n
-///          (the last machine: only results, less than n); about `places` times as much if not. Partial sums of 16-bit
-///          floats travel as float: 3 n and 2 n.
-/// Kept     by each call in flight: 3 pieces, each of a term of each rank (64 KiB to 512 KiB). If carried: 4 to 64
-///          pieces (two a machine, and two more), each of `places` terms and two partial sums, of at most 480 KiB
+///          (the last machine: only results, less than n); about `local_size` times as much if not. Partial sums of
+///          16-bit floats travel as float: 3 n and 2 n.
+/// Kept     by each call in flight: 3 chunks, each of a term of each rank (64 KiB to 512 KiB). If carried: 4 to 64
+///          chunks (two a machine, and two more), each of `local_size` terms and two partial sums, of at most 480 KiB
 ///          (partial sums of 16-bit floats: 960 KiB): 17 MiB on 2 machines of 4 ranks, 51 MiB on 8.
 /// Numerics the same bits either way: the same additions in the same order. (One sum of each machine would not do, but
 ///          a machine can continue the partial sum of the one before.)
 class mpi_reduction {
  public:
-  /// The least size of a carried piece. Smaller ones cost more in messages than they save in waiting.
+  /// The least size of a carried chunk. Smaller ones cost more in messages than they save in waiting.
   static constexpr std::size_t least_bytes = std::size_t{16} << 10;
 
-  /// Whether carrying sends fewer bytes between machines, and there are enough pieces to keep all machines busy.
+  /// Whether carrying sends fewer bytes between machines, and there are enough chunks to keep all machines busy.
   [[nodiscard]] static bool is_carried(mpi_group const& group, command const& it) noexcept {
     auto const kind = it.what.kind;
-    if (group.places < 2 || group.size <= group.places || it.what.op == reduction_kind::pairwise) return false;
+    if (group.local_size < 2 || group.size <= group.local_size || it.what.op == reduction_kind::pairwise) return false;
     if (kind != collective::all_reduce && kind != collective::reduce_scatter) return false;
-    auto const machines = static_cast<std::size_t>(group.size / group.places);
+    auto const machines = static_cast<std::size_t>(group.size / group.local_size);
     if (kind == collective::reduce_scatter && widens(it) &&
-        static_cast<std::size_t>(group.places) * (machines - 1) <= 2 * machines)
+        static_cast<std::size_t>(group.local_size) * (machines - 1) <= 2 * machines)
       return false;
     auto const share =
-        static_cast<std::size_t>(it.what.count) * it.element_bytes / static_cast<std::size_t>(group.places);
+        static_cast<std::size_t>(it.what.count) * it.element_bytes / static_cast<std::size_t>(group.local_size);
     return share >= 2 * machines * least_bytes;
   }
 
@@ -1154,55 +1162,56 @@ class mpi_reduction {
     route_ = &route;
     it_ = it;
     bool const carried = is_carried(*route.group, it);
-    places_ = carried ? route.group->places : route.group->size;
-    place_ = route.group->rank % places_;
-    machine_ = route.group->rank / places_;
-    machines_ = route.group->size / places_;
+    local_size_ = carried ? route.group->local_size : route.group->size;
+    local_rank_ = route.group->rank % local_size_;
+    machine_ = route.group->rank / local_size_;
+    machines_ = route.group->size / local_size_;
     widened_ = carried && widens(it);
     partial_bytes_ = !carried ? 0 : widened_ ? sizeof(float) : it.element_bytes;
-    parts_ = is_scattered() ? machines_ : 1;
+    raw_transfers_ = is_scattered() ? machines_ : 1;
     slices_.clear();
     for (int rank = 0; is_scattered() && rank < route.group->size; ++rank) slices_.push_back(cuts.owned(rank));
-    auto const part = is_scattered() ? cuts.largest() : share_of_place(0).count;
-    auto const wanted =
-        carried ? std::clamp(bytes(part) * static_cast<std::size_t>(parts_) / static_cast<std::size_t>(8 * machines_),
-                             least_bytes, largest_bytes)
-                : std::clamp((std::size_t{2} << 20) / static_cast<std::size_t>(places_), std::size_t{64} << 10,
-                             std::size_t{512} << 10);
-    piece_ = static_cast<std::int64_t>(wanted / 64) * line_of(it.element_bytes);
-    pieces_of_part_ = (part + piece_ - 1) / piece_;
-    pieces_ = pieces_of_part_ * parts_;
+    auto const part = is_scattered() ? cuts.largest() : slice_of_local_rank(0).count;
+    auto const wanted = carried ? std::clamp(bytes(part) * static_cast<std::size_t>(raw_transfers_) /
+                                                 static_cast<std::size_t>(8 * machines_),
+                                             least_bytes, largest_bytes)
+                                : std::clamp((std::size_t{2} << 20) / static_cast<std::size_t>(local_size_),
+                                             std::size_t{64} << 10, std::size_t{512} << 10);
+    chunk_ = static_cast<std::int64_t>(wanted / 64) * line_of(it.element_bytes);
+    pieces_of_part_ = (part + chunk_ - 1) / chunk_;
+    chunks_ = pieces_of_part_ * raw_transfers_;
     flights_.resize(carried ? static_cast<std::size_t>(std::clamp(2 * machines_ + 2, 4, 64)) : 3);
-    area_ =
-        static_cast<std::size_t>(piece_) * (it.element_bytes * static_cast<std::size_t>(places_) + 2 * partial_bytes_);
+    area_ = static_cast<std::size_t>(chunk_) *
+            (it.element_bytes * static_cast<std::size_t>(local_size_) + 2 * partial_bytes_);
     static_cast<void>(slots_.at_least(flights_.size() * area_));
-    if (widened_) static_cast<void>(wide_.at_least(sizeof(float) * static_cast<std::size_t>(piece_ * (places_ + 1))));
+    if (widened_)
+      static_cast<void>(wide_.at_least(sizeof(float) * static_cast<std::size_t>(chunk_ * (local_size_ + 1))));
     finished_ = folded_ = passed_ = next_ = 0;
     collect_next();
   }
 
   /// Makes the progress that is possible now; true if all is done.
   bool advance() {
-    for (auto piece = finished_; piece < next_; ++piece) {
-      auto& it = flight(piece);
-      // Messages between two ranks are in the order of the pieces, so each stage is, too.
-      if (it.at == stage::collecting && piece == folded_ && it.terms.done(*route_)) {
-        fold(piece);
+    for (auto chunk = finished_; chunk < next_; ++chunk) {
+      auto& it = flight(chunk);
+      // Messages between two ranks are in the order of the chunks, so each stage is, too.
+      if (it.at == stage::collecting && chunk == folded_ && it.terms.done(*route_)) {
+        fold(chunk);
         ++folded_;
       }
-      if (it.at == stage::carrying && piece == passed_ && it.result.done(*route_)) {
-        pass_on(piece);
+      if (it.at == stage::carrying && chunk == passed_ && it.result.done(*route_)) {
+        pass_on(chunk);
         ++passed_;
       }
       if (it.at == stage::spreading && it.terms.done(*route_) && it.result.done(*route_)) it.at = stage::done;
     }
     while (finished_ < next_ && flight(finished_).at == stage::done) ++finished_;
     collect_next();
-    return finished_ == pieces_;
+    return finished_ == chunks_;
   }
   void append_late(std::vector<int>& peers, bool receiving) const {
-    for (auto piece = finished_; piece < next_; ++piece)
-      for (auto const* each : {&flight(piece).terms, &flight(piece).result}) each->append_late(peers, receiving);
+    for (auto chunk = finished_; chunk < next_; ++chunk)
+      for (auto const* each : {&flight(chunk).terms, &flight(chunk).result}) each->append_late(peers, receiving);
   }
   void cancel() noexcept {
     for (auto& each : flights_) {
@@ -1221,7 +1230,7 @@ class mpi_reduction {
   // 8 messages of MPI, or 16 for a float partial sum of 16-bit values: as many as mpi_messages has in flight at once.
   static constexpr std::size_t largest_bytes = 8 * mpi_group::unasked;
   enum class stage : std::uint8_t { collecting, carrying, spreading, done };
-  struct flight_of_a_piece {
+  struct chunk_in_flight {
     mpi_messages terms;   ///< receives terms and the partial sum; then sends what this rank has formed
     mpi_messages result;  ///< receives the result from another machine; then spreads it on this one
     stage at = stage::done;
@@ -1237,32 +1246,32 @@ class mpi_reduction {
   [[nodiscard]] std::size_t bytes(std::int64_t count) const noexcept {
     return static_cast<std::size_t>(count) * it_.element_bytes;
   }
-  [[nodiscard]] int rank_of(int machine, int place) const noexcept { return machine * places_ + place; }
-  [[nodiscard]] flight_of_a_piece& flight(std::int64_t piece) noexcept {
-    return flights_[static_cast<std::size_t>(piece) % flights_.size()];
+  [[nodiscard]] int rank_of(int machine, int local_rank) const noexcept { return machine * local_size_ + local_rank; }
+  [[nodiscard]] chunk_in_flight& flight(std::int64_t chunk) noexcept {
+    return flights_[static_cast<std::size_t>(chunk) % flights_.size()];
   }
-  [[nodiscard]] flight_of_a_piece const& flight(std::int64_t piece) const noexcept {
-    return flights_[static_cast<std::size_t>(piece) % flights_.size()];
+  [[nodiscard]] chunk_in_flight const& flight(std::int64_t chunk) const noexcept {
+    return flights_[static_cast<std::size_t>(chunk) % flights_.size()];
   }
-  [[nodiscard]] interval share_of_place(int place) const noexcept {
-    return slice_of(it_.what.count, it_.element_bytes, place, places_);
+  [[nodiscard]] interval slice_of_local_rank(int local_rank) const noexcept {
+    return slice_of(it_.what.count, it_.element_bytes, local_rank, local_size_);
   }
-  /// The machine whose rank of this place gets a piece of a reduce_scatter.
-  [[nodiscard]] int owner_of(std::int64_t piece) const noexcept { return static_cast<int>(piece / pieces_of_part_); }
-  [[nodiscard]] interval piece_of(int place, std::int64_t piece) const noexcept {
-    auto const all =
-        is_scattered() ? slices_[static_cast<std::size_t>(rank_of(owner_of(piece), place))] : share_of_place(place);
-    auto const begin = std::min(all.count, piece % pieces_of_part_ * piece_);
-    return {all.first + begin, std::min(piece_, all.count - begin)};
+  /// The machine whose rank of this place gets a chunk of a reduce_scatter.
+  [[nodiscard]] int owner_of(std::int64_t chunk) const noexcept { return static_cast<int>(chunk / pieces_of_part_); }
+  [[nodiscard]] interval chunk_of(int local_rank, std::int64_t chunk) const noexcept {
+    auto const all = is_scattered() ? slices_[static_cast<std::size_t>(rank_of(owner_of(chunk), local_rank))]
+                                    : slice_of_local_rank(local_rank);
+    auto const begin = std::min(all.count, chunk % pieces_of_part_ * chunk_);
+    return {all.first + begin, std::min(chunk_, all.count - begin)};
   }
   // What a flight keeps: a term of each place, and two partial sums. The slot of the own term is free for a result that
   // does not belong into the own values.
-  [[nodiscard]] std::byte* term_slot(std::int64_t piece, int place) const noexcept {
-    return slots_.data() + static_cast<std::size_t>(piece) % flights_.size() * area_ +
-           static_cast<std::size_t>(place) * bytes(piece_);
+  [[nodiscard]] std::byte* term_buffer(std::int64_t chunk, int local_rank) const noexcept {
+    return slots_.data() + static_cast<std::size_t>(chunk) % flights_.size() * area_ +
+           static_cast<std::size_t>(local_rank) * bytes(chunk_);
   }
-  [[nodiscard]] std::byte* partial_slot(std::int64_t piece, bool comes) const noexcept {
-    return term_slot(piece, places_) + (comes ? 0 : static_cast<std::size_t>(piece_) * partial_bytes_);
+  [[nodiscard]] std::byte* partial_buffer(std::int64_t chunk, bool comes) const noexcept {
+    return term_buffer(chunk, local_size_) + (comes ? 0 : static_cast<std::size_t>(chunk_) * partial_bytes_);
   }
   [[nodiscard]] std::byte* to(std::int64_t first) const noexcept {
     return static_cast<std::byte*>(it_.to) + bytes(first);
@@ -1270,68 +1279,68 @@ class mpi_reduction {
   [[nodiscard]] std::byte const* from(std::int64_t first) const noexcept {
     return static_cast<std::byte const*>(it_.from) + bytes(first);
   }
-  /// Whether a piece's result belongs to this machine.
-  [[nodiscard]] bool is_mine(std::int64_t piece) const noexcept {
-    return !is_scattered() || owner_of(piece) == machine_;
+  /// Whether a chunk's result belongs to this machine.
+  [[nodiscard]] bool is_mine(std::int64_t chunk) const noexcept {
+    return !is_scattered() || owner_of(chunk) == machine_;
   }
   /// Whether the rank of a place on this machine gets the results of all: in a reduce, which is not carried, the root.
-  [[nodiscard]] bool takes_all(int place) const noexcept {
-    return it_.what.kind != collective::reduce || place == it_.what.root;
+  [[nodiscard]] bool takes_all(int local_rank) const noexcept {
+    return it_.what.kind != collective::reduce || local_rank == it_.what.root;
   }
-  /// Where the sum of a piece is formed on the last machine.
-  [[nodiscard]] std::byte* result_of(std::int64_t piece, interval mine) const noexcept {
-    return is_mine(piece) && takes_all(place_) ? to(mine.first) : term_slot(piece, place_);
+  /// Where the sum of a chunk is formed on the last machine.
+  [[nodiscard]] std::byte* result_of(std::int64_t chunk, interval mine) const noexcept {
+    return is_mine(chunk) && takes_all(local_rank_) ? to(mine.first) : term_buffer(chunk, local_rank_);
   }
 
   void collect_next() {
-    while (next_ < pieces_ && next_ < finished_ + static_cast<std::int64_t>(flights_.size())) collect(next_++);
+    while (next_ < chunks_ && next_ < finished_ + static_cast<std::int64_t>(flights_.size())) collect(next_++);
   }
-  void collect(std::int64_t piece) {
-    auto& it = flight(piece);
+  void collect(std::int64_t chunk) {
+    auto& it = flight(chunk);
     it.at = stage::collecting;
-    auto const mine = piece_of(place_, piece);
-    for_each_other(place_, places_, [&](int source, int target) {
+    auto const mine = chunk_of(local_rank_, chunk);
+    for_each_other(local_rank_, local_size_, [&](int source, int target) {
       if (mine.count > 0)
-        it.terms.receive(*route_, term_slot(piece, source), bytes(mine.count), rank_of(machine_, source),
+        it.terms.receive(*route_, term_buffer(chunk, source), bytes(mine.count), rank_of(machine_, source),
                          route_->tag + 1);
-      if (auto const theirs = piece_of(target, piece); theirs.count > 0)
+      if (auto const theirs = chunk_of(target, chunk); theirs.count > 0)
         it.terms.send(*route_, from(theirs.first), bytes(theirs.count), rank_of(machine_, target), route_->tag + 1);
     });
     if (machine_ > 0 && mine.count > 0)
-      it.terms.receive(*route_, partial_slot(piece, true), static_cast<std::size_t>(mine.count) * partial_bytes_,
-                       rank_of(machine_ - 1, place_), route_->tag + 1);
+      it.terms.receive(*route_, partial_buffer(chunk, true), static_cast<std::size_t>(mine.count) * partial_bytes_,
+                       rank_of(machine_ - 1, local_rank_), route_->tag + 1);
   }
 
-  void fold(std::int64_t piece) {
-    auto& it = flight(piece);
+  void fold(std::int64_t chunk) {
+    auto& it = flight(chunk);
     it.at = stage::carrying;
-    auto const mine = piece_of(place_, piece);
+    auto const mine = chunk_of(local_rank_, chunk);
     if (mine.count > 0) {
-      auto* const result = is_last() ? result_of(piece, mine) : partial_slot(piece, false);
-      combine(piece, mine, result);
+      auto* const result = is_last() ? result_of(chunk, mine) : partial_buffer(chunk, false);
+      combine(chunk, mine, result);
       if (!is_last())
         it.terms.send(*route_, result, static_cast<std::size_t>(mine.count) * partial_bytes_,
-                      rank_of(machine_ + 1, place_), route_->tag + 1);
-      else if (!is_mine(piece))
-        it.terms.send(*route_, result, bytes(mine.count), rank_of(owner_of(piece), place_), route_->tag + 2);
+                      rank_of(machine_ + 1, local_rank_), route_->tag + 1);
+      else if (!is_mine(chunk))
+        it.terms.send(*route_, result, bytes(mine.count), rank_of(owner_of(chunk), local_rank_), route_->tag + 2);
       else if (!is_scattered() && machines_ > 1)
-        it.terms.send(*route_, result, bytes(mine.count), rank_of(0, place_), route_->tag + 2);
-      if (!is_last() && is_mine(piece))
+        it.terms.send(*route_, result, bytes(mine.count), rank_of(0, local_rank_), route_->tag + 2);
+      if (!is_last() && is_mine(chunk))
         it.result.receive(*route_, to(mine.first), bytes(mine.count),
-                          rank_of(is_scattered() || machine_ == 0 ? machines_ - 1 : machine_ - 1, place_),
+                          rank_of(is_scattered() || machine_ == 0 ? machines_ - 1 : machine_ - 1, local_rank_),
                           route_->tag + 2);
     }
   }
-  void combine(std::int64_t piece, interval mine, std::byte* result) {
+  void combine(std::int64_t chunk, interval mine, std::byte* result) {
     terms_.clear();
-    if (machine_ > 0) terms_.push_back(partial_slot(piece, true));
+    if (machine_ > 0) terms_.push_back(partial_buffer(chunk, true));
     auto* wide = elements_at<float>(wide_.data());
-    for (int place = 0; place < places_; ++place) {
-      std::byte const* term = place == place_ ? from(mine.first) : term_slot(piece, place);
+    for (int local_rank = 0; local_rank < local_size_; ++local_rank) {
+      std::byte const* term = local_rank == local_rank_ ? from(mine.first) : term_buffer(chunk, local_rank);
       if (widened_) {
         widen(wide, term, mine.count);
         term = reinterpret_cast<std::byte const*>(wide);
-        wide += piece_;
+        wide += chunk_;
       }
       terms_.push_back(term);
     }
@@ -1362,37 +1371,37 @@ class mpi_reduction {
     });
   }
 
-  /// The result of this rank's piece has come, or belongs to another machine.
-  void pass_on(std::int64_t piece) {
-    auto& it = flight(piece);
+  /// The result of this rank's chunk has come, or belongs to another machine.
+  void pass_on(std::int64_t chunk) {
+    auto& it = flight(chunk);
     it.at = stage::spreading;
     if (is_scattered()) return;
-    auto const mine = piece_of(place_, piece);
+    auto const mine = chunk_of(local_rank_, chunk);
     if (machine_ + 2 < machines_ && mine.count > 0)
-      it.result.send(*route_, to(mine.first), bytes(mine.count), rank_of(machine_ + 1, place_), route_->tag + 2);
-    for_each_other(place_, places_, [&](int source, int target) {
-      if (auto const theirs = piece_of(source, piece); theirs.count > 0 && takes_all(place_))
+      it.result.send(*route_, to(mine.first), bytes(mine.count), rank_of(machine_ + 1, local_rank_), route_->tag + 2);
+    for_each_other(local_rank_, local_size_, [&](int source, int target) {
+      if (auto const theirs = chunk_of(source, chunk); theirs.count > 0 && takes_all(local_rank_))
         it.result.receive(*route_, to(theirs.first), bytes(theirs.count), rank_of(machine_, source), route_->tag + 2);
       if (mine.count > 0 && takes_all(target))
-        it.result.send(*route_, result_of(piece, mine), bytes(mine.count), rank_of(machine_, target), route_->tag + 2);
+        it.result.send(*route_, result_of(chunk, mine), bytes(mine.count), rank_of(machine_, target), route_->tag + 2);
     });
   }
 
   mpi_route const* route_ = nullptr;
   command it_;
-  int place_ = 0, places_ = 1, machine_ = 0, machines_ = 1, parts_ = 1;
+  int local_rank_ = 0, local_size_ = 1, machine_ = 0, machines_ = 1, raw_transfers_ = 1;
   bool widened_ = false;  ///< partial sums are float
   std::size_t partial_bytes_ = 1;
   std::size_t area_ = 0;    ///< bytes that a flight keeps
-  std::int64_t piece_ = 1;  ///< elements
+  std::int64_t chunk_ = 1;  ///< elements
   std::int64_t pieces_of_part_ = 0;
-  std::int64_t pieces_ = 0;
-  std::int64_t next_ = 0;         ///< the next piece to begin
+  std::int64_t chunks_ = 0;
+  std::int64_t next_ = 0;         ///< the next chunk to begin
   std::int64_t folded_ = 0;       ///< the next one to add up
   std::int64_t passed_ = 0;       ///< the next one whose result comes
-  std::int64_t finished_ = 0;     ///< all pieces below are finished
+  std::int64_t finished_ = 0;     ///< all chunks below are finished
   std::vector<interval> slices_;  ///< of a reduce_scatter: of each rank
-  std::vector<flight_of_a_piece> flights_;
+  std::vector<chunk_in_flight> flights_;
   byte_buffer slots_, wide_;
   std::vector<void const*> terms_;
 };
@@ -1414,16 +1423,16 @@ struct stretch {
 /// compare calls and carry small values; then large values move; then a broadcast passes on its slices. An exchange
 /// announces each of its messages to the receiver.
 ///
-/// MPI gets the caller's memory only when the other side has come and its call fits: a message that is longer than its
-/// receiver expects ends the program in some MPIs, and memory of a send cannot be taken back from a rank that comes
-/// late, when the caller has been told of the failure and has freed it.
-class mpi_operation final : public process_operation {
+/// MPI gets the caller's memory only when the other side is in the call and its call matches, for two reasons: a
+/// message longer than its receiver expects ends the program in some MPIs; and a send cannot be cancelled, so that a
+/// late rank would still receive from memory which the caller has freed after the error.
+class mpi_operation final : public collective_operation {
  public:
   mpi_group* where = nullptr;
   mpi_route route;
   std::atomic<bool> finished{false};
-  bool told_late = false;
-  bool is_given_up = false;         ///< its group has failed, and may be gone: only is_quiet() and these are left
+  bool reported_late = false;
+  bool is_given_up = false;         ///< its group has failed, and may not exist any more: call only is_quiet()
   MPI_Comm handle = MPI_COMM_NULL;  ///< in which its messages travel
   roll_call roll;
   clock::time_point next_roll{};
@@ -1433,22 +1442,22 @@ class mpi_operation final : public process_operation {
     where = &group;
     handle = group.handle;
     it_ = it;
-    parts_.assign(it.parts.begin(), it.parts.end());
+    raw_transfers_.assign(it.raw_transfers.begin(), it.raw_transfers.end());
     counts_.assign(it.counts.begin(), it.counts.end());
     it_.counts = counts_;
     firsts_.resize(counts_.size());
     std::exclusive_scan(counts_.begin(), counts_.end(), firsts_.begin(), std::int64_t{0});
     touched_ = it.elements != nullptr && it.elements->touchable;
-    heard_.clear();
+    headers_.clear();
     first_.clear();
     second_.clear();
-    answers_.clear();
+    acknowledgements_.clear();
     roll.clear();
     next_roll = {};
     at_ = stage::announcing;
     finished.store(false, std::memory_order_relaxed);
-    told_late = false;
-    large_ = way_of_large::moved;
+    reported_late = false;
+    large_ = large_method::moved;
     is_large_ = false;
     if (it.what.kind == collective::exchange) {
       route = {where, it.what, where->next_exchange++, mpi_tags::exchange};
@@ -1459,23 +1468,24 @@ class mpi_operation final : public process_operation {
     route = {where, it.what, number, where->tag_of(number)};
     wire_.begin(route);
     begin_rounds();
-    if (!touched_ || of().count == 0 || (carries() && !has_parts())) return;
-    if (does().folds) large_ = mpi_native::suits(*where, it_) ? way_of_large::native : way_of_large::reduced;
-    if (large_ == way_of_large::native) native_.begin(route, *where, it_);
+    if (!touched_ || of().count == 0 || (carries() && !has_transfers())) return;
+    if (does().folds) large_ = mpi_native::suits(*where, it_) ? large_method::native : large_method::reduced;
+    if (large_ == large_method::native) native_.begin(route, *where, it_);
     is_large_ = true;
   }
 
   /// Makes the progress that is possible now. Throws comm_error.
   void advance() {
     if (at_ == stage::announcing && (is_exchange() ? advance_exchange() : rounds_.advance(wire_))) {
-      at_ = !is_exchange() && (touched_ || has_parts()) ? take_small() : stage::carrying;
+      at_ = !is_exchange() && (touched_ || has_transfers()) ? take_small() : stage::carrying;
       if (is_large_ && at_ == stage::carrying) begin_large();
     }
-    if (at_ == stage::telling && heard_.done(route)) expect_equal_parts();
+    if (at_ == stage::counting && headers_.done(route)) expect_equal_counts();
     if (at_ == stage::gathering && rounds_.advance(wire_)) {
       rounds_.for_each_block([&](int peer, std::byte const* block) {
-        auto const part = cuts().owned(peer);
-        if (part.count > 0 && cuts().takes(does(), rank())) std::memcpy(to(part.first), block, bytes(part.count));
+        auto const transfer = cuts().owned(peer);
+        if (transfer.count > 0 && cuts().takes(does(), rank()))
+          std::memcpy(to(transfer.first), block, bytes(transfer.count));
       });
       at_ = stage::carrying;
     }
@@ -1486,19 +1496,19 @@ class mpi_operation final : public process_operation {
     if (at_ == stage::spreading && second_.done(route)) finished.store(true, std::memory_order_release);
   }
 
-  /// Whether a rank that waits for long asks who is missing. Not in an exchange, which waits for its own peers only.
+  /// Whether ranks that wait for a long time ask who is missing. Not in an exchange, which waits only for its peers.
   [[nodiscard]] bool calls_roll() const noexcept { return !is_exchange(); }
-  /// Adds this rank, and those that it waits for. That is all ranks while calls are compared or MPI's own collective is
-  /// under way: each waits for others that wait in turn.
+  /// Adds this rank, and those that it waits for. While calls are compared, or while a collective of MPI is in flight,
+  /// these are all ranks, because each rank may wait for others that wait themselves.
   void enter_roll() {
     roll.begin(size());
     roll.add_here(rank());
-    bool const of_all = at_ == stage::announcing || (at_ == stage::carrying && large_ == way_of_large::native);
+    bool const of_all = at_ == stage::announcing || (at_ == stage::carrying && large_ == large_method::native);
     for (int const peer : of_all ? std::vector<int>{} : waited_for()) roll.add_wanted(peer);
     for (int peer = 0; of_all && peer < size(); ++peer) roll.add_wanted(peer);
   }
 
-  /// "rank 1", "ranks 1, 3": those that are missing.
+  /// The ranks that are missing: "rank 1", "ranks 1, 3".
   [[nodiscard]] std::string missing() const {
     std::vector<int> late;
     roll.append_missing(late);
@@ -1510,45 +1520,45 @@ class mpi_operation final : public process_operation {
 
   /// What it is, while its driver waits for it.
   [[nodiscard]] late_call as_late() const {
-    return {rank(), text(to_string(route.what), " number ", route.number_told()), bytes(it_.what.count), missing()};
+    return {rank(), text(to_string(route.what), " number ", route.printed_number()), bytes(it_.what.count), missing()};
   }
 
   /// After a failure: cancels what MPI can cancel, so that it does not write to the caller's memory any more. Until
-  /// is_quiet() MPI still knows memory of this operation and of the caller.
-  /// @param may_call  whether this thread may call MPI: without that nothing is cancelled.
+  /// is_quiet() MPI may still use memory of this operation and of the caller.
+  /// @param may_call  whether this thread may call MPI; otherwise nothing is cancelled.
   void give_up(bool may_call) noexcept {
     is_given_up = true;
     if (!may_call) return;
-    for (auto* each : {&heard_, &first_, &second_}) each->cancel();
+    for (auto* each : {&headers_, &first_, &second_}) each->cancel();
     reduction_.cancel();
-    for (auto& each : answers_)
+    for (auto& each : acknowledgements_)
       if (each != MPI_REQUEST_NULL) MPI_Cancel(&each);
   }
   [[nodiscard]] bool is_quiet() noexcept {
     bool all = wire_.is_quiet();
-    for (auto* each : {&heard_, &first_, &second_}) all = each->is_quiet() && all;
-    all = are_done(answers_) && all;
+    for (auto* each : {&headers_, &first_, &second_}) all = each->is_quiet() && all;
+    all = are_done(acknowledgements_) && all;
     all = reduction_.is_quiet() && all;
     return native_.is_quiet() && all;
   }
 
  private:
-  /// announcing -> carrying -> spreading; in between perhaps telling (a ragged all_to_all whose counts differ, which
-  /// ends in an error) or gathering (the results of an all_reduce or reduce of middle size).
-  enum class stage : std::uint8_t { announcing, telling, gathering, carrying, spreading };
-  using way = round_blocks::way;
+  /// announcing -> carrying -> spreading; between them telling, in a ragged all_to_all whose counts differ (which ends
+  /// in an error), or gathering the results of an all_reduce or reduce of middle size.
+  enum class stage : std::uint8_t { announcing, counting, gathering, carrying, spreading };
+  using round_kind = round_blocks::round_kind;
   /// How large values go: moved between each two ranks; reduced (reduction.hpp); or by MPI's own collective.
-  enum class way_of_large : std::uint8_t { moved, reduced, native };
+  enum class large_method : std::uint8_t { moved, reduced, native };
   struct message_head {
     std::int64_t count;
     std::uint32_t carried;  ///< bytes behind it
-    std::uint8_t type;      ///< a dtype, or what a damaged message has instead
+    std::uint8_t type;      ///< a dtype, or any number in a damaged message
   };
   /// A message of an exchange of at most this size travels with its announcement.
   static constexpr std::size_t announced_bytes = std::size_t{16} << 10;
   static constexpr std::size_t capacity = sizeof(message_head) + announced_bytes;
   /// A broadcast of at most this size travels whole in the rounds; a larger one is scattered and gathered.
-  static constexpr std::size_t told_bytes = std::size_t{16} << 10;
+  static constexpr std::size_t gathered_whole_bytes = std::size_t{16} << 10;
 
   [[nodiscard]] int rank() const noexcept { return where->rank; }
   [[nodiscard]] int size() const noexcept { return where->size; }
@@ -1562,21 +1572,23 @@ class mpi_operation final : public process_operation {
     return static_cast<std::byte*>(it_.to) + bytes(first);
   }
   [[nodiscard]] bool is_exchange() const noexcept { return it_.what.kind == collective::exchange; }
-  [[nodiscard]] bool has_parts() const noexcept { return it_.what.kind == collective::all_to_all && !parts_.empty(); }
+  [[nodiscard]] bool has_transfers() const noexcept {
+    return it_.what.kind == collective::all_to_all && !raw_transfers_.empty();
+  }
   [[nodiscard]] geometry cuts() const noexcept { return {it_.what, it_.element_bytes, size(), counts_, firsts_}; }
   [[nodiscard]] row const& of() const noexcept { return row_of(it_.what.kind); }
   [[nodiscard]] move const& does() const noexcept { return of().moves[0]; }
-  [[nodiscard]] bool carries() const noexcept { return rounds_.how() != way::nothing; }
+  [[nodiscard]] bool carries() const noexcept { return rounds_.how() != round_kind::nothing; }
 
   // --- rounds
 
   /// What the rounds carry, the same on every rank.
   void choose(round_blocks& blocks) const {
-    if ((!touched_ && !has_parts()) || of().count == 0) return;
+    if ((!touched_ && !has_transfers()) || of().count == 0) return;
     auto const where_cut = cuts();
     auto const whole = bytes(it_.what.count);
     auto const all = bytes(where_cut.all());
-    auto const carry = [&](way how, std::size_t each) {
+    auto const carry = [&](round_kind how, std::size_t each) {
       blocks.how = how;
       blocks.each = each;
     };
@@ -1584,19 +1596,20 @@ class mpi_operation final : public process_operation {
       bool const uneven = !counts_.empty() || of().into == cut::lines;
       for (int peer = 0; uneven && peer < size(); ++peer) blocks.sizes.push_back(bytes(where_cut.owned_count(peer)));
     };
-    if (has_parts()) {  // whether all counts fit each other
-      carry(way::gathered, sizeof(std::uint64_t));
-    } else if (does().givers == side::root) {
-      bool const deals = does().given == piece::of_taker;
-      if (deals ? all <= gathered_bytes : whole <= told_bytes) carry(way::gathered, deals ? all : whole);
+    if (has_transfers()) {  // whether all counts fit each other
+      carry(round_kind::gathered, sizeof(std::uint64_t));
+    } else if (does().senders == side::root) {
+      bool const distributes = does().given == region::of_receiver;
+      if (distributes ? all <= gathered_bytes : whole <= gathered_whole_bytes)
+        carry(round_kind::gathered, distributes ? all : whole);
       blocks.only = it_.what.root;
     } else if (gathers_terms(where_cut)) {
-      carry(way::gathered, whole);
-    } else if (auto const block = bytes(where_cut.largest()); does().given == piece::of_giver) {
-      if (all <= gathered_bytes || block <= dealt_bytes) carry(way::gathered, block);
-      if (blocks.how == way::gathered) cut_as_owned();
-    } else if (deals_blocks(where_cut)) {
-      carry(way::dealt, block);
+      carry(round_kind::gathered, whole);
+    } else if (auto const block = bytes(where_cut.largest()); does().given == region::of_sender) {
+      if (all <= gathered_bytes || block <= distributed_bytes) carry(round_kind::gathered, block);
+      if (blocks.how == round_kind::gathered) cut_as_owned();
+    } else if (distributes_blocks(where_cut)) {
+      carry(round_kind::distributed, block);
       cut_as_owned();
     }
   }
@@ -1605,13 +1618,13 @@ class mpi_operation final : public process_operation {
     auto& blocks = rounds_.prepare();
     choose(blocks);
     rounds_.place(route.what, rank(), size());
-    if (has_parts() && carries()) {
+    if (has_transfers() && carries()) {
       auto const sum = sum_of_parts();
       std::memcpy(rounds_.own(), &sum, sizeof sum);
-    } else if (blocks.how == way::gathered) {
-      auto const first = does().given == piece::of_giver ? cuts().owned(rank()).first : 0;
+    } else if (blocks.how == round_kind::gathered) {
+      auto const first = does().given == region::of_sender ? cuts().owned(rank()).first : 0;
       if (auto const mine = blocks.of(rank()); mine > 0) std::memcpy(rounds_.own(), from(first), mine);
-    } else if (blocks.how == way::dealt) {
+    } else if (blocks.how == round_kind::distributed) {
       for (int peer = 0; peer < size(); ++peer)
         if (auto const given = does().folds ? cuts().owned(peer) : cuts().given(does(), rank(), peer); given.count > 0)
           std::memcpy(rounds_.block_for(peer), from(given.first), bytes(given.count));
@@ -1622,20 +1635,20 @@ class mpi_operation final : public process_operation {
   /// Puts values that travelled in rounds, or with announcements, in their places, or combines them; what comes next.
   [[nodiscard]] stage take_small() {
     if (!carries()) return stage::carrying;
-    if (has_parts()) return all_parts_fit() ? stage::carrying : tell_parts();
+    if (has_transfers()) return all_transfers_fit() ? stage::carrying : send_counts();
     auto const where_cut = cuts();
     if (does().folds) {
-      bool const dealt = rounds_.how() == way::dealt;
+      bool const distributed = rounds_.how() == round_kind::distributed;
       bool const takes = where_cut.takes(does(), rank());
-      auto const mine = dealt ? where_cut.owned(rank()) : interval{0, it_.what.count};
-      auto* const result = takes ? to(mine.first) : dealt ? sent_.at_least(bytes(mine.count)) : nullptr;
+      auto const mine = distributed ? where_cut.owned(rank()) : interval{0, it_.what.count};
+      auto* const result = takes ? to(mine.first) : distributed ? sent_.at_least(bytes(mine.count)) : nullptr;
       if (result != nullptr) combine_blocks(result, mine.count);
-      return dealt && of().into == cut::lines ? gather_results(result, bytes(mine.count)) : stage::carrying;
+      return distributed && of().into == cut::lines ? gather_results(result, bytes(mine.count)) : stage::carrying;
     }
     rounds_.for_each_block([&](int peer, std::byte const* block) {
       auto const taken = where_cut.taken(does(), peer, rank());
       if (taken.count == 0 || (peer == rank() && does().given == does().taken)) return;
-      bool const whole_came = rounds_.how() == way::gathered && does().given == piece::of_taker;
+      bool const whole_came = rounds_.how() == round_kind::gathered && does().given == region::of_receiver;
       auto const skip = whole_came ? where_cut.given(does(), peer, rank()).first : 0;
       std::memcpy(to(taken.first), block + bytes(skip), bytes(taken.count));
     });
@@ -1650,7 +1663,7 @@ class mpi_operation final : public process_operation {
   /// An all_reduce or reduce of middle size: each rank has reduced its slice, and now all gather them.
   [[nodiscard]] stage gather_results(std::byte const* result, std::size_t length) {
     auto& blocks = rounds_.prepare();
-    blocks.how = way::gathered;
+    blocks.how = round_kind::gathered;
     for (int peer = 0; peer < size(); ++peer) blocks.sizes.push_back(bytes(cuts().owned_count(peer)));
     rounds_.place(route.what, rank(), size());
     if (length > 0) std::memcpy(rounds_.own(), result, length);
@@ -1663,15 +1676,15 @@ class mpi_operation final : public process_operation {
   [[nodiscard]] std::uint64_t sum_of_parts() const noexcept {
     auto const p = static_cast<std::size_t>(size());
     auto const me = static_cast<std::uint64_t>(rank());
-    auto const key = [&](std::uint64_t giver, std::uint64_t taker, std::int64_t count) {
-      return mix(mix(giver * p + taker) + static_cast<std::uint64_t>(count));
+    auto const key = [&](std::uint64_t sender, std::uint64_t receiver, std::int64_t count) {
+      return mix(mix(sender * p + receiver) + static_cast<std::uint64_t>(count));
     };
     std::uint64_t sum = 0;
     for (std::size_t peer = 0; peer < p; ++peer)
-      if (peer != me) sum += key(me, peer, parts_[peer].count) - key(peer, me, parts_[p + peer].count);
+      if (peer != me) sum += key(me, peer, raw_transfers_[peer].count) - key(peer, me, raw_transfers_[p + peer].count);
     return sum;
   }
-  [[nodiscard]] bool all_parts_fit() const {
+  [[nodiscard]] bool all_transfers_fit() const {
     std::uint64_t all = 0;
     rounds_.for_each_block([&](int, std::byte const* block) {
       std::uint64_t each = 0;
@@ -1680,44 +1693,45 @@ class mpi_operation final : public process_operation {
     });
     return all == 0 || !asserts(assertion_level::normal);
   }
-  /// Each rank tells each other how much it sends, so that the error names the ranks that differ.
-  [[nodiscard]] stage tell_parts() {
+  /// Each rank sends its count to each other rank, so that the error can name the ranks that differ.
+  [[nodiscard]] stage send_counts() {
     auto const p = static_cast<std::size_t>(size());
     auto* const received = received_.at_least(p * sizeof(std::int64_t));
     auto* const sent = sent_.at_least(p * sizeof(std::int64_t));
     constexpr auto each = sizeof(std::int64_t);
     for_each_other(rank(), size(), [&](int source, int target) {
       auto const to_whom = static_cast<std::size_t>(target);
-      std::memcpy(sent + to_whom * each, &parts_[to_whom].count, each);
-      heard_.receive(route, received + static_cast<std::size_t>(source) * each, each, source, route.tag + 2);
-      heard_.send(route, sent + to_whom * each, each, target, route.tag + 2);
+      std::memcpy(sent + to_whom * each, &raw_transfers_[to_whom].count, each);
+      headers_.receive(route, received + static_cast<std::size_t>(source) * each, each, source, route.tag + 2);
+      headers_.send(route, sent + to_whom * each, each, target, route.tag + 2);
     });
-    return stage::telling;
+    return stage::counting;
   }
-  void expect_equal_parts() const {
+  void expect_equal_counts() const {
     for (int peer = 0; peer < size(); ++peer) {
-      auto const& expected = parts_[static_cast<std::size_t>(size() + peer)];
+      auto const& expected = raw_transfers_[static_cast<std::size_t>(size() + peer)];
       std::int64_t count = 0;
       std::memcpy(&count, received_.data() + static_cast<std::size_t>(peer) * sizeof count, sizeof count);
       if (peer != rank() && count != expected.count)
         throw comm_error(
             differing_transfers(mpi_name, peer, {rank(), true, expected.type, count, nullptr}, rank(), expected));
-    }  // else counts of other ranks differ, and these throw
+    }  // else the counts of other ranks differ, and those ranks throw
   }
 
   // --- what is large goes between each two ranks
 
   [[nodiscard]] stretch outgoing(int peer) const noexcept {
-    if (has_parts())
-      return {parts_[static_cast<std::size_t>(peer)].address, parts_[static_cast<std::size_t>(peer)].count};
+    if (has_transfers())
+      return {raw_transfers_[static_cast<std::size_t>(peer)].address,
+              raw_transfers_[static_cast<std::size_t>(peer)].count};
     auto given = cuts().given(does(), rank(), peer);
     if (is_broadcast()) given = rank() == it_.what.root ? cuts().owned(peer) : interval{};
     return {from(given.first), given.count};
   }
   [[nodiscard]] stretch incoming(int peer) const noexcept {
-    if (has_parts()) {
-      auto const& part = parts_[static_cast<std::size_t>(size() + peer)];
-      return {part.address, part.count};
+    if (has_transfers()) {
+      auto const& transfer = raw_transfers_[static_cast<std::size_t>(size() + peer)];
+      return {transfer.address, transfer.count};
     }
     auto taken = cuts().taken(does(), peer, rank());
     if (is_broadcast()) taken = peer == it_.what.root ? cuts().owned(rank()) : interval{};
@@ -1726,12 +1740,12 @@ class mpi_operation final : public process_operation {
   [[nodiscard]] bool is_broadcast() const noexcept { return it_.what.kind == collective::broadcast; }
 
   [[nodiscard]] bool advance_large() {
-    if (large_ == way_of_large::reduced) return reduction_.advance();
-    return large_ == way_of_large::native ? native_.advance() : first_.done(route);
+    if (large_ == large_method::reduced) return reduction_.advance();
+    return large_ == large_method::native ? native_.advance() : first_.done(route);
   }
   void begin_large() {
-    if (large_ == way_of_large::reduced) return reduction_.begin(route, it_, cuts());
-    if (large_ == way_of_large::native) return;  // it stands in line since the call
+    if (large_ == large_method::reduced) return reduction_.begin(route, it_, cuts());
+    if (large_ == large_method::native) return;  // queued when the call began
     move_own();
     move_large();
   }
@@ -1753,8 +1767,8 @@ class mpi_operation final : public process_operation {
       forward();
     } else {
       for (int source = 0; source < size(); ++source)
-        if (auto const part = cuts().owned(source); source != rank() && part.count > 0)
-          second_.receive(route, to(part.first), bytes(part.count), source, route.tag + 2);
+        if (auto const transfer = cuts().owned(source); source != rank() && transfer.count > 0)
+          second_.receive(route, to(transfer.first), bytes(transfer.count), source, route.tag + 2);
     }
   }
   void forward() {
@@ -1769,120 +1783,122 @@ class mpi_operation final : public process_operation {
   /// The peers whose messages are missing.
   [[nodiscard]] std::vector<int> waited_for() const {
     std::vector<int> late;
-    for (std::size_t i = 0; at_ == stage::announcing && i < answers_.size(); ++i)
-      if (!begun_[i]) late.push_back(parts_[i].peer);
+    for (std::size_t i = 0; at_ == stage::announcing && i < acknowledgements_.size(); ++i)
+      if (!begun_[i]) late.push_back(raw_transfers_[i].peer);
     if (int const peer = rounds_.waits_for(); !is_exchange() && peer >= 0) late.push_back(peer);
     for (bool const receiving : {true, false}) {
       if (!late.empty()) break;
-      if (!receiving || at_ == stage::telling) heard_.append_late(late, receiving);
+      if (!receiving || at_ == stage::counting) headers_.append_late(late, receiving);
       first_.append_late(late, receiving);
       second_.append_late(late, receiving);
-      if (large_ == way_of_large::reduced) reduction_.append_late(late, receiving);
+      if (large_ == large_method::reduced) reduction_.append_late(late, receiving);
     }
     return late;
   }
 
-  // --- exchange: each message has an announcement of its own. A large one comes when its receiver has said that it
-  // may, which the receiver does at once, and when its announcement has been found to fit.
+  // --- exchange: each message has its own announcement. A large message is sent when its receiver has replied that it
+  // may come; the receiver replies at once, if the announcement matches.
 
-  [[nodiscard]] static std::size_t bytes_of(part const& it) noexcept {
+  [[nodiscard]] static std::size_t bytes_of(raw_transfer const& it) noexcept {
     return static_cast<std::size_t>(it.count) * size_of(it.type);
   }
-  [[nodiscard]] static bool is_announced(part const& it) noexcept { return bytes_of(it) <= announced_bytes; }
+  [[nodiscard]] static bool is_announced(raw_transfer const& it) noexcept { return bytes_of(it) <= announced_bytes; }
 
-  [[nodiscard]] bool is_apart(part const& it) const noexcept { return touched_ && !is_announced(it); }
+  [[nodiscard]] bool is_apart(raw_transfer const& it) const noexcept { return touched_ && !is_announced(it); }
 
   void begin_exchange() {
-    auto* const received = received_.at_least(parts_.size() * capacity);
-    auto* const sent = sent_.at_least(parts_.size() * capacity);
-    answers_.assign(parts_.size(), MPI_REQUEST_NULL);
-    begun_.assign(parts_.size(), false);
-    for (std::size_t i = 0; i < parts_.size(); ++i) {
-      auto const& part = parts_[i];
-      bool const apart = is_apart(part);
-      if (apart) where->large_line.push_back({route.number, part.peer, part.sent});
-      if (!part.sent) {
+    auto* const received = received_.at_least(raw_transfers_.size() * capacity);
+    auto* const sent = sent_.at_least(raw_transfers_.size() * capacity);
+    acknowledgements_.assign(raw_transfers_.size(), MPI_REQUEST_NULL);
+    begun_.assign(raw_transfers_.size(), false);
+    for (std::size_t i = 0; i < raw_transfers_.size(); ++i) {
+      auto const& transfer = raw_transfers_[i];
+      bool const apart = is_apart(transfer);
+      if (apart) where->large_line.push_back({route.number, transfer.peer, transfer.sent});
+      if (!transfer.sent) {
         expect_answer(i, received + i * capacity, capacity, route.tag);
-        if (apart) heard_.send(route, received, 0, part.peer, route.tag + 2);
+        if (apart) headers_.send(route, received, 0, transfer.peer, route.tag + 2);
         continue;
       }
       auto* const out = sent + i * capacity;
-      auto const carried = touched_ && !apart ? bytes_of(part) : 0;
-      message_head const head{part.count, static_cast<std::uint32_t>(carried), static_cast<std::uint8_t>(part.type)};
+      auto const carried = touched_ && !apart ? bytes_of(transfer) : 0;
+      message_head const head{transfer.count, static_cast<std::uint32_t>(carried),
+                              static_cast<std::uint8_t>(transfer.type)};
       std::memcpy(out, &head, sizeof head);
-      if (carried > 0) std::memcpy(out + sizeof head, part.address, carried);
-      heard_.send(route, out, sizeof head + carried, part.peer, route.tag);
+      if (carried > 0) std::memcpy(out + sizeof head, transfer.address, carried);
+      headers_.send(route, out, sizeof head + carried, transfer.peer, route.tag);
       if (apart) expect_answer(i, sent, 0, route.tag + 2);
     }
   }
   void expect_answer(std::size_t i, std::byte* to, std::size_t most, int tag) {
     route.check(MPI_Irecv(to, static_cast<int>(most), MPI_BYTE,
-                          where->members[static_cast<std::size_t>(parts_[i].peer)], tag, where->handle, &answers_[i]));
+                          where->members[static_cast<std::size_t>(raw_transfers_[i].peer)], tag, where->handle,
+                          &acknowledgements_[i]));
   }
   /// Whether all messages have begun.
   [[nodiscard]] bool advance_exchange() {
     bool all = true;
-    for (std::size_t i = 0; i < parts_.size(); ++i) {
+    for (std::size_t i = 0; i < raw_transfers_.size(); ++i) {
       if (!begun_[i]) begun_[i] = begins(i);
       all = all && begun_[i];
     }
-    return heard_.done(route) && all;
+    return headers_.done(route) && all;
   }
-  /// Begins a message if it may; a small one ends with that.
+  /// Begins a message if it may begin; a small one is then complete.
   [[nodiscard]] bool begins(std::size_t i) {
-    auto const& part = parts_[i];
-    if (answers_[i] != MPI_REQUEST_NULL) {
+    auto const& transfer = raw_transfers_[i];
+    if (acknowledgements_[i] != MPI_REQUEST_NULL) {
       int flag = 0;
-      route.check(MPI_Test(&answers_[i], &flag, MPI_STATUS_IGNORE));
+      route.check(MPI_Test(&acknowledgements_[i], &flag, MPI_STATUS_IGNORE));
       if (flag == 0) return false;
-      answers_[i] = MPI_REQUEST_NULL;
-      if (!part.sent) expect_equal_ends(i);
+      acknowledgements_[i] = MPI_REQUEST_NULL;
+      if (!transfer.sent) expect_equal_ends(i);
     }
-    if (!is_apart(part)) {
-      if (!part.sent && touched_ && part.count > 0)
-        std::memcpy(part.address, received_.data() + i * capacity + sizeof(message_head), bytes_of(part));
+    if (!is_apart(transfer)) {
+      if (!transfer.sent && touched_ && transfer.count > 0)
+        std::memcpy(transfer.address, received_.data() + i * capacity + sizeof(message_head), bytes_of(transfer));
       return true;
     }
     // All large messages between two ranks have one tag, so they begin in the order of the calls.
     auto const first = std::ranges::find_if(
-        where->large_line, [&](auto const& each) { return each.peer == part.peer && each.sent == part.sent; });
+        where->large_line, [&](auto const& each) { return each.peer == transfer.peer && each.sent == transfer.sent; });
     if (first == where->large_line.end() || first->exchange != route.number) return false;
     where->large_line.erase(first);
-    if (part.sent)
-      first_.send(route, part.address, bytes_of(part), part.peer, route.tag + 1);
+    if (transfer.sent)
+      first_.send(route, transfer.address, bytes_of(transfer), transfer.peer, route.tag + 1);
     else
-      first_.receive(route, part.address, bytes_of(part), part.peer, route.tag + 1);
+      first_.receive(route, transfer.address, bytes_of(transfer), transfer.peer, route.tag + 1);
     return true;
   }
   void expect_equal_ends(std::size_t i) const {
     if (!asserts(assertion_level::normal)) return;
-    auto const& part = parts_[i];
+    auto const& transfer = raw_transfers_[i];
     message_head head;
     std::memcpy(&head, received_.data() + i * capacity, sizeof head);
     auto const type = static_cast<dtype>(head.type);
-    if (head.count != part.count || type != part.type)
+    if (head.count != transfer.count || type != transfer.type)
       throw comm_error(
-          differing_transfers(mpi_name, part.peer, {rank(), true, type, head.count, nullptr}, rank(), part));
-    if (head.carried != (touched_ && is_announced(part) ? bytes_of(part) : 0))
-      throw comm_error(text(mpi_name, ": a message of rank ", part.peer, " to rank ", rank(), " brings ", head.carried,
-                            " bytes with its announcement of ", describe(part),
+          differing_transfers(mpi_name, transfer.peer, {rank(), true, type, head.count, nullptr}, rank(), transfer));
+    if (head.carried != (touched_ && is_announced(transfer) ? bytes_of(transfer) : 0))
+      throw comm_error(text(mpi_name, ": a message of rank ", transfer.peer, " to rank ", rank(), " brings ",
+                            how_many(head.carried, "byte"), " with its announcement of ", describe(transfer),
                             "; give both sides of an exchange the same kind of memory"));
   }
 
   command it_;
-  std::vector<part> parts_;
+  std::vector<raw_transfer> raw_transfers_;
   std::vector<std::int64_t> counts_, firsts_;  ///< of a ragged call: elements of each rank, and of all before it
   bool touched_ = false;
   bool is_large_ = false;  ///< something moves after the rounds
-  way_of_large large_ = way_of_large::moved;
+  large_method large_ = large_method::moved;
   stage at_ = stage::announcing;
   mpi_wire wire_;
   rounds<mpi_wire> rounds_;
-  mpi_messages heard_, first_, second_;
+  mpi_messages headers_, first_, second_;
   mpi_reduction reduction_;
   mpi_native native_;
-  std::vector<MPI_Request> answers_;  ///< of an exchange: what the other side of each message says first
-  std::vector<bool> begun_;           ///< and which messages have begun
+  std::vector<MPI_Request> acknowledgements_;  ///< of an exchange: what the other side of each message says first
+  std::vector<bool> begun_;                    ///< and which messages have begun
   byte_buffer received_, sent_;
   std::vector<void const*> terms_;
 };
@@ -1894,24 +1910,22 @@ class mpi_operation final : public process_operation {
 // ---- trireme/comm/mpi/closing.hpp (goes on)
 namespace trireme::comm::detail {
 
-/// The end of a group on this rank, which has left it, or in which a call has failed. A communicator may be freed only
-/// when no message can come in it any more: MPI gives its number to the next one, where a message that is late is then
-/// taken for one of another group. So each rank takes all that still comes to it, and drops it. When MPI is done with
-/// all that this rank has begun, it says so in rounds as those of a barrier, but to both sides, so that a rank is also
-/// past every notice that its neighbours have sent. After the last round that holds for all ranks: no memory is used
-/// any more.
+/// Closes a group on this rank, which has left it, or in which a call has failed. A communicator may be freed only when
+/// no message can arrive in it any more: MPI gives its number to the next communicator, which would then receive a late
+/// message of the old group. So each rank receives and drops whatever still arrives. When MPI is done with all requests
+/// of this rank, the rank sends messages in rounds like those of a barrier, but to both sides, so that it has also
+/// received every notice that its neighbours have sent. After the last round no rank uses any memory of the group.
 ///
-/// The rounds carry whether a call has failed on any rank. Then messages may still be on their way, and all ranks keep
+/// The rounds carry whether a call has failed on any rank. If so, messages may still be in flight, and all ranks keep
 /// the communicator; otherwise all of them free it.
 ///
-/// A rank that has not left yet, has not heard of the failure, or has died, keeps the others from it; so nobody waits
-/// for this without a limit, and whoever has more time later (another call, MPI_Finalize) goes on with it. After a
-/// failure that matters more: a message that is under way can often not be cancelled. It ends when its receiver takes
-/// it, and MPI_Finalize of some MPIs waits for that.
+/// A rank that has not left yet, has not received the failure, or has died, blocks the rounds. So no call waits for
+/// them without a limit; later calls and MPI_Finalize go on with them. After a failure that is essential: a message in
+/// flight can often not be cancelled. It ends when its receiver takes it, and in some MPIs MPI_Finalize waits for that.
 class mpi_closing {
  public:
-  /// @param notices  of the group's family: hears what comes about who ends and who reports.
-  /// @param failed   whether a call of the family has failed; otherwise this rank has left the group.
+  /// @param notices  of the group's family; it notes arriving messages about ranks that end or report.
+  /// @param failed   whether a call of the family has failed; if not, this rank has left the group.
   mpi_closing(mpi_group const& group, std::shared_ptr<mpi_notices> notices, bool failed)
       : notices_(std::move(notices)),
         handle_(group.handle),
@@ -1920,16 +1934,16 @@ class mpi_closing {
         rounds_(rounds_among(group.size)),
         failed_here_(failed),
         failed_(failed),
-        heard_(static_cast<std::size_t>(rounds_) + 1) {}
+        received_(static_cast<std::size_t>(rounds_) + 1) {}
 
   /// The communicator whose messages it takes.
   [[nodiscard]] MPI_Comm handle() const noexcept { return handle_; }
   /// Whether a call of the group has failed on this rank.
   [[nodiscard]] bool has_failed_here() const noexcept { return failed_here_; }
-  /// Once it is over: whether no rank will use the communicator again, and nothing is on its way in it.
+  /// When it is complete: whether no rank will use the communicator again, and no message is in flight in it.
   [[nodiscard]] bool is_to_free() const noexcept { return !failed_; }
-  /// Makes the progress that is possible now; whether it is over. `quiet()` says whether MPI is done with the
-  /// operations of this rank.
+  /// Makes the progress that is possible now; returns whether it is complete. `quiet()` returns whether MPI is done
+  /// with the operations of this rank.
   template <class Quiet>
   bool advance(Quiet&& quiet) {
     drop_what_comes();
@@ -1942,7 +1956,7 @@ class mpi_closing {
       if (!all_here || !quiet()) return false;
       next_round();
     }
-    while (round_ <= rounds_ && heard_[static_cast<std::size_t>(round_)] >= 2) next_round();
+    while (round_ <= rounds_ && received_[static_cast<std::size_t>(round_)] >= 2) next_round();
     return round_ > rounds_ && requests_.empty() && mpi_outbox::of_process().sweep(handle_);
   }
 
@@ -1958,9 +1972,9 @@ class mpi_closing {
     for (int const to : {rank_ + hop, rank_ - hop})
       mpi_outbox::of_process().send(handle_, member(to), mpi_tags::closes, {message, sizeof message});
   }
-  void hear(char round, char failed) {
+  void count_message(char round, char failed) {
     failed_ = failed_ || failed != '\0';
-    if (round > 0 && round <= rounds_) ++heard_[static_cast<std::size_t>(round)];
+    if (round > 0 && round <= rounds_) ++received_[static_cast<std::size_t>(round)];
   }
   void drop_what_comes() {
     for (;;) {
@@ -1977,7 +1991,7 @@ class mpi_closing {
       notices_->note(status.MPI_TAG, status.MPI_SOURCE);
       if (status.MPI_TAG != mpi_tags::closes || bytes != 2) continue;
       MPI_Wait(&requests_.back(), MPI_STATUS_IGNORE);  // it is here already
-      hear(static_cast<char>(coming_.back()[0]), static_cast<char>(coming_.back()[1]));
+      count_message(static_cast<char>(coming_.back()[0]), static_cast<char>(coming_.back()[1]));
     }
   }
 
@@ -1987,9 +2001,9 @@ class mpi_closing {
   int rank_;
   int rounds_;
   bool failed_here_;
-  bool failed_;             // here or on another rank
-  int round_ = 0;           // 0: something is in flight; above rounds_: over
-  std::vector<int> heard_;  // how many messages of each round: two end it
+  bool failed_;                // here or on another rank
+  int round_ = 0;              // 0: requests of this rank are in flight; above rounds_: complete
+  std::vector<int> received_;  // messages of each round; two complete it
   std::vector<MPI_Request> requests_;
   std::vector<std::unique_ptr<std::byte[]>> coming_;
 };
@@ -2001,24 +2015,24 @@ class mpi_closing {
 // ---- trireme/comm/mpi/driver.hpp (goes on)
 namespace trireme::comm::detail {
 
-/// The groups that come from one launch or one borrow(): if a call of one fails, all of them have failed, and no
-/// others.
+/// The groups that come from one launch or one borrow(). If a call of one of them fails, all of them have failed, and
+/// groups of other families have not.
 struct mpi_family {
   bool failed = false;
-  bool settled = false;  ///< nobody waits any more until MPI has let go of the caller's memory
+  bool settled = false;  ///< calls no longer wait until MPI has released the caller's memory
   std::string message;
   mpi_notices notices;
 };
 
 /// Carries out the commands of this process. A thread calls MPI only while it holds the driver's lock, as
-/// MPI_THREAD_SERIALIZED asks for. A rank that waits drives all commands itself, so that nothing is handed over between
-/// threads. While it computes, a helper thread does, if MPI lets it (session.hpp) and something is in flight: otherwise
-/// it sleeps and makes no MPI calls. Without a helper all commands proceed in whatever call the rank makes: start,
-/// test, wait, poll.
+/// MPI_THREAD_SERIALIZED requires. A rank that waits drives all commands itself, without another thread. While it
+/// computes, a helper thread drives them, if MPI allows that (session.hpp) and a command is in flight; otherwise the
+/// helper sleeps and makes no MPI calls. Without a helper, all commands proceed in every call of the rank: start, test,
+/// wait, poll.
 ///
-/// What MPI was given lives until MPI is done with it: the driver, which is never destroyed, closes a group
-/// (closing.hpp) that this rank has left or in which a call has failed, in the calls of other groups and in
-/// MPI_Finalize. Until then it keeps the communicator, and the operations that have failed.
+/// Memory that MPI was given lives until MPI is done with it. The driver, which is never destroyed, closes a group
+/// (closing.hpp) that this rank has left or in which a call has failed; it does so during calls of other groups and in
+/// MPI_Finalize. Until then it keeps the communicator and the failed operations.
 class mpi_driver {
  public:
   mpi_driver(mpi_driver const&) = delete;
@@ -2037,14 +2051,14 @@ class mpi_driver {
     return use();
   }
 
-  /// Adds a group: failures are sent to its ranks, and heard from them.
+  /// Adds a group: from now on failures are sent to its ranks and received from them.
   void add(mpi_group& group) {
     std::lock_guard const lock(mutex_);
     end_with_mpi();
     groups_.push_back(&group);
-    heard_roll_.resize(std::max(heard_roll_.size(), roll_bytes(group.size)));
+    received_roll_.resize(std::max(received_roll_.size(), roll_bytes(group.size)));
   }
-  /// The helper ends with the last group. This does not wait for the others, which may go on with the group.
+  /// The helper ends with the last group. Does not wait for other ranks, which may still use the group.
   void remove(mpi_group& group) noexcept {
     std::thread ended;
     {
@@ -2053,12 +2067,12 @@ class mpi_driver {
       bool const may_call = mpi_session::instance().may_call();
       if (!group.family->failed && !is_over_) {
         if (may_call) {
-          hear_rolls(group);
-          mpi_notices::tell_that_it_leaves(group);
+          receive_rolls(group);
+          mpi_notices::send_departure(group);
         }
         try {
           close(group);
-        } catch (...) {  // without memory the communicator is kept
+        } catch (...) {  // out of memory: the communicator is never freed
         }
       }
       if (may_call) advance_closings();
@@ -2101,9 +2115,9 @@ class mpi_driver {
   /// Gives an operation back that has finished, or that has failed.
   void release(mpi_operation& op) noexcept {
     std::lock_guard const lock(mutex_);
-    try {  // a thread that may not wait for it has ended its request
+    try {  // unfinished: its request was destroyed by a thread that may not call MPI
       if (goes_on(op) && !is_over_) fail(*op.where->family, text(mpi_name, ": ", description_of(op), " was given up"));
-    } catch (...) {  // without memory for the sentence
+    } catch (...) {  // out of memory for the sentence
     }
     reuse(op);
   }
@@ -2129,7 +2143,7 @@ class mpi_driver {
   /// Makes the progress that is possible now with all commands of this process.
   void poll(mpi_group const& group) {
     std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock()) return;  // somebody else does
+    if (!lock.owns_lock()) return;  // another thread is making progress
     if (!group.family->failed) {
       expect_callable(group, "poll");
       advance_all();
@@ -2140,8 +2154,8 @@ class mpi_driver {
     throw comm_error(group.family->message, {group.rank, "poll"});
   }
 
-  /// Returns when MPI's own collectives of all calls so far have begun. Needed before another collective of MPI on the
-  /// same communicator, because MPI wants one order on all ranks.
+  /// Returns when the collectives of MPI that calls so far use have begun. Needed before another collective of MPI on
+  /// the same communicator, because MPI requires the same order on all ranks.
   void begin_native(mpi_group& group) {
     std::unique_lock lock(mutex_);
     if (group.native_line.empty()) return;
@@ -2163,22 +2177,22 @@ class mpi_driver {
   [[nodiscard]] bool reports(mpi_group const& launch) noexcept {
     std::lock_guard const lock(mutex_);
     if (is_over_ || !mpi_session::instance().may_call()) return launch.rank == 0;
-    mpi_notices::tell_that_it_ends(launch);
+    mpi_notices::send_end(launch);
     auto& notices = launch.family->notices;
-    auto const hear_who_reports = [&] {
-      advance_closings();  // which takes all messages, and notes those
-      notices.hear_who_reports(launch);
+    auto const receive_reports = [&] {
+      advance_closings();  // which also receives these messages, and notes them
+      notices.receive_reports(launch);
     };
     auto const begin = clock::now();
-    for (hear_who_reports(); launch.rank > 0 && !notices.another_reports(); hear_who_reports()) {
-      if (clock::now() - begin > patience_with_reporters * (notices.told_by() < launch.rank ? 2 : 1)) break;
+    for (receive_reports(); launch.rank > 0 && !notices.another_reports(); receive_reports()) {
+      if (clock::now() - begin > patience_with_reporters * (notices.lowest_failed() < launch.rank ? 2 : 1)) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     if (notices.another_reports()) {
       std::this_thread::sleep_for(time_to_report);
       return false;
     }
-    mpi_notices::tell_that_it_reports(launch);
+    mpi_notices::send_report(launch);
     return true;
   }
   /// Tells every other rank of the group that this one cannot go on, and stops.
@@ -2218,7 +2232,7 @@ class mpi_driver {
     }
     return op;
   }
-  /// Errors  config_error if this thread may not call MPI; comm_error if nobody may any more.
+  /// Errors  config_error if this thread may not call MPI; comm_error after MPI_Finalize.
   static void expect_caller(mpi_group const& group, std::string_view call) {
     auto const& session = mpi_session::instance();
     if (!session.may_call())
@@ -2245,7 +2259,7 @@ class mpi_driver {
   }
   void reuse(mpi_operation& op) noexcept {
     std::erase(active_, &op);
-    // MPI may still know the buffers of a failed one, which is then only kept.
+    // MPI may still use the buffers of a failed operation, so that one is kept and not used again.
     if (!op.where->family->failed && !is_over_) unused_.push_back(&op);
   }
 
@@ -2277,8 +2291,8 @@ class mpi_driver {
       if (began == clock::time_point{}) began = now;
       if (now - began > op.where->deadline) give_up(op);
       call_roll(op, now - began, now);
-      tell_if_late(op.told_late, now - began, op.where->deadline, [&] { return op.as_late(); });
-      // Long waits must leave the core to ranks that still compute.
+      report_if_late(op.reported_late, now - began, op.where->deadline, [&] { return op.as_late(); });
+      // In a long wait the core is needed by ranks that still compute.
       lock.unlock();
       if (now - began < std::chrono::milliseconds(5))
         std::this_thread::yield();
@@ -2288,7 +2302,7 @@ class mpi_driver {
     }
   }
   [[nodiscard]] static std::string description_of(mpi_operation const& op) {
-    return text(to_string(op.route.what), " number ", op.route.number_told());
+    return text(to_string(op.route.what), " number ", op.route.printed_number());
   }
   void give_up(mpi_operation& op) {
     fail(*op.where->family, text(mpi_name, ": ", description_of(op), " waited ", to_string(op.where->deadline), " for ",
@@ -2298,7 +2312,7 @@ class mpi_driver {
   void advance(mpi_operation& op) {
     try {
       op.advance();
-    } catch (std::exception const& problem) {  // memory that is not there, too
+    } catch (std::exception const& problem) {  // std::bad_alloc, too
       fail(*op.where->family, problem.what());
     }
   }
@@ -2316,18 +2330,18 @@ class mpi_driver {
     return static_cast<std::size_t>(std::ranges::count_if(active_, [](auto const* op) { return goes_on(*op); }));
   }
 
-  /// Receives what other ranks say of a failure, and of who is missing.
+  /// Receives messages of other ranks about failures and missing ranks.
   void listen() {
     if (is_over_) return;
     for (auto* group : groups_) {
       auto& family = *group->family;
       if (family.failed) continue;
-      hear_rolls(*group);
-      if (auto const heard = family.notices.heard(*group)) {
-        fail(family, heard->sentence, heard->from);
+      receive_rolls(*group);
+      if (auto const failure = family.notices.receive_failure(*group)) {
+        fail(family, failure->sentence, failure->from);
         continue;
       }
-      family.notices.hear_who_has_left(*group);
+      family.notices.receive_departures(*group);
       fail_without_all(*group);
     }
     mpi_outbox::of_process().sweep();
@@ -2345,8 +2359,8 @@ class mpi_driver {
                              " has left without calling it; make every rank call the same collectives"));
   }
 
-  // A rank that waits for long exchanges with others which ranks are in the call and which are waited for
-  // (roll_call.hpp). Such a message is a head and the two sets.
+  // Ranks that wait for a long time tell each other which ranks are in the call and which ranks they wait for
+  // (roll_call.hpp). Such a message is a head and these two sets.
   struct roll_head {
     std::uint64_t number = 0;
     std::int32_t rank = 0;
@@ -2364,10 +2378,10 @@ class mpi_driver {
       return;
     op.next_roll = now + std::min<clock::duration>(std::chrono::seconds(1), deadline / 16);
     op.enter_roll();
-    tell_roll(op, op.where->rank);
+    send_rolls(op, op.where->rank);
   }
-  /// Sends them to the neighbours of this rank, except `but`, from which they have just come.
-  void tell_roll(mpi_operation const& op, int but) {
+  /// Sends them to the neighbours of this rank, except `but`, which has just sent them.
+  void send_rolls(mpi_operation const& op, int but) {
     roll_call::for_each_neighbour(op.where->rank, op.where->size, [&](int peer) {
       if (peer != but) send_roll(op, peer);
     });
@@ -2383,43 +2397,43 @@ class mpi_driver {
   static void send_roll(mpi_group const& group, int peer, std::string_view bytes) noexcept {
     mpi_outbox::of_process().send(group.handle, group.members[static_cast<std::size_t>(peer)], mpi_tags::roll, bytes);
   }
-  void hear_rolls(mpi_group const& group) noexcept {
+  void receive_rolls(mpi_group const& group) noexcept {
     int bytes = 0;
-    while (group.family->notices.take(group, mpi_tags::roll, heard_roll_.data(), heard_roll_.size(), bytes) >= 0)
-      hear_roll(group, static_cast<std::size_t>(bytes));
+    while (group.family->notices.take(group, mpi_tags::roll, received_roll_.data(), received_roll_.size(), bytes) >= 0)
+      receive_roll(group, static_cast<std::size_t>(bytes));
   }
-  /// If the call is in flight here: answers a rank that knows less, and passes on what is new.
-  void hear_roll(mpi_group const& group, std::size_t bytes) noexcept try {
+  /// If the call is in flight here: replies to a rank whose sets lack something, and passes on what is new.
+  void receive_roll(mpi_group const& group, std::size_t bytes) noexcept try {
     roll_head head;
     if (bytes != roll_bytes(group.size)) return;
-    std::memcpy(&head, heard_roll_.data(), sizeof head);
+    std::memcpy(&head, received_roll_.data(), sizeof head);
     if (head.rank < 0 || head.rank >= group.size || head.size != group.size) return;
     for (auto* op : active_) {
       if (op->where != &group || op->route.number != head.number || !op->calls_roll() || !goes_on(*op)) continue;
-      heard_bits_.resize((bytes - sizeof head) / sizeof(std::uint64_t));
-      std::memcpy(heard_bits_.data(), heard_roll_.data() + sizeof head, bytes - sizeof head);
+      received_bits_.resize((bytes - sizeof head) / sizeof(std::uint64_t));
+      std::memcpy(received_bits_.data(), received_roll_.data() + sizeof head, bytes - sizeof head);
       op->enter_roll();
-      bool const grew = op->roll.merge(heard_bits_);
-      if (op->roll.knows_more_than(heard_bits_)) send_roll(*op, head.rank);
-      if (grew) tell_roll(*op, head.rank);
+      bool const grew = op->roll.merge(received_bits_);
+      if (op->roll.knows_more_than(received_bits_)) send_roll(*op, head.rank);
+      if (grew) send_rolls(*op, head.rank);
       return;
     }
     if (head.number >= group.next) return;
-    // This rank has finished that call already: it answers that it is not missing.
+    // This rank has finished that call already, and replies that it is not missing.
     auto const mine = sizeof head + sizeof(std::uint64_t) * (static_cast<std::size_t>(group.rank) / 64);
     std::uint64_t word = 0;
-    std::memcpy(&word, heard_roll_.data() + mine, sizeof word);
+    std::memcpy(&word, received_roll_.data() + mine, sizeof word);
     auto const bit = std::uint64_t{1} << (group.rank % 64);
     if ((word & bit) != 0) return;
     word |= bit;
-    std::memcpy(heard_roll_.data() + mine, &word, sizeof word);
+    std::memcpy(received_roll_.data() + mine, &word, sizeof word);
     auto const to = std::exchange(head.rank, group.rank);
-    std::memcpy(heard_roll_.data(), &head, sizeof head);
-    send_roll(group, to, {heard_roll_.data(), bytes});
-  } catch (...) {  // no memory for an answer: the error may name ranks that are not missing, too
+    std::memcpy(received_roll_.data(), &head, sizeof head);
+    send_roll(group, to, {received_roll_.data(), bytes});
+  } catch (...) {  // out of memory for a reply: the error may also name ranks that are not missing
   }
-  /// Fails all calls of a family and tells its other ranks, except `heard_from`, which has told this one.
-  void fail(mpi_family& family, std::string sentence, int heard_from = -1) {
+  /// Fails all calls of a family and tells its other ranks, except `received_from`, which has told this one.
+  void fail(mpi_family& family, std::string sentence, int received_from = -1) {
     if (family.failed) return;
     family.failed = true;
     family.message = std::move(sentence);
@@ -2428,7 +2442,7 @@ class mpi_driver {
     for (auto* group : groups_)
       if (group->family.get() == &family) those.push_back(group);
     bool const may_call = mpi_session::instance().may_call();
-    if (may_call) family.notices.tell(those, family.message, heard_from);
+    if (may_call) family.notices.send_failure(those, family.message, received_from);
     for (auto* op : active_)
       if (op->where->family.get() == &family) op->give_up(may_call);
     for (auto* group : those) close(*group);
@@ -2439,8 +2453,8 @@ class mpi_driver {
     closings_.push_back(
         std::make_unique<mpi_closing>(group, std::shared_ptr<mpi_notices>(family, &family->notices), family->failed));
   }
-  /// Waits until nobody uses the caller's memory any more: for a part of the deadline and at most a second, because a
-  /// rank that stands still keeps it.
+  /// Waits until no rank and no request uses the caller's memory any more, but for a quarter of the deadline and one
+  /// second at most, because a rank that has stopped would never release it.
   void settle(mpi_group const& group, std::unique_lock<std::mutex>& lock) {
     auto const family = group.family;
     auto const end = clock::now() + std::min<clock::duration>(std::chrono::seconds(1), group.deadline / 4);
@@ -2468,14 +2482,14 @@ class mpi_driver {
     std::erase_if(closings_, [&](auto& each) {
       try {
         if (!each->advance([&] { return is_quiet(each->handle()); })) return false;
-      } catch (...) {  // without memory for a message it stays for later
+      } catch (...) {  // out of memory for a message: tried again later
         return false;
       }
       auto handle = each->handle();
       if (each->is_to_free()) MPI_Comm_free(&handle);
       return true;
     });
-    // What a failed operation has kept goes with its group.
+    // Failed operations are destroyed when their group is closed.
     if (std::ranges::none_of(owned_, [](auto const& op) { return op->is_given_up; })) return;
     std::erase_if(owned_, [&](auto const& op) {
       return op->is_given_up && std::ranges::find(active_, op.get()) == active_.end() &&
@@ -2490,9 +2504,10 @@ class mpi_driver {
     return all;
   }
 
-  /// Has MPI_Finalize go on with what is not over yet, for at most a second: its call is one that all ranks make, and
-  /// some MPIs never return from it while messages are under way. MPI does so with attributes of MPI_COMM_SELF.
-  /// Nothing is under way in a group that this rank has only left; others may compute long before they leave it.
+  /// Makes MPI_Finalize finish pending closings and messages, for at most a second: all ranks call it, and in some MPIs
+  /// it does not return while messages are in flight. MPI_Finalize deletes the attributes of MPI_COMM_SELF first, which
+  /// calls at_finalize(). A group that this rank has left without a failure has nothing in flight, and is not waited
+  /// for: other ranks may compute for a long time before they leave it.
   void end_with_mpi() {
     if (std::exchange(ends_with_mpi_, true)) return;
     int key = MPI_KEYVAL_INVALID;
@@ -2506,9 +2521,9 @@ class mpi_driver {
   void finish_all() noexcept {
     auto const begin = clock::now();
     std::unique_lock lock(mutex_);
-    if (mpi_session::instance().ends())  // by exit(), if worlds still stand
+    if (mpi_session::instance().ends())  // in exit(), while worlds still exist
       for (auto const* group : groups_)
-        if (!group->family->failed) mpi_notices::tell_that_it_leaves(*group);
+        if (!group->family->failed) mpi_notices::send_departure(*group);
     for (;;) {
       advance_all();
       advance_closings();
@@ -2522,10 +2537,10 @@ class mpi_driver {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
       lock.lock();
     }
-    is_over_ = true;  // the helper makes no call of MPI from here on
+    is_over_ = true;  // from here on the helper does not call MPI
   }
 
-  /// Wakes the helper if there is something to do that no caller does.
+  /// Wakes the helper if commands are in flight that no caller drives.
   void wake_helper(std::unique_lock<std::mutex>& lock) {
     if (!helper_sleeps_ || drivers_ > 0 || unfinished() == 0) return;
     helper_sleeps_ = false;
@@ -2533,7 +2548,7 @@ class mpi_driver {
     changed_.notify_one();
     lock.lock();
   }
-  /// @param generation  of helpers: it ends when there is another one.
+  /// @param generation  of helpers: this one ends when the number has changed.
   void help(int generation) {
     std::unique_lock lock(mutex_);
     int idle = 0;
@@ -2548,7 +2563,7 @@ class mpi_driver {
       mode_.use();
       advance_all();
       idle = unfinished() < before ? 0 : idle + 1;
-      if (idle % 64 == 63) listen();  // to answer ranks that ask who is missing
+      if (idle % 64 == 63) listen();  // to reply to ranks that ask who is missing
       lock.unlock();
       if (idle < 50)
         std::this_thread::yield();
@@ -2563,15 +2578,15 @@ class mpi_driver {
   int drivers_ = 0;
   bool helper_sleeps_ = false;
   bool ends_with_mpi_ = false;  ///< whether MPI_Finalize is to call finish_all()
-  bool is_over_ = false;        ///< it has, and no call of MPI may follow
+  bool is_over_ = false;        ///< MPI_Finalize has called it: MPI must not be called any more
   int generation_ = 0;
-  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  ///< of the rank: the helper computes as it would
+  arithmetic_mode mode_ = arithmetic_mode::of_this_thread();  ///< of the rank; the helper uses it, too
   std::vector<mpi_operation*> active_, unused_;
   std::vector<std::unique_ptr<mpi_operation>> owned_;
   std::vector<mpi_group*> groups_;
   std::vector<std::unique_ptr<mpi_closing>> closings_;
-  std::vector<char> heard_roll_;
-  std::vector<std::uint64_t> heard_bits_;
+  std::vector<char> received_roll_;
+  std::vector<std::uint64_t> received_bits_;
   std::thread helper_;
 };
 
@@ -2605,7 +2620,7 @@ template <class AllGather>
 /// Carries commands in MPI's point-to-point messages, and forms sums in rank order: small values travel in rounds
 /// (detail/rounds.hpp), large ones are reduced in slices or carried from machine to machine (reduction.hpp). With
 /// sum_order::any MPI's own collectives form large sums (native.hpp).
-class message_engine final : public process_engine {
+class message_engine final : public collective_engine {
  public:
   /// Takes `own`, a communicator of this engine alone, and frees it at the end. `members` are those of its ranks that
   /// this group consists of, `rank` is this one's place among them.
@@ -2656,19 +2671,20 @@ class message_engine final : public process_engine {
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept override { return group_.deadline; }
 
   void run(command const& it) override { driver_.run(group_, it); }
-  [[nodiscard]] process_operation& start(command const& it) override { return driver_.start(group_, it); }
-  [[nodiscard]] bool test(process_operation& op) override { return driver_.test(static_cast<mpi_operation&>(op)); }
-  void wait(process_operation& op) override { driver_.wait(static_cast<mpi_operation&>(op)); }
-  void release(process_operation& op) noexcept override { driver_.release(static_cast<mpi_operation&>(op)); }
+  [[nodiscard]] collective_operation& start(command const& it) override { return driver_.start(group_, it); }
+  [[nodiscard]] bool test(collective_operation& op) override { return driver_.test(static_cast<mpi_operation&>(op)); }
+  void wait(collective_operation& op) override { driver_.wait(static_cast<mpi_operation&>(op)); }
+  void release(collective_operation& op) noexcept override { driver_.release(static_cast<mpi_operation&>(op)); }
+  [[nodiscard]] bool progresses() const noexcept override { return mpi_session::instance().has_helper(); }
 
-  [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
+  [[nodiscard]] std::shared_ptr<collective_engine> split(int color, int key) override {
     std::vector<color_and_key> wishes(static_cast<std::size_t>(size()));
     wishes[static_cast<std::size_t>(rank())] = {color, key};
     run({.what = {.kind = collective::split}});
     gather_all(wishes.data(), size(), sizeof(color_and_key), {});
     return part(ranks_of_color(wishes, color), deadline());
   }
-  [[nodiscard]] std::shared_ptr<process_engine> duplicate(std::chrono::milliseconds deadline) override {
+  [[nodiscard]] std::shared_ptr<collective_engine> duplicate(std::chrono::milliseconds deadline) override {
     run({.what = {.kind = collective::duplicate}});
     return part(numbers_below(size()), deadline);
   }
@@ -2770,8 +2786,8 @@ class message_engine final : public process_engine {
   }
   /// Collective. `chosen` are the ranks of this group that the new one consists of, this one among them. Groups that
   /// are made together share a duplicate of this group's communicator.
-  [[nodiscard]] std::shared_ptr<process_engine> part(std::vector<int> const& chosen,
-                                                     std::chrono::milliseconds deadline) {
+  [[nodiscard]] std::shared_ptr<collective_engine> part(std::vector<int> const& chosen,
+                                                        std::chrono::milliseconds deadline) {
     std::vector<int> members;
     std::vector<int> machines;
     for (int const each : chosen) {
@@ -2867,8 +2883,9 @@ namespace trireme::comm {
 namespace detail {
 
 /// Collective over `theirs`: shared memory if all ranks wish it and are on one machine, otherwise messages.
-[[nodiscard]] inline std::shared_ptr<process_engine> engine_by_mpi(MPI_Comm theirs, std::chrono::milliseconds deadline,
-                                                                   bool shared_memory, sum_order order) {
+[[nodiscard]] inline std::shared_ptr<collective_engine> engine_by_mpi(MPI_Comm theirs,
+                                                                      std::chrono::milliseconds deadline,
+                                                                      bool shared_memory, sum_order order) {
   if (deadline.count() < 1) throw config_error("trireme::comm::mpi: the deadline must be at least 1ms");
   mpi_session::instance().begin();
   auto messages = message_engine::on_duplicate(theirs, deadline);
@@ -2906,11 +2923,11 @@ namespace detail {
   return false;
 }
 
-[[nodiscard]] inline bool launched_by_others(bootstrap::place const& here) noexcept {
+[[nodiscard]] inline bool launched_by_others(bootstrap::launch_info const& here) noexcept {
   return here.started_by == bootstrap::launcher::torchrun || here.started_by == bootstrap::launcher::stated;
 }
 
-[[nodiscard]] inline std::shared_ptr<process_engine> engine_of(mpi const& description) {
+[[nodiscard]] inline std::shared_ptr<collective_engine> engine_of(mpi const& description) {
   auto const here = bootstrap::detect();
   bootstrap::log(here);
   bool const by_others = launched_by_others(here);
@@ -2933,7 +2950,7 @@ namespace detail {
 TRIREME_MPI_BODY void run_mpi(mpi const& description, std::function<void(any_world&, int)> const& body) {
   last_report() = report::unsettled;
   struct leaving {
-    std::shared_ptr<process_engine> engine;
+    std::shared_ptr<collective_engine> engine;
     ~leaving() {
       if (engine->failed()) mpi_session::instance().abandon();
     }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 0f1b5291804cb5da09629e0fc32af4509685b3f0afc10ae559f74a1e002ced81
+// SHA-256 of the sources: 18a9f425286078b60ed2bec2ae109ec04b8c1eb6eef80c636d03281b7ae6ad76
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,7 +12,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -20,12 +19,13 @@
 
 namespace trireme::comm {
 
-/// Ranks are processes of one machine that some launcher has started: torchrun, mpirun, srun, or a script that sets
-/// TRIREME_RANK and TRIREME_SIZE (comm/bootstrap.hpp). They meet by a rendezvous and work in shared memory; no MPI.
+/// Ranks are processes on one machine, started by a launcher: torchrun, mpirun, srun, or a script that sets
+/// TRIREME_RANK and TRIREME_SIZE (comm/bootstrap.hpp). They meet by a rendezvous and communicate through shared memory,
+/// without MPI.
 ///
 /// Ranks    all that the launcher has started; one without a launcher.
-/// Errors   launch throws config_error if the environment makes no sense, or the ranks are on several machines: between
-///          machines comm::mpi or comm::nccl carry them. comm_error if ranks do not come before the deadline.
+/// Errors   launch throws config_error if the environment is inconsistent, or the ranks are on several machines: use
+///          comm::mpi or comm::nccl there. comm_error if ranks do not arrive before the deadline.
 /// @example torchrun --no-python --nproc-per-node 2 ./program
 struct processes {
   using policy_category = slot::communicator;
@@ -44,21 +44,22 @@ using processes_world = any_world;
 
 namespace detail {
 
-/// The engine of this process's rank, by a rendezvous with the others of its machine. `who` begins every message.
-[[nodiscard]] std::shared_ptr<process_engine> engine_by_rendezvous(std::string_view who, bootstrap::place const& here,
-                                                                   std::chrono::milliseconds deadline);
-/// The same, as the environment says which rank this process is.
-[[nodiscard]] std::shared_ptr<process_engine> engine_of(processes const& description);
-/// Runs `body(world, attempt)` as the rank that this process is, and tells the others how it ended.
-void run_process(std::shared_ptr<process_engine> const& engine, std::function<void(any_world&, int)> const& body);
-/// Runs `body(world, attempt)` until it succeeds. After a failure the processes that are left agree in shared memory
-/// on who goes on (node_launch::survivors). They meet again, and get new ranks in the order of the old ones.
-void recover_processes(std::string_view who, bootstrap::place here, std::chrono::milliseconds deadline,
+/// Makes the engine of this process's rank by a rendezvous with the others on its machine. `who` begins every message.
+[[nodiscard]] std::shared_ptr<collective_engine> engine_by_rendezvous(std::string_view who,
+                                                                      bootstrap::launch_info const& here,
+                                                                      std::chrono::milliseconds deadline);
+/// The same, with this process's rank from the environment.
+[[nodiscard]] std::shared_ptr<collective_engine> engine_of(processes const& description);
+/// Runs `body(world, attempt)` as this process's rank, and reports to the other ranks how it ended.
+void run_process(std::shared_ptr<collective_engine> const& engine, std::function<void(any_world&, int)> const& body);
+/// Runs `body(world, attempt)` until it succeeds. After a failure the remaining processes agree in shared memory which
+/// of them go on (node_launch::survivors). They meet again, and get new ranks in the order of the old ones.
+void recover_processes(std::string_view who, bootstrap::launch_info here, std::chrono::milliseconds deadline,
                        recovery const& how, std::function<void(any_world&, int)> const& body);
 
-/// Passes `body` on to `run` as a function of a world and the number of an attempt, and returns what it has returned.
+/// Passes `body` to `run` as a function of a world and an attempt's number, and returns the result of the body.
 template <class Run, class Body>
-auto answer_of(Run const& run, Body& body) {
+auto result_of_body(Run const& run, Body& body) {
   constexpr bool counts = std::invocable<Body&, any_world&, int>;
   auto const call = [&body](any_world& world, [[maybe_unused]] int attempt) -> decltype(auto) {
     if constexpr (counts)
@@ -67,27 +68,24 @@ auto answer_of(Run const& run, Body& body) {
       return std::invoke(body, world);
   };
   using result = std::decay_t<decltype(call(std::declval<any_world&>(), 0))>;
-  if constexpr (std::is_void_v<result>) {
-    run(call);
-  } else {
-    std::optional<result> answer;
-    run([&](any_world& world, int attempt) { answer.emplace(call(world, attempt)); });
-    return std::move(*answer);
-  }
+  return returned_by<result>([&](auto const& keep) {
+    run([&](any_world& world, int attempt) { keep([&]() -> decltype(auto) { return call(world, attempt); }); });
+  });
 }
 
 }  // namespace detail
 
-/// How trireme::launch runs a body on comm::processes: in this process, as the rank that it is.
+/// How trireme::launch runs a body on comm::processes: in this process, as its rank.
 template <class Body>
 auto launch_ranks(processes const& description, Body& body) {
-  return detail::answer_of([&](auto const& once) { detail::run_process(detail::engine_of(description), once); }, body);
+  return detail::result_of_body([&](auto const& once) { detail::run_process(detail::engine_of(description), once); },
+                                body);
 }
 
-/// How trireme::launch recovers with comm::processes: the processes that are left go on.
+/// How trireme::launch recovers with comm::processes: the remaining processes go on.
 template <class Body>
 auto recover_ranks(processes const& description, recovery const& how, Body& body) {
-  return detail::answer_of(
+  return detail::result_of_body(
       [&](auto const& again) {
         auto const here = bootstrap::detect();
         bootstrap::log(here);
@@ -132,7 +130,8 @@ auto recover_ranks(processes const& description, recovery const& how, Body& body
 
 namespace trireme::comm::detail {
 
-/// Address space in which the memory files of all ranks lie side by side, so that a peer's address is one addition.
+/// Address space in which the memory files of all ranks are mapped side by side, so that a peer's address takes one
+/// addition.
 class node_map {
  public:
   static constexpr std::size_t huge_page = std::size_t{1} << 21;
@@ -161,7 +160,7 @@ class node_map {
     swap(fresh);
     return true;
   }
-  /// Maps `bytes` of a rank's file into its place.
+  /// Maps `bytes` of a rank's file at its position.
   [[nodiscard]] bool place(int rank, descriptor const& file, std::size_t bytes) noexcept {
     auto* const at = this->at(rank);
     if (::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file.number(), 0) ==
@@ -185,14 +184,14 @@ class node_map {
   std::size_t stride_ = 0;
 };
 
-/// The blocks of this rank's memory file. What is in use is known here alone; freed pages go back to the system.
+/// The blocks of this rank's memory file. Only this rank tracks which are in use; freed pages go back to the system.
 class node_heap {
  public:
   node_heap(std::byte* base, std::size_t begin, std::size_t end, int file) : base_(base), file_(file) {
     free_.emplace(begin, end - begin);
   }
 
-  /// The first hole that is large enough; null if there is none.
+  /// The first free block that is large enough; null if there is none.
   [[nodiscard]] void* allocate(std::size_t bytes) {
     std::lock_guard const lock(mutex_);
     auto const need = whole(bytes);
@@ -233,10 +232,10 @@ class node_heap {
         }
       }
       free_.emplace_hint(next, from, length);
-    } catch (...) {  // without memory for the note the block is lost, not its pages
+    } catch (...) {  // no memory for the entry: the address range leaks, but not its pages
     }
   }
-  /// After a failure nothing is given out again: a rank that has not heard of it may still write.
+  /// After a failure no memory is reused: a rank that has not noticed the failure may still write.
   void close() noexcept {
     std::lock_guard const lock(mutex_);
     closed_ = true;
@@ -249,7 +248,7 @@ class node_heap {
   std::byte* const base_;
   int const file_;
   std::mutex mutex_;
-  std::map<std::size_t, std::size_t> free_;  ///< offset and length of each hole
+  std::map<std::size_t, std::size_t> free_;  ///< offset and length of each free block
   bool closed_ = false;
 };
 
@@ -260,18 +259,18 @@ class node_heap {
 // ---- trireme/comm/node/setup.hpp (goes on)
 namespace trireme::comm::detail {
 
-/// Gives the string of every rank, in rank order; collective.
+/// Returns the string of every rank, in rank order; collective.
 using node_all_gather = std::function<std::vector<std::string>(std::string const&)>;
 
-/// What a rank tells the others so that they find its memory; one line of text.
+/// The data that a rank sends to the others for them to find its memory; one line of text.
 struct node_card {
   std::string host;
   long process = 0;
   int file = -1;
   std::uint64_t token[2] = {};
   std::size_t stride = 0;
-  int granted = 0;    ///< cores' time that its control groups grant; 0: no limit
-  std::string cores;  ///< a 1 for each that it may run on
+  int granted = 0;    ///< number of cores' time granted by its control groups; 0: no limit
+  std::string cores;  ///< a 1 for each core on which it may run
 
   [[nodiscard]] static std::string this_host() {
     utsname names{};
@@ -290,7 +289,7 @@ struct node_card {
   return text(it.host, " ", it.process, " ", it.file, " ", it.token[0], " ", it.token[1], " ", it.stride, " ",
               it.granted, " ", it.cores);
 }
-/// Not by a stream: a global locale of the program would decide how its numbers look.
+/// Without a stream, whose number format would depend on the program's global locale.
 [[nodiscard]] inline bool read_line(std::string_view line, node_card& it) {
   auto const word = [&line] {
     auto const out = line.substr(0, line.find(' '));
@@ -311,11 +310,11 @@ struct node_card {
 }
 
 /// Processes of one machine: a memory file a rank, mapped by all of them.
-class process_place final : public node_place {
+class process_backend final : public node_backend {
  public:
-  /// @param needs_launcher  waits end with an error once the process that has started this one has ended.
-  process_place(int rank, std::vector<descriptor> files, node_map map, std::size_t bytes, bool needs_launcher)
-      : node_place(false, bases_of(map, files.size()), headers_of(map, files.size()), bytes),
+  /// @param needs_launcher  waits end with an error once the process that started this one has ended.
+  process_backend(int rank, std::vector<descriptor> files, node_map map, std::size_t bytes, bool needs_launcher)
+      : node_backend(false, bases_of(map, files.size()), headers_of(map, files.size()), bytes),
         files_(std::move(files)),
         map_(std::move(map)),
         heap_(map_.at(rank), node_header::bytes, bytes, files_[static_cast<std::size_t>(rank)].number()),
@@ -353,10 +352,10 @@ class node_meeting {
  public:
   explicit node_meeting(int rank, int size) : rank_(rank), size_(size), files_(static_cast<std::size_t>(size)) {}
 
-  /// Makes this rank's memory; returns what is wrong, or nothing.
+  /// Makes this rank's memory; returns the error, or nothing.
   [[nodiscard]] std::string prepare() {
     if (size_ > node_most_ranks)
-      return text(how_many(size_, "rank"), " are more than the ", node_most_ranks, " that it can hold");
+      return text(how_many(size_, "rank"), " are more than the ", node_most_ranks, " that shared memory supports");
     card_.host = node_card::this_host();
     card_.process = ::getpid();
     card_.granted = trireme::detail::granted_cores();
@@ -378,13 +377,13 @@ class node_meeting {
   }
   [[nodiscard]] std::string line() const { return to_line(card_); }
 
-  /// Maps the memory of all ranks and writes this rank's header; returns what is wrong, or nothing.
+  /// Maps the memory of all ranks and writes this rank's header; returns the error, or nothing.
   [[nodiscard]] std::string meet(std::vector<std::string> const& lines) {
     std::vector<node_card> cards(static_cast<std::size_t>(size_));
     std::string cores;  // of all ranks together
     bool granted = true;
     for (std::size_t each = 0; each < cards.size(); ++each) {
-      if (!read_line(lines[each], cards[each])) return text("rank ", each, " sent no card");
+      if (!read_line(lines[each], cards[each])) return text("rank ", each, " sent no valid description of its memory");
       if (cards[each].host != card_.host) return text("ranks ", rank_, " and ", each, " are on different hosts");
       cores.resize(std::max(cores.size(), cards[each].cores.size()), '0');
       for (std::size_t core = 0; core < cards[each].cores.size(); ++core)
@@ -393,7 +392,7 @@ class node_meeting {
       card_.stride = std::min(card_.stride, cards[each].stride);
     }
     core_each_ = granted && std::ranges::count(cores, '1') >= size_;
-    map_ = {};  // both at once may not fit
+    map_ = {};  // the address space may not hold both
     if (!map_.reserve(size_, card_.stride)) return reason("mmap");
     for (int each = 0; each < size_; ++each) {
       auto& file = files_[static_cast<std::size_t>(each)];
@@ -414,15 +413,16 @@ class node_meeting {
       node_card card;
       static_cast<void>(read_line(lines[static_cast<std::size_t>(each)], card));
       if (std::memcmp(map_.at(each), card.token, sizeof card.token) != 0)
-        return text("what rank ", rank_, " opened is not the memory of rank ", each, " (another process namespace?)");
+        return text("the file that rank ", rank_, " opened is not the memory of rank ", each,
+                    " (another process namespace?)");
     }
     return {};
   }
-  [[nodiscard]] std::shared_ptr<process_engine> engine(std::string_view who, std::chrono::milliseconds deadline,
-                                                       bool needs_launcher) {
-    auto place =
-        std::make_shared<process_place>(rank_, std::move(files_), std::move(map_), card_.stride, needs_launcher);
-    auto launch = std::make_shared<node_launch>(who, rank_, std::move(place), core_each_);
+  [[nodiscard]] std::shared_ptr<collective_engine> engine(std::string_view who, std::chrono::milliseconds deadline,
+                                                          bool needs_launcher) {
+    auto backend =
+        std::make_shared<process_backend>(rank_, std::move(files_), std::move(map_), card_.stride, needs_launcher);
+    auto launch = std::make_shared<node_launch>(who, rank_, std::move(backend), core_each_);
     // It is the first block of every heap, so every rank knows its offset.
     auto* const own = launch->make_board(size_);
     std::vector<int> members;
@@ -441,9 +441,9 @@ class node_meeting {
     auto const need = node_header::bytes + 2 * node_board::bytes(size_, true) + node_map::huge_page;
     return (need / node_map::huge_page + 8) * node_map::huge_page;
   }
-  /// All ranks together have twice the memory of the machine, because what is not used costs nothing, and holes lie
-  /// between blocks; less if limits ask for it. (A rank for which that is too little gets memory of its own, and its
-  /// messages one copy more.)
+  /// All ranks together have twice the memory of the machine, because unused memory costs nothing, and free blocks lie
+  /// between used ones; less if limits require it. (A rank for which that is too little gets private memory, and its
+  /// messages need one more copy.)
   [[nodiscard]] std::size_t largest() const noexcept {
     auto const memory =
         static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -451,7 +451,7 @@ class node_meeting {
     rlimit limit{};
     if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
       wish = std::min<std::size_t>(wish, limit.rlim_cur);
-    if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)  // the program needs some, too
+    if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)  // the program itself also needs some
       wish = std::min<std::size_t>(wish, limit.rlim_cur / 4 / static_cast<std::size_t>(size_));
     return std::max(wish, smallest()) / node_map::huge_page * node_map::huge_page;
   }
@@ -464,14 +464,14 @@ class node_meeting {
   std::vector<descriptor> files_;
 };
 
-/// Collective. The engine of ranks that share a machine; null on all ranks alike, with a reason in `why`, if they do
-/// not or if their memory cannot be shared. With `needs_launcher` waits end with an error once the launcher has ended.
-[[nodiscard]] inline std::shared_ptr<process_engine> try_node_engine(std::string_view who, int rank, int size,
-                                                                     std::chrono::milliseconds deadline,
-                                                                     node_all_gather const& all_gather,
-                                                                     std::string& why, bool needs_launcher = false) {
+/// Collective. The engine of ranks that share a machine; null on all ranks, with a reason in `why`, if they do not, or
+/// if their memory cannot be shared. With `needs_launcher` waits end with an error once the launcher has ended.
+[[nodiscard]] inline std::shared_ptr<collective_engine> try_node_engine(std::string_view who, int rank, int size,
+                                                                        std::chrono::milliseconds deadline,
+                                                                        node_all_gather const& all_gather,
+                                                                        std::string& why, bool needs_launcher = false) {
   node_meeting meeting(rank, size);
-  // Whether a step went well on all ranks; they go on to the next one together.
+  // Whether a step succeeded on all ranks; they begin the next one together.
   auto const first_fault = [&](std::vector<std::string> const& said) -> std::string {
     for (auto const& each : said)
       if (each.starts_with('!')) return each.substr(1);
@@ -489,10 +489,10 @@ class node_meeting {
   return engine;
 }
 
-/// Collective. The engine of ranks that share a machine; comm_error on all ranks alike if they do not.
-[[nodiscard]] inline std::shared_ptr<process_engine> make_node_engine(std::string_view who, int rank, int size,
-                                                                      std::chrono::milliseconds deadline,
-                                                                      node_all_gather const& all_gather) {
+/// Collective. The engine of ranks that share a machine; comm_error on all ranks if they do not.
+[[nodiscard]] inline std::shared_ptr<collective_engine> make_node_engine(std::string_view who, int rank, int size,
+                                                                         std::chrono::milliseconds deadline,
+                                                                         node_all_gather const& all_gather) {
   std::string why;
   auto engine = try_node_engine(who, rank, size, deadline, all_gather, why);
   if (engine == nullptr)
@@ -511,18 +511,18 @@ class node_meeting {
 
 namespace trireme::comm::detail {
 
-TRIREME_BODY std::shared_ptr<process_engine> engine_by_rendezvous(std::string_view who, bootstrap::place const& here,
-                                                                  std::chrono::milliseconds deadline) {
+TRIREME_BODY std::shared_ptr<collective_engine> engine_by_rendezvous(std::string_view who,
+                                                                     bootstrap::launch_info const& here,
+                                                                     std::chrono::milliseconds deadline) {
   if (here.size < 1)
     throw config_error(text(who, ": ", name_of(here.started_by), " (", here.because,
-                            ") does not say how many ranks there are; set TRIREME_RANK and TRIREME_SIZE"));
+                            ") does not give the number of ranks; set TRIREME_RANK and TRIREME_SIZE"));
   if (!here.is_one_machine())
     throw config_error(
-        text(who, ": ", how_many(here.size, "rank"), " with ", here.local_size,
-             " on this machine are on several machines, between which MPI or NCCL are the engines; start "
-             "a program with comm::mpi by mpirun, or use comm::nccl"));
+        text(who, ": the ", how_many(here.size, "rank"), " are on several machines (", here.local_size,
+             " on this one), but comm::processes connects one machine; use comm::mpi with mpirun, or comm::nccl"));
   if (here.size > node_most_ranks)  // before memory is taken for each of them
-    throw config_error(text(who, ": ", name_of(here.started_by), " (", here.because, ") says that there are ",
+    throw config_error(text(who, ": ", name_of(here.started_by), " (", here.because, ") sets the number of ranks to ",
                             how_many(here.size, "rank"), ", but shared memory holds at most ", node_most_ranks));
   rendezvous where = here.size == 1 ? rendezvous{} : rendezvous::from(here);
   where.deadline = deadline;
@@ -531,24 +531,25 @@ TRIREME_BODY std::shared_ptr<process_engine> engine_by_rendezvous(std::string_vi
                           [&met](std::string const& own) { return met.all_gather(own); });
 }
 
-TRIREME_BODY std::shared_ptr<process_engine> engine_of(processes const& description) {
+TRIREME_BODY std::shared_ptr<collective_engine> engine_of(processes const& description) {
   auto const here = bootstrap::detect();
   bootstrap::log(here);
   last_report() = report::unsettled;
   return engine_by_rendezvous("trireme::comm::processes", here, description.deadline);
 }
 
-/// Tells the other ranks that this one ends with an error, which ends their waits, and settles who tells the user.
-inline void end_with_error(process_engine& engine, std::exception_ptr const& failure) noexcept {
+/// Reports to the other ranks that this one ends with an error, which ends their waits, and settles who prints it.
+inline void end_with_error(collective_engine& engine, std::exception_ptr const& failure) noexcept {
   try {
     engine.abandon(sentence_of(failure));
-  } catch (...) {  // without memory for a sentence their deadlines end the waits
+  } catch (...) {  // no memory for the message: the others' waits end at their deadlines
   }
   last_report() = engine.reports() ? report::by_this_process : report::by_another;
 }
 
-TRIREME_BODY void recover_processes(std::string_view who, bootstrap::place here, std::chrono::milliseconds deadline,
-                                    recovery const& how, std::function<void(any_world&, int)> const& body) {
+TRIREME_BODY void recover_processes(std::string_view who, bootstrap::launch_info here,
+                                    std::chrono::milliseconds deadline, recovery const& how,
+                                    std::function<void(any_world&, int)> const& body) {
   check(how, here.size);
   last_report() = report::unsettled;
   auto engine = engine_by_rendezvous(who, here, deadline);
@@ -558,14 +559,14 @@ TRIREME_BODY void recover_processes(std::string_view who, bootstrap::place here,
     try {
       any_world world(engine);
       return body(world, attempt);
-    } catch (comm_error const&) {  // of this rank, because of another one
+    } catch (comm_error const&) {  // this rank ended because of another one
       failure = std::current_exception();
     } catch (...) {
       end_with_error(*engine, std::current_exception());
       throw;
     }
     auto const reason = sentence_of(failure);
-    engine->abandon(reason);  // in case this rank has found the failure first
+    engine->abandon(reason);  // this rank may have found the failure first
     auto const left = attempt == how.attempts ? std::vector<int>{} : engine->survivors();
     if (left.empty() || static_cast<int>(left.size()) < how.min_ranks) {
       end_with_error(*engine, failure);
@@ -573,14 +574,14 @@ TRIREME_BODY void recover_processes(std::string_view who, bootstrap::place here,
     }
     here.rank = here.local_rank = static_cast<int>(std::ranges::find(left, engine->rank()) - left.begin());
     here.size = here.local_size = static_cast<int>(left.size());
-    if (!here.job.empty()) here.job += ".again";  // not the meeting of the attempt before, for which a rank may be late
-    // The old engine stays until all have met: others would take its end for the end of this rank.
+    if (!here.job.empty()) here.job += ".again";  // a rank may still be late for the previous meeting
+    // The old engine lives until all have met: otherwise the others would take its end for the end of this rank.
     engine = engine_by_rendezvous(who, here, deadline);
     if (how.on_failure) how.on_failure({attempt + 1, here.rank, here.size, reason});
   }
 }
 
-TRIREME_BODY void run_process(std::shared_ptr<process_engine> const& engine,
+TRIREME_BODY void run_process(std::shared_ptr<collective_engine> const& engine,
                               std::function<void(any_world&, int)> const& body) {
   engine->worlds->leave_it_to_the_launch();
   any_world world(engine);

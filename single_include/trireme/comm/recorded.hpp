@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/recorded.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 296678a56daef80ed7a1b57ad6070063c7668a044a120b92df7b1b7d61a1c08d
+// SHA-256 of the sources: d931604ce9b3e539df4f7f1bedffc53483a1d0784645b278c4cae788d4a41a68
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -35,7 +35,7 @@
 
 namespace trireme::comm::detail {
 
-/// A line of text in memory of its own: what a signal handler may write with.
+/// A line of text in a fixed buffer, for use in a signal handler.
 class plain_line {
  public:
   plain_line& operator<<(std::string_view part) noexcept {
@@ -62,8 +62,8 @@ class plain_line {
   std::size_t used_ = 0;
 };
 
-/// The last calls of one rank. Written by the rank's threads, read by anyone at any time, also by a signal handler:
-/// what is being written in that moment may be read half.
+/// The last calls of one rank. Written by the rank's threads, read by any thread at any time, also by a signal handler:
+/// an entry that is being written may be read half.
 class flight_log {
  public:
   enum class state : std::uint64_t { started, done, failed };
@@ -74,7 +74,7 @@ class flight_log {
         path_(path.empty() ? path : text(path, ".", rank)),
         entries_(capacity) {}
 
-  /// Notes that a call begins; gives the number that it has here.
+  /// Records that a call begins; returns its number.
   std::uint64_t begin(command const& it, std::uint64_t world, std::uint64_t ranks) noexcept {
     auto const number = calls_.fetch_add(1) + 1;
     auto& each = at(number);
@@ -96,12 +96,12 @@ class flight_log {
   }
   void end(std::uint64_t number, state how) noexcept {
     auto& each = at(number);
-    if (each.number.load() != number) return;  // many calls later
+    if (each.number.load() != number) return;  // already overwritten by a later call
     each.ended.store(now());
     each.how.store(how);
   }
 
-  /// Gives the text to `write(string_view)` line by line, without allocating.
+  /// Passes the text to `write(string_view)` line by line, without allocating.
   template <class Write>
   void print(Write&& write) const {
     auto const calls = calls_.load();
@@ -119,7 +119,7 @@ class flight_log {
       write(line.view());
     }
   }
-  /// Writes the text to a descriptor. Only calls what a signal handler may call.
+  /// Writes the text to a descriptor. Async-signal-safe.
   void write_to(int descriptor) const noexcept {
     print([&](std::string_view part) {
       while (!part.empty()) {
@@ -129,7 +129,7 @@ class flight_log {
       }
     });
   }
-  /// Writes the text to the rank's file, or to stderr if it has none. Only calls what a signal handler may call.
+  /// Writes the text to the rank's file, or to stderr if it has none. Async-signal-safe.
   void dump() const noexcept {
     if (path_.empty()) return write_to(STDERR_FILENO);
     auto const file = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -137,7 +137,7 @@ class flight_log {
     write_to(file);
     ::close(file);
   }
-  /// The first error that leaves a call dumps; what follows it says nothing new.
+  /// Dumps at the first error only: later errors add no information.
   void dump_once() noexcept {
     if (!dumped_.exchange(true)) dump();
   }
@@ -195,8 +195,8 @@ struct flight_signal_place {
   std::atomic<int> number{0};
 };
 
-/// Dumps a log on a signal as long as it lives. A signal has our handler while it has a log; then it has the old one
-/// again.
+/// Dumps a log on a signal as long as it lives. Our handler is installed while a signal has a log; afterwards the old
+/// one is restored.
 class flight_signal {
  public:
   flight_signal(int number, flight_log& log) : number_(number), log_(log) {
@@ -217,11 +217,11 @@ class flight_signal {
       return;
     }
     throw config_error(text("trireme::comm::recorded: more than ", places.size(),
-                            " ranks of one process wait for signals; record fewer worlds at a time"));
+                            " recorded ranks of one process have a .signal; record fewer worlds at a time"));
   }
   flight_signal(flight_signal const&) = delete;
   flight_signal& operator=(flight_signal const&) = delete;
-  /// When it returns no handler reads the log any more.
+  /// When it returns, no handler reads the log any longer.
   ~flight_signal() {
     std::lock_guard const lock(mutex);
     for (auto& place : places)
@@ -270,11 +270,11 @@ namespace trireme::comm {
 template <communicator Inner>
 class recorded_world;
 
-/// Decorator: a flight recorder. Each rank keeps its last calls, and writes them down when a call fails.
+/// Decorator: a flight recorder. Each rank keeps its last calls, and writes them to a file when a call fails.
 ///
-/// `path`    each rank writes to path.<rank>, which it replaces; to stderr if there is none, or if it cannot be opened.
-/// `signal`  also write when this signal comes (SIGUSR1, say), as long as a recorded world lives; 0: do not.
-/// Errors    config_error if `last` is not positive, or the signal cannot be handled.
+/// `path`    each rank writes to path.<rank>, replacing it; to stderr if `path` is empty or the file cannot be opened.
+/// `signal`  also write at this signal (SIGUSR1, say), as long as a recorded world lives; 0: no signal.
+/// Errors   config_error if `last` is not positive, or the signal cannot be handled.
 struct recorded {
   using is_decorator_description = void;
   template <class Inner>
@@ -307,7 +307,7 @@ struct flight_recorder {
   std::optional<flight_signal> on_signal;
 };
 
-/// A call on record, from its begin to its end.
+/// A recorded call, from its start to its end.
 class flight_entry {
  public:
   flight_entry() = default;
@@ -332,7 +332,7 @@ class flight_entry {
 
 }  // namespace detail
 
-/// A pending call of a recorded world. It has ended when a test or a wait says so.
+/// A pending call of a recorded world. It counts as ended when test() or wait() has returned so.
 ///
 /// Threads  as the request below.   Errors  as the request below.
 template <communication_request Inner>
@@ -377,7 +377,7 @@ class recorded_request {
     if (!entry_.open()) return;
     try {
       wait();
-    } catch (...) {  // on record; every later call throws it again
+    } catch (...) {  // recorded; every later call throws it again
     }
   }
 
@@ -385,16 +385,16 @@ class recorded_request {
   detail::flight_entry entry_;
 };
 
-/// A world whose last calls are on record: one line a call, with its number, its world (1 is the decorated one; splits
-/// and duplicates share its record), what was called, the bytes that it sends, when it began and ended, and whether it
-/// is started, done or failed. Times are seconds since the record was begun.
+/// A world that records its last calls: one line a call, with its number, its world (1 is the decorated one; splits and
+/// duplicates share its record), the collective, the bytes that it sends, its start and end, and whether it is started,
+/// done or failed. Times are seconds since the record was begun.
 ///
 ///   trireme flight recorder: rank 1 of 2, the last 2 of 2 calls, at 1.093114 s
 ///   1 world 1 of 2 ranks: barrier, 0 bytes, from 0.000008 s to 0.000031 s, done
 ///   2 world 1 of 2 ranks: all_reduce(F32, 1024 elements, sum), 4096 bytes, from 0.000035 s to 1.093102 s, failed
 ///
-/// Whatever leaves a call as an exception, the deadline of a hang included, dumps the record, once; so does the signal,
-/// each time. In a signal handler nothing but open, write and close is called.
+/// If any call throws, also at the deadline of a hang, the record is dumped, once; the signal dumps it each time. The
+/// signal handler calls only open, write and close.
 ///
 /// Threads  one caller; the record may be dumped by any thread.
 /// @models  communicator, and every capability that Inner has.

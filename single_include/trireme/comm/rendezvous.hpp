@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/rendezvous.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1033c50d2794c62827cee9cedd2cd1e2db65fc887d3edd171efde8c68ff90191
+// SHA-256 of the sources: c029f538ab9518e1b61eb36701084e12c70c4cd8349bdc2a3d25e2bab9ce8c43
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -40,15 +40,16 @@
 #include <cstring>
 #include <span>
 
-// The bytes of the rendezvous: fixed layouts, little endian, no text that is interpreted.
+// The bytes of the rendezvous: fixed layouts, little endian, without text to parse.
 //
 //   rank -> rank 0   hello      magic, rank, size, nonce                  48 bytes
 //   rank 0 -> rank   challenge  magic, nonce, proof "0"                   72 bytes
 //   rank -> rank 0   answer     proof "r"                                 32 bytes
 //   then both ways   frames     length, kind, number, content, tag        48 bytes and the content
 //
-// A proof is HMAC-SHA256 under the secret of who proves, both nonces, version, job, size and rank; so is the key of the
-// tags, of this connection alone. A tag covers direction and number: what was sent once is not taken twice.
+// A proof is HMAC-SHA256 with the secret over the prover's role, both nonces, version, job, size and rank; the key of
+// the tags is derived in the same way, for each connection. A tag covers direction and number, so that a repeated frame
+// is rejected.
 
 namespace trireme::comm::detail {
 
@@ -80,7 +81,7 @@ struct hello {
     std::ranges::copy(random, out.begin() + 16);
     return out;
   }
-  /// Nothing if it is not a hello of this version.
+  /// Returns nothing if the bytes are not a hello of this version.
   [[nodiscard]] static std::optional<hello> parse(std::span<std::byte const, bytes> from) noexcept {
     if (std::memcmp(from.data(), rendezvous_magic.data(), 8) != 0) return std::nullopt;
     hello out{get_number<std::uint32_t>(from.data() + 8), get_number<std::uint32_t>(from.data() + 12), {}};
@@ -110,7 +111,7 @@ struct challenge {
   }
 };
 
-/// What the two sides of one connection prove to each other.
+/// The proofs that the two sides of a connection exchange.
 struct proofs {
   sha256::digest of_rank_0{}, of_rank{}, key{};
 
@@ -142,7 +143,7 @@ struct frame {
   std::string content;
 };
 
-/// One direction of a connection after the handshake: packs frames, or takes them apart as their bytes arrive.
+/// One direction of a connection after the handshake: packs frames, or parses them as their bytes arrive.
 class frame_channel {
  public:
   static constexpr std::size_t head_bytes = 16, tag_bytes = 32;
@@ -161,11 +162,11 @@ class frame_channel {
     return out;
   }
 
-  /// How many bytes to read next, never more than 64 KiB: a length that lies costs no memory.
+  /// The number of bytes to read next, at most 64 KiB: a false length allocates no memory.
   [[nodiscard]] std::size_t wanted() const noexcept {
     return std::min<std::size_t>(whole() - bytes_.size(), std::size_t{64} << 10);
   }
-  /// Takes bytes, at most wanted(). False if they cannot be a frame: the connection is of no use any more.
+  /// Adds bytes, at most wanted(). False if they cannot be a frame: then close the connection.
   [[nodiscard]] bool take(std::span<std::byte const> bytes) {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
     if (bytes_.size() < head_bytes) return true;
@@ -173,7 +174,7 @@ class frame_channel {
     return length() <= most_ && kind < frame_kinds && get_number<std::uint64_t>(bytes_.data() + 8) == number_;
   }
   [[nodiscard]] bool is_whole() const noexcept { return bytes_.size() >= head_bytes && bytes_.size() == whole(); }
-  /// The frame that is whole; nothing if its tag is wrong.
+  /// The complete frame; nothing if its tag is wrong.
   [[nodiscard]] std::optional<frame> unpack() {
     auto const content = bytes_.size() - head_bytes - tag_bytes;
     auto const all = std::span<std::byte const>(bytes_);
@@ -202,7 +203,7 @@ class frame_channel {
   std::vector<std::byte> bytes_;
 };
 
-/// Several contents in one: a count, then each with its length.
+/// Several contents in one string: a count, then each with its length.
 [[nodiscard]] inline std::string pack_all(std::span<std::string const> parts) {
   std::string out;
   auto const number = [&out](std::size_t value) {
@@ -217,7 +218,7 @@ class frame_channel {
   }
   return out;
 }
-/// Nothing unless it is `count` contents and no byte more.
+/// Returns nothing unless the string has exactly `count` contents.
 [[nodiscard]] inline std::optional<std::vector<std::string>> unpack_all(std::string_view from, std::size_t count) {
   auto const number = [&from]() -> std::optional<std::size_t> {
     if (from.size() < 4) return std::nullopt;
@@ -261,7 +262,7 @@ class frame_channel {
 
 namespace trireme::comm::detail {
 
-/// Owns a descriptor of the system.
+/// Owns a file descriptor.
 class descriptor {
  public:
   descriptor() = default;
@@ -278,15 +279,15 @@ class descriptor {
 
   [[nodiscard]] int number() const noexcept { return number_; }
   [[nodiscard]] bool is_open() const noexcept { return number_ >= 0; }
-  /// False if the system says only now that something was not written.
+  /// False if the system reports only now that a write has failed.
   bool close() noexcept { return number_ < 0 || ::close(std::exchange(number_, -1)) == 0; }
 
-  /// Locks the first byte of a file for as long as this process has the file open, however it ends.
+  /// Locks the first byte of a file until this process closes the file or ends.
   [[nodiscard]] bool lock() const noexcept {
     auto wish = first_byte();
     return ::fcntl(number_, F_OFD_SETLK, &wish) == 0;
   }
-  /// Whether somebody else has the first byte locked; `unknown` if that cannot be told.
+  /// Whether another process has the first byte locked; `unknown` if the system cannot tell.
   [[nodiscard]] bool is_locked(bool unknown) const noexcept {
     auto wish = first_byte();
     return ::fcntl(number_, F_OFD_GETLK, &wish) != 0 ? unknown : wish.l_type != F_UNLCK;
@@ -360,23 +361,24 @@ using steady_time = std::chrono::steady_clock::time_point;
   return true;
 }
 
-/// Fills `bytes` with what nobody can guess.
+/// Fills `bytes` with unpredictable random numbers.
 inline void fill_random(std::span<std::byte> bytes) {
   while (!bytes.empty()) {
     auto const got = ::getrandom(bytes.data(), bytes.size(), 0);
     if (got < 0 && errno != EINTR)
-      throw comm_error(text("trireme::comm::rendezvous: no random numbers: ", system_sentence(errno)));
+      throw comm_error(
+          text("trireme::comm::rendezvous: the operating system returned no random numbers: ", system_sentence(errno)));
     if (got > 0) bytes = bytes.subspan(static_cast<std::size_t>(got));
   }
 }
 
-/// An address and port of TCP.
+/// A TCP address and port.
 struct endpoint {
   ::sockaddr_storage address{};
   ::socklen_t bytes = 0;
 
   [[nodiscard]] ::sockaddr const* get() const noexcept { return reinterpret_cast<::sockaddr const*>(&address); }
-  /// Whether only this machine reaches it.
+  /// Whether only this machine can reach it.
   [[nodiscard]] bool is_loopback() const noexcept {
     if (address.ss_family == AF_INET) {
       ::sockaddr_in in{};
@@ -389,7 +391,7 @@ struct endpoint {
   }
 };
 
-/// The endpoint of a host name or number; nothing if there is none now (a name server may answer later).
+/// The endpoint of a host name or number; nothing if it cannot be resolved now (a name server may answer later).
 [[nodiscard]] inline std::optional<endpoint> resolve(std::string const& host, int port) {
   ::addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -398,7 +400,7 @@ struct endpoint {
     return std::nullopt;
   endpoint out;
   auto const* best = found;
-  for (auto const* each = found; each != nullptr; each = each->ai_next)  // "localhost" may be both: the older one first
+  for (auto const* each = found; each != nullptr; each = each->ai_next)  // "localhost" may have both: IPv4 first
     if (each->ai_family == AF_INET) {
       best = each;
       break;
@@ -409,7 +411,7 @@ struct endpoint {
   return out;
 }
 
-/// A socket that listens; errno is in `failed` if it does not.
+/// A listening socket; on failure errno is in `failed`.
 [[nodiscard]] inline descriptor listen_at(endpoint const& where, int& failed) noexcept {
   descriptor out(::socket(where.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   int const yes = 1;
@@ -425,7 +427,7 @@ struct endpoint {
   ::sockaddr_storage address{};
   ::socklen_t bytes = sizeof address;
   if (::getsockname(socket.number(), reinterpret_cast<::sockaddr*>(&address), &bytes) != 0) return 0;
-  ::in_port_t port = 0;  // at the same place in both families
+  ::in_port_t port = 0;  // at the same offset in both families
   std::memcpy(&port, reinterpret_cast<std::byte const*>(&address) + offsetof(::sockaddr_in, sin_port), sizeof port);
   return ntohs(port);
 }
@@ -453,7 +455,7 @@ struct endpoint {
 // ---- trireme/comm/detail/meeting_file.hpp (goes on)
 namespace trireme::comm::detail {
 
-/// What rank 0 publishes in a file for ranks of the same user on the same machine.
+/// The data that rank 0 publishes in a file for ranks of the same user on the same machine.
 struct meeting_note {
   static constexpr std::size_t bytes = 48;
   static constexpr std::string_view magic{"TRIREMEf\x01\0\0\0", 12};
@@ -474,7 +476,7 @@ struct meeting_note {
   }
 };
 
-/// Opens a regular file that belongs to this user alone; says `why` if it is none.
+/// Opens a regular file that belongs to this user alone; otherwise sets `why`.
 [[nodiscard]] inline descriptor open_private(std::string const& path, std::string& why) {
   descriptor out(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   struct ::stat status {};
@@ -482,16 +484,16 @@ struct meeting_note {
     why = text(path, " cannot be read: ", system_sentence(errno));
     out.close();
   } else if (!S_ISREG(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 077) != 0) {
-    why = text(path, " is not a file of this user that others may not read; give it mode 0600");
+    why = text(path, " must belong to this user and be unreadable for others; give it mode 0600");
     out.close();
   }
   return out;
 }
 
-/// Whether the process that wrote a note still serves it: it holds a lock on it, which ends with the process.
-[[nodiscard]] inline bool is_served(descriptor const& file) noexcept { return file.is_locked(false); }
+/// Whether the process that wrote a note still runs: it holds a lock on the file, which ends with the process.
+[[nodiscard]] inline bool is_in_use(descriptor const& file) noexcept { return file.is_locked(false); }
 
-/// The note at `path`, if a living rank 0 has put it there; says `why` if not.
+/// The note at `path`, if its rank 0 still runs; otherwise sets `why`.
 [[nodiscard]] inline std::optional<meeting_note> read_note(std::string const& path, std::string& why) {
   auto const file = open_private(path, why);
   if (!file.is_open()) return std::nullopt;
@@ -500,9 +502,9 @@ struct meeting_note {
   auto note =
       got == meeting_note::bytes ? meeting_note::parse(std::span(bytes).first<meeting_note::bytes>()) : std::nullopt;
   if (!note) {
-    why = text(path, " is not a meeting's file");
-  } else if (!is_served(file)) {
-    why = text(path, " is of a rank 0 that has ended");
+    why = text(path, " is not the file of a meeting");
+  } else if (!is_in_use(file)) {
+    why = text(path, " belongs to a rank 0 that has ended");
     return std::nullopt;
   }
   return note;
@@ -513,9 +515,9 @@ struct meeting_note {
   std::string why;
   auto const file = open_private(path, why);
   if (!file.is_open()) throw config_error(text("trireme::comm::rendezvous: the secret's file ", why));
-  std::array<char, 4096> letters{};
-  auto const got = ::pread(file.number(), letters.data(), letters.size(), 0);
-  std::string_view const all(letters.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
+  std::array<char, 4096> content{};
+  auto const got = ::pread(file.number(), content.data(), content.size(), 0);
+  std::string_view const all(content.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
   return std::string(all.substr(0, all.find_first_of("\r\n")));
 }
 
@@ -525,8 +527,9 @@ struct meeting_note {
   return text(temporary.empty() ? "/tmp" : temporary, "/", directory_name());
 }
 
-/// A meeting's file, from its publication until the meeting is over. Written under another name and renamed, so that it
-/// is whole or not there. What a killed process leaves is replaced by the next one, or removed by the next meeting.
+/// The file of a meeting, from its publication until the meeting is over. Written under another name and renamed, so
+/// that it is either complete or absent. A file left by a killed process is replaced by the next meeting at its path,
+/// or removed by any next meeting.
 class meeting_file {
  public:
   meeting_file(std::string path, meeting_note const& note) : path_(std::move(path)), note_(note.packed()) {
@@ -541,7 +544,7 @@ class meeting_file {
     if (is_there()) ::unlink(path_.c_str());
     if (own_directory_) ::rmdir(directory().c_str());  // unless another meeting is in it
   }
-  /// Publishes it again if somebody has removed it.
+  /// Publishes it again if it has been removed.
   void keep() {
     if (!is_there()) publish();
   }
@@ -563,17 +566,17 @@ class meeting_file {
     if (::lstat(where.c_str(), &status) == 0 &&
         (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 077) != 0))
       throw config_error(text("trireme::comm::rendezvous: ", where,
-                              " must be a directory of this user that others may "
-                              "not enter; remove it, or set TMPDIR to another place"));
+                              " must be a directory that belongs to this user and is closed to others; "
+                              "remove it, or set TMPDIR to another place"));
   }
   void publish() {
     std::string ignored;
-    if (auto const other = open_private(path_, ignored); other.is_open() && is_served(other))
+    if (auto const other = open_private(path_, ignored); other.is_open() && is_in_use(other))
       throw config_error(text("trireme::comm::rendezvous: another run meets at ", path_,
                               "; give each run a TRIREME_JOB or file of its own"));
     auto const partial = text(path_, ".", ::getpid(), ".partial");
     int failed = 0;
-    for (int attempt = 0; attempt < 100; ++attempt) {  // another meeting may sweep what has no lock yet
+    for (int attempt = 0; attempt < 100; ++attempt) {  // another meeting may remove a file that is not locked yet
       if (own_directory_) make_directory();
       ::unlink(partial.c_str());
       file_ = descriptor(::open(partial.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -587,7 +590,7 @@ class meeting_file {
     }
     throw config_error(text("trireme::comm::rendezvous: cannot write ", path_, ": ", system_sentence(failed)));
   }
-  /// Removes what killed processes have left in the directory.
+  /// Removes files that killed processes have left in the directory.
   void sweep() const {
     auto const close = [](::DIR* open) { ::closedir(open); };
     std::unique_ptr<::DIR, decltype(close)> const open(::opendir(directory().c_str()), close);
@@ -596,13 +599,13 @@ class meeting_file {
       auto const path = text(directory(), "/", static_cast<char const*>(entry->d_name));
       std::string ignored;
       auto const file = open_private(path, ignored);
-      if (file.is_open() && path != path_ && !is_served(file)) ::unlink(path.c_str());
+      if (file.is_open() && path != path_ && !is_in_use(file)) ::unlink(path.c_str());
     }
   }
 
   std::string path_;
   std::array<std::byte, meeting_note::bytes> note_;
-  bool own_directory_ = false;  ///< made if it is not there, removed once it is empty
+  bool own_directory_ = false;  ///< created if it does not exist, removed once it is empty
   descriptor file_;
 };
 
@@ -619,7 +622,7 @@ class meeting_file {
 
 namespace trireme::comm::detail {
 
-/// The connection of two ranks that have proved themselves to each other.
+/// The connection of two ranks that have authenticated each other.
 class meeting_line {
  public:
   static constexpr std::size_t most_content = std::size_t{64} << 10;  ///< of one rank
@@ -634,7 +637,7 @@ class meeting_line {
   [[nodiscard]] bool send(frame_kind kind, std::string_view content, steady_time until) {
     return send_all(number(), out_.pack(kind, content), until);
   }
-  /// Nothing if the peer has gone, is too slow, or sends what is no frame of its own.
+  /// Returns nothing if the peer has gone, is too slow, or sends an invalid frame.
   [[nodiscard]] std::optional<frame> receive(steady_time until) {
     while (!in_.is_whole()) {
       piece_.resize(in_.wanted());
@@ -674,7 +677,7 @@ class meeting_host {
   [[nodiscard]] std::string const& note() const noexcept { return note_; }
   [[nodiscard]] std::vector<std::unique_ptr<meeting_line>>& lines() noexcept { return lines_; }
 
-  /// Serves what has come by `until`, or sooner if something has.
+  /// Handles arrivals until `until`, or until something has arrived.
   void serve(steady_time until) {
     auto const now = std::chrono::steady_clock::now();
     std::erase_if(pending_, [&](visitor const& each) { return now - each.since > meeting_line::handshake_time; });
@@ -686,7 +689,7 @@ class meeting_host {
 
     for (auto& line : lines_)  // a rank whose connection has ended may connect again
       if (line != nullptr && line->is_over()) line.reset();
-    // Pending connections before new ones: many new ones must not keep the others from finishing.
+    // Pending connections before new ones, so that many new ones cannot keep the others from finishing.
     std::erase_if(pending_, [this](visitor& each) { return !advance(each); });
     for (std::size_t i = 0; i < most_pending / 4; ++i) {
       descriptor socket(::accept4(listener_.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -710,7 +713,8 @@ class meeting_host {
     std::optional<proofs> proof{};
   };
 
-  /// Reads what has come, at most hello and answer (80 bytes). False if the connection is not pending any more.
+  /// Reads the bytes that have arrived, at most hello and answer (80 bytes). False if the connection is no longer
+  /// pending.
   bool advance(visitor& it) {
     for (;;) {
       auto const needed = it.proof ? sizeof(sha256::digest) : hello::bytes;
@@ -741,11 +745,11 @@ class meeting_host {
     auto line = std::make_unique<meeting_line>(std::move(it.socket), it.proof->key, true, size_);
     std::string refusal;
     if (it.claim.size != static_cast<std::uint32_t>(size_))
-      refusal = text("rank ", rank, " counts ", how_many(it.claim.size, "rank"), ", but rank 0 counts ", size_);
+      refusal = text("rank ", rank, " was started with ", how_many(it.claim.size, "rank"), ", but rank 0 with ", size_);
     else if (rank < 1 || rank >= it.claim.size)
-      refusal = text("rank ", rank, " is not one of the ", how_many(size_, "rank"), " that may come to rank 0");
+      refusal = text("rank ", rank, " is not one of the ", how_many(size_, "rank"), " that may connect to rank 0");
     else if (lines_[rank] != nullptr)
-      refusal = text("rank ", rank, " has come twice; give each process a rank of its own");
+      refusal = text("rank ", rank, " has connected twice; give each process a rank of its own");
     if (!refusal.empty()) {
       static_cast<void>(line->send(frame_kind::refused, refusal, soon));
       note_ = refusal;
@@ -769,42 +773,43 @@ class meeting_host {
 // ---- trireme/comm/rendezvous.hpp (goes on)
 namespace trireme::comm {
 
-/// Where ranks meet, and how they know each other: at `file`, or at `address` and `port` with `secret`.
+/// Where ranks meet, and how they authenticate each other: at `file`, or at `address` and `port` with `secret`.
 ///
 /// With `file`, rank 0 takes a free port of this machine and a random secret, and publishes both in that file, which
-/// only this user may read; it is gone when all have met. Otherwise the secret is somebody's, the same on all ranks.
+/// only this user may read; it is removed when all have met. Otherwise the caller gives the secret, the same on all
+/// ranks.
 struct rendezvous {
   std::string file{};
   std::string address = "127.0.0.1";
   int port = 0;
   std::string secret{};  ///< at least 32 characters; `openssl rand -hex 32` makes one
   std::string job{};     ///< ranks of different jobs do not meet
-  std::string origin{};  ///< for messages: who says how many ranks there are
-  bool remote = false;   ///< allows an address that other machines reach
+  std::string origin{};  ///< for messages: where the number of ranks comes from
+  bool remote = false;   ///< allows an address that other machines can reach
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
   friend bool operator==(rendezvous const&, rendezvous const&) = default;
 
-  /// What the environment asks for. TRIREME_RENDEZVOUS=HOST:PORT with TRIREME_SECRET or TRIREME_SECRET_FILE (and
-  /// TRIREME_RENDEZVOUS_REMOTE=1 if HOST is not this machine alone), or TRIREME_RENDEZVOUS=file:PATH; otherwise on one
-  /// machine a file whose name follows from what the launcher calls the run, and on several, under torchrun, the port
-  /// after MASTER_PORT, which is its agent's.
+  /// The meeting that the environment asks for: TRIREME_RENDEZVOUS=HOST:PORT with TRIREME_SECRET or TRIREME_SECRET_FILE
+  /// (and TRIREME_RENDEZVOUS_REMOTE=1 if other machines can reach HOST), or TRIREME_RENDEZVOUS=file:PATH. Without
+  /// these, on one machine: a file whose name is derived from the launcher's id of the run. On several machines, under
+  /// torchrun: the port after MASTER_PORT, because torchrun's agent uses MASTER_PORT.
   ///
-  /// Errors   config_error if that is not enough to meet.
-  [[nodiscard]] static rendezvous from(bootstrap::place const& here,
+  /// Errors   config_error if the environment gives no place to meet.
+  [[nodiscard]] static rendezvous from(bootstrap::launch_info const& here,
                                        bootstrap::lookup const& variable = bootstrap::environment_variable);
 };
 
-inline rendezvous rendezvous::from(bootstrap::place const& here, bootstrap::lookup const& variable) {
+inline rendezvous rendezvous::from(bootstrap::launch_info const& here, bootstrap::lookup const& variable) {
   auto const word = [&](char const* name) { return variable(name).value_or(""); };
   rendezvous out;
   out.job = here.job;
   out.origin = here.size > 1 ? here.origin() : std::string();
-  bool const by_file = !here.told_where && here.is_one_machine();
+  bool const by_file = !here.has_address && here.is_one_machine();
   if (by_file) {
     if (here.job.empty())
-      throw config_error(text("trireme::comm::rendezvous: ", bootstrap::name_of(here.started_by),
-                              " does not say which run this is; set TRIREME_JOB, alike on all ranks and new for each "
-                              "run, or TRIREME_RENDEZVOUS=file:PATH; ",
+      throw config_error(text("trireme::comm::rendezvous: this run, started by ", bootstrap::name_of(here.started_by),
+                              ", has no id; set TRIREME_JOB, equal on all ranks and new for each run, "
+                              "or TRIREME_RENDEZVOUS=file:PATH; ",
                               here.origin()));
     auto const run =
         text(static_cast<int>(here.started_by), "\n", here.address, "\n", here.port, "\n", here.job, "\n", here.size);
@@ -816,17 +821,18 @@ inline rendezvous rendezvous::from(bootstrap::place const& here, bootstrap::look
     return out;
   }
   if (here.address.empty())
-    throw config_error(text("trireme::comm::rendezvous: ", bootstrap::name_of(here.started_by),
-                            " does not say where rank 0 is; set TRIREME_RENDEZVOUS=HOST:PORT; ", here.origin()));
+    throw config_error(text("trireme::comm::rendezvous: the launcher (", bootstrap::name_of(here.started_by),
+                            ") does not give the address of rank 0; set TRIREME_RENDEZVOUS=HOST:PORT; ",
+                            here.origin()));
   out.address = here.address;
-  out.port = here.told_where ? here.port : here.port + 1;  // torchrun's agent listens at its port itself
+  out.port = here.has_address ? here.port : here.port + 1;  // torchrun's agent listens at its own port
   out.remote = word("TRIREME_RENDEZVOUS_REMOTE") == "1";
   auto const secret_file = word("TRIREME_SECRET_FILE");
   out.secret = secret_file.empty() ? word("TRIREME_SECRET") : detail::read_secret(secret_file);
   return out;
 }
 
-/// The source that makes it, but for the secret.
+/// The source that makes it, without the secret.
 [[nodiscard]] inline std::string to_string(rendezvous const& it) {
   std::string out = "comm::rendezvous{";
   if (!it.file.empty()) {
@@ -839,16 +845,16 @@ inline rendezvous rendezvous::from(bootstrap::place const& here, bootstrap::look
   return out + text(", .deadline = ", to_string(it.deadline), "}");
 }
 
-/// Ranks that have met over TCP, rank 0 in the middle: for set-up, where a few bytes must reach every rank.
+/// Ranks that have met over TCP, each connected to rank 0: for set-up, where a few bytes must reach every rank.
 ///
-/// Nothing listens any more once it is made. Each side proves to the other that it knows the secret (HMAC-SHA256 over
-/// both nonces, job, size, rank and protocol version) before anything else is read; strangers, garbage and half-open
-/// connections are dropped after 5 s and change nothing. Contents are authenticated, not encrypted.
+/// Once it is made, no port is open any longer. Each side proves to the other that it knows the secret (HMAC-SHA256
+/// over both nonces, job, size, rank and protocol version) before anything else is read; unknown peers, invalid data
+/// and half-open connections are dropped after 5 s without effect. Contents are authenticated, not encrypted.
 ///
 /// Ranks    collective: made, and called, by all `size` ranks; one rank makes a meeting without a socket.
 /// Threads  one caller a rank.
-/// Errors   config_error for an impossible description, an address beyond this machine without `.remote`, or a rank
-///          that rank 0 refuses; comm_error after the deadline, with the ranks that did not come, or if one has gone.
+/// Errors   config_error for an invalid description, an address beyond this machine without `.remote`, or a rank that
+///          rank 0 refuses; comm_error after the deadline, with the ranks that did not arrive, or if a rank has gone.
 class meeting {
  public:
   static constexpr int most_ranks = 1 << 16;  ///< as many as one machine has ports
@@ -868,7 +874,7 @@ class meeting {
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
 
-  /// What every rank passed, in rank order. At most 64 KiB a rank.
+  /// The string that every rank passed, in rank order. At most 64 KiB a rank.
   [[nodiscard]] std::vector<std::string> all_gather(std::string const& own) {
     if (own.size() > detail::meeting_line::most_content)
       throw config_error(text(who_, ": a meeting gathers at most ", detail::meeting_line::most_content,
@@ -886,7 +892,9 @@ class meeting {
     if (!lines_.empty()) static_cast<void>(lines_[0]->send(kind::content, own, until));  // a failure shows below
     auto const packed = expect(kind::content, until + std::chrono::seconds(1));
     auto all = detail::unpack_all(packed, static_cast<std::size_t>(size_));
-    if (!all) throw comm_error(text(who_, ": rank 0 sent what is not one content a rank"));
+    if (!all)
+      throw comm_error(
+          text(who_, ": the reply of rank 0 is not one block of bytes a rank; run the same version on all ranks"));
     return std::move(*all);
   }
 
@@ -895,27 +903,29 @@ class meeting {
 
   void check(rendezvous const& where) const {
     if (size_ < 1 || rank_ < 0 || rank_ >= size_)
-      throw config_error(text(who_, ": rank ", rank_, " of ", size_, " is not possible; ranks are numbered from 0"));
-    if (size_ > most_ranks)  // before memory is taken for each of them
       throw config_error(
-          text(who_, ": ", how_many(size_, "rank"), " are more than the ", most_ranks, " that can meet"));
+          text(who_, ": rank ", rank_, " of ", size_, " is out of range; ranks are numbered from 0 to size - 1"));
+    if (size_ > most_ranks)  // before memory is taken for each of them
+      throw config_error(text(who_, ": ", how_many(size_, "rank"), " are more than the ", most_ranks,
+                              " that can meet; use fewer ranks"));
     if (where.deadline.count() < 1)
       throw config_error(text(who_, ": .deadline is ", to_string(where.deadline), "; give the ranks at least 1ms"));
     if (size_ == 1 || !where.file.empty()) return;
     if (where.port < 1 || where.port > 65535)
       throw config_error(text(who_, ": .port is ", where.port, "; choose 1 to 65535, or meet by a file"));
     if (where.secret.size() < 32)
-      throw config_error(
-          text(who_,
-               ": meeting at a port needs a secret of at least 32 characters; put the output of "
-               "`openssl rand -hex 32` into a file of mode 0600 and set TRIREME_SECRET_FILE to its path"));
+      throw config_error(text(
+          who_,
+          ": meeting at a port needs a secret of at least 32 characters; "
+          "put the output of `openssl rand -hex 32` into a file of mode 0600 and set TRIREME_SECRET_FILE to its path"));
   }
   [[nodiscard]] std::optional<detail::endpoint> endpoint_of(rendezvous const& where) const {
     auto out = detail::resolve(where.address, where.port);
     if (out && !out->is_loopback() && !where.remote)
       throw config_error(text(who_, ": ", where.address,
-                              " is reached by other machines; set TRIREME_RENDEZVOUS_REMOTE=1 "
-                              "(.remote) if that is meant: contents are authenticated, but not encrypted"));
+                              " is an address that other machines can reach; "
+                              "if you mean that, set TRIREME_RENDEZVOUS_REMOTE=1 (.remote): contents are "
+                              "authenticated, but not encrypted"));
     return out;
   }
 
@@ -948,18 +958,18 @@ class meeting {
       lines_ = std::move(door.lines());
       refused = door.note();
     }
-    file.reset();  // before the first rank goes on: it may soon look for a next meeting in the same place
+    file.reset();  // before a rank goes on: it may soon use this path for another meeting
     if (!missing.empty())
-      fail(text(who_, ": ", names(missing), " did not come to ",
+      fail(text(who_, ": ", names(missing), " did not arrive at ",
                 where.file.empty() ? text(where.address, ":", where.port) : where.file, " within ",
                 to_string(where.deadline), and_origin(), "; ", refused.empty() ? "is every rank started?" : refused));
     for (auto const& line : lines_)
       if (line != nullptr)
-        static_cast<void>(line->send(kind::go, {}, until));  // who has gone is named by the first call
+        static_cast<void>(line->send(kind::go, {}, until));  // the first call names a rank that has gone
   }
 
-  /// What keeps a rank from meeting rank 0: of all its attempts the one that got furthest, the newest of several. The
-  /// last attempt alone may find that rank 0 has left meanwhile, or have no time to finish.
+  /// Why this rank could not meet rank 0: the obstacle of the attempt that got furthest, of several the last one. The
+  /// very last attempt may only find that rank 0 has left meanwhile, or may have had no time to finish.
   struct obstacle {
     enum stage { nobody_there, no_answer, no_proof };
 
@@ -970,7 +980,7 @@ class meeting {
     }
 
     stage furthest = nobody_there;
-    std::string sentence = "nothing listens there";
+    std::string sentence = "no process listens there";
   };
 
   void join(rendezvous const& where) {
@@ -986,7 +996,7 @@ class meeting {
                               to_string(where.deadline), ": ", found.sentence, and_origin()));
       std::this_thread::sleep_for(pause);
     }
-    // Rank 0 may have begun later than this rank, and speaks first if somebody is missing.
+    // Rank 0 may have begun later than this rank. If a rank is missing, rank 0 reports it first.
     static_cast<void>(expect(kind::go, std::chrono::steady_clock::now() + where.deadline + std::chrono::seconds(1)));
   }
   [[nodiscard]] std::unique_ptr<detail::meeting_line> knock(rendezvous const& where, detail::steady_time until,
@@ -1005,7 +1015,7 @@ class meeting {
     }
     auto const at = endpoint_of(local);
     if (!at) {
-      found.met(obstacle::nobody_there, text("the name ", local.address, " is not known"));
+      found.met(obstacle::nobody_there, text("the host name ", local.address, " cannot be resolved"));
       return nullptr;
     }
     auto const soon = std::min(until, std::chrono::steady_clock::now() + detail::meeting_line::handshake_time);
@@ -1015,7 +1025,7 @@ class meeting {
       found.met(obstacle::nobody_there, detail::system_sentence(failed));
       return nullptr;
     }
-    found.met(obstacle::no_answer, "what listens there does not answer as a rank 0 of this version");
+    found.met(obstacle::no_answer, "the process that listens there does not reply as a rank 0 of this version");
     detail::hello claim{static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(size_), {}};
     detail::fill_random(claim.random);
     std::array<std::byte, detail::challenge::bytes> bytes{};
@@ -1025,7 +1035,7 @@ class meeting {
     if (!asked) return nullptr;
     detail::proofs const proof(local.secret, local.job, claim, asked->random);
     if (!equal_in_constant_time(asked->proof, proof.of_rank_0)) {
-      found.met(obstacle::no_proof, "what listens there does not know the secret, or is of another job");
+      found.met(obstacle::no_proof, "the process that listens there has another secret or another job");
       return nullptr;
     }
     if (!detail::send_all(socket.number(), proof.of_rank, soon)) return nullptr;
@@ -1036,7 +1046,7 @@ class meeting {
     return answer && answer->kind == kind::welcome ? std::move(line) : nullptr;
   }
 
-  /// Tells all ranks, and throws.
+  /// Reports the error to all ranks, and throws.
   [[noreturn]] void fail(std::string const& sentence) {
     auto const soon = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     for (auto const& line : lines_)
@@ -1045,7 +1055,7 @@ class meeting {
     throw comm_error(sentence);
   }
   [[nodiscard]] std::string expect(kind wanted, detail::steady_time until) {
-    if (lines_.empty()) throw comm_error(text(who_, ": the meeting has failed before"));
+    if (lines_.empty()) throw comm_error(text(who_, ": the meeting has already failed"));
     auto got = lines_[0]->receive(until);
     if (got && got->kind == wanted) return std::move(got->content);
     lines_.clear();
@@ -1056,7 +1066,7 @@ class meeting {
                               : text(" did not answer within ", to_string(deadline_)).c_str()));
   }
   [[nodiscard]] std::vector<std::string> collect(std::string const& own, detail::steady_time until) {
-    if (lines_.empty()) throw comm_error(text(who_, ": the meeting has failed before"));
+    if (lines_.empty()) throw comm_error(text(who_, ": the meeting has already failed"));
     std::vector<std::string> all(static_cast<std::size_t>(size_));
     all[0] = own;
     std::vector<int> waited(static_cast<std::size_t>(size_ - 1));
@@ -1067,7 +1077,7 @@ class meeting {
       auto const ready = ::poll(polled.data(), polled.size(), detail::poll_time(until));
       if (ready < 0 && errno == EINTR) continue;
       if (ready <= 0)
-        fail(text(who_, ": ", names(waited), " did not speak in the meeting within ", to_string(deadline_)));
+        fail(text(who_, ": ", names(waited), " did not send in the meeting within  ", to_string(deadline_)));
       std::vector<int> still;
       for (std::size_t i = 0; i < waited.size(); ++i) {
         if (polled[i].revents == 0) {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/report.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: c9cab66afd3fb2f520d1b231d30720045f84782576151c7027fd16bbb815fc3a
+// SHA-256 of the sources: b0e69ed770785ed2637ceb0d7f2266eb712bcf0346ea523485f886f37332cc4a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,7 +14,7 @@ namespace trireme::comm {
 
 namespace detail {
 
-/// Which process prints the error of this process's last launch.
+/// Which process prints the error of the last launch.
 enum class report : std::uint8_t { unsettled, by_this_process, by_another };
 
 inline std::atomic<report>& last_report() noexcept {
@@ -24,14 +24,14 @@ inline std::atomic<report>& last_report() noexcept {
 
 }  // namespace detail
 
-/// Whether this process should print the error that it ends with: of the processes of a failed launch one does, the
-/// lowest rank that is still there. So a user reads one sentence, also where rank 0 was killed or stands still.
+/// Whether this process should print the error that it ends with. Of the processes of a failed launch, the lowest rank
+/// that still runs prints it, so a user sees the error once, also if rank 0 was killed or hangs.
 ///
-/// After comm::mpi or comm::processes the ranks have agreed on it. A rank waits half a second for lower ones that end
-/// with the error, too, unless they have died. An error before there was a world is printed by rank 0; one that says
-/// that rank 0 was not found, by every rank.
+/// After comm::mpi or comm::processes the ranks have agreed on it. A rank waits half a second for lower ranks that also
+/// end with the error, unless they have died. An error before there was a world is printed by rank 0; an error that
+/// rank 0 was not found, by every rank.
 ///
-/// Ranks    local; the answer is the same until the next launch.
+/// Ranks    local; the result is the same until the next launch.
 /// @param sentence  the error's what().
 /// @example catch (std::exception const& e) { if (comm::reports(e.what())) std::fprintf(stderr, "%s\n", e.what()); }
 [[nodiscard]] inline bool reports(std::string_view sentence) noexcept {
@@ -40,7 +40,7 @@ inline std::atomic<report>& last_report() noexcept {
   try {
     return bootstrap::detect().rank == 0 || sentence.find("for rank 0;") != sentence.npos ||
            sentence.find("did not find rank 0") != sentence.npos;
-  } catch (...) {  // what launchers say makes no sense, or there is no memory
+  } catch (...) {  // the environment is inconsistent, or there is no memory
     return true;
   }
 }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/throttled.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: e662e3d77460276e396531bea1a0e81478c31deadb3ba29d607aa1ed3538a7fe
+// SHA-256 of the sources: f82a103d4180134e57296c0e72bd2556785ca38efbdd0bc44e5b99798771574e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace trireme::comm {
 
-/// What a message between two ranks costs.
+/// The cost of a message between two ranks.
 struct link {
   std::chrono::nanoseconds latency = std::chrono::microseconds(50);
   double bytes_per_second = 125e6;  ///< 1 Gbit/s
@@ -34,7 +34,7 @@ struct link {
 template <communicator Inner>
 class throttled_world;
 
-/// Decorator: makes commands take as long as they would on a slow network, to study one in one process.
+/// Decorator: makes commands take as long as on a slow network, to study such a network in one process.
 ///
 /// `links`, if given, has a link for each pair of ranks, row by row: links[from * size + to]. Otherwise all links are
 /// `.every`.
@@ -57,7 +57,7 @@ struct throttled {
   return out + (it.links.empty() ? "}" : "}}");
 }
 
-/// A pending command of a throttled world: done when the command is and its time has come.
+/// A pending command of a throttled world: done when the command is done and its modelled time has passed.
 ///
 /// Threads  as the request below.   Errors  as the request below.
 template <communication_request Inner>
@@ -81,14 +81,14 @@ class throttled_request {
   std::chrono::steady_clock::time_point due_{};
 };
 
-/// A world whose commands end no earlier than a model of its links says; waiting sleeps.
+/// A world whose commands take at least the time that a model of its links predicts; waiting sleeps.
 ///
-/// With sent(q) and received(q) the bytes between this rank and rank q in a command, which comm::bytes_sent and
+/// Let sent(q) and received(q) be the bytes between this rank and rank q in a command, which comm::bytes_sent and
 /// traffic() add up (all_reduce: its slice and q's, each way; reduce_scatter, all_gather, all_to_all: a slice each way;
-/// broadcast: from each rank to the next; scatter: from the root; reduce, gather: to the root; exchange: what it says),
-/// a command
+/// broadcast: from each rank to the next; scatter: from the root; reduce, gather: to the root; exchange: its parts).
+/// A command
 ///   occupies the rank's link for  max(sum of sent(q) / bandwidth(to q), sum of received(q) / bandwidth(from q)),
-///                                 after what already occupies it, as ranks send and receive at the same time;
+///                                 after the commands that already occupy it; sending and receiving overlap;
 ///   then ends after               rounds * the largest latency to or from a q that takes part;
 ///   rounds                        comm::latencies_of, which plans count, too: ceil(log2(size())), twice that in an
 ///                                 all_reduce of middle size; 1 in an exchange, 0 for one rank, and for a rank that has
@@ -97,7 +97,8 @@ class throttled_request {
 /// Splits and duplicates share the link of their rank.
 ///
 /// Threads  one caller a rank; the worlds of one rank may be used by several threads.
-/// Errors   as Inner. If the model is slower than the deadline of Inner, a rank that waits for one that still sends
+/// Errors   as Inner. If the model is slower than the deadline of Inner, a rank that waits for a rank that is still
+///          sending ends with the error of that deadline.
 ///          ends with the error of that deadline.
 /// @models  communicator, and every capability that Inner has.
 template <communicator Inner>
@@ -147,7 +148,7 @@ class throttled_world : public detail::decorator<throttled_world<Inner>, Inner> 
     return line_->how.links[row + static_cast<std::size_t>(this->name_of_rank(to))];
   }
 
-  /// Reserves the link, and says when the command may end.
+  /// Reserves the link, and returns when the command may end.
   [[nodiscard]] clock::time_point due_of(command const& it) {
     auto const now = clock::now();
     auto const rounds = latencies_of(it, this->size());
@@ -159,13 +160,13 @@ class throttled_world : public detail::decorator<throttled_world<Inner>, Inner> 
       if (peer == this->rank()) continue;
       auto const& to = between(this->rank(), peer);
       auto const& from = between(peer, this->rank());
-      auto const share = detail::share_with(peer, it, this->rank(), this->size());
-      out += static_cast<double>(share.sent) / to.bytes_per_second;
-      in += static_cast<double>(share.received) / from.bytes_per_second;
-      // A barrier, or nothing to send: still a meeting.
+      auto const moved = detail::traffic_with(peer, it, this->rank(), this->size());
+      out += static_cast<double>(moved.sent) / to.bytes_per_second;
+      in += static_cast<double>(moved.received) / from.bytes_per_second;
+      // A barrier, or a command without bytes: it still synchronises.
       bool const synchronises = it.bytes == 0 && it.what.kind != collective::exchange;
-      if (share.sent > 0 || synchronises) latency = std::max(latency, to.latency);
-      if (share.received > 0 || synchronises) latency = std::max(latency, from.latency);
+      if (moved.sent > 0 || synchronises) latency = std::max(latency, to.latency);
+      if (moved.received > 0 || synchronises) latency = std::max(latency, from.latency);
     }
     auto const occupied =
         std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(std::max(out, in))).count();
@@ -181,8 +182,8 @@ class throttled_world : public detail::decorator<throttled_world<Inner>, Inner> 
     auto const right = [](link const& each) { return each.latency.count() >= 0 && each.bytes_per_second > 0; };
     if (!right(line_->how.every) || !std::ranges::all_of(line_->how.links, right))
       throw config_error(
-          "trireme::comm::throttled: a link has a negative latency or a bandwidth that is not positive; give each a "
-          ".latency >= 0ns and a .bytes_per_second > 0");
+          "trireme::comm::throttled: a link has a negative latency or a bandwidth that is not positive; "
+          "give each a .latency >= 0ns and a .bytes_per_second > 0");
     auto const pairs = static_cast<std::size_t>(line_->size) * static_cast<std::size_t>(line_->size);
     if (!line_->how.links.empty() && line_->how.links.size() != pairs)
       throw config_error(text("trireme::comm::throttled: .links has ", how_many(line_->how.links.size(), "link"),

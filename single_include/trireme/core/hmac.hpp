@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/core/hmac.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 39bc93e525d7e5c6e8974b527f8cb26be934063aadf263d0f775225ddf6a08da
+// SHA-256 of the sources: 8284d25893fb302b28732f64d92344afd439c6035f5c8537a5c0bccf3a360e50
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,8 +14,8 @@
 
 namespace trireme {
 
-/// HMAC-SHA256 of bytes that arrive piece by piece: a digest that only who knows `key` can make or check.
-/// Method: [RFC 2104].
+/// HMAC-SHA256 of bytes that arrive piece by piece: a digest that can only be made or checked with `key`. Method: [RFC
+/// 2104].
 ///
 /// Threads  one owner.
 class hmac_sha256 {
@@ -52,7 +52,7 @@ class hmac_sha256 {
   sha256 outer_;
 };
 
-/// Whether two secrets of one length are equal, in a time that does not say where they differ.
+/// Whether two secrets of one length are equal, in a time that does not depend on where they differ.
 [[nodiscard]] inline bool equal_in_constant_time(std::span<std::byte const> a, std::span<std::byte const> b) noexcept {
   if (a.size() != b.size()) return false;
   std::byte difference{};

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/data/text_tokens.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1479bfc1f5ece965cbad05aa99cb3248dea4f83e3d270aad123d8e043c4cbfe0
+// SHA-256 of the sources: 337e87dbf53c0b7962d80561ec74846faf7b63061009136d0a1ba4b2858dccd4
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace trireme::data {
 
-/// What makes tokens of a text: any callable, a lambda around formats::tokenizer for instance.
+/// Turns text into tokens: any callable, for example a lambda around formats::tokenizer.
 template <class E>
 concept text_encoder = requires(E const& encode, std::string_view text) {
   { encode(text) } -> std::convertible_to<std::vector<std::int32_t>>;
@@ -27,28 +27,28 @@ concept text_encoder = requires(E const& encode, std::string_view text) {
 
 class packed_windows;
 
-/// A text file, or the part of it from one byte to another, as the tokens that an encoder makes of it.
+/// A text file, or a range of its bytes, as the tokens that an encoder makes of it.
 ///
-/// open() gives windows to train on, open_held_out() windows to evaluate on. Documents are packed: they follow each
-/// other without a gap, each with the separator behind it, and a window may hold the end of one and the beginning of
-/// the next. With `nn::attend{.tokens = {.separator = s}}` they do not see each other all the same. What follows a
-/// separator is nothing to be learnt from what stands before it, so its target is -1, which losses leave out.
+/// open() returns windows to train on, open_held_out() windows to evaluate on. Documents are packed: they follow each
+/// other without a gap, each with the separator after it, and a window may contain the end of one and the beginning of
+/// the next. With `nn::attend{.tokens = {.separator = s}}` they do not attend to each other. The token after a
+/// separator cannot be predicted from the document before it, so its target is -1, which losses ignore.
 ///
 ///     data::text_tokens{.path = "text", .document_end = "\n\n", .separator = *words.id_of("<|endoftext|>")}
 ///         .open([&](std::string_view text) { return words.encode(text, formats::special_tokens::without); });
 ///
-/// A character that the range cuts in two is left out.
+/// A character that crosses an end of the range is left out.
 ///
-/// Errors   config_error if the range does not lie in the file or its tokens are too few for one window; io_error as
-///          token_file; what the encoder throws.
-/// @see token_file, whose tokens are bytes and which is not kept in memory
+/// Errors   config_error if the range is not within the file or has too few tokens for one window; io_error as
+///          token_file; exceptions of the encoder.
+/// @see token_file, whose tokens are bytes and which is not loaded into memory
 struct text_tokens {
   std::string path;
   std::int64_t context = 256;   ///< tokens of a window
-  std::int64_t first_byte = 0;  ///< where the range begins
-  std::int64_t last_byte = -1;  ///< the last byte that belongs to the range; -1 is the last one of the file
-  std::string document_end{};   ///< what stands between two documents and is part of none; empty: there is one document
-  std::int32_t separator = -1;  ///< the token behind each document; -1 is none
+  std::int64_t first_byte = 0;  ///< the beginning of the range
+  std::int64_t last_byte = -1;  ///< the last byte of the range; -1: the last byte of the file
+  std::string document_end{};   ///< the text between two documents, part of neither; empty: there is one document
+  std::int32_t separator = -1;  ///< the token after each document; -1: none
   template <text_encoder Encode>
   [[nodiscard]] packed_windows open(Encode const& encode) const;
   template <text_encoder Encode>
@@ -58,7 +58,7 @@ struct text_tokens {
 
 namespace detail {
 
-/// The characters of a range of a text file that lie in it as a whole.
+/// The characters of a text file that are completely within a range.
 [[nodiscard]] inline std::string characters_of(text_tokens const& from) {
   static constexpr char const* who = "trireme::data::text_tokens";
   stable_file const file(from.path, who);
@@ -72,7 +72,7 @@ namespace detail {
   auto const continues = [&](std::size_t at) { return (static_cast<unsigned char>(out[at]) & 0xc0) == 0x80; };
   auto end = out.size();
   while (end > 0 && out.size() - end < 3 && continues(end - 1)) --end;
-  if (end > 0) {  // where the last character begins
+  if (end > 0) {  // the beginning of the last character
     auto const lead = static_cast<unsigned char>(out[end - 1]);
     auto const length = lead < 0xc0 ? 1U : lead < 0xe0 ? 2U : lead < 0xf0 ? 3U : 4U;
     if (end - 1 + length > out.size()) out.resize(end - 1);
@@ -84,12 +84,12 @@ namespace detail {
 
 }  // namespace detail
 
-/// Windows of tokens that lie in memory, one behind the other.
+/// Consecutive windows of tokens in memory.
 ///
-/// Shapes  inputs (T) int32; targets (T) int32: the token behind each, or -1 behind a separator. Of windows to evaluate
-///         on the last target is -1 too: nothing outside a window is looked at, so it has T - 1 predictions.
-/// Bytes   4 a token, which copies share.
-/// Threads read() changes nothing.
+/// Shapes   inputs (T) int32; targets (T) int32: the next token of each, or -1 after a separator. In windows to
+///          evaluate on the last target is -1 too: nothing outside a window is used, so it has T - 1 predictions.
+/// Bytes    4 per token; copies share them.
+/// Threads  read() is const.
 /// @models trireme::dataset          @see text_tokens
 class packed_windows {
  public:
@@ -111,7 +111,7 @@ class packed_windows {
     size_ = (token_count() - more) / context_;
   }
 
-  /// The first windows, as many as asked for or as there are.
+  /// The first `windows` windows, or all if there are fewer.
   [[nodiscard]] packed_windows first(std::int64_t windows) const {
     auto out = *this;
     out.size_ = std::clamp<std::int64_t>(windows, 1, size_);

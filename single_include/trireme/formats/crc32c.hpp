@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/crc32c.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5240f7fe9037e60b85a40deb28695d70028c2f9d44dc06103af20a9f43f0cadb
+// SHA-256 of the sources: 085ab5c1ae22089578829da7c56f47e59513bf9a2008bd29c2881b5bb2e8a832
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -30,7 +30,7 @@ inline constexpr auto crc32c_table = [] {
   return table;
 }();
 
-/// One byte at a time, on any machine.
+/// One byte at a time, for any CPU.
 inline std::uint32_t crc32c_plain(std::uint32_t crc, std::span<std::byte const> bytes) noexcept {
   for (auto const byte : bytes) crc = crc >> 8 ^ crc32c_table[(crc ^ std::to_integer<std::uint32_t>(byte)) & 0xff];
   return crc;
@@ -71,7 +71,7 @@ inline std::uint32_t crc32c_hardware(std::uint32_t crc, std::span<std::byte cons
 
 }  // namespace detail
 
-/// The CRC-32C (Castagnoli) of some bytes; `before` is that of the bytes in front of them.
+/// The CRC-32C (Castagnoli) of some bytes; `before` is the CRC of the bytes before them.
 [[nodiscard]] inline std::uint32_t crc32c(std::span<std::byte const> bytes, std::uint32_t before = 0) noexcept {
   static bool const hardware = detail::crc32c_has_hardware();
   return ~(hardware ? detail::crc32c_hardware(~before, bytes) : detail::crc32c_plain(~before, bytes));

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/idx.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5a030c4aede0b025a30ebc2f78dfe3d827d556ef53090fc0f83df427cf8e517d
+// SHA-256 of the sources: 8a1ae7c63345e0b7484c22de7881fed0ba0a971c39678b67bbf9843b37c33f95
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-/// IDX, the files of MNIST and of data sets like it: an array of bytes behind its extents.
+/// IDX, the file format of MNIST and similar datasets: extents, followed by an array of bytes.
 namespace trireme::formats::idx {
 
 /// An array of unsigned bytes, row-major.
@@ -22,10 +22,10 @@ struct array {
   std::vector<std::uint8_t> values;
 };
 
-/// The extents that the first bytes of a file say. Touches nothing but its arguments, so that it can be fuzzed.
+/// Parses the extents at the beginning of a file. Accesses only its arguments, so that it can be fuzzed.
 ///
-/// Enforced: unsigned bytes as the type of elements; from one extent to four, none of them 0; exactly as many bytes
-/// behind them as they make, by checked arithmetic.
+/// Checks: elements are unsigned bytes; there are one to four extents, none of them 0; exactly their product of bytes
+/// follows, computed without overflow.
 ///
 /// Errors   throws format_error(path, byte, reason).
 ///
@@ -58,8 +58,8 @@ struct array {
 }
 
 /// Reads a whole file.
-///
-/// Errors   io_error if it cannot be read or has more than `most` bytes, before memory is taken; format_error as
+/// Errors   io_error if it cannot be read or has more than `most` bytes, before memory is allocated; format_error as
+///          parse_header().
 ///          parse_header().
 [[nodiscard]] inline array read(std::string const& path, std::uint64_t most = most_bytes_at_once) {
   auto const bytes = read_file(path, most);
@@ -70,7 +70,7 @@ struct array {
   return out;
 }
 
-/// Writes an array: what read() gives back.
+/// Writes an array in the form that read() reads.
 inline void write(std::string const& path, array const& from) {
   if (from.extents.rank() < 1 || from.extents.rank() > 4 ||
       from.extents.size() != static_cast<std::int64_t>(from.values.size())) {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/tensorboard.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 8fec33fd1b72f565bf0f0439514908fbf5f85d3f9f08aa75e542a1f68e8ae111
+// SHA-256 of the sources: 4132f4c11d0cf1f35419e147efe9eab44f0ccad15e629eda6c295d1bd3d436c3
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,49 +26,50 @@ struct scalar {
   friend bool operator==(scalar const&, scalar const&) = default;
 };
 
-/// What an event file holds: one event a record. Members that a file may have and we do not know are left out.
+/// The content of an event file: one event per record. Unknown members of a file are ignored.
 struct event {
   double wall_time = 0;  ///< seconds since 1970
   std::int64_t step = 0;
   std::string file_version;  ///< "brain.Event:2" in the first event, else empty
   std::vector<scalar> scalars;
-  bool restart = false;  ///< the session starts (again) at `step`: what was logged from there on is void
+  bool restart = false;  ///< the session starts (again) at `step`: what was logged for it and later steps is discarded
   friend bool operator==(event const&, event const&) = default;
 };
 
-/// The bytes of an event: a protocol buffer of type tensorflow.Event.
+/// Encodes an event as a protocol buffer of type tensorflow.Event.
 [[nodiscard]] std::string encode(event const& what);
 
-/// The event that bytes of a file hold. Throws format_error(path, offset + byte, reason).
+/// Decodes an event from bytes of a file. Throws format_error(path, offset + byte, reason).
 [[nodiscard]] event decode(std::span<std::byte const> bytes, std::string const& path, std::uint64_t offset = 0);
 
-/// Bytes as a record: length, checksum of the length, bytes, checksum of the bytes.
+/// Makes a record: length, checksum of the length, bytes, checksum of the bytes.
 [[nodiscard]] std::string frame(std::string_view content);
 
 /// How the records of a file end.
 enum class tail {
-  whole,    ///< with a whole record
-  torn,     ///< within a record, or in zeros: what a crash or power loss leaves behind
+  whole,    ///< with a complete record
+  torn,     ///< in an incomplete record, or in zeros: the result of a crash or power loss
   corrupt,  ///< a record in the middle has a wrong checksum
 };
 
 /// The records of a file: the content of each, as a part of `bytes`.
 struct record_list {
   std::vector<std::span<std::byte const>> records;
-  std::uint64_t valid_bytes = 0;  ///< where the last whole record ends
+  std::uint64_t valid_bytes = 0;  ///< the end of the last complete record
   tensorboard::tail tail = tail::whole;
 };
 
-/// Takes a file apart, up to its end or the first record that is not whole. Never reads beyond `bytes`, whatever
-/// lengths they claim.
+/// Splits a file into records, up to its end or the first incomplete record. Never reads beyond `bytes`, whatever
+/// lengths the records contain.
 [[nodiscard]] record_list split_records(std::span<std::byte const> bytes);
 
-/// All events of a file in order; a torn tail is left out. Throws format_error for a corrupt record in the middle.
+/// All events of a file in order; an incomplete record at the end is ignored. Throws format_error for a corrupt record
+/// in the middle.
 [[nodiscard]] std::vector<event> parse_events(std::span<std::byte const> bytes, std::string const& path);
 [[nodiscard]] std::vector<event> read_events(std::string const& path);
 
 struct writer_options {
-  int flush_every = 1;            ///< events; 0 leaves it to flush()
+  int flush_every = 1;            ///< events; 0: only flush() writes
   std::function<double()> clock;  ///< seconds since 1970; the system's by default
   file_system* files = nullptr;
   void validate() const { expect_number("formats::tensorboard", ".flush_every", flush_every, not_negative); }
@@ -76,15 +77,14 @@ struct writer_options {
 
 /// Writes scalars for TensorBoard.
 ///
-/// Every event goes out whole in one write, so a reader that looks meanwhile, or a crash, finds at most one record
-/// torn.
+/// Every event is written in one call, so a crash, or a reader at that moment, finds at most one incomplete record.
 ///
-/// Threads  one owner; one process a file.
-/// Errors   config_error for options that cannot be meant; io_error (what was pending is lost then, the file stays
-/// whole); format_error when an existing file to go on with is corrupt in the middle.
+/// Threads  one owner; one process per file.
+/// Errors   config_error for invalid options; io_error (pending events are lost, the file stays valid); format_error if
+///          an existing file to be continued is corrupt in the middle.
 class writer {
  public:
-  /// Opens a file: a new one, or one to go on with, whose torn tail is cut off first.
+  /// Opens a new file, or continues one, after removing an incomplete record at its end.
   explicit writer(std::string const& path, writer_options options = {});
   writer(writer&&) noexcept = default;
   ~writer();
@@ -96,9 +96,9 @@ class writer {
   void add(std::int64_t step, std::string tag, double value) {
     add(step, {{std::move(tag), static_cast<float>(value)}});
   }
-  /// Tells TensorBoard to forget what was logged for `step` and later: call it when a run resumes there.
+  /// Tells TensorBoard to discard what was logged for `step` and later: call it when a run resumes there.
   void restart(std::int64_t step);
-  /// Hands what is pending to the system (not to the device).
+  /// Passes pending events to the operating system (not to the device).
   void flush();
 
   [[nodiscard]] std::string const& path() const noexcept { return file_.path(); }
@@ -113,8 +113,7 @@ class writer {
   std::uint64_t written_ = 0;  // bytes of whole records in the file
 };
 
-/// A name that TensorBoard finds in a log directory, unlike any other:
-/// "events.out.tfevents.<seconds>.<host>.<process>".
+/// A unique name that TensorBoard recognises in a log directory: "events.out.tfevents.<seconds>.<host>.<process>".
 [[nodiscard]] std::string event_file_name();
 
 }  // namespace trireme::formats::tensorboard
@@ -244,7 +243,7 @@ inline std::string text_of(std::span<std::byte const> content) {
   return {reinterpret_cast<char const*>(content.data()), content.size()};
 }
 
-/// Some field with the kind it must have; unknown fields are skipped, known ones of another kind are an error.
+/// Checks that a field has the required type. Unknown fields are skipped; known ones of another type are an error.
 inline bool is(message_reader const& reader, message_reader::message_field const& it, std::uint32_t number, wire kind) {
   if (it.number != number) return false;
   if (it.kind != kind) reader.fail("a field of the wrong wire type");
@@ -266,7 +265,7 @@ inline std::optional<scalar> decode_value(std::span<std::byte const> content, st
   return has_number ? std::optional(out) : std::nullopt;
 }
 
-/// The masked checksum that records carry.
+/// The masked checksum in records.
 inline std::uint32_t masked_crc(std::span<std::byte const> content) noexcept {
   return std::rotr(crc32c(content), 15) + 0xa282ead8U;
 }
@@ -346,7 +345,7 @@ inline record_list split_records(std::span<std::byte const> bytes) {
   using namespace detail;
   record_list out;
   while (!bytes.empty()) {
-    // A crash leaves a record that ends beyond the file, or whose last bytes never came: zeros up to the end.
+    // A crash leaves a record that ends beyond the file, or whose last bytes were not written: zeros up to the end.
     out.tail = tail::torn;
     if (bytes.size() < 12) break;
     auto const length = little_endian<std::uint64_t>(bytes);
@@ -405,13 +404,13 @@ inline double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-/// Cuts a torn tail off, and returns how many bytes are left.
+/// Removes an incomplete record at the end, and returns the remaining number of bytes.
 inline std::uint64_t repair(file& existing) {
   std::vector<std::byte> bytes(existing.size());
   existing.read(0, bytes);
   auto const list = split_records(bytes);
   if (list.tail == tail::corrupt) {
-    throw format_error(existing.path(), list.valid_bytes, "a record with a wrong checksum, and more behind it");
+    throw format_error(existing.path(), list.valid_bytes, "a record with a wrong checksum, followed by other records");
   }
   if (list.tail == tail::torn) existing.truncate(list.valid_bytes);
   return list.valid_bytes;
@@ -420,7 +419,7 @@ inline std::uint64_t repair(file& existing) {
 }  // namespace detail
 
 inline writer::writer(std::string const& path, writer_options options)
-    : options_((options.validate(), std::move(options))),  // before there is a file
+    : options_((options.validate(), std::move(options))),  // validate before a file is created
       file_(path, file::access::extend, options_.files == nullptr ? real_files() : *options_.files) {
   if (!options_.clock) options_.clock = detail::seconds_since_1970;
   written_ = detail::repair(file_);
@@ -432,7 +431,7 @@ inline writer::writer(std::string const& path, writer_options options)
 inline writer::~writer() {
   try {
     flush();
-  } catch (error const&) {  // who wants to know calls flush()
+  } catch (error const&) {  // call flush() to get the error
   }
 }
 
@@ -455,7 +454,7 @@ inline void writer::flush() {
     file_.write(content);
     written_ += content.size();
   } catch (io_error const&) {
-    // Half a record in the middle would hide everything behind it from every reader.
+    // Half a record in the middle would hide all later records from every reader.
     file_.truncate(written_);
     throw;
   }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/token_stream.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9d102d0fc298ee07654b9f74648860269c98917a20bc1b0429ad700a7b087d7f
+// SHA-256 of the sources: 4375e23572c37903936d100fc1cc44c01257e41388510f41b87ef69f51d9e566
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,10 +14,10 @@
 
 namespace trireme::formats {
 
-/// The text of tokens that arrive one by one, as somebody who writes has them: a character whose bytes are spread over
-/// several tokens appears with the last of them.
+/// Converts tokens to text one by one, to show a text while it is generated: a character whose bytes are in several
+/// tokens appears with the last of them.
 ///
-/// Bytes    the tokens since the last two pieces that were complete.
+/// Bytes    the tokens since the last two complete pieces.
 /// Threads  one caller; the tokenizer must outlive it.
 ///
 /// @tparam Tokenizer  a tokenizer or a sentencepiece.
@@ -26,14 +26,14 @@ class token_stream {
  public:
   explicit token_stream(Tokenizer const& from) : from_(&from) {}
 
-  /// What is new in the text, maybe nothing.
+  /// The new part of the text; may be empty.
   [[nodiscard]] std::string add(std::int32_t id) {
     ids_.push_back(id);
     auto whole = from_->decode(ids_);
-    // Tokens that were complete are decoded again, because what comes first in a text may look otherwise.
+    // Complete tokens are decoded again, because a token at the beginning of a text may be decoded differently.
     if (whole.size() <= shown_.size() || whole.ends_with("\xef\xbf\xbd")) return {};
     auto fresh = whole.substr(shown_.size());
-    // Where the last ones alone are no text, a space that they stand for would be lost: those before them stay.
+    // If the last tokens alone decode to no text, a space in them would be lost: the earlier ones are kept.
     std::vector<std::int32_t> last(ids_.begin() + static_cast<std::ptrdiff_t>(complete_), ids_.end());
     auto text = from_->decode(last);
     if (!text.empty()) ids_ = std::move(last);
@@ -44,7 +44,7 @@ class token_stream {
 
  private:
   Tokenizer const* from_;
-  std::vector<std::int32_t> ids_;  // [0, complete_) were shown before
+  std::vector<std::int32_t> ids_;  // [0, complete_) were returned before
   std::size_t complete_ = 0;
   std::string shown_;  // the text of those
 };

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/formats/tokenizer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 239e2e0c097fe57a61095361f54e1ab998293474f349493dd4e32036a36ce297
+// SHA-256 of the sources: 11b68796b782a5a58cc3147aca34e5a4f9cc7dc90160af5362f9ec1836d1aa7e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -42,7 +42,7 @@
 // ---- trireme/formats/detail/tokenizer_expression.hpp
 #ifdef TRIREME_PCRE2
 #ifndef PCRE2_CODE_UNIT_WIDTH
-#define PCRE2_CODE_UNIT_WIDTH 0  // without the macros that rename functions by their width
+#define PCRE2_CODE_UNIT_WIDTH 0  // without the macros that rename functions by their code unit width
 #endif
 #include <pcre2.h>
 #endif
@@ -56,18 +56,18 @@
 // ---- trireme/formats/detail/tokenizer_characters.hpp
 namespace trireme::formats::detail::unicode {
 
-/// Characters that an older Unicode does not know, or knows otherwise.
+/// Characters that are missing in an older Unicode version, or have other properties there.
 struct newer_range {
   std::uint32_t first, last;
   std::string_view category;
   std::string_view properties{};  ///< a: Alphabetic, l: Lowercase, u: Uppercase, e: Emoji, i: Ideographic
-  std::string_view script{};      ///< in small letters; only of those that Unicode 14 has
+  std::string_view script{};      ///< in lower case; only for scripts that Unicode 14 has
   std::string_view before{"Cn"};  ///< the category in Unicode 14
   std::string_view properties_before{};
 };
 
-/// What Unicode 16, whose properties the package tokenizers has, says otherwise than Unicode 14, which is that of PCRE2
-/// 10.40 to 10.42 (and 15 is that of utf8proc 2.8): sorted. Found by asking both about every character.
+/// The differences between Unicode 16, whose properties the package tokenizers uses, and Unicode 14, that of PCRE2
+/// 10.40 to 10.42 (utf8proc 2.8 has 15): sorted. Found by comparing both for every character.
 // clang-format off
 inline constexpr std::array newer_ranges = std::to_array<newer_range>({
     {0x363, 0x36f, "Mn", "a", "", "Mn"}, {0x897, 0x897, "Mn", "a", "arabic"}, {0xc04, 0xc04, "Mn", "a", "", "Mn"},
@@ -145,15 +145,15 @@ inline constexpr std::array newer_ranges = std::to_array<newer_range>({
 
 #include <cstdlib>
 
-// What tokenizers ask of Unicode. Categories, cases and normal forms are utf8proc's.
+// The Unicode functions of tokenizers. Categories, cases and normal forms are utf8proc's.
 namespace trireme::formats::detail::unicode {
 
 struct character {
   std::uint32_t code = 0;
-  std::size_t bytes = 0;  ///< 0 behind the end of a text
+  std::size_t bytes = 0;  ///< 0 at the end of a text
 };
 
-/// The character at a byte of a text that is UTF-8.
+/// The character at a byte of a UTF-8 text.
 [[nodiscard]] inline character character_at(std::string_view text, std::size_t at) noexcept {
   if (at >= text.size()) return {};
   auto const byte = [&](std::size_t i) { return std::uint32_t{static_cast<unsigned char>(text[at + i])}; };
@@ -171,7 +171,7 @@ inline void append(std::string& out, std::uint32_t code) {
   out.append(bytes.begin(), bytes.begin() + count);
 }
 
-/// The first byte that is not UTF-8, or npos. A character that the end cuts off counts as malformed.
+/// The first byte that is not UTF-8, or npos. A character that is cut off at the end counts as malformed.
 [[nodiscard]] inline std::size_t first_malformed(std::string_view text) noexcept {
   auto const* const bytes = reinterpret_cast<utf8proc_uint8_t const*>(text.data());
   for (std::size_t at = 0; at < text.size();) {
@@ -187,7 +187,7 @@ inline void append(std::string& out, std::uint32_t code) {
   return std::string_view::npos;
 }
 
-/// The text with U+FFFD for what is not UTF-8: one for each beginning of a character, or else for each byte.
+/// The text with malformed UTF-8 replaced by U+FFFD: one for each beginning of a character, or else for each byte.
 [[nodiscard]] inline std::string repaired(std::string_view text) {
   std::string out;
   for (;;) {
@@ -216,7 +216,7 @@ inline void append(std::string& out, std::uint32_t code) {
   return code == 0x85 || code == 0xa0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||
          code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
 }
-/// Where the spaces end that stand at a byte, and where those begin that end before one.
+/// The end of the spaces that start at a byte, and the start of those that end before one.
 [[nodiscard]] inline std::size_t spaces_behind(std::string_view text, std::size_t at) noexcept {
   for (auto next = character_at(text, at); next.bytes > 0 && is_space(next.code); next = character_at(text, at))
     at += next.bytes;
@@ -235,7 +235,7 @@ inline void append(std::string& out, std::uint32_t code) {
   }
   return end;
 }
-/// What the normalizer Nmt makes spaces of, and what it leaves out.
+/// The characters that the normalizer Nmt replaces by spaces, and those that it removes.
 [[nodiscard]] constexpr bool is_nmt_space(std::uint32_t code) noexcept {
   return code == '\t' || code == '\n' || code == '\f' || code == '\r' || code == 0x1680 ||
          (code >= 0x200b && code <= 0x200f) || code == 0x2028 || code == 0x2029 || code == 0x2581 || code == 0xfeff ||
@@ -253,7 +253,7 @@ inline void append(std::string& out, std::uint32_t code) {
   auto const what = category(code);
   return what >= UTF8PROC_CATEGORY_MN && what <= UTF8PROC_CATEGORY_ME;
 }
-/// As BERT has it: all of ASCII that is neither letter, number, space nor control, and Unicode's punctuation.
+/// BERT's definition: all of ASCII that is neither letter, number, space nor control, and Unicode's punctuation.
 [[nodiscard]] inline bool is_bert_punctuation(std::uint32_t code) noexcept {
   if (code < 0x80) {
     return (code >= '!' && code <= '/') || (code >= ':' && code <= '@') || (code >= '[' && code <= '`') ||
@@ -266,7 +266,7 @@ inline void append(std::string& out, std::uint32_t code) {
 [[nodiscard]] inline bool is_nonspacing_mark(std::uint32_t code) noexcept {
   return (category(code) == UTF8PROC_CATEGORY_MN && code != 0x1885 && code != 0x1886) || code == 0x1734;
 }
-/// Control, format and private use, but not tabulator and line ends.
+/// Control, format and private use, but not tabs and line ends.
 [[nodiscard]] inline bool is_control(std::uint32_t code) noexcept {
   if (code == '\t' || code == '\n' || code == '\r') return false;
   auto const what = category(code);
@@ -279,7 +279,7 @@ inline void append(std::string& out, std::uint32_t code) {
          (code >= 0xf900 && code <= 0xfaff) || (code >= 0x2f800 && code <= 0x2fa1f);
 }
 
-/// What words are made of, for the expressions that split texts.
+/// The kinds of characters in the expressions that split texts.
 enum class kind : std::uint8_t { other, letter, number, space };
 
 inline constexpr auto ascii_kinds = [] {
@@ -306,7 +306,7 @@ inline constexpr auto ascii_kinds = [] {
   return what >= UTF8PROC_CATEGORY_ND && what <= UTF8PROC_CATEGORY_NO ? kind::number : kind::other;
 }
 
-/// Where the grapheme cluster ends that begins at a byte: what a reader takes for one character.
+/// The end of the grapheme cluster (what a reader sees as one character) that begins at a byte.
 [[nodiscard]] inline std::size_t cluster_end(std::string_view text, std::size_t at) noexcept {
   utf8proc_int32_t state = 0;
   auto last = character_at(text, at);
@@ -324,7 +324,7 @@ inline constexpr auto ascii_kinds = [] {
 
 enum class form { nfc, nfd, nfkc, nfkd };
 
-/// A normal form of a text that is UTF-8, by utf8proc.
+/// A normal form of a UTF-8 text, by utf8proc.
 [[nodiscard]] inline std::string mapped(std::string_view text, form to) {
   auto options = static_cast<int>(UTF8PROC_STABLE);
   options |= to == form::nfc || to == form::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
@@ -338,16 +338,16 @@ enum class form { nfc, nfd, nfkc, nfkd };
   return {made, made + length};
 }
 
-/// Whether NFC leaves a character as it is if none that joins it follows, and joins it to nothing before it. May be
-/// false where it is so.
+/// Whether NFC leaves a character unchanged unless a combining character follows, and does not combine it with the one
+/// before. May return false for such a character.
 [[nodiscard]] inline bool is_composed(std::uint32_t code) noexcept {
   if (code < 0x300) return true;
   if (code >= 0x10000 || (code >= 0x1100 && code < 0x1200) || is_mark(code)) return false;
   return utf8proc_get_property(static_cast<utf8proc_int32_t>(code))->decomp_seqindex == UINT16_MAX;
 }
 
-/// A normal form of a text that is UTF-8. utf8proc is slow and most texts are composed, so that of NFC it sees only the
-/// characters that may change, each run of them with the one before it.
+/// A normal form of a UTF-8 text. utf8proc is slow and most texts are already composed, so for NFC it gets only the
+/// characters that may change, each run of them with the character before it.
 [[nodiscard]] inline std::string normalised(std::string_view text, form to) {
   if (to != form::nfc) {
     auto const is_ascii = [](char byte) { return static_cast<unsigned char>(byte) < 0x80; };
@@ -371,7 +371,7 @@ enum class form { nfc, nfd, nfkc, nfkd };
   return out += text.substr(copied);
 }
 
-/// Each character in lower case on its own: no rule looks at its neighbours.
+/// Each character in lower case, without rules that depend on its neighbours.
 [[nodiscard]] inline std::string lower_case(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -379,7 +379,7 @@ enum class form { nfc, nfd, nfkc, nfkd };
     auto const [code, bytes] = character_at(text, at);
     at += bytes;
     if (code == 0x130) {
-      out += "i\xcc\x87";  // the only character whose lower case is two
+      out += "i\xcc\x87";  // the only character whose lower case has two characters
     } else {
       append(out, static_cast<std::uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code))));
     }
@@ -387,7 +387,7 @@ enum class form { nfc, nfd, nfkc, nfkd };
   return out;
 }
 
-/// The text without the characters of which leave_out(code) is true.
+/// The text without the characters for which leave_out(code) is true.
 template <class LeaveOut>
 [[nodiscard]] std::string without(std::string_view text, LeaveOut const& leave_out) {
   std::string out;
@@ -405,19 +405,19 @@ template <class LeaveOut>
 #endif  // TRIREME_FORMATS_DETAIL_TOKENIZER_UNICODE_INCLUDED
 
 // ---- trireme/formats/detail/tokenizer_expression.hpp (goes on)
-// Regular expressions of tokenizers, beyond those that are written out by hand. The package tokenizers gives them to
-// Oniguruma (its Ruby syntax), this library to PCRE2: what the two take differently is rewritten, and what cannot be is
-// refused. Its properties are those of Unicode 16, PCRE2's may be older: what is newer is written out.
+// Regular expressions of tokenizers, except those that are implemented by hand. The package tokenizers uses Oniguruma
+// (its Ruby syntax), this library PCRE2: syntax that differs is rewritten, and what cannot be rewritten is refused. The
+// properties are those of Unicode 16; PCRE2's may be older, so newer characters are listed explicitly.
 namespace trireme::formats::detail {
 
-/// A class of characters as PCRE2 is told it.
+/// A class of characters in PCRE2's syntax.
 class character_class {
  public:
-  /// Letters, ranges of them, and escapes that mean the same in every version of Unicode.
+  /// Adds letters, ranges of them, and escapes that mean the same in every version of Unicode.
   void add(std::string_view written) { written_ += written; }
-  /// \p{name} or, negative, \P{name}.
+  /// Adds \p{name} or, if negative, \P{name}.
   void add_property(std::string_view name, bool negative) {
-    std::string plain;  // names are the same whatever their case, and with - and _ or without
+    std::string plain;  // case, - and _ in names are ignored
     for (auto const letter : name) {
       if (letter != '_' && letter != '-' && letter != ' ')
         plain += letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + ('a' - 'A')) : letter;
@@ -425,7 +425,7 @@ class character_class {
     bool const script = is_script(plain);
     for (std::size_t i = 0; i < rows; ++i) {
       auto const& row = unicode::newer_ranges[i];
-      bool const known = row.before != "Cn";  // then the script is the same
+      bool const known = row.before != "Cn";  // then its script is the same
       bool const before = has(plain, row.before, row.properties_before) || (known && script && row.script == plain);
       bool const now = has(plain, row.category, row.properties) || (script && row.script == plain);
       seen_[i] = seen_[i] || before != negative;
@@ -434,7 +434,7 @@ class character_class {
     written_ += text(negative ? "\\P{" : "\\p{", script ? prefix : "", name, '}');
     ++properties_;
   }
-  /// @param negated  all other characters.
+  /// @param negated  the class of all other characters.
   [[nodiscard]] std::string as_text(bool negated) const {
     auto const missing = ranges(meant_, seen_), superfluous = ranges(seen_, meant_);
     auto inside = written_;
@@ -479,8 +479,8 @@ class character_class {
   }
 
 #if defined(TRIREME_PCRE2) && (PCRE2_MAJOR > 10 || PCRE2_MINOR >= 40)
-  // Since PCRE2 10.40 a script's name alone also takes characters that several scripts use (Script_Extensions);
-  // Oniguruma's does not.
+  // Since PCRE2 10.40 the plain name of a script also matches characters that several scripts use (Script_Extensions);
+  // in Oniguruma it does not.
   static constexpr std::string_view prefix = "sc:";
   [[nodiscard]] static bool is_script(std::string const& name) {
     if (name.size() <= 2 || name.find_first_of("{}:=^\\") != name.npos) return false;
@@ -499,15 +499,16 @@ class character_class {
 
   std::string written_;
   int properties_ = 0;
-  marks seen_{}, meant_{};  // of the newer characters, which PCRE2 takes if it is old, and which it should take
+  marks seen_{},
+      meant_{};  // of the newer characters: those that an old PCRE2 would match, and those that it should match
 };
 
-/// An expression of Oniguruma as one of PCRE2.
+/// Translates an expression of Oniguruma to PCRE2.
 class expression_translation {
  public:
   explicit expression_translation(std::string_view from) : from_(from) {}
 
-  /// @returns the expression, or nothing; then reason() says why.
+  /// @returns the expression; empty if it cannot be translated, and reason() has the reason.
   [[nodiscard]] std::optional<std::string> operator()() {
     group(false);
     if (reason_.empty() && at_ < from_.size()) fail("a ) without its (");
@@ -518,13 +519,13 @@ class expression_translation {
 
  private:
   static constexpr int most_depth = 50;
-  // Unicode's White_Space, which PCRE2 has not as \s (it leaves out U+0085).
+  // Unicode's White_Space, which is not PCRE2's \s (it lacks U+0085).
   static constexpr std::string_view spaces =
       R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
   static constexpr std::string_view hexadecimal = "0-9a-fA-F";
 
-  /// What a word is made of in Oniguruma. A \w that is no part of a class also has superscripts and fractions of
-  /// Latin 1.
+  /// The characters of a word in Oniguruma. \w outside of a class also matches the superscripts and fractions of Latin
+  /// 1.
   static void add_word(character_class& to, bool alone) {
     for (auto const* const property : {"Alphabetic", "M", "Nd", "Pc"}) to.add_property(property, false);
     if (alone) to.add(R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})");
@@ -546,11 +547,11 @@ class expression_translation {
     return true;
   }
 
-  /// Alternatives up to the end of a group, which stays.
+  /// Translates alternatives up to the end of a group, without consuming it.
   void group(bool any_case) {
     if (++depth_ > most_depth) return fail("groups are nested too deep");
-    std::optional<std::size_t> atom;  // where what a quantifier repeats begins in out_
-    char before = '\0';               // a letter that stands alone before this one
+    std::optional<std::size_t> atom;  // the position in out_ of what a quantifier repeats
+    char before = '\0';               // the single letter before this one
     while (more() && from_[at_] != ')') {
       char const letter = from_[at_];
       char alone = '\0';
@@ -582,14 +583,14 @@ class expression_translation {
     }
     --depth_;
   }
-  /// Oniguruma lets some pairs of letters match one: "ss" and U+00DF. PCRE2 does not.
+  /// In Oniguruma some pairs of letters match one letter: "ss" and U+00DF. In PCRE2 they do not.
   void expect_one_to_one(std::size_t bytes, char before, char letter) {
     auto const pair = [&](char a, std::string_view with) { return before == a && with.find(letter) != with.npos; };
     if (bytes > 1 || pair('s', "st") || pair('f', "fil"))
       fail("(?i) of letters that Unicode also writes as one, or that are not ASCII");
   }
 
-  /// A group, or options. @returns whether it is something that can be repeated.
+  /// Translates a group, or options. @returns whether it can be repeated.
   bool open(bool any_case) {
     ++at_;
     bool repeats = true;
@@ -623,7 +624,8 @@ class expression_translation {
       fail("a ( without its )");
     }
   }
-  /// (?imx-imx) up to the end of the group around it, or (?imx-imx: ... ); m lets . match a line's end.
+  /// Translates (?imx-imx) up to the end of the enclosing group, or (?imx-imx: ... ); with m, the dot matches a line's
+  /// end.
   bool options(bool any_case) {
     std::string on, off;
     bool minus = false;
@@ -658,7 +660,7 @@ class expression_translation {
       auto const comma = count.find(',');
       bool const counts = !count.empty() && count != "," && count.find_first_not_of("0123456789,") == count.npos &&
                           (comma == count.npos || count.find(',', comma + 1) == count.npos);
-      if (!counts) {  // a brace and no more
+      if (!counts) {  // only a literal brace
         atom = out_.size();
         out_ += "\\{";
         ++at_;
@@ -667,7 +669,7 @@ class expression_translation {
       if (!atom) return fail("a quantifier of nothing");
       at_ = end + 1;
       out_ += text('{', count.starts_with(',') ? "0" : "", count, '}');
-      // Behind a brace + repeats what is repeated, and ? does so behind {n}.
+      // After a brace, + is another quantifier, and so is ? after {n}.
       if (is_next("+") || (is_next("?") && comma == count.npos)) {
         wrap(*atom);
         return;
@@ -678,7 +680,7 @@ class expression_translation {
       out_ += from_[at_++];
       if (is_next("?") || is_next("+")) out_ += from_[at_++];
     }
-    // Another quantifier is one of all this.
+    // A further quantifier applies to all of this.
     if (more() && std::string_view("*+?{").find(from_[at_]) != std::string_view::npos) wrap(*atom);
   }
   void wrap(std::size_t atom) {
@@ -686,7 +688,7 @@ class expression_translation {
     out_ += ')';
   }
 
-  /// A class of characters.
+  /// Translates a class of characters.
   void bracket(bool any_case) {
     ++at_;
     character_class in;
@@ -731,7 +733,7 @@ class expression_translation {
     out_ += in.as_text(negated);
   }
 
-  /// What means the same within a class and outside.
+  /// Writes something that means the same inside and outside of a class.
   void put(character_class* in, std::string_view written) {
     if (in == nullptr) {
       out_ += written;
@@ -829,7 +831,7 @@ class expression_translation {
     }
     put_property(in, name, negative);
   }
-  /// \uHHHH, \xHH or \x{H...}
+  /// Reads \uHHHH, \xHH or \x{H...}
   void code(char letter, character_class* in) {
     auto digits = std::string_view();
     if (letter == 'x' && is_next("{")) {
@@ -846,7 +848,7 @@ class expression_translation {
       digits = from_.substr(at_, count);
       at_ += count;
       if (letter == 'u' && count < 4) return fail("\\u without four digits");
-      if (letter == 'x' && digits.size() == 2 && digits[0] >= '8') return fail("a byte that is no character");
+      if (letter == 'x' && digits.size() == 2 && digits[0] >= '8') return fail("a byte that is not a character");
     }
     if (digits.empty() || digits.size() > 6) return fail(text('\\', letter, " without a number"));
     put(in, text("\\x{", digits, '}'));
@@ -858,7 +860,7 @@ class expression_translation {
   int depth_ = 0;
 };
 
-/// What a Split looks for: a string, or an expression.
+/// What a Split searches for: a string, or an expression.
 ///
 /// Threads  const; any number of callers.
 class split_pattern {
@@ -868,7 +870,7 @@ class split_pattern {
     out.string_ = std::move(string);
     return out;
   }
-  /// Throws what `fail(sentence)` throws, if it is none that can be looked for here.
+  /// Calls fail(sentence), which throws, if the pattern is not supported.
   template <class Fail>
   [[nodiscard]] static split_pattern of_expression(std::string const& expression, Fail const& fail) {
     split_pattern out;
@@ -878,22 +880,23 @@ class split_pattern {
     expression_translation translation(expression);
     auto const translated = translation();
     if (!translated) {
-      fail(text("the regular expression ", shown, " is not read, because of ", translation.reason()));
+      fail(text("the regular expression ", shown, " is not supported, because of ", translation.reason()));
     } else {
       out.compile(*translated, [&](std::string const& why) {
         fail(text("the regular expression ", shown, " does not compile: ", why));
       });
     }
 #else
-    fail(text(
-        "the regular expression ", shown,
-        " is none of GPT-2's, Llama 3's and Qwen 2's, and this program was built without PCRE2, which others need; "
-        "install libpcre2-dev and build again (CMake: trireme::utf8proc then takes it)"));
+    fail(text("the regular expression ", shown,
+              " is not one of GPT-2's, Llama 3's and Qwen 2's, and other expressions need PCRE2, "
+              "without which this program was built; "
+              "install libpcre2-dev and build again (CMake: trireme::utf8proc then uses it)"));
 #endif
     return out;
   }
 
-  /// Calls each(begin, end, whether it is a match) for all of a text, in order: matches, and what lies between them.
+  /// Calls each(begin, end, whether it is a match) for all parts of a text, in order: matches, and the text between
+  /// them.
   template <class Each>
   void for_each_part(std::string_view in, Each const& each) const {
     std::size_t done = 0, from = 0;
@@ -902,7 +905,7 @@ class split_pattern {
       auto const found = find(in, from);
       if (!found) break;
       auto const [begin, end] = *found;
-      if (begin == end && last_end == end) {  // nothing, where the match before it ended
+      if (begin == end && last_end == end) {  // an empty match at the end of the one before it
         if (from == in.size()) break;
         from += unicode::character_at(in, from).bytes;
         continue;
@@ -928,7 +931,7 @@ class split_pattern {
   }
 
 #ifdef TRIREME_PCRE2
-  static constexpr std::uint32_t most_steps = 10'000'000;     // of one match; Oniguruma's limit too
+  static constexpr std::uint32_t most_steps = 10'000'000;     // of one match; the same limit as Oniguruma's
   static constexpr std::uint32_t most_memory = 256U * 1024U;  // KiB
 
   template <class Fail>
@@ -939,7 +942,7 @@ class split_pattern {
         pcre2_compile_context_create_8(nullptr), pcre2_compile_context_free_8);
     pcre2_set_newline_8(how.get(), PCRE2_NEWLINE_LF);
     pcre2_set_parens_nest_limit_8(how.get(), 100);
-    // ^ and $ are those of lines, as in Ruby.
+    // ^ and $ match at line boundaries, as in Ruby.
     constexpr std::uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE;
     auto* const made = pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(expression.data()), expression.size(), options,
                                        &problem, &place, how.get());
@@ -950,10 +953,10 @@ class split_pattern {
     }
     code_ = std::shared_ptr<pcre2_code_8 const>(
         made, [](pcre2_code_8 const* it) { pcre2_code_free_8(const_cast<pcre2_code_8*>(it)); });
-    pcre2_jit_compile_8(made, PCRE2_JIT_COMPLETE);  // where the library can; if not, it interprets
+    pcre2_jit_compile_8(made, PCRE2_JIT_COMPLETE);  // if the library supports it; otherwise it interprets
   }
 
-  /// What a caller needs beside the expression.
+  /// The memory that a caller needs besides the expression.
   struct workspace {
     pcre2_match_context_8* limits = pcre2_match_context_create_8(nullptr);
     pcre2_jit_stack_8* stack = pcre2_jit_stack_create_8(32768, std::size_t{64} << 20, nullptr);
@@ -982,7 +985,7 @@ class split_pattern {
       throw config_error(text("trireme::formats::tokenizer: the regular expression ", string_.substr(0, 200),
                               " takes too many steps (over ", most_steps, ") or too much memory on a text of ",
                               how_many(in.size(), "byte"), ", from byte ", from,
-                              "; it goes back too often: encode shorter texts, or use another tokenizer"));
+                              "; it backtracks too often: encode shorter texts, or use another tokenizer"));
     }
     auto const* const places = pcre2_get_ovector_pointer_8(own.found);
     return range{places[0], std::max(places[0], places[1])};
@@ -993,10 +996,10 @@ class split_pattern {
   std::string string_;
 };
 
-/// Which parts of a text become words, and which are joined.
+/// Which parts of a text become words, and which are merged.
 enum class split_behaviour { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
-/// Calls take(begin, end) for the words that a Split makes of a text.
+/// Calls take(begin, end) for the words into which a Split divides a text.
 template <class Take>
 void split_by(split_pattern const& pattern, split_behaviour how, bool inverted, std::string_view in, Take const& take) {
   struct part {
@@ -1047,12 +1050,12 @@ void split_by(split_pattern const& pattern, split_behaviour how, bool inverted, 
 #endif  // TRIREME_FORMATS_DETAIL_TOKENIZER_EXPRESSION_INCLUDED
 
 // ---- trireme/formats/detail/tokenizer_splits.hpp (goes on)
-// How texts are cut into words before a model sees them. The regular expressions of known tokenizers are written out
-// by hand: each function says where the match ends that begins at a byte. (They look ahead, \s+(?!\S), and ask for
-// Unicode's categories.)
+// How texts are split into words before the model. The regular expressions of known tokenizers are implemented by hand:
+// each function returns the end of the match that begins at a byte. (They use lookahead, \s+(?!\S), and Unicode's
+// categories.)
 namespace trireme::formats::detail {
 
-/// A character, and what it is.
+/// A character and its properties.
 struct seen {
   std::uint32_t code = 0;
   std::size_t bytes = 0;
@@ -1064,7 +1067,7 @@ struct seen {
   return {code, bytes, unicode::kind_of(code)};
 }
 
-/// Where the run of characters of one kind ends, of at most `most`.
+/// The end of a run of characters of one kind, of at most `most`.
 [[nodiscard]] inline std::size_t run_end(std::string_view text, std::size_t at, unicode::kind what,
                                          std::size_t most = std::string_view::npos) noexcept {
   for (std::size_t count = 0; count < most; ++count) {
@@ -1075,7 +1078,7 @@ struct seen {
   return at;
 }
 
-/// 's|'t|'re|'ve|'m|'ll|'d, or 0 if there is none of them.
+/// 's|'t|'re|'ve|'m|'ll|'d, or 0 if there is no match.
 [[nodiscard]] inline std::size_t contraction_end(std::string_view text, std::size_t at, bool any_case) noexcept {
   if (text[at] != '\'') return 0;
   auto const letter = [&](std::size_t i) -> char {
@@ -1085,7 +1088,7 @@ struct seen {
   auto const one = letter(1), two = letter(2);
   if (one == 's' || one == 't' || one == 'm' || one == 'd') return at + 2;
   if ((one == 'r' && two == 'e') || (one == 'v' && two == 'e') || (one == 'l' && two == 'l')) return at + 3;
-  // U+017F, the long s, is another case of s.
+  // U+017F, the long s, is s in another case.
   return any_case && text.substr(at + 1).starts_with("\xc5\xbf") ? at + 3 : 0;
 }
 
@@ -1133,13 +1136,13 @@ struct seen {
   return line_end == std::string_view::npos ? spaces_end(text, at) : at + line_end + 1;
 }
 
-/// A file may ask many times that something longer takes the place of letters, so a text may not grow without end.
+/// A file may define many replacements of letters by longer strings, so the size of a text must be limited.
 inline void expect_encodable(std::size_t bytes) {
   if (bytes > std::size_t{1} << 32)
     throw config_error("trireme::formats::tokenizer: replacing makes more than 4 GiB of the text; encode it in parts");
 }
 
-/// The text with `to` in the place of each `from`.
+/// The text with each `from` replaced by `to`.
 [[nodiscard]] inline std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
   std::string out;
   for (;;) {
@@ -1152,22 +1155,22 @@ inline void expect_encodable(std::size_t bytes) {
   }
 }
 
-/// One step of cutting a text into words.
+/// One step of splitting a text into words.
 struct split_step {
   enum class rule { whole, gpt2, llama3, qwen2, each_digit, digits, bert, spaces, pattern, marks, before_marks };
   enum class put { never, at_start, always };
   rule how = rule::whole;
-  bool space_first = false;                     ///< a space is put before what does not begin with one
-  std::string mark{};                           ///< of marks: it takes the place of spaces
-  bool cut_before = false, cut_behind = false;  ///< where a mark ends words
-  put mark_first = put::never;                  ///< of marks: put before what does not begin with one
-  split_pattern what{};                         ///< of pattern
+  bool space_first = false;                     ///< insert a space before a piece that does not begin with one
+  std::string mark{};                           ///< for marks: the replacement of spaces
+  bool cut_before = false, cut_behind = false;  ///< where words end at a mark
+  put mark_first = put::never;                  ///< for marks: insert one before a piece that does not begin with one
+  split_pattern what{};                         ///< for pattern
   split_behaviour behaviour = split_behaviour::isolated;
   bool inverted = false;
 };
 
-/// Calls take(word) with the words of a piece, in order; a word may be gone with the next one.
-/// @param at_start  whether the text begins with the piece.
+/// Calls take(word) with the words of a piece, in order; a word is valid during the call.
+/// @param at_start  whether the piece is at the beginning of the text.
 template <class Take>
 void split(std::span<split_step const> steps, std::string_view piece, bool at_start, Take const& take) {
   using rule = split_step::rule;
@@ -1187,7 +1190,7 @@ void split(std::span<split_step const> steps, std::string_view piece, bool at_st
       at = end;
     }
   };
-  // What is left out stands between words, what stands alone is one.
+  // Characters that are removed separate words, characters that are isolated are words of their own.
   auto const between = [&](auto const& left_out, auto const& alone) {
     std::size_t begin = 0;
     for (std::size_t at = 0; at < piece.size();) {
@@ -1247,7 +1250,7 @@ void split(std::span<split_step const> steps, std::string_view piece, bool at_st
       piece = changed;
       return by_marks();
     }
-    // The first of some marks in a row begins a word.
+    // The first of several consecutive marks begins a word.
     case rule::before_marks:
       return each([&](std::size_t at) {
         auto const letter = std::min(piece.find_first_not_of(step.mark, at), piece.size());
@@ -1256,7 +1259,7 @@ void split(std::span<split_step const> steps, std::string_view piece, bool at_st
   }
 }
 
-/// The characters that byte-level vocabularies are written in: one that prints for each byte.
+/// The characters in which byte-level vocabularies are written: a printable one for each byte.
 inline constexpr auto byte_characters = [] {
   std::array<std::uint16_t, 256> out{};
   std::uint16_t next = 256;
@@ -1267,7 +1270,7 @@ inline constexpr auto byte_characters = [] {
   return out;
 }();
 
-/// The bytes that a token of such a vocabulary stands for; false if it has another character.
+/// Appends the bytes of a token of such a vocabulary; false if it contains another character.
 [[nodiscard]] inline bool append_bytes(std::string& out, std::string_view token) {
   static constexpr auto bytes = [] {
     std::array<std::int16_t, 324> table{};
@@ -1293,16 +1296,16 @@ inline constexpr auto byte_characters = [] {
 #endif  // TRIREME_FORMATS_DETAIL_TOKENIZER_SPLITS_INCLUDED
 
 // ---- trireme/formats/detail/tokenizer_models.hpp (goes on)
-// What makes tokens of a word.
+// The models that turn a word into tokens.
 namespace trireme::formats::detail {
 
 using token_id = std::int32_t;
 inline constexpr token_id no_token = -1;
 
-/// Tokens and their numbers.
+/// Tokens and their ids.
 class vocabulary {
  public:
-  /// False if the token or the number is there already.
+  /// Returns false if the token or the id is already in use.
   bool add(std::string token, token_id id) {
     if (id_of(token) != no_token || tokens_.contains(id)) return false;
     longest_ = std::max(longest_, token.size());
@@ -1320,7 +1323,7 @@ class vocabulary {
     return found == tokens_.end() ? nullptr : &found->second;
   }
   [[nodiscard]] std::size_t longest() const noexcept { return longest_; }  ///< bytes
-  [[nodiscard]] token_id end() const noexcept { return end_; }             ///< one more than the largest number
+  [[nodiscard]] token_id end() const noexcept { return end_; }             ///< one more than the largest id
 
  private:
   struct hash : std::hash<std::string_view> {
@@ -1332,12 +1335,12 @@ class vocabulary {
   token_id end_ = 0;
 };
 
-/// Strings as a tree of their bytes: which of them a text goes on with.
+/// A set of strings as a trie of their bytes, to find those that start at a position of a text.
 class byte_tree {
  public:
   static constexpr token_id none = no_token;
 
-  /// Of a string that is added twice the last value counts; an empty one is never found.
+  /// If a string is added twice, the last value is used; an empty string is never found.
   void add(std::string_view word, token_id value) {
     if (word.empty()) return;
     std::uint32_t node = 0;
@@ -1361,7 +1364,7 @@ class byte_tree {
     values_[node] = value;
   }
 
-  /// Calls take(value, end) for each string that stands at a byte of a text, the shortest first.
+  /// Calls take(value, end) for each string that starts at a byte of a text, shortest first.
   template <class Take>
   void each_at(std::string_view text, std::size_t at, Take const& take) const {
     std::uint32_t node = 0;
@@ -1371,7 +1374,7 @@ class byte_tree {
       if (values_[node] != none) take(values_[node], at);
     }
   }
-  /// Of this string, or none.
+  /// The value of this string, or none.
   [[nodiscard]] token_id find(std::string_view word) const {
     std::uint32_t node = 0;
     for (auto const letter : word) {
@@ -1411,8 +1414,8 @@ class byte_tree {
   std::size_t held_ = 0;
 };
 
-/// What pairs of neighbouring tokens become, and in which order. Open addressing: this is where encoding spends its
-/// time.
+/// The merges of pairs of neighbouring tokens, with their ranks. Open addressing, because encoding spends most of its
+/// time here.
 class merge_table {
  public:
   struct merge {
@@ -1420,10 +1423,10 @@ class merge_table {
     token_id made = no_token;
   };
 
-  /// @param most  how many will be added.
+  /// @param most  number of merges that will be added.
   explicit merge_table(std::size_t most = 0) : slots_(std::bit_ceil(most * 2 + 2)) {}
 
-  /// Of a pair that is added twice the last one counts.
+  /// If a pair is added twice, the last merge is used.
   void add(token_id left, token_id right, merge what) {
     auto& slot = slots_[place_of(key_of(left, right))];
     slot = {key_of(left, right), what};
@@ -1450,14 +1453,14 @@ class merge_table {
   std::vector<slot_type> slots_;
 };
 
-/// What a token is called that stands for a byte: <0x41>.
+/// The name of a token for a single byte: <0x41>.
 [[nodiscard]] inline std::string byte_name(unsigned char byte) {
   static constexpr std::string_view digits = "0123456789ABCDEF";
   return {'<', '0', 'x', digits[byte >> 4], digits[byte & 15], '>'};
 }
 
-/// Byte pair encoding: of all neighbours that may become one token those of the lowest rank do, the leftmost first,
-/// until there are none.
+/// Byte pair encoding: of all neighbours that can be merged, the pair with the lowest rank is merged, leftmost first,
+/// until none is left.
 ///
 /// Method   [Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words with Subword Units", 2016]; a heap of
 ///          candidates over a linked list, O(n log n) for a word of n characters.
@@ -1470,7 +1473,7 @@ class byte_pairs {
   token_id unknown = no_token;
   merge_table merges;
 
-  /// Looks up what single bytes are; call it when the vocabulary is complete.
+  /// Looks up the tokens of single bytes; call it when the vocabulary is complete.
   void prepare(vocabulary const& tokens) {
     for (std::size_t byte = 0; byte < 256; ++byte) {
       std::string name;
@@ -1480,7 +1483,7 @@ class byte_pairs {
     }
   }
 
-  /// What a word is worked on in; kept between words.
+  /// Working memory for a word; reused for the next one.
   struct workspace {
     struct symbol {
       token_id id;
@@ -1514,14 +1517,14 @@ class byte_pairs {
  private:
   static constexpr std::uint32_t none = ~std::uint32_t{0};
 
-  /// The word as characters.
+  /// Splits the word into characters.
   void spell(std::string_view word, vocabulary const& tokens, workspace& in) const {
     in.symbols.clear();
     auto const add = [&](token_id id) {
       auto const at = static_cast<std::uint32_t>(in.symbols.size());
       in.symbols.push_back({id, at == 0 ? none : at - 1, at + 1, false});
     };
-    bool pending = false;  // an unknown that the next one may join
+    bool pending = false;  // an unknown character, with which the next one may be merged
     for (std::size_t at = 0; at < word.size();) {
       auto const bytes = byte_level ? 1 : unicode::character_at(word, at).bytes;
       auto const part = word.substr(at, bytes);
@@ -1565,7 +1568,7 @@ class byte_pairs {
       auto& left = symbols[best.at];
       if (left.gone || left.after == none) continue;
       auto& right = symbols[left.after];
-      if (merges.find(left.id, right.id).made != best.made) continue;  // one of the two has become something else
+      if (merges.find(left.id, right.id).made != best.made) continue;  // one of the two has been merged otherwise
       left.id = best.made;
       left.after = right.after;
       right.gone = true;
@@ -1579,8 +1582,8 @@ class byte_pairs {
   std::array<token_id, 256> fallback_{};
 };
 
-/// The longest token that a word begins with, then the longest that continues it; a word that cannot be made so is
-/// unknown as a whole.
+/// Takes the longest token that a word begins with, then the longest that continues it; a word that cannot be divided
+/// so is unknown as a whole.
 ///
 /// Method   [Wu et al., "Google's Neural Machine Translation System", 2016], as BERT uses it.
 class word_pieces {
@@ -1601,7 +1604,7 @@ class word_pieces {
       auto end = std::min(word.size(), start + tokens.longest());
       auto id = no_token;
       for (; end > start; --end) {
-        if (end < word.size() && (word[end] & 0xc0) == 0x80) continue;  // within a character
+        if (end < word.size() && (word[end] & 0xc0) == 0x80) continue;  // in the middle of a character
         in.part.assign(start > 0 ? std::string_view(continuing) : std::string_view());
         id = tokens.id_of(in.part.append(word.substr(start, end - start)));
         if (id != no_token) break;
@@ -1616,8 +1619,8 @@ class word_pieces {
   }
 };
 
-/// The tokens whose scores, logarithms of probabilities, have the largest sum; a character that is no token has a score
-/// worse than all of them. Unknown characters in a row are one token.
+/// Chooses the tokens with the largest sum of scores, which are logarithms of probabilities; a character without a
+/// token has a lower score than all of them. Consecutive unknown characters are one token.
 ///
 /// Method   [Kudo, "Subword Regularization", 2018], section 3.2; Viterbi's algorithm, O(n) steps of a token's length.
 class unigram {
@@ -1625,18 +1628,18 @@ class unigram {
   bool byte_fallback = false;
   token_id unknown = no_token;
 
-  /// Of a token of the number that so many have already.
+  /// Adds the token whose id is the number of tokens so far.
   void add(std::string_view token, double score) {
     pieces_.add(token, static_cast<token_id>(scores_.size()));
     scores_.push_back(score);
     least_ = std::min(least_, score);
   }
 
-  /// What a word is worked on in; kept between words.
+  /// Working memory for a word; reused for the next one.
   struct workspace {
     struct path {
-      double score = 0;            ///< of the best tokens of the text before this byte
-      std::uint32_t begin = none;  ///< where the last of them begins
+      double score = 0;            ///< of the best tokens for the text before this byte
+      std::uint32_t begin = none;  ///< the beginning of the last of them
       token_id id = no_token;
     };
     std::vector<path> paths;
@@ -1662,12 +1665,12 @@ class unigram {
       if (is_token) continue;
       if (unknown == no_token)
         throw config_error(trireme::text("trireme::formats::tokenizer: no token stands for \"",
-                                         word.substr(at, next - at), "\", and the file names none for the unknown"));
+                                         word.substr(at, next - at), "\", and the file defines no unknown token"));
       offer(next, least_ - unknown_penalty, unknown);
     }
     in.ends.clear();
     for (auto end = static_cast<std::uint32_t>(word.size()); end > 0; end = paths[end].begin) in.ends.push_back(end);
-    std::size_t unread = 0;  // where a row of unknown characters begins
+    std::size_t unread = 0;  // the beginning of a run of unknown characters
     for (auto each = in.ends.rbegin(); each != in.ends.rend(); ++each) {
       auto const id = paths[*each].id;
       auto const joins = id == unknown && each + 1 != in.ends.rend() && paths[*(each + 1)].id == unknown;
@@ -1681,7 +1684,7 @@ class unigram {
   static constexpr std::uint32_t none = ~std::uint32_t{0};
   static constexpr double unknown_penalty = 10;
 
-  /// Together they may be a token after all, though one of a bad score.
+  /// Unknown characters together may still be a token, of a bad score.
   void add_unknown(std::string_view letters, std::vector<token_id>& out) const {
     if (auto const id = pieces_.find(letters); id != no_token) return out.push_back(id);
     if (byte_fallback) {
@@ -1705,12 +1708,12 @@ class unigram {
   double least_ = std::numeric_limits<double>::infinity();
 };
 
-/// The tokens of words that came before; of bounded size, and for one caller.
+/// The tokens of recent words; limited in size, and for one caller.
 class word_cache {
  public:
   static constexpr std::size_t longest_word = 48;
 
-  /// The tokens of a word, or nothing if it is not known.
+  /// The tokens of a word; empty if it is not stored.
   [[nodiscard]] std::optional<std::span<token_id const>> find(std::string_view word) {
     if (word.size() > longest_word) return std::nullopt;
     auto const& found = slots_[place_of(hash_of(word), word)];
@@ -1771,7 +1774,7 @@ class word_cache {
   std::size_t words_ = 0;
 };
 
-/// Tokens that are found in the text as they stand, before any other rule: those of the longest match, from the left.
+/// Tokens that are searched for in the text before any other rule: the longest match, from left to right.
 class added_tokens {
  public:
   struct entry {
@@ -1840,17 +1843,17 @@ class added_tokens {
 #define TRIREME_FORMATS_DETAIL_TOKENIZER_STEPS_INCLUDED
 
 // ---- trireme/formats/detail/tokenizer_steps.hpp
-// What happens to a text before it is cut into words, and to tokens that become a text again.
+// The steps before a text is split into words, and those from tokens back to text.
 namespace trireme::formats::detail {
 
-/// The characters that sentencepiece replaces, as its files have them (precompiled_charsmap): a double-array trie,
-/// whose values are places in texts that end with a 0.
+/// The character replacements in sentencepiece's files (precompiled_charsmap): a double-array trie whose values are
+/// positions in a list of strings that end with a 0.
 ///
-/// Method   the layout of darts-clone; which characters are looked up together is taken from the package tokenizers
-///          (grapheme clusters of at most 5 bytes, by their shortest beginning in the trie), not from sentencepiece.
+/// Method   the layout of darts-clone. Which characters are looked up together follows the package tokenizers (grapheme
+///          clusters of at most 5 bytes, by their shortest prefix in the trie), not sentencepiece.
 class character_map {
  public:
-  /// @returns nothing if the bytes are no such map.
+  /// @returns empty if the bytes are not such a map.
   [[nodiscard]] static std::shared_ptr<character_map const> parse(std::string_view bytes) {
     auto const number = [&](std::size_t at) {
       std::uint32_t out = 0;
@@ -1891,7 +1894,7 @@ class character_map {
     out += what;
     expect_encodable(out.size());
   }
-  /// What takes the place of the letters, if it is that of the shortest string in the trie that they begin with.
+  /// The replacement of the letters: that of the shortest string in the trie with which they begin.
   [[nodiscard]] std::optional<std::string_view> of(std::string_view letters) const {
     auto const after = [](std::uint32_t unit) { return unit >> 10 << ((unit & 0x200) >> 6); };
     auto at = after(units_[0]);
@@ -1932,12 +1935,12 @@ struct normal_step {
     characters
   };
   rule how = rule::nfc;
-  std::string from, to;                                           ///< of put_first, replace and join_spaces
-  bool clean = true, chinese = true, lower = true, strip = true;  ///< of bert
-  bool left = true, right = true;                                 ///< of strip
-  std::shared_ptr<character_map const> map{};                     ///< of characters
+  std::string from, to;                                           ///< for put_first, replace and join_spaces
+  bool clean = true, chinese = true, lower = true, strip = true;  ///< for bert
+  bool left = true, right = true;                                 ///< for strip
+  std::shared_ptr<character_map const> map{};                     ///< for characters
 
-  /// Whether the first character may be taken away, so that what begins the text afterwards did not do so before.
+  /// Whether the step may remove the first character, so that another character becomes the first.
   [[nodiscard]] bool may_drop_the_first() const noexcept {
     return how == rule::strip_accents || how == rule::bert || how == rule::nmt || (how == rule::strip && left) ||
            (how == rule::replace && to.empty());
@@ -1989,7 +1992,7 @@ struct normal_step {
     }
     return out;
   }
-  /// Two or more spaces become `to`.
+  /// Replaces runs of two or more spaces by `to`.
   [[nodiscard]] std::string joined(std::string_view text) const {
     std::string out;
     for (std::size_t at = 0; at < text.size();) {
@@ -2033,14 +2036,14 @@ struct normal_step {
   }
 };
 
-/// One step of a decoder: tokens to tokens. What is left in the end is joined.
+/// One step of a decoder: tokens to tokens. The final tokens are concatenated.
 struct decode_step {
   enum class rule { bytes, word_pieces, byte_fallback, fuse, replace, strip, marks };
   rule how = rule::fuse;
-  std::string from, to;                  ///< of replace; `from` is also a mark, and what strip takes away
-  bool drop_first = false;               ///< of marks: those of the first token stand for nothing
-  bool clean = true;                     ///< of word_pieces: no space before punctuation
-  std::size_t at_start = 0, at_end = 0;  ///< of strip: how many at most
+  std::string from, to;                  ///< for replace; `from` is also the mark, and what strip removes
+  bool drop_first = false;               ///< for marks: those of the first token are removed
+  bool clean = true;                     ///< for word_pieces: no space before punctuation
+  std::size_t at_start = 0, at_end = 0;  ///< for strip: the largest numbers
 
   void operator()(std::vector<std::string>& tokens) const {
     switch (how) {
@@ -2105,7 +2108,7 @@ struct decode_step {
     return token;
   }
 
-  /// Tokens <0x41> are bytes; a run of them that is no UTF-8 becomes as many U+FFFD.
+  /// Tokens <0x41> are bytes; a run of them that is not UTF-8 becomes as many U+FFFD.
   static void join_bytes(std::vector<std::string>& tokens) {
     std::vector<std::string> out;
     std::string bytes;
@@ -2134,11 +2137,11 @@ struct decode_step {
   }
 };
 
-/// What a template puts where: a special token, or one of the two texts.
-struct template_part {
+/// An item of a template: a special token, or one of the two texts.
+struct template_item {
   enum class what { special, first, second };
   what kind = what::first;
-  std::vector<std::int32_t> ids;  ///< of a special one
+  std::vector<std::int32_t> ids;  ///< for a special token
   std::int32_t segment = 0;
 };
 
@@ -2153,26 +2156,26 @@ namespace detail {
 class tokenizer_reader;
 }
 
-/// The name that Hugging Face gives the file.
+/// The file's name in Hugging Face's models.
 inline constexpr std::string_view tokenizer_file = "tokenizer.json";
 
-/// Whether a template's special tokens ([CLS], say) are part of what is encoded, and of what is decoded.
+/// Whether a template's special tokens ([CLS], say) are included when encoding and decoding.
 enum class special_tokens { with, without };
 
-/// A text as numbers.
+/// A text as token ids.
 struct encoding {
   std::vector<std::int32_t> ids;
-  std::vector<std::int32_t> segments;  ///< of each token, 0 or 1: which of two texts it belongs to
+  std::vector<std::int32_t> segments;  ///< for each token, 0 or 1: the text it belongs to
 };
 
 /// The tokens of up to 2^18 words that were encoded before.
 using word_memory = detail::word_cache;
 
-/// A tokenizer in Hugging Face's file tokenizer.json: texts to the numbers of tokens, and back.
+/// A tokenizer from Hugging Face's file tokenizer.json: texts to token ids, and back.
 ///
-/// Known are byte pair encoding (of bytes, as in GPT-2, Llama 3, Qwen 2 and SmolLM2, or of characters with bytes to
-/// fall back on, as in Llama 2 and Mistral), BERT's word pieces and sentencepiece's unigrams (T5, ALBERT, XLM-R), each
-/// with what belongs to it:
+/// Supports byte pair encoding (of bytes, as in GPT-2, Llama 3, Qwen 2 and SmolLM2, or of characters with bytes as a
+/// fallback, as in Llama 2 and Mistral), BERT's word pieces and sentencepiece's unigrams (T5, ALBERT, XLM-R), each with
+/// the following steps:
 ///
 ///     normalizers      NFC NFD NFKC NFKD Lowercase StripAccents BertNormalizer Nmt Precompiled Prepend Strip
 ///                      Replace (of a string, or of spaces in a row) Sequence
@@ -2181,56 +2184,56 @@ using word_memory = detail::word_cache;
 ///     post-processors  TemplateProcessing ByteLevel BertProcessing RobertaProcessing Sequence
 ///     decoders         ByteLevel WordPiece ByteFallback Fuse Metaspace Replace (of a string) Strip Sequence
 ///
-/// and added tokens. A file that asks for anything else is refused with a sentence that names it: no text is ever
-/// encoded in a way that is nearly right. What the file says of truncation and padding is left to the caller.
+/// and added tokens. A file that uses anything else is refused with an error that names it, so no text is encoded
+/// approximately. Truncation and padding in the file are ignored; they are up to the caller.
 ///
 /// Needs    utf8proc (CMake: trireme::utf8proc). Characters that are newer than the tables of either package (a few
-///          thousand, named since 2002) may be split otherwise than there. The expressions of GPT-2, Llama 3 and Qwen 2
-///          are written out; others (DeepSeek's) need PCRE2, which that target takes where it is found
-///          (TRIREME_PCRE2 is defined then, -lpcre2-8).
-/// Numerics the same numbers as the package tokenizers; a test compares them.
-///          Where two ways to cut a word have the same score, a Unigram may give its tokens in another order.
-/// Bytes    about 200 for each token of the vocabulary, and 24 to 48 a merge; encode() keeps the words that it has
-///          seen while it runs (word_memory). A file may have 256 MiB.
+/// thousand, added since 2002) may be split differently than in the package. The expressions of GPT-2, Llama 3 and Qwen
+/// 2 are implemented by hand; others (DeepSeek's) need PCRE2, which that target uses if it is found (it then defines
+/// TRIREME_PCRE2 and links -lpcre2-8).
+/// Numerics the same ids as the package tokenizers; a test compares them. If two divisions of a word have the same
+///          score, a Unigram may return another one than the package.
+/// Bytes    about 200 for each token of the vocabulary, and 24 to 48 for each merge; encode() keeps the words that it
+///          has seen during a call (word_memory). A file may have up to 256 MiB.
 /// Threads  const; any number of callers.
 /// Errors   read() throws io_error, parse() format_error (path, byte, reason); encode() throws format_error if a text
-///          is not UTF-8, config_error if it has what no token stands for and the file names none for the unknown, or
-///          if an expression takes more than ten million steps to find a word.
+///          is not UTF-8, and config_error if part of it has no token and the file defines no unknown token, or if an
+///          expression takes more than ten million steps to find a word.
 class tokenizer {
  public:
   [[nodiscard]] static tokenizer read(std::string const& path, file_system& files = real_files()) {
     return parse(read_text(path, most_bytes, files), path);
   }
-  /// @param path  what errors call the text.
+  /// @param path  the name of the text in errors.
   [[nodiscard]] static tokenizer parse(std::string_view text, std::string const& path);
 
-  /// One more than the largest number: what a model must have as its vocabulary at least.
+  /// One more than the largest id: the smallest vocabulary that a model needs.
   [[nodiscard]] std::int64_t vocabulary() const noexcept { return tokens_.end(); }
-  /// The number of a token, written as in the file.
+  /// The id of a token, written as in the file.
   [[nodiscard]] std::optional<std::int32_t> id_of(std::string_view token) const {
     auto const id = tokens_.id_of(token);
     return id == detail::no_token ? std::nullopt : std::optional(id);
   }
-  /// The token of a number, or nullptr.
+  /// The token of an id, or nullptr.
   [[nodiscard]] std::string const* token_of(std::int32_t id) const { return tokens_.token_of(id); }
 
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text,
                                                  special_tokens specials = special_tokens::with) const {
     return arranged(specials == special_tokens::with ? single_ : first_only(), words_of(text), {}).ids;
   }
-  /// The same, for whoever encodes many short texts: words of earlier texts need not be taken apart again.
+  /// The same for many short texts: words of earlier texts are looked up and not encoded again.
   /// @param known  of this tokenizer alone, and for one caller at a time.
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text, word_memory& known,
                                                  special_tokens specials = special_tokens::with) const {
     return arranged(specials == special_tokens::with ? single_ : first_only(), words_of(text, known), {}).ids;
   }
-  /// Two texts, as BERT takes them.
+  /// Two texts, as BERT uses them.
   [[nodiscard]] encoding encode_pair(std::string_view first, std::string_view second,
                                      special_tokens specials = special_tokens::with) const {
     return arranged(specials == special_tokens::with ? pair_ : both(), words_of(first), words_of(second));
   }
 
-  /// The text of tokens. Numbers without a token are left out, and bytes that make no UTF-8 become U+FFFD.
+  /// The text of tokens. Ids without a token are left out, and bytes that are not UTF-8 become U+FFFD.
   [[nodiscard]] std::string decode(std::span<std::int32_t const> ids,
                                    special_tokens specials = special_tokens::without) const {
     std::vector<std::string> parts;
@@ -2258,12 +2261,12 @@ class tokenizer {
     word_memory known;
     return words_of(text, known);
   }
-  [[nodiscard]] static encoding arranged(std::span<detail::template_part const> parts,
+  [[nodiscard]] static encoding arranged(std::span<detail::template_item const> parts,
                                          std::vector<std::int32_t> const& first,
                                          std::vector<std::int32_t> const& second);
-  static std::vector<detail::template_part> first_only() { return {{detail::template_part::what::first, {}, 0}}; }
-  static std::vector<detail::template_part> both() {
-    return {{detail::template_part::what::first, {}, 0}, {detail::template_part::what::second, {}, 1}};
+  static std::vector<detail::template_item> first_only() { return {{detail::template_item::what::first, {}, 0}}; }
+  static std::vector<detail::template_item> both() {
+    return {{detail::template_item::what::first, {}, 0}, {detail::template_item::what::second, {}, 1}};
   }
 
   detail::vocabulary tokens_;
@@ -2272,13 +2275,13 @@ class tokenizer {
   std::vector<detail::normal_step> normalizer_;
   std::vector<detail::split_step> splits_;
   std::variant<detail::byte_pairs, detail::word_pieces, detail::unigram> model_;
-  std::vector<detail::template_part> single_ = first_only(), pair_ = both();
+  std::vector<detail::template_item> single_ = first_only(), pair_ = both();
   std::vector<detail::decode_step> decoder_;
 };
 
 namespace detail {
 
-/// The bytes that a text in base64 stands for, or nothing if it is none.
+/// Decodes base64; empty if the text is not base64.
 [[nodiscard]] inline std::optional<std::string> of_base64(std::string_view text) {
   static constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   if (text.size() % 4 != 0) return std::nullopt;
@@ -2300,7 +2303,7 @@ namespace detail {
   return out;
 }
 
-/// Makes a tokenizer of a file's content.
+/// Makes a tokenizer from a file's content.
 class tokenizer_reader {
  public:
   explicit tokenizer_reader(json::value const& file) : file_(file) {}
@@ -2321,7 +2324,7 @@ class tokenizer_reader {
   static constexpr std::string_view space_mark = "\xe2\x96\x81";  // U+2581
   static constexpr std::int64_t end_of_ids = std::int64_t{1} << 24;
 
-  /// The member, unless it is missing or null.
+  /// The member; nullptr if it is missing or null.
   static json::value const* given(json::value const& in, std::string_view key) {
     auto const* const found = in.find(key);
     return found == nullptr || found->is_null() ? nullptr : found;
@@ -2333,20 +2336,21 @@ class tokenizer_reader {
   static std::string const& kind_of(json::value const& what) { return what.at("type").as_string(); }
   static std::int32_t id_in(json::value const& number) {
     auto const id = number.as_int64();
-    if (id < 0 || id >= end_of_ids) number.fail(text("a token's number is from 0 to ", end_of_ids - 1));
+    if (id < 0 || id >= end_of_ids) number.fail(text("a token's id must be from 0 to ", end_of_ids - 1));
     return static_cast<std::int32_t>(id);
   }
   [[noreturn]] static void refuse(json::value const& where, char const* what) {
-    where.fail(text(what, " \"", kind_of(where), "\" is not known; trireme::formats::tokenizer lists those that are"));
+    where.fail(
+        text(what, " \"", kind_of(where), "\" is not supported; see trireme::formats::tokenizer for those that are"));
   }
-  /// Calls each(step) for a step, or for those of a Sequence.
+  /// Calls each(step) for a step, or for each step of a Sequence.
   template <class Each>
   static void for_each_step(json::value const& what, std::string_view key, Each const& each) {
     if (kind_of(what) != "Sequence") return each(what);
     auto const& steps = what.at(key).as_array();
     if (steps.size() > most_steps) what.fail(text("a sequence of more than ", most_steps, " steps"));
     for (auto const& step : steps) {
-      if (kind_of(step) == "Sequence") step.fail("a sequence within a sequence is not read");
+      if (kind_of(step) == "Sequence") step.fail("a sequence within a sequence is not supported");
       each(step);
     }
   }
@@ -2358,7 +2362,7 @@ class tokenizer_reader {
 
   void read_vocabulary(json::value const& from) {
     for (auto const& [token, id] : from.as_object()) {
-      if (!out_.tokens_.add(token, id_in(id))) id.fail(text("the number of \"", token, "\" is another token's too"));
+      if (!out_.tokens_.add(token, id_in(id))) id.fail(text("the id of \"", token, "\" is also that of another token"));
     }
   }
 
@@ -2369,8 +2373,8 @@ class tokenizer_reader {
     read_vocabulary(model.at("vocab"));
     kind == "BPE" ? read_byte_pairs(model) : read_word_pieces(model);
   }
-  // The package divides or multiplies a number's digits by a power of ten, which rounds once more where there are many:
-  // where two ways to cut a word have nearly the same sum of scores, that last bit decides.
+  // The package multiplies or divides a number's digits by a power of ten, which rounds once more if there are many: if
+  // two divisions of a word have nearly the same score, that last bit decides.
   static double as_the_package_reads(double score) {
     char digits[32];
     auto const [end, problem] =
@@ -2404,12 +2408,13 @@ class tokenizer_reader {
       auto const& both = entry.as_array();
       if (both.size() != 2) entry.fail("expected a token and its score");
       auto const& token = both[0].as_string();
-      if (!out_.tokens_.add(token, id++)) entry.fail(text("the token \"", token, "\" is there twice"));
+      if (!out_.tokens_.add(token, id++)) entry.fail(text("the token \"", token, "\" occurs twice"));
       pieces.add(token, as_the_package_reads(both[1].as_double()));
     }
     pieces.byte_fallback = flag(model, "byte_fallback");
     for (auto const* const key : {"alpha", "nbest_size"}) {
-      if (auto const* const drawn = given(model, key)) drawn->fail("a Unigram that draws tokens at random is not read");
+      if (auto const* const drawn = given(model, key))
+        drawn->fail("a Unigram that samples tokens at random is not supported");
     }
     if (auto const* const unknown = given(model, "unk_id")) {
       pieces.unknown = id_in(*unknown);
@@ -2421,11 +2426,11 @@ class tokenizer_reader {
     byte_pairs pairs;
     for (auto const* const key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       auto const* const mark = given(model, key);
-      if (mark != nullptr && !mark->as_string().empty()) mark->fail(text("a BPE with ", key, " is not read"));
+      if (mark != nullptr && !mark->as_string().empty()) mark->fail(text("a BPE with ", key, " is not supported"));
     }
     if (auto const* const dropout = given(model, "dropout");
         dropout != nullptr && !exactly_equal(dropout->as_double(), 0))
-      dropout->fail("a BPE that leaves out merges at random is not read");
+      dropout->fail("a BPE that skips merges at random is not supported");
     pairs.byte_fallback = flag(model, "byte_fallback");
     pairs.fuse_unknown = flag(model, "fuse_unk");
     pairs.whole_words_first = flag(model, "ignore_merges");
@@ -2452,7 +2457,8 @@ class tokenizer_reader {
     }
     auto const one = out_.tokens_.id_of(left), two = out_.tokens_.id_of(right), made = out_.tokens_.id_of(left + right);
     if (one == no_token || two == no_token || made == no_token)
-      merge.fail(text("the vocabulary has not got all of \"", left, "\", \"", right, "\" and \"", left + right, "\""));
+      merge.fail(
+          text("the vocabulary lacks at least one of \"", left, "\", \"", right, "\" and \"", left + right, "\""));
     into.add(one, two, {rank, made});
     auto const whole = left + right;
     for (auto at = whole.find(space_mark, 1); at != whole.npos; at = whole.find(space_mark, at + 1)) {
@@ -2464,7 +2470,7 @@ class tokenizer_reader {
     pieces.unknown = known(model.at("unk_token"));
     if (auto const* const mark = given(model, "continuing_subword_prefix")) pieces.continuing = mark->as_string();
     if (auto const* const most = given(model, "max_input_chars_per_word")) {
-      if (most->as_uint64() > 1000) most->fail("words of more than 1000 characters are not read");
+      if (most->as_uint64() > 1000) most->fail("words of more than 1000 characters are not supported");
       pieces.most_characters = most->as_uint64();
     }
     out_.model_ = std::move(pieces);
@@ -2478,7 +2484,7 @@ class tokenizer_reader {
                                flag(each, "rstrip")};
       if (what.content.empty()) content.fail("an added token is empty");
       if (out_.tokens_.id_of(what.content) != id && !out_.tokens_.add(what.content, id))
-        each.fail(text("the added token \"", what.content, "\" and the vocabulary disagree about its number"));
+        each.fail(text("the added token \"", what.content, "\" has another id in the vocabulary"));
       auto const special = flag(each, "special");
       if (special) out_.special_.push_back(id);
       normalised_.push_back(flag(each, "normalized", !special));
@@ -2540,8 +2546,8 @@ class tokenizer_reader {
   static std::string const& string_pattern(json::value const& step) {
     auto const& pattern = step.at("pattern");
     auto const* const string = pattern.find("String");
-    if (string == nullptr) pattern.fail("a Replace by a regular expression is not read");
-    if (string->as_string().empty()) string->fail("a Replace of nothing");
+    if (string == nullptr) pattern.fail("a Replace with a regular expression is not supported");
+    if (string->as_string().empty()) string->fail("a Replace with an empty pattern");
     return string->as_string();
   }
 
@@ -2549,7 +2555,7 @@ class tokenizer_reader {
     using rule = split_step::rule;
     for_each_step(what, "pretokenizers", [&](json::value const& step) {
       auto const& kind = kind_of(step);
-      if (byte_level_) step.fail("a pre-tokenizer behind ByteLevel is not read");
+      if (byte_level_) step.fail("a pre-tokenizer after ByteLevel is not supported");
       split_step add;
       if (kind == "ByteLevel") {
         byte_level_ = true;
@@ -2598,7 +2604,8 @@ class tokenizer_reader {
     }
     auto const* const expression = pattern.find("Regex");
     if (expression == nullptr) pattern.fail("a pattern is a String or a Regex");
-    // Each match of a known one is a word, and there is nothing between them, so that two ways to say so are one.
+    // Each match of a known expression is a word, and there is no text between matches, so these two behaviours are the
+    // same.
     auto const words = add.behaviour == how::isolated || (add.behaviour == how::removed && add.inverted);
     auto const known = words ? known_expression(expression->as_string()) : std::nullopt;
     if (known) {
@@ -2608,7 +2615,7 @@ class tokenizer_reader {
                                               [&](std::string const& sentence) { expression->fail(sentence); });
     }
   }
-  /// Of a Metaspace.
+  /// The mark of a Metaspace.
   static std::string const& mark_of(json::value const& step) {
     auto const& mark = step.at("replacement");
     if (unicode::character_at(mark.as_string(), 0).bytes != mark.as_string().size() || mark.as_string().empty())
@@ -2618,8 +2625,8 @@ class tokenizer_reader {
   static split_step::put mark_first(json::value const& step) {
     using put = split_step::put;
     auto const* const scheme = given(step, "prepend_scheme");
-    if (!flag(step, "add_prefix_space", true)) {  // as files had it before 2024
-      if (scheme != nullptr && scheme->as_string() != "never") scheme->fail("add_prefix_space says otherwise");
+    if (!flag(step, "add_prefix_space", true)) {  // in files from before 2024
+      if (scheme != nullptr && scheme->as_string() != "never") scheme->fail("add_prefix_space contradicts it");
       return put::never;
     }
     if (scheme == nullptr || scheme->as_string() == "always") return put::always;
@@ -2627,7 +2634,7 @@ class tokenizer_reader {
     if (scheme->as_string() != "never") scheme->fail("a prepend_scheme is always, first or never");
     return put::never;
   }
-  /// Those that are written out by hand, which is several times quicker.
+  /// Expressions that are implemented by hand, which is several times faster.
   static std::optional<split_step::rule> known_expression(std::string_view expression) {
     using rule = split_step::rule;
     static constexpr std::array<std::pair<std::string_view, rule>, 3> all{{
@@ -2648,17 +2655,17 @@ class tokenizer_reader {
     bool done = false;
     for_each_step(what, "processors", [&](json::value const& step) {
       auto const& kind = kind_of(step);
-      if (kind == "ByteLevel") return;  // of offsets only
-      if (std::exchange(done, true)) step.fail("a second post-processor is not read");
+      if (kind == "ByteLevel") return;  // it only changes offsets
+      if (std::exchange(done, true)) step.fail("a second post-processor is not supported");
       if (kind == "TemplateProcessing") {
         out_.single_ = parts_of(step, "single");
         out_.pair_ = parts_of(step, "pair");
       } else if (kind == "BertProcessing" || kind == "RobertaProcessing") {
-        using what_part = template_part::what;
+        using what_part = template_item::what;
         auto const roberta = kind == "RobertaProcessing";
-        template_part const cls{what_part::special, {id_of_pair(step.at("cls"))}, 0};
-        template_part const sep{what_part::special, {id_of_pair(step.at("sep"))}, 0};
-        template_part const first{what_part::first, {}, 0};
+        template_item const cls{what_part::special, {id_of_pair(step.at("cls"))}, 0};
+        template_item const sep{what_part::special, {id_of_pair(step.at("sep"))}, 0};
+        template_item const first{what_part::first, {}, 0};
         std::int32_t const other = roberta ? 0 : 1;
         out_.single_ = {cls, first, sep};
         out_.pair_ = out_.single_;
@@ -2678,25 +2685,25 @@ class tokenizer_reader {
   }
   std::int32_t id_of_template(json::value const& number) const {
     auto const id = id_in(number);
-    if (out_.tokens_.token_of(id) == nullptr) number.fail("no token has this number");
+    if (out_.tokens_.token_of(id) == nullptr) number.fail("no token has this id");
     return id;
   }
-  std::vector<template_part> parts_of(json::value const& step, std::string_view key) const {
-    std::vector<template_part> out;
+  std::vector<template_item> parts_of(json::value const& step, std::string_view key) const {
+    std::vector<template_item> out;
     auto const& parts = step.at(key).as_array();
     if (parts.size() > most_steps) step.fail(text("a template of more than ", most_steps, " parts"));
     for (auto const& part : parts) {
-      template_part add;
+      template_item add;
       auto const* const special = part.find("SpecialToken");
       auto const& body = special == nullptr ? part.at("Sequence") : *special;
       auto const& name = body.at("id");
       add.segment = id_in(body.at("type_id"));
       if (special != nullptr) {
-        add.kind = template_part::what::special;
+        add.kind = template_item::what::special;
         for (auto const& id : step.at("special_tokens").at(name.as_string()).at("ids").as_array())
           add.ids.push_back(id_of_template(id));
       } else if (name.as_string() == "A" || name.as_string() == "B") {
-        add.kind = name.as_string() == "A" ? template_part::what::first : template_part::what::second;
+        add.kind = name.as_string() == "A" ? template_item::what::first : template_item::what::second;
       } else {
         name.fail("a sequence of a template is A or B");
       }
@@ -2731,7 +2738,7 @@ class tokenizer_reader {
       } else if (kind == "Strip") {
         add.how = rule::strip;
         add.from = step.at("content").as_string();
-        if (add.from.empty()) step.fail("a Strip of nothing");
+        if (add.from.empty()) step.fail("a Strip with an empty string");
         add.at_start = step.at("start").as_uint64();
         add.at_end = step.at("stop").as_uint64();
       } else {
@@ -2745,20 +2752,21 @@ class tokenizer_reader {
     if (auto* const pairs = std::get_if<byte_pairs>(&out_.model_)) {
       pairs->byte_level = byte_level_;
       pairs->prepare(out_.tokens_);
-      // Where no merge reaches from a letter to the mark of a space behind it, words are encoded one by one: each may
-      // be one that was seen before. The numbers are the same.
+      // If no merge crosses from a letter to the mark of a following space, words are encoded one by one, so that known
+      // words can be looked up. The ids are the same.
       if (!byte_level_ && !merges_words_ && !pairs->whole_words_first && out_.tokens_.id_of(space_mark) != no_token) {
         out_.splits_.push_back({.how = split_step::rule::before_marks, .mark = std::string(space_mark)});
       }
     } else if (byte_level_) {
-      file_.at("pre_tokenizer").fail("ByteLevel goes with a BPE");
+      file_.at("pre_tokenizer").fail("ByteLevel needs a BPE");
     }
     auto const at_start = [](auto const& step) { return step.mark_first == split_step::put::at_start; };
     auto const drops = [](auto const& step) { return step.may_drop_the_first(); };
     if (std::any_of(out_.splits_.begin(), out_.splits_.end(), at_start) &&
         std::any_of(out_.normalizer_.begin(), out_.normalizer_.end(), drops))
-      file_.at("normalizer").fail("with prepend_scheme first, no normalizer is read that may drop a text's beginning");
-    // Those that are looked for behind the normalizer are changed by it first.
+      file_.at("normalizer")
+          .fail("with prepend_scheme first, a normalizer that may remove the beginning of a text is not supported");
+    // Added tokens that are searched for after the normalizer are normalised first.
     for (std::size_t i = 0; i < added_.size(); ++i) {
       auto& token = added_[i];
       if (!normalised_[i]) {
@@ -2822,9 +2830,9 @@ inline std::vector<std::int32_t> tokenizer::words_of(std::string_view text, word
   return out;
 }
 
-inline encoding tokenizer::arranged(std::span<detail::template_part const> parts,
+inline encoding tokenizer::arranged(std::span<detail::template_item const> parts,
                                     std::vector<std::int32_t> const& first, std::vector<std::int32_t> const& second) {
-  using what = detail::template_part::what;
+  using what = detail::template_item::what;
   encoding out;
   for (auto const& part : parts) {
     auto const& ids = part.kind == what::special ? part.ids : part.kind == what::first ? first : second;

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_safetensors.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: be3a4dfab0a26a7d5c8101905e3a28e9c87c1a400f69f50083ca72d141572968
+// SHA-256 of the sources: 635dbed1e141006794e7516d41eae1a4e512576bfcf7e179e1a5f0abe302aa86
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -84,7 +84,7 @@ struct named_tensor {
 };
 
 /// What is asked of a module's tensors: row-major, or dense in any order of their dimensions (channels last, say).
-enum class tensor_layouts { row_major, dense };
+enum class memory_format { row_major, dense };
 
 using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
 
@@ -147,7 +147,7 @@ using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
 /// @param left_alone  patterns, separated by spaces: a tensor one of whose names they match is not listed.
 template <class Space>
 [[nodiscard]] std::vector<named_tensor> listed(named_tensors const& all, char const* kind,
-                                               tensor_layouts layouts = tensor_layouts::row_major,
+                                               memory_format layouts = memory_format::row_major,
                                                std::string_view left_alone = {}) {
   auto const here = torch_space<Space>::here();
   std::vector<torch::Tensor> left;
@@ -166,10 +166,10 @@ template <class Space>
     }
     bool const fits =
         tensor.layout() == at::kStrided &&
-        (layouts == tensor_layouts::dense ? tensor.is_non_overlapping_and_dense() : tensor.is_contiguous());
+        (layouts == memory_format::dense ? tensor.is_non_overlapping_and_dense() : tensor.is_contiguous());
     if (!fits) {
       throw config_error(text("trireme::interop: ", kind, " \"", item.key(), "\" is not a dense ",
-                              layouts == tensor_layouts::dense ? "" : "row-major ",
+                              layouts == memory_format::dense ? "" : "row-major ",
                               "tensor; other layouts are not supported (contiguous() makes it row-major)"));
     }
     list.push_back({item.key(), tensor});
@@ -178,13 +178,13 @@ template <class Space>
 }
 template <class Space = host, class Module>
 [[nodiscard]] std::vector<named_tensor> parameters_of(Module const& module,
-                                                      tensor_layouts layouts = tensor_layouts::row_major,
+                                                      memory_format layouts = memory_format::row_major,
                                                       std::string_view left_alone = {}) {
   return listed<Space>(named_parameters_of(module), "parameter", layouts, left_alone);
 }
 template <class Space = host, class Module>
 [[nodiscard]] std::vector<named_tensor> buffers_of(Module const& module,
-                                                   tensor_layouts layouts = tensor_layouts::row_major,
+                                                   memory_format layouts = memory_format::row_major,
                                                    std::string_view left_alone = {}) {
   return listed<Space>(named_buffers_of(module), "buffer", layouts, left_alone);
 }
@@ -206,7 +206,7 @@ template <class Space = host, class Module>
                      [&](std::int64_t a, std::int64_t b) { return tensor.stride(a) > tensor.stride(b); });
   }
   shape extents;
-  for (auto const place : places) extents.push_back(tensor.size(place) * (place == places.back() ? pairs : 1));
+  for (auto const index : places) extents.push_back(tensor.size(index) * (index == places.back() ? pairs : 1));
   return extents;
 }
 /// All numbers of a dense tensor in a row, as they lie in its memory.
@@ -287,7 +287,7 @@ class gradient_hooks {
   using listener = std::function<void(std::size_t)>;
 
   gradient_hooks(std::vector<torch::Tensor> const& parameters, listener f) : f_(std::move(f)) {
-    for (std::size_t place = 0; place < parameters.size(); ++place) held_.push_back(hooked(parameters[place], place));
+    for (std::size_t index = 0; index < parameters.size(); ++index) held_.push_back(hooked(parameters[index], index));
   }
   gradient_hooks(gradient_hooks const&) = delete;
   gradient_hooks& operator=(gradient_hooks const&) = delete;
@@ -296,33 +296,33 @@ class gradient_hooks {
   }
   /// Whether the parameter has another accumulator than was listened to, as torch::load and to() may give it one: what
   /// comes from now on is told again.
-  bool renew(torch::Tensor const& parameter, std::size_t place) {
-    auto& each = held_[place];
+  bool renew(torch::Tensor const& parameter, std::size_t index) {
+    auto& each = held_[index];
     if (torch::autograd::impl::grad_accumulator(parameter) == each.accumulator) return false;
     each.accumulator->del_post_hook(each.key);
-    each = hooked(parameter, place);
+    each = hooked(parameter, index);
     return true;
   }
 
  private:
   struct hook final : torch::autograd::FunctionPostHook {
-    hook(listener const& all, std::size_t mine) : f(all), place(mine) {}
+    hook(listener const& all, std::size_t mine) : f(all), index(mine) {}
     torch::autograd::variable_list operator()(torch::autograd::variable_list const& outputs,
                                               torch::autograd::variable_list const&) override {
-      f(place);
+      f(index);
       return outputs;
     }
     listener const& f;
-    std::size_t place;
+    std::size_t index;
   };
   // A parameter only remembers its accumulator, and forgets the hooks with it: whoever wants them holds it.
   struct held {
     decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
     std::uintptr_t key;
   };
-  [[nodiscard]] held hooked(torch::Tensor const& parameter, std::size_t place) {
+  [[nodiscard]] held hooked(torch::Tensor const& parameter, std::size_t index) {
     auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-    auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, place));
+    auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, index));
     return {std::move(accumulator), key};
   }
 
@@ -577,7 +577,7 @@ namespace detail {
 /// A module's tensors as a file has them: the same.
 struct same_in_file {
   [[nodiscard]] formats::safetensors::entry stored(named_tensor const& of) const { return stored_as(of); }
-  [[nodiscard]] torch::Tensor part_of(torch::Tensor const&, torch::Tensor const& in_file) const { return in_file; }
+  [[nodiscard]] torch::Tensor shard_of(torch::Tensor const&, torch::Tensor const& in_file) const { return in_file; }
 };
 
 /// A tensor of a module, and where a file has it: under one of its names, and perhaps under others `again`.
@@ -661,7 +661,7 @@ void read_tensors(std::vector<named_tensor> const& names, std::string const& pat
     }
   }
   torch::NoGradGuard const guard;
-  for (auto const& each : found) each.tensor.copy_(in_file.part_of(each.tensor, read(*each.from, each.tensor)));
+  for (auto const& each : found) each.tensor.copy_(in_file.shard_of(each.tensor, read(*each.from, each.tensor)));
 }
 
 }  // namespace detail

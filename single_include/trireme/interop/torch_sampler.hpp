@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_sampler.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 216598efd5cb6639992a493b1996a90aa638a5cfbf3a0edeef2927ce3cd63471
+// SHA-256 of the sources: 3ffc50d213152bfa3dd2dcd4ecb90a1faa6988e3536d810d375ec1ee71d939fa
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -51,12 +51,12 @@ class distributed_sampler : public torch::data::samplers::Sampler<> {
         rank_(static_cast<std::size_t>(world.rank())),
         ranks_(static_cast<std::size_t>(world.size())),
         place_(std::make_shared<place>()) {
-    std::vector<parallel::stated> const items{
+    std::vector<parallel::rank_value> const items{
         {"the number of samples", text(samples)},
         {"the seed", text(options.seed)},
         {"the order", options.shuffle ? "shuffled" : "that of the dataset"},
         {"an uneven end", options.ends == uneven_ends::pad ? "padded" : "dropped"}};
-    parallel::expect_agreement(world, name, world.rank(), items, "give all ranks the same data and options");
+    parallel::expect_same_on_all_ranks(world, name, world.rank(), items, "give all ranks the same data and options");
     expect_samples();
   }
 
@@ -65,8 +65,8 @@ class distributed_sampler : public torch::data::samplers::Sampler<> {
   /// Errors  config_error if an epoch has fewer samples.
   void set_epoch(std::uint64_t epoch, std::size_t samples_of_this_rank = 0) {
     if (samples_of_this_rank > local_samples()) {
-      throw config_error(text(name, ": set_epoch() after ", samples_of_this_rank, " samples of this rank, but it has ",
-                              local_samples(), " in an epoch"));
+      throw config_error(text(name, ": set_epoch() after ", how_many(samples_of_this_rank, "sample"),
+                              " of this rank, but it has ", local_samples(), " in an epoch"));
     }
     place_->next = {epoch, samples_of_this_rank};
     place_->told = true;
@@ -128,7 +128,8 @@ class distributed_sampler : public torch::data::samplers::Sampler<> {
 
   void expect_samples() const {
     if (order_.samples > 0 && local_samples() > 0) return;
-    throw config_error(text(name, ": ", order_.samples, " samples leave none for each of ", ranks_, " ranks",
+    throw config_error(text(name, ": ", how_many(order_.samples, "sample"), " ",
+                            agreeing(order_.samples, "leaves", "leave"), " none for each of ", how_many(ranks_, "rank"),
                             order_.samples > 0 ? "; pad the end, or use fewer ranks" : ""));
   }
   [[nodiscard]] std::size_t id(std::size_t nth_of_this_rank) const {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_sequential.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3070ddaed73496f76361fe0e2352e94146afe0975c6bdfd5d48d24722426d770
+// SHA-256 of the sources: 4958d312af5b15d47b017457920ba66a11260008f59608d287f6a49d1637b96c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -86,7 +86,7 @@ struct named_tensor {
 };
 
 /// What is asked of a module's tensors: row-major, or dense in any order of their dimensions (channels last, say).
-enum class tensor_layouts { row_major, dense };
+enum class memory_format { row_major, dense };
 
 using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
 
@@ -149,7 +149,7 @@ using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
 /// @param left_alone  patterns, separated by spaces: a tensor one of whose names they match is not listed.
 template <class Space>
 [[nodiscard]] std::vector<named_tensor> listed(named_tensors const& all, char const* kind,
-                                               tensor_layouts layouts = tensor_layouts::row_major,
+                                               memory_format layouts = memory_format::row_major,
                                                std::string_view left_alone = {}) {
   auto const here = torch_space<Space>::here();
   std::vector<torch::Tensor> left;
@@ -168,10 +168,10 @@ template <class Space>
     }
     bool const fits =
         tensor.layout() == at::kStrided &&
-        (layouts == tensor_layouts::dense ? tensor.is_non_overlapping_and_dense() : tensor.is_contiguous());
+        (layouts == memory_format::dense ? tensor.is_non_overlapping_and_dense() : tensor.is_contiguous());
     if (!fits) {
       throw config_error(text("trireme::interop: ", kind, " \"", item.key(), "\" is not a dense ",
-                              layouts == tensor_layouts::dense ? "" : "row-major ",
+                              layouts == memory_format::dense ? "" : "row-major ",
                               "tensor; other layouts are not supported (contiguous() makes it row-major)"));
     }
     list.push_back({item.key(), tensor});
@@ -180,13 +180,13 @@ template <class Space>
 }
 template <class Space = host, class Module>
 [[nodiscard]] std::vector<named_tensor> parameters_of(Module const& module,
-                                                      tensor_layouts layouts = tensor_layouts::row_major,
+                                                      memory_format layouts = memory_format::row_major,
                                                       std::string_view left_alone = {}) {
   return listed<Space>(named_parameters_of(module), "parameter", layouts, left_alone);
 }
 template <class Space = host, class Module>
 [[nodiscard]] std::vector<named_tensor> buffers_of(Module const& module,
-                                                   tensor_layouts layouts = tensor_layouts::row_major,
+                                                   memory_format layouts = memory_format::row_major,
                                                    std::string_view left_alone = {}) {
   return listed<Space>(named_buffers_of(module), "buffer", layouts, left_alone);
 }
@@ -208,7 +208,7 @@ template <class Space = host, class Module>
                      [&](std::int64_t a, std::int64_t b) { return tensor.stride(a) > tensor.stride(b); });
   }
   shape extents;
-  for (auto const place : places) extents.push_back(tensor.size(place) * (place == places.back() ? pairs : 1));
+  for (auto const index : places) extents.push_back(tensor.size(index) * (index == places.back() ? pairs : 1));
   return extents;
 }
 /// All numbers of a dense tensor in a row, as they lie in its memory.
@@ -289,7 +289,7 @@ class gradient_hooks {
   using listener = std::function<void(std::size_t)>;
 
   gradient_hooks(std::vector<torch::Tensor> const& parameters, listener f) : f_(std::move(f)) {
-    for (std::size_t place = 0; place < parameters.size(); ++place) held_.push_back(hooked(parameters[place], place));
+    for (std::size_t index = 0; index < parameters.size(); ++index) held_.push_back(hooked(parameters[index], index));
   }
   gradient_hooks(gradient_hooks const&) = delete;
   gradient_hooks& operator=(gradient_hooks const&) = delete;
@@ -298,33 +298,33 @@ class gradient_hooks {
   }
   /// Whether the parameter has another accumulator than was listened to, as torch::load and to() may give it one: what
   /// comes from now on is told again.
-  bool renew(torch::Tensor const& parameter, std::size_t place) {
-    auto& each = held_[place];
+  bool renew(torch::Tensor const& parameter, std::size_t index) {
+    auto& each = held_[index];
     if (torch::autograd::impl::grad_accumulator(parameter) == each.accumulator) return false;
     each.accumulator->del_post_hook(each.key);
-    each = hooked(parameter, place);
+    each = hooked(parameter, index);
     return true;
   }
 
  private:
   struct hook final : torch::autograd::FunctionPostHook {
-    hook(listener const& all, std::size_t mine) : f(all), place(mine) {}
+    hook(listener const& all, std::size_t mine) : f(all), index(mine) {}
     torch::autograd::variable_list operator()(torch::autograd::variable_list const& outputs,
                                               torch::autograd::variable_list const&) override {
-      f(place);
+      f(index);
       return outputs;
     }
     listener const& f;
-    std::size_t place;
+    std::size_t index;
   };
   // A parameter only remembers its accumulator, and forgets the hooks with it: whoever wants them holds it.
   struct held {
     decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
     std::uintptr_t key;
   };
-  [[nodiscard]] held hooked(torch::Tensor const& parameter, std::size_t place) {
+  [[nodiscard]] held hooked(torch::Tensor const& parameter, std::size_t index) {
     auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-    auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, place));
+    auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, index));
     return {std::move(accumulator), key};
   }
 
@@ -547,7 +547,7 @@ class lent_memory {
 }
 
 /// Children [first, last) of a sequence, their parameters, of which the first child has some, and their buffers.
-struct sequence_part {
+struct sequence_stage {
   std::size_t first = 0;
   std::size_t last = 0;
   std::vector<named_tensor> parameters{};
@@ -587,7 +587,7 @@ struct sequence {
   std::shared_ptr<torch::nn::SequentialImpl> module;
   loss_function loss;
   std::vector<torch::nn::AnyModule> children;
-  std::vector<sequence_part> parts{};
+  std::vector<sequence_stage> parts{};
 
  private:
   void add_buffer(torch::Tensor const& tensor, std::vector<named_tensor> const& all) {
@@ -606,7 +606,7 @@ struct sequence {
     parts.back().buffers.push_back(buffer);
   }
   // A tensor of several children has the first of its names in all of them.
-  static void add(sequence_part& part, torch::Tensor const& tensor, std::vector<named_tensor> const& all) {
+  static void add(sequence_stage& part, torch::Tensor const& tensor, std::vector<named_tensor> const& all) {
     auto const at = std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.tensor.is_same(tensor); });
     auto const again = [&](auto const& each) { return each.tensor.is_same(tensor); };
     if (std::any_of(part.parameters.begin(), part.parameters.end(), again)) return;
@@ -794,7 +794,7 @@ class sequence_unit::instance {
   }
 
   std::shared_ptr<sequence const> of_;
-  sequence_part const& part_;
+  sequence_stage const& part_;
   bool is_first_ = false;
   bool is_last_ = false;
   std::vector<parameter<Env>> parameters_{};
@@ -943,7 +943,7 @@ void take_values(Trainer& trainer, torch::nn::Sequential const& module) {
     tensor.copy_(torch::from_blob(const_cast<master*>(values.data()), tensor.sizes(),
                                   at::TensorOptions().dtype(detail::torch_type(dtype_of<master>))));
   });
-  trainer.share_buffers();
+  trainer.synchronise_buffers();
   auto const buffers = detail::buffers_of(*module);
   for (auto const& each : detail::buffers_of(*trainer.described_model().module())) {
     auto const at = std::find_if(buffers.begin(), buffers.end(), [&](auto const& it) { return it.name == each.name; });

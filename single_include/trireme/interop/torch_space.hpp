@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_space.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ae33f35e98cd803208e9dbd9321bcfee9e4a3dad07e101a9a21ef4c94de9a4e3
+// SHA-256 of the sources: f039b92cd79db033bfc206b6eb27b7fb04d50a2047d52784776d8e141d3c16a1
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -84,7 +84,7 @@ struct named_tensor {
 };
 
 /// What is asked of a module's tensors: row-major, or dense in any order of their dimensions (channels last, say).
-enum class tensor_layouts { row_major, dense };
+enum class memory_format { row_major, dense };
 
 using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
 
@@ -147,7 +147,7 @@ using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
 /// @param left_alone  patterns, separated by spaces: a tensor one of whose names they match is not listed.
 template <class Space>
 [[nodiscard]] std::vector<named_tensor> listed(named_tensors const& all, char const* kind,
-                                               tensor_layouts layouts = tensor_layouts::row_major,
+                                               memory_format layouts = memory_format::row_major,
                                                std::string_view left_alone = {}) {
   auto const here = torch_space<Space>::here();
   std::vector<torch::Tensor> left;
@@ -166,10 +166,10 @@ template <class Space>
     }
     bool const fits =
         tensor.layout() == at::kStrided &&
-        (layouts == tensor_layouts::dense ? tensor.is_non_overlapping_and_dense() : tensor.is_contiguous());
+        (layouts == memory_format::dense ? tensor.is_non_overlapping_and_dense() : tensor.is_contiguous());
     if (!fits) {
       throw config_error(text("trireme::interop: ", kind, " \"", item.key(), "\" is not a dense ",
-                              layouts == tensor_layouts::dense ? "" : "row-major ",
+                              layouts == memory_format::dense ? "" : "row-major ",
                               "tensor; other layouts are not supported (contiguous() makes it row-major)"));
     }
     list.push_back({item.key(), tensor});
@@ -178,13 +178,13 @@ template <class Space>
 }
 template <class Space = host, class Module>
 [[nodiscard]] std::vector<named_tensor> parameters_of(Module const& module,
-                                                      tensor_layouts layouts = tensor_layouts::row_major,
+                                                      memory_format layouts = memory_format::row_major,
                                                       std::string_view left_alone = {}) {
   return listed<Space>(named_parameters_of(module), "parameter", layouts, left_alone);
 }
 template <class Space = host, class Module>
 [[nodiscard]] std::vector<named_tensor> buffers_of(Module const& module,
-                                                   tensor_layouts layouts = tensor_layouts::row_major,
+                                                   memory_format layouts = memory_format::row_major,
                                                    std::string_view left_alone = {}) {
   return listed<Space>(named_buffers_of(module), "buffer", layouts, left_alone);
 }
@@ -206,7 +206,7 @@ template <class Space = host, class Module>
                      [&](std::int64_t a, std::int64_t b) { return tensor.stride(a) > tensor.stride(b); });
   }
   shape extents;
-  for (auto const place : places) extents.push_back(tensor.size(place) * (place == places.back() ? pairs : 1));
+  for (auto const index : places) extents.push_back(tensor.size(index) * (index == places.back() ? pairs : 1));
   return extents;
 }
 /// All numbers of a dense tensor in a row, as they lie in its memory.
@@ -287,7 +287,7 @@ class gradient_hooks {
   using listener = std::function<void(std::size_t)>;
 
   gradient_hooks(std::vector<torch::Tensor> const& parameters, listener f) : f_(std::move(f)) {
-    for (std::size_t place = 0; place < parameters.size(); ++place) held_.push_back(hooked(parameters[place], place));
+    for (std::size_t index = 0; index < parameters.size(); ++index) held_.push_back(hooked(parameters[index], index));
   }
   gradient_hooks(gradient_hooks const&) = delete;
   gradient_hooks& operator=(gradient_hooks const&) = delete;
@@ -296,33 +296,33 @@ class gradient_hooks {
   }
   /// Whether the parameter has another accumulator than was listened to, as torch::load and to() may give it one: what
   /// comes from now on is told again.
-  bool renew(torch::Tensor const& parameter, std::size_t place) {
-    auto& each = held_[place];
+  bool renew(torch::Tensor const& parameter, std::size_t index) {
+    auto& each = held_[index];
     if (torch::autograd::impl::grad_accumulator(parameter) == each.accumulator) return false;
     each.accumulator->del_post_hook(each.key);
-    each = hooked(parameter, place);
+    each = hooked(parameter, index);
     return true;
   }
 
  private:
   struct hook final : torch::autograd::FunctionPostHook {
-    hook(listener const& all, std::size_t mine) : f(all), place(mine) {}
+    hook(listener const& all, std::size_t mine) : f(all), index(mine) {}
     torch::autograd::variable_list operator()(torch::autograd::variable_list const& outputs,
                                               torch::autograd::variable_list const&) override {
-      f(place);
+      f(index);
       return outputs;
     }
     listener const& f;
-    std::size_t place;
+    std::size_t index;
   };
   // A parameter only remembers its accumulator, and forgets the hooks with it: whoever wants them holds it.
   struct held {
     decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
     std::uintptr_t key;
   };
-  [[nodiscard]] held hooked(torch::Tensor const& parameter, std::size_t place) {
+  [[nodiscard]] held hooked(torch::Tensor const& parameter, std::size_t index) {
     auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-    auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, place));
+    auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, index));
     return {std::move(accumulator), key};
   }
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_whole_safetensors.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 25c26a90e6bf26011a436d0f41be1a9f168f85f8377fa1bc7a6ade62efb64ac0
+// SHA-256 of the sources: 027046df0eb9b81ffd911b95d2edca57d119102657cc9f1d460908cf4bb48277
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -51,7 +51,7 @@ class split_in_file {
     entry.extents = whole;
     return entry;
   }
-  [[nodiscard]] torch::Tensor part_of(torch::Tensor const& tensor, torch::Tensor const& in_file) const {
+  [[nodiscard]] torch::Tensor shard_of(torch::Tensor const& tensor, torch::Tensor const& in_file) const {
     auto const* const split = find(tensor);
     return split == nullptr ? in_file : in_file.chunk(ranks_, split->dimension)[static_cast<std::size_t>(rank_)];
   }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/batch_norm.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 25a47ee90a58e4be057053a5f6d3c151573ce2fca4ecf6b92bcfa05a4df3bb25
+// SHA-256 of the sources: 5b7e086a894abd8c55c671337a6af1d18d626e9f3a0335909b802993730f50f5
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,10 +20,10 @@ namespace trireme::nn {
 /// other rows over rows.
 ///
 /// In training, mean and variance are those of a micro-batch, or with `synchronised` those of the micro-batches that
-/// all data ranks run at the same time, as if they were one (PyTorch's SyncBatchNorm). Else they are running ones.
-/// These are parameters that nobody trains (parameter_info::running): in each step running = (1 - momentum) * running +
-/// momentum * the mean of what all micro-batches of all ranks have measured, weighed by samples; the variance as
-/// PyTorch's, divided by n - 1.
+/// all data ranks run at the same time, as if they were one (PyTorch's SyncBatchNorm). Else running statistics are
+/// used: exponential moving averages, which are parameters that are not trained (parameter_info::running). In each step
+/// running = (1 - momentum) * running + momentum * measured, where `measured` is the mean over all micro-batches of all
+/// ranks, weighted by samples. The running variance is divided by n - 1, as PyTorch's is.
 ///
 /// Shapes   x, y (rows, width); weight, bias, running_mean and running_var (channels); where a row is no image each of
 ///          its numbers is a channel.
@@ -50,7 +50,8 @@ struct batch_norm {
 namespace detail {
 
 template <class Env>
-class batch_norm_node final : public node<Env> {
+class layer_node<Env, batch_norm> final : public library_node<Env, batch_norm> {
+  using library_node<Env, batch_norm>::what_;
   using kernels = ops::on<typename Env::space>;
   using norms = ops::batch_norm_on<typename Env::space>;
 
@@ -58,15 +59,14 @@ class batch_norm_node final : public node<Env> {
   using typename node<Env>::view;
   using typename node<Env>::space;
 
-  explicit batch_norm_node(batch_norm const& what) : what_(what) { this->facts_.accumulates = true; }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
+  using library_node<Env, batch_norm>::library_node;
   void visit(parameter_visitor<Env> const& each) override {
     each(gain_);
     each(bias_);
     each(running_mean_);
     each(running_variance_);
   }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>& to, view) override {
     auto const y = to.template take<typename Env::compute>(x.v.extents());
     auto const rows = by_channel(x.v);
     auto& kept = kept_[pass];
@@ -112,7 +112,7 @@ class batch_norm_node final : public node<Env> {
     pass.scratch.rewind(mark);
     if (pass.training()) measure(pass, kept.n);
   }
-  void serve_forward(pass<Env>& pass) override {
+  void shadow_forward(pass<Env>& pass) override {
     if (!joins(pass)) return;
     auto const mark = pass.scratch.mark();
     auto const zeros = take(pass.scratch);
@@ -122,7 +122,7 @@ class batch_norm_node final : public node<Env> {
     replica_group<Env>::of(pass).sum(zeros);
     pass.scratch.rewind(mark);
   }
-  void serve_backward(pass<Env>& pass) override {
+  void shadow_backward(pass<Env>& pass) override {
     if (!joins(pass)) return;
     auto const mark = pass.scratch.mark();
     auto const zeros = pass.scratch.template take<number>({2 * channels_});
@@ -200,17 +200,11 @@ class batch_norm_node final : public node<Env> {
     if (pass.group.cuts_rows()) pass.group.sum(values);
   }
 
-  batch_norm what_;
   std::int64_t channels_ = 0, width_ = 0;
   parameter<Env> gain_{}, bias_{}, running_mean_{}, running_variance_{};
-  per_slot<saved> kept_;
+  per_micro_batch<saved> kept_;
 };
 
 }  // namespace detail
-
-template <class Env>
-struct node_of<Env, batch_norm> {
-  using type = detail::batch_norm_node<Env>;
-};
 
 }  // namespace trireme::nn

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/bert.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 76f45b4056646f14e86f6aa9354f2d6650e6edd4a97496f9cf4001b086b78877
+// SHA-256 of the sources: 1ea3c7cde6b668357426b9f4c10e0b6dabe8d379053a7ba15702cfb4625e378f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,17 +13,18 @@
 
 namespace trireme::nn {
 
-/// BERT: learned positions and segments, attention in both directions, norms after each part, GELU without
-/// approximation. It fills in masked words, or with `classes` sorts samples by what becomes of their first word.
+/// BERT: learned positions and segments, attention in both directions, norms after each part, exact GELU. It predicts
+/// masked words, or with `classes` classifies samples from the output of their first word.
 ///
-/// Samples may be of different lengths: `padding` fills them up at either end, and no position sees it. Which words are
-/// of the first segment and which of the second (and so on) follows from the `separator` words, each of which ends one.
+/// Samples may have different lengths: `padding` fills them up at either end, and no position sees it. Each `separator`
+/// word ends a segment, so the segments of a sample follow from its words.
 /// Shapes   inputs (B, T) int32, T <= context; targets (B, T) int32, below 0 where no word is asked for, or with
 ///          `classes` (B) int32. Parameters have Hugging Face's names, but queries, keys and values are one product,
 ///          `attention.self.qkv`, and products' weights are (inputs, outputs).
-/// Ranks    positions cannot be cut (parallel::context): segments and padding are found in whole samples.
-/// Method   [Devlin et al., "BERT", 2019]. The pooler and the classifier compute all rows, of which the loss takes each
-///          sample's first: about 1/12 of a block more, and no rows to deal out anew over a tensor group.
+/// Ranks    parallel::context is refused: segments and padding are found in whole samples.
+/// Method   [Devlin et al., "BERT", 2019]. The pooler and the classifier compute all rows, and the loss reads each
+///          sample's first. That is about 1/12 of a block more work, and a tensor group needs no new distribution of
+///          rows.
 /// Errors   config_error from validate() (called when a trainer is made) if a size is not positive, channels are not
 ///          divisible by heads, or dropout is not in [0, 1).
 /// @models  staged_model: one unit for the embeddings, one a block, one for the head and the loss.
@@ -48,7 +49,7 @@ struct bert {
 
   [[nodiscard]] std::int64_t inner() const noexcept { return hidden > 0 ? hidden : 4 * channels; }
 
-  template <class = void>  // so that programs without a BERT do not compile it
+  template <class = void>  // compiled only in programs that use a BERT
   [[nodiscard]] auto embeddings() const {
     return chain(named("bert.embeddings", embedding{.words = vocabulary,
                                                     .outputs = channels,
@@ -86,40 +87,44 @@ struct bert {
   }
   template <class Emit>
   void units(Emit&& put) const {
-    put(nn::block{"", channels, 0, embeddings<Emit>()});
+    put(nn::block{"", channels, embeddings<Emit>()});
     for (std::int64_t i = 0; i < layers; ++i) {
-      nn::block const one{text("bert.encoder.layer.", i), channels, static_cast<std::uint32_t>(1 + 3 * i),
-                          layer<Emit>()};
+      nn::block const one{text("bert.encoder.layer.", i), channels, layer<Emit>()};
       detail::emit_block(put, one, checkpointed);
     }
-    auto const site = static_cast<std::uint32_t>(1 + 3 * layers);
     if (classes > 0) {
-      put(nn::block{"", channels, site, classifier<Emit>()});
+      put(nn::block{"", channels, classifier<Emit>()});
     } else {
-      put(nn::block{"", channels, site, masked_words<Emit>()});
+      put(nn::block{"", channels, masked_words<Emit>()});
     }
   }
 
+  template <class F>
+  void each_field(F&& f) const {
+    f("vocabulary", vocabulary, at_least_one);
+    f("context", context, at_least_one);
+    f("layers", layers, at_least_one);
+    f("heads", heads, at_least_one);
+    f("channels", channels, at_least_one);
+    f("hidden", inner(), at_least_one);
+    f("classes", classes, not_negative);
+    f("segments", segments, at_least_one);
+    f("padding", padding, detail::any_value);
+    f("separator", separator, detail::any_value);
+    f("dropout", dropout, below_one);
+    f("epsilon", epsilon, positive);
+    f("checkpointed", checkpointed, detail::any_value, checkpointed);
+  }
   void validate() const {
-    detail::expect_positive("bert", {{"vocabulary", vocabulary},
-                                     {"context", context},
-                                     {"layers", layers},
-                                     {"heads", heads},
-                                     {"channels", channels},
-                                     {"segments", segments}});
+    detail::expect_fields("nn::bert", *this);
     detail::expect_heads("bert", channels, heads);
-    if (hidden < 0 || classes < 0) {
-      throw config_error(
-          text("trireme::nn::bert: ", hidden, " hidden and ", how_many(classes, "class"), "; neither may be below 0"));
-    }
-    detail::expect_dropout("bert", dropout);
-    expect_number("nn::bert", ".epsilon", epsilon, positive);
+    expect_number("nn::bert", ".hidden", hidden, not_negative);
   }
 
   /// Hugging Face's files of BertForMaskedLM; with classes BertForSequenceClassification. A classifier is read from
   /// files with other heads too, if it is said that its own starts anew (train/pretrained.hpp).
-  [[nodiscard]] file_layout in_files() const {
-    file_layout out{"bert.", {"*embeddings.position_ids", "cls.seq_relationship.*"}};
+  [[nodiscard]] file_mapping in_files() const {
+    file_mapping out{"bert.", {"*embeddings.position_ids", "cls.seq_relationship.*"}};
     out.older = {{"LayerNorm.weight", "LayerNorm.gamma"}, {"LayerNorm.bias", "LayerNorm.beta"}};
     auto const c = channels;
     auto const norm = [&](std::string const& name) {
@@ -165,26 +170,13 @@ struct bert {
     return out;
   }
 
-  /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of
-  /// `context` tokens. An embedding computes nothing.
+  /// What each unit computes for a row in training, in samples of `context` tokens.
+  template <class = void>
   [[nodiscard]] std::vector<double> unit_costs() const {
-    auto const c = static_cast<double>(channels);
-    double const products = 8 * c * c + 4 * c * static_cast<double>(inner());
-    double const attended = 2 * c * static_cast<double>(context);  // each of two products
-    double const again = checkpointed ? products + 2 * attended : 0;
-    std::vector<double> costs(static_cast<std::size_t>(layers + 2), 3 * products + 7 * attended + again);
-    costs.front() = 0;
-    costs.back() = 6 * c * (c + static_cast<double>(classes > 0 ? classes : vocabulary));
-    return costs;
+    return detail::count_operations(*this, context);
   }
 };
 
-[[nodiscard]] inline std::string to_string(bert const& m) {
-  return text("nn::bert{.vocabulary = ", m.vocabulary, ", .context = ", m.context, ", .layers = ", m.layers,
-              ", .heads = ", m.heads, ", .channels = ", m.channels, ", .hidden = ", m.inner(),
-              ", .classes = ", m.classes, ", .segments = ", m.segments, ", .padding = ", m.padding,
-              ", .separator = ", m.separator, ", .dropout = ", m.dropout, ", .epsilon = ", m.epsilon,
-              m.checkpointed ? ", .checkpointed = true" : "", "}");
-}
+[[nodiscard]] inline std::string to_string(bert const& m) { return detail::text_of_fields("nn::bert", m); }
 
 }  // namespace trireme::nn

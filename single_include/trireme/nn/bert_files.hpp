@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/bert_files.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 631f208f26d09bca3cd36cef5e51a73f3351226d3c1d3efa008e73de2aeb0855
+// SHA-256 of the sources: 4eec0a85aab15706d946ce9f45d48671a4e780667c296d8cb78ff975dbe56e3e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -53,7 +53,7 @@ TRIREME_BODY std::int64_t classes_in(config_reader const& in) {
   return count;
 }
 
-/// A token's number; null is none, which is written -1 here.
+/// A token's number; null means that there is no such token, which is -1 here.
 TRIREME_BODY std::int32_t token_in(config_reader const& in, std::string_view key, std::int32_t otherwise) {
   auto const* const given = in.config().find(key);
   if (given == nullptr) return otherwise;

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/convnet.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 09117c5d195742883cd1404a20735d3ff8fcce9e2b09da556b7d28b6ee09a1a1
+// SHA-256 of the sources: 366abeda5cc0530cdeef360569ed055da5cd6180bb65ff46b11621657d43918c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,6 +14,10 @@
 #include <string>
 
 namespace trireme::nn {
+
+[[nodiscard]] inline std::string field_text(batch_norm const& it) {
+  return text("{", it.epsilon, ", ", it.momentum, "}");
+}
 
 /// A residual network for small images: ResNet-20 with `blocks` = 3, ResNet-32 with 5, and so on (6 * blocks + 2).
 /// Three stages of blocks of two convolutions; each stage but the first has half as many places along each side, and
@@ -56,7 +60,7 @@ struct convnet_of {
 
  public:
   /// The layers of a block whose result has the shape of its input.
-  template <class = void>  // so that programs that only name a convnet do not compile it
+  template <class = void>  // compiled only in programs that use a convnet
   [[nodiscard]] auto plain_block(nn::image const& in) const {
     return chain(in, residual(two_convolutions(in.channels, 1)), relu());
   }
@@ -71,29 +75,33 @@ struct convnet_of {
   void units(Emit&& put) const {
     nn::image at{images.height, images.width, channels};
     put(nn::block{
-        "", 0, 0,
+        "", 0,
         chain(features{images.size()}, images, named("conv1", conv(channels, 3, 1)), named("bn1", normal()), relu())});
     for (std::int64_t i = 0; i < 3 * blocks; ++i) {
       auto const name = text("layer", i / blocks + 1, ".", i % blocks);
       if (i == 0 || i % blocks != 0) {
-        put(nn::block{name, at.size(), 0, plain_block<Emit>(at)});
+        put(nn::block{name, at.size(), plain_block<Emit>(at)});
       } else {
-        put(nn::block{name, at.size(), 0, halving_block<Emit>(at)});
+        put(nn::block{name, at.size(), halving_block<Emit>(at)});
         at = {(at.height + 1) / 2, (at.width + 1) / 2, 2 * at.channels};
       }
     }
     initial const start{initial::distribution::uniform, 1 / std::sqrt(static_cast<double>(at.channels))};
     linear const fc{.outputs = classes, .start = start, .bias_start = start};
-    put(nn::block{"", at.size(), 0, chain(at, average_pool2d{}, named("fc", fc), loss::cross_entropy{})});
+    put(nn::block{"", at.size(), chain(at, average_pool2d{}, named("fc", fc), loss::cross_entropy{})});
   }
 
+  template <class F>
+  void each_field(F&& f) const {
+    f("images", images, detail::any_value);
+    f("classes", classes, at_least_one);
+    f("blocks", blocks, at_least_one);
+    f("channels", channels, at_least_one);
+    f("norm", norm, detail::any_value);
+  }
   void validate() const {
-    detail::expect_positive("convnet", {{"height", images.height},
-                                        {"width", images.width},
-                                        {"channels of an image", images.channels},
-                                        {"classes", classes},
-                                        {"blocks", blocks},
-                                        {"channels", channels}});
+    detail::expect_image("nn::convnet", images);
+    detail::expect_fields("nn::convnet", *this);
     expect_number("nn::convnet", ".norm.epsilon", norm.epsilon, positive);
     expect_number("nn::convnet", ".norm.momentum", norm.momentum, {.high = 1, .above = true});
     if (images.height == images.width) return;
@@ -107,9 +115,7 @@ using synchronised_convnet = convnet_of<true>;
 
 template <bool Synchronised>
 [[nodiscard]] std::string to_string(convnet_of<Synchronised> const& m) {
-  return text("nn::", Synchronised ? "synchronised_" : "", "convnet{.images = {", m.images.height, ", ", m.images.width,
-              ", ", m.images.channels, "}, .classes = ", m.classes, ", .blocks = ", m.blocks,
-              ", .channels = ", m.channels, ", .norm = {", m.norm.epsilon, ", ", m.norm.momentum, "}}");
+  return detail::text_of_fields(Synchronised ? "nn::synchronised_convnet" : "nn::convnet", m);
 }
 
 }  // namespace trireme::nn

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/deepseek.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 214f05bbc171183a9e08737ab8e6c62b7c1ee3e5bab50cca13b9377b1de2f0dc
+// SHA-256 of the sources: d9adc6353763423dbf1e45e0d6e5f4fa8fb587cddc3afae2722ee28121ed3f2d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -48,7 +48,7 @@ struct deepseek {
   std::int64_t vocabulary = 256;
   std::int64_t context = 256;  ///< used by files and unit_costs(); the model takes samples of any length
   std::int64_t layers = 6;
-  std::int64_t dense = 1;  ///< so many of them, the first ones, have an mlp
+  std::int64_t dense = 1;  ///< number of leading blocks with a dense MLP
   std::int64_t channels = 384;
   std::int64_t heads = 6;
   std::int64_t query_rank = 0;     ///< 0: queries are one product
@@ -59,7 +59,7 @@ struct deepseek {
   std::int64_t hidden = 1024;      ///< of an mlp
   std::int64_t experts = 8;
   std::int64_t top_k = 2;            ///< experts that a token chooses
-  std::int64_t shared = 1;           ///< experts that every token has: one mlp, so many times as wide
+  std::int64_t shared = 1;           ///< experts of every token: one MLP, `shared` times as wide as an expert
   std::int64_t expert_hidden = 352;  ///< of an expert
   std::int64_t groups = 1;           ///< of experts
   std::int64_t chosen_groups = 1;    ///< from which a token chooses
@@ -73,7 +73,7 @@ struct deepseek {
   friend bool operator==(deepseek const&, deepseek const&) = default;
 
   /// down(silu(gate(x)) * up(x)).
-  template <class = void>  // so that programs without a DeepSeek do not compile it
+  template <class = void>  // compiled only in programs that use a DeepSeek
   [[nodiscard]] auto mlp(std::int64_t width) const {
     linear const in{.outputs = width, .bias = false}, out{.outputs = channels, .bias = false};
     return chain(product(chain(named("gate_proj", in), silu()), named("up_proj", in)), named("down_proj", out));
@@ -107,70 +107,73 @@ struct deepseek {
   template <class = void>
   [[nodiscard]] auto module(std::int64_t k) const {
     embedding_ahead const words{vocabulary, channels, k, "model.embed_tokens.weight"};
-    return in_training(beside(named("enorm", chain(words, rms_norm{epsilon})), named("hnorm", rms_norm{epsilon})),
+    return in_training(concat(named("enorm", chain(words, rms_norm{epsilon})), named("hnorm", rms_norm{epsilon})),
                        named("eh_proj", linear{.outputs = channels, .bias = false}), layer(mixture()),
                        named("shared_head.norm", rms_norm{epsilon}));
   }
   template <class Emit>
   void units(Emit&& put) const {
-    put(nn::block{"model.embed_tokens", channels, 0, embedding{vocabulary, channels}});
+    put(nn::block{"model.embed_tokens", channels, embedding{vocabulary, channels}});
     auto const block = [&](std::int64_t i, auto const& what) {
-      auto const site = static_cast<std::uint32_t>(1 + i);
-      detail::emit_block(put, nn::block{text("model.layers.", i), channels, site, what}, checkpointed);
+      detail::emit_block(put, nn::block{text("model.layers.", i), channels, what}, checkpointed);
     };
     for (std::int64_t i = 0; i < dense; ++i) block(i, layer(mlp<Emit>(hidden)));
     for (std::int64_t i = dense; i < layers; ++i) block(i, layer(mixture<Emit>()));
     auto const norm = named("model.norm", rms_norm{epsilon});
-    if (ahead == 0) return put(nn::block{"", channels, 0, chain(norm, head<Emit>(0))});
-    put(nn::block{"", channels, 0, norm});
+    if (ahead == 0) return put(nn::block{"", channels, chain(norm, head<Emit>(0))});
+    put(nn::block{"", channels, norm});
     for (std::int64_t k = 1; k <= ahead; ++k) {
-      put(nn::block{"", channels, 0, aside(head<Emit>(k - 1))});
+      put(nn::block{"", channels, auxiliary_loss(head<Emit>(k - 1))});
       block(layers + k - 1, module<Emit>(k));
     }
-    put(nn::block{"", channels, 0, head<Emit>(ahead)});
+    put(nn::block{"", channels, head<Emit>(ahead)});
   }
 
+  template <class F>
+  void each_field(F&& f) const {
+    f("vocabulary", vocabulary, at_least_one);
+    f("context", context, at_least_one);
+    f("layers", layers, at_least_one);
+    f("dense", dense, not_negative);
+    f("channels", channels, at_least_one);
+    f("heads", heads, at_least_one);
+    f("query_rank", query_rank, not_negative);
+    f("rank", rank, at_least_one);
+    f("plain", plain, at_least_one);
+    f("rotary_width", rotary_width, at_least_one);
+    f("values", values, at_least_one);
+    f("hidden", hidden, at_least_one);
+    f("experts", experts, at_least_one);
+    f("top_k", top_k, at_least_one);
+    f("shared", shared, at_least_one);
+    f("expert_hidden", expert_hidden, at_least_one);
+    f("groups", groups, at_least_one);
+    f("chosen_groups", chosen_groups, at_least_one);
+    f("scale", scale, positive);
+    f("speed", speed, not_negative);
+    f("rotary", rotary, positive);
+    f("epsilon", epsilon, positive);
+    f("checkpointed", checkpointed, detail::any_value, checkpointed);
+    f("ahead", ahead, not_negative, ahead != 0);
+    f("ahead_weight", ahead_weight, not_negative, ahead != 0);
+  }
   void validate() const {
-    detail::expect_positive("deepseek", {{"vocabulary", vocabulary},
-                                         {"context", context},
-                                         {"layers", layers},
-                                         {"channels", channels},
-                                         {"heads", heads},
-                                         {"rank", rank},
-                                         {"plain", plain},
-                                         {"rotary_width", rotary_width},
-                                         {"values", values},
-                                         {"hidden", hidden},
-                                         {"experts", experts},
-                                         {"top_k", top_k},
-                                         {"shared", shared},
-                                         {"expert_hidden", expert_hidden},
-                                         {"groups", groups},
-                                         {"chosen_groups", chosen_groups}});
-    if (dense < 0 || dense > layers || query_rank < 0 || rotary_width % 2 != 0) {
-      throw config_error(text("trireme::nn::deepseek: ", dense, " dense blocks of ", layers, ", query_rank ",
-                              query_rank, ", rotary_width ", rotary_width,
-                              "; some of the blocks are dense, no rank is below 0, and rotary_width is even"));
+    detail::expect_fields("nn::deepseek", *this);
+    if (dense > layers || rotary_width % 2 != 0) {
+      throw config_error(text("trireme::nn::deepseek: ", dense, " dense blocks of ", layers, ", rotary_width ",
+                              rotary_width, "; some of the blocks are dense, and rotary_width is even"));
     }
     if (experts % groups != 0 || chosen_groups > groups || top_k > chosen_groups * (experts / groups)) {
       throw config_error(text("trireme::nn::deepseek: ", top_k, " of ", how_many(experts, "expert"), ", of ",
                               chosen_groups, " of ", how_many(groups, "group"),
                               "; groups are of equal sizes and have enough experts"));
     }
-    if (ahead < 0 || !not_negative.holds(ahead_weight)) {
-      throw config_error(text("trireme::nn::deepseek: ", how_many(ahead, "module"),
-                              " that predict words ahead, of weight ", ahead_weight, "; neither is negative"));
-    }
-    if (!positive.holds(rotary) || !positive.holds(epsilon) || !positive.holds(scale) || !not_negative.holds(speed)) {
-      throw config_error(text("trireme::nn::deepseek: rotary ", rotary, ", epsilon ", epsilon, ", scale ", scale,
-                              ", speed ", speed, "; all but speed are above 0, and it is not below"));
-    }
   }
 
   /// Hugging Face's files of DeepseekV3ForCausalLM; modules that predict words ahead are blocks behind the last one
   /// there, whose copies of embedding and head are not needed, and not written.
-  [[nodiscard]] file_layout in_files() const {
-    file_layout out{"model.", {"*.rotary_emb.inv_freq"}};
+  [[nodiscard]] file_mapping in_files() const {
+    file_mapping out{"model.", {"*.rotary_emb.inv_freq"}};
     auto const c = channels;
     auto const mlp_at = [&](std::string const& name, std::int64_t width) {
       out.add_transposed(name + "gate_proj.weight", c, width);
@@ -218,47 +221,17 @@ struct deepseek {
     out.add("lm_head.weight", {vocabulary, c});
     // A module that predicts words ahead, which this model does not have; it would have a layer more.
     auto const further = text("model.layers.", layers + ahead, ".");
-    out.ignored_beside.emplace_back(further + "*", further + "eh_proj.weight");
+    out.ignored_with.emplace_back(further + "*", further + "eh_proj.weight");
     return out;
   }
 
-  /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of
-  /// `context` tokens. An embedding computes nothing.
+  /// What each unit computes for a row in training, in samples of `context` tokens.
+  template <class = void>
   [[nodiscard]] std::vector<double> unit_costs() const {
-    auto const real = [](std::int64_t n) { return static_cast<double>(n); };
-    auto const c = real(channels), h = real(heads), query = real(plain + rotary_width);
-    auto const queries = query_rank == 0 ? c * h * query : real(query_rank) * (c + h * query);
-    auto const attention =
-        2 * (queries + c * real(rank + rotary_width) + real(rank) * h * real(plain + values) + h * real(values) * c);
-    auto const attended = h * real(std::max(plain + rotary_width, values)) * real(context);  // of each of two products
-    auto const costs_of = [&](double mlp) {
-      auto const products = attention + mlp;
-      return 3 * products + 7 * attended + (checkpointed ? products + 2 * attended : 0);
-    };
-    auto const mixed = costs_of(6 * c * real(expert_hidden) * real(top_k + shared) + 2 * c * real(experts));
-    auto const head_costs = 6 * c * real(vocabulary);
-    std::vector<double> costs{0};
-    for (std::int64_t i = 0; i < layers; ++i) costs.push_back(i < dense ? costs_of(6 * c * real(hidden)) : mixed);
-    if (ahead > 0) costs.push_back(0);
-    for (std::int64_t k = 0; k < ahead; ++k) {
-      costs.push_back(head_costs);
-      costs.push_back(mixed + (checkpointed ? 4 : 3) * 4 * c * c);
-    }
-    costs.push_back(head_costs);
-    return costs;
+    return detail::count_operations(*this, context);
   }
 };
 
-[[nodiscard]] inline std::string to_string(deepseek const& m) {
-  return text("nn::deepseek{.vocabulary = ", m.vocabulary, ", .context = ", m.context, ", .layers = ", m.layers,
-              ", .dense = ", m.dense, ", .channels = ", m.channels, ", .heads = ", m.heads,
-              ", .query_rank = ", m.query_rank, ", .rank = ", m.rank, ", .plain = ", m.plain,
-              ", .rotary_width = ", m.rotary_width, ", .values = ", m.values, ", .hidden = ", m.hidden,
-              ", .experts = ", m.experts, ", .top_k = ", m.top_k, ", .shared = ", m.shared,
-              ", .expert_hidden = ", m.expert_hidden, ", .groups = ", m.groups, ", .chosen_groups = ", m.chosen_groups,
-              ", .scale = ", m.scale, ", .speed = ", m.speed, ", .rotary = ", m.rotary, ", .epsilon = ", m.epsilon,
-              m.checkpointed ? ", .checkpointed = true" : "",
-              m.ahead == 0 ? std::string() : text(", .ahead = ", m.ahead, ", .ahead_weight = ", m.ahead_weight), "}");
-}
+[[nodiscard]] inline std::string to_string(deepseek const& m) { return detail::text_of_fields("nn::deepseek", m); }
 
 }  // namespace trireme::nn

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/images.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: aa80415eaf764c51eae494a805c9f85d186b1d3d7f47d634bd2633e1e06e86fa
+// SHA-256 of the sources: 643fbf1ddf134cbf99a4fc399a349a56e7e265affc74b21bbd96ad810a478027
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,21 +15,21 @@
 
 namespace trireme::nn {
 
-// Layers of images. A row is an image, (height, width, channels) with channels innermost; nn::image says of which shape
-// those are that come in. Where a tensor group or a sequence cuts rows, each rank works on images of its own; weights
-// are whole on each.
+// Layers of images. A row is an image, (height, width, channels) with channels innermost; nn::image states the shape of
+// the first ones. Where a tensor group or a sequence cuts rows, each rank works on its own images; every rank has whole
+// weights.
 
 /// A convolution: y[i, j, o] = bias[o] + the sum over a window of x times weight[., ., ., o].
 ///
 /// Shapes   x (rows, height * width * channels), y (rows, places * places * outputs), where there are
 ///          (pixels + 2 * padding - kernel) / stride + 1 places along so many pixels; weight (kernel, kernel, channels,
 ///          outputs), bias (outputs). PyTorch's weight is (outputs, channels, kernel, kernel).
-/// Bytes    keeps x. What the windows of some images see, at most 2 MiB of float, or that of one image if it is more,
-///          is scratch memory in each pass; a window of one pixel needs none.
+/// Bytes    keeps x. Each pass copies the windows of a few images to scratch memory, at most 2 MiB of float or one
+///          image's windows; a window of one pixel needs none.
 /// Numerics as a product of matrices: see ops::host_products. Starts as PyTorch's does, uniform within
 ///          1 / sqrt(kernel * kernel * channels).
-/// Errors   config_error for sizes that are not positive, padding that is negative or not below the kernel, input that
-///          nobody says is images, and a kernel larger than the padded image.
+/// Errors   config_error for sizes that are not positive, padding that is negative or not below the kernel, input
+///          without an nn::image before it, and a kernel larger than the padded image.
 struct conv2d {
   static constexpr nn::flow flow = nn::flow::rows;
   std::int64_t outputs = 0;
@@ -42,7 +42,8 @@ struct conv2d {
 
 /// The largest number of each channel in each place of a window; padding is never the largest.
 ///
-/// Bytes    keeps x, and looks for the largest numbers again in the backward pass: the first one has the gradient.
+/// Bytes    keeps x, and searches the largest numbers again in the backward pass. Of equal ones the first gets the
+///          gradient.
 /// Errors   as conv2d.
 struct max_pool2d {
   static constexpr nn::flow flow = nn::flow::rows;
@@ -65,7 +66,7 @@ struct average_pool2d {
 
 namespace detail {
 
-/// Throws config_error unless rows are images of the shape that the layers before have told.
+/// Throws config_error unless rows are images of the shape that the layers before have set.
 template <class Env>
 void expect_images(char const* layer, placing<Env> const& at) {
   if (at.image.size() == at.width && at.width > 0) return;
@@ -74,7 +75,7 @@ void expect_images(char const* layer, placing<Env> const& at) {
                           "; put nn::image{height, width, channels} of that size before it"));
 }
 
-/// The window of a layer that stands there; what comes out of it is the image of the layers behind.
+/// The window of the layer that is placed; its result becomes the image of the layers behind.
 template <class Env>
 [[nodiscard]] ops::window place_window(char const* layer, placing<Env>& at, std::int64_t kernel, std::int64_t stride,
                                        std::int64_t padding, std::int64_t outputs) {
@@ -97,15 +98,15 @@ template <class Env>
 }
 
 template <class Env>
-class image_node final : public node<Env> {
+class layer_node<Env, image> final : public library_node<Env, image> {
+  using library_node<Env, image>::what_;
+
  public:
   using typename node<Env>::view;
-  using typename node<Env>::space;
 
-  explicit image_node(nn::image const& what) : what_(what) { this->facts_.in_place = true; }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
+  explicit layer_node(image const& what) : library_node<Env, image>(what, {.in_place = true}) {}
   [[nodiscard]] bool idle(pass<Env> const&) const override { return true; }
-  held<Env> forward(pass<Env>&, held<Env> x, arena<space>&, view) override { return x; }
+  held<Env> forward(pass<Env>&, held<Env> x, arena_of<Env>&, view) override { return x; }
 
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
@@ -117,11 +118,11 @@ class image_node final : public node<Env> {
     }
     at.image = what_;
   }
-  nn::image what_;
 };
 
 template <class Env>
-class conv2d_node final : public node<Env> {
+class layer_node<Env, conv2d> final : public library_node<Env, conv2d> {
+  using library_node<Env, conv2d>::what_;
   using value = typename Env::compute;
   using kernels = ops::on<typename Env::space>;
   using images = ops::images_on<typename Env::space>;
@@ -130,15 +131,12 @@ class conv2d_node final : public node<Env> {
   using typename node<Env>::view;
   using typename node<Env>::space;
 
-  explicit conv2d_node(conv2d const& what) : what_(what) {
-    this->facts_ = {.weights = true, .adds_residual = true, .accumulates = true};
-  }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
+  explicit layer_node(conv2d const& what) : library_node<Env, conv2d>(what, {.weights = true, .adds_residual = true}) {}
   void visit(parameter_visitor<Env> const& each) override {
     each(weight_);
     if (what_.bias) each(bias_);
   }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view residual) override {
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>& to, view residual) override {
     auto const y = to.template take<value>({x.v.extent(0), at_.count() * what_.outputs});
     auto& weights = packed(pass);
     for_each_part(pass, x.v, [&](std::int64_t first, view part, view seen) {
@@ -176,6 +174,7 @@ class conv2d_node final : public node<Env> {
   void do_place(placing<Env>& at, layer_step const&) override {
     auto const channels = at.image.channels;
     at_ = place_window("conv2d", at, what_.kernel, what_.stride, what_.padding, what_.outputs);
+    at.counted.product(at_.count() * at_.numbers(), what_.outputs, at.forms_dx);
     initial const start{initial::distribution::uniform, 1 / std::sqrt(static_cast<double>(at_.numbers()))};
     weight_.info = {at.name + ".weight", {what_.kernel, what_.kernel, channels, what_.outputs}, start, true};
     bias_.info = {at.name + ".bias", {what_.outputs}, start, false};
@@ -202,7 +201,6 @@ class conv2d_node final : public node<Env> {
     }
   }
 
-  conv2d what_;
   ops::window at_;
   parameter<Env> weight_{}, bias_{};
   ops::weights<value, space> packed_;
@@ -210,7 +208,9 @@ class conv2d_node final : public node<Env> {
 
 /// Both kinds of pooling.
 template <class Env, class Pool>
-class pool_node final : public node<Env> {
+requires(std::is_same_v<Pool, max_pool2d> || std::is_same_v<Pool, average_pool2d>) class layer_node<Env, Pool> final
+    : public library_node<Env, Pool> {
+  using library_node<Env, Pool>::what_;
   using images = ops::images_on<typename Env::space>;
   static constexpr bool largest = std::is_same_v<Pool, max_pool2d>;
 
@@ -218,9 +218,8 @@ class pool_node final : public node<Env> {
   using typename node<Env>::view;
   using typename node<Env>::space;
 
-  explicit pool_node(Pool const& what) : what_(what) { this->facts_.accumulates = true; }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
-  held<Env> forward(pass<Env>&, held<Env> x, arena<space>& to, view) override {
+  using library_node<Env, Pool>::library_node;
+  held<Env> forward(pass<Env>&, held<Env> x, arena_of<Env>& to, view) override {
     auto const y = to.template take<typename Env::compute>({x.v.extent(0), at_.count() * at_.channels});
     if constexpr (largest) {
       images::max_pool(y, x.v, at_);
@@ -255,27 +254,9 @@ class pool_node final : public node<Env> {
     at_ = place_window(largest ? "max_pool2d" : "average_pool2d", at, kernel, what_.stride == 0 ? kernel : what_.stride,
                        padding, at.image.channels);
   }
-  Pool what_;
   ops::window at_;
 };
 
 }  // namespace detail
-
-template <class Env>
-struct node_of<Env, image> {
-  using type = detail::image_node<Env>;
-};
-template <class Env>
-struct node_of<Env, conv2d> {
-  using type = detail::conv2d_node<Env>;
-};
-template <class Env>
-struct node_of<Env, max_pool2d> {
-  using type = detail::pool_node<Env, max_pool2d>;
-};
-template <class Env>
-struct node_of<Env, average_pool2d> {
-  using type = detail::pool_node<Env, average_pool2d>;
-};
 
 }  // namespace trireme::nn

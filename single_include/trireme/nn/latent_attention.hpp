@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/latent_attention.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 68f97eb41eda1b3627d882cc10cd6130442ba3607065c92ae7ca3bbb0e4ce40b
+// SHA-256 of the sources: 27c8e4eabef006d97767ee6568858c1a7dbca6a8e7a5a7a3bea86df538dfef8d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,6 +7,7 @@
 #include "trireme/ops/latent_heads.hpp"
 
 // ---- trireme/nn/latent_attention.hpp
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <type_traits>
@@ -15,10 +16,10 @@
 
 namespace trireme::nn {
 
-/// DeepSeek's multi-head latent attention: keys and values are products of `rank` numbers a row, which have a norm, and
-/// queries too, of `query_rank`, or of the input itself. Positions turn only `rotary_width` numbers of a query and of a
-/// key; those of the key are a product of the input, and all heads share them. The product behind, `o_proj`, is a layer
-/// of its own.
+/// DeepSeek's multi-head latent attention. Keys and values are products of a normalised latent row of `rank` numbers;
+/// queries are products of one of `query_rank` numbers, or of the input itself. Rotary positions turn only
+/// `rotary_width` numbers of a query and of a key; those of the key are a product of the input, and all heads share
+/// them. The product behind, `o_proj`, is a layer of its own.
 ///
 /// Shapes   x (rows, channels), y (rows, heads * values). Parameters have Hugging Face's names: `q_proj`, or `q_a_proj`
 ///          with `q_a_layernorm` and `q_b_proj`; `kv_a_proj_with_mqa`, `kv_a_layernorm`, `kv_b_proj`.
@@ -32,7 +33,7 @@ namespace trireme::nn {
 /// Errors   config_error for widths that are not positive, an odd rotary_width, or a tensor group of more ranks than
 ///          heads; a sentence of the compiler where no linear layer is behind it.
 struct latent_attention {
-  static constexpr layer_says says{.does = flow::fork, .spreads = true};
+  static constexpr layer_traits traits{.does = flow::fork, .spreads = true};
   std::int64_t heads = 1;
   std::int64_t query_rank = 0;    ///< 0: queries are one product of the input
   std::int64_t rank = 0;          ///< of keys and values
@@ -50,17 +51,18 @@ namespace detail {
 
 template <>
 struct inside<latent_attention> {
-  template <role As, lie>
+  template <role As, activation_layout>
   static constexpr bool fits() {
-    static_assert(As == role::spread,
+    static_assert(As == role::column_parallel,
                   "trireme::nn::latent_attention: its heads are columns, which a tensor group shares; put a linear "
                   "layer right behind it");
-    return As == role::spread;
+    return As == role::column_parallel;
   }
 };
 
 template <class Env>
-class latent_attention_node final : public node<Env> {
+class layer_node<Env, latent_attention> final : public library_node<Env, latent_attention> {
+  using library_node<Env, latent_attention>::what_;
   using kernels = ops::on<typename Env::space>;
   using heads_kernels = ops::latent_heads_on<typename Env::space>;
   using value = typename Env::compute;
@@ -69,16 +71,16 @@ class latent_attention_node final : public node<Env> {
   using typename node<Env>::view;
   using typename node<Env>::space;
 
-  explicit latent_attention_node(latent_attention const& what)
-      : what_(checked(what)), queries_(query_layers(what)), down_(down_layers(what)), pairs_(pair_layers(what)) {
-    this->facts_.inside = this->facts_.accumulates = true;
-  }
-  [[nodiscard]] layer_says says() const override { return latent_attention::says; }
-  [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.heads * what_.values; }
+  explicit layer_node(latent_attention const& what)
+      : library_node<Env, latent_attention>(checked(what), {.inside = true}),
+        queries_(query_layers(what)),
+        down_(down_layers(what)),
+        pairs_(pair_layers(what)) {}
+  [[nodiscard]] columns wants(std::int64_t, group_rank) const override { return {what_.heads, 1}; }  // of its products
   void visit(parameter_visitor<Env> const& each) override {
     for (auto* one : {&queries_, &down_, &pairs_}) one->visit(each);
   }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>& to, view) override {
     auto& kept = kept_[pass];
     kept.queries = queries_.forward(pass, x.v).v;
     kept.down = down_.forward(pass, x.v).v;
@@ -105,7 +107,7 @@ class latent_attention_node final : public node<Env> {
     pass.scratch.rewind(mark);
     return {y, false};
   }
-  // Gradients of what the products gave take its memory, which nobody reads any more.
+  // The gradients of the products' results are written to the memory of those results, which is not read again.
   void backward_input(pass<Env>& pass, layer_input<Env> x, view y, view dy, target<Env> to, half when) override {
     auto& kept = kept_[pass];
     auto const how = layout(pass);
@@ -168,7 +170,7 @@ class latent_attention_node final : public node<Env> {
   }
 
   void do_place(placing<Env>& at, layer_step const& step) override {
-    if (step.as != role::spread) {
+    if (step.as != role::column_parallel) {
       throw config_error(text("trireme::nn::latent_attention ", at.name, ": put a linear layer right behind it"));
     }
     if (at.own.size > what_.heads) {
@@ -176,19 +178,19 @@ class latent_attention_node final : public node<Env> {
                               " heads cannot be cut into ", at.own.size,
                               " ways; a tensor group has at most as many ranks as a layer has heads"));
     }
-    columns const by_head{what_.heads, 1};
     auto const from = at.width;
-    at.wanted = by_head;
-    queries_.place(at, lie::rows, lie::columns);
+    at.taker = this;
+    queries_.place(at, activation_layout::rows, activation_layout::columns);
     at.width = from;
-    down_.place(at, lie::rows, lie::rows);
+    down_.place(at, activation_layout::rows, activation_layout::rows);
     at.width = what_.rank;
-    at.wanted = by_head;
-    pairs_.place(at, lie::rows, lie::columns);
+    at.taker = this;
+    pairs_.place(at, activation_layout::rows, activation_layout::columns);
     at.width = what_.heads * what_.values;
-    at.cut = by_head;
+    at.cut = {what_.heads, 1};
     at.image = {};
-    site_ = at.take_site(what_.dropout);
+    at.counted.attention(what_.heads * std::max(what_.plain + what_.rotary_width, what_.values), at.positions);
+    site_ = at.take_site();
     heads_ = at.own.of(what_.heads);
   }
   [[nodiscard]] ops::latent_layout layout(pass<Env> const& pass) const {
@@ -199,7 +201,7 @@ class latent_attention_node final : public node<Env> {
     return {pass.batch.count(), how.context, how.heads, how.heads * how.width(), heads_.first, {}};
   }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
-    return {pass.training() ? what_.dropout : 0, pass.key, site_, pass.batch.ids};
+    return dropout_site_of(pass, what_.dropout, site_);
   }
   auto angles(pass<Env>& pass) const { return rotations_here(pass, what_.rotary_width, what_.rotary, what_.scaling); }
   // Values of heads, with zeros behind each as far as attention's width; in scratch memory.
@@ -212,19 +214,13 @@ class latent_attention_node final : public node<Env> {
     return out.reshaped({x.extent(0), how.heads * how.width()});
   }
 
-  latent_attention what_;
   std::uint32_t site_ = 0;
   interval heads_{};
   chain_node<Env> queries_, down_, pairs_;
-  per_slot<saved> kept_;
+  per_micro_batch<saved> kept_;
   attention_cache<Env> cache_;
 };
 
 }  // namespace detail
-
-template <class Env>
-struct node_of<Env, latent_attention> {
-  using type = detail::latent_attention_node<Env>;
-};
 
 }  // namespace trireme::nn

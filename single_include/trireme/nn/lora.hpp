@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/lora.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 55d56026303049e226ae914fb54ef2e49bcdd317361d8548f554fd24cfd66df7
+// SHA-256 of the sources: 3909de5a2b672f430c371e457019eb8fb6563a68df504640955ee09a112e7be4
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,7 +26,6 @@ struct changed_unit {
 
   [[nodiscard]] std::string name() const { return unit.name(); }
   [[nodiscard]] std::int64_t width() const { return unit.width(); }
-  [[nodiscard]] std::uint32_t site() const { return unit.site(); }
   [[nodiscard]] decltype(auto) layers() const { return unit.layers(); }
   [[nodiscard]] lora_options const* lora() const noexcept { return changes.rank > 0 ? &changes : nullptr; }
   template <class Env>
@@ -141,7 +140,7 @@ struct lora_of {
   [[nodiscard]] std::vector<double> unit_costs() const requires requires { model.unit_costs(); }
   { return model.unit_costs(); }
   /// Those of the model: changes are added to the weights.
-  [[nodiscard]] file_layout in_files() const requires requires { model.in_files(); }
+  [[nodiscard]] file_mapping in_files() const requires requires { model.in_files(); }
   { return model.in_files(); }
   /// Whether a parameter belongs to a change, which files of the model do not have.
   [[nodiscard]] static bool is_change(std::string_view parameter) { return detail::is_low_rank_factor(parameter); }
@@ -154,8 +153,8 @@ struct lora_of {
 };
 
 /// A model in which only low-rank changes of linear layers are trained: x w becomes x w + alpha / rank * (x a) b, with
-/// two parameters, `NAME.lora_A.weight` and `NAME.lora_B.weight`, for each linear layer NAME that `layers` says. All
-/// other parameters are frozen: no gradients, no moments, nothing on the wire.
+/// two parameters, `NAME.lora_A.weight` and `NAME.lora_B.weight`, for each linear layer NAME that `layers` matches. All
+/// other parameters are frozen: they have no gradients and no moments, and nothing is sent for them.
 ///
 /// Shapes   a (inputs, rank), normally distributed around 0 with deviation 1 / rank; b (rank, outputs), zeros: training
 ///          begins with the model as it is.

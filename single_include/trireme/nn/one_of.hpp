@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/one_of.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 002d06cfc92e887285ee4ed4477fe309fe2ceb4845d4c4ae9da706c0ae15e9f6
+// SHA-256 of the sources: f42b3b6949096ceb90fec23a8da3b2370dc786595de2de7b55f715fd9e41a91b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -45,7 +45,7 @@ struct one_of {
   [[nodiscard]] std::vector<double> unit_costs() const {
     return with([](auto const& model) { return model.unit_costs(); });
   }
-  [[nodiscard]] file_layout in_files() const {
+  [[nodiscard]] file_mapping in_files() const {
     return with([](auto const& model) { return model.in_files(); });
   }
 };

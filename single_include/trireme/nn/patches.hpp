@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/patches.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 28f4c6a2e238e269a942a02fc1f3a1343a4f32f0a5229e6453fcc8dc2fe9aa44
+// SHA-256 of the sources: d57e8bc237064af859240292ee03dcb36f7d486fdf79c42a37b9b17071ab5b13
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,7 +20,7 @@ namespace trireme::nn {
 ///          side*side*channels). A model that begins with it says rows_of_sample(), see contract/model.hpp.
 /// Errors   config_error for images that are not cut into whole squares, and for samples of another size.
 struct patches {
-  static constexpr layer_says says{.does = flow::source};
+  static constexpr layer_traits traits{.does = flow::source};
   static constexpr bool reads_numbers = true;  // which have gradients
   nn::image images{};
   std::int64_t side = 0;
@@ -47,7 +47,8 @@ struct positions {
 namespace detail {
 
 template <class Env>
-class patches_node final : public node<Env> {
+class layer_node<Env, patches> final : public library_node<Env, patches> {
+  using library_node<Env, patches>::what_;
   using value = typename Env::compute;
   using kernels = ops::on<typename Env::space>;
 
@@ -55,8 +56,7 @@ class patches_node final : public node<Env> {
   using typename node<Env>::view;
   using typename node<Env>::space;
 
-  explicit patches_node(patches const& what) : what_(what) {
-    this->facts_.source = true;
+  explicit layer_node(patches const& what) : library_node<Env, patches>(what) {
     auto const& [height, width, channels] = what.images;
     if (height >= 1 && width >= 1 && channels >= 1 && what.side >= 1 && height % what.side == 0 &&
         width % what.side == 0)
@@ -64,14 +64,12 @@ class patches_node final : public node<Env> {
     throw config_error(text("trireme::nn::patches: images of ", height, " x ", width, " x ", channels,
                             " are not cut into whole squares of ", what.side, " x ", what.side, " pixels"));
   }
-  [[nodiscard]] layer_says says() const override { return patches::says; }
-  [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.width(); }
-  held<Env> forward(pass<Env>& pass, held<Env>, arena<space>& to, view) override {
+  held<Env> forward(pass<Env>& pass, held<Env>, arena_of<Env>& to, view) override {
     auto const& inputs = pass.batch.inputs;
     auto const count = pass.batch.count(), rows = what_.rows_of_sample();
     if (inputs.size() != count * what_.images.size()) {
-      throw config_error(text("trireme::nn::patches: inputs of shape ", to_string(inputs.extents), " for ", name_,
-                              ", which takes ", how_many(what_.images.size(), "number"), " a sample"));
+      throw config_error(text("trireme::nn::patches: inputs of shape ", to_string(inputs.extents), " for ",
+                              this->name(), ", which takes ", how_many(what_.images.size(), "number"), " a sample"));
     }
     auto const y = to.template take<value>({count * rows, what_.width()});
     auto const mark = pass.scratch.mark();
@@ -101,30 +99,24 @@ class patches_node final : public node<Env> {
   [[nodiscard]] ops::window window() const {
     return {what_.images.height, what_.images.width, what_.images.channels, what_.side, what_.side, 0};
   }
-  void do_place(placing<Env>& at, layer_step const&) override {
-    name_ = at.name;
-    at.width = what_.width();
-  }
-  patches what_;
-  std::string name_;
+  void do_place(placing<Env>& at, layer_step const&) override { at.width = what_.width(); }
 };
 
 template <class Env>
-class positions_node final : public node<Env> {
+class layer_node<Env, positions> final : public library_node<Env, positions> {
+  using library_node<Env, positions>::what_;
   using number = typename Env::accumulate;
   using kernels = ops::on<typename Env::space>;
 
  public:
   using typename node<Env>::view;
-  using typename node<Env>::space;
 
-  explicit positions_node(positions const& what) : what_(what) { this->facts_.accumulates = true; }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
+  using library_node<Env, positions>::library_node;
   void visit(parameter_visitor<Env> const& each) override {
     if (what_.first) each(token_);
     each(table_);
   }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>& to, view) override {
     if (positions_of(pass) != what_.rows) {
       throw config_error(text("trireme::nn::positions ", table_.info.name, ": samples of ", positions_of(pass),
                               " rows for a table of ", what_.rows));
@@ -174,19 +166,9 @@ class positions_node final : public node<Env> {
       row += n;
     }
   }
-  positions what_;
   parameter<Env> table_{}, token_{};
 };
 
 }  // namespace detail
-
-template <class Env>
-struct node_of<Env, patches> {
-  using type = detail::patches_node<Env>;
-};
-template <class Env>
-struct node_of<Env, positions> {
-  using type = detail::positions_node<Env>;
-};
 
 }  // namespace trireme::nn

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b661f2eae1c861f27cbebf42e28d90e22d6435696f7e92b7f8900bf85cbc9c78
+// SHA-256 of the sources: 9d734e1bf0c010b1c2a56d7bf2f35f4cdb700c36e43c2e8677f1130b4ec367ea
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,7 +18,7 @@
 /// Models in Hugging Face's files: config.json is the description, model.safetensors (or several such files and an
 /// index) the parameters. train/pretrained.hpp brings them into a trainer and out of it.
 ///
-/// A model of one's own takes part with three functions: in_files() (nn/file_layout.hpp), read_config() and
+/// A model of one's own takes part with three functions: in_files() (nn/file_mapping.hpp), read_config() and
 /// config_of().
 namespace trireme::nn {
 
@@ -76,8 +76,8 @@ template <class Model>
 class pretrained_reader {
  public:
   /// @param compared  which part of copies is compared here: where several ranks read, each takes its own.
-  pretrained_reader(file_layout const& layout, std::string const& directory,
-                    formats::file_system& files = formats::real_files(), share compared = {});
+  pretrained_reader(file_mapping const& layout, std::string const& directory,
+                    formats::file_system& files = formats::real_files(), group_rank compared = {});
 
   /// Fills `to` with elements from `first` on of this part of a parameter.
   void read(parameter_info const& part, std::int64_t first, std::span<float> to) const;
@@ -92,8 +92,8 @@ class pretrained_reader {
     file_tensor how;
     formats::weight_files::tensor from;
   };
-  void expect_copy(file_layout::copy const& what, formats::weight_files::tensor const& twice,
-                   formats::weight_files::tensor const& of, share compared) const;
+  void expect_copy(file_mapping::copy const& what, formats::weight_files::tensor const& twice,
+                   formats::weight_files::tensor const& of, group_rank compared) const;
   template <class T>
   void fill(parameter_info const& part, std::int64_t first, std::span<T> to) const;
 
@@ -107,8 +107,8 @@ class pretrained_reader {
 /// them.
 inline constexpr std::string_view tensor_notes = ".tensors.json";
 
-/// The config.json of a model that was read from files: what they said where the model is as it was, with all that is
-/// said of other things (tokens that begin and end a text, say).
+/// The config.json of a model that was read from files. Members of their config.json that the model still agrees with
+/// are kept, and so are members about other things (tokens that begin and end a text, for instance).
 ///
 /// @param origin  formats::read_model_files() of them; without one, `now`.
 /// @param before  config_of() what was read from their config.json.   @param now  config_of() the model.
@@ -145,22 +145,22 @@ class pretrained_writer {
   /// @param stored  f32, bf16 or f16; without it each tensor is stored as it was in the files that the model was read
   ///                from (of F64, F32), or as f32.
   /// @param origin  those files' notes, among others.
-  explicit pretrained_writer(file_layout layout, std::optional<dtype> stored = std::nullopt,
+  explicit pretrained_writer(file_mapping layout, std::optional<dtype> stored = std::nullopt,
                              std::vector<formats::model_file> const& origin = {});
 
   void add(std::string_view parameter, std::span<float const> values);
 
-  /// Writes the files, and those `beside` them but its config.json and notes: first all of them under temporary names,
-  /// then they take the places of earlier ones, config.json last (formats::file_set). More than `most_bytes` become
-  /// several files and an index. An index, or a model.safetensors, that would contradict them is then removed with its
-  /// files if this class has written it; else it is kept as NAME.replaced. A config that says what that of the origin
-  /// says has its bytes.
+  /// Writes the files, and those `model_files` them but its config.json and notes: first all of them under temporary
+  /// names, then they take the places of earlier ones, config.json last (formats::file_set). More than `most_bytes`
+  /// become several files and an index. An index, or a model.safetensors, that would contradict them is then removed
+  /// with its files if this class has written it; else it is kept as NAME.replaced. A config that says what that of the
+  /// origin says has its bytes.
   void write(formats::directory const& in, formats::json::value config,
              std::uint64_t most_bytes = std::uint64_t{5'000'000'000},
-             std::vector<formats::model_file> const& beside = {}) const;
+             std::vector<formats::model_file> const& model_files = {}) const;
 
  private:
-  file_layout layout_;
+  file_mapping layout_;
   std::vector<dtype> types_;  // of the layout's tensors
   dtype usual_ = dtype::f32;
   bool as_before_ = false;                        // all types are those of the files that were read
@@ -185,7 +185,7 @@ namespace trireme::nn {
 
 namespace detail {
 
-/// A config.json, read for one model. What a member may be is said where it is read.
+/// A config.json, read for one model. Each read states which values are allowed.
 class config_reader {
  public:
   config_reader(formats::json::value const& config, std::string_view model) : config_(config), model_(model) {}
@@ -304,7 +304,7 @@ TRIREME_BODY std::int64_t window_in(config_reader const& in, std::string const& 
   if (type == "llama") in.expect("use_sliding_window", {false});
   bool const qwen = type == "qwen2" || type == "qwen3", mistral = type == "mistral";
   bool windowed = mistral || (qwen && in.truth("use_sliding_window", false));
-  std::int64_t size = 4096;  // of transformers, where nothing is said
+  std::int64_t size = 4096;  // the default of transformers
   if (auto const* const given = in.config().find("sliding_window"); windowed && given != nullptr) {
     windowed = !given->is_null();
     if (windowed) size = in.size("sliding_window");
@@ -347,7 +347,7 @@ class scattered_read {
       place += n * stride;
     }
   }
-  /// Reads what is left, and goes on at this element.
+  /// Reads what is left, and continues at this element.
   void flush(std::int64_t next = 0) {
     auto const& type = from_.what->type;
     if (type == dtype::f64) read<double>();
@@ -390,7 +390,7 @@ void read_part(file_tensor const& how, formats::weight_files::tensor const& from
                std::int64_t first, std::span<T> to) {
   auto const count = static_cast<std::int64_t>(to.size());
   if (how.matrices > 1) {  // a part has some of them, each whole
-    auto const first_here = part.is_part() ? part.first[0] : 0, each = how.inputs * how.columns;
+    auto const first_here = part.is_shard() ? part.first[0] : 0, each = how.inputs * how.columns;
     auto const at = (how.matrix - first_here) * each;
     auto const begin = std::max(first, at), end = std::min(first + count, at + each);
     if (begin >= end) return;
@@ -414,7 +414,7 @@ void read_part(file_tensor const& how, formats::weight_files::tensor const& from
     });
   } else {
     auto const inputs = part.extents[0], width = inputs == 0 ? 0 : part.extents.size() / inputs;
-    auto const first_input = part.is_part() ? part.first[0] : 0;
+    auto const first_input = part.is_shard() ? part.first[0] : 0;
     for_each_run(part, 0, width, [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
       auto const left = whole - first_input * how.columns;
       for_each_band(left, n, [&](std::int64_t row, std::int64_t column, std::int64_t m) {
@@ -458,14 +458,15 @@ TRIREME_BODY bool is_own_file(formats::directory const& in, std::string const& n
     return false;
   }
 }
-/// A file that would contradict what has been written: an own one goes, another one gets a name that nobody reads.
+/// A file that would contradict what has been written: it is removed if this class wrote it, else renamed so that it is
+/// not read.
 TRIREME_BODY void retire(formats::directory const& in, std::string const& name, bool own) {
   if (own) return void(in.remove(name));
-  auto aside = name + ".replaced";
-  for (int number = 2; in.has(aside); ++number) aside = text(name, ".replaced.", number);
-  in.rename(name, aside);
+  auto other_name = name + ".replaced";
+  for (int number = 2; in.has(other_name); ++number) other_name = text(name, ".replaced.", number);
+  in.rename(name, other_name);
 }
-/// The index that lies in a directory; null where there is none, or none that can be read.
+/// The index of a directory; null if it is missing or cannot be read.
 TRIREME_BODY formats::json::value earlier_index(formats::directory const& in) {
   std::string const name(formats::weight_index_file);
   try {
@@ -573,7 +574,7 @@ TRIREME_BODY formats::json::value config_of(gpt const& model) {
                                           {"tie_word_embeddings", true},
                                           {"bos_token_id", nullptr},
                                           {"eos_token_id", nullptr}});
-  if (model.experts > 0) {  // transformers knows no such model
+  if (model.experts > 0) {  // transformers has no such model
     config.set("model_type", "gpt_experts");
     config.set("architectures", json::array{});
     config.set("num_local_experts", model.experts);
@@ -632,8 +633,8 @@ TRIREME_BODY std::string model_type_in(std::string const& directory, formats::fi
   return formats::read_json(path, most_config_bytes, files).at("model_type").as_string();
 }
 
-TRIREME_BODY pretrained_reader::pretrained_reader(file_layout const& layout, std::string const& directory,
-                                                  formats::file_system& files, share compared)
+TRIREME_BODY pretrained_reader::pretrained_reader(file_mapping const& layout, std::string const& directory,
+                                                  formats::file_system& files, group_rank compared)
     : files_(directory, files) {
   auto const& all = files_.tensors();
   bool const whole =
@@ -684,7 +685,7 @@ TRIREME_BODY pretrained_reader::pretrained_reader(file_layout const& layout, std
       continue;
     }
     bool const ignored = std::ranges::any_of(layout.ignored, is_pattern) ||
-                         std::ranges::any_of(layout.ignored_beside, [&](auto const& one) {
+                         std::ranges::any_of(layout.ignored_with, [&](auto const& one) {
                            return is_pattern(here(one.first)) && files_.find(here(one.second)) != nullptr;
                          });
     if (!ignored) {
@@ -695,9 +696,9 @@ TRIREME_BODY pretrained_reader::pretrained_reader(file_layout const& layout, std
   }
 }
 
-TRIREME_BODY void pretrained_reader::expect_copy(file_layout::copy const& what,
+TRIREME_BODY void pretrained_reader::expect_copy(file_mapping::copy const& what,
                                                  formats::weight_files::tensor const& twice,
-                                                 formats::weight_files::tensor const& of, share compared) const {
+                                                 formats::weight_files::tensor const& of, group_rank compared) const {
   auto const refuse = [&](auto const&... how) {
     throw format_error(twice.file->path(), twice.what->begin,
                        text("the tensor \"", twice.what->name, "\" is not \"", of.what->name, "\" once more (", how...,
@@ -750,7 +751,7 @@ TRIREME_BODY formats::model_file pretrained_reader::notes() const {
           json::to_string(json::value::make({{"types", std::move(types)}, {"left_out", std::move(others)}}))};
 }
 
-TRIREME_BODY pretrained_writer::pretrained_writer(file_layout layout, std::optional<dtype> stored,
+TRIREME_BODY pretrained_writer::pretrained_writer(file_mapping layout, std::optional<dtype> stored,
                                                   std::vector<formats::model_file> const& origin)
     : layout_(std::move(layout)), contents_(layout_.tensors.size()) {
   if (stored && *stored != dtype::f32 && *stored != dtype::bf16 && *stored != dtype::f16) {
@@ -805,7 +806,7 @@ TRIREME_BODY void pretrained_writer::add(std::string_view parameter, std::span<f
 
 TRIREME_BODY void pretrained_writer::write(formats::directory const& in, formats::json::value config,
                                            std::uint64_t most_bytes,
-                                           std::vector<formats::model_file> const& beside) const {
+                                           std::vector<formats::model_file> const& model_files) const {
   namespace json = formats::json;
   namespace safetensors = formats::safetensors;
   std::vector<std::size_t> ends;  // of each file's tensors
@@ -830,7 +831,7 @@ TRIREME_BODY void pretrained_writer::write(formats::directory const& in, formats
     return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
   };
   formats::file_set set;
-  for (auto const& each : beside) {
+  for (auto const& each : model_files) {
     if (each.name != formats::config_file && each.name != tensor_notes) formats::add_model_file(set, in, each);
   }
   std::size_t first = 0;

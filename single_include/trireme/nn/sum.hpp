@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/sum.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ad5e76285405ab2345d32a0dc6f5224b8fedff6831c77f5a7a803c417a841d4f
+// SHA-256 of the sources: 90b106e2302c99481a66c883b8290da5c755d0ba076a7c7f5112dbbd06d1af93
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,12 +12,8 @@
 
 namespace trireme::nn {
 
-/// a(x) + b(x)
-template <class A, class B>
-struct sum_of {
-  A a;
-  B b;
-  friend bool operator==(sum_of const&, sum_of const&) = default;
+struct sum_kind {
+  static constexpr branch_rule rule{};
 };
 
 /// a(x) + b(x), number by number: a residual whose shortcut has layers of its own.
@@ -25,42 +21,22 @@ struct sum_of {
 /// Errors   config_error for terms of different widths.
 /// @see     nn::residual, whose shortcut is x itself
 template <class A, class B>
-[[nodiscard]] sum_of<A, B> sum(A a, B b) {
-  return {std::move(a), std::move(b)};
+[[nodiscard]] auto sum(A a, B b) {
+  return compose<sum_kind>(std::move(a), std::move(b));
 }
-
-template <class A, class B>
-struct says_of<sum_of<A, B>> {
-  static constexpr layer_says value{.does = flow::rows};
-};
 
 namespace detail {
 
-template <class A, class B>
-struct inside<sum_of<A, B>> {
-  template <role, lie>
-  static constexpr bool fits() {
-    return check<A>::template fits<lie::rows, lie::rows>() && check<B>::template fits<lie::rows, lie::rows>();
-  }
-};
-
 template <class Env>
-class sum_node final : public branching_node<Env> {
+class layer_node<Env, sum_kind> final : public branching_node<Env> {
   using branching_node<Env>::branches_;
 
  public:
   using typename node<Env>::view;
-  using typename node<Env>::space;
 
-  template <class A, class B>
-  explicit sum_node(sum_of<A, B> const& what) : sum_node(nodes_of<Env>(what.a), nodes_of<Env>(what.b)) {}
-  sum_node(std::vector<node_pointer<Env>> a, std::vector<node_pointer<Env>> b)
-      : branching_node<Env>(std::move(a), std::move(b)) {
-    this->facts_.accumulates = true;
-  }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
-  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return branches_[0].width(from); }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
+  using branching_node<Env>::branching_node;
+
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena_of<Env>&, view) override {
     return branches_[1].forward(pass, x.v, branches_[0].forward(pass, x.v).v);
   }
   // Neither branch may write to dy, which the other one and the chain around them read.
@@ -74,25 +50,13 @@ class sum_node final : public branching_node<Env> {
   }
 
  private:
-  void do_place(placing<Env>& at, layer_step const&) override {
-    auto const width = at.width;
-    auto const image = at.image;
-    branches_[0].place(at, lie::rows, lie::rows);
-    auto const one = at.width;
-    auto const made = at.image;
-    at.width = width, at.image = image;
-    branches_[1].place(at, lie::rows, lie::rows);
-    if (one == at.width && made == at.image) return;
-    throw config_error(text("trireme::nn::sum: the terms of ", at.name, " are ", one, " and ", at.width,
-                            " numbers wide; both must be as wide, and images of one shape"));
+  row_shape join(row_shape const&, std::vector<row_shape> const& made, bool) override {
+    if (made[0].width == made[1].width && made[0].image == made[1].image) return made[1];
+    throw config_error(text("trireme::nn::sum: the terms of ", this->name(), " are ", made[0].width, " and ",
+                            made[1].width, " numbers wide; both must be as wide, and images of one shape"));
   }
 };
 
 }  // namespace detail
-
-template <class Env, class A, class B>
-struct node_of<Env, sum_of<A, B>> {
-  using type = detail::sum_node<Env>;
-};
 
 }  // namespace trireme::nn

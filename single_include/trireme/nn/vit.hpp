@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/nn/vit.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 4552420362a0b1ff09f0236ab43ce3e27c7eb25ce8c9424d17c0f9a415d76ccc
+// SHA-256 of the sources: ad7b1573561f2615ab353655320505ee93c4ad2605c10def86ea3603a9245942
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,13 +14,13 @@
 
 namespace trireme::nn {
 
-/// A vision transformer: the squares of an image are rows, before which a token stands; attention in both directions,
-/// norms before each part, GELU without approximation; what becomes of the token names the class.
+/// A vision transformer: the squares of an image are rows, with a learned class token before them; attention in both
+/// directions, norms before each part, exact GELU. The class token's output is classified.
 ///
 /// Shapes   inputs (B, height, width, channels) float, channels innermost; targets (B) int32. Parameters have Hugging
 ///          Face's names, but queries, keys and values are one product, `attention.attention.qkv`; products' weights
 ///          are (inputs, outputs), and the first one's inputs are (row, column, channel) of a square.
-/// Ranks    samples cannot be cut (parallel::context): they are images.
+/// Ranks    parallel::context is refused: samples are images, whose rows are not cut.
 /// Method   [Dosovitskiy et al., "An image is worth 16x16 words", 2021].
 /// Errors   config_error from validate() (called when a trainer is made) if a size is not positive, images are not cut
 ///          into whole squares, channels are not divisible by heads, or dropout is not in [0, 1).
@@ -45,7 +45,7 @@ struct vit {
   [[nodiscard]] nn::patches patches() const noexcept { return {.images = images, .side = side, .first = true}; }
   [[nodiscard]] std::int64_t rows_of_sample() const noexcept { return patches().rows_of_sample(); }
 
-  template <class = void>  // so that programs that only name a vit do not compile it
+  template <class = void>  // compiled only in programs that use a vit
   [[nodiscard]] auto embeddings() const {
     return named("vit.embeddings", chain(patches(), named("patch_embeddings.projection", linear{.outputs = channels}),
                                          positions{.rows = rows_of_sample(), .first = true}, nn::dropout{dropout}));
@@ -68,52 +68,45 @@ struct vit {
   }
   template <class Emit>
   void units(Emit&& put) const {
-    put(nn::block{"", channels, 0, embeddings<Emit>()});
+    put(nn::block{"", channels, embeddings<Emit>()});
     for (std::int64_t i = 0; i < layers; ++i) {
-      nn::block const one{text("vit.encoder.layer.", i), channels, static_cast<std::uint32_t>(1 + 3 * i),
-                          layer<Emit>()};
+      nn::block const one{text("vit.encoder.layer.", i), channels, layer<Emit>()};
       detail::emit_block(put, one, checkpointed);
     }
-    put(nn::block{"", channels, static_cast<std::uint32_t>(1 + 3 * layers), classifier<Emit>()});
+    put(nn::block{"", channels, classifier<Emit>()});
   }
 
+  template <class F>
+  void each_field(F&& f) const {
+    f("images", images, detail::any_value);
+    f("side", side, at_least_one);
+    f("classes", classes, at_least_one);
+    f("layers", layers, at_least_one);
+    f("heads", heads, at_least_one);
+    f("channels", channels, at_least_one);
+    f("hidden", inner(), at_least_one);
+    f("dropout", dropout, below_one);
+    f("epsilon", epsilon, positive);
+    f("checkpointed", checkpointed, detail::any_value, checkpointed);
+  }
   void validate() const {
-    detail::expect_positive("vit", {{"height", images.height},
-                                    {"width", images.width},
-                                    {"channels of an image", images.channels},
-                                    {"side", side},
-                                    {"classes", classes},
-                                    {"layers", layers},
-                                    {"heads", heads},
-                                    {"channels", channels}});
+    detail::expect_image("nn::vit", images);
+    detail::expect_fields("nn::vit", *this);
     if (images.height % side != 0 || images.width % side != 0) {
       throw config_error(text("trireme::nn::vit: images of ", images.height, " x ", images.width,
                               " are not cut into whole squares of ", side, " x ", side, " pixels"));
     }
     detail::expect_heads("vit", channels, heads);
-    if (hidden < 0) throw config_error(text("trireme::nn::vit: ", hidden, " hidden, which may not be below 0"));
-    detail::expect_dropout("vit", dropout);
-    expect_number("nn::vit", ".epsilon", epsilon, positive);
+    expect_number("nn::vit", ".hidden", hidden, not_negative);
   }
 
-  /// What each unit computes in training, forward and backward: multiplications and additions a row.
+  /// What each unit computes for a row in training.
+  template <class = void>
   [[nodiscard]] std::vector<double> unit_costs() const {
-    auto const c = static_cast<double>(channels);
-    double const products = 8 * c * c + 4 * c * static_cast<double>(inner());
-    double const attended = 2 * c * static_cast<double>(rows_of_sample());  // each of two products
-    double const again = checkpointed ? products + 2 * attended : 0;
-    std::vector<double> costs(static_cast<std::size_t>(layers + 2), 3 * products + 7 * attended + again);
-    costs.front() = 4 * c * static_cast<double>(patches().width());
-    costs.back() = 6 * c * static_cast<double>(classes);
-    return costs;
+    return detail::count_operations(*this, rows_of_sample());
   }
 };
 
-[[nodiscard]] inline std::string to_string(vit const& m) {
-  return text("nn::vit{.images = {", m.images.height, ", ", m.images.width, ", ", m.images.channels,
-              "}, .side = ", m.side, ", .classes = ", m.classes, ", .layers = ", m.layers, ", .heads = ", m.heads,
-              ", .channels = ", m.channels, ", .hidden = ", m.inner(), ", .dropout = ", m.dropout,
-              ", .epsilon = ", m.epsilon, m.checkpointed ? ", .checkpointed = true" : "", "}");
-}
+[[nodiscard]] inline std::string to_string(vit const& m) { return detail::text_of_fields("nn::vit", m); }
 
 }  // namespace trireme::nn

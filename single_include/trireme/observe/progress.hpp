@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/observe/progress.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 74d2bef0b50306a6006a570f2bfe8ec8a7768f78223ed3858b5053cbf2ab9843
+// SHA-256 of the sources: b135c352ae31d8c349273241994c7f499195c2838216723b51d46228901a8722
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,15 +20,15 @@
 
 namespace trireme::observe {
 
-/// How far a training is.
+/// The progress of a training.
 struct progress_state {
   std::int64_t step = 0;   ///< steps done
-  std::int64_t steps = 0;  ///< steps in all, 0 if nobody knows
+  std::int64_t steps = 0;  ///< steps in all, 0 if unknown
   double loss = 0;
   double tokens_per_second = 0;  ///< 0 leaves it out
   double elapsed_seconds = 0;    ///< of this process
-  std::int64_t first_step = 0;   ///< where this process began: that of the checkpoint that it goes on from
-  double seconds_per_step = 0;   ///< of steps lately; 0: all that has elapsed, over the steps since first_step
+  std::int64_t first_step = 0;   ///< first step of this process: that of its checkpoint
+  double seconds_per_step = 0;   ///< of recent steps; 0: elapsed time over the steps since first_step
 };
 
 namespace detail {
@@ -37,7 +37,7 @@ using trireme::detail::fixed;
 
 }  // namespace detail
 
-/// "0:07", "12:34", "1:02:03", "2d 03:04:05"; "--:--" for what is no time.
+/// "0:07", "12:34", "1:02:03", "2d 03:04:05"; "--:--" for invalid times.
 [[nodiscard]] inline std::string format_duration(double seconds) {
   if (!(seconds >= 0 && seconds < 1e9)) return "--:--";
   auto const whole = static_cast<std::int64_t>(seconds + 0.5);
@@ -61,7 +61,7 @@ using trireme::detail::fixed;
   return detail::fixed(per_second, per_second < 10 ? 2 : 0);
 }
 
-/// Seconds until the last step at the pace so far; NaN if that cannot be known.
+/// Seconds until the last step at the pace so far; NaN if unknown.
 [[nodiscard]] inline double seconds_left(progress_state const& at) {
   auto const left = static_cast<double>(at.steps - at.step);
   if (left < 0) return std::nan("");
@@ -71,16 +71,16 @@ using trireme::detail::fixed;
   return at.elapsed_seconds / static_cast<double>(done) * left;
 }
 
-/// How long a step takes: a mean over at least half of the steps that were counted, the last ones. So the first steps,
-/// which take longer (memory is taken, files are read), soon count no more, and neither does what was before them.
+/// The time of a step: a mean over the last steps, at least half of those counted. So the slow first steps (memory is
+/// allocated, files are read) and steps before them soon have no influence.
 ///
 /// Threads  one owner.
 class step_pace {
  public:
-  /// @param step     steps done, those of a run before this process among them.
+  /// @param step     steps done, including those of earlier processes of the run.
   /// @param seconds  on any clock that does not go back.
   void add(std::int64_t step, double seconds) {
-    if (!any_ || step < last_.step) {  // a run that was loaded again begins anew
+    if (!any_ || step < last_.step) {  // a reloaded run starts again
       any_ = true;
       first_ = since_ = next_ = last_ = {step, seconds};
       return;
@@ -91,7 +91,7 @@ class step_pace {
       next_ = last_;
     }
   }
-  /// 0 where it cannot be known: not from the first call alone, which is the end of the first step.
+  /// 0 if unknown: after the first call, which is the end of the first step.
   [[nodiscard]] double seconds_per_step() const noexcept {
     if (last_.step == since_.step) return 0;
     return (last_.seconds - since_.seconds) / static_cast<double>(last_.step - since_.step);
@@ -121,8 +121,8 @@ class step_pace {
   return text("step ", at.step, "/", at.steps, " (", at.step * 100 / at.steps, "%)  ", format_figures(at));
 }
 
-/// One line for a terminal of `width` columns, never longer: " 25% [#####     ] 50/200  loss ...". The bar takes what
-/// the figures leave, and is left out where that is too little.
+/// One line for a terminal of `width` columns, never longer: " 25% [#####     ] 50/200  loss ...". The bar gets the
+/// columns that the figures leave, and is left out if these are too few.
 [[nodiscard]] inline std::string format_bar(progress_state const& at, int width) {
   auto const columns = static_cast<std::size_t>(std::max(width, 0));
   if (at.steps <= 0) return format_line(at).substr(0, columns);
@@ -138,11 +138,11 @@ class step_pace {
   return text(head, " [", std::string(full, '#'), std::string(cells - full, ' '), "]", rest);
 }
 
-/// Shows how far a training is: a bar that is redrawn in place on a terminal, lines now and then elsewhere. The time
-/// left is estimated from the steps of this process, the last ones (step_pace), whatever checkpoint it began with.
+/// Shows the progress of a training: a bar that is redrawn in place on a terminal, occasional lines elsewhere. The
+/// remaining time is estimated from the last steps of this process (step_pace), whatever checkpoint it began with.
 ///
 /// Threads  one owner; made on the rank that reports (rank 0).
-/// Errors   none: what cannot be shown is not shown.
+/// Errors   none: failures to write are ignored.
 class progress {
  public:
   enum class style { automatic, bar, lines, silent };
@@ -150,9 +150,9 @@ class progress {
   struct options {
     style how = style::automatic;  ///< automatic: a bar if `descriptor` is a terminal, else lines
     int descriptor = STDERR_FILENO;
-    double redraw_seconds = 0.1;  ///< at least so long between two bars
-    double line_seconds = 30;     ///< a line at the latest after so long, and
-    int line_percent = 10;        ///< whenever another so many percent are done
+    double redraw_seconds = 0.1;  ///< the shortest time between two bars
+    double line_seconds = 30;     ///< the longest time between two lines; also a line
+    int line_percent = 10;        ///< each time that this percentage has been added
   };
 
   progress() : progress(options{}) {}
@@ -161,11 +161,11 @@ class progress {
     options_.line_percent = std::max(options_.line_percent, 1);
   }
 
-  /// Call it after every step: it decides itself whether to show anything.
+  /// Call it after every step: it writes only when an output is due.
   void update(progress_state at) {
     pace_.add(at.step, at.elapsed_seconds);
     if (at.seconds_per_step <= 0) at.seconds_per_step = pace_.seconds_per_step();
-    if (at.seconds_per_step <= 0) at.first_step = at.step;  // one step says nothing: it is the slowest
+    if (at.seconds_per_step <= 0) at.first_step = at.step;  // the first step is the slowest: no estimate from it
     bool const last = at.steps > 0 && at.step >= at.steps;
     if (options_.how == style::bar) {
       if (shown_ && !last && at.elapsed_seconds - shown_at_ < options_.redraw_seconds) return;
@@ -207,7 +207,7 @@ class progress {
     drawn_ = at;
   }
   void put(std::string const& characters) const noexcept {
-    // A terminal that is gone must not end a training.
+    // A closed terminal must not end a training.
     [[maybe_unused]] auto const ignored = ::write(options_.descriptor, characters.data(), characters.size());
   }
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/ops/batch_norm.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d5fd69d3debd122e28ad625488b93cf4eb10bbe3b604353ed2f3edab59eadcab
+// SHA-256 of the sources: b06431951f65e9b7664632dd0023942978d3b3691366c8ca41adad96e6ac9d06
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,8 +16,8 @@
 
 namespace trireme::ops {
 
-/// The kernels of batch normalisation of one memory space, apart from ops::on, so that programs without it do not read
-/// them. They leave the sums over rows to their caller, who may add those of other ranks.
+/// The batch normalisation kernels of one memory space, separate from ops::on, so that programs without it do not parse
+/// them. They return the sums over rows to the caller, which may add those of other ranks.
 ///
 /// Shapes   x, y, dx, dy (n, channels); everything else (channels), in the accumulate type.
 /// Numerics sums over rows are formed in double, one after the other, and rounded once.
@@ -132,7 +132,8 @@ struct batch_norm_on<host> : detail::batch_norm_checks {
     for (std::int64_t row = 0; row < x.extent(0); ++row)
       for (std::int64_t c = 0; c < channels; ++c) f(row * channels + c, c);
   }
-  // done(channel, sums over rows of what term(element, channel) gives), some channels at a time.
+  // Calls done(channel, sums over rows of the terms that term(element, channel) returns), a block of channels at a
+  // time.
   template <std::size_t Terms, class T, class Done, class Term>
   static void add_up(view<T> x, Done const& done, Term const& term) {
     constexpr std::int64_t most = 32;

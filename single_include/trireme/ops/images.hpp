@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/ops/images.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 940203d69eac769b15905988868c37d83b43c85f2d7b5032e59d53c1012e3db0
+// SHA-256 of the sources: a25a3213ce3c61173615dc67b28c05bffd61d8f5b635be7b03ebf45ae7b4ee15
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,13 +16,13 @@
 
 namespace trireme::ops {
 
-/// A window that moves over images: of `kernel` x `kernel` pixels, by `stride` pixels, over an image with `padding`
-/// pixels on each side that are not there.
+/// A window that moves over an image: `kernel` x `kernel` pixels, moved by `stride` pixels, with `padding` missing
+/// pixels around the image.
 struct window {
   std::int64_t height = 0, width = 0, channels = 0;  ///< of an image
   std::int64_t kernel = 1, stride = 1, padding = 0;
 
-  /// How many places it has along so many pixels.
+  /// The number of window positions along so many pixels.
   [[nodiscard]] constexpr std::int64_t places(std::int64_t pixels) const noexcept {
     auto const room = pixels + 2 * padding - kernel;
     return room < 0 ? 0 : room / stride + 1;
@@ -32,14 +32,14 @@ struct window {
   [[nodiscard]] constexpr std::int64_t count() const noexcept { return rows() * columns(); }
   [[nodiscard]] constexpr std::int64_t image() const noexcept { return height * width * channels; }
   [[nodiscard]] constexpr std::int64_t numbers() const noexcept { return kernel * kernel * channels; }
-  /// Whether what it sees in its places, one after the other, are the images themselves.
+  /// Whether the contents of its positions, one after the other, are the images themselves.
   [[nodiscard]] constexpr bool one_pixel() const noexcept { return kernel == 1 && stride == 1 && padding == 0; }
 };
 
-/// The kernels of images of one memory space, apart from ops::on, so that programs without images do not read them.
+/// The image kernels of one memory space, separate from ops::on, so that programs without images do not parse them.
 ///
-/// Images are (height, width, channels), channels innermost: what a window sees in its places is then a matrix of rows
-/// for ops::on<Space>::linear, whose result is an image again.
+/// Images are (height, width, channels), channels innermost: the contents of the window's positions are then a matrix
+/// of rows for ops::on<Space>::linear, whose result is an image again.
 /// Threads  the calling one; thread-safe on different outputs.
 /// Errors   assertion_error (light) if sizes do not fit.
 template <class Space>
@@ -47,7 +47,7 @@ struct images_on;
 
 namespace detail {
 
-/// What kernels of images ask of sizes in every space.
+/// Size checks of image kernels in every memory space.
 struct image_checks {
  protected:
   template <class Images, class Places>
@@ -71,7 +71,7 @@ struct images_on<host> : detail::image_checks {
   template <class T>
   using input = std::type_identity_t<tensor_view<T const, host>>;
 
-  /// What the window sees in each of its places: 0 where no pixels are.
+  /// Extracts the contents of the window at each position; missing pixels are 0.
   /// Shapes   y (images * places, kernel * kernel * channels), x (images, height * width * channels).
   template <class T>
   static void patches(view<T> y, input<T> x, window const& at) {
@@ -89,7 +89,7 @@ struct images_on<host> : detail::image_checks {
       });
     }
   }
-  /// Adds what patches() has spread to where it came from: dx += the sum over the places that saw a pixel.
+  /// The transpose of patches(): dx += the sum over the positions that contained a pixel.
   template <class T>
   static void patches_backward(view<T> dx, input<T> dy, window const& at) {
     auto const n = images("patches_backward", dx, dy, at.count() * at.numbers(), at);
@@ -102,14 +102,14 @@ struct images_on<host> : detail::image_checks {
     }
   }
 
-  /// The largest number of each channel in each place of the window.
+  /// The maximum of each channel at each position of the window.
   /// Shapes   y (images, places * channels), x (images, height * width * channels).
   template <class T>
   static void max_pool(view<T> y, input<T> x, window const& at) {
     auto const n = images("max_pool", x, y, at.count() * at.channels, at);
     for_each_largest(raw(x), n, at, [to = raw(y)](std::int64_t place, T const* largest) { to[place] = *largest; });
   }
-  /// dx += dy at the number that was the largest: of equal ones at the first.
+  /// dx += dy at the maximum; of equal numbers at the first.
   template <class T>
   static void max_pool_backward(view<T> dx, input<T> dy, input<T> x, window const& at) {
     auto const n = images("max_pool_backward", dx, dy, at.count() * at.channels, at);
@@ -120,7 +120,7 @@ struct images_on<host> : detail::image_checks {
                      });
   }
 
-  /// The mean of each channel in each place of the window, which has no padding.
+  /// The mean of each channel at each position of the window, which must have no padding.
   /// Shapes   as for max_pool.
   template <class T>
   static void average_pool(view<T> y, input<T> x, window const& at) {
@@ -136,7 +136,7 @@ struct images_on<host> : detail::image_checks {
       }
     }
   }
-  /// dx += dy / pixels, at all pixels of a place.
+  /// dx += dy / pixels, at all pixels of a position.
   template <class T>
   static void average_pool_backward(view<T> dx, input<T> dy, window const& at) {
     auto const n = images("average_pool_backward", dx, dy, at.count() * at.channels, at);
@@ -158,7 +158,7 @@ struct images_on<host> : detail::image_checks {
   static T sum(T a, T b) {
     return static_cast<T>(static_cast<accumulate_t<T>>(a) + static_cast<accumulate_t<T>>(b));
   }
-  // The pixels that the window sees, place by place: a pointer to the channels of each, null where no pixel is.
+  // The pixels of the window, position by position: a pointer to the channels of each, null for a missing pixel.
   template <class T, class F>
   static void for_each_pixel(window const& at, T* image, F const& f) {
     for (std::int64_t place = 0; place < at.count(); ++place) {
@@ -172,7 +172,7 @@ struct images_on<host> : detail::image_checks {
       }
     }
   }
-  // f(place and channel, where the largest number is).
+  // Calls f(index of position and channel, index of the maximum).
   template <class T, class F>
   static void for_each_largest(T const* x, std::int64_t images, window const& at, F const& f) {
     for (std::int64_t i = 0; i < images * at.count(); ++i) {
@@ -199,7 +199,7 @@ struct images_on<host> : detail::image_checks {
   static std::int64_t first_pixel(window const& at, std::int64_t place) {
     return (place / at.columns() * at.width + place % at.columns()) * at.stride * at.channels;
   }
-  // Where the pixels of one place are, counted from its first one.
+  // The pixels of one position, relative to its first one.
   template <class F>
   static void for_each_inner(window const& at, F const& f) {
     for (std::int64_t row = 0; row < at.kernel; ++row)

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/ops/latent_heads.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 95b35dcc04e9e09ae2c9da4e94d80d0a4ebfd44727437467f94caef8718d909d
+// SHA-256 of the sources: 93d41bfd70a98acb1646eb836259694a134aaab90833431516e36a14b83a3d37
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,24 +20,24 @@ namespace trireme::ops {
 struct latent_layout {
   std::int64_t context = 0;  ///< rows of a sample
   std::int64_t heads = 1;
-  std::int64_t plain = 0;   ///< numbers of a query, and of a key, that positions do not turn,
-  std::int64_t rotary = 0;  ///< and those that they turn: an even number
+  std::int64_t plain = 0;   ///< numbers of a query, and of a key, that are not rotated by positions,
+  std::int64_t rotary = 0;  ///< and those that are rotated: an even number
   std::int64_t values = 0;  ///< numbers of a value
 
   [[nodiscard]] constexpr std::int64_t query() const noexcept { return plain + rotary; }
   [[nodiscard]] constexpr std::int64_t pair() const noexcept { return plain + values; }
-  /// Of queries, keys and values as attention takes them: all alike, filled up with zeros.
+  /// The width of queries, keys and values for attention: all have the same, padded with zeros.
   [[nodiscard]] constexpr std::int64_t width() const noexcept { return std::max(query(), values); }
 };
 
-/// The kernels of latent attention of one memory space, apart from ops::on, so that programs without it do not read
-/// them: queries, keys and values of one width, as attention takes them, made of what products give.
+/// The kernels of latent attention of one memory space, separate from ops::on, so that programs without it do not parse
+/// them: they make queries, keys and values of one width, for attention, from the results of products.
 ///
-/// Shapes   queries (B*T, H * query()): a head's plain numbers, then those that are turned; pairs (B*T, H * pair()): a
-///          head's plain key, then its value; key (B*T, rotary), of all heads; table (T, rotary): as rotations() makes
-///          it; qkv (B*T, 3 H width()). Numbers 2 i and 2 i + 1 of what is turned are a pair.
+/// Shapes   queries (B*T, H * query()): a head's plain numbers, then its rotary ones; pairs (B*T, H * pair()): a head's
+///          plain key, then its value; key (B*T, rotary), shared by all heads; table (T, rotary): as rotations()
+///          computes it; qkv (B*T, 3 H width()). Rotary numbers 2 i and 2 i + 1 are a pair.
 /// Numerics computed in the accumulate type and rounded once; the key's gradient is a sum over heads in their order.
-///          Queries are multiplied by sqrt(width() / query()): attention divides scores by sqrt(width()).
+/// Queries are multiplied by sqrt(width() / query()), because attention divides scores by sqrt(width()).
 /// Method   [DeepSeek-AI, "DeepSeek-V2", 2024], 2.1.
 /// Threads  the calling one; thread-safe on different outputs.
 /// Errors   assertion_error (light) if sizes do not fit.

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/testing/gradient_check.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 61bf738b7a7b5983290f15598bce1292f1308aa84b10179e41e35a1766e0a348
+// SHA-256 of the sources: 0fcf006db93b82fd9be115ff72fe86b79852c8ffd242a47cd7012d97671bf126
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,19 +19,19 @@
 namespace trireme::testing {
 
 struct gradient_check_options {
-  double step = 1e-5;       ///< a parameter is moved by so much to both sides, relative to its size if that is above 1
-  double tolerance = 1e-6;  ///< of a difference, relative to the larger of 1e-3 and the gradient
-  std::int64_t most = 40;   ///< elements of each tensor that are looked at, spread over it; 0 = all
+  double step = 1e-5;       ///< parameters move by this to both sides, relative to their size if that is above 1
+  double tolerance = 1e-6;  ///< largest difference, relative to the larger of 1e-3 and the gradient
+  std::int64_t most = 40;   ///< elements of each tensor that are compared, spread over it; 0 = all
   std::uint64_t seed = 1;   ///< of starting values and dropout
 };
 
-/// What a check has found.
+/// The result of a check.
 struct gradient_report {
   std::int64_t checked = 0;  ///< elements that were compared
   double worst = 0;          ///< largest relative difference
-  std::string where;         ///< of it: "name[index]"
-  double given = 0;          ///< the gradient there as backward has it
-  double expected = 0;       ///< and as the loss has it
+  std::string where;         ///< its position: "name[index]"
+  double given = 0;          ///< the gradient there from backward
+  double expected = 0;       ///< and from differences of the loss
   double tolerance = 0;
   [[nodiscard]] explicit operator bool() const noexcept { return checked > 0 && worst <= tolerance; }
 };
@@ -39,14 +39,14 @@ struct gradient_report {
 [[nodiscard]] inline std::string to_string(gradient_report const& r) {
   if (r.checked == 0) return "no gradients to compare";
   return text(how_many(r.checked, "element"), ", worst relative difference ", r.worst, " at ", r.where,
-              ": backward says ", r.given, ", the loss ", r.expected);
+              ": backward gives ", r.given, ", differences of the loss ", r.expected);
 }
 
-/// Compares one tensor's gradient with central differences of a loss: the tool for losses and kernels of your own.
+/// Compares one tensor's gradient with central differences of a loss, for losses and kernels of your own.
 ///
-/// @param values    are moved and put back.
-/// @param gradient  d loss / d values, as many.
-/// @param loss      the loss with the values as they are, a function () -> double.
+/// @param values    are changed and restored.
+/// @param gradient  d loss / d values, of the same size.
+/// @param loss      computes the loss from the current values, a function () -> double.
 inline void check_gradient(std::string const& name, std::span<double> values, std::span<double const> gradient,
                            std::function<double()> const& loss, gradient_check_options const& options,
                            gradient_report& report) {
@@ -79,11 +79,11 @@ inline void check_gradient(std::string const& name, std::span<double> values, st
   }
 }
 
-/// Compares all gradients of a model in units with central differences of its loss, in double, on one rank, dropout
-/// included (its numbers are a function of seed and step). Parameters start from a seed; what starts as zeros or ones
-/// is moved a little, so that no gradient is trivially right.
+/// Compares all gradients of a model of units with central differences of its loss, in double, on one rank, including
+/// dropout (its numbers are a function of seed and step). Parameters start from a seed; zeros and ones are changed a
+/// little, so that no gradient is trivially right.
 ///
-/// @param batch  samples as the model reads them; a few do.
+/// @param batch  samples as the model reads them; a few are enough.
 /// @example auto report = testing::check_gradients(nn::mlp{.inputs = 3}, make_samples(x, y));
 ///          REQUIRE(report) or if (!report) throw error(to_string(report));
 template <staged_model Model>
@@ -107,18 +107,18 @@ template <staged_model Model>
   exchange.begin();
   auto const losses = run([&](int use) { exchange.ready(use); });
   exchange.finish();
-  // Backward weighs each row as one of all; the loss is the mean over those that are counted.
-  double const more = 1 / losses.counted_share();
+  // Backward weighs every row; the loss is the mean over the counted rows.
+  double const more = 1 / losses.counted_fraction();
   std::vector<std::vector<double>> gradients(exchange.plan().entries().size());
-  exchange.for_each_segment([&](int, parallel::layout::piece const& piece, auto const& segment) {
+  exchange.for_each_segment([&](int, parallel::bucket_plan::tensor_range const& range, auto const& segment) {
     auto const terms = segment.gradient.terms[0].span();
-    auto& all = gradients[static_cast<std::size_t>(piece.entry)];
+    auto& all = gradients[static_cast<std::size_t>(range.entry)];
     for (auto const each : terms) all.push_back(more * each);
   });
   gradient_report report;
   for (std::size_t e = 0; e < gradients.size(); ++e) {
     auto const& entry = exchange.plan().entries()[e];
-    if (entry.info.running > 0) continue;  // its gradient is none
+    if (entry.info.running > 0) continue;  // a moving average has no gradient
     check_gradient(
         entry.info.name, exchange.parameter_values(entry).span(), gradients[e], [&] { return run([](int) {}).mean(); },
         options, report);
@@ -126,7 +126,7 @@ template <staged_model Model>
   return report;
 }
 
-/// The same for a plain model, which keeps its parameters in double (a static `value_type`), where they are.
+/// The same for a plain model, whose parameters are in double (a static `value_type`), in its own memory.
 template <plain_model Model>
 requires(!staged_model<Model>) [[nodiscard]] gradient_report
     check_gradients(Model& model, samples const& batch, gradient_check_options const& options = {}) {
@@ -134,15 +134,16 @@ requires(!staged_model<Model>) [[nodiscard]] gradient_report
   auto const parameters = engine.parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (!engine.converts(i)) continue;
-    throw config_error(text("trireme::testing::check_gradients: \"", parameters[i].name,
-                            "\" is not double, and differences of its loss are lost in rounding; check the model with "
-                            "parameters of double"));
+    throw config_error(
+        text("trireme::testing::check_gradients: \"", parameters[i].name,
+             "\" is not double, so differences of the loss would be lost in rounding; check the model with "
+             "parameters of double"));
   }
   auto const run = [&] { return engine.train(batch, [](int) {}); };
   auto const loss = [&] { return run().mean(); };
   auto const losses = run();
-  // Where backward gives the gradients of a sum, the loss is that over what is counted.
-  double const counted = losses.counted_share() * static_cast<double>(batch.count());
+  // If backward gives the gradients of a sum, the loss is that sum over the counted targets.
+  double const counted = losses.counted_fraction() * static_cast<double>(batch.count());
   double const factor = decltype(engine)::sums_gradients ? 1 / counted : 1.0;
   std::vector<std::vector<double>> gradients;
   for (auto const& each : parameters) {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/any_trainer.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d8ccccd4d8ce09ddac9d8e09da9539bf3ed3f7564d597ca0b408056779ebd0a4
+// SHA-256 of the sources: 3ac72ebac7b1285dbfe3c4038b7a27a4f40291740d84b4986b8b503d3f2be61d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,8 +20,7 @@
 
 namespace trireme {
 
-/// A trainer whose policies were chosen at run time: the one virtual edge of such a program. One call a phase, none in
-/// a step's loops.
+/// A trainer whose policies were chosen at run time. It costs one virtual call a phase, and none within a step's loops.
 class any_trainer {
  public:
   virtual ~any_trainer() = default;
@@ -48,20 +47,19 @@ class any_trainer {
   virtual std::optional<checkpoint::loaded> resume_or_start(std::string const& directory) = 0;
   /// See train/pretrained.hpp; config_error for a model that has no such files.
   virtual void load_pretrained(std::string const& directory) = 0;
-  /// Of the trainer: the files that came with a model that was read, on the first rank.
+  /// The files that came with a pretrained model, on the first rank.
   [[nodiscard]] virtual std::vector<formats::model_file> const& model_files() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t state_hash() = 0;
   [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
   [[nodiscard]] virtual exchange_times times() const noexcept = 0;
-  /// What this rank has sent so far, in the world and in its groups.
+  /// Bytes    that this rank has sent so far, in the world and in its groups.
   [[nodiscard]] virtual std::uint64_t bytes_sent() const noexcept = 0;
-  /// Collective. Calls f(name, extents, master values) for every tensor of the model, whole on every rank, under any
-  /// mesh.
+  /// Collective. Calls f(name, extents, master values) for every tensor of the model. Every rank gets whole tensors,
+  /// under any mesh.
   virtual void for_each_parameter(
       std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) = 0;
   /// Collective. As change_parameters() of a trainer: f(name, extents, master values) writes the values, the same on
-  /// every rank. In precision::fp64 f gets them rounded to float, and those that it leaves as they are keep all their
-  /// bits.
+  /// every rank. In precision::fp64 f gets them rounded to float; values that it does not change keep all their bits.
   virtual void change_parameters(std::function<void(std::string const&, shape const&, std::span<float>)> const& f) = 0;
 };
 
@@ -85,7 +83,9 @@ class typed_trainer final : public any_trainer {
     if constexpr (Trainer::staged) {
       return trainer_.predict_more(batch);
     } else {
-      throw config_error("trireme::any_trainer: the model is no staged one, which alone keeps what came before");
+      throw config_error(
+          "trireme::any_trainer: predict_more() needs a model made of units, which keeps the earlier positions; "
+          "call predict()");
     }
   }
   void forget() noexcept override {
@@ -117,7 +117,8 @@ class typed_trainer final : public any_trainer {
     if constexpr (requires { trainer_.described_model().in_files(); }) {
       trireme::load_pretrained(trainer_, directory);
     } else {
-      throw config_error("trireme::any_trainer: the model has no in_files(), so it is in no one's files");
+      throw config_error(
+          "trireme::any_trainer: this model has no in_files(), so it cannot read or write Hugging Face's files");
     }
   }
   std::vector<formats::model_file> const& model_files() const noexcept override { return trainer_.model_files(); }
@@ -149,7 +150,7 @@ class typed_trainer final : public any_trainer {
 
 }  // namespace detail
 
-/// A trainer for policies in any order, behind any_trainer.
+/// A trainer for policies in any order, used through any_trainer.
 template <class... Policies>
 [[nodiscard]] std::unique_ptr<any_trainer> make_any_trainer(Policies&&... policies) {
   using trainer = decltype(make_trainer(std::forward<Policies>(policies)...));

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/build.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 98dd1bac0ea6e3fb6e2eeced9231388c90716bf36a953a8776e82e36b452efac
+// SHA-256 of the sources: 3123a4130b3951131ade4c5d9395237ba14505d05ea1c0010d498325e77ff4b8
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,13 +12,13 @@
 
 namespace trireme {
 
-/// Which build this is, as far as it decides about the bits of numbers: version, compiler, flags and CPU level, one a
-/// line. Ranks that train one model should agree in all of them.
+/// Everything about this build that decides the bits of its numbers: version, compiler, flags and CPU level, one a
+/// line. It should be equal on all ranks that train one model.
 ///
-/// Numerics The levels avx512 and avx512_bf16 have the same float kernels: they are two only where numbers are
-/// bfloat16.
+/// Numerics The levels avx512 and avx512_bf16 have the same float kernels and differ only for bfloat16, so they are
+///          told apart only in precisions that use bfloat16.
 ///
-/// @tparam Precision  what it will train in.
+/// @tparam Precision  of the training.
 template <class Precision>
 [[nodiscard]] std::string build_text() {
   std::string out = text("trireme ", TRIREME_VERSION, '\n');
@@ -34,7 +34,8 @@ template <class Precision>
 #else
   out += "no -ffast-math\n";
 #endif
-  // What the rest of the program may use: sums of Eigen's are as wide, and products may be fused with sums.
+  // The instruction set that the compiler may use elsewhere: it sets the width of Eigen's sums and allows fused
+  // multiply-add.
 #if defined(__AVX512F__)
   out += "compiled for AVX-512";
 #elif defined(__AVX__)

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/generate.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: db4d79ce8738b14512d119bdcda8af8de10967fbf1aa4c79ec7324bb2dd89eba
+// SHA-256 of the sources: 54798d960c618a8b89ecb23146924dc66cfd98c301e324720fc0be6eba80831b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,22 +18,22 @@
 namespace trireme {
 
 namespace detail {
-struct refused;  // what make_trainer returns after its one sentence
+struct refused;  // what make_trainer returns after reporting an error
 }
 
-/// How a token is drawn from a model's distribution.
+/// How a token is sampled from a model's distribution.
 struct drawing {
-  double temperature = 1;  ///< logits are divided by it; 0: always the likeliest token
-  std::int64_t top_k = 0;  ///< only so many of the likeliest tokens; 0: all
-  double top_p = 1;        ///< only the likeliest tokens that have this probability together
+  double temperature = 1;  ///< logits are divided by it; 0: always take the most probable token
+  std::int64_t top_k = 0;  ///< sample only from this many of the most probable tokens; 0: all
+  double top_p = 1;        ///< sample only from the most probable tokens whose probabilities together reach this
   std::uint64_t seed = 0;
 };
 
-/// A token.
+/// Samples a token.
 ///
-/// @param number  of the draw: another one draws anew, the same one draws the same.
-/// Numerics in double; of equal logits the first is the likelier one. A token whose logit is -infinity is never drawn:
-///          so masks are written.
+/// @param number  of the draw: a different number gives a new random draw, the same number the same one.
+/// Numerics computed in double; of equal logits the first counts as more probable. A token whose logit is -infinity is
+///          never drawn, which is how masks are written.
 /// Method   top_k [Fan et al., "Hierarchical neural story generation", 2018], top_p [Holtzman et al., "The curious case
 ///          of neural text degeneration", 2020]; top_k is applied first, as in Hugging Face's transformers.
 /// Errors   config_error for a temperature or top_k below 0, a temperature that is not finite, a top_p that is not in
@@ -44,8 +44,8 @@ struct drawing {
   if (logits.empty() || !fits || how.top_k < 0 || !(how.top_p > 0 && how.top_p <= 1)) {
     throw config_error(text("trireme::draw: ", how_many(logits.size(), "logit"), ", temperature ", how.temperature,
                             ", top_k ", how.top_k, ", top_p ", how.top_p,
-                            "; there are logits, temperature and top_k are finite and not below 0, and top_p is in "
-                            "(0, 1]"));
+                            "; there are logits, temperature and top_k are finite and not below 0, "
+                            "and top_p is in (0, 1]"));
   }
   std::vector<std::int32_t> best;  // all that may be drawn
   for (std::size_t token = 0; token < logits.size(); ++token) {
@@ -53,13 +53,13 @@ struct drawing {
     if (!(logit < infinity)) {
       throw numeric_error(text("trireme::draw: the logit of token ", token, " of ", logits.size(), " is ", logit,
                                " in draw ", number,
-                               "; look at the model's parameters: no token is likelier than the others"));
+                               "; check the model's parameters, which give no valid probabilities"));
     }
     if (logit > -infinity) best.push_back(static_cast<std::int32_t>(token));
   }
   if (best.empty()) {
     throw config_error(text("trireme::draw: all ", logits.size(),
-                            " logits are -infinity, so no token may be drawn; leave at least one unmasked"));
+                            " logits are -infinity, so no token can be drawn; leave at least one unmasked"));
   }
   auto const likelier = [&](std::int32_t a, std::int32_t b) {
     auto const x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
@@ -89,16 +89,16 @@ struct drawing {
   double left = unit_float(random_block({how.seed, 0}, site, number, 0)[0]) * all;
   std::size_t next = 0;
   while (next + 1 < weights.size() && (left -= weights[next]) >= 0) ++next;
-  if (exactly_equal(weights[next], 0)) return most;  // rounding of the sum alone leads here
+  if (exactly_equal(weights[next], 0)) return most;  // reached only by rounding of the sum
   return best[next];
 }
 
-/// Collective. Continues a text by `count` tokens and calls f(token) with each; it ends earlier if f returns false.
-/// Where the model lies on several ranks all of them call it, with the same arguments, and draw the same.
+/// Collective. Continues a text by `count` tokens and calls f(token) with each; stops early if f returns false. If the
+/// model is distributed over several ranks, all of them call it with the same arguments and draw the same tokens.
 ///
 /// @param trainer  or an any_trainer; see predict_more().
-/// @param context  positions that the model takes: when they are full, it begins anew with the second half of them.
-/// @param known    so many tokens, the first ones, may be drawn; 0: all that the model knows.
+/// @param context  most positions that the model takes: when they are full, generation restarts from their second half.
+/// @param known    only the first `known` token ids may be sampled; 0: all of the model's.
 /// Errors   config_error for a text without tokens and a context below 2; those of draw() and predict_more().
 /// @example generate(trainer, tokens, 200, model.context, {.temperature = 0.8, .top_p = 0.95},
 ///                   [](std::int32_t token) { std::putchar(token); return true; });
@@ -128,7 +128,7 @@ void generate(Trainer& trainer, std::vector<std::int32_t> tokens, std::int64_t c
     tokens.push_back(token);
   }
 }
-/// Of a trainer that the compiler has refused: its one sentence is enough.
+/// For a trainer that the compiler has rejected: its one error is enough.
 inline void generate(detail::refused&, std::vector<std::int32_t> const&, std::int64_t, std::int64_t, drawing const&,
                      auto&&, std::int64_t = 0) {}
 

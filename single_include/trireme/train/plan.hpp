@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/plan.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 8a7a160cd1a22fbb07b1c9e08345e63c63a2ed8cc13e891dfb820dec3973ce67
+// SHA-256 of the sources: f3ee2ddfa542aae70a6387bb3ba30b30ee58a040a234671e5f8d15be5d7a607d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29,17 +29,17 @@
 
 namespace trireme::detail {
 
-/// Ranks that only send each other messages: the communicator of a plan that names none.
+/// Ranks    that only exchange messages: the communicator of a plan that names none.
 struct messages {};
 
-/// What it would send, and the latencies that it would wait for.
+/// What would be sent, and the latencies of it.
 struct paper_counts : comm::traffic_table {
   std::uint64_t latencies = 0;
 };
 
-/// One rank of a world that is not there: it counts what would be sent, in groups that were split off too, and has the
-/// capabilities of Like. Tensors lie in phantom memory. In the few numbers that ranks decide by (host memory), every
-/// other rank brings what this one brings.
+/// One rank of a simulated world. It counts what would be sent, also in groups split from it, and has the capabilities
+/// of Like. Tensors are in phantom memory. For the few numbers in host memory that ranks decide by, every other rank is
+/// taken to contribute what this one contributes.
 template <class Like>
 class paper_world : public comm::collectives<paper_world<Like>> {
   using like_space = typename space_of<Like>::type;
@@ -49,7 +49,7 @@ class paper_world : public comm::collectives<paper_world<Like>> {
   using space = phantom;
   static constexpr std::string_view name = "paper";
 
-  paper_world(share own, std::shared_ptr<paper_counts> counts) noexcept : own_(own), counts_(std::move(counts)) {}
+  paper_world(group_rank own, std::shared_ptr<paper_counts> counts) noexcept : own_(own), counts_(std::move(counts)) {}
 
   [[nodiscard]] int rank() const noexcept { return own_.rank; }
   [[nodiscard]] int size() const noexcept { return own_.size; }
@@ -77,8 +77,8 @@ class paper_world : public comm::collectives<paper_world<Like>> {
   }
 
   /// The group in which this rank has that share.
-  [[nodiscard]] paper_world split(share own) const { return {own, counts_}; }
-  [[nodiscard]] paper_world split(int /*color*/, int /*key*/) const { return {share{}, counts_}; }
+  [[nodiscard]] paper_world split(group_rank own) const { return {own, counts_}; }
+  [[nodiscard]] paper_world split(int /*color*/, int /*key*/) const { return {group_rank{}, counts_}; }
   [[nodiscard]] paper_world duplicate() const { return {own_, counts_}; }
   template <class T>
   requires has_peers<Like, T, like_space>
@@ -102,7 +102,7 @@ class paper_world : public comm::collectives<paper_world<Like>> {
     }
   }
 
-  share own_;
+  group_rank own_;
   std::shared_ptr<paper_counts> counts_;
 };
 
@@ -113,14 +113,14 @@ class paper_world : public comm::collectives<paper_world<Like>> {
 // ---- trireme/train/detail/plan_run.hpp (goes on)
 namespace trireme::detail {
 
-/// What one sample looks like.
+/// The type and extents of one sample.
 struct sample_form {
   dtype input_type = dtype::f32;
   dtype target_type = dtype::f32;
   shape inputs, targets;
 };
 
-/// Samples without memory: nobody reads them.
+/// Samples without memory; they are never read.
 class paper_samples {
  public:
   paper_samples(sample_form const& form, std::int64_t most) : form_(form), ids_(static_cast<std::size_t>(most)) {}
@@ -139,7 +139,7 @@ class paper_samples {
   std::vector<std::int64_t> ids_;
 };
 
-/// All units of a model, to see what their outputs are like.
+/// All units of a model, used to compute the extents of their outputs.
 template <class Env>
 class paper_units {
   using view = tensor_view<typename Env::compute, phantom>;
@@ -156,13 +156,21 @@ class paper_units {
     };
     model.units(add);
   }
-  /// The extents of what each unit but the last one makes of a micro-batch.
+  /// The extents of every unit's output for a micro-batch, except the last unit's.
   [[nodiscard]] std::vector<shape> outputs(samples const& batch) {
     samples_in<phantom> const here{{batch.inputs.address, batch.inputs.type, batch.inputs.extents},
                                    {batch.targets.address, batch.targets.type, batch.targets.extents},
                                    batch.ids};
     arena<phantom> activations, scratch;
-    pass<Env> pass{activations, scratch, here, {}, 1, 0, purpose::evaluate, {}, groups_, 0, rows_of_sample_};
+    pass<Env> pass{.activations = activations,
+                   .scratch = scratch,
+                   .batch = here,
+                   .key = {},
+                   .version = 1,
+                   .weight = 0,
+                   .purpose = purpose::evaluate,
+                   .groups = groups_,
+                   .rows_of_sample = rows_of_sample_};
     std::vector<shape> all;
     view x;
     for (std::size_t u = 0; u + 1 < units_.size(); ++u) {
@@ -178,21 +186,21 @@ class paper_units {
   std::vector<std::unique_ptr<unit<Env>>> units_;
 };
 
-/// What a step on paper has shown.
+/// The result of a simulated step.
 struct paper_step {
   comm::traffic_table sent;
   std::uint64_t latencies = 0;
   exchange_memory exchange;
   std::int64_t moments = 0;
   std::int64_t activations = 0;
-  std::int64_t mail = 0;
+  std::int64_t message_buffers = 0;
   double flops = 0;
-  std::int64_t steps = 1;  // in which that is sent
+  std::int64_t steps = 1;  // the number of steps that `sent` covers
   double bubble = 0;
 };
 
-/// One rank's part in a step, in phantom memory and in a world on paper: everything but the numbers happens as in a
-/// training with the communicator Like.
+/// One rank's part in a step, simulated in phantom memory with a counting world: everything except arithmetic happens
+/// as in a training with the communicator Like.
 template <class Like, class Precision, class Model, class Optimizer, class Parallel, class Compression>
 class paper_training {
   using env = environment_of<Model, Precision, phantom>;
@@ -201,7 +209,7 @@ class paper_training {
 
  public:
   paper_training(Model const& model, Optimizer const& optimizer, Parallel const& parallel, Precision const& precision,
-                 Compression const& compression, share own)
+                 Compression const& compression, group_rank own)
       : model_(model),
         optimizer_(optimizer),
         counts_(std::make_shared<paper_counts>()),
@@ -216,22 +224,22 @@ class paper_training {
     });
   }
 
-  /// @param micro_batches  logical ones of the batch; 0: one a replica.
+  /// @param micro_batches  logical micro-batches of the batch; 0: one per replica.
   [[nodiscard]] paper_step step(sample_form const& form, std::int64_t batch, std::int64_t micro_batches) {
-    auto const own = placed_.samples_share();
+    auto const own = placed_.sample_coordinate();
     auto const parts = micro_batches == 0 ? own.size : micro_batches;
     check(batch, parts, own.size);
-    auto const range = data::share(parts, own.size, own.rank);
+    auto const range = data::even_split(parts, own.size, own.rank);
     paper_samples const paper(form, batch);
     std::vector<samples> here;
     std::vector<std::int64_t> places;
     for (auto m = range.first; m < range.end(); ++m) {
-      auto const count = data::share(batch, parts, m).count;
+      auto const count = data::even_split(batch, parts, m).count;
       if (count == 0) continue;
       here.push_back(paper.take(count));
       places.push_back(m);
     }
-    if (stages() > 1) foretell(placed_.cut(here));
+    if (stages() > 1) predict_shapes(placed_.cut(here));
     auto const first = placed_.exchange().settles_after();
     auto const period = placed_.exchange().period();
     for (std::int64_t step = 0; step < first + period; ++step) {
@@ -248,7 +256,7 @@ class paper_training {
             .exchange = placed_.exchange().memory(),
             .moments = run_.moments.bytes(),
             .activations = static_cast<std::int64_t>(placed_.engine().peak_bytes()),
-            .mail = placed_.engine().mail_bytes(),
+            .message_buffers = placed_.engine().message_bytes(),
             .flops = ops::on<phantom>::flops() / static_cast<double>(period),
             .steps = period,
             .bubble = bubble(static_cast<int>(here.size()))};
@@ -261,15 +269,14 @@ class paper_training {
                               how_many(parts, "micro-batch"), "; give at least one of each"));
     }
     if (data_axis::gradients == distribution::shard && (parts % ways != 0 || batch < parts)) {
-      throw config_error(text("trireme::plan: ", how_many(batch, "sample"), " in ", how_many(parts, "micro-batch"),
-                              " for ", ways,
-                              " replicas; where gradients are sharded a plan needs as many micro-batches on each, none "
-                              "of them empty"));
+      throw config_error(text(
+          "trireme::plan: ", how_many(batch, "sample"), " in ", how_many(parts, "micro-batch"), " for ", ways,
+          " replicas; where gradients are sharded, each replica needs the same number of non-empty micro-batches"));
     }
   }
-  // No message arrives that says how large the next one is.
-  void foretell(std::span<samples const> batches) {
-    paper_units<env> units(model_, placed_.groups());  // what it sends is not counted: no step has begun
+  // The simulation receives no message with the extents of the next one, so they are computed here.
+  void predict_shapes(std::span<samples const> batches) {
+    paper_units<env> units(model_, placed_.groups());  // not counted as sent: no step has begun
     std::vector<shape> known;
     for (auto const& each : batches) {
       auto const& key = each.inputs.extents;
@@ -277,11 +284,11 @@ class paper_training {
       for (auto const& before : known) told = told || before == key;
       if (told) continue;
       known.push_back(key);
-      placed_.engine().foretell(key, units.outputs(each));
+      placed_.engine().predict_shapes(key, units.outputs(each));
     }
   }
-  // What the steps of this stage compute, by kind, in parts of a million of all of it. A unit whose backward does not
-  // come apart does all of it in the first half.
+  // The cost of this stage's steps by kind, in millionths of the total. A unit whose backward cannot be split does all
+  // of it in the first half.
   [[nodiscard]] schedule::costs costs() const {
     double mean[4]{};
     double sum = 0;
@@ -293,18 +300,18 @@ class paper_training {
       return static_cast<std::int64_t>(mean[static_cast<std::size_t>(kind)] / sum * 1e6);
     };
     if (exactly_equal(mean[static_cast<std::size_t>(schedule::work::forward)], 0))
-      return {};  // nothing to go by: a third each
+      return {};  // nothing is known: a third each
     bool const halves = steps_[static_cast<std::size_t>(schedule::work::backward_input)] > 0;
     return {.forward = of(schedule::work::forward),
             .backward_input = of(halves ? schedule::work::backward_input : schedule::work::backward),
             .backward_weight = halves ? of(schedule::work::backward_weight) : 0};
   }
-  [[nodiscard]] int stages() { return placed_.engine().seat().where.stages; }
-  // The stage that waits longest: the share of the step in which it does. Steps do not overlap, since all ranks vote at
-  // the end of each: a stage also waits before its first and after its last work.
+  [[nodiscard]] int stages() { return placed_.engine().assignment().where.stages; }
+  // For the stage that waits longest, the share of the step in which it waits. Steps do not overlap, since all ranks
+  // vote at the end of each, so waiting before a stage's first and after its last work counts too.
   [[nodiscard]] double bubble(int micro_batches) {
     if (micro_batches == 0 || stages() == 1) return 0;
-    auto const run = schedule::simulate(placed_.engine().seat().lists(micro_batches), costs());
+    auto const run = schedule::simulate(placed_.engine().assignment().lists(micro_batches), costs());
     return run.span() == 0 ? 0 : static_cast<double>(run.waiting()) / static_cast<double>(run.span());
   }
 
@@ -326,35 +333,35 @@ class paper_training {
 namespace trireme {
 
 namespace detail {
-struct refused;  // what make_trainer returns after its one sentence
+struct refused;  // what make_trainer returns after reporting an error
 }
 
-/// What a plan is asked for.
+/// The input of a plan.
 struct plan_options {
-  std::int64_t samples = 32;       ///< of a step, over all ranks: fit_options::batch
-  std::int64_t micro_batches = 0;  ///< logical ones of a step; 0 = one a replica, as in fit_options
-  std::int64_t context = 0;        ///< of a sample of tokens; 0 = the model's
-  double flops = 1e12;             ///< what a rank computes, in operations a second
-  double bandwidth = 10e9;         ///< what a rank sends, in bytes a second
+  std::int64_t samples = 32;       ///< samples in a step, over all ranks: fit_options::batch
+  std::int64_t micro_batches = 0;  ///< logical micro-batches in a step; 0 = one per replica, as in fit_options
+  std::int64_t context = 0;        ///< positions of a sample of tokens; 0 = the model's
+  double flops = 1e12;             ///< speed of a rank, in operations per second
+  double bandwidth = 10e9;         ///< sending speed of a rank, in bytes per second
   double latency = 10e-6;          ///< of a message, in seconds; a collective of p ranks waits for ceil(log2(p))
-  int ranks = 1;                   ///< of the world, for plan_for
-  int rank = 0;                    ///< whose plan it is, for plan_for
+  int ranks = 1;                   ///< size of the world, for plan_for
+  int rank = 0;                    ///< the rank to plan, for plan_for
 };
 
-/// What one rank has in memory, in bytes.
+/// Memory of one rank, in bytes.
 struct planned_memory {
-  std::int64_t parameters = 0;   ///< that layers read: all of the rank's part, or its slices
-  std::int64_t gradients = 0;    ///< that are always there
-  std::int64_t optimizer = 0;    ///< moments, and master values where layers read other numbers
-  std::int64_t activations = 0;  ///< most of what micro-batches in flight keep, and of scratch memory
-  std::int64_t buffers = 0;      ///< gathered values, gradients and activations on their way, payloads
+  std::int64_t parameters = 0;   ///< read by layers: all of the rank's part, or its shards
+  std::int64_t gradients = 0;    ///< held permanently
+  std::int64_t optimizer = 0;    ///< moments, and master values if layers read another type
+  std::int64_t activations = 0;  ///< maximum of saved activations of micro-batches in flight, and of scratch memory
+  std::int64_t buffers = 0;      ///< gathered values, gradients and activations in transit, payloads
   [[nodiscard]] std::int64_t total() const noexcept {
     return parameters + gradients + optimizer + activations + buffers;
   }
   friend bool operator==(planned_memory const&, planned_memory const&) = default;
 };
 
-/// What a trainer has in memory on this rank, as its parts report it; all of it is there after two steps.
+/// The memory of a trainer on this rank, as its components report it; all of it is allocated after two steps.
 template <class Trainer>
 [[nodiscard]] planned_memory memory_of(Trainer& trainer) {
   auto const held = trainer.exchange().memory();
@@ -362,24 +369,24 @@ template <class Trainer>
           .gradients = held.gradients,
           .optimizer = held.masters + trainer.moment_bytes(),
           .activations = static_cast<std::int64_t>(trainer.engine().peak_bytes()),
-          .buffers = held.buffers + trainer.engine().mail_bytes()};
+          .buffers = held.buffers + trainer.engine().message_bytes()};
 }
-/// Of a trainer that the compiler has refused: its one sentence is enough.
+/// For a trainer that the compiler has rejected: its one error is enough.
 [[nodiscard]] inline planned_memory memory_of(detail::refused&) noexcept { return {}; }
 
-/// One rank's part in a step of training, before it is taken.
+/// The predicted cost of one training step on one rank.
 struct training_plan {
   int ranks = 1;
   comm::traffic_table sent;     ///< by_operation: calls, messages and bytes of `steps`, over all groups; no by_peer
-  std::uint64_t latencies = 0;  ///< that the rank waits for in `steps`, one after the other
-  std::int64_t steps = 1;       ///< after which what is sent repeats: more than 1 where ranks meet less often
+  std::uint64_t latencies = 0;  ///< for which the rank waits in `steps`, one after the other
+  std::int64_t steps = 1;       ///< the period of `sent`: more than 1 if ranks communicate less often than every step
   planned_memory memory;
   double flops = 0;          ///< additions and multiplications of products and attention in this rank's step
   double bubble = 0;         ///< share of the step in which the stage that waits longest waits for other stages
   double computing = 0;      ///< seconds for flops, without waiting
   double sending = 0;        ///< seconds for what is sent, one call after the other: bytes, and latencies
-  double step_at_best = 0;   ///< seconds if all of the sending is hidden behind the computing
-  double step_at_worst = 0;  ///< seconds if none is
+  double step_at_best = 0;   ///< seconds if all communication overlaps with computation
+  double step_at_worst = 0;  ///< seconds if none does
 
   [[nodiscard]] int rank() const noexcept { return sent.rank; }
   [[nodiscard]] std::uint64_t bytes_sent() const noexcept {
@@ -416,7 +423,7 @@ struct training_plan {
 
 namespace detail {
 
-/// What samples of a model look like, where its description says so.
+/// The form of a model's samples, if its description contains it.
 template <class Model>
 [[nodiscard]] sample_form form_of(Model const& model, plan_options const& options) {
   if constexpr (requires { model.vocabulary + model.context; }) {
@@ -425,8 +432,8 @@ template <class Model>
   } else {
     static_assert(
         requires { model.inputs + model.outputs; },
-        "trireme::plan: the model's description does not say what a sample is; pass a dataset too: plan(trainer, "
-        "data, options)");
+        "trireme::plan: the model's description does not define what a sample is; pass a dataset too: "
+        "plan(trainer, data, options)");
     return {dtype::f32, dtype::f32, {model.inputs}, {model.outputs}};
   }
 }
@@ -441,7 +448,8 @@ template <dataset Data>
   expect_number("plan", ".context", options.context, not_negative);
   if (!(options.flops > 0 && options.bandwidth > 0 && options.latency >= 0)) {
     throw config_error(text("trireme::plan: .flops = ", options.flops, ", .bandwidth = ", options.bandwidth,
-                            ", .latency = ", options.latency, "; rates are above 0, and no message is early"));
+                            ", .latency = ", options.latency,
+                            "; rates must be above 0, and the latency must not be negative"));
   }
   training_plan plan;
   plan.ranks = ranks;
@@ -452,7 +460,7 @@ template <dataset Data>
                  .gradients = step.exchange.gradients,
                  .optimizer = step.exchange.masters + step.moments,
                  .activations = step.activations,
-                 .buffers = step.exchange.buffers + step.mail};
+                 .buffers = step.exchange.buffers + step.message_buffers};
   plan.flops = step.flops;
   plan.bubble = step.bubble;
   plan.computing = step.flops / options.flops;
@@ -478,25 +486,25 @@ template <class Model, class Optimizer, class Comm, class Parallel, class Precis
 
 }  // namespace detail
 
-/// What a step of a trainer will send, hold and take on this rank: the step is run on paper, in a world that counts and
-/// in memory that does not exist. The trainer is left as it is, and nothing is sent.
+/// Predicts what a step of a trainer will send, hold and take on this rank. The step is simulated in a world that only
+/// counts and in memory that is not allocated. The trainer is not changed, and nothing is sent.
 ///
-/// Bytes    sent: equal to what the rank's communicators count in each step of fit() but the first of a pipeline (which
-///          also tells shapes). Memory: equal to what exchange, optimizer and engine report after some steps; packed
-///          copies of weights, and what communicators keep for themselves, are not in it.
-/// Numerics flops are those of products and attention (2 m n k a product; the unmasked half of attention); kernels that
-///          only move are free. The times take a rank to be as fast in all of it as `options` say, and the stages of a
-///          pipeline to be equal: a first answer, not a measurement.
-/// Ranks    local. All ranks together answer for the world.
-/// Errors   config_error as for the trainer's mesh; if no samples are asked for; and, where gradients are sharded, if
-///          the replicas would run different numbers of micro-batches.
+/// Bytes    sent: equal to what the rank's communicators count in each step of fit(), except the first step of a
+///          pipeline, which also sends shapes. Memory: equal to what exchange, optimizer and engine report after some
+///          steps, without packed copies of weights and the communicators' own buffers.
+/// Numerics flops are those of products (2 m n k each) and of attention (the unmasked half); kernels that only move
+///          data count as free. Times assume that a rank runs everything at the speeds in `options`, and that the
+///          stages of a pipeline are equal: they are a first estimate, not a measurement.
+/// Ranks    local: each rank gets its own plan.
+/// Errors   config_error as for the trainer's mesh; if there are no samples; and, where gradients are sharded, if the
+///          replicas would run different numbers of micro-batches.
 /// @example std::cout << to_string(plan(trainer, {.samples = 64, .bandwidth = 25e9}));
 template <staged_model Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 [[nodiscard]] training_plan plan(basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression> const& trainer,
                                  plan_options const& options = {}) {
   return detail::plan_like(trainer, detail::form_of(trainer.described_model(), options), options);
 }
-/// The same for a model whose description does not say what a sample is: it is like those of `data`.
+/// The same for a model whose description does not define what a sample is: samples are like those of `data`.
 template <staged_model Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression,
           dataset Data>
 [[nodiscard]] training_plan plan(basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression> const& trainer,
@@ -504,10 +512,10 @@ template <staged_model Model, class Optimizer, class Comm, class Parallel, class
   return detail::plan_like(trainer, detail::form_of_data(data), options);
 }
 
-/// The plan of one rank of a world that need not exist: of options.rank of options.ranks. Policies as for make_trainer,
-/// in any order, without a communicator: ranks send messages to each other, and none reads another one's memory.
+/// The plan of rank options.rank in a world of options.ranks, which need not exist. Policies as for make_trainer, in
+/// any order, without a communicator: ranks are taken to exchange messages and not to share memory.
 ///
-/// Threads  any; as many calls as one likes.
+/// Threads  any; calls may run at the same time.
 /// @example plan_for({.samples = 2048, .ranks = 1024}, nn::gpt{}, optim::adamw{}, parallel::zero<1>{});
 template <class... Policies>
 [[nodiscard]] training_plan plan_for(plan_options const& options, Policies const&... policies) {
@@ -516,7 +524,8 @@ template <class... Policies>
   static_cast<void>(check_policies<Policies..., world>());
   if constexpr (sorted::ok) {
     static_assert(staged_model<typename sorted::model>,
-                  "trireme::plan_for: a plain model keeps its activations to itself; describe the model in units");
+                  "trireme::plan_for: a plain model does not show its activations, so it cannot be planned; "
+                  "describe the model in units");
     if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks) {
       throw config_error(text("trireme::plan_for: there is no rank ", options.rank, " in a world of ", options.ranks));
     }

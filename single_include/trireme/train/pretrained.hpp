@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/pretrained.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 6c3dd196aafa201cccf2f4516db81b2cc17c3f6a452905dd60d63c61648b30dd
+// SHA-256 of the sources: 2b84e4b5566d5065c6075c13d99179bf67127c9e50aefbe41f697ffe5a774f5d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,13 +18,13 @@
 namespace trireme {
 
 namespace detail {
-struct refused;  // what make_trainer returns after its one sentence
+struct refused;  // what make_trainer returns after reporting an error
 }
 
 namespace detail {
 
-/// Refuses files of another model: what is computed with the same numbers would be something else.
-/// @param other_head  the files' head may be another one.
+/// Rejects files of another model, with which the same weights would compute something else.
+/// @param other_head  whether the files' head may differ.
 template <class Model>
 void expect_same_model(Model model, std::string const& directory, bool other_head, formats::file_system& files) {
   if constexpr (requires { model.chosen; }) {
@@ -33,7 +33,7 @@ void expect_same_model(Model model, std::string const& directory, bool other_hea
     expect_same_model(model.model, directory, other_head, files);
   } else {
     auto const described = nn::read_description<Model>(directory, files);
-    // What does not change the function of the parameters, or only in training.
+    // Fields that do not change the function of the parameters, or only in training.
     if constexpr (requires { model.dropout; }) model.dropout = described.dropout;
     if constexpr (requires { model.balance; }) model.balance = described.balance;
     if constexpr (requires { model.speed; }) model.speed = described.speed;
@@ -50,7 +50,7 @@ void expect_same_model(Model model, std::string const& directory, bool other_hea
   }
 }
 
-/// Low-rank changes (nn/lora.hpp) are none of the files' tensors: they stay as they are.
+/// Low-rank changes (nn/lora.hpp) are not in the files: they keep their values.
 template <class Model>
 [[nodiscard]] bool is_not_in_files(Model const&, [[maybe_unused]] std::string const& parameter) {
   if constexpr (requires { Model::is_change(parameter); }) {
@@ -64,7 +64,7 @@ template <class Model>
 
 namespace detail {
 
-/// config_of() what a config.json says, as far as it decides what the model computes.
+/// config_of() without what does not change what the model computes.
 template <class Model>
 [[nodiscard]] formats::json::value config_as_read(Model const& model, formats::json::value const& said) {
   if constexpr (requires { model.chosen; }) {
@@ -74,7 +74,7 @@ template <class Model>
   } else {
     Model read;
     read_config(said, read);
-    // Without a table of positions, training on shorter samples takes none away.
+    // A model without a table of positions can be trained on shorter samples and still use longer ones.
     if constexpr (requires { model.rotary; }) {
       if (model.context < read.context) read.context = model.context;
     }
@@ -85,30 +85,30 @@ template <class Model>
 
 }  // namespace detail
 
-/// What save_pretrained() has done beside the weights; on the first rank.
+/// What save_pretrained() has written besides the weights; on the first rank.
 struct pretrained_report {
-  std::vector<std::string> copied;    ///< files that came with the model, as they were
-  std::vector<std::string> left_out;  ///< tensors that came with the model, and are not in it
+  std::vector<std::string> copied;    ///< files that came with the model, unchanged
+  std::vector<std::string> left_out;  ///< tensors that came with the model and are not part of it
 };
 
-/// What load_pretrained() does not read.
+/// Parameters that load_pretrained() does not read.
 struct load_options {
-  std::string fresh{};  ///< patterns of parameters that stay as they are, separated by spaces: "classifier.*"
+  std::string fresh{};  ///< patterns of parameters that keep their initial values, separated by spaces: "classifier.*"
 };
 
 /// Collective. Sets the parameters of a trainer to those of a model in Hugging Face's files: config.json, which must
 /// describe the trainer's model, and model.safetensors, or several files and an index. Moments, step and random numbers
-/// stay as they are.
+/// do not change.
 ///
-/// A head that starts anew is asked for by `fresh`: files need not have those parameters, and may have others in their
-/// place (the number of classes in config.json may be another one).
+/// `fresh` names a head that is trained from the start: the files may lack its parameters, or have others in their
+/// place (the number of classes in config.json may differ).
 ///
-/// Ranks    each reads only the numbers that it keeps, whatever the mesh.
-/// Bytes    once more this rank's share of the master values, until all are read.
-/// Numerics master values are the files' numbers, rounded to nearest where files have more digits.
-/// Errors   as nn::read_description and nn::pretrained_reader, on every rank if there is one on any of them;
-///          config_error if config.json describes another model, or no parameter is what `fresh` says. Then no
-///          parameter has changed.
+/// Ranks    each reads only the numbers that it keeps, under any mesh.
+/// Bytes    a second copy of this rank's part of the master values, until all are read.
+/// Numerics master values are the files' numbers, rounded to nearest if the files have a wider type.
+/// Errors   as nn::read_description and nn::pretrained_reader, on every rank if one occurs on any of them; config_error
+///          if config.json describes another model, or if a pattern in `fresh` matches no parameter. Then no parameter
+///          has changed.
 /// @example auto trainer = make_trainer(nn::read_description<nn::llama>(from), optim::adamw{}, world);
 ///          load_pretrained(trainer, from);
 template <class Trainer>
@@ -116,8 +116,8 @@ void load_pretrained(Trainer& trainer, std::string const& directory, load_option
                      formats::file_system& files = formats::real_files()) {
   using master = typename Trainer::master;
   auto const& model = trainer.described_model();
-  std::vector<std::vector<master>> pieces;
-  std::vector<formats::model_file> beside;
+  std::vector<std::vector<master>> shards;
+  std::vector<formats::model_file> model_files;
   detail::together(trainer.world(), [&] {
     detail::expect_same_model(model, directory, !options.fresh.empty(), files);
     auto layout = model.in_files();
@@ -125,48 +125,49 @@ void load_pretrained(Trainer& trainer, std::string const& directory, load_option
     for (auto const& each : layout.tensors) names.push_back(each.parameter);
     name_pattern fresh{"load_pretrained", options.fresh};
     fresh.before = "no parameter of the model is ";
-    fresh.after = ", which should start anew";
+    fresh.after = ", which .fresh names";
     expect_matches(fresh, names);
     layout.leave_out(options.fresh);
-    share const compared{trainer.world().rank(), trainer.world().size()};
+    group_rank const compared{trainer.world().rank(), trainer.world().size()};
     nn::pretrained_reader const from(layout, directory, files, compared);
     if (compared.rank == 0) {
-      beside = formats::read_model_files(directory, files);
-      beside.push_back(from.notes());
+      model_files = formats::read_model_files(directory, files);
+      model_files.push_back(from.notes());
     }
-    trainer.exchange().visit_values(state_scope::kept, [&](auto const&, state_place const& place, auto view) {
-      auto& piece = pieces.emplace_back();
+    trainer.exchange().visit_values(state_scope::kept, [&](auto const&, state_location const& place, auto view) {
+      auto& shard = shards.emplace_back();
       auto const& name = place.info.name;
       if (detail::is_not_in_files(model, name) || matches_any(options.fresh, name)) return;
-      piece.resize(static_cast<std::size_t>(view.size()));
-      from.read(place.info, place.first, std::span(piece));
+      shard.resize(static_cast<std::size_t>(view.size()));
+      from.read(place.info, place.first, std::span(shard));
     });
   });
-  auto next = pieces.begin();
+  auto next = shards.begin();
   trainer.change_parameters([&](auto const&, auto const&, std::int64_t, auto view) {
     if (!next->empty()) ops::on<typename Trainer::space>::upload(view, std::span<master const>(*next));
     *next++ = {};
   });
-  trainer.keep_model_files(std::move(beside));
+  trainer.keep_model_files(std::move(model_files));
 }
 template <class Trainer>
 void load_pretrained(Trainer& trainer, std::string const& directory,
                      formats::file_system& files = formats::real_files()) {
   load_pretrained(trainer, directory, load_options{}, files);
 }
-/// Of a trainer that the compiler has refused: its one sentence is enough.
+/// For a trainer that the compiler has rejected: its one error is enough.
 inline void load_pretrained(detail::refused&, std::string const&, load_options const& = {}) {}
 inline void load_pretrained(detail::refused&, std::string const&, load_options const&, formats::file_system&) {}
 inline void load_pretrained(detail::refused&, std::string const&, formats::file_system&) {}
 
-/// What save_pretrained() writes.
+/// Options of save_pretrained().
 struct pretrained_options {
-  std::optional<dtype> stored{};  ///< f32, bf16 or f16; else each tensor as it was read (F64 as F32), or f32
-  std::uint64_t most_file_bytes = std::uint64_t{5'000'000'000};  ///< of one file; a larger model has several
+  std::optional<dtype>
+      stored{};  ///< f32, bf16 or f16; not set: the type in which each tensor was read (F64 becomes F32), else f32
+  std::uint64_t most_file_bytes = std::uint64_t{5'000'000'000};  ///< of one file; larger models get several
 };
 
-/// Writes a model's weights, and what belongs to them: config.json, which is as it was read where the model is as it
-/// was, and the other files that came with it (formats::model_file_names).
+/// Writes a model's weights and the files that belong to it: config.json, unchanged if the model is unchanged, and the
+/// other files that came with it (formats::model_file_names).
 ///
 /// @param out     has all parameters.   @param origin  a trainer's model_files(), or some of them.
 template <class Model>
@@ -190,17 +191,17 @@ pretrained_report write_pretrained(Model const& model, nn::pretrained_writer con
   return done;
 }
 
-/// Collective; the first rank writes. The trainer's model in Hugging Face's files, which transformers and
+/// Collective; the first rank writes. Writes the trainer's model as Hugging Face's files, which transformers and
 /// load_pretrained() read.
 ///
-/// A model that load_pretrained() has read, in this run or before a checkpoint that it goes on from, comes out as it
-/// came: in the types of its tensors, with what its config.json said of other things, and with the files that lay
-/// beside it (how to generate, the tokenizer). Its licence and README are the user's to copy.
+/// A model that load_pretrained() has read, in this run or before the checkpoint that it continues, keeps its tensors'
+/// types, the other entries of its config.json and the files beside it (generation settings, the tokenizer). Copying
+/// its licence and README is up to the user.
 ///
-/// Bytes    the first rank holds the whole model in the type that is stored, and every rank one tensor.
-/// Errors   io_error, on every rank. Files that lie there are as they were unless all new ones could be written
-///          (formats::file_set), for which the disk needs the room of both.
-/// @returns on the first rank, what was copied, and which tensors of the files that were read are none of the model's.
+/// Bytes    the first rank holds the whole model in the stored type, and every rank one tensor.
+/// Errors   io_error, on every rank. Existing files are unchanged unless all new ones could be written
+///          (formats::file_set); the disk must have room for both.
+/// @returns on the first rank, the files copied, and the tensors of the files read that are not part of the model.
 template <class Trainer>
 pretrained_report save_pretrained(Trainer& trainer, std::string const& directory,
                                   pretrained_options const& options = {},

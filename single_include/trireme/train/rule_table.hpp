@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/rule_table.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: a715e8c960c076dd922c9ba272b1e270b39e9ea8e9842097449e175a3948cf08
+// SHA-256 of the sources: ff1bd710de59edc79f6f26b98be83abb96e07c9d8639a07e534a64e6afe71c51
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,13 +20,13 @@ using axes =
 
 template <class... Rules>
 constexpr std::array<compatibility_rule, sizeof...(Rules)> table(rule_list<Rules...>) {
-  return {Rules::says...};
+  return {Rules::rule...};
 }
 
 }  // namespace detail::rules
 
-/// All rules of this library on combinations, for documentation and tools. A trainer is asked those of its own axes; an
-/// axis of your own brings its rules along.
+/// All rules of this library on combinations, for documentation and tools. A trainer checks those of its own axes; an
+/// axis of your own adds its rules.
 inline constexpr auto compatibility_rules = detail::rules::table(detail::rules::of_mesh_t<detail::rules::axes>{});
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/sweep.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: abce839e6f1acd17ae5c2fdb20ccc66a116b934efc2e27d3789408be6b16c7b4
+// SHA-256 of the sources: 21a11b57be9de247cd40e95861bbe18acc293adacdaae39a34117fe16494eb81
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28,12 +28,13 @@
 
 namespace trireme::detail {
 
-/// Operations a second of a rank that trains the whole model alone on its share of the samples, while all others do.
+/// Operations per second of a rank that trains the whole model alone on its part of the samples while all others do the
+/// same.
 template <class Model, class Data, class World, class Options, class... Policies>
 [[nodiscard]] double measured_flops(Model const& model, Data const& data, World& world, Options const& options,
                                     Policies const&... policies) {
   if constexpr (!std::is_same_v<typename space_of<World>::type, host>) {
-    throw config_error("trireme::sweep: what a device computes is not measured: say .flops in the options");
+    throw config_error("trireme::sweep: a device's speed is not measured; set .flops in the options");
   } else {
     auto const share = [&](std::int64_t of) { return of > world.size() ? of / world.size() : std::int64_t{1}; };
     auto const samples = share(options.batch);
@@ -56,11 +57,12 @@ template <class Model, class Data, class World, class Options, class... Policies
 }
 
 struct link_rates {
-  double bandwidth = 1;  // of a world of one, which sends nothing
+  double bandwidth = 1;  // a world of one rank sends nothing
   double latency = 0;
 };
 
-/// What an all_reduce of one number and one of a million say of a world: the fastest of a few, on the slowest rank.
+/// Bandwidth and latency of a world, from all_reduces of one number and of a million: the fastest of a few, on the
+/// slowest rank.
 template <class World>
 [[nodiscard]] link_rates measured_link(World& world) {
   if (world.size() == 1) return {};
@@ -97,7 +99,7 @@ template <class World>
 // ---- trireme/train/sweep.hpp (goes on)
 namespace trireme {
 
-/// Strategies to compare: a list of types, or of values where the types do not say all, as with meshes.
+/// Strategies to compare: a list of types, or of values if the types do not contain everything, as for meshes.
 /// @example strategies<parallel::data, parallel::zero<1>>
 /// @example strategies{parallel::data{}, parallel::mesh{parallel::zero<1>{}, parallel::tensor{.ways = 2}}}
 template <parallel::parallel_policy... Strategies>
@@ -107,18 +109,18 @@ struct strategies {
   constexpr explicit strategies(Strategies... each) requires(sizeof...(Strategies) > 0) : all(std::move(each)...) {}
 };
 
-/// How long each strategy of a sweep trains, with what, and on what machine.
+/// Length, batch and machine of a sweep's training runs.
 struct sweep_options {
   std::int64_t steps = 20;         ///< 3 at least; the first two are not timed
-  std::int64_t batch = 32;         ///< samples a step, over all ranks
-  std::int64_t micro_batches = 0;  ///< logical ones of a step; 0 = one a replica
-  double flops = 0;                ///< what a rank computes, in operations a second; 0 = measured
-  double bandwidth = 0;            ///< what a rank sends, in bytes a second; 0 = measured, and latency with it
-  double latency = 0;              ///< of a message, in seconds; counts where a bandwidth is given
+  std::int64_t batch = 32;         ///< samples per step, over all ranks
+  std::int64_t micro_batches = 0;  ///< logical micro-batches per step; 0 = one per replica
+  double flops = 0;                ///< speed of a rank, in operations per second; 0 = measured
+  double bandwidth = 0;            ///< sending speed of a rank, in bytes per second; 0 = measured, and latency with it
+  double latency = 0;              ///< of a message, in seconds; used if a bandwidth is given
   void validate() const {
     if (steps < 3 || batch < 1) {
       throw config_error(text("trireme::sweep: ", how_many(steps, "step"), " of ", batch,
-                              " samples; the first two are not timed: give at least three, of one sample"));
+                              " samples; give at least three steps, as the first two are not timed, and one sample"));
     }
     expect_number("sweep", ".micro_batches", micro_batches, not_negative);
     expect_number("sweep", ".flops", flops, not_negative);
@@ -127,31 +129,31 @@ struct sweep_options {
   }
 };
 
-/// One strategy of a sweep. Where ranks differ, each number is that of the rank that has most of it.
+/// One strategy of a sweep. If ranks differ, each number is the largest of all ranks.
 struct sweep_row {
   std::string name;                 ///< "zero1", "data=2,pipeline=2:1f1b"
-  std::string refused;              ///< why it was not trained, or what became of it; empty if all went well
-  double at_best = 0;               ///< predicted seconds a step, if all of the sending is hidden
-  double at_worst = 0;              ///< predicted, if none is
+  std::string refused;              ///< why it was not trained, or failed; empty if it succeeded
+  double at_best = 0;               ///< predicted seconds per step, if all communication overlaps with computation
+  double at_worst = 0;              ///< predicted, if none does
   double seconds = 0;               ///< measured: the median step
   double bubble = 0;                ///< predicted share of a step in which a stage waits for other stages
-  std::uint64_t planned_bytes = 0;  ///< sent a step, as the plan says
-  std::uint64_t bytes = 0;          ///< sent in the last step, as counted
-  planned_memory planned;           ///< as the plan says
-  planned_memory memory;            ///< as exchange, optimizer and engine report
+  std::uint64_t planned_bytes = 0;  ///< sent per step, predicted
+  std::uint64_t bytes = 0;          ///< sent in the last step, counted
+  planned_memory planned;           ///< predicted
+  planned_memory memory;            ///< as reported by exchange, optimizer and engine
   double first_loss = 0;
   double last_loss = 0;
 };
 
 namespace detail {
 
-/// "data=2,pipeline=2:1f1b": the axes, outermost first, with the degrees that are given.
+/// "data=2,pipeline=2:1f1b": the axes, outermost first, with the degrees that are set.
 template <class Policy>
 [[nodiscard]] std::string strategy_name(Policy const& policy) {
   std::string all;
   auto const add = [&]<class Axis>(Axis const& axis) {
     all += text(all.empty() ? "" : ",", std::string_view(axis.name));
-    if (auto const ways = parallel::detail::ways_of(axis); ways != 0) all += text("=", ways);
+    if (auto const ways = parallel::detail::degree_of(axis); ways != 0) all += text("=", ways);
     if constexpr (requires { typename Axis::schedule_type; }) {
       all += text(":", std::string_view(Axis::schedule_type::name));
     } else if constexpr (requires { axis.schedule; }) {
@@ -170,7 +172,7 @@ template <class Policy>
   return all;
 }
 
-/// Of each number the largest that any rank has.
+/// Replaces each number by its maximum over the ranks.
 template <class World, class T>
 void most_of_all(World& world, std::span<T> numbers) {
   world.all_reduce(tensor_view<T>(numbers.data(), shape{static_cast<std::int64_t>(numbers.size())}), reduction::max{});
@@ -195,24 +197,24 @@ void most_of_all(World& world, sweep_row& row) {
   }
 }
 
-/// Collective. What has failed, the same on every rank: the first sentence of a rank that failed by itself, else of one
-/// that others have left alone; empty if none has.
+/// Collective. The failure to report, the same on every rank: the first sentence of a rank that failed by itself, else
+/// of one that failed because others left; empty if none has failed.
 template <class World>
 [[nodiscard]] std::string failure_of_all(World& world, std::string const& own, std::string const& left_alone) {
   std::int64_t failed[2] = {own.empty() ? 0 : 1, left_alone.empty() ? 0 : 1};
   try {
     world.all_reduce(tensor_view<std::int64_t>(failed, shape{2}), reduction::sum{});
-  } catch (comm_error const&) {  // the others still wait within the strategy: what kept this rank is the reason
+  } catch (comm_error const&) {  // other ranks still wait within the strategy: this rank's own failure is the reason
     if (own.empty()) throw;
     throw error(own);
   }
   if (failed[0] + failed[1] == 0) return {};
-  auto const first = first_to_tell(world, failed[0] > 0 ? own : left_alone);
+  auto const first = first_failure(world, failed[0] > 0 ? own : left_alone);
   bool const all = failed[failed[0] > 0 ? 0 : 1] == world.size();
   return all ? first->sentence : text("rank ", first->rank, ": ", first->sentence);
 }
 
-/// One strategy, planned and trained in a duplicate of the world. What it throws is what its row says on all ranks.
+/// Plans and trains one strategy in a duplicate of the world. An exception becomes the text of its row on all ranks.
 template <class Strategy, class Model, class Data, class World, class... Policies>
 [[nodiscard]] sweep_row sweep_one(Strategy const& strategy, Model const& model, Data const& data, World& world,
                                   sweep_options const& options, Policies const&... policies) {
@@ -241,7 +243,7 @@ template <class Strategy, class Model, class Data, class World, class... Policie
     };
     std::vector<double> seconds;
     std::uint64_t before = 0;
-    std::int64_t diverged = -1;  // the first step of those at the end whose loss is no number
+    std::int64_t diverged = -1;  // the first of the last steps whose loss is not finite
     trainer.on_step([&](step_report const& done) {
       if (std::isfinite(done.loss))
         diverged = -1;
@@ -250,7 +252,7 @@ template <class Strategy, class Model, class Data, class World, class... Policie
       auto const now = sent();
       auto const bytes = now - std::exchange(before, now);
       if (done.step < 2) return;
-      row.bytes = done.step == 2 ? bytes : std::min(row.bytes, bytes);  // ranks compare what they have in some steps
+      row.bytes = done.step == 2 ? bytes : std::min(row.bytes, bytes);  // in some steps ranks also compare copies
       seconds.push_back(done.seconds);
     });
     auto const report =
@@ -267,10 +269,10 @@ template <class Strategy, class Model, class Data, class World, class... Policie
   } catch (comm_error const& error) {
     left_alone = error.what();
   } catch (std::bad_alloc const&) {
-    failed = "trireme::sweep: there is not enough memory for it";
+    failed = "trireme::sweep: not enough memory for this strategy";
   } catch (std::exception const& error) {
     failed = error.what();
-    if (failed.empty()) failed = "an exception without a word";
+    if (failed.empty()) failed = "an exception without a message";
   }
   row.refused = failure_of_all(world, failed, left_alone);
   if (row.refused.empty()) most_of_all(world, row);
@@ -294,21 +296,21 @@ template <class List, class Model, class Data, class World, class... Policies>
 
 }  // namespace detail
 
-/// Trains the same model with each strategy of a list, from the same start on the same batches, and says beside each
-/// other what the plan of each has predicted and what came of it.
+/// Trains the same model with each strategy of a list, from the same start on the same batches, and returns the
+/// prediction of each strategy's plan next to the measurement.
 ///
-/// What the machine reaches is measured first unless it is told: the operations of ranks that train the whole model
-/// alone, all at once, and an all_reduce. So predictions know nothing of the strategies; they take all stages of a
-/// pipeline for equal, and a rank for as fast however little it has to do.
+/// The machine's limits are measured first unless given: the speed of ranks that train the whole model alone, all at
+/// once, and an all_reduce. Predictions therefore assume that all stages of a pipeline are equal, and that a rank's
+/// speed does not depend on how much work it has.
 ///
 /// Ranks    collective: every rank makes the same call; each gets the same rows.
-/// Errors   config_error for numbers that cannot be meant. A strategy that fails (sizes that do not fit the world, a
-///          loss that is no longer finite, memory that is not there, what all ranks throw, or the dataset on one of
-///          them) is a row that says so, and the next one is trained. What a model throws on one rank alone within a
-///          step, where the others wait for it, ends the sweep: there with its own sentence, on the others with
+/// Errors   config_error for invalid numbers. A strategy that fails (sizes that do not fit the world, a loss that is no
+///          longer finite, not enough memory, an exception that all ranks throw, or one of the dataset on one rank)
+///          gets a row with the reason, and the next one is trained. If a model throws on one rank alone within a step,
+///          where the others wait for it, the sweep ends: on that rank with its own exception, on the others with
 ///          comm_error at the communicator's deadline.
 ///
-/// @param policies  an optimizer (optim::adamw{} if there is none), a precision, a compressor.
+/// @param policies  an optimizer (default optim::adamw{}), a precision, a compressor.
 /// @example for (auto const& row : sweep<strategies<parallel::data, parallel::zero<1>>>(model, data, world)) ...
 template <class List, staged_model Model, dataset Data, communicator World, class... Policies>
 [[nodiscard]] std::vector<sweep_row> sweep(Model const& model, Data const& data, World& world,
@@ -327,8 +329,8 @@ template <parallel::parallel_policy... Strategies, staged_model Model, dataset D
   }
 }
 
-/// The rows as a table: milliseconds a step, bytes sent a step, and memory by kind, in MB; of what was measured, the
-/// predicted numbers beside time and bytes.
+/// The rows as a table: milliseconds and bytes sent per step, and memory by kind, in MB. Time and bytes have the
+/// predicted numbers beside the measured ones.
 [[nodiscard]] inline std::string to_string(std::span<sweep_row const> rows) {
   constexpr double ms = 1e3, mega = 1e-6;
   std::size_t width = 8;

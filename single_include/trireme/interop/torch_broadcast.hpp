@@ -1,0 +1,543 @@
+// Trireme 0.1.0: trireme/interop/torch_broadcast.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: e9cdd67d22ba7bc140ba7b9ba6abb2d8ea4fc167cf23031cecdcdbf01a202692
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+
+// ---- trireme/interop/torch_broadcast.hpp
+#include <vector>
+
+#ifndef TRIREME_INTEROP_DETAIL_TORCH_MODULE_INCLUDED
+#define TRIREME_INTEROP_DETAIL_TORCH_MODULE_INCLUDED
+
+// ---- trireme/interop/detail/torch_module.hpp
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+// What the two ways to use a torch::nn::Module share: its tensors by name, views of their memory, the events of
+// autograd, and ranks that compare and copy what they hold.
+
+namespace trireme::interop::detail {
+
+/// The same element type in torch's words; Undefined where it has none.
+[[nodiscard]] constexpr at::ScalarType torch_type(dtype type) noexcept {
+  switch (type) {
+    case dtype::f64:
+      return at::kDouble;
+    case dtype::f32:
+      return at::kFloat;
+    case dtype::bf16:
+      return at::kBFloat16;
+    case dtype::f16:
+      return at::kHalf;
+    case dtype::i64:
+      return at::kLong;
+    case dtype::i32:
+      return at::kInt;
+    case dtype::i8:
+      return at::kChar;
+    case dtype::u8:
+      return at::kByte;
+    case dtype::u64:
+    case dtype::u32:
+      break;
+  }
+  return at::ScalarType::Undefined;
+}
+
+/// Where torch has its tensors of a memory space, and in what order it works there. Those of CUDA are in
+/// torch_cuda.hpp.
+///
+/// Requires  device     the kind of device whose tensors they are;
+///           here()     the device of this thread;
+///           on_stream  an object: while it lives, torch's work is queued where kernels of the space queue theirs;
+///           in_order   the same for a function that users call: what torch was asked for before comes first, and what
+///                      it is asked for afterwards comes last.
+template <class Space>
+struct torch_space;
+
+template <>
+struct torch_space<host> {
+  static constexpr at::DeviceType device = at::kCPU;
+  [[nodiscard]] static at::Device here() { return device; }
+  struct on_stream {};
+  struct in_order {};
+};
+
+/// A tensor of a module, under the first of its names: a tied one is listed once.
+struct named_tensor {
+  std::string name;
+  torch::Tensor tensor;
+};
+
+/// What is asked of a module's tensors: row-major, or dense in any order of their dimensions (channels last, say).
+enum class memory_format { row_major, dense };
+
+using named_tensors = torch::OrderedDict<std::string, torch::Tensor>;
+
+// What lists tensors by name: torch's modules, and those of one that hide their type.
+[[nodiscard]] inline named_tensors named_parameters_of(torch::nn::Module const& module) {
+  return module.named_parameters();
+}
+[[nodiscard]] inline named_tensors named_buffers_of(torch::nn::Module const& module) { return module.named_buffers(); }
+[[nodiscard]] inline named_tensors named_parameters_of(torch::nn::AnyModule const& module) {
+  return module.ptr()->named_parameters();
+}
+[[nodiscard]] inline named_tensors named_buffers_of(torch::nn::AnyModule const& module) {
+  return module.ptr()->named_buffers();
+}
+[[nodiscard]] inline named_tensors named_parameters_of(torch::jit::Module const& module) {
+  named_tensors all;
+  for (auto const& each : module.named_parameters()) all.insert(each.name, each.value);
+  return all;
+}
+[[nodiscard]] inline named_tensors named_buffers_of(torch::jit::Module const& module) {
+  named_tensors all;
+  for (auto const& each : module.named_buffers()) all.insert(each.name, each.value);
+  return all;
+}
+/// The same without names, which costs less.
+[[nodiscard]] inline std::vector<torch::Tensor> plain_parameters_of(torch::nn::Module const& module) {
+  return module.parameters();
+}
+[[nodiscard]] inline std::vector<torch::Tensor> plain_parameters_of(torch::nn::AnyModule const& module) {
+  return module.ptr()->parameters();
+}
+[[nodiscard]] inline std::vector<torch::Tensor> plain_parameters_of(torch::jit::Module const& module) {
+  std::vector<torch::Tensor> all;
+  for (auto const& each : module.parameters()) all.push_back(each);
+  return all;
+}
+/// The same address for all that hold one module.
+[[nodiscard]] inline void const* identity_of(torch::nn::Module const& module) { return &module; }
+[[nodiscard]] inline void const* identity_of(torch::nn::AnyModule const& module) { return module.ptr().get(); }
+[[nodiscard]] inline void const* identity_of(torch::jit::Module const& module) { return module._ivalue().get(); }
+
+/// The tables whose layers say that their gradients are rows.
+[[nodiscard]] inline std::vector<torch::Tensor> tables_of_rows(torch::nn::Module const& module) {
+  std::vector<torch::Tensor> all;
+  auto const look = [&](torch::nn::Module const& each) {
+    if (auto const* const table = each.as<torch::nn::EmbeddingImpl>())
+      if (table->options.sparse()) all.push_back(table->weight);
+    if (auto const* const bags = each.as<torch::nn::EmbeddingBagImpl>())
+      if (bags->options.sparse()) all.push_back(bags->weight);
+  };
+  look(module);  // which need not be in a shared_ptr, as modules() would want it
+  for (auto const& each : module.modules(false)) look(*each);
+  return all;
+}
+[[nodiscard]] inline std::vector<torch::Tensor> tables_of_rows(torch::nn::AnyModule const& module) {
+  return tables_of_rows(*module.ptr());
+}
+[[nodiscard]] inline std::vector<torch::Tensor> tables_of_rows(torch::jit::Module const&) { return {}; }
+
+/// @param left_alone  patterns, separated by spaces: a tensor one of whose names they match is not listed.
+template <class Space>
+[[nodiscard]] std::vector<named_tensor> listed(named_tensors const& all, char const* kind,
+                                               memory_format layouts = memory_format::row_major,
+                                               std::string_view left_alone = {}) {
+  auto const here = torch_space<Space>::here();
+  std::vector<torch::Tensor> left;
+  for (auto const& item : all)
+    if (matches_any(left_alone, item.key())) left.push_back(item.value());
+  std::vector<named_tensor> list;
+  for (auto const& item : all) {
+    auto const& tensor = item.value();
+    if (!tensor.defined()) continue;  // a batch normalisation without running statistics has such buffers
+    if (std::any_of(left.begin(), left.end(), [&](auto const& each) { return each.is_same(tensor); })) continue;
+    if (std::any_of(list.begin(), list.end(), [&](auto const& each) { return each.tensor.is_same(tensor); })) continue;
+    if (tensor.device().type() != here.type() || (here.has_index() && tensor.device() != here)) {
+      throw config_error(text("trireme::interop: ", kind, " \"", item.key(), "\" is a tensor of ",
+                              tensor.device().str(), ", but here ranks share tensors of ", here.str(),
+                              "; move the module with to(), or see \"CUDA tensors\" in docs/torch.md"));
+    }
+    bool const fits =
+        tensor.layout() == at::kStrided &&
+        (layouts == memory_format::dense ? tensor.is_non_overlapping_and_dense() : tensor.is_contiguous());
+    if (!fits) {
+      throw config_error(text("trireme::interop: ", kind, " \"", item.key(), "\" is not a dense ",
+                              layouts == memory_format::dense ? "" : "row-major ",
+                              "tensor; other layouts are not supported (contiguous() makes it row-major)"));
+    }
+    list.push_back({item.key(), tensor});
+  }
+  return list;
+}
+template <class Space = host, class Module>
+[[nodiscard]] std::vector<named_tensor> parameters_of(Module const& module,
+                                                      memory_format layouts = memory_format::row_major,
+                                                      std::string_view left_alone = {}) {
+  return listed<Space>(named_parameters_of(module), "parameter", layouts, left_alone);
+}
+template <class Space = host, class Module>
+[[nodiscard]] std::vector<named_tensor> buffers_of(Module const& module,
+                                                   memory_format layouts = memory_format::row_major,
+                                                   std::string_view left_alone = {}) {
+  return listed<Space>(named_buffers_of(module), "buffer", layouts, left_alone);
+}
+
+[[nodiscard]] inline shape shape_of(torch::Tensor const& tensor) {
+  if (tensor.dim() > shape::max_rank) return shape{tensor.numel()};
+  shape extents;
+  for (auto const extent : tensor.sizes()) extents.push_back(extent);
+  return extents;
+}
+/// The extents of a dense tensor in the order in which its numbers lie; those of complex numbers are pairs.
+[[nodiscard]] inline shape shape_in_memory(torch::Tensor const& tensor) {
+  std::int64_t const pairs = tensor.is_complex() ? 2 : 1;
+  if (tensor.dim() > shape::max_rank || tensor.dim() == 0) return shape{tensor.numel() * pairs};
+  std::vector<std::int64_t> places(static_cast<std::size_t>(tensor.dim()));
+  for (std::size_t i = 0; i < places.size(); ++i) places[i] = static_cast<std::int64_t>(i);
+  if (!tensor.is_contiguous()) {
+    std::stable_sort(places.begin(), places.end(),
+                     [&](std::int64_t a, std::int64_t b) { return tensor.stride(a) > tensor.stride(b); });
+  }
+  shape extents;
+  for (auto const index : places) extents.push_back(tensor.size(index) * (index == places.back() ? pairs : 1));
+  return extents;
+}
+/// All numbers of a dense tensor in a row, as they lie in its memory.
+[[nodiscard]] inline torch::Tensor row_of(torch::Tensor const& tensor) {
+  auto const numbers = tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
+  return numbers.as_strided({numbers.numel()}, {1});
+}
+/// Whether the numbers of two dense tensors of one shape lie in the same order.
+[[nodiscard]] inline bool lie_alike(torch::Tensor const& a, torch::Tensor const& b) {
+  return a.strides() == b.strides() || (a.is_contiguous() && b.is_contiguous());
+}
+/// All of a dense tensor, in its own memory and in its order; complex numbers are pairs.
+template <element T, class Space>
+[[nodiscard]] tensor_view<T, Space> numbers_of(torch::Tensor const& tensor) {
+  return {static_cast<T*>(tensor.data_ptr()), shape_in_memory(tensor)};
+}
+/// All of a contiguous tensor, in its own memory.
+/// Errors  config_error if its elements are of another type.
+template <element T, class Space = host>
+[[nodiscard]] tensor_view<T, Space> view_of(torch::Tensor const& tensor) {
+  if (tensor.scalar_type() != torch_type(dtype_of<T>)) {
+    throw config_error(text("trireme::interop: a tensor", to_string(shape_of(tensor)), " of ",
+                            c10::toString(tensor.scalar_type()), " where there was one of ", name_of(dtype_of<T>),
+                            "; give parameters and gradients their type before ranks share them"));
+  }
+  return {static_cast<T*>(tensor.data_ptr()), shape_of(tensor)};
+}
+/// Errors  config_error if a parameter does not lie where it was shown to an exchange or a trainer.
+inline void expect_at(torch::Tensor const& parameter, void const* memory, std::string const& name) {
+  if (parameter.data_ptr() == memory) return;
+  throw config_error(text("trireme::interop: parameter \"", name,
+                          "\" has got other memory, as by torch::load, to() or set_data(); do that before ranks share "
+                          "the module, or copy_() into it"));
+}
+template <class Space = host>
+[[nodiscard]] tensor_view<std::byte, Space> bytes_of(torch::Tensor const& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), shape{static_cast<std::int64_t>(tensor.nbytes())}};
+}
+
+/// Calls visit(name, values) with a view of a buffer's own memory.
+/// Errors  config_error if its elements are not float, double, int64 or int32.
+template <class Visit>
+void show_buffer(char const* who, named_tensor const& buffer, Visit&& visit) {
+  auto const* const name = buffer.name.c_str();
+  switch (buffer.tensor.scalar_type()) {
+    case at::kFloat:
+      return visit(name, view_of<float>(buffer.tensor));
+    case at::kDouble:
+      return visit(name, view_of<double>(buffer.tensor));
+    case at::kLong:
+      return visit(name, view_of<std::int64_t>(buffer.tensor));
+    case at::kInt:
+      return visit(name, view_of<std::int32_t>(buffer.tensor));
+    default:
+      throw config_error(text("trireme::interop::", who, ": buffer \"", name, "\" has elements of ",
+                              c10::toString(buffer.tensor.scalar_type()),
+                              "; supported are Float, Double, Long and Int"));
+  }
+}
+
+/// Samples as a tensor, without a copy: valid as long as the samples are.
+[[nodiscard]] inline torch::Tensor tensor_of(any_view<> const& view) {
+  auto const type = torch_type(view.type);
+  if (type == at::ScalarType::Undefined) {
+    throw config_error(text("trireme::interop: samples of ", name_of(view.type),
+                            " have no type in torch; give them one that it has, such as i64"));
+  }
+  std::vector<std::int64_t> const sizes(view.extents.extents().begin(), view.extents.extents().end());
+  return torch::from_blob(const_cast<void*>(view.address), sizes, at::TensorOptions().dtype(type));
+}
+
+/// Tells when autograd has finished the gradient of a parameter: calls f(place of the parameter) after it has been
+/// added to .grad(), in the thread that runs backward.
+///
+/// Threads  one owner; not moved: the hooks point at it. They end with it.
+class gradient_hooks {
+ public:
+  using listener = std::function<void(std::size_t)>;
+
+  gradient_hooks(std::vector<torch::Tensor> const& parameters, listener f) : f_(std::move(f)) {
+    for (std::size_t index = 0; index < parameters.size(); ++index) held_.push_back(hooked(parameters[index], index));
+  }
+  gradient_hooks(gradient_hooks const&) = delete;
+  gradient_hooks& operator=(gradient_hooks const&) = delete;
+  ~gradient_hooks() {
+    for (auto& each : held_) each.accumulator->del_post_hook(each.key);
+  }
+  /// Whether the parameter has another accumulator than was listened to, as torch::load and to() may give it one: what
+  /// comes from now on is told again.
+  bool renew(torch::Tensor const& parameter, std::size_t index) {
+    auto& each = held_[index];
+    if (torch::autograd::impl::grad_accumulator(parameter) == each.accumulator) return false;
+    each.accumulator->del_post_hook(each.key);
+    each = hooked(parameter, index);
+    return true;
+  }
+
+ private:
+  struct hook final : torch::autograd::FunctionPostHook {
+    hook(listener const& all, std::size_t mine) : f(all), index(mine) {}
+    torch::autograd::variable_list operator()(torch::autograd::variable_list const& outputs,
+                                              torch::autograd::variable_list const&) override {
+      f(index);
+      return outputs;
+    }
+    listener const& f;
+    std::size_t index;
+  };
+  // A parameter only remembers its accumulator, and forgets the hooks with it: whoever wants them holds it.
+  struct held {
+    decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
+    std::uintptr_t key;
+  };
+  [[nodiscard]] held hooked(torch::Tensor const& parameter, std::size_t index) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+    auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, index));
+    return {std::move(accumulator), key};
+  }
+
+  listener f_;
+  std::vector<held> held_;
+};
+
+/// Collective. The ranks hold the same tensors: names, shapes, types, how they lie, and what is trained.
+/// Errors  config_error on every rank that names the first one that differs.
+template <class Comm>
+void expect_equal_tensors(std::vector<named_tensor> const& parameters, std::vector<named_tensor> const& buffers,
+                          Comm& world) {
+  std::vector<std::string> entries;
+  auto const told = [](char const* kind, named_tensor const& each) {
+    auto out = text(kind, " \"", each.name, "\" of ", c10::toString(each.tensor.scalar_type()),
+                    to_string(shape_of(each.tensor)));
+    if (each.tensor.is_contiguous()) return out;
+    for (auto const stride : each.tensor.strides()) out += text(out.back() == ')' ? ", strides " : " ", stride);
+    return out;
+  };
+  for (auto const& each : parameters)
+    entries.push_back(told("parameter", each) + (each.tensor.requires_grad() ? "" : ", not trained"));
+  for (auto const& each : buffers) entries.push_back(told("buffer", each));
+  auto most = static_cast<std::int64_t>(entries.size());
+  world.all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
+  auto const size = static_cast<std::size_t>(world.size());
+  auto const count = static_cast<std::size_t>(most);
+  std::vector<std::uint64_t> all(size * count);
+  auto const mine = static_cast<std::size_t>(world.rank()) * count;
+  for (std::size_t i = 0; i < entries.size(); ++i) all[mine + i] = hash_name(entries[i]);
+  world.all_gather(tensor_view<std::uint64_t>(all));
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t rank = 1; rank < size; ++rank) {
+      if (all[rank * count + i] == all[i]) continue;
+      throw config_error(text("trireme::interop: the module of rank ", rank,
+                              " is not that of rank 0; the first "
+                              "difference is number ",
+                              i + 1, " of its tensors, which on this rank is ",
+                              i < entries.size() ? entries[i] : std::string("missing")));
+    }
+  }
+}
+
+/// The buffers of a module, which ranks make equal: in one message, in memory of a device in one each.
+template <class Space>
+class shared_tensors {
+ public:
+  explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {}
+  [[nodiscard]] bool empty() const noexcept { return bytes() == 0; }
+
+  /// Collective. Every rank gets those of `root`.
+  template <class Comm>
+  void broadcast(Comm& world, int root) {
+    if (empty() || world.size() == 1) return;
+    if constexpr (!std::is_same_v<Space, host>) {
+      for (auto const& each : all_) broadcast(each.tensor, world, root);
+      return;
+    }
+    packed_.resize(bytes());
+    for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte* part) {
+      std::memcpy(part, tensor.data_ptr(), tensor.nbytes());
+    });
+    world.broadcast(tensor_view<std::byte>(packed_), root);
+    for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte const* part) {
+      std::memcpy(tensor.data_ptr(), part, tensor.nbytes());
+    });
+  }
+  /// Collective. Floating-point ones become their mean over the ranks, formed in double; others those of `root`.
+  template <class Comm>
+  void mean(Comm& world, int root) {
+    if (empty() || world.size() == 1) return;
+    if constexpr (!std::is_same_v<Space, host>) {
+      for (auto const& each : all_) mean(each.tensor, world, root);
+      return;
+    }
+    std::vector<double> numbers;
+    for (auto const& each : all_) {
+      if (!each.tensor.is_floating_point()) continue;
+      auto const wide = each.tensor.to(at::kDouble);
+      numbers.insert(numbers.end(), wide.data_ptr<double>(), wide.data_ptr<double>() + wide.numel());
+    }
+    broadcast(world, root);
+    if (numbers.empty()) return;
+    world.all_reduce(tensor_view<double>(numbers), reduction::mean{});
+    torch::NoGradGuard const guard;
+    auto* from = numbers.data();
+    for (auto const& each : all_) {
+      if (!each.tensor.is_floating_point()) continue;
+      each.tensor.copy_(
+          torch::from_blob(from, each.tensor.sizes(), each.tensor.strides(), at::TensorOptions().dtype(at::kDouble)));
+      from += each.tensor.numel();
+    }
+  }
+
+ private:
+  // Counted each time: a buffer may be resized between two steps, on all ranks alike.
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    std::size_t sum = 0;
+    for (auto const& each : all_) sum += each.tensor.nbytes();
+    return sum;
+  }
+  template <class Comm>
+  static void broadcast(torch::Tensor const& tensor, Comm& world, int root) {
+    if (tensor.nbytes() > 0) world.broadcast(bytes_of<Space>(tensor), root);
+  }
+  template <class Comm>
+  static void mean(torch::Tensor const& tensor, Comm& world, int root) {
+    if (!tensor.is_floating_point()) return broadcast(tensor, world, root);
+    torch::NoGradGuard const guard;
+    auto const wide = tensor.to(at::kDouble, false, true);
+    world.all_reduce(numbers_of<double, Space>(wide).flat(), reduction::mean{});
+    tensor.copy_(wide);
+  }
+  template <class F>
+  void for_each_part(std::byte* part, F&& f) {
+    for (auto const& each : all_) {
+      if (each.tensor.nbytes() == 0) continue;
+      f(each.tensor, part);
+      part += each.tensor.nbytes();
+    }
+  }
+
+  std::vector<named_tensor> all_;
+  std::vector<std::byte> packed_;
+};
+
+/// The module behind what users hold one by: the holders that TORCH_MODULE makes, or a shared_ptr.
+template <class Module>
+[[nodiscard]] std::shared_ptr<Module> module_of(std::shared_ptr<Module> const& module) {
+  return module;
+}
+template <class Module>
+[[nodiscard]] std::shared_ptr<Module> module_of(torch::nn::ModuleHolder<Module> const& module) {
+  return module.ptr();
+}
+
+template <class T>
+inline constexpr bool is_holder = requires(T const& held) {
+  module_of(held);
+};
+template <class T>
+inline constexpr bool is_unique_holder = false;
+template <class T, class Delete>
+inline constexpr bool is_unique_holder<std::unique_ptr<T, Delete>> = std::derived_from<T, torch::nn::Module>;
+/// Holders that share what they hold, whatever its type.
+template <class T>
+concept shared_handle = std::same_as<T, torch::nn::AnyModule> || std::same_as<T, torch::jit::Module>;
+/// A module, or what one is held by.
+template <class T>
+concept some_module =
+    is_holder<T> || is_unique_holder<T> || shared_handle<T> || std::derived_from<T, torch::nn::Module>;
+
+/// The module behind all of them. One that is given by its name, or by the name of a unique_ptr, is lent: it outlives
+/// whoever gets it.
+/// Errors  config_error for a holder without a module.
+template <class T>
+requires some_module<std::remove_cvref_t<T>>
+[[nodiscard]] auto lent_module(T&& module) {
+  using plain = std::remove_cvref_t<T>;
+  auto const expect = [](bool has) {
+    if (!has) throw config_error("trireme::interop: the holder has no module; make one before ranks share it");
+  };
+  if constexpr (is_unique_holder<plain>) {
+    using held = typename plain::element_type;
+    expect(module != nullptr);
+    if constexpr (std::is_rvalue_reference_v<T&&> && !std::is_const_v<std::remove_reference_t<T>>)
+      return std::shared_ptr<held>(std::move(module));
+    else
+      return std::shared_ptr<held>(std::shared_ptr<void>(), module.get());
+  } else if constexpr (is_holder<plain>) {
+    if constexpr (requires { module.is_empty(); })
+      expect(!module.is_empty());
+    else
+      expect(module != nullptr);
+    return module_of(module);
+  } else if constexpr (shared_handle<plain>) {
+    if constexpr (requires { module.is_empty(); }) expect(!module.is_empty());
+    return std::make_shared<plain>(module);
+  } else {
+    using held = std::remove_reference_t<T>;
+    return std::shared_ptr<held>(std::shared_ptr<void>(), &module);
+  }
+}
+
+}  // namespace trireme::interop::detail
+
+#endif  // TRIREME_INTEROP_DETAIL_TORCH_MODULE_INCLUDED
+
+// ---- trireme/interop/torch_broadcast.hpp (goes on)
+namespace trireme::interop {
+
+namespace detail {
+
+/// Collective. Every rank gets the tensors of `root`, which all have.
+template <class Comm>
+void broadcast_equal(std::vector<named_tensor> const& parameters, std::vector<named_tensor> const& buffers, Comm& world,
+                     int root) {
+  using space = typename space_of<Comm>::type;
+  expect_equal_tensors(parameters, buffers, world);
+  [[maybe_unused]] typename torch_space<space>::in_order const order;
+  for (auto const& each : parameters) {
+    if (each.tensor.nbytes() > 0) world.broadcast(bytes_of<space>(each.tensor), root);
+  }
+  shared_tensors<space>(buffers).broadcast(world, root);
+}
+
+}  // namespace detail
+
+/// Collective. Gives every rank the parameters and buffers of `root`.
+/// Errors  config_error on every rank if the modules differ in names, shapes, types, or what is trained.
+template <detail::some_module Module, class Comm>
+void broadcast(Module const& module, Comm& world, int root = 0) {
+  using space = typename space_of<Comm>::type;
+  auto const held = detail::lent_module(module);
+  detail::broadcast_equal(detail::parameters_of<space>(*held, detail::memory_format::dense),
+                          detail::buffers_of<space>(*held, detail::memory_format::dense), world, root);
+}
+
+}  // namespace trireme::interop

@@ -1,0 +1,894 @@
+// Trireme 0.1.0: trireme/interop/torch_data_parallel_steps.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: 9d140cf78258da7f94200b8d65e0c0f969642486ffd3005b311eeb0d05b20766
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+#include "trireme/interop/torch_broadcast.hpp"
+#include "trireme/interop/torch_data_parallel_options.hpp"
+
+// ---- trireme/interop/torch_data_parallel_steps.hpp
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#ifndef TRIREME_INTEROP_DETAIL_TORCH_ANY_MODULE_INCLUDED
+#define TRIREME_INTEROP_DETAIL_TORCH_ANY_MODULE_INCLUDED
+
+// ---- trireme/interop/detail/torch_any_module.hpp
+#include <torch/torch.h>
+
+#include <variant>
+
+namespace trireme::interop::detail {
+
+/// A module whose class does not matter: one derived from torch::nn::Module, an AnyModule or a TorchScript module. It
+/// must outlive this.
+class any_module {
+ public:
+  any_module(torch::nn::Module const& module) : module_(&module) {}
+  any_module(torch::nn::AnyModule const& module) : module_(&module) {}
+  any_module(torch::jit::Module const& module) : module_(&module) {}
+
+  [[nodiscard]] named_tensors named_parameters() const {
+    return std::visit([](auto const* module) { return named_parameters_of(*module); }, module_);
+  }
+  [[nodiscard]] named_tensors named_buffers() const {
+    return std::visit([](auto const* module) { return named_buffers_of(*module); }, module_);
+  }
+  /// Without names, which costs less.
+  [[nodiscard]] std::vector<torch::Tensor> parameters() const {
+    return std::visit([](auto const* module) { return plain_parameters_of(*module); }, module_);
+  }
+  /// The same address for all that hold one module.
+  [[nodiscard]] void const* identity() const {
+    return std::visit([](auto const* module) { return identity_of(*module); }, module_);
+  }
+  /// The tables of embeddings whose gradients are sparse.
+  [[nodiscard]] std::vector<torch::Tensor> tables_of_rows() const {
+    return std::visit([](auto const* module) { return detail::tables_of_rows(*module); }, module_);
+  }
+
+ private:
+  std::variant<torch::nn::Module const*, torch::nn::AnyModule const*, torch::jit::Module const*> module_;
+};
+
+}  // namespace trireme::interop::detail
+
+#endif  // TRIREME_INTEROP_DETAIL_TORCH_ANY_MODULE_INCLUDED
+
+// ---- trireme/interop/torch_data_parallel_steps.hpp (goes on)
+#ifndef TRIREME_INTEROP_DETAIL_TORCH_OWN_MESSAGES_INCLUDED
+#define TRIREME_INTEROP_DETAIL_TORCH_OWN_MESSAGES_INCLUDED
+
+// ---- trireme/interop/detail/torch_own_messages.hpp
+namespace trireme::interop::detail {
+
+/// A gradient that the exchange cannot carry; the mean over the ranks takes its place.
+struct own_gradient {
+  torch::Tensor parameter;
+  torch::Tensor* gradient;  // undefined: zeros
+};
+
+/// Averages gradients that do not fit into the exchange of one element type, in messages of their own: doubles beside
+/// floats, and sparse gradients of embedding tables.
+///
+/// Bytes    all doubles in one message. Of a table the rows that have a gradient, and their numbers, where that is
+///          fewer rows than the table has; else the whole table.
+/// Ranks    collective; the same parameters in one order on all ranks.
+/// Numerics sums in double, in rank order. The squares of each mean are added to the vote, on rank 0.
+template <class Comm>
+class own_messages {
+  using space = typename space_of<Comm>::type;
+
+ public:
+  /// @param weight  what each rank's gradient is multiplied by: 1 / (ranks * loss scale).
+  own_messages(Comm& world, double weight, parallel::vote& vote) : world_(world), weight_(weight), vote_(vote) {}
+
+  void average_doubles(std::vector<own_gradient> const& gradients) const {
+    torch::NoGradGuard const guard;
+    std::vector<torch::Tensor> rows;
+    for (auto const& each : gradients)
+      if (each.gradient->numel() > 0) rows.push_back(row_of(*each.gradient));
+    if (rows.empty()) return;
+    auto const all = torch::cat(rows).mul_(weight_);
+    world_.all_reduce(numbers_of<double, space>(all));
+    add_squares(all);
+    std::int64_t from = 0;
+    for (auto& row : rows) {
+      row.copy_(all.slice(0, from, from + row.numel()));
+      from += row.numel();
+    }
+  }
+  void average_tables(std::vector<own_gradient> const& tables) const {
+    if (tables.empty()) return;
+    torch::NoGradGuard const guard;
+    constexpr std::int64_t dense = -1;
+    auto const ranks = static_cast<std::size_t>(world_.size());
+    std::vector<std::int64_t> counts(ranks * tables.size(), 0);  // of rows; by rank, and by table
+    for (std::size_t i = 0; i < tables.size(); ++i) {
+      auto& own = *tables[i].gradient;
+      auto& mine = counts[static_cast<std::size_t>(world_.rank()) * tables.size() + i];
+      if (own.defined() && own.is_sparse())
+        own = own.coalesce(), mine = own._nnz();
+      else if (own.defined())
+        mine = dense;
+    }
+    world_.all_gather(tensor_view<std::int64_t>(counts));
+    for (std::size_t i = 0; i < tables.size(); ++i) {
+      auto const& it = tables[i];
+      std::int64_t most = 0;
+      bool any_dense = false;
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        auto const count = counts[rank * tables.size() + i];
+        any_dense = any_dense || count == dense;
+        most = std::max(most, count);
+      }
+      // Every rank sends as many rows as the one with the most has.
+      if (any_dense || most * world_.size() > it.parameter.size(0)) {
+        auto const whole =
+            it.gradient->defined()
+                ? it.gradient->to_dense().to(at::kDouble).mul_(weight_)
+                : torch::zeros(it.parameter.sizes(), it.parameter.options().dtype(at::kDouble).requires_grad(false));
+        if (whole.numel() > 0) world_.all_reduce(numbers_of<double, space>(whole));
+        add_squares(whole);
+        *it.gradient = whole.to(it.parameter.scalar_type());
+        if (!any_dense) *it.gradient = it.gradient->to_sparse(1);
+      } else {
+        *it.gradient = rows_of_all(it, counts, i, tables.size(), most);
+        add_squares(it.gradient->_values().to(at::kDouble));
+      }
+    }
+  }
+
+ private:
+  torch::Tensor rows_of_all(own_gradient const& it, std::vector<std::int64_t> const& counts, std::size_t table,
+                            std::size_t tables, std::int64_t most) const {
+    auto const options = it.parameter.options().requires_grad(false);
+    auto extents = it.parameter.sizes().vec();
+    extents[0] = most;
+    extents.insert(extents.begin(), world_.size());
+    auto places = torch::zeros({world_.size(), most}, options.dtype(at::kLong));
+    auto values = torch::zeros(extents, options);
+    if (most > 0) {
+      if (it.gradient->defined()) {
+        auto const here = it.gradient->_nnz();
+        places[world_.rank()].slice(0, 0, here).copy_(it.gradient->_indices()[0]);
+        values[world_.rank()].slice(0, 0, here).copy_(it.gradient->_values());
+      }
+      world_.all_gather(bytes_of<space>(places));
+      world_.all_gather(bytes_of<space>(values));
+    }
+    std::vector<torch::Tensor> all_places, all_values;
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      auto const here = counts[static_cast<std::size_t>(rank) * tables + table];
+      all_places.push_back(places[rank].slice(0, 0, here));
+      all_values.push_back(values[rank].slice(0, 0, here));
+    }
+    return torch::sparse_coo_tensor(torch::cat(all_places).unsqueeze(0), torch::cat(all_values).mul_(weight_),
+                                    it.parameter.sizes(), options.layout(at::kSparse))
+        .coalesce();
+  }
+  // All ranks have the same sum; only rank 0 counts its squares.
+  void add_squares(torch::Tensor const& sum) const {
+    if (world_.rank() != 0 || sum.numel() == 0) return;
+    auto const row = row_of(sum.contiguous());
+    ops::on<space>::sum_of_squares(
+        tensor_view<double const, space>(static_cast<double const*>(row.data_ptr()), shape{row.numel()}),
+        vote_.squares());
+  }
+
+  Comm& world_;
+  double weight_;
+  parallel::vote& vote_;
+};
+
+}  // namespace trireme::interop::detail
+
+#endif  // TRIREME_INTEROP_DETAIL_TORCH_OWN_MESSAGES_INCLUDED
+
+// ---- trireme/interop/torch_data_parallel_steps.hpp (goes on)
+namespace trireme::interop {
+
+namespace detail {
+
+/// The patterns of .left_alone, as parallel::expect_patterns asks for them.
+struct left_alone_patterns {
+  std::string const& patterns;
+  template <class F>
+  void for_each_pattern(F&& f) const {
+    f(name_pattern{.what = "interop::data_parallel: .left_alone",
+                   .patterns = patterns,
+                   .before = "nothing in the module matches "});
+  }
+};
+
+}  // namespace detail
+
+/// The steps of a data-parallel loop: what data_parallel_module has besides the module, whose type is not known here.
+/// So trireme::compiled_torch has these steps for parallel::data in float, and no program compiles them.
+///
+/// @tparam Exchange  what make_exchange returns for the loop's policies.
+/// @see data_parallel_module
+template <class Element, class Comm, class Exchange>
+class data_parallel_steps {
+  using space = typename Exchange::space;
+  using order = typename detail::torch_space<space>::in_order;
+  // Autograd runs hooks for a device in a thread of the device, which all ranks of a process share: no exchange there.
+  static constexpr bool hooks_exchange = std::is_same_v<space, host>;
+
+ public:
+  /// Makes the exchange of the parameters that it is given, with the policies that its caller has.
+  struct maker {
+    Exchange (*make)(void const* policies, std::vector<foreign_parameter<Element, space>> parameters, Comm& world);
+    void const* policies;
+  };
+  /// For a loop without policies: of parallel::data, without a compressor.
+  static Exchange default_exchange(void const* policies, std::vector<foreign_parameter<Element, space>> parameters,
+                                   Comm& world);
+
+  data_parallel_steps(detail::any_module const& module, Comm& world, data_parallel_options const& options,
+                      maker const& exchange);
+  data_parallel_steps(data_parallel_steps const&) = delete;
+  data_parallel_steps& operator=(data_parallel_steps const&) = delete;
+  ~data_parallel_steps();
+
+  /// The exchange of gradients: its times(), record(timeline), memory().
+  [[nodiscard]] Exchange& exchange() noexcept { return exchange_; }
+
+  /// Starts autograd's backward pass. The same as loss.backward(), but with .loss_scale.
+  void backward(torch::Tensor const& loss);
+  /// What losses are multiplied by: 1 without .loss_scale.
+  [[nodiscard]] double loss_scale() const noexcept { return scale_ ? scale_->scale() : 1; }
+
+  /// Collective. Ends the step: afterwards .grad() of every parameter is the mean over the ranks, and buffers are
+  /// shared.
+  /// @returns the norm of that mean, and whether all gradients of all ranks are finite: if not, the caller decides to
+  ///          skip the update. .votes is the number of ranks that had a batch.
+  exchange_result finish();
+  /// Collective. Ends the step with an update by one of Trireme's optimizers. The exchange keeps its state (sharded
+  /// with parallel::zero). Parameters and state stay as they are if a gradient was not finite on some rank.
+  template <class Optimizer>
+  exchange_result step(Optimizer const& optimizer) {
+    static_assert(hooks_exchange,
+                  "trireme::interop::data_parallel: in a device's memory steps end by finish() and an optimizer of "
+                  "torch's");
+    for (auto const& each : trained_) {
+      detail::expect_at(each.parameter, each.memory, each.name);
+      if (each.how != gradient_form::as_it_is) {
+        throw config_error(text("trireme::interop::data_parallel: step(optimizer) updates parameters of ",
+                                name_of(dtype_of<Element>), " with dense gradients, and \"", each.name, "\" is ",
+                                each.how == gradient_form::rows ? "a table of .sparse(true)" : "of another type",
+                                "; end steps by finish() and an optimizer of torch's"));
+      }
+    }
+    complete();
+    return settle(exchange_.step(optimizer, one_batch + (some_undefined_ ? one_undefined : 0)));
+  }
+
+  /// Collective. For a rank that has no batch left while others may have some: takes part in one of their steps, with
+  /// gradients of zero. Afterwards .grad() is the same on all ranks (a mean over all of them, this one included), so
+  /// `while (auto const done = ddp.join()) if (done->finite) optimizer.step();` keeps parameters and optimizer states
+  /// equal. Every rank calls it when its batches are over, until it returns nullopt: no rank had a batch.
+  ///
+  /// @param end  early_end::raise: where others have a batch, it and their finish() throw config_error.
+  std::optional<exchange_result> join(early_end end = early_end::follow);
+
+  /// While it lives, gradients add up on this rank and are not exchanged: for all micro-batches of a step but the last.
+  class quiet {
+   public:
+    explicit quiet(data_parallel_steps& of) : of_(of), before_(std::exchange(of.quiet_, true)) {}
+    quiet(quiet const&) = delete;
+    quiet& operator=(quiet const&) = delete;
+    ~quiet() { of_.quiet_ = before_; }
+
+   private:
+    data_parallel_steps& of_;
+    bool before_;
+  };
+  [[nodiscard]] quiet no_sync() { return quiet(*this); }
+
+  /// Gives up the step that has begun, after an exception that all ranks have survived; call it on all of them. It does
+  /// not clear .grad().
+  void abandon() noexcept;
+
+ private:
+  // What ranks with a batch have of a parameter in a step: nothing, a gradient of before, one of this step.
+  struct use {
+    static constexpr std::uint8_t no_gradient = 0, none = 1, some = 2;
+  };
+  // How a gradient travels: in the exchange, in the memory of .grad() or as a copy in another type; or in messages of
+  // its own, as doubles, or as the rows that have one.
+  enum class gradient_form : std::uint8_t { as_it_is, converted, wide, rows };
+  // Three counts of ranks in the one number that they sum up: those that had a batch, that autograd has given an
+  // undefined gradient, and that end in join(early_end::raise).
+  static constexpr std::int64_t one_batch = 1, one_undefined = std::int64_t{1} << 20,
+                                one_raises = std::int64_t{1} << 40;
+
+  struct trained {
+    std::string name;
+    torch::Tensor parameter;
+    void const* memory;  // of the parameter, as the exchange knows it
+    gradient_form how = gradient_form::as_it_is;
+    int nth = -1;                     // of the exchange; -1: it has messages of its own
+    torch::Tensor values{};           // of a converted one: what the exchange is shown in its place
+    torch::Tensor bucket{};           // with .gradients_in_buckets: where .grad() is to lie
+    torch::Tensor gradient{};         // what is read and written in this step
+    bool used = false;                // backward has added to it since the last step
+    int events = 0;                   // how often, without no_sync()
+    bool static_used = true;          // with .static_graph: by this rank, in each step
+    int static_events = 0;            // with .static_graph: in each step; the last of them reports
+    std::uint8_t of_any = use::some;  // the most that a rank has of it; with .static_graph in each step
+    bool reported = false;
+    bool stands_in = false;  // `gradient` is not .grad()
+  };
+  // Whether every rank has the whole mean after a step.
+  static constexpr bool gives_back_everything = !Exchange::sharded && !Exchange::replicas_differ;
+
+  static constexpr auto layouts = detail::memory_format::dense;
+
+  static std::vector<detail::named_tensor> buffers_of(detail::any_module const& module,
+                                                      data_parallel_options const& options) {
+    return detail::listed<space>(module.named_buffers(), "buffer", layouts, options.left_alone);
+  }
+  static std::vector<detail::named_tensor> expected_buffers(detail::any_module const& module,
+                                                            data_parallel_options const& options, Comm& world) {
+    if (!options.left_alone.empty()) {
+      std::vector<std::string> names;
+      for (auto const& each : module.named_parameters()) names.push_back(each.key());
+      for (auto const& each : module.named_buffers()) names.push_back(each.key());
+      parallel::expect_patterns(world, detail::left_alone_patterns{options.left_alone}, names);
+    }
+    return buffers_of(module, options);
+  }
+  static std::vector<trained> equal_at_the_start(detail::any_module const& module, data_parallel_options const& options,
+                                                 Comm& world) {
+    auto const parameters = detail::listed<space>(module.named_parameters(), "parameter", layouts, options.left_alone);
+    auto const tables = module.tables_of_rows();
+    std::vector<trained> all;
+    int uses = 0;
+    for (auto const& each : parameters) {
+      if (!each.tensor.requires_grad()) continue;
+      auto it = trained{.name = each.name, .parameter = each.tensor, .memory = each.tensor.data_ptr()};
+      it.how = form_of(each);
+      if (gives_back_everything &&
+          std::any_of(tables.begin(), tables.end(), [&](auto const& table) { return table.is_same(each.tensor); }))
+        it.how = gradient_form::rows;
+      if (it.how != gradient_form::as_it_is && !gives_back_everything) {
+        throw config_error(text("trireme::interop::data_parallel: parameter \"", each.name, "\" has elements of ",
+                                c10::toString(each.tensor.scalar_type()), ", but this strategy updates those of ",
+                                name_of(dtype_of<Element>),
+                                "; use parallel::data, data_parallel<double> for Double, or module->to(type)"));
+      }
+      if (it.how == gradient_form::as_it_is || it.how == gradient_form::converted) it.nth = uses++;
+      all.push_back(std::move(it));
+    }
+    if (all.empty()) {
+      throw config_error(
+          "trireme::interop::data_parallel: the module has no parameter that requires a gradient; register them before "
+          "ranks share it");
+    }
+    expect_own_module(module, world);
+    detail::broadcast_equal(parameters, buffers_of(module, options), world, 0);
+    for (auto& each : all)
+      if (each.how == gradient_form::converted) each.values = each.parameter.detach().to(type_of_copy(each.parameter));
+    return all;
+  }
+  static gradient_form form_of(detail::named_tensor const& each) {
+    constexpr bool in_double = std::is_same_v<Element, double>;
+    switch (each.tensor.scalar_type()) {
+      case at::kFloat:
+      case at::kComplexFloat:
+        return in_double ? gradient_form::converted : gradient_form::as_it_is;
+      case at::kDouble:
+      case at::kComplexDouble:
+        return in_double ? gradient_form::as_it_is : gradient_form::wide;
+      case at::kBFloat16:
+      case at::kHalf:
+        return gradient_form::converted;
+      default:
+        throw config_error(text("trireme::interop::data_parallel: parameter \"", each.name, "\" has elements of ",
+                                c10::toString(each.tensor.scalar_type()),
+                                "; supported are Float, Double, BFloat16, Half, ComplexFloat and ComplexDouble"));
+    }
+  }
+  static at::ScalarType type_of_copy(torch::Tensor const& parameter) {
+    if (parameter.is_complex()) return std::is_same_v<Element, double> ? at::kComplexDouble : at::kComplexFloat;
+    return detail::torch_type(dtype_of<Element>);
+  }
+  // Ranks that are threads may have been given one object.
+  static void expect_own_module(detail::any_module const& module, Comm& world) {
+    static std::uint64_t const process = (std::uint64_t{std::random_device{}()} << 32) ^ std::random_device{}();
+    auto const size = static_cast<std::size_t>(world.size());
+    std::vector<std::uint64_t> all(size);
+    auto const mine = process ^ reinterpret_cast<std::uintptr_t>(module.identity());
+    all[static_cast<std::size_t>(world.rank())] = mine;
+    world.all_gather(tensor_view<std::uint64_t>(all));
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      auto const other = std::find(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(rank), all[rank]);
+      if (other == all.begin() + static_cast<std::ptrdiff_t>(rank)) continue;
+      throw config_error(text("trireme::interop::data_parallel: ranks ", other - all.begin(), " and ", rank,
+                              " share one module; make a module in each rank, within launch()"));
+    }
+  }
+  // @param nothing  stands in an exchange that would have no parameter.
+  static std::vector<foreign_parameter<Element, space>> as_foreign(std::vector<trained> const& all,
+                                                                   torch::Tensor& nothing) {
+    std::vector<foreign_parameter<Element, space>> list;
+    for (auto const& each : all) {
+      if (each.nth < 0) continue;
+      auto const values = view_of(each.values.defined() ? each.values : each.parameter);
+      list.push_back({each.name, values, values});  // no gradients yet: gradient_at() says in each step where they are
+    }
+    if (!list.empty()) return list;
+    auto const type = detail::torch_type(dtype_of<Element>);
+    nothing = torch::zeros({1}, at::TensorOptions().dtype(type).device(detail::torch_space<space>::here()));
+    list.push_back({"nothing", view_of(nothing), view_of(nothing)});
+    return list;
+  }
+  [[nodiscard]] static tensor_view<Element, space> view_of(torch::Tensor const& tensor) {
+    return detail::numbers_of<Element, space>(tensor);
+  }
+  static std::vector<torch::Tensor> tensors_of(std::vector<trained> const& all) {
+    std::vector<torch::Tensor> list;
+    for (auto const& each : all) list.push_back(each.parameter);
+    return list;
+  }
+
+  [[nodiscard]] bool adds_up() const noexcept { return options_.backwards == step_backwards::any; }
+  void on_gradient(std::size_t index) {
+    auto& it = trained_[index];
+    if (adds_up()) {  // complete() takes it
+      it.used = true;
+      ++it.events;
+      return;
+    }
+    if (it.reported || (!hooks_exchange && !options_.static_graph && it.events > 0)) {
+      throw config_error(text("trireme::interop::data_parallel: parameter \"", it.name,
+                              "\" got a second gradient in one step, of another backward() than the first; finish() is "
+                              "missing between two steps, or no_sync() around all backward() of a step but the last; "
+                              "where several losses add up, or one goes through this module to another as in a GAN, "
+                              "say {.backwards = interop::step_backwards::any}"));
+    }
+    expect_scaled();
+    if (is_counted_ && !it.static_used) {
+      if (!std::as_const(it.parameter).grad().defined()) return;
+      expect_as_first(index, "got a gradient");
+    }
+    it.used = true;
+    if (quiet_) return;
+    ++it.events;
+    if (!hooks_exchange) return;  // complete() takes it
+    if (!options_.static_graph || (is_counted_ && it.events == it.static_events)) take(index);
+  }
+  void expect_scaled() const {
+    if (!scale_ || is_scaled_) return;
+    throw config_error(
+        "trireme::interop::data_parallel: loss.backward() with .loss_scale: the loss was not scaled; call "
+        "ddp.backward(loss) in its place");
+  }
+  // With .static_graph.
+  [[noreturn]] void expect_as_first(std::size_t index, char const* what) const {
+    throw config_error(text("trireme::interop::data_parallel: parameter \"", trained_[index].name, "\" ", what,
+                            " in this step, unlike in the first one; .static_graph promises equal steps, so leave it "
+                            "out, and say {.unused_parameters = true} if some are not used"));
+  }
+  // This rank's gradient is .grad().
+  void take(std::size_t index) {
+    auto& it = trained_[index];
+    auto& gradient = it.parameter.mutable_grad();
+    if (!gradient.defined()) {  // autograd has reported an undefined one
+      it.used = false;
+      some_undefined_ = true;
+      stand_in(index);
+      return report(index);
+    }
+    torch::NoGradGuard const guard;
+    if (it.how != gradient_form::rows) {
+      if (gradient.layout() != at::kStrided) gradient = gradient.to_dense();
+      if (!detail::lie_alike(gradient, it.parameter)) gradient = torch::empty_like(it.parameter).copy_(gradient);
+    }
+    it.gradient = it.how == gradient_form::converted ? gradient.detach().to(type_of_copy(it.parameter)) : gradient;
+    report(index);
+    if (!it.bucket.defined()) return;
+    gradient = it.gradient = it.bucket;  // ready() has copied it there
+    exchange_.gradient_at(it.nth, view_of(it.bucket));
+  }
+  void report(std::size_t index) {
+    auto& it = trained_[index];
+    if (!begun_) {
+      static constexpr std::int64_t only[] = {0};
+      exchange_.begin({.places = only, .all_reported = true});
+      if (scale_) exchange_.weight(1 / (scale_->scale() * world_.size()));
+      begun_ = true;
+      if (nothing_.defined()) exchange_.ready(0);
+      if (is_counted_) report_never_used(index);
+    }
+    it.reported = true;
+    if (it.nth < 0) return;  // sum_apart() sends it
+    exchange_.gradient_at(it.nth, view_of(it.gradient));
+    exchange_.ready(it.nth);
+  }
+  // Buckets need not wait for them.
+  void report_never_used(std::size_t but) {
+    for (std::size_t index = trained_.size(); index-- > 0;) {
+      if (trained_[index].static_used || index == but) continue;
+      stand_in(index);
+      report(index);
+    }
+  }
+  void use_buckets() {
+    if constexpr (!Exchange::has_gradient_memory) {
+      throw config_error(
+          "trireme::interop::data_parallel: .gradients_in_buckets needs the whole mean of all gradients on each rank; "
+          "use parallel::data and no compressor, or leave it out");
+    }
+    if (world_.size() == 1) return;
+    for (std::size_t index = 0; index < trained_.size(); ++index) {
+      auto& it = trained_[index];
+      if (it.how != gradient_form::as_it_is) continue;
+      auto const memory = exchange_.gradient_memory(it.nth);
+      if (memory.empty()) continue;  // a tensor without elements
+      it.bucket = torch::from_blob(memory.address(), it.parameter.sizes(), it.parameter.strides(),
+                                   it.parameter.options().requires_grad(false));
+    }
+  }
+  // .grad() gets memory of its own again.
+  static void leave_bucket(trained& it) {
+    if (!it.bucket.defined()) return;
+    auto& own = it.parameter.mutable_grad();
+    if (own.defined() && own.is_alias_of(it.bucket)) own = own.detach().clone();
+  }
+  // For a parameter that this rank has not used: a gradient apart from .grad(), with a copy of its values, or zeros.
+  void stand_in(std::size_t index) {
+    auto& it = trained_[index];
+    leave_bucket(it);
+    torch::NoGradGuard const guard;
+    auto const& own = std::as_const(it.parameter).grad();
+    it.stands_in = true;
+    if (it.how == gradient_form::rows) {
+      it.gradient = own.defined() ? own.detach() : torch::Tensor();
+      return;
+    }
+    auto const type = it.how == gradient_form::converted ? type_of_copy(it.parameter) : it.parameter.scalar_type();
+    it.gradient = torch::zeros_like(it.parameter, it.parameter.options().dtype(type).requires_grad(false));
+    if (own.defined()) it.gradient.copy_(own.layout() == at::kStrided ? own : own.to_dense());
+    if (it.nth >= 0) exchange_.gradient_at(it.nth, view_of(it.gradient));
+  }
+  [[nodiscard]] bool has_batch() const {
+    return std::any_of(trained_.begin(), trained_.end(), [](auto const& each) { return each.used || each.reported; });
+  }
+  // Reports the gradients that backward has not reported.
+  void complete();
+
+  // What has become of the module since it was wrapped, or since the last step. Gradients of a parameter that has got
+  // another accumulator were not told, and are in .grad() alone.
+  void follow() {
+    for (std::size_t index = 0; index < trained_.size(); ++index) {
+      auto& it = trained_[index];
+      if (!it.parameter.requires_grad()) continue;
+      if (hooks_.renew(it.parameter, index) && std::as_const(it.parameter).grad().defined()) it.used = true;
+    }
+    std::size_t index = 0;
+    for (auto const& each : module_.parameters()) {
+      if (!each.requires_grad()) continue;
+      if (index < trained_.size() && trained_[index].parameter.is_same(each)) {
+        ++index;
+      } else if (std::none_of(trained_.begin(), trained_.end(),
+                              [&](auto const& known) { return known.parameter.is_same(each); })) {
+        bool left = false;
+        std::string name;
+        for (auto const& named : module_.named_parameters()) {
+          if (!named.value().is_same(each)) continue;
+          left = left || matches_any(options_.left_alone, named.key());
+          if (name.empty()) name = named.key();
+        }
+        if (!left) not_known(name);
+      }
+    }
+  }
+  [[noreturn]] static void not_known(std::string const& name) {
+    throw config_error(text("trireme::interop::data_parallel: parameter \"", name,
+                            "\" requires a gradient, but was frozen or missing when the module was wrapped, so its "
+                            "gradient is not exchanged; wrap the module again after such a change, on all ranks"));
+  }
+
+  // Collective. The sums of all gradients, and what ranks tell each other in `wishes`.
+  exchange_result exchanged(std::int64_t wishes) {
+    vote_.clear();
+    vote_.wish(wishes);
+    exchange_.finish(vote_);
+    if constexpr (gives_back_everything) sum_apart();
+    return exchange_.count(vote_);
+  }
+  [[nodiscard]] static std::int64_t batches_of(exchange_result const& result) { return result.votes % one_undefined; }
+
+  // Collective. What does not travel in the exchange: the rows of sparse gradients, and doubles beside floats.
+  void sum_apart() {
+    std::vector<detail::own_gradient> tables, wide;
+    for (auto& each : trained_) {
+      if (each.how == gradient_form::rows) tables.push_back({each.parameter, &each.gradient});
+      if (each.how == gradient_form::wide) wide.push_back({each.parameter, &each.gradient});
+    }
+    detail::own_messages<Comm> const messages(world_, 1 / ((scale_ ? scale_->scale() : 1) * world_.size()), vote_);
+    messages.average_doubles(wide);
+    messages.average_tables(tables);
+  }
+
+  exchange_result settle(exchange_result result);
+  // Collective.
+  [[noreturn]] void refuse_early_end(bool joined) {
+    std::int64_t first = joined ? world_.rank() : world_.size();
+    world_.all_reduce(tensor_view<std::int64_t>(&first, shape{1}), reduction::min{});
+    throw config_error(text("trireme::interop::data_parallel: rank ", first,
+                            " has no batch left while others have, and has called join(early_end::raise); give every "
+                            "rank as many batches, or let it follow the others by join()"));
+  }
+  // Collective. The numbers where they lie now: a module may have been converted, and back.
+  void compare() {
+    if constexpr (!Exchange::replicas_differ) {
+      if (world_.size() == 1) return;
+      std::vector<state_shard> now;
+      for (auto const& each : trained_) now.push_back(piece_of(each));
+      exchange_.expect_equal_copies(
+          {"trireme::interop::data_parallel",
+           "call optimizer.step() after finish(): optimizer.step() before finish() uses gradients of one rank alone; "
+           "where ranks have changed parameters otherwise, interop::broadcast(module, world) makes them equal"},
+          now);
+    }
+  }
+  static state_shard piece_of(trained const& each) {
+    auto const piece = [&]<class T>(std::type_identity<T>) {
+      auto const values = detail::numbers_of<T, space>(each.parameter);
+      return state_shard(each.name, parameter_info{.name = each.name, .extents = values.extents()}, 0, values);
+    };
+    switch (each.parameter.scalar_type()) {
+      case at::kDouble:
+      case at::kComplexDouble:
+        return piece(std::type_identity<double>{});
+      case at::kBFloat16:
+        return piece(std::type_identity<bfloat16>{});
+      case at::kHalf:
+        return piece(std::type_identity<float16>{});
+      default:
+        return piece(std::type_identity<float>{});
+    }
+  }
+  // The first step of a static graph says what the others are.
+  void count() {
+    if (std::exchange(is_counted_, true)) return;
+    for (auto& it : trained_) it.static_used = it.used, it.static_events = it.events;
+  }
+  // Makes .grad() the mean, also where something stood in for a gradient, unless no rank has used that parameter: then
+  // ranks with a batch keep what they have, and one without takes that over, so that optimizers do the same everywhere.
+  void give_back(bool all_had_one, bool some_undefined) {
+    if ((!is_counted_ && (options_.unused_parameters || options_.static_graph)) || some_undefined) {
+      std::vector<std::uint8_t> uses(trained_.size(), 0);
+      bool const own = has_batch();
+      std::transform(trained_.begin(), trained_.end(), uses.begin(), [&](auto const& each) {
+        if (each.used) return use::some;
+        return own && std::as_const(each.parameter).grad().defined() ? use::none : use::no_gradient;
+      });
+      world_.all_reduce(tensor_view<std::uint8_t>(uses), reduction::max{});
+      for (std::size_t index = 0; index < uses.size(); ++index) trained_[index].of_any = uses[index];
+    } else if (!options_.static_graph) {
+      for (auto& each : trained_) each.of_any = use::some;
+    }
+    torch::NoGradGuard const guard;
+    for (auto& it : trained_) {
+      auto& own = it.parameter.mutable_grad();
+      if (it.stands_in && it.of_any != use::some) {
+        if (!all_had_one && it.of_any == use::no_gradient) own.reset();
+        if (!all_had_one && it.of_any == use::none) put(it, own);
+      } else if (it.stands_in || it.how == gradient_form::converted) {
+        put(it, own);
+      } else {
+        own = it.gradient;  // the same tensor, unless the caller has put another one there
+      }
+    }
+  }
+  static void put(trained const& it, torch::Tensor& own) {
+    if (it.how == gradient_form::rows || (!own.defined() && it.how != gradient_form::converted)) {
+      own = it.gradient;
+    } else if (!own.defined()) {
+      own = it.gradient.to(it.parameter.scalar_type());
+    } else {
+      own.copy_(it.gradient);
+    }
+  }
+  void synchronise_buffers(bool had_batch, bool all_had_one) {
+    if (options_.buffers == step_buffers::own || buffers_.empty()) return;
+    std::int64_t root = had_batch ? world_.rank() : world_.size();
+    if (all_had_one) {
+      root = 0;
+    } else {  // the first rank that had a batch
+      world_.all_reduce(tensor_view<std::int64_t>(&root, shape{1}), reduction::min{});
+    }
+    if (options_.buffers == step_buffers::mean) {
+      buffers_.mean(world_, static_cast<int>(root));
+    } else {
+      buffers_.broadcast(world_, static_cast<int>(root));
+    }
+  }
+  void forget() noexcept {
+    for (auto& each : trained_) {
+      each.gradient = torch::Tensor();
+      each.used = each.reported = each.stands_in = false;
+      each.events = 0;
+    }
+    begun_ = is_scaled_ = some_undefined_ = false;
+  }
+
+  detail::any_module module_;
+  Comm world_;  // of its own: ranks may reach several modules' gradients in different orders
+  data_parallel_options options_;
+  detail::shared_tensors<space> buffers_;
+  std::vector<trained> trained_;
+  torch::Tensor nothing_{};
+  Exchange exchange_;
+  std::optional<precision::fp16::instance> scale_{};
+  parallel::vote vote_;
+  std::int64_t ends_ = 0;        // of steps
+  bool some_undefined_ = false;  // a gradient of this step
+  bool begun_ = false;
+  bool is_scaled_ = false;  // with .loss_scale: this step's losses are
+  bool quiet_ = false;
+  bool is_counted_ = false;       // with .static_graph: the first step has been
+  detail::gradient_hooks hooks_;  // last, so that hooks end before what they use
+};
+
+// Not in the class, where they would be inline, and so compiled in every program.
+
+template <class Element, class Comm, class Exchange>
+Exchange data_parallel_steps<Element, Comm, Exchange>::default_exchange(
+    void const*, std::vector<foreign_parameter<Element, space>> parameters, Comm& world) {
+  return make_exchange(std::move(parameters), world);
+}
+
+template <class Element, class Comm, class Exchange>
+data_parallel_steps<Element, Comm, Exchange>::data_parallel_steps(detail::any_module const& module, Comm& world,
+                                                                  data_parallel_options const& options,
+                                                                  maker const& exchange)
+    : module_(module),
+      world_(world.duplicate()),
+      options_(options),
+      buffers_(expected_buffers(module_, options_, world_)),
+      trained_(equal_at_the_start(module_, options_, world_)),
+      exchange_(exchange.make(exchange.policies, as_foreign(trained_, nothing_), world_)),
+      hooks_(tensors_of(trained_), [this](std::size_t index) { on_gradient(index); }) {
+  if (options_.static_graph && adds_up()) {
+    throw config_error(
+        "trireme::interop::data_parallel: .static_graph expects equally many backward() in each step, and .backwards = "
+        "any allows any number; leave one of them out");
+  }
+  if (options_.loss_scale) scale_.emplace(*options_.loss_scale);
+  if (options_.gradients_in_buckets) use_buckets();
+}
+
+template <class Element, class Comm, class Exchange>
+data_parallel_steps<Element, Comm, Exchange>::~data_parallel_steps() {
+  for (auto& each : trained_) leave_bucket(each);
+}
+
+template <class Element, class Comm, class Exchange>
+void data_parallel_steps<Element, Comm, Exchange>::backward(torch::Tensor const& loss) {
+  if (scale_) {
+    is_scaled_ = true;
+    (loss * scale_->scale()).backward();
+  } else {
+    loss.backward();
+  }
+}
+
+template <class Element, class Comm, class Exchange>
+exchange_result data_parallel_steps<Element, Comm, Exchange>::finish() {
+  [[maybe_unused]] order const in_order;
+  static_assert(
+      gives_back_everything,
+      "trireme::interop::data_parallel: with a sharded optimizer's state, or parameters that are averaged now and "
+      "then, finish() would not leave each rank the mean of all gradients; call step(optimizer) in its place");
+  complete();
+  auto const result = exchanged(one_batch + (some_undefined_ ? one_undefined : 0));
+  static_cast<void>(exchange_.settle(result.finite, {result.norm, 1}));
+  return settle(result);
+}
+
+template <class Element, class Comm, class Exchange>
+std::optional<exchange_result> data_parallel_steps<Element, Comm, Exchange>::join(early_end end) {
+  static_assert(
+      gives_back_everything,
+      "trireme::interop::data_parallel: join() is for parallel::data; with other strategies give every rank as many "
+      "batches");
+  if (begun_ || (has_batch() && !adds_up()))
+    throw config_error("trireme::interop::data_parallel: join() in a step that finish() has not ended");
+  [[maybe_unused]] order const in_order;
+  if (options_.static_graph) {
+    throw config_error(
+        "trireme::interop::data_parallel: join() with .static_graph: a rank without a batch has no graph; leave "
+        ".static_graph out, or give every rank as many batches");
+  }
+  if (exchange_.keeps_moments()) {
+    throw config_error(
+        "trireme::interop::data_parallel: join() after step(optimizer): this rank would not make the updates of its "
+        "optimizer; end "
+        "steps by finish() and an optimizer of torch's, or give every rank as many batches");
+  }
+  forget();
+  for (std::size_t index = 0; index < trained_.size(); ++index) {
+    stand_in(index);
+    auto& it = trained_[index];
+    if (it.how == gradient_form::rows) it.gradient.reset();  // what is in the exchange it takes for zeros
+    if (it.how == gradient_form::wide) it.gradient.zero_();
+  }
+  exchange_.begin({.micro_batches = 0});
+  begun_ = true;
+  auto const result = exchanged(end == early_end::raise ? one_raises : 0);
+  // Where no rank had a batch compressors must not commit: it was not a step.
+  static_cast<void>(exchange_.settle(result.finite && batches_of(result) > 0, {result.norm, 1}));
+  auto const step = settle(result);
+  return step.votes > 0 ? std::optional(step) : std::nullopt;
+}
+
+template <class Element, class Comm, class Exchange>
+void data_parallel_steps<Element, Comm, Exchange>::abandon() noexcept {
+  exchange_.abandon();
+  forget();
+}
+
+template <class Element, class Comm, class Exchange>
+void data_parallel_steps<Element, Comm, Exchange>::complete() {
+  follow();
+  if (!has_batch()) {
+    throw config_error(
+        "trireme::interop::data_parallel: finish() without a backward() since the last one; a rank without a batch "
+        "calls join()");
+  }
+  if (adds_up()) expect_scaled();
+  std::size_t missing = 0;
+  std::string first;
+  for (std::size_t index = trained_.size(); index-- > 0;) {
+    auto const& it = trained_[index];
+    if (it.reported) continue;
+    if (is_counted_ && (it.used != it.static_used || it.events != it.static_events))
+      expect_as_first(index, "got too few gradients");
+    if (it.used) {  // under no_sync() only, in the first step of a static graph, or in a device's memory
+      take(index);
+    } else if (options_.unused_parameters || options_.static_graph) {
+      stand_in(index);
+      report(index);
+    } else {
+      ++missing;
+      first = it.name;
+    }
+  }
+  if (missing == 0) return;
+  throw config_error(text("trireme::interop::data_parallel: parameter \"", first, "\"",
+                          missing > 1 ? text(" and ", missing - 1, " more") : std::string(),
+                          " got no gradient in this step; if a step need not use all parameters, say "
+                          "{.unused_parameters = true}, and requires_grad_(false) of what is never trained"));
+}
+
+template <class Element, class Comm, class Exchange>
+exchange_result data_parallel_steps<Element, Comm, Exchange>::settle(exchange_result result) {
+  auto const undefined = result.votes / one_undefined % one_undefined, raises = result.votes / one_raises;
+  result.votes = batches_of(result);
+  if (result.votes > 0) {
+    if (scale_) static_cast<void>(scale_->decide(result.finite));
+    give_back(result.votes == world_.size(), undefined > 0);
+    if (options_.static_graph) count();
+    synchronise_buffers(has_batch(), result.votes == world_.size());
+  }
+  bool const joined = !has_batch();
+  forget();
+  if (raises > 0 && result.votes > 0) refuse_early_end(joined);
+  if (options_.check_every > 0 && ends_++ % options_.check_every == 0) compare();
+  return result;
+}
+
+}  // namespace trireme::interop

@@ -1,0 +1,28 @@
+// Trireme 0.1.0: trireme/interop/torch_instances.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: de8a8eb4074b406f8ca08952c04470c47b9d13496ae1c6725a499296b0ff2730
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+#include "trireme/interop/torch_data_parallel_steps.hpp"
+
+// ---- trireme/interop/torch_instances.hpp
+// What the library trireme::compiled_torch has: the steps of interop::data_parallel in float, for parallel::data
+// without a compressor, of ranks that are threads and of ranks that are processes. All others are compiled in the
+// program that uses them, from the same headers.
+
+namespace trireme::interop::detail {
+
+/// The exchange of data_parallel(module, world).
+template <class Comm>
+using default_exchange =
+    trireme::detail::exchange_type<trireme::detail::resolve_exchange<float, Comm>, Comm, typename space_of<Comm>::type>;
+
+}  // namespace trireme::interop::detail
+
+#ifdef TRIREME_COMPILED_TORCH
+namespace trireme::interop {
+extern template class data_parallel_steps<float, comm::threads_world, detail::default_exchange<comm::threads_world>>;
+extern template class data_parallel_steps<float, comm::any_world, detail::default_exchange<comm::any_world>>;
+}  // namespace trireme::interop
+#endif
