@@ -291,8 +291,8 @@ TEST_CASE("units are cut so that the most costly part is as cheap as can be", "[
   CHECK(cut_units(std::vector<double>(9, 0.0), 9).back() == 9);
   // Stages of several parts are even as a whole: 3 and 3.25, not 2.25 and 4.
   std::vector<double> const gpt{0, 1, 1, 1, 1, 1, 1, 0.25};
-  CHECK(cut_units(gpt, bucket_plan{{2, 0, 2}, placement::vee}) == unit_cuts{0, 3, 4, 6, 8});
-  CHECK(cut_units(gpt, bucket_plan{{4, 0, 1}, placement::straight}) == cut_units(gpt, 4));
+  CHECK(cut_units(gpt, stage_map{{2, 0, 2}, placement::vee}) == unit_cuts{0, 3, 4, 6, 8});
+  CHECK(cut_units(gpt, stage_map{{4, 0, 1}, placement::straight}) == cut_units(gpt, 4));
   // Compared with every way to cut.
   std::vector<double> const costs{3, 1, 4, 1, 5, 9, 2, 6, 5, 3};
   auto const largest = [&](unit_cuts const& cuts) {

@@ -461,7 +461,7 @@ TEST_CASE("each step of each schedule begins and ends in the engine when the sim
     });
     auto const assignment = parallel::assignment_of(parallel::pipeline<Schedule>{}, takers{}, 0, stages);
     auto const lists = assignment.lists(micro_batches);
-    auto const units = 8 / lists.where().parts();
+    auto const units = 8 / lists.where().virtual_stages();
     auto const paper = schedule::simulate(lists, {.forward = units * of_unit.forward,
                                                   .backward_input = units * of_unit.backward_input,
                                                   .backward_weight = units * of_unit.backward_weight});
