@@ -34,7 +34,7 @@ class cuda_staging {
       place(each.address, static_cast<std::size_t>(each.count) * size_of(each.type), each.sent, !each.sent);
     geometry const where{it.what, it.element_bytes, size, it.counts};
     if (it.raw_transfers.empty() && where.of().count > 0) {
-      auto const bytes = [&](comm::chunk which) {
+      auto const bytes = [&](comm::region which) {
         return static_cast<std::size_t>(which == comm::region::whole ? it.what.count : where.all()) * it.element_bytes;
       };
       auto const& does = where.of().moves[0];
