@@ -85,7 +85,7 @@ TEST_CASE("a save that takes longer than its own deadline is an error that names
   });
   INFO(sentence);
   CHECK(contains(sentence, "waited 250ms for rank 1"));
-  CHECK(sentence.ends_with("look at what is keeping it, or raise checkpoint::patience{.deadline}"));
+  CHECK(sentence.ends_with("find out why it is late, or raise checkpoint::patience{.deadline}"));
   CHECK(checkpoint::exists(folder.path()) == false);
 }
 
