@@ -32,7 +32,7 @@ TEST_CASE("an exchange refuses what it cannot carry out, in one sentence", "[par
   foreign_parameter<float> const a{"a", tensor_view{value}, tensor_view{gradient}};
   foreign_parameter<float> const torn{"a", tensor_view{value}, tensor_view{shorter}};
   CHECK_THROWS_WITH(of({a})(), "trireme::exchange: there is no parameter \"b\"");
-  CHECK_THROWS_WITH(of({a, a})(), "trireme::exchange: two parameters are named \"a\"");
+  CHECK_THROWS_WITH(of({a, a})(), "trireme::exchange: two parameters are named \"a\"; rename one");
   CHECK_THROWS_WITH(of({torn})(), "trireme::exchange: parameter \"a\" has 4 values but 3 gradients");
   CHECK_THROWS_WITH(of({a}, 3)(), "trireme::exchange: bucket_bytes is 3; it must be at least the size of one gradient");
   CHECK_THROWS_WITH(of({})(), "trireme::exchange: the model has no parameters; an exchange needs at least one");

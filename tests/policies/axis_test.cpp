@@ -114,23 +114,38 @@ struct members {
       kept.members.resize(members_.size());
       auto const y = pass.take(x.extents());
       kernels::fill(y, 0.0);
-      for (std::size_t m = 0; m < members_.size(); ++m) kernels::add(y, members_[m].forward(pass, kept.members[m], x));
+      auto alone = whole(pass);
+      for (std::size_t m = 0; m < members_.size(); ++m) kernels::add(y, members_[m].forward(alone, kept.members[m], x));
       committee_group<Env>::of(pass).sum(y);
       return y;
     }
     view backward(pass<Env>& pass, saved& kept, view dy) {
       auto const dx = pass.take(dy.extents());
       kernels::fill(dx, 0.0);
+      auto alone = whole(pass);
       for (std::size_t m = 0; m < members_.size(); ++m) {
         auto const d = pass.take(dy.extents());  // a member may write to what it is given
         kernels::copy(d, dy);
-        kernels::add(dx, members_[m].backward(pass, kept.members[m], d));
+        kernels::add(dx, members_[m].backward(alone, kept.members[m], d));
       }
       committee_group<Env>::of(pass).sum(dx);
       return dx;
     }
 
    private:
+    // Members are made without groups, so they also run without: each tensor rank computes them whole.
+    static pass<Env> whole(pass<Env>& of) {
+      return {.activations = of.activations,
+              .scratch = of.scratch,
+              .batch = of.batch,
+              .key = of.key,
+              .version = of.version,
+              .weight = of.weight,
+              .purpose = of.purpose,
+              .saved_index = of.saved_index,
+              .rows_of_sample = of.rows_of_sample,
+              .precision = of.precision};
+    }
     std::vector<member> members_;
   };
 };
