@@ -446,8 +446,8 @@ TEST_CASE("node: a rank that is stopped is named at the deadline, and hears of i
                             500ms));
   watchdog dog("a stopped rank", 60s);
   std::string const sentence =
-      "trireme::comm::processes: barrier number 2 waited 500ms for rank 2, which did not call it; look at what is "
-      "keeping it, or raise comm::processes{.deadline}";
+      "trireme::comm::processes: barrier number 2 waited 500ms for rank 2, which did not call it; find out why "
+      "it is late, or raise comm::processes{.deadline}";
   CHECK(family.said(0) == "threw: rank 0: " + sentence);
   CHECK(family.said(1) == "threw: rank 1: " + sentence);
   family.signal(2, SIGCONT);

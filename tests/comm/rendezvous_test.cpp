@@ -203,7 +203,7 @@ TEST_CASE("a meeting that cannot be is refused before anything is sent", "[comm]
   std::string const secret(32, 's');
   CHECK(contains(message({.port = 4000, .secret = "short"}, 0, 2), "needs a secret of at least 32 characters"));
   CHECK(contains(message({.port = 0, .secret = secret}, 0, 2), ".port is 0"));
-  CHECK(contains(message({.port = 4000, .secret = secret}, 2, 2), "rank 2 of 2 is not possible"));
+  CHECK(contains(message({.port = 4000, .secret = secret}, 2, 2), "rank 2 of 2 is out of range"));
   CHECK(contains(message({.port = 4000, .secret = secret, .deadline = 0ms}, 0, 2), ".deadline is 0s"));
   CHECK(contains(message({.port = 4000, .secret = secret}, 0, INT_MAX), "2147483647 ranks are more than the 65536"));
   CHECK(contains(message({.address = "0.0.0.0", .port = 4000, .secret = secret}, 0, 2), "TRIREME_RENDEZVOUS_REMOTE=1"));
