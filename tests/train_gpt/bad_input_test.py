@@ -70,7 +70,7 @@ refuses("more chunks than units", "2 stages of 2 chunks", "the model has 3", par
 refuses("more ways than heads", "2 heads", "3 ways", ranks=3, parallel="tensor")
 refuses("the same under mpirun", "2 heads", "3 ways", ranks=3, parallel="sequence", **wire)
 refuses("positions that are not cut evenly", "6 positions", "multiple of 4", context=6, parallel="context")
-refuses("more ways than heads to deal out", "2 of them", "4 ways", ranks=4, parallel="context:ulysses")
+refuses("more ways than heads to deal out", "2 heads are not enough", "4 ways", ranks=4, parallel="context:ulysses")
 refuses("a balance of parts of samples", "balance", "2 ranks", parallel="context", experts=4, balance=0.01)
 refuses("more ways than experts", "2 experts", "3 ranks", ranks=3, parallel="expert", experts=2)
 refuses("no period", "\"0\"", "at least 1", parallel="diloco:0")
