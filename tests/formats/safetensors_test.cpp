@@ -168,12 +168,14 @@ TEST_CASE("safetensors refuses data with overlaps, holes, missing or trailing by
           "overlaps");
   refused(file_of("{" + tensor("a", "U8", "[4]", "[0,4]") + "," + tensor("b", "U8", "[0]", "[2,2]") + "}", 4),
           "overlaps");
-  refused(file_of("{" + tensor("a", "U8", "[2]", "[0,2]") + "," + tensor("b", "U8", "[2]", "[3,5]") + "}", 5), "leaves a gap");
+  refused(file_of("{" + tensor("a", "U8", "[2]", "[0,2]") + "," + tensor("b", "U8", "[2]", "[3,5]") + "}", 5),
+          "leaves a gap");
   refused(file_of("{" + tensor("a", "U8", "[2]", "[1,3]") + "}", 3), "leaves a gap");
   refused(file_of("{" + tensor("a", "U8", "[2]", "[0,2]") + "}", 1), "the file ends, its tensors need 1 byte more");
   refused(file_of("{" + tensor("a", "U8", "[2]", "[0,2]") + "}", 3), "1 byte follows the last tensor");
   refused(file_of("{}", 4), "4 bytes follow the last tensor");
-  refused(file_of("{" + tensor("a", "U8", "[0]", "[18446744073709551615,18446744073709551615]") + "}", 0), "leaves a gap");
+  refused(file_of("{" + tensor("a", "U8", "[0]", "[18446744073709551615,18446744073709551615]") + "}", 0),
+          "leaves a gap");
 }
 
 TEST_CASE("safetensors is bounded in rank, names and tensors", "[formats][safetensors]") {

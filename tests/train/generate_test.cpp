@@ -82,7 +82,8 @@ TEST_CASE("a logit that is not finite is an error, and -infinity a mask", "[trai
   auto const nan = std::nanf("");
   for (auto const& how : {drawing{.temperature = 0}, drawing{}, drawing{.top_k = 2}, drawing{.top_p = 0.5}}) {
     for (auto const& logits : {std::vector<float>{nan, 1, 2}, {1, nan, 2}, {1, 2, infinity}, {-infinity, nan, 1}})
-      CHECK(contains(sentence_of<numeric_error>([&] { static_cast<void>(draw(logits, how, 7)); }), " in draw 7; check"));
+      CHECK(
+          contains(sentence_of<numeric_error>([&] { static_cast<void>(draw(logits, how, 7)); }), " in draw 7; check"));
     CHECK(contains(sentence_of<config_error>([&] {
                      static_cast<void>(draw(std::vector<float>{-infinity, -infinity}, how, 0));
                    }),
