@@ -20,7 +20,7 @@ mpi_begin mpi_borrowed_failure.cpp
 runs=${RUNS:-1}
 
 run() { # MPI shared|messages RANKS serialized|single|funneled|multiple CASES
-  local at="$folder/$1.$2.$3.$4" status options=
+  local at="$folder/$1.$2.$3.$4.${5//,/.}" status options=
   mpi_is_open "$1" && options='--oversubscribe'
   # shellcheck disable=SC2046,SC2086
   timeout -k 5 $((60 + 40 * runs)) "$(mpi_run "$1")" $options $(mpi_apart "$1" "$at.rank") -n "$3" \
