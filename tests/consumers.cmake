@@ -6,7 +6,7 @@ function(trireme_consumer_test name)
   if(NOT arg_SOURCE)
     set(arg_SOURCE ${name})
   endif()
-  trireme_add_test(consumer.${name} TIMEOUT 600 TAKES ${arg_TAKES} LABELS consumer PROPERTIES ${arg_PROPERTIES}
+  trireme_add_test(consumer.${name} TIMEOUT 1200 TAKES ${arg_TAKES} LABELS consumer PROPERTIES ${arg_PROPERTIES}
     COMMAND ${CMAKE_COMMAND} -DSOURCE=${CMAKE_CURRENT_SOURCE_DIR}/consumer/${arg_SOURCE}
             -DBINARY=${CMAKE_CURRENT_BINARY_DIR}/consumer/${name} -DCOMPILER=${CMAKE_CXX_COMPILER}
             -DLAUNCHER=${launcher} "-DARGUMENTS=${arg_ARGUMENTS}"
@@ -51,7 +51,7 @@ if(TRIREME_INSTALL)
     if(TARGET trireme_compiled_torch)
       list(APPEND libraries trireme_compiled_torch)
     endif()
-    trireme_add_test(consumer.library TIMEOUT 600 LABELS consumer PROPERTIES FIXTURES_SETUP library
+    trireme_add_test(consumer.library TIMEOUT 1200 LABELS consumer PROPERTIES FIXTURES_SETUP library
       COMMAND ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target ${libraries})
   endif()
   trireme_add_test(consumer.install LABELS consumer PROPERTIES FIXTURES_SETUP prefix FIXTURES_REQUIRED library
@@ -69,13 +69,13 @@ if(TRIREME_INSTALL)
   endif()
 
   # Folders of their own for headers, libraries and data, as Nix has them.
-  trireme_add_test(packaging.absolute_folders TIMEOUT 300 LABELS packaging
+  trireme_add_test(packaging.absolute_folders TIMEOUT 900 LABELS packaging
     COMMAND ${CMAKE_COMMAND} -DTRIREME_SOURCE=${PROJECT_SOURCE_DIR} -DWORK=${CMAKE_CURRENT_BINARY_DIR}/absolute
             -DCOMPILER=${CMAKE_CXX_COMPILER} -DLAUNCHER=${launcher}
             -DCONSUMER=${CMAKE_CURRENT_SOURCE_DIR}/consumer/find_package
             -P ${CMAKE_CURRENT_SOURCE_DIR}/consumer/absolute_folders.cmake)
 
-  trireme_add_test(packaging.vcpkg_portfile TIMEOUT 300 LABELS packaging
+  trireme_add_test(packaging.vcpkg_portfile TIMEOUT 900 LABELS packaging
     COMMAND ${CMAKE_COMMAND} -DPORT=${PROJECT_SOURCE_DIR}/packaging/vcpkg/ports/trireme
             -DWORK=${CMAKE_CURRENT_BINARY_DIR}/vcpkg -P ${PROJECT_SOURCE_DIR}/packaging/vcpkg/portfile_test.cmake)
   trireme_add_test(packaging.conan_create TIMEOUT 900 LABELS packaging

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test-timeout: 240
+# test-timeout: 600
 # test-takes: 60
 # A rank that is late, stopped, dead, throws, or calls something else must become an error on all others, in time, that
 # names it and the operation, and is reported by one of them: in shared memory and by messages, with each MPI of this

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test-timeout: 240
+# test-timeout: 600
 # However a job under mpirun is ended (a rank killed, mpirun killed, terminated or interrupted), five seconds later none
 # of its processes is left, and nothing of this library's in /dev/shm or /tmp: in shared memory and by messages, with
 # each MPI of this machine. What MPI itself leaves is printed.

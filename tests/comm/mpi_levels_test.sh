@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test-timeout: 480
+# test-timeout: 900
 # test-takes: 240
 # A program that initialises MPI itself, at each level of threads, with each MPI of this machine: all collectives by
 # messages, a loop that calls MPI between ready and step, a training of the same bits, and calls after MPI_Finalize.

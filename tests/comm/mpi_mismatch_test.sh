@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test-timeout: 240
+# test-timeout: 600
 # Ranks under mpirun whose calls differ, in eight ways: every rank must be told which ranks and which calls, with
 # checked worlds and without, in shared memory and by messages.
 set -u

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test-timeout: 300
+# test-timeout: 900
 # test-waits: 90
 # scripts/bare-machine: what is in the machine and what is not, what it keeps, and that nothing is left of it otherwise,
 # whatever ends it.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test-timeout: 600
+# test-timeout: 1500
 # test-takes: 60
 # The Makefile of docs/programs.md builds the program beside it, which runs on two ranks of MPI. The Makefile of
 # docs/quick_builds.md builds the README's program with src/trireme.cpp as one extra source.

@@ -1,4 +1,4 @@
-# test-timeout: 200
+# test-timeout: 600
 """Whatever is wrong with the input is told in one sentence that names it, and what was there before stays as it was."""
 
 from runs import *

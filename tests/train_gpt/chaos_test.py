@@ -1,4 +1,4 @@
-# test-timeout: 300
+# test-timeout: 900
 # test-takes: 60
 """A minute of what scripts/chaos does."""
 

@@ -1,4 +1,4 @@
-# test-timeout: 300
+# test-timeout: 900
 """The same run twice, on threads and on MPI, and under data and zero1, has one state; other numbers of ranks have the
 same one but for rounding, and with --reproducible the same one."""
 

@@ -1,4 +1,4 @@
-# test-timeout: 300
+# test-timeout: 900
 """--keep-last and --keep-best: which checkpoints a run leaves, and that the best of them can be gone on from."""
 
 from runs import *

@@ -1,4 +1,4 @@
-# test-timeout: 600
+# test-timeout: 900
 # test-takes: 60
 """A run that is killed at any moment and resumed ends in the same state as one that was left alone; one that is asked
 to stop saves and ends well."""

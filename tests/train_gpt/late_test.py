@@ -1,4 +1,4 @@
-# test-timeout: 200
+# test-timeout: 600
 """A rank that stands still: before --deadline ends the run, each of the others writes down what it waits for."""
 
 import signal

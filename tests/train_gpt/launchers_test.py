@@ -1,4 +1,4 @@
-# test-timeout: 300
+# test-timeout: 900
 """train_gpt_mpi, unchanged, under torchrun: its environment made up here with an agent that owns MASTER_PORT, and the
 real one where Python has torch. The state equals that of threads and of mpirun, bit for bit."""
 

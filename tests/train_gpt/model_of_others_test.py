@@ -1,4 +1,4 @@
-# test-timeout: 120
+# test-timeout: 600
 """A model as others keep it (bfloat16, several files, links, two tokens that end a text, a chat template, keys that
 nothing here knows) comes out of a run as it went in, but for the weights; and generate stops where it says."""
 

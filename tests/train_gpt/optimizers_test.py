@@ -1,4 +1,4 @@
-# test-timeout: 300
+# test-timeout: 900
 """--optimizer: each of them learns, has one state under zero1, zero3 and pipeline where sums are reproducible, and
 goes on under another strategy; where a mesh cuts tensors, those of whole tensors are refused."""
 

@@ -1,4 +1,4 @@
-# test-timeout: 200
+# test-timeout: 600
 """Strategies, precisions and compressors that keep something of their own: trained by threads and MPI, stopped or
 killed, and resumed, they end in one state."""
 

@@ -1,4 +1,4 @@
-# test-timeout: 300
+# test-timeout: 900
 """--preemption-notice: as soon as the file is there the run saves and leaves as on SIGTERM, and goes on from there."""
 
 import signal

@@ -1,4 +1,4 @@
-# test-timeout: 300
+# test-timeout: 900
 """--model llama, and --from: models of others and of earlier runs are evaluated and trained on, whatever the mesh."""
 
 from runs import *

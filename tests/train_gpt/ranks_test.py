@@ -1,4 +1,4 @@
-# test-timeout: 400
+# test-timeout: 900
 # test-takes: 55
 """Ranks that disagree are refused before the first step; a rank whose disk is slow keeps the others waiting, no more;
 where rank 0 is killed or stands still one of the others says so, alone."""

@@ -1,4 +1,4 @@
-# test-timeout: 600
+# test-timeout: 900
 # test-takes: 100
 """--recover: after a rank has failed the others go on in the same processes, from the newest checkpoint, and end in the
 state of a run that was left alone; on fewer ranks too, where bits do not depend on their number."""

@@ -1,4 +1,4 @@
-# test-timeout: 120
+# test-timeout: 600
 """What a run leaves behind: the summary, events, timeline, checkpoint and model that others read."""
 
 from runs import *

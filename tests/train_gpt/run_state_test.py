@@ -1,4 +1,4 @@
-# test-timeout: 400
+# test-timeout: 900
 """A run belongs to one process at a time, and to one text; what it knows of the text it does not read again."""
 
 import signal

@@ -1,4 +1,4 @@
-# test-timeout: 400
+# test-timeout: 900
 # test-takes: 45
 """Signals are heard in every phase: a run that has something to save saves it and leaves, one that has not leaves at
 once; a run without a terminal goes on."""

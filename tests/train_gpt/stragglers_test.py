@@ -1,4 +1,4 @@
-# test-timeout: 200
+# test-timeout: 600
 """A rank that is slower than the others for long is named."""
 
 import signal

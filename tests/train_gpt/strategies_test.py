@@ -1,4 +1,4 @@
-# test-timeout: 200
+# test-timeout: 600
 # test-takes: 65
 """Every value of --parallel trains the same model, on threads and on MPI, and leaves a model and a checkpoint behind
 that know nothing of it."""

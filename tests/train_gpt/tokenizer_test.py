@@ -1,4 +1,4 @@
-# test-timeout: 300
+# test-timeout: 900
 """--tokenizer: a run trains on a tokenizer's tokens, keeps the file, and goes on with no other."""
 
 from runs import *
