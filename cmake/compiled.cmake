@@ -8,7 +8,7 @@ list(FILTER TRIREME_SOURCES EXCLUDE REGEX "/trireme\\.cpp$")  # all of them in o
 # A tenth of g++'s time would go into collecting garbage that fits into memory.
 set(TRIREME_LESS_GARBAGE "")
 if(TRIREME_QUICK_PROGRAMS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  set(TRIREME_LESS_GARBAGE "SHELL:--param ggc-min-expand=200" "SHELL:--param ggc-min-heapsize=524288")
+  set(TRIREME_LESS_GARBAGE --param=ggc-min-expand=200 --param=ggc-min-heapsize=524288)
 endif()
 
 # trireme_compile_once(target flags...): how the bodies of headers are compiled into a library.

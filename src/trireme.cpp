@@ -1,4 +1,4 @@
-// All sources of the library in one, for a code base whose build is not CMake (docs/programs.md): this one file is
+// All sources of the library in one, for a code base whose build is not CMake (docs/quick_builds.md): this file is
 // compiled beside its own, and all of them with TRIREME_COMPILED defined. The other files then compile as quickly as
 // with the library trireme::compiled.
 //

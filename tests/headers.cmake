@@ -19,12 +19,6 @@ foreach(folder IN LISTS eigen_include fmt_include)
   endif()
 endforeach()
 
-# A tenth of g++'s time would go into collecting garbage that fits into memory.
-set(less_garbage "")
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  set(less_garbage --param ggc-min-expand=200 --param ggc-min-heapsize=524288)
-endif()
-
 if(TRIREME_CLANG AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   # One unit that holds everything, and the instantiations that the examples ask for.
   file(GLOB programs CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.cpp ${PROJECT_SOURCE_DIR}/examples/*/*.cpp)
@@ -77,7 +71,8 @@ endif()
 
 # Every header compiles alone: built by the target headers_alone, which scripts/test builds ahead with all cores. No
 # code is made of them, and each one is read again only when something that it includes has changed.
-set(alone_flags -std=c++20 -fsyntax-only -Wall -Wextra -Werror ${less_garbage} -DFMT_HEADER_ONLY=1 ${include_flags})
+set(alone_flags -std=c++20 -fsyntax-only -Wall -Wextra -Werror ${TRIREME_LESS_GARBAGE} -DFMT_HEADER_ONLY=1
+                ${include_flags})
 set(alone_headers ${all_headers})
 set(alone_foreign_flags ${foreign_flags})
 if(TARGET trireme::cuda AND NOT TARGET trireme::nccl)
@@ -136,7 +131,7 @@ foreach(unit IN LISTS units ITEMS ${CMAKE_CURRENT_BINARY_DIR}/everything.cpp)
   endif()
   foreach(compiler IN LISTS compilers)
     cmake_path(GET compiler FILENAME program)
-    set(more_warnings ${warnings_of_gcc} ${less_garbage})
+    set(more_warnings ${warnings_of_gcc} ${TRIREME_LESS_GARBAGE})
     if(compiler STREQUAL "${TRIREME_CLANG}" OR CMAKE_CXX_COMPILER_ID MATCHES "Clang")
       set(more_warnings "")
     endif()
