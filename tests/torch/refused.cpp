@@ -64,7 +64,7 @@ void an_option(comm::threads_world& world, torch::nn::Linear const& net) {
   auto ddp = interop::data_parallel(net, world, 3);
   loop(ddp);
 }
-// expected-error: trireme::make_exchange: the parallel strategy says nothing of replicas alone
+// expected-error: trireme::make_exchange: the parallel strategy does not say how replicas are handled
 void mesh(comm::threads_world& world, torch::nn::Linear const& net) {
   auto ddp = interop::data_parallel(net, world, interop::data_parallel_options{}, parallel::tensor{});
   loop(ddp);
