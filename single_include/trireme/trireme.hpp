@@ -1,11 +1,11 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 4a4c70b7e2447dc4cfc9c72d22ce74c3b0db14178afb4fd68ec7be3bcd7e9043
+// SHA-256 of the sources: fd4603d74c51e8414383bc27e790b9c774b89a3ef8802037c1f7d59c5911e24c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // ---- trireme/trireme.hpp
 // Everything that a training program needs. Not included, because not every program needs them: the communicators of
-// comm/mpi.hpp, comm/processes.hpp, comm/hierarchical.hpp and comm/nccl.hpp, the decorators (comm/checked.hpp, ...),
+// comm/mpi.hpp, comm/processes.hpp and comm/nccl.hpp, the decorators (comm/checked.hpp, ...),
 // formats/tensorboard.hpp, formats/chrome_trace.hpp, observe/progress.hpp, nn/one_of.hpp (a model chosen at run time),
 // nn/pretrained.hpp and train/pretrained.hpp (models in Hugging Face's files).
 
@@ -62,8 +62,8 @@ macro here: #undef it before the include, or include trireme before what defines
 #endif
 
 // ---- trireme/comm/comm.hpp
-// The communicators within this process: self and threads. Separate are comm/processes.hpp, comm/hierarchical.hpp,
-// comm/mpi.hpp (needs MPI) and comm/nccl.hpp (needs NCCL).
+// The communicators within this process: self and threads. Separate are comm/processes.hpp, comm/mpi.hpp
+// (needs MPI) and comm/nccl.hpp (needs NCCL).
 
 // ---- trireme/comm/in_space.hpp
 #include <chrono>
