@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: fd4603d74c51e8414383bc27e790b9c774b89a3ef8802037c1f7d59c5911e24c
+// SHA-256 of the sources: ca8ed88156d7ea67f05bbcd12ef9ba3152cfce6f54502be0fd8c5db4ef86813f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11106,13 +11106,6 @@ struct pass {
 // ---- trireme/contract/plain_model.hpp
 namespace trireme {
 
-/// A unit that counts its dropout sites: it drops numbers at pass.first_site and the sites after it, so that no two
-/// units of a model drop the same numbers.
-template <class U>
-concept counts_dropout_sites = requires(U const& state) {
-  { state.dropout_sites() } -> std::convertible_to<std::uint32_t>;
-};
-
 namespace detail {
 
 struct visits_nothing {
@@ -11406,6 +11399,13 @@ concept has_input_gradient = requires(U& state, pass<Env>& pass, typename U::sav
 /// expressions.
 template <class Unit>
 inline constexpr bool reads_tokens = false;
+
+/// A unit that counts its dropout sites: it drops numbers at pass.first_site and the sites after it, so that no two
+/// units of a model drop the same numbers.
+template <class U>
+concept counts_dropout_sites = requires(U const& state) {
+  { state.dropout_sites() } -> std::convertible_to<std::uint32_t>;
+};
 
 /// A unit whose passes involve all ranks along an axis: shadow_forward(pass, saved) and shadow_backward(pass, saved)
 /// take part in the passes of other ranks, without rows of this one.
@@ -13453,7 +13453,7 @@ class expression {
   }
   expression(std::string const& name, std::int64_t width, std::vector<node_pointer<Env>> nodes,
              rank_groups<Env> const& groups, lora_options const* lora = nullptr, std::int64_t positions = 0)
-      : layers_(std::move(nodes)) {
+      : layers_(std::move(nodes)), ranks_(tensor_group<Env>::of(groups).size()) {
     auto const traits = layers_.traits();
     begins_ = entry_of(traits) == activation_layout::nothing;
     ends_ = exit_of(traits) == activation_layout::nothing;
@@ -13467,6 +13467,7 @@ class expression {
     layers_.visit([&](parameter<Env>& one) { each(one); });
   }
   view forward(pass<Env>& pass, saved& kept, view x) {
+    if (pass.group.size() != ranks_) throw config_error(made_for_others(pass.group.size()));
     kept.x = x;
     auto const y = layers_.forward(pass, x);
     return y.entry ? copy(pass, y.v) : y.v;
@@ -13512,12 +13513,18 @@ class expression {
     pass.scratch.rewind(mark);
     return dx.v;
   }
+  [[nodiscard]] std::string made_for_others(int ranks) const {
+    return text("trireme::nn: this unit was made for a tensor group of ", how_many(ranks_, "rank"),
+                ", but the group of its pass has ", ranks,
+                "; give it the pass's groups when it is made (expression(unit, groups)), or a pass without groups");
+  }
   static view copy(pass<Env>& pass, view x) {
     auto const y = pass.take(x.extents());
     ops::on<typename Env::space>::copy(y, x);
     return y;
   }
   detail::chain_node<Env> layers_;
+  int ranks_;  // of the tensor group for which the layers were cut
   std::uint32_t sites_ = 0;
   operations counted_{};
   bool begins_ = false, ends_ = false;  // this is a model's first unit, or its last
