@@ -283,7 +283,7 @@ TEST_CASE("targets of binary_cross_entropy are probabilities, and its answers ar
     std::vector<float> const wanted{0, bad, 1};
     CHECK(sentence_of<config_error>([&] { static_cast<void>(trainer.step(x, wanted)); }) ==
           text("trireme::nn::loss::binary_cross_entropy: target ", static_cast<double>(bad),
-               " is no probability; targets lie in [0, 1]"));
+               " is not a probability; targets lie in [0, 1]"));
   }
   auto const values = trainer.predict(x);
   std::vector<float> const right{values[0] > 0 ? 1.0F : 0.0F, values[1] > 0 ? 1.0F : 0.0F, values[2] > 0 ? 0.0F : 1.0F};

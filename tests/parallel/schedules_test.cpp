@@ -168,7 +168,7 @@ TEST_CASE("dual pipes idle (p/2-1)(F+B-2W), or (p/2-1)(F&B+B-3W) with pairs, and
       REQUIRE(paired.bubble() == published(pairs(cost)));
       REQUIRE(paired.peak() == parts + 1);
     }
-    // The formula is written for F = B-W; a longer backward, or a pair that saves time, is no worse than it says.
+    // The formula is written for F = B-W; a longer backward, or a pair that saves time, stays within it.
     for (costs const& cost : {pairs({6, 8, 5}), pairs({5, 7, 3}), pairs({6, 6, 4}, 3)})
       REQUIRE(simulate(steps, cost).bubble() <= published(cost));
   };

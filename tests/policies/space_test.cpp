@@ -22,7 +22,7 @@ using namespace trireme;
 
 namespace {
 
-/// Addresses of it are no addresses: who reads one faults.
+/// A memory space whose addresses the host cannot read: reading one faults.
 struct shelf {
   [[maybe_unused]] static constexpr std::string_view name = "shelf";
   [[maybe_unused]] static constexpr std::size_t alignment = host::alignment;

@@ -79,7 +79,7 @@ void reduce_row(Comm& world, torch::Tensor const& row, Op op) {
       refuse_reduction(row, "supported are Float, Double, BFloat16, Half, Long, Int, Char, Byte, Bool and complex");
   }
 }
-/// Calls f with a row-major tensor of the same numbers, and lets the tensor have what has become of them.
+/// Calls f with a row-major tensor of the same numbers, and copies what f has written back to `tensor`.
 template <class F>
 void in_rows(torch::Tensor const& tensor, F&& f) {
   torch::NoGradGuard const guard;

@@ -394,8 +394,8 @@ class data_parallel_steps {
   // Reports the gradients that backward has not reported.
   void complete();
 
-  // What has become of the module since it was wrapped, or since the last step. Gradients of a parameter that has got
-  // another accumulator were not told, and are in .grad() alone.
+  // Follows changes of the module since it was wrapped, or since the last step. A parameter that has got another
+  // accumulator was not reported by its hook: its gradient is in .grad() alone.
   void follow() {
     for (std::size_t index = 0; index < trained_.size(); ++index) {
       auto& it = trained_[index];

@@ -17,8 +17,8 @@
 
 namespace trireme::interop {
 
-/// What becomes of samples that cannot be dealt out evenly: the first of the order come once more until every rank has
-/// as many, or the last of the order are left out (others in each epoch).
+/// How to distribute a number of samples that the ranks do not divide: repeat the first of the order until every rank
+/// has as many, or leave out the last of the order (others in each epoch).
 enum class uneven_ends { pad, drop };
 
 struct distributed_sampler_options {

@@ -412,8 +412,8 @@ class torch_sequential_model {
 ///          has the bits of data; a pipeline has those of one rank with as many micro-batches, where its schedule adds
 ///          them in their order; elsewhere the order of sums differs.
 /// Buffers  (running statistics) stay in the module, and each rank changes those of its units, once a micro-batch. They
-///          are in checkpoints and hashes. Where ranks have a unit together the first rank's become everybody's before
-///          the trainer evaluates, saves or hashes, and at the end of fit().
+///          are in checkpoints and hashes. Where several ranks have a unit, those of the first of them are copied to
+///          the others before the trainer evaluates, saves or hashes, and at the end of fit().
 /// Threads  one owner; ranks that are threads have a module each.
 /// Errors   config_error for parameters of another type or that share memory, for a buffer that belongs to several
 ///          units or is not float, double, int64 or int32, and for a loss that is not one number; where make_trainer
