@@ -401,8 +401,8 @@ inline void check_patience(node_operation& op, clock::time_point since) {
                        : stage == node_operation::stage::exchanging ? ", which did not take part"
                                                                     : ", which did not finish its share";
   launch.fail(text(begin(), " waited ", to_string(op.where->deadline), " for ", list_of("rank", missing), offence,
-                   "; find out why it is late, or raise ", launch.who.substr(launch.who.find("comm::")),
-                   "{.deadline}"));
+                   "; find out why ", agreeing(missing.size(), "it is", "they are"), " late, or raise ",
+                   launch.who.substr(launch.who.find("comm::")), "{.deadline}"));
 }
 
 /// Throws the failure of the launch, once the others have stopped accessing this rank's memory (settle()).
