@@ -221,7 +221,7 @@ TEST_CASE("a static graph: several gradients a step, parameters that nobody uses
   CHECK(refusal("ab", [&] { ddp.finish(); }).empty());
   CHECK(sentence_of([&] { ddp.join(); }) ==
         "trireme::interop::data_parallel: join() with .static_graph: a rank without a batch has no graph; leave "
-        ".static_graph out, or give every rank as many batches");
+        ".static_graph out, or give every rank equally many batches");
 }
 
 namespace {
@@ -439,7 +439,7 @@ TEST_CASE("mistakes are one sentence", "[torch]") {
       "join()");
   ddp->forward(x).sum().backward();
   CHECK(sentence_of([&] { ddp.join(); }) ==
-        "trireme::interop::data_parallel: join() in a step that finish() has not ended");
+        "trireme::interop::data_parallel: join() in a step that finish() has not ended; call finish() first");
   CHECK(
       sentence_of([&] { ddp->forward(x).sum().backward(); }) ==
       "trireme::interop::data_parallel: parameter \"second.bias\" got a second gradient in one step, of another "
@@ -456,14 +456,13 @@ TEST_CASE("mistakes are one sentence", "[torch]") {
     ddp->forward(x).sum().backward();
   }
   CHECK(sentence_of([&] { ddp.join(); }) ==
-        "trireme::interop::data_parallel: join() in a step that finish() has not ended");
+        "trireme::interop::data_parallel: join() in a step that finish() has not ended; call finish() first");
   ddp.finish();
   ddp->forward(x).sum().backward();
   ddp.step(optim::adamw{});
   CHECK(sentence_of([&] { ddp.join(); }) ==
         "trireme::interop::data_parallel: join() after step(optimizer): this rank would not make the updates of its "
-        "optimizer; end "
-        "steps by finish() and an optimizer of torch's, or give every rank as many batches");
+        "optimizer; end steps by finish() and an optimizer of torch's, or give every rank equally many batches");
   ddp->forward(x).sum().backward();
   net->second->bias.set_data(torch::zeros({3}));
   CHECK(sentence_of([&] { ddp.step(optim::adamw{}); }) ==
@@ -474,10 +473,9 @@ TEST_CASE("mistakes are one sentence", "[torch]") {
     auto const own = std::make_shared<torch::nn::LinearImpl>(4, both.rank() == 0 ? 3 : 2);
     return sentence_of([&] { static_cast<void>(interop::data_parallel(own, both)); });
   });
-  CHECK(
-      differ[1] ==
-      "trireme::interop: the module of rank 1 is not that of rank 0; the first difference is number 1 of its tensors, "
-      "which on this rank is parameter \"weight\" of Float(2, 4)");
+  CHECK(differ[1] ==
+        "trireme::interop: the module of rank 1 differs from that of rank 0; the first difference is number 1 of its "
+        "tensors, which on this rank is parameter \"weight\" of Float(2, 4)");
 }
 
 TEST_CASE("in a device's memory finish() exchanges what the host's memory exchanges in backward", "[torch]") {
@@ -574,10 +572,9 @@ TEST_CASE("parameters in another order on one rank are refused", "[torch]") {
     return sentence_of([&] { static_cast<void>(interop::data_parallel(net, world)); });
   });
   for (std::size_t rank = 0; rank < 2; ++rank) {
-    CHECK(refused[rank] ==
-          text("trireme::interop: the module of rank 1 is not that of rank 0; the first difference is number 1 of its "
-               "tensors, which on this rank is parameter \"",
-               rank == 0 ? "a" : "b", "\" of Float(2)"));
+    CHECK(refused[rank] == text("trireme::interop: the module of rank 1 differs from that of rank 0; the first "
+                                "difference is number 1 of its tensors, which on this rank is parameter \"",
+                                rank == 0 ? "a" : "b", "\" of Float(2)"));
   }
 }
 

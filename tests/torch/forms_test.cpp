@@ -249,10 +249,9 @@ TEST_CASE("a channels_last network trains as in one process, and ranks whose lay
     auto net = made(world.rank() == 1);
     return sentence_of([&] { static_cast<void>(interop::data_parallel(net, world)); });
   });
-  CHECK(
-      refused[1] ==
-      "trireme::interop: the module of rank 1 is not that of rank 0; the first difference is number 1 of its tensors, "
-      "which on this rank is parameter \"0.weight\" of Float(4, 3, 3, 3), strides 27 1 9 3");
+  CHECK(refused[1] ==
+        "trireme::interop: the module of rank 1 differs from that of rank 0; the first difference is number 1 of its "
+        "tensors, which on this rank is parameter \"0.weight\" of Float(4, 3, 3, 3), strides 27 1 9 3");
 }
 
 TEST_CASE("gradients of sparse embeddings stay sparse, and are sent as rows where that is less", "[torch]") {

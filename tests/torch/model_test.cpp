@@ -159,7 +159,7 @@ TEST_CASE("a torch module predicts, evaluates and is refused as plain models are
           static_cast<void>(make_trainer(interop::torch_model(net, torch::nn::MSELoss()), optim::sgd{}, world));
         }) ==
         "trireme::interop::torch_model: parameter \"first.weight\" has elements of Double, which this trainer does "
-        "not take; of Double it does with torch_model<double> and precision::fp64");
+        "not take; for Double use torch_model<double> and precision::fp64");
 }
 
 TEST_CASE("modules of double and of bfloat16 are trained in their own types", "[torch]") {

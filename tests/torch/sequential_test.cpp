@@ -300,9 +300,9 @@ TEST_CASE("what is no sequence of units is refused", "[torch]") {
   wide->to(at::kDouble);
   CHECK(sentence(wide, loss) ==
         "trireme::interop::torch_sequential: parameter \"0.weight\" has elements of Double, but this trainer keeps "
-        "Float; call to() before, and choose a precision for what is computed");
+        "Float; convert it with to() before, and choose a precision to compute in another type");
   CHECK(sentence(Sequential(Linear(4, 4)), [](Tensor const& out, Tensor const& y) { return out - y; }) ==
-        "trireme::interop::torch_sequential: the loss has 12 numbers; it is to be one, the mean over the batch");
+        "trireme::interop::torch_sequential: the loss has 12 numbers; return one, the mean over the batch");
   auto const differs = on_ranks<std::string>(2, [&](auto& two) {
     Sequential net(Linear(4, 4));
     fill(*net, 3 + static_cast<std::uint64_t>(two.rank()));

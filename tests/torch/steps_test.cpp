@@ -142,7 +142,7 @@ TEST_CASE("join(early_end::raise) ends the step on all ranks where one has no ba
   for (std::size_t rank = 0; rank < 3; ++rank) {
     CHECK(uneven[rank] ==
           "trireme::interop::data_parallel: rank 1 has no batch left while others have, and has called "
-          "join(early_end::raise); give every rank as many batches, or let it follow the others by join() 2");
+          "join(early_end::raise); give every rank equally many batches, or let it follow the others by join() 2");
   }
   for (auto const& each : said({2, 2, 2})) CHECK(each == " 2");
 }
