@@ -95,4 +95,4 @@ static_assert(is(place(activation_layout::rows, activation_layout::columns, norm
 
 }  // namespace
 
-TEST_CASE("layers are placed by values that a compiler has as well", "[nn][placement]") { CHECK(both.found.fits()); }
+TEST_CASE("layers are placed by constant expressions", "[nn][placement]") { CHECK(both.found.fits()); }

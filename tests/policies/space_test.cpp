@@ -197,7 +197,7 @@ std::uint64_t run(int ranks, Parallel const& how, std::int64_t stop_after, std::
 
 }  // namespace
 
-TEST_CASE("a plain model trains in a user's memory space, which needs the kernels of an exchange only", "[policies]") {
+TEST_CASE("a plain model trains in a user's memory space that has only the kernels of an exchange", "[policies]") {
   for (int const ranks : {1, 2, 3, 4}) {
     scratch folder;
     auto const whole = run(ranks, parallel::data{}, 40);

@@ -15,6 +15,7 @@
 #include "trireme/interop/detail/torch_own_messages.hpp"
 #include "trireme/interop/torch_broadcast.hpp"
 #include "trireme/interop/torch_data_parallel_options.hpp"
+#include "trireme/interop/torch_step_counts.hpp"
 #include "trireme/parallel/patterns.hpp"
 #include "trireme/parallel/vote.hpp"
 #include "trireme/precision/fp16.hpp"
@@ -97,7 +98,7 @@ class data_parallel_steps {
       }
     }
     complete();
-    return settle(exchange_.step(optimizer, one_batch + (some_undefined_ ? one_undefined : 0)));
+    return settle(exchange_.step(optimizer, counts_of_batch().number()));
   }
 
   /// Collective. For a rank without further batches while others may still have some: takes part in one of their steps
@@ -135,11 +136,6 @@ class data_parallel_steps {
   // How a gradient is sent. In the exchange: as_it_is, in the memory of .grad(), or converted, as a copy in another
   // type. In a message of its own: wide, as doubles, or rows, the rows of a sparse gradient.
   enum class gradient_form : std::uint8_t { as_it_is, converted, wide, rows };
-  // Three counts of ranks in the one number that they sum up: those that had a batch, that autograd has given an
-  // undefined gradient, and that end in join(early_end::raise).
-  static constexpr std::int64_t one_batch = 1, one_undefined = std::int64_t{1} << 20,
-                                one_raises = std::int64_t{1} << 40;
-
   struct trained {
     std::string name;
     torch::Tensor parameter;
@@ -429,15 +425,18 @@ class data_parallel_steps {
                             "gradient is not exchanged; wrap the module again after such a change, on all ranks"));
   }
 
-  // Collective. The sums of all gradients, and what ranks tell each other in `wishes`.
-  exchange_result exchanged(std::int64_t wishes) {
+  // This rank's counts in a step for which it had a batch.
+  [[nodiscard]] torch_step_counts counts_of_batch() const noexcept {
+    return {.batches = 1, .undefined = some_undefined_ ? 1 : 0};
+  }
+  // Collective. Completes the exchange of all gradients. The result's .votes are the sums of `counts` over the ranks.
+  exchange_result exchanged(torch_step_counts const& counts) {
     vote_.clear();
-    vote_.wish(wishes);
+    vote_.wish(counts.number());
     exchange_.finish(vote_);
     if constexpr (gives_back_everything) sum_apart();
     return exchange_.count(vote_);
   }
-  [[nodiscard]] static std::int64_t batches_of(exchange_result const& result) { return result.votes % one_undefined; }
 
   // Collective. Averages the gradients that are not in the exchange: rows of sparse gradients, and doubles beside
   // floats.
@@ -625,7 +624,7 @@ exchange_result data_parallel_steps<Element, Comm, Exchange>::finish() {
       "trireme::interop::data_parallel: with a sharded optimizer's state, or parameters that are averaged now and "
       "then, finish() would not leave each rank the mean of all gradients; call step(optimizer) in its place");
   complete();
-  auto const result = exchanged(one_batch + (some_undefined_ ? one_undefined : 0));
+  auto const result = exchanged(counts_of_batch());
   static_cast<void>(exchange_.settle(result.finite, {result.norm, 1}));
   return settle(result);
 }
@@ -659,9 +658,10 @@ std::optional<exchange_result> data_parallel_steps<Element, Comm, Exchange>::joi
   }
   exchange_.begin({.micro_batches = 0});
   begun_ = true;
-  auto const result = exchanged(end == early_end::raise ? one_raises : 0);
+  auto const result = exchanged({.raises = end == early_end::raise ? 1 : 0});
   // If no rank had a batch it was not a step, so compressors must not commit.
-  static_cast<void>(exchange_.settle(result.finite && batches_of(result) > 0, {result.norm, 1}));
+  bool const some_had_batch = torch_step_counts::from_sum(result.votes).batches > 0;
+  static_cast<void>(exchange_.settle(result.finite && some_had_batch, {result.norm, 1}));
   auto const step = settle(result);
   return step.votes > 0 ? std::optional(step) : std::nullopt;
 }
@@ -707,17 +707,17 @@ void data_parallel_steps<Element, Comm, Exchange>::complete() {
 
 template <class Element, class Comm, class Exchange>
 exchange_result data_parallel_steps<Element, Comm, Exchange>::settle(exchange_result result) {
-  auto const undefined = result.votes / one_undefined % one_undefined, raises = result.votes / one_raises;
-  result.votes = batches_of(result);
+  auto const counts = torch_step_counts::from_sum(result.votes);
+  result.votes = counts.batches;
   if (result.votes > 0) {
     if (scale_) static_cast<void>(scale_->decide(result.finite));
-    give_back(result.votes == world_.size(), undefined > 0);
+    give_back(result.votes == world_.size(), counts.undefined > 0);
     if (options_.static_graph) count();
     synchronise_buffers(has_batch(), result.votes == world_.size());
   }
   bool const joined = !has_batch();
   forget();
-  if (raises > 0 && result.votes > 0) refuse_early_end(joined);
+  if (counts.raises > 0 && result.votes > 0) refuse_early_end(joined);
   if (options_.check_every > 0 && ends_++ % options_.check_every == 0) compare();
   return result;
 }
