@@ -119,7 +119,7 @@ TEST_CASE("double is exchanged in double", "[torch]") {
   CHECK(distance(found[1], gradients_of(*single)) < 1e-15);
 }
 
-TEST_CASE("parameters that a step does not use", "[torch]") {
+TEST_CASE("parameters that a step does not use keep their gradients, or are errors by name", "[torch]") {
   auto const x = numbers({3, 4}, 1);
   auto const found = on_ranks<std::vector<Tensor>>(2, [&](auto& world) {
     branches net;
@@ -164,7 +164,9 @@ TEST_CASE("parameters that a step does not use", "[torch]") {
       "not use all parameters, say {.unused_parameters = true}, and requires_grad_(false) of what is never trained");
 }
 
-TEST_CASE("a static graph: several gradients a step, parameters that nobody uses, and no other step", "[torch]") {
+TEST_CASE(
+    "with a static graph a step may have several gradients and unused parameters, and a different step is refused",
+    "[torch]") {
   auto const x = numbers({3, 4}, 1);
   auto const train = [&](interop::data_parallel_options const& options, bool at_once) {
     return on_ranks<std::vector<Tensor>>(2, [&](auto& world) {
@@ -428,7 +430,7 @@ TEST_CASE("a NaN on one rank is known on all", "[torch]") {
   for (auto const& each : found) CHECK(each == std::vector<bool>{true, false, true});
 }
 
-TEST_CASE("mistakes are one sentence", "[torch]") {
+TEST_CASE("mistakes in calls of data_parallel are one sentence", "[torch]") {
   auto const x = numbers({4, 5}, 1);
   comm::self_world world;
   perceptron net;
@@ -578,7 +580,7 @@ TEST_CASE("parameters in another order on one rank are refused", "[torch]") {
   }
 }
 
-TEST_CASE("one of Trireme's optimizers, its state sharded, is one line", "[torch]") {
+TEST_CASE("step(optimizer) updates by one of Trireme's optimizers, with sharded state", "[torch]") {
   auto const x = numbers({4, 5}, 1);
   auto const train = [&](auto const& strategy) {
     return on_ranks<Tensor>(2, [&](auto& world) {
@@ -601,7 +603,7 @@ TEST_CASE("one of Trireme's optimizers, its state sharded, is one line", "[torch
   for (auto const& each : zero) CHECK(each.equal(data[0]));
 }
 
-TEST_CASE("buckets are exchanged while backward goes on, and a timeline shows it", "[torch]") {
+TEST_CASE("buckets are exchanged during backward, and a timeline shows it", "[torch]") {
   auto const found = on_ranks<bool>(2, [&](auto& world) {
     perceptron net;
     auto ddp = interop::data_parallel(net, world, parallel::data{.bucket_bytes = 64});
@@ -653,7 +655,7 @@ TEST_CASE("compressors take the place of communication hooks", "[torch]") {
   }
 }
 
-TEST_CASE("gradients may lie in the buckets, and stay what they are", "[torch]") {
+TEST_CASE("gradients in buckets have the same values, and survive the end of data_parallel", "[torch]") {
   auto const x = numbers({6, 4}, 1);
   struct outcome {
     Tensor values{}, gradients{};
@@ -722,7 +724,7 @@ TEST_CASE("gradients may lie in the buckets, and stay what they are", "[torch]")
       "parallel::data and no compressor, or leave it out");
 }
 
-TEST_CASE("a loss scale changes no gradient, and halves where one overflows on some rank", "[torch]") {
+TEST_CASE("a loss scale does not change gradients, and halves if one overflows on any rank", "[torch]") {
   auto const x = numbers({4, 5}, 1);
   struct outcome {
     Tensor gradients{};
@@ -799,7 +801,7 @@ TEST_CASE("two modules on one world keep their gradients apart, in whatever orde
   for (auto const& each : found) CHECK(distance(each.nan_to_num(), all) < 1e-6);
 }
 
-TEST_CASE("a rank that joins makes the others' steps, also of parameters that nobody uses", "[torch]") {
+TEST_CASE("a rank that joins makes the others' steps, also with parameters that no rank uses", "[torch]") {
   auto const x = numbers({4, 4}, 1);
   for (bool const set_to_none : {false, true}) {
     auto const found = on_ranks<Tensor>(2, [&](auto& world) {
@@ -824,7 +826,7 @@ TEST_CASE("a rank that joins makes the others' steps, also of parameters that no
   }
 }
 
-TEST_CASE("a module that changes after it was wrapped is followed, or refused by name", "[torch]") {
+TEST_CASE("changes of a wrapped module are supported, or refused by name", "[torch]") {
   auto const x = numbers({6, 4}, 1);
   auto const train = [&](auto&& change) {
     return on_ranks<Tensor>(2, [&](auto& world) {
@@ -875,7 +877,7 @@ TEST_CASE("a buffer may grow between two steps", "[torch]") {
   for (auto const& each : found) CHECK(each.equal(torch::ones({5000})));
 }
 
-TEST_CASE("one module between several ranks, and a loss that nobody has scaled, are one sentence", "[torch]") {
+TEST_CASE("a module shared by several ranks, and an unscaled loss, are errors of one sentence", "[torch]") {
   torch::nn::Linear shared(2, 2);
   auto const said = on_ranks<std::string>(
       2, [&](auto& world) { return sentence_of([&] { static_cast<void>(interop::data_parallel(shared, world)); }); });
