@@ -157,7 +157,7 @@ TEST_CASE("a DeepSeek refuses sizes that do not fit, in one sentence", "[nn]") {
       "= 1e-05}");
 }
 
-TEST_CASE("a DeepSeek is read from the files of transformers, whatever the mesh, and written as it was",
+TEST_CASE("a DeepSeek is read from files of transformers under any mesh, and written back unchanged",
           "[nn][pretrained]") {
   watchdog dog("files of a DeepSeek");
   CHECK(nn::read_description<nn::deepseek>(directory()) == small);

@@ -117,7 +117,7 @@ TEST_CASE("without the balance loss evaluating and training give the same loss",
   CHECK(balanced.loss() > cross_entropy + 0.9);  // the least a layer's balance loss can be is about 1
 }
 
-TEST_CASE("a GPT of one expert that is always chosen is a GPT of one mlp", "[nn][experts]") {
+TEST_CASE("a GPT with one expert that is always chosen equals a GPT with one mlp", "[nn][experts]") {
   nn::gpt model{.vocabulary = 11, .context = 7, .layers = 2, .heads = 2, .channels = 6};
   mixture one(model);
   model.experts = model.top_k = 1;

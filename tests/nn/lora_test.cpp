@@ -170,7 +170,7 @@ TEST_CASE("only low-rank changes have moments, and a run resumes on another numb
   CHECK(training.go_on(4, dir.path(), 5, "", optim::adamw{}, parallel::data{.reproducible = true}) == whole);
 }
 
-TEST_CASE("a plan of a training with low-rank changes holds", "[nn]") {
+TEST_CASE("a plan of a training with low-rank changes equals the training", "[nn]") {
   watchdog dog("plans");
   auto const taken = [&](auto& world, auto const& policy, auto precision) {
     auto trainer = make_trainer(training.model, optim::sgd{}, world, policy, precision);

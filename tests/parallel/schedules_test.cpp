@@ -103,7 +103,7 @@ TEST_CASE("1f1b idles for (p-1)(F+B) and keeps min(p, m) micro-batches", "[paral
   });
 }
 
-TEST_CASE("interleaved idles (p-1)(F+B)/v and holds p(1 + (p-1)/(pv)) micro-batches", "[parallel][schedules]") {
+TEST_CASE("interleaved idles for (p-1)(F+B)/v and keeps p(1 + (p-1)/(pv)) micro-batches", "[parallel][schedules]") {
   for (int const chunks : {1, 2, 3, 4}) {
     for_each_size<interleaved>(chunks, [&](size const& of, step_lists const& steps) {
       for (auto const& cost : uneven) {  // of one chunk: a stage's F and B are `chunks` times that
@@ -116,7 +116,7 @@ TEST_CASE("interleaved idles (p-1)(F+B)/v and holds p(1 + (p-1)/(pv)) micro-batc
   }
 }
 
-TEST_CASE("zb-h1 idles (p-1)(F+B-2W) and holds p micro-batches", "[parallel][schedules]") {
+TEST_CASE("zb-h1 idles for (p-1)(F+B-2W) and keeps p micro-batches", "[parallel][schedules]") {
   for_each_size<zb_h1>(1, [](size const& of, step_lists const& steps) {
     for (auto const& cost : uneven) {
       auto const run = simulate(steps, cost);
@@ -133,7 +133,7 @@ TEST_CASE("zb-h1 idles (p-1)(F+B-2W) and holds p micro-batches", "[parallel][sch
   });
 }
 
-TEST_CASE("zb-v never idles if F = W = B/2, and holds p micro-batches", "[parallel][schedules]") {
+TEST_CASE("zb-v never idles if F = W = B/2, and keeps p micro-batches", "[parallel][schedules]") {
   for_each_size<zb_v>(2, [](size const& of, step_lists const& steps) {
     auto const run = simulate(steps, even);
     REQUIRE(run.peak() == std::min(2 * of.stages, 2 * of.micro_batches));  // chunks, each half a stage
@@ -148,7 +148,7 @@ TEST_CASE("zb-v never idles if F = W = B/2, and holds p micro-batches", "[parall
   });
 }
 
-TEST_CASE("dual pipes idle (p/2-1)(F+B-2W), or (p/2-1)(F&B+B-3W) with pairs, and hold p+1 micro-batches",
+TEST_CASE("dual pipes idle for (p/2-1)(F+B-2W), or (p/2-1)(F&B+B-3W) with pairs, and keep p+1 micro-batches",
           "[parallel][schedules]") {
   auto const formulas = [](int parts, size const&, step_lists const& steps) {
     auto const pairs = [](costs const& cost, std::int64_t saved = 0) {

@@ -73,7 +73,7 @@ void saves_beside_training(int ranks, Policies... policies) {
 
 }  // namespace
 
-TEST_CASE("a checkpoint that is written while training goes on holds the state at its step", "[train][checkpoint]") {
+TEST_CASE("a checkpoint written in the background contains the state at its step", "[train][checkpoint]") {
   saves_beside_training(1);
   saves_beside_training(3);
   saves_beside_training(3, parallel::zero<1>{.bucket_bytes = 8192});

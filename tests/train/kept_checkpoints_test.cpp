@@ -109,7 +109,7 @@ TEST_CASE("a checkpoint requested by name is loaded or is an error", "[train][ch
   CHECK(checkpoint::kept_in(folder.path()).size() == 2);
 }
 
-TEST_CASE("a step that is saved again counts once", "[train][checkpoint]") {
+TEST_CASE("a step that is saved twice counts once", "[train][checkpoint]") {
   scratch folder;
   tiny run;
   save_all(run, folder.path(), {1, 2, 3}, {.last = 2, .best = 1});
