@@ -16,7 +16,7 @@ struct rank_counts {
   int all, here;  // here: on this machine
 };
 
-/// How many ranks there will be, where `asked` threads are asked for. Processes are counted by who has started them.
+/// How many ranks there will be, where `asked` threads are asked for. The launcher tells the number of processes.
 [[nodiscard]] rank_counts ranks_to_come(int asked);
 
 /// Runs `body(world, attempt)` on every rank, again after a failure as `again` says.

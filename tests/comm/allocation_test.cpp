@@ -7,7 +7,7 @@
 #include "../watchdog.hpp"
 #include "trireme/comm/comm.hpp"
 
-TEST_CASE("collectives allocate nothing once as many have been in flight", "[comm][threads]") {
+TEST_CASE("collectives allocate nothing after as many calls have been in flight at once", "[comm][threads]") {
   watchdog dog("allocations");
   using namespace trireme;
   long counted = -1;

@@ -108,7 +108,8 @@ TEST_CASE("each launcher's own variables are understood", "[comm][bootstrap]") {
   CHECK(by_hand.has_address);
 }
 
-TEST_CASE("the order is by hand, torchrun, Open MPI, PMI, Slurm step", "[comm][bootstrap]") {
+TEST_CASE("variables set by hand come first, then torchrun's, Open MPI's, PMI's and those of a Slurm step",
+          "[comm][bootstrap]") {
   variables all = with(with(with(with(slurm, mpich), open_mpi), torchrun), stated);
   auto const who = [&] { return std::string(name_of(detect(all).started_by)); };
   CHECK(who() == "hand");
@@ -124,7 +125,7 @@ TEST_CASE("the order is by hand, torchrun, Open MPI, PMI, Slurm step", "[comm][b
   CHECK(who() == "no launcher");
 }
 
-TEST_CASE("a shell inside a Slurm job is no task of a step", "[comm][bootstrap]") {
+TEST_CASE("a shell inside a Slurm job is not taken for a task of a step", "[comm][bootstrap]") {
   auto const first = with(slurm, {{"SLURM_PROCID", "0"}, {"SLURM_NODEID", "0"}});
   CHECK(detect(first).size == 5);
   for (auto const* const special : {"4294967290", "4294967291", "4294967292"})
@@ -148,7 +149,7 @@ TEST_CASE("TRIREME_RENDEZVOUS and TRIREME_JOB go with any launcher", "[comm][boo
   CHECK(detect(elsewhere).address == "h");
 }
 
-TEST_CASE("what cannot be is refused in a sentence that names variable and value", "[comm][bootstrap]") {
+TEST_CASE("an impossible environment is refused with the variable and its value", "[comm][bootstrap]") {
   auto const refused = [](variables const& given, std::string_view sentence) {
     auto const said = refusal(given);
     INFO(said);
@@ -193,7 +194,7 @@ TEST_CASE("what cannot be is refused in a sentence that names variable and value
     refused(with(stated, {{"TRIREME_RENDEZVOUS", value}}), text("TRIREME_RENDEZVOUS is \"", value, "\", which "));
 }
 
-TEST_CASE("Slurm's list of tasks a node is read", "[comm][bootstrap]") {
+TEST_CASE("Slurm's list of tasks for each node is parsed", "[comm][bootstrap]") {
   using bootstrap::detail::slurm_tasks;
   CHECK(slurm_tasks("4", 0) == 4);
   CHECK(slurm_tasks("2(x3),1", 0) == 2);

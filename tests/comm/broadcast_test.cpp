@@ -10,7 +10,7 @@
 
 using namespace trireme;
 using namespace std::chrono_literals;
-TEST_CASE("broadcasts of changing roots, and other calls between them, are right in any order of their requests",
+TEST_CASE("broadcasts with changing roots and other calls between them are correct in any order of waiting",
           "[comm][threads]") {
   watchdog dog("tells", 60s);
   for (int ranks : {2, 3, 5, 8})
@@ -45,7 +45,7 @@ TEST_CASE("broadcasts of changing roots, and other calls between them, are right
         if (many[i][999] != static_cast<int>(i) % 2) throw std::runtime_error("async");
     });
 }
-TEST_CASE("who was a root, and then only joins others' broadcasts, keeps nobody waiting", "[comm][threads]") {
+TEST_CASE("a former root that only takes part in others' broadcasts keeps no rank waiting", "[comm][threads]") {
   watchdog dog("joins", 60s);
   int const ranks = GENERATE(2, 3);
   CAPTURE(ranks);
@@ -86,7 +86,7 @@ constexpr int many = 64;  // ten times as slow
 #else
 constexpr int many = 256;
 #endif
-TEST_CASE("as many threads as there may be sum, split, exchange and trade", "[comm][threads]") {
+TEST_CASE("the largest number of threads can sum, split, exchange and all_to_all", "[comm][threads]") {
   watchdog dog("many", 120s);
   launch(comm::threads{.ranks = many}, [&](auto& world) {
     std::int32_t one = 1;

@@ -181,7 +181,7 @@ TEST_CASE("collectives take vectors, arrays, spans and tensors as they are", "[c
       launch(comm::decorate(comm::threads{.ranks = 3}, comm::counted{}), [](auto& world) { everything(world); }));
 }
 
-TEST_CASE("slices of what travels as bytes are whole elements", "[comm]") {
+TEST_CASE("slices of data sent as bytes contain whole elements", "[comm]") {
   // 3 elements of 16 bytes would divide into two halves of 24.
   auto const told = [](auto call) {
     std::string sentence;

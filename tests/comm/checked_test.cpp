@@ -41,7 +41,7 @@ TEST_CASE("checked is printed as its source, and needs patience", "[comm][checke
   CHECK_THROWS_AS(launch(comm::decorate(comm::self{}, comm::checked{.patience = 0s}), [](auto&) {}), config_error);
 }
 
-TEST_CASE("checked: calls that differ are an error on every rank that names both ranks and both calls",
+TEST_CASE("checked: different calls give an error on every rank, which names both ranks and both calls",
           "[comm][checked]") {
   watchdog dog("mismatches on checked threads");
   auto const which = GENERATE(from_range(mismatches::all));
@@ -68,7 +68,7 @@ TEST_CASE("checked: calls that differ are an error on every rank that names both
   }
 }
 
-TEST_CASE("threads alone: calls that differ are an error on every rank within the deadline", "[comm][threads]") {
+TEST_CASE("threads: different calls give an error on every rank within the deadline", "[comm][threads]") {
   watchdog dog("mismatches on threads");
   auto const which = GENERATE(from_range(mismatches::all));
   auto const ranks = GENERATE(2, 3, 4);
@@ -86,7 +86,8 @@ TEST_CASE("threads alone: calls that differ are an error on every rank within th
   }
 }
 
-TEST_CASE("checked: requests are checked when they start, and ragged parts that differ have names", "[comm][checked]") {
+TEST_CASE("checked: requests are checked when they start, and errors name ragged parts that differ",
+          "[comm][checked]") {
   watchdog dog("checked requests");
   auto const description = comm::decorate(comm::threads{.ranks = 2}, comm::checked{});
   std::vector<std::string> told(2);

@@ -78,7 +78,7 @@ TEST_CASE("bytes and messages by operation and by peer add up to the traffic, fo
   });
 }
 
-TEST_CASE("the table is text", "[comm][counted]") {
+TEST_CASE("the table of traffic is printed as text", "[comm][counted]") {
   std::string table;
   launch(comm::decorate(comm::threads{.ranks = 3}, comm::counted{}), [&](auto& world) {
     std::vector<std::uint8_t> values(100);

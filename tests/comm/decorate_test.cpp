@@ -67,7 +67,7 @@ TEST_CASE("a training on decorated threads ends in the state of a plain one", "[
   CHECK(run(decorated, parallel::zero<1>{}) == run(threads, parallel::zero<1>{}));
 }
 
-TEST_CASE("a decorated world computes in another space", "[comm][decorate]") {
+TEST_CASE("a decorated world works in another memory space", "[comm][decorate]") {
   launch(comm::decorate(comm::self{}, comm::checked{}), [](auto& world) {
     auto dry = comm::in_space<phantom>(world);
     tensor<float, phantom> values(shape{100});

@@ -45,7 +45,7 @@ std::vector<std::string> blobs(int size) {
 
 }  // namespace
 
-TEST_CASE("ranks that meet by file get what all gave, and leave no file", "[comm][gathering]") {
+TEST_CASE("ranks that meet by files gather everyone's data, and leave no file", "[comm][gathering]") {
   watchdog dog("ranks that meet by file");
   scratch const here;
   for (int const size : {1, 2, 4}) {
@@ -55,7 +55,7 @@ TEST_CASE("ranks that meet by file get what all gave, and leave no file", "[comm
   CHECK(here.entries() == 0);
 }
 
-TEST_CASE("files that an earlier run has left behind change nothing", "[comm][gathering]") {
+TEST_CASE("files left by an earlier run have no effect", "[comm][gathering]") {
   watchdog dog("stale files");
   scratch const here;
   // The file of rank 1 of a killed run: complete and valid, with the same number of ranks.
@@ -70,7 +70,7 @@ TEST_CASE("files that an earlier run has left behind change nothing", "[comm][ga
   for (auto const& each : got) CHECK(each == blobs(2));
 }
 
-TEST_CASE("a rank that does not come to the files is named at the deadline", "[comm][gathering]") {
+TEST_CASE("a rank that writes no file is named at the deadline", "[comm][gathering]") {
   watchdog dog("a late rank");
   scratch const here;
   comm::detail::file_gather early("trireme::comm::nccl", here / "id", 0, 2, 100ms);
@@ -78,7 +78,7 @@ TEST_CASE("a rank that does not come to the files is named at the deadline", "[c
   CHECK(sentence.find("trireme::comm::nccl: waited 100ms for rank 1 of 2") == 0);
 }
 
-TEST_CASE("a folder that cannot be written is a sentence with its path", "[comm][gathering]") {
+TEST_CASE("an unwritable folder gives an error with its path", "[comm][gathering]") {
   comm::detail::file_gather nowhere("trireme::comm::nccl", "/nowhere/at/all", 0, 1, 100ms);
   auto const sentence = sentence_of([&] { (void)nowhere("blob"); });
   CHECK(sentence.find("/nowhere/at/all") != std::string::npos);

@@ -127,7 +127,7 @@ void for_calls(Visit visit) {
 
 }  // namespace
 
-TEST_CASE("rows count what the formulas counted, for every collective on 1 to 64 ranks", "[comm]") {
+TEST_CASE("rows count the same bytes as the formulas, for every collective on 1 to 64 ranks", "[comm]") {
   long calls = 0;
   long wrong = 0;
   for_calls([&](comm::call const& what, std::size_t element_bytes, int size, std::vector<std::int64_t> const& counts) {
@@ -154,7 +154,7 @@ TEST_CASE("rows count what the formulas counted, for every collective on 1 to 64
   CHECK(wrong == 0);
 }
 
-TEST_CASE("what is given is what is taken, and takers get their views without gap", "[comm]") {
+TEST_CASE("all elements that are sent are received, and fill the receivers' views without gaps", "[comm]") {
   long wrong = 0;
   for_calls([&](comm::call const& what, std::size_t element_bytes, int size, std::vector<std::int64_t> const& counts) {
     if (element_bytes != 4 || size > 17) return;

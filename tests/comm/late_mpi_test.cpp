@@ -12,7 +12,7 @@
 using namespace trireme;
 using namespace std::chrono_literals;
 
-TEST_CASE("a rank of MPI that comes late is told of by those that wait, in shared memory and by messages", "[comm]") {
+TEST_CASE("ranks that wait report a late rank of MPI, in shared memory and by messages", "[comm]") {
   watchdog const guard("a late rank of MPI");
   for (bool const shared_memory : {true, false}) {
     INFO((shared_memory ? "in shared memory" : "by messages"));

@@ -54,7 +54,7 @@ void sum_after(World& world, std::chrono::milliseconds pause, bool asynchronous)
 
 }  // namespace
 
-TEST_CASE("what is waited for through half of its deadline is told once, by each rank that waits", "[comm]") {
+TEST_CASE("a wait of half the deadline is reported once by each rank that waits", "[comm]") {
   watchdog const guard("a late rank");
   for (bool const asynchronous : {false, true}) {
     listener heard;
@@ -72,7 +72,7 @@ TEST_CASE("what is waited for through half of its deadline is told once, by each
   }
 }
 
-TEST_CASE("processes tell, too", "[comm]") {
+TEST_CASE("ranks that are processes report a late rank, too", "[comm]") {
   watchdog const guard("a late process");
   for (bool const asynchronous : {false, true}) {
     node_family family(3, in_world(
@@ -89,7 +89,7 @@ TEST_CASE("processes tell, too", "[comm]") {
   }
 }
 
-TEST_CASE("a rank that comes in time is not told of, and a listener's exception ends nothing", "[comm]") {
+TEST_CASE("a rank that comes in time is not reported, and an exception in a listener ends nothing", "[comm]") {
   watchdog const guard("ranks in time");
   {
     listener heard;

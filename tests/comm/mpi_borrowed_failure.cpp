@@ -100,8 +100,8 @@ expected expected_of(std::string const& how, bool shared) {
   if (how.starts_with("pending")) return {text(own, ".*exception"), ""};
   if (how.starts_with("abandons")) return {text(own, "loss is nan"), text(own, "loss is nan")};
   if (how.starts_with("late")) {
-    auto const waited =
-        text("all_reduce.* waited ", comm::to_string(short_deadline), " for rank 1", shared ? ", which did not" : ";");
+    auto const waited = text("all_reduce.* waited ", comm::to_string(short_deadline), " for rank 1",
+                             shared ? ", which did not .*" : "", "; find out why it is late, or raise comm::mpi");
     return {waited, waited, false};
   }
   if (how.starts_with("absent")) {  // from an exchange

@@ -121,7 +121,7 @@ most count_large(int ranks) { return count_all_reduce<float, 1 << 20>(ranks); }
 
 }  // namespace
 
-TEST_CASE("what is small takes at most two messages a doubling of ranks, and no buffer a peer", "[comm][mpi]") {
+TEST_CASE("small calls take at most 2 log2(ranks) messages, and no buffer for each peer", "[comm][mpi]") {
   for (int ranks = 2; ranks <= 64; ++ranks)
     for (auto const& each : small_calls) {
       auto const found = each.count(ranks);
@@ -145,7 +145,8 @@ TEST_CASE("a large all_reduce sends 2 n (p - 1) / p bytes a rank", "[comm][mpi]"
   }
 }
 
-TEST_CASE("sums by messages have the bits of rank order, from one element to large, on 2 to 64 ranks", "[comm][mpi]") {
+TEST_CASE("sums by messages are in rank order bit for bit, from one element to large, on 2 to 64 ranks",
+          "[comm][mpi]") {
   for (int ranks = 2; ranks <= 64; ranks += ranks < 10 ? 1 : 9)
     for (std::int64_t const each : {0, 1, 5, 37, 300, 900}) {
       auto const count = each * ranks;
@@ -250,7 +251,8 @@ void carries_as_flat(collective kind, int machines, int places, double allowed, 
 
 }  // namespace
 
-TEST_CASE("between machines the fold is carried: the bits of flat sums, 2 n bytes a machine at most", "[comm][mpi]") {
+TEST_CASE("partial sums go from machine to machine: the bits of flat sums, at most 2 n bytes a machine",
+          "[comm][mpi]") {
   for (int const machines : {2, 3, 4, 8})
     for (int const places : {1, 2, 3, 4}) {
       bool const fits = places > 1;
@@ -268,7 +270,7 @@ TEST_CASE("between machines the fold is carried: the bits of flat sums, 2 n byte
   carries_as_flat<float, reduction::sum>(collective::all_reduce, 2, 2, 2, false);  // too small
 }
 
-TEST_CASE("only machines with as many ranks each, in rank order, carry", "[comm][mpi]") {
+TEST_CASE("partial sums go from machine to machine only if all have equally many consecutive ranks", "[comm][mpi]") {
   auto const places = [](std::vector<int> machines) {
     comm::detail::mpi_group group;
     group.size = static_cast<int>(machines.size());
@@ -286,7 +288,7 @@ TEST_CASE("only machines with as many ranks each, in rank order, carry", "[comm]
   CHECK(places({0, 0, 1, 1, 0, 0}) == 0);
 }
 
-TEST_CASE("what is moved by messages arrives, from one element to large, on 2 to 64 ranks", "[comm][mpi]") {
+TEST_CASE("collectives by messages move all elements, from one to many, on 2 to 64 ranks", "[comm][mpi]") {
   for (int ranks = 2; ranks <= 64; ranks += ranks < 10 ? 1 : 9)
     for (std::int64_t const each : {0, 1, 37, 900, 5000}) {
       auto const whole = each * ranks;
@@ -328,7 +330,7 @@ TEST_CASE("what is moved by messages arrives, from one element to large, on 2 to
     }
 }
 
-TEST_CASE("ragged parts arrive by messages, and counts that do not fit are named on both sides", "[comm][mpi]") {
+TEST_CASE("ragged parts arrive by messages, and both sides name counts that do not match", "[comm][mpi]") {
   for (int ranks = 2; ranks <= 40; ranks += 7)
     for (std::int64_t const unit : {1, 400}) {
       auto const p = static_cast<std::size_t>(ranks);
@@ -403,7 +405,7 @@ TEST_CASE("ragged parts arrive by messages, and counts that do not fit are named
     }
 }
 
-TEST_CASE("a failure costs a rank 2 log p notices, however many ranks find it, and gets around those that are silent",
+TEST_CASE("a failure costs a rank 2 log2 p notices however many ranks detect it, and passes around silent ranks",
           "[comm][mpi]") {
   using comm::detail::mpi_group;
   using comm::detail::mpi_notices;
@@ -481,7 +483,7 @@ TEST_CASE("a failure costs a rank 2 log p notices, however many ranks find it, a
       }
 }
 
-TEST_CASE("the table of docs/communicators.md", "[.table]") {
+TEST_CASE("the numbers in the table of docs/communicators.md are right", "[.table]") {
   for (auto const& each : small_calls)
     for (int const ranks : {2, 4, 8, 16, 32, 64}) {
       auto const found = each.count(ranks);

@@ -96,7 +96,7 @@ TEST_CASE("collectives in phantom memory synchronise and touch nothing", "[comm]
   });
 }
 
-TEST_CASE("launch returns what the body of this process returns, again and again", "[comm][mpi]") {
+TEST_CASE("every launch returns the result of this process's body", "[comm][mpi]") {
   watchdog dog("launch");
   for (int i = 0; i < 3; ++i)
     for_both([](comm::mpi const& description) {
@@ -109,7 +109,7 @@ TEST_CASE("launch returns what the body of this process returns, again and again
     });
 }
 
-TEST_CASE("what is no group of ranks cannot be lent, and the program goes on", "[comm][mpi]") {
+TEST_CASE("MPI handles that are not groups of ranks cannot be borrowed, and the program goes on", "[comm][mpi]") {
   watchdog dog("borrow");
   launch(comm::mpi{}, [](auto&) {});  // MPI is initialised now
   auto const refusal = [](MPI_Comm lent) {
@@ -181,7 +181,7 @@ TEST_CASE("collectives in shared memory make no call of MPI", "[comm][mpi]") {
   CHECK((calls_of({.shared_memory = false}) > 0) == !alone);
 }
 
-TEST_CASE("MPI adds up what is large where any order will do, and nothing else", "[comm][mpi]") {
+TEST_CASE("only large sums in any order use MPI's own collectives", "[comm][mpi]") {
   watchdog dog("any order");
   auto const sums_of = [](comm::sum_order order, auto values, auto op) {
     return launch(comm::mpi{.shared_memory = false, .order = order}, [&](auto& world) {
@@ -213,7 +213,7 @@ TEST_CASE("MPI adds up what is large where any order will do, and nothing else",
   CHECK(in_part == 0);
 }
 
-TEST_CASE("a rank with nothing in flight uses no processor", "[comm][mpi]") {
+TEST_CASE("a rank without requests in flight uses no processor time", "[comm][mpi]") {
   watchdog dog("idle");
   for_both([](comm::mpi const& description) {
     auto const used = launch(description, [](auto& world) {

@@ -199,7 +199,7 @@ std::set<std::string> shared_files() {
 
 }  // namespace
 
-TEST_CASE("node: every collective is right to the bit, by value, directly and staged", "[comm][node]") {
+TEST_CASE("node: every collective is correct bit for bit, by value, directly and staged", "[comm][node]") {
   for (int size = 1; size <= 4; ++size) {
     node_family family(size, in_world([](node_world& world) {
                          findings found;
@@ -223,7 +223,7 @@ TEST_CASE("node: every collective is right to the bit, by value, directly and st
   }
 }
 
-TEST_CASE("node: requests of several groups proceed together, more than the ring of postings holds", "[comm][node]") {
+TEST_CASE("node: more requests of several groups than the ring of postings holds proceed together", "[comm][node]") {
   for (int const size : {1, 2, 3}) {
     node_family family(size, in_world([](node_world& world) {
                          auto twin = world.duplicate();
@@ -281,7 +281,7 @@ TEST_CASE("node: a request proceeds while its rank computes", "[comm][node]") {
   ::close(bell[1]);
 }
 
-TEST_CASE("node: the helper of a rank sums as the rank's processor does", "[comm][node]") {
+TEST_CASE("node: the helper thread of a rank sums with the rank's rounding mode", "[comm][node]") {
   node_family family(2, in_world([](node_world& world) -> std::string {
                        std::vector<float> values(500'000, 1.0F);
                        world.all_reduce_async(tensor_view{values}).wait();  // the helper is there
@@ -322,7 +322,8 @@ TEST_CASE("node: groups are split, ordered by key, and give their memory back", 
   expect_silence(family.said());
 }
 
-TEST_CASE("node: messages meet in order, large ones both ways, and to oneself", "[comm][node]") {
+TEST_CASE("node: messages match in order, also large ones in both directions and to the sender itself",
+          "[comm][node]") {
   for (int const size : {1, 2, 3}) {
     node_family family(size, in_world([](node_world& world) {
                          findings found;
@@ -358,7 +359,7 @@ TEST_CASE("node: messages meet in order, large ones both ways, and to oneself", 
   }
 }
 
-TEST_CASE("node: in memory that nobody can touch a collective is its synchronisation", "[comm][node]") {
+TEST_CASE("node: in memory without data (phantom) a collective only synchronises", "[comm][node]") {
   node_family family(2, in_world([](node_world& world) -> std::string {
                        tensor<float, phantom> ghost(shape{1 << 20});
                        world.all_reduce(ghost.view());
@@ -435,7 +436,7 @@ TEST_CASE("node: a rank that is killed is named by the others at once", "[comm][
   CHECK(shared_files() == before);
 }
 
-TEST_CASE("node: a rank that is stopped is named at the deadline, and hears of it when it goes on", "[comm][node]") {
+TEST_CASE("node: a stopped rank is named at the deadline, and gets the error when it continues", "[comm][node]") {
   node_family family(3, in_world(
                             [](node_world& world) -> std::string {
                               world.barrier();
@@ -499,7 +500,8 @@ TEST_CASE("node: a rank that leaves while others wait is named", "[comm][node]")
   CHECK(said.find("barrier number 2 cannot finish, because rank 1 has left without calling it") != std::string::npos);
 }
 
-TEST_CASE("node: a rank that only has to copy out waits for nobody who has finished, and left", "[comm][node]") {
+TEST_CASE("node: a rank that only has to copy results does not wait for ranks that have finished and left",
+          "[comm][node]") {
   using namespace trireme::comm::detail;
   node_board own, other;
   node_group group;
@@ -542,7 +544,7 @@ TEST_CASE("node: several ranks that leave are named in one grammatical sentence"
   CHECK(said.find("because ranks 0, 2 have left without calling it") != std::string::npos);
 }
 
-TEST_CASE("node: a rank whose last world ends while an exception unwinds is heard of at once", "[comm][node]") {
+TEST_CASE("node: the others learn at once of a rank whose last world ends while an exception unwinds", "[comm][node]") {
   node_family family(3, [](int rank, node_family::gather const& gather) -> std::string {
     node_world world(comm::detail::make_node_engine("trireme::comm::processes", rank, 3, 30s, gather));
     std::string said = "nothing";
@@ -573,7 +575,7 @@ TEST_CASE("node: a rank whose last world ends while an exception unwinds is hear
   }
 }
 
-TEST_CASE("node: a rank that ends with an error says so to the others, once for all", "[comm][node]") {
+TEST_CASE("node: a rank that ends with an error informs all others once", "[comm][node]") {
   node_family family(3, in_world([](node_world& world) -> std::string {
                        auto twin = world.duplicate();
                        if (world.rank() == 1) {
@@ -599,7 +601,7 @@ TEST_CASE("node: a rank that ends with an error says so to the others, once for 
   CHECK(family.said(2) == "rank 2: trireme::comm::processes: rank 1 ended with an error: out of paper");
 }
 
-TEST_CASE("node: a rank that ends by exit() is heard of before its process has ended", "[comm][node]") {
+TEST_CASE("node: the others learn of a rank that calls exit() before its process has ended", "[comm][node]") {
   auto const body = in_world([](node_world& world) -> std::string {
     world.barrier();
     if (world.rank() == 1) std::exit(0);
@@ -616,7 +618,7 @@ TEST_CASE("node: a rank that ends by exit() is heard of before its process has e
   CHECK(said.find("cannot finish, because rank 1 has left without calling it") != std::string::npos);
 }
 
-TEST_CASE("node: ranks that need their launcher hear that it has ended", "[comm][node]") {
+TEST_CASE("node: ranks that need their launcher learn that it has ended", "[comm][node]") {
   node_family family(2, [](int rank, node_family::gather const& gather) -> std::string {
     auto const launcher = ::getpid();
     if (::fork() != 0) {  // from now on this is the launcher of a rank, which ends it
@@ -643,7 +645,7 @@ TEST_CASE("node: ranks that need their launcher hear that it has ended", "[comm]
   }
 }
 
-TEST_CASE("node: ranks that cannot share memory hear the same reason", "[comm][node]") {
+TEST_CASE("node: ranks that cannot share memory all get the same reason", "[comm][node]") {
   node_family family(3, [](int rank, node_family::gather const& gather) -> std::string {
     auto const elsewhere = [&](std::string const& line) {
       return gather(rank == 1 && line.starts_with("host:") ? "host:elsewhere" + line.substr(line.find(' ')) : line);

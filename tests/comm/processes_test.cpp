@@ -60,13 +60,13 @@ std::string sum(comm::processes const& description) {
 
 }  // namespace
 
-TEST_CASE("without a launcher there is one rank, and its answer is returned", "[comm][processes]") {
+TEST_CASE("without a launcher there is one rank, and its result is returned", "[comm][processes]") {
   watchdog const guard("one rank");
   child alone([] { return sum({}); });
   CHECK(alone.result() == "0 of 1: 1");
 }
 
-TEST_CASE("ranks that torchrun has started meet as often as they launch, and leave nothing", "[comm][processes]") {
+TEST_CASE("ranks that torchrun has started can launch any number of times, and leave no files", "[comm][processes]") {
   watchdog const guard("ranks of torchrun");
   auto const run = new_run();
   std::list<child> ranks;
@@ -86,7 +86,7 @@ TEST_CASE("ranks that torchrun has started meet as often as they launch, and lea
   CHECK_FALSE(std::filesystem::exists(meetings()));
 }
 
-TEST_CASE("a restart after a kill meets anew, and removes what was left", "[comm][processes]") {
+TEST_CASE("a restart after a kill meets again, and removes the files that were left", "[comm][processes]") {
   watchdog const guard("a restart");
   auto const run = new_run();
   {
@@ -108,7 +108,7 @@ TEST_CASE("a restart after a kill meets anew, and removes what was left", "[comm
   CHECK_FALSE(std::filesystem::exists(meetings()));
 }
 
-TEST_CASE("a rank that ends with an error, or is killed, is named to the others", "[comm][processes]") {
+TEST_CASE("the other ranks name a rank that ends with an error or is killed", "[comm][processes]") {
   watchdog const guard("a rank that fails");
   for (bool const killed : {false, true}) {
     auto const run = new_run();
@@ -155,7 +155,8 @@ TEST_CASE("ranks that never come are named", "[comm][processes]") {
   }
 }
 
-TEST_CASE("a shell inside a Slurm job is alone, and a step of which nobody else comes is named", "[comm][processes]") {
+TEST_CASE("a shell inside a Slurm job is one rank, and a Slurm step whose other tasks do not come is an error",
+          "[comm][processes]") {
   watchdog const guard("Slurm");
   auto const in_job = [](variables const& more) {
     set({{"TMPDIR", folder.path()},
@@ -207,7 +208,7 @@ TEST_CASE("ranks meet whatever the program's locale is", "[comm][processes]") {
   for (auto& each : ranks) CHECK(each.result() == text(rank++, " of 2: 3"));
 }
 
-TEST_CASE("an environment that cannot be is refused", "[comm][processes]") {
+TEST_CASE("an impossible environment is refused", "[comm][processes]") {
   watchdog const guard("an environment that cannot be");
   auto const said = [](variables const& all) {
     return child([&] {

@@ -51,7 +51,7 @@ TEST_CASE("recorded is printed as its source, and keeps at least one call", "[co
   CHECK_THROWS_AS(comm::decorate(alone, comm::recorded{.signal = 1000}), config_error);
 }
 
-TEST_CASE("the record has a line a call with number, call, bytes, times and state", "[comm][recorded]") {
+TEST_CASE("the record has one line a call, with number, call, bytes, times and state", "[comm][recorded]") {
   std::string text;
   launch(comm::decorate(comm::threads{.ranks = 2}, comm::recorded{.last = 6}), [&](auto& world) {
     std::vector<float> values(1024);
@@ -83,7 +83,7 @@ TEST_CASE("the record has a line a call with number, call, bytes, times and stat
   CHECK(says(text, "\n8 world 1 of 2 ranks: all_reduce\\(F32, 1024 elements, max\\), 4096 bytes, from [0-9.]+ s"));
 }
 
-TEST_CASE("an error that leaves a call, like that of a hang, dumps the record of each rank to its file",
+TEST_CASE("an error thrown by a call writes the record of each rank to its file, also after a hang",
           "[comm][recorded]") {
   watchdog dog("a hang on record");
   files const here;

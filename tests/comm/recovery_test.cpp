@@ -77,7 +77,7 @@ TEST_CASE("threads begin again after an exception on one of them", "[comm][recov
   }
 }
 
-TEST_CASE("one rank that is nobody else begins again, too", "[comm][recovery]") {
+TEST_CASE("a single rank begins again, too", "[comm][recovery]") {
   auto const answer = launch(comm::self{}, comm::recovery{.attempts = 2}, [](auto& world, int attempt) {
     if (attempt < 2) throw std::runtime_error("not yet");
     return attempt + world.size();
@@ -85,7 +85,7 @@ TEST_CASE("one rank that is nobody else begins again, too", "[comm][recovery]") 
   CHECK(answer == 3);
 }
 
-TEST_CASE("what would fail again is not tried again, and attempts are counted", "[comm][recovery]") {
+TEST_CASE("an error that would occur again is not retried, and attempts are counted", "[comm][recovery]") {
   watchdog const guard("threads that always fail");
   std::atomic<int> calls{0};
   auto const failing = [&](int attempts, auto const& problem) {
@@ -113,7 +113,7 @@ TEST_CASE("what would fail again is not tried again, and attempts are counted", 
                  ".attempts is -1"));
 }
 
-TEST_CASE("processes that are left after a kill go on as a smaller world", "[comm][recovery]") {
+TEST_CASE("the processes that remain after a kill go on as a smaller world", "[comm][recovery]") {
   watchdog const guard("processes that are killed");
   for (int const victim : {0, 1, 3}) {
     auto const said = processes(4, {.attempts = 2}, [&](auto& world, int attempt, int started_as) {
@@ -131,7 +131,7 @@ TEST_CASE("processes that are left after a kill go on as a smaller world", "[com
   }
 }
 
-TEST_CASE("one process after another is killed until one is left, or too few are", "[comm][recovery]") {
+TEST_CASE("processes are killed one by one, until one is left or there are too few", "[comm][recovery]") {
   watchdog const guard("processes that are killed one after another");
   for (int const min_ranks : {0, 2}) {
     auto const said =
@@ -177,7 +177,7 @@ TEST_CASE("a process that was only late goes on with the others", "[comm][recove
   CHECK(said == std::vector<std::string>{"1, rank 0 of 2", "1, rank 1 of 2"});
 }
 
-TEST_CASE("nobody goes on without a process that stands still", "[comm][recovery]") {
+TEST_CASE("no process goes on without one that is stopped", "[comm][recovery]") {
   watchdog const guard("a process that stands still");
   auto const said = processes(
       2, {.attempts = 3},

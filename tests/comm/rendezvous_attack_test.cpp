@@ -194,7 +194,7 @@ std::string train_as(int rank, int port) {
 
 }  // namespace
 
-TEST_CASE("a meeting listens on loopback alone, and nothing listens once all have met", "[comm][rendezvous]") {
+TEST_CASE("a meeting listens on loopback only, and not at all after all ranks have met", "[comm][rendezvous]") {
   scratch const folder;
   watchdog const guard("who listens");
   auto const port = free_port();
@@ -216,7 +216,7 @@ TEST_CASE("a meeting listens on loopback alone, and nothing listens once all hav
   }
 }
 
-TEST_CASE("nobody joins without the secret, in a thousand tries", "[comm][rendezvous]") {
+TEST_CASE("without the secret no connection is accepted, in a thousand tries", "[comm][rendezvous]") {
   watchdog const guard("wrong secrets");
   auto const port = free_port();
   auto const where = at_port(port);
@@ -236,7 +236,7 @@ TEST_CASE("nobody joins without the secret, in a thousand tries", "[comm][rendez
   CHECK(host.result() == "one");
 }
 
-TEST_CASE("a handshake that was heard cannot be said again, nor changed on its way", "[comm][rendezvous]") {
+TEST_CASE("a recorded handshake can be neither replayed nor modified in transit", "[comm][rendezvous]") {
   watchdog const guard("replays");
   auto const port = free_port();
   auto const where = at_port(port);
@@ -263,7 +263,7 @@ TEST_CASE("a handshake that was heard cannot be said again, nor changed on its w
   CHECK(host.result() == "met");
 }
 
-TEST_CASE("who answers in rank 0's place without the secret learns nothing and is not believed", "[comm][rendezvous]") {
+TEST_CASE("an impostor of rank 0 without the secret learns nothing and is not accepted", "[comm][rendezvous]") {
   watchdog const guard("an impostor");
   int failed = 0;
   auto const listener = inner::listen_at(at(0), failed);
@@ -296,7 +296,7 @@ TEST_CASE("who answers in rank 0's place without the secret learns nothing and i
   CHECK(most == inner::hello::bytes);  // its own proof was not sent
 }
 
-TEST_CASE("a crowd of strangers does not keep ranks from meeting, nor costs memory", "[comm][rendezvous]") {
+TEST_CASE("many foreign connections do not keep ranks from meeting, and take no memory", "[comm][rendezvous]") {
   watchdog const guard("a crowd while ranks meet");
   auto const port = free_port();
   auto const where = at_port(port);
@@ -324,7 +324,7 @@ TEST_CASE("a crowd of strangers does not keep ranks from meeting, nor costs memo
   CHECK(most_descriptors < 64 + 16);
 }
 
-TEST_CASE("training under a crowd of strangers gives the same bits", "[comm][rendezvous]") {
+TEST_CASE("training gives the same bits while many foreign connections arrive", "[comm][rendezvous]") {
   watchdog const guard("a crowd while ranks train");
   struct outcome {
     std::string hash;

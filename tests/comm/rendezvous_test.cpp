@@ -97,7 +97,7 @@ TEST_CASE("one rank meets without a socket or a file", "[comm][rendezvous]") {
   CHECK(met.all_gather("x") == std::vector<std::string>{"x"});
 }
 
-TEST_CASE("ranks that do not come are named to those that came", "[comm][rendezvous]") {
+TEST_CASE("ranks that do not come are named on the ranks that came", "[comm][rendezvous]") {
   watchdog const guard("ranks that do not come");
   meeting_place const here;
   auto const errors = on_ranks(4, [&](int rank) {
@@ -118,7 +118,7 @@ TEST_CASE("ranks that do not come are named to those that came", "[comm][rendezv
   CHECK(contains(alone[1], "rank 1 did not find rank 0 of 2 at " + here.file() + " within 200ms"));
 }
 
-TEST_CASE("a rank that leaves, or does not speak, is named to the others", "[comm][rendezvous]") {
+TEST_CASE("a rank that disconnects or sends nothing is named on the others", "[comm][rendezvous]") {
   watchdog const guard("a rank that leaves");
   meeting_place const here;
   for (bool const leaves : {true, false}) {
@@ -147,7 +147,7 @@ TEST_CASE("a rank that leaves, or does not speak, is named to the others", "[com
   CHECK(contains(errors[1], "rank 0 of 2 has left the meeting"));
 }
 
-TEST_CASE("a rank that cannot belong is refused with the reason, and the others meet", "[comm][rendezvous]") {
+TEST_CASE("a rank of another meeting is refused with the reason, and the others meet", "[comm][rendezvous]") {
   watchdog const guard("a rank that is refused");
   auto const where = at_port();
   std::atomic<int> refused{0};
@@ -191,7 +191,7 @@ TEST_CASE("other jobs and other secrets do not meet", "[comm][rendezvous]") {
   }
 }
 
-TEST_CASE("a meeting that cannot be is refused before anything is sent", "[comm][rendezvous]") {
+TEST_CASE("an impossible meeting is refused before anything is sent", "[comm][rendezvous]") {
   auto const message = [](comm::rendezvous const& where, int rank, int size) {
     try {
       comm::meeting const met(where, rank, size);
@@ -216,7 +216,7 @@ TEST_CASE("a meeting that cannot be is refused before anything is sent", "[comm]
   CHECK_THROWS_AS(met.all_gather(std::string(65537, 'x')), config_error);
 }
 
-TEST_CASE("what a killed rank 0 leaves is seen to be dead, and replaced", "[comm][rendezvous]") {
+TEST_CASE("the file of a killed rank 0 is detected and replaced", "[comm][rendezvous]") {
   watchdog const guard("a killed rank 0");
   meeting_place const here;
   auto const child = ::fork();
@@ -262,7 +262,7 @@ TEST_CASE("two runs do not meet in one file", "[comm][rendezvous]") {
   CHECK(contains(second, "another run meets at " + here.file()));
 }
 
-TEST_CASE("a file that others may read, or a link, is not believed", "[comm][rendezvous]") {
+TEST_CASE("a meeting file that is a link, or that other users may read, is not used", "[comm][rendezvous]") {
   watchdog const guard("a file that is not private");
   meeting_place const here;
   auto const why = [&] {
@@ -282,7 +282,7 @@ TEST_CASE("a file that others may read, or a link, is not believed", "[comm][ren
   CHECK_THROWS_AS(comm::detail::read_secret(here / "link"), config_error);
 }
 
-TEST_CASE("the environment says where to meet", "[comm][rendezvous]") {
+TEST_CASE("the environment sets the place of the meeting", "[comm][rendezvous]") {
   using variables = std::map<std::string, std::string>;
   auto const from = [](variables const& given) {
     comm::bootstrap::lookup const look = [&](char const* name) -> std::optional<std::string> {

@@ -53,7 +53,7 @@ std::vector<std::string> printed(Body body, bool stands_still = false) {
 
 }  // namespace
 
-TEST_CASE("where rank 0 was killed the lowest of the others tells, alone", "[comm][report]") {
+TEST_CASE("if rank 0 is killed, only the lowest remaining rank prints the error", "[comm][report]") {
   watchdog const guard("rank 0 is killed");
   auto const said = printed([](auto& world) {
     world.barrier();
@@ -66,7 +66,7 @@ TEST_CASE("where rank 0 was killed the lowest of the others tells, alone", "[com
   CHECK(said[2].empty());
 }
 
-TEST_CASE("where rank 0 stands still the lowest of the others tells, alone", "[comm][report]") {
+TEST_CASE("if rank 0 is stopped, only the lowest of the others prints the error", "[comm][report]") {
   watchdog const guard("rank 0 is stopped");
   auto const said = printed(
       [](auto& world) {
@@ -81,7 +81,7 @@ TEST_CASE("where rank 0 stands still the lowest of the others tells, alone", "[c
   CHECK(said[2].empty());
 }
 
-TEST_CASE("while rank 0 is there it tells what has happened elsewhere", "[comm][report]") {
+TEST_CASE("while rank 0 runs, it prints the errors of other ranks", "[comm][report]") {
   watchdog const guard("rank 1 throws");
   auto const said = printed([](auto& world) {
     world.barrier();
@@ -94,7 +94,7 @@ TEST_CASE("while rank 0 is there it tells what has happened elsewhere", "[comm][
   CHECK(said[2].empty());
 }
 
-TEST_CASE("a rank that comes late to an error that is told is silent", "[comm][report]") {
+TEST_CASE("a rank that comes late to an error that was printed prints nothing", "[comm][report]") {
   watchdog const guard("rank 0 is late");
   auto const said = printed([](auto& world) {
     world.barrier();
@@ -106,7 +106,7 @@ TEST_CASE("a rank that comes late to an error that is told is silent", "[comm][r
   CHECK(said[2].empty());
 }
 
-TEST_CASE("before there is a world rank 0 tells what is wrong for all", "[comm][report]") {
+TEST_CASE("before there is a world, rank 0 prints the errors of all ranks", "[comm][report]") {
   for (auto const rank : {0, 1}) {
     child alone([rank] {
       ::setenv("TRIREME_RANK", text(rank).c_str(), 1);

@@ -141,7 +141,7 @@ TEST_CASE("rounds gather the block of every rank, even, ragged and of one rank a
     }
 }
 
-TEST_CASE("rounds deal from every rank a block to every rank, even and ragged, in log p messages", "[comm]") {
+TEST_CASE("rounds send a block from every rank to every rank, even and ragged, in log p messages", "[comm]") {
   for (int size = 1; size <= 64; ++size)
     for (bool const even : {true, false}) {
       fleet ranks(size, {.kind = comm::collective::all_to_all});
@@ -161,7 +161,7 @@ TEST_CASE("rounds deal from every rank a block to every rank, even and ragged, i
     }
 }
 
-TEST_CASE("nobody gets through the rounds of calls that differ, and who differs is named", "[comm]") {
+TEST_CASE("no rank finishes the rounds if calls differ, and the ranks that differ are named", "[comm]") {
   for (int size = 2; size <= 40; ++size)
     for (int odd = 0; odd < size; odd += size < 9 ? 1 : 7) {
       fleet ranks(size, {.kind = comm::collective::all_reduce, .count = 60});
@@ -176,7 +176,7 @@ TEST_CASE("nobody gets through the rounds of calls that differ, and who differs 
     }
 }
 
-TEST_CASE("nobody gets through the rounds while a rank has not called", "[comm]") {
+TEST_CASE("no rank finishes the rounds while a rank has not called", "[comm]") {
   for (int const size : {2, 3, 5, 8, 13, 64}) {
     fleet ranks(size, {});
     for (int rank = 0; rank < size; ++rank)
@@ -197,7 +197,7 @@ TEST_CASE("rounds of 1024 ranks take ten messages", "[comm]") {
   CHECK(*std::ranges::max_element(ranks.net.bytes) == 10 * sizeof(comm::call));
 }
 
-TEST_CASE("a roll call finds all that are missing, whoever asks first", "[comm]") {
+TEST_CASE("a roll call finds all missing ranks, whichever rank begins it", "[comm]") {
   using comm::detail::roll_call;
   for (int const size : {2, 3, 4, 7, 8, 33, 64, 200}) {
     std::vector<int> missing{size / 3};

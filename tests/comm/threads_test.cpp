@@ -52,7 +52,7 @@ TEST_CASE("launch refuses a description without ranks or time", "[comm][threads]
   CHECK_THROWS_AS(launch(comm::threads{.deadline = 0s}, [](auto&) {}), config_error);
 }
 
-TEST_CASE("ranks, and what they start, may use every core of the process, also in a launch inside a rank",
+TEST_CASE("ranks and their threads may use every core of the process, also in a launch inside a rank",
           "[comm][threads]") {
   watchdog dog("cores of ranks");
   auto const all = trireme::detail::allowed_cores();
@@ -70,7 +70,8 @@ TEST_CASE("ranks, and what they start, may use every core of the process, also i
   }
 }
 
-TEST_CASE("ranks that ask for it have a core each, if they fill what the process may use", "[comm][threads]") {
+TEST_CASE("ranks are pinned to one core each if that is requested and they use all cores of the process",
+          "[comm][threads]") {
   watchdog dog("pinned ranks");
   auto const all = trireme::detail::allowed_cores();
   auto const cores_of = [](int ranks) {
@@ -161,7 +162,7 @@ TEST_CASE(
   CHECK(std::chrono::steady_clock::now() - began < 15s);
 }
 
-TEST_CASE("a rank that leaves with requests in flight leaves no one's memory half exchanged", "[comm][threads]") {
+TEST_CASE("a rank that leaves with requests in flight leaves no rank's memory partly exchanged", "[comm][threads]") {
   watchdog dog("an exception over requests in flight");
   for (int round = 0; round < 50; ++round) {
     CHECK_THROWS_AS(launch(comm::threads{.ranks = 4},
@@ -240,7 +241,7 @@ TEST_CASE("different calls are an error on every rank that names both", "[comm][
   }
 }
 
-TEST_CASE("after an error a communicator and its parts only throw", "[comm][threads]") {
+TEST_CASE("after an error a communicator and its splits throw in every call", "[comm][threads]") {
   watchdog dog("after an error");
   auto const told = errors_of_ranks({.ranks = 2, .deadline = 5s}, [](auto& world) {
     auto part = world.split(0, 0);
@@ -255,7 +256,7 @@ TEST_CASE("after an error a communicator and its parts only throw", "[comm][thre
   for (auto const& each : told) CHECK(contains(each, "differs"));
 }
 
-TEST_CASE("peers gives everyone's memory, readable and writable", "[comm][threads]") {
+TEST_CASE("peers returns the memory of all ranks, readable and writable", "[comm][threads]") {
   launch(comm::threads{.ranks = 3}, [](auto& world) {
     std::vector<std::int32_t> mine(static_cast<std::size_t>(world.rank()) + 1, world.rank());
     auto const all = world.peers(tensor_view{mine});

@@ -39,7 +39,7 @@ comm::throttled const slow{.every = {.latency = 5ms, .bytes_per_second = 1e6}}; 
 
 static_assert(communicator<comm::throttled_world<comm::threads_world>>);
 
-TEST_CASE("throttled is printed as its source, and refuses links that cannot be", "[comm][throttled]") {
+TEST_CASE("throttled is printed as its source, and refuses impossible links", "[comm][throttled]") {
   CHECK(to_string(slow) == "comm::throttled{.every = {.latency = 5000000ns, .bytes_per_second = 1e+06}}");
   CHECK(to_string(comm::throttled{.links = {{.latency = 1ns, .bytes_per_second = 2}}}) ==
         "comm::throttled{.every = {.latency = 50000ns, .bytes_per_second = 1.25e+08}, .links = {{.latency = 1ns, "
@@ -93,7 +93,7 @@ TEST_CASE("requests overlap with computing and queue behind each other; splits s
   });
 }
 
-TEST_CASE("a table of links is by pairs, also after a split", "[comm][throttled]") {
+TEST_CASE("a table of links applies to pairs of ranks, also after a split", "[comm][throttled]") {
   watchdog dog("a table of links");
   comm::throttled table{.every = {},
                         .links = std::vector<comm::link>(9, comm::link{.latency = 0ns, .bytes_per_second = 1e12})};
@@ -157,7 +157,7 @@ TEST_CASE("waiting for the link sleeps", "[comm][throttled]") {
   CHECK(seconds < 0.3);  // of the 0.6 that two spinning ranks would burn
 }
 
-TEST_CASE("one rank has no link", "[comm][throttled]") {
+TEST_CASE("a single rank has no link", "[comm][throttled]") {
   comm::self_world alone;
   auto world = comm::decorate(alone, comm::throttled{.every = {.latency = std::chrono::hours(1)}});
   std::vector<float> values(10);

@@ -5,7 +5,7 @@
 
 namespace comm = trireme::comm;
 
-TEST_CASE("slices cover a message without gap, at cache lines", "[comm]") {
+TEST_CASE("slices cover a message without gaps and begin at cache lines", "[comm]") {
   for (int const size : {1, 2, 3, 7, 8})
     for (std::int64_t const count : {0, 1, 15, 16, 17, 1000, 4096})
       for (std::size_t const bytes : {1U, 2U, 4U, 8U}) {

@@ -29,7 +29,7 @@ std::vector<float> told(top_k::instance<env>& state, std::vector<float> gradient
 
 }  // namespace
 
-TEST_CASE("none and cast give back what was encoded, rounded to the wire", "[compression]") {
+TEST_CASE("none and cast decode to the encoded values, rounded to the type on the wire", "[compression]") {
   std::vector<float> const gradient{1.0F, -2.5F, 1.001F, 0.0F};
   auto const through = [&](auto state, auto element) {
     auto from = gradient;
@@ -43,7 +43,7 @@ TEST_CASE("none and cast give back what was encoded, rounded to the wire", "[com
   CHECK(through(cast<bf16>::instance<env>({}, 4), bfloat16{}) == std::vector<float>{1.0F, -2.5F, 1.0F, 0.0F});
 }
 
-TEST_CASE("top_k tells the largest elements by magnitude, and at least one", "[compression]") {
+TEST_CASE("top_k sends the largest elements by magnitude, and at least one", "[compression]") {
   top_k::instance<env> half(top_k{.ratio = 0.5F}, 5);
   CHECK(told(half, {1, -5, 2, 0, -3}) == std::vector<float>{0, -5, 2, 0, -3});
   top_k::instance<env> least(top_k{.ratio = 1e-6F}, 5);
@@ -74,7 +74,7 @@ TEST_CASE("top_k refuses a ratio outside (0, 1]", "[compression]") {
   CHECK_THROWS_AS(state(top_k{.ratio = NAN}, 4), config_error);
 }
 
-TEST_CASE("with error feedback what is told and what is left add up to all gradients so far", "[compression]") {
+TEST_CASE("with error feedback sent values and residuals add up to all gradients so far", "[compression]") {
   parameter_info const info{.name = "w", .extents = {8}};
   error_feedback<top_k>::instance<env> state(error_feedback<top_k>{.inner = {.ratio = 0.25F}}, {8, {{&info, 0}}});
   std::vector<float> const gradient{8, 1, -4, 2, 0.5F, -0.25F, 3, 1};
@@ -98,7 +98,7 @@ TEST_CASE("with error feedback what is told and what is left add up to all gradi
   for (std::size_t i = 0; i < 8; ++i) CHECK(sum[i] != 0);  // in time everything is sent
 }
 
-TEST_CASE("error feedback of a cast keeps what rounding left out", "[compression]") {
+TEST_CASE("error feedback of a cast keeps the rounding error", "[compression]") {
   error_feedback<cast<bf16>>::instance<env> state({}, {1, {}});
   float sum = 0;
   for (int step = 0; step < 1000; ++step) {

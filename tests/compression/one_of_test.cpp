@@ -31,7 +31,7 @@ static_assert(broken<parallel::zero<2>, compression::one_of<top_k, cast<bf16>>>.
 
 }  // namespace
 
-TEST_CASE("a compressor that is chosen at run time gives the bits of the chosen one", "[compression]") {
+TEST_CASE("a compressor chosen at run time gives the same bits as that compressor used directly", "[compression]") {
   auto const same = [](auto const& chosen) {
     toy::check_equal(toy::twelve_steps.on(2, toy::steady, any{chosen}).back(),
                      toy::twelve_steps.on(2, toy::steady, chosen).back());
@@ -41,7 +41,7 @@ TEST_CASE("a compressor that is chosen at run time gives the bits of the chosen 
   same(power_sgd{.rank = 2});
 }
 
-TEST_CASE("a compressor that is chosen at run time is printed, and compared, as the chosen one", "[compression]") {
+TEST_CASE("a compressor chosen at run time is printed and compared like that compressor", "[compression]") {
   CHECK(describe(any{power_sgd{.rank = 3}}) == "compression::power_sgd{.rank = 3}");
   CHECK(describe(any{}) == "compression::cast<bf16>{}");
   CHECK(any{power_sgd{.rank = 3}} == any{power_sgd{.rank = 3}});

@@ -5,7 +5,7 @@
 
 using namespace trireme;
 
-TEST_CASE("trainings with power_sgd learn, and go on bit for bit, over MPI", "[compression][train][mpi]") {
+TEST_CASE("trainings with power_sgd learn, and resume bit for bit, over MPI", "[compression][train][mpi]") {
   launch(comm::mpi{}, [](auto& world) {
     parallel::zero<1> const small{.bucket_bytes = 4096};
     CHECK(compressed::learns(world, 0.93, small, compression::power_sgd{.rank = 4}) == "");

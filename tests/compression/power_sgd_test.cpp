@@ -91,7 +91,7 @@ void on_threads(int ranks, Body&& body) {
 
 }  // namespace
 
-TEST_CASE("a sum of no higher rank than power_sgd's comes back within rounding, in every step", "[compression]") {
+TEST_CASE("power_sgd sends a sum of at most its rank exactly up to rounding, in every step", "[compression]") {
   for (int const ranks : {1, 2, 3, 4}) {
     on_threads(ranks, [&]<class World>(World& world) -> std::string {
       small_bucket const bucket;
@@ -110,7 +110,7 @@ TEST_CASE("a sum of no higher rank than power_sgd's comes back within rounding, 
   }
 }
 
-TEST_CASE("what has one dimension, or is too small to gain, travels whole beside the matrices", "[compression]") {
+TEST_CASE("vectors and matrices too small to gain are sent uncompressed beside the others", "[compression]") {
   for (int const ranks : {1, 2, 4}) {
     on_threads(ranks, [&]<class World>(World& world) -> std::string {
       small_bucket const bucket;
@@ -130,7 +130,7 @@ TEST_CASE("what has one dimension, or is too small to gain, travels whole beside
   }
 }
 
-TEST_CASE("with power_sgd what is told and what all ranks have left add up to all gradients so far", "[compression]") {
+TEST_CASE("with power_sgd sent values and all ranks' residuals add up to all gradients so far", "[compression]") {
   for (int const ranks : {1, 2, 3, 4}) {
     on_threads(ranks, [&]<class World>(World& world) -> std::string {
       small_bucket const bucket;
@@ -164,7 +164,7 @@ TEST_CASE("with power_sgd what is told and what all ranks have left add up to al
   }
 }
 
-TEST_CASE("every rank has the same bits of a sum, and shows the same Q; a step that is not taken leaves no trace",
+TEST_CASE("every rank has the same bits of a sum and of Q, and a step that is not taken changes no state",
           "[compression]") {
   on_threads(4, [&]<class World>(World& world) -> std::string {
     small_bucket const bucket;
@@ -227,7 +227,8 @@ TEST_CASE("a gradient of zeros, or of one number, does not stop power_sgd", "[co
   });
 }
 
-TEST_CASE("rounds of several buckets meet in one order, whatever time each rank takes", "[compression]") {
+TEST_CASE("rounds of several buckets run in the same order on all ranks, however long each rank takes",
+          "[compression]") {
   watchdog const watch("rounds of power_sgd");
   for (int const ranks : {2, 4}) {
     on_threads(ranks, [&](auto& world) -> std::string {
@@ -271,7 +272,7 @@ TEST_CASE("power_sgd refuses a rank below 1, and is printed as its source", "[co
   CHECK(power_sgd{.rank = 2} != power_sgd{});
 }
 
-TEST_CASE("trainings with power_sgd learn, and go on bit for bit", "[compression][train]") {
+TEST_CASE("trainings with power_sgd learn, and resume bit for bit", "[compression][train]") {
   watchdog const watch("power_sgd on threads", std::chrono::seconds(240));
   for (int const ranks : {1, 2, 3, 4}) {
     on_threads(ranks, [&](auto& world) {
@@ -283,7 +284,7 @@ TEST_CASE("trainings with power_sgd learn, and go on bit for bit", "[compression
   }
 }
 
-TEST_CASE("power_sgd gives data and zero<1> the same weights, and asks for as many ranks as there were",
+TEST_CASE("power_sgd gives data and zero<1> the same weights, and resumes on the same number of ranks only",
           "[compression][train]") {
   auto const& training = toy::twelve_steps;
   auto const data = training.on(3, toy::adaptive, parallel::data{.bucket_bytes = 4096}, power_sgd{}).back();

@@ -32,7 +32,7 @@ TEST_CASE("compressed gradients give data and zero<1> the same weights, and stil
   }
 }
 
-TEST_CASE("gradients rounded to bfloat16 stay near those that are not", "[compression]") {
+TEST_CASE("gradients rounded to bfloat16 stay close to unrounded ones", "[compression]") {
   auto const plain = toy::twelve_steps.on(2, toy::steady).back();
   auto const rounded = toy::twelve_steps.on(2, toy::steady, compression::cast<bf16>{}).back();
   CHECK(toy::distance(plain.losses, rounded.losses) < 1e-2);

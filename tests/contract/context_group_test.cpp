@@ -36,7 +36,7 @@ TEST_CASE("parts of a context have each position once, in equal numbers") {
   }
 }
 
-TEST_CASE("a rank alone has whole samples") {
+TEST_CASE("a single rank has whole samples") {
   auto const& alone = context_group<environment<precision::fp32>>::one();
   CHECK(alone.size() == 1);
   CHECK(alone.part() == context_shard{});

@@ -44,7 +44,7 @@ static_assert(!has_sample_shapes<no_shape> && !dataset<no_shape>);
 
 }  // namespace
 
-TEST_CASE("any_view gives its elements back as their own type only", "[contract][dataset]") {
+TEST_CASE("any_view returns its elements only as their own type", "[contract][dataset]") {
   std::vector<float> const numbers{1, 2, 3, 4, 5, 6};
   auto const any = erase_type(tensor_view<float const>(numbers.data(), {3, 2}));
   CHECK(any.as<float>()[5] == 6);

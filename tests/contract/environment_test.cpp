@@ -46,6 +46,6 @@ static_assert(std::is_same_v<mixed::param, bfloat16> && std::is_same_v<mixed::ma
 
 }  // namespace
 
-TEST_CASE("a precision policy names six things, and is printed as its source", "[contract]") {
+TEST_CASE("a precision policy has six members, and is printed as its source", "[contract]") {
   CHECK(to_string(precision::bf16{}) == "precision::bf16{}");
 }

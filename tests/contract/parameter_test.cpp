@@ -55,7 +55,7 @@ TEST_CASE("shares are consecutive, cover all, and differ by one at most", "[cont
   }
 }
 
-TEST_CASE("a part's elements lie where row-major order puts them, in as few runs as there can be", "[contract]") {
+TEST_CASE("a part's elements are in row-major order, in as few contiguous runs as possible", "[contract]") {
   parameter_info const whole{"t", {3, 4, 5}};
   CHECK(runs(whole, 7, 20) == std::vector<run>{{7, 7, 20}});
   CHECK(runs(shard_of(whole, 0, {1, 2}), 3, 30) == std::vector<run>{{23, 3, 30}});

@@ -53,7 +53,7 @@ class group_at final : public tensor_group<env> {
 
 }  // namespace
 
-TEST_CASE("a group of one gives back what it is given, and makes nothing", "[contract]") {
+TEST_CASE("a group of one rank returns its input, and allocates nothing", "[contract]") {
   auto& group = tensor_group<env>::one();
   CHECK(group.size() == 1);
   CHECK(group.rank() == 0);
@@ -70,7 +70,7 @@ TEST_CASE("a group of one gives back what it is given, and makes nothing", "[con
   CHECK(memory.peak_bytes() == 0);
 }
 
-TEST_CASE("a unit that knows of shares has its own; of another one the first rank answers for all", "[contract]") {
+TEST_CASE("a unit with shares owns its part; the first rank owns all of any other unit", "[contract]") {
   group_at second({1, 2});
   boxed_unit<env, cut_unit> cut({}, second);
   CHECK(cut.parameters()[0]->info.extents == shape{2});

@@ -19,7 +19,7 @@ std::string mode_here() { return to_string(arithmetic_mode::of_this_thread()); }
 
 }  // namespace
 
-TEST_CASE("a mode is read, printed and taken over by another thread", "[core][arithmetic]") {
+TEST_CASE("a floating-point mode is read, printed and set in another thread", "[core][arithmetic]") {
   mode_kept const kept;
   CHECK(mode_here() == "rounding to nearest, denormal numbers kept");
   CHECK(kept.before.rounds_to_nearest());
@@ -56,7 +56,8 @@ TEST_CASE("a mode is read, printed and taken over by another thread", "[core][ar
 #endif
 }
 
-TEST_CASE("what a processor was told is no fault of the compiler, and traps stay silent", "[core][arithmetic]") {
+TEST_CASE("a changed rounding mode is not taken for a compiler option, and checks raise no trap",
+          "[core][arithmetic]") {
   mode_kept const kept;
   CHECK_NOTHROW(expect_exact_arithmetic());
   for (int const direction : {FE_DOWNWARD, FE_UPWARD, FE_TOWARDZERO}) {

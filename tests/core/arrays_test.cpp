@@ -58,7 +58,7 @@ TEST_CASE("arrays of every form are read in order, and converted once", "[core][
   CHECK(dense(std::vector<std::array<float, 3>>{}).extents() == shape{0, 3});
 }
 
-TEST_CASE("strides go over what is not asked for, and back", "[core][arrays]") {
+TEST_CASE("strides skip unused elements, and may be negative", "[core][arrays]") {
   numbers const six{1, 2, 3, 4, 5, 6};
   CHECK(elements(dense(strided_view<double>{six.data() + 1, {2, 2}, {3, 1}})) == numbers{2, 3, 5, 6});
   CHECK(elements(dense(strided_view<double>{six.data() + 5, {3}, {-2}})) == numbers{6, 4, 2});
@@ -74,7 +74,7 @@ TEST_CASE("strides go over what is not asked for, and back", "[core][arrays]") {
   CHECK(turned[0b010000] == 2);
 }
 
-TEST_CASE("matrices of Eigen say what a sample is", "[core][arrays]") {
+TEST_CASE("samples are rows or columns of Eigen matrices as their options say", "[core][arrays]") {
   Eigen::MatrixXf columns(2, 3);
   columns << 1, 2, 3, 4, 5, 6;
   Eigen::Matrix<double, 2, 3, Eigen::RowMajor> const rows = columns.cast<double>();
@@ -90,7 +90,7 @@ TEST_CASE("matrices of Eigen say what a sample is", "[core][arrays]") {
   CHECK(elements(dense(every_second)) == std::vector<float>{1, 2, 3});
 }
 
-TEST_CASE("arrays of a structure stand side by side", "[core][arrays]") {
+TEST_CASE("the arrays of a structure are put side by side", "[core][arrays]") {
   numbers const density{1, 2};
   std::array<float, 2> const energy{3, 4};
   std::vector<std::array<double, 2>> const velocity{{5, 6}, {7, 8}};
@@ -103,7 +103,7 @@ TEST_CASE("arrays of a structure stand side by side", "[core][arrays]") {
         }) == "trireme::column_stack: array 2 has 3 samples, but array 0 has 2; give arrays of one length");
 }
 
-TEST_CASE("the cells of fields are samples, without their ghosts", "[core][arrays]") {
+TEST_CASE("the cells of fields are samples, without ghost cells", "[core][arrays]") {
   numbers const with_ghosts{0, 0, 0, 0, 0, 0, 1, 2, 3, 0, 0, 4, 5, 6, 0, 0, 0, 0, 0, 0};  // (4, 5) around (2, 3)
   numbers const other{10, 20, 30, 40, 50, 60};
   strided_view<double> const inner{with_ghosts.data() + 6, {2, 3}, {5, 1}};
@@ -115,7 +115,7 @@ TEST_CASE("the cells of fields are samples, without their ghosts", "[core][array
         "trireme::stack_cells: field 1 is (6), but field 0 is (2, 3); give fields of one shape");
 }
 
-TEST_CASE("an integer type gets whole numbers that it holds", "[core][arrays]") {
+TEST_CASE("an integer type is filled only with whole numbers in its range", "[core][arrays]") {
   CHECK(elements(dense<std::int32_t>(std::vector<std::int64_t>{-1, 1 << 30})) ==
         std::vector<std::int32_t>{-1, 1 << 30});
   CHECK(elements(dense<std::int32_t>(numbers{2, -0.0})) == std::vector<std::int32_t>{2, 0});

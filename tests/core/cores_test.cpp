@@ -53,7 +53,7 @@ TEST_CASE("a process may use at least one core, and no more than its affinity", 
 #endif
 }
 
-TEST_CASE("control groups of both versions grant cores' time, the least of all above counts", "[core]") {
+TEST_CASE("control groups of both versions limit the cores, and the lowest limit of all parents counts", "[core]") {
   CHECK(machine().granted() == 0);
   CHECK(machine().with("/sys/fs/cgroup/cpu.max", "max 100000\n").granted() == 0);
   CHECK(machine().with("/sys/fs/cgroup/cpu.max", "350000 100000\n").granted() == 3);

@@ -47,7 +47,7 @@ std::uint16_t nearest(double x) {
 
 }  // namespace
 
-TEST_CASE("every float16 pattern stands for the number that the standard says, and comes back from float") {
+TEST_CASE("every float16 pattern is the number of the standard, and converts back from float") {
   bool right = true;
   for (std::uint32_t i = 0; i < 0x1'0000U; ++i) {
     float16 x;

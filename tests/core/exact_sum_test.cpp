@@ -40,7 +40,7 @@ TEST_CASE("exact_sum gives the same state in any order and any grouping") {
   CHECK(sum_of(terms).value() == -sum.value());
 }
 
-TEST_CASE("one number comes back as itself") {
+TEST_CASE("a sum of one number is that number") {
   using limits = std::numeric_limits<double>;
   for (double const x : {0.0, 1.0, -1.5, 0.1, limits::max(), -limits::max(), limits::min(), limits::denorm_min(),
                          -3 * limits::denorm_min(), 0x1.fffffffffffffp-1023, 0x1.0000000000001p31, 0x1p-1022}) {

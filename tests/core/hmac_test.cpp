@@ -40,7 +40,7 @@ TEST_CASE("hmac_sha256 gives the known answers of RFC 4231", "[core][hmac]") {
         "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2");
 }
 
-TEST_CASE("hmac_sha256 does not depend on how the bytes are cut, and may go on after a digest", "[core][hmac]") {
+TEST_CASE("hmac_sha256 does not depend on how the bytes are split, and can continue after a digest", "[core][hmac]") {
   trireme::hmac_sha256 pieces("key");
   pieces.update("one ");
   CHECK(hexadecimal(pieces.finish()) == hmac_of("key", "one "));
@@ -48,7 +48,7 @@ TEST_CASE("hmac_sha256 does not depend on how the bytes are cut, and may go on a
   CHECK(hexadecimal(pieces.finish()) == hmac_of("key", "one two"));
 }
 
-TEST_CASE("secrets are equal only if every byte and the length are", "[core][hmac]") {
+TEST_CASE("secrets are equal only if all bytes and the lengths are equal", "[core][hmac]") {
   auto const bytes = [](std::string_view text) { return std::as_bytes(std::span(text)); };
   CHECK(trireme::equal_in_constant_time(bytes("secret"), bytes("secret")));
   CHECK(trireme::equal_in_constant_time(bytes(""), bytes("")));

@@ -7,7 +7,7 @@
 
 using namespace trireme;
 
-TEST_CASE("numbers in sentences", "[core][plural]") {
+TEST_CASE("numbers are written with the right plural", "[core][plural]") {
   CHECK(how_many(1, "rank") == "1 rank");
   CHECK(how_many(0, "rank") == "0 ranks");
   CHECK(how_many(-1, "rank") == "-1 ranks");

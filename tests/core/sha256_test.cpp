@@ -21,7 +21,7 @@ TEST_CASE("sha256 gives the known answers of FIPS 180-4", "[core][sha256]") {
   CHECK(digest_of(std::string(1'000'000, 'a')) == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-TEST_CASE("sha256 does not depend on how the bytes are cut", "[core][sha256]") {
+TEST_CASE("sha256 does not depend on how the bytes are split", "[core][sha256]") {
   std::string text;
   for (int i = 0; i < 300; ++i) text += static_cast<char>(i * 7);
   auto const whole = digest_of(text);
@@ -32,7 +32,7 @@ TEST_CASE("sha256 does not depend on how the bytes are cut", "[core][sha256]") {
   }
 }
 
-TEST_CASE("sha256 may go on after a digest was taken", "[core][sha256]") {
+TEST_CASE("sha256 can continue after a digest", "[core][sha256]") {
   sha256 hash;
   hash.update("ab");
   CHECK(hash.hexadecimal() == digest_of("ab"));

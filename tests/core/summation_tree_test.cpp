@@ -42,7 +42,7 @@ std::string by_runs(std::int64_t leaves, std::int64_t runs) {
 
 }  // namespace
 
-TEST_CASE("a sum leaf by leaf is the tree, whatever power of two of equal runs it is formed in", "[core]") {
+TEST_CASE("a pairwise sum is the same tree, in any power of two of equal runs", "[core]") {
   CHECK(tree(0, 6) == "(((0+1)+2)+((3+4)+5))");
   CHECK(tree(0, 7) == "(((0+1)+(2+3))+((4+5)+6))");
   for (std::int64_t leaves = 1; leaves <= 96; ++leaves) {
@@ -50,7 +50,7 @@ TEST_CASE("a sum leaf by leaf is the tree, whatever power of two of equal runs i
   }
 }
 
-TEST_CASE("a stack of partial sums is as high as the tree", "[core]") {
+TEST_CASE("a stack of partial sums has at most the height of the tree", "[core]") {
   static_assert(tree_split(2) == 1 && tree_split(3) == 2 && tree_split(12) == 6 && tree_split(13) == 8);
   for (std::int64_t leaves = 1; leaves <= 256; leaves *= 2) {
     int height = 0;

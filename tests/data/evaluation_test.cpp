@@ -67,7 +67,7 @@ TEST_CASE("an evaluation can be run again", "[data][evaluation]") {
   }
 }
 
-TEST_CASE("what an evaluation cannot read it throws, or keeps until all is over", "[data][evaluation]") {
+TEST_CASE("an error of reading in an evaluation is thrown, or kept until the end", "[data][evaluation]") {
   struct with_a_hole : squares {
     void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
       if (ids[0] == 2) throw std::runtime_error("sample 2 cannot be read");
@@ -92,7 +92,7 @@ TEST_CASE("what an evaluation cannot read it throws, or keeps until all is over"
   CHECK(number == 6);
 }
 
-TEST_CASE("evaluations that cannot be are refused by name", "[data][evaluation]") {
+TEST_CASE("impossible evaluations are refused by name", "[data][evaluation]") {
   squares const data(square{}, {.samples = 5});
   CHECK_THROWS_WITH(batches(data, 0),
                     "trireme::data::evaluation_batches: a batch of 0 samples: at least one is needed");

@@ -56,7 +56,7 @@ TEST_CASE("the upper bound is never reached, even where rounding would", "[data]
   for (std::int64_t i = 0; i < data.size(); ++i) REQUIRE(data.input(i) < 16777216);
 }
 
-TEST_CASE("options of a function that cannot be are refused", "[data][function]") {
+TEST_CASE("impossible options of a function dataset are refused", "[data][function]") {
   auto const infinity = std::numeric_limits<float>::infinity();
   CHECK_THROWS_AS(data::function(sine, {.samples = 0}), config_error);
   CHECK_THROWS_AS(data::function(sine, {.samples = -1}), config_error);

@@ -44,7 +44,7 @@ TEST_CASE("vectors are cut into rows", "[data][in_memory]") {
   CHECK(out[0] == 6);
 }
 
-TEST_CASE("arrays that are no samples are refused", "[data][in_memory]") {
+TEST_CASE("arrays that are not samples are refused", "[data][in_memory]") {
   std::vector<float> const two{1, 2}, three{1, 2, 3}, none;
   CHECK_THROWS_WITH(data::in_memory(three, two, {.inputs = 2}),
                     "trireme::data::in_memory: 3 numbers of features do not divide into rows of 2");

@@ -149,7 +149,7 @@ TEST_CASE("ranks together see the sampler's order, on every world size", "[data]
   }
 }
 
-TEST_CASE("what a logical micro-batch holds does not depend on the world size", "[data][loader]") {
+TEST_CASE("the samples of a logical micro-batch do not depend on the world size", "[data][loader]") {
   numbers const data{23};
   for (std::int64_t micro_batches : {1, 3, 5, 8}) {
     std::vector<std::vector<ids>> by_size;
@@ -208,7 +208,7 @@ TEST_CASE("a run killed at any batch of three epochs goes on with the same sampl
   }
 }
 
-TEST_CASE("the end of an epoch and the begin of the next are one place", "[data][loader]") {
+TEST_CASE("the end of an epoch and the beginning of the next are the same position", "[data][loader]") {
   numbers const data{10};
   loader one(data, {.batch = 5});
   (void)one.next();
@@ -241,7 +241,7 @@ TEST_CASE("the last batch of an epoch is short, or left out on request", "[data]
   CHECK(full.next().epoch == 6);
 }
 
-TEST_CASE("a rank may have no part of a short batch", "[data][loader]") {
+TEST_CASE("a rank may have no samples of a short batch", "[data][loader]") {
   numbers const data{5};
   loader one(data, {.batch = 4, .micro_batches = 4}, 0, 4);
   CHECK(one.next().micro_batches.size() == 1);
@@ -254,7 +254,7 @@ TEST_CASE("a rank may have no part of a short batch", "[data][loader]") {
   CHECK(idle.next().samples == 1);
 }
 
-TEST_CASE("seek forgets what was read ahead", "[data][loader]") {
+TEST_CASE("seek discards samples that were read ahead", "[data][loader]") {
   numbers const data{100};
   data::sampler const order{.samples = 100, .seed = 0};
   for (std::int64_t prefetch : {0, 1, 2, 7}) {
@@ -270,7 +270,7 @@ TEST_CASE("seek forgets what was read ahead", "[data][loader]") {
   }
 }
 
-TEST_CASE("a failure to read comes out of next, and the batch can be read again", "[data][loader]") {
+TEST_CASE("next throws an error of reading, and the batch can be read again", "[data][loader]") {
   data::sampler const order{.samples = 20, .seed = 0};
   for (std::int64_t prefetch : {0, 1, 3}) {
     std::atomic<std::int64_t> bad = order.id(0, 9);
@@ -291,7 +291,7 @@ TEST_CASE("a failure to read comes out of next, and the batch can be read again"
   }
 }
 
-TEST_CASE("a loader ends while its reader is at work", "[data][loader]") {
+TEST_CASE("a loader can be destroyed while its reader works", "[data][loader]") {
   for (int i = 0; i < 200; ++i) {
     numbers const data{1000};
     loader one(data, {.batch = 100, .prefetch = 1 + i % 3});
@@ -333,7 +333,7 @@ TEST_CASE("next allocates nothing", "[data][loader]") {
   }
 }
 
-TEST_CASE("options of a loader that cannot be are refused by name", "[data][loader]") {
+TEST_CASE("impossible options of a loader are refused by name", "[data][loader]") {
   numbers const data{10};
   auto const make = [&](data::loader_options const& options, int rank = 0, int size = 1) {
     loader const one(data, options, rank, size);
@@ -363,7 +363,7 @@ TEST_CASE("options of a loader that cannot be are refused by name", "[data][load
         "trireme::data::loader_options{.batch = 64, .micro_batches = 1, .seed = 0, .prefetch = 2, .drop_last = false}");
 }
 
-TEST_CASE("a place within an epoch is of as many samples and one order", "[data][loader]") {
+TEST_CASE("a position within an epoch is valid only for the same number and order of samples", "[data][loader]") {
   numbers const old{80}, grown{114}, shrunk{50};
   loader first(old, {.batch = 10, .seed = 3});
   for (int i = 0; i < 4; ++i) static_cast<void>(first.next());
@@ -414,7 +414,7 @@ struct rounded {
 
 }  // namespace
 
-TEST_CASE("the reader computes as its caller's processor does", "[data][loader]") {
+TEST_CASE("the reader thread has its caller's rounding mode", "[data][loader]") {
   rounded const data;
   data::loader<rounded> reader(data, {.batch = 4, .prefetch = 1});
   auto const first = [&] { return reader.next().micro_batches.front().inputs.as<float>()[0]; };

@@ -56,7 +56,7 @@ TEST_CASE("tokens of a text are windows whose targets are one token ahead", "[da
   CHECK(held_out.token_count() == 10);
 }
 
-TEST_CASE("documents are packed with a separator, behind which nothing is to be learnt", "[data][text_tokens]") {
+TEST_CASE("documents are packed with a separator, after which there is no target", "[data][text_tokens]") {
   folder const here;
   data::text_tokens const text{
       .path = here.write("abc\n\nd\n\n\n\nef"), .context = 4, .document_end = "\n\n", .separator = 99};
@@ -65,7 +65,7 @@ TEST_CASE("documents are packed with a separator, behind which nothing is to be 
   CHECK(read(training, {0, 1}) == std::pair(tokens{0, 1, 2, 99, 3, 99, 4, 5}, tokens{1, 2, 99, -1, 99, -1, 5, 99}));
 }
 
-TEST_CASE("a character that a range cuts in two is in none of the parts", "[data][text_tokens]") {
+TEST_CASE("a character that the border of a range cuts is in neither part", "[data][text_tokens]") {
   folder const here;
   std::string const euro = "\xe2\x82\xac";
   auto const path = here.write("ab" + euro + "cd");

@@ -157,7 +157,7 @@ TEST_CASE("ranges and contexts that do not fit are refused by name", "[data][tok
         "trireme::data::token_file{.path = \"a\", .context = 3, .first_byte = 0, .last_byte = -1}");
 }
 
-TEST_CASE("a copy of the windows outlives the original", "[data][token_file]") {
+TEST_CASE("a copy of the windows may outlive the original", "[data][token_file]") {
   folder const here;
   auto const path = here.write("text", alphabet(10));
   auto const copy = [&] {
@@ -168,7 +168,7 @@ TEST_CASE("a copy of the windows outlives the original", "[data][token_file]") {
   CHECK(read(copy, {1}).first == std::vector<std::int32_t>{3, 4, 5});
 }
 
-TEST_CASE("a file that was cut since it was opened is told from where on", "[data][token_file]") {
+TEST_CASE("a file that was truncated after opening gives an error with the position", "[data][token_file]") {
   folder const here;
   auto const path = here.write("text", alphabet(100000));
   auto const training = data::token_file{.path = path, .context = 1000}.open();

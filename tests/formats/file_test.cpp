@@ -145,7 +145,7 @@ TEST_CASE("directory_of gives the directory of a path", "[formats][file]") {
   CHECK(formats::directory_of("/b") == "/");
 }
 
-TEST_CASE("short transfers and interruptions by signals are carried on", "[formats][file]") {
+TEST_CASE("short transfers and interruptions by signals are continued", "[formats][file]") {
   scratch dir;
   std::string const content = "something of a few bytes";
   faulty_files slow;
@@ -221,7 +221,7 @@ TEST_CASE("atomic_write in a process that ends at any operation leaves the old o
   }
 }
 
-TEST_CASE("files of a set take their places together, or none of them does", "[formats][file]") {
+TEST_CASE("the files of a set are all replaced or none is", "[formats][file]") {
   auto const write = [](std::string const& to, formats::file_system& files) {
     formats::directory const in(to, files);
     formats::file_set set;
@@ -268,7 +268,7 @@ TEST_CASE("files of a set take their places together, or none of them does", "[f
   CHECK(dir.entries() == 1);
 }
 
-TEST_CASE("what is written never goes through a symbolic or a hard link", "[formats][file]") {
+TEST_CASE("writing never follows a symbolic or hard link", "[formats][file]") {
   scratch dir;
   formats::atomic_write(dir / "precious", "precious");
   for (bool const hard : {false, true}) {
@@ -287,7 +287,7 @@ TEST_CASE("what is written never goes through a symbolic or a hard link", "[form
         (dir / "c.partial") + ": cannot remove the existing file: is a directory");
 }
 
-TEST_CASE("a directory follows no links to what is in it", "[formats][file]") {
+TEST_CASE("a directory does not follow links to its contents", "[formats][file]") {
   scratch dir;
   scratch outside;
   formats::atomic_write(outside / "precious", "precious");
@@ -325,7 +325,7 @@ TEST_CASE("a directory follows no links to what is in it", "[formats][file]") {
                   io_error);
 }
 
-TEST_CASE("nobody waits for a pipe that has a file's name", "[formats][file]") {
+TEST_CASE("opening a pipe in place of a file does not block", "[formats][file]") {
   scratch dir;
   REQUIRE(::mkfifo((dir / "pipe").c_str(), 0600) == 0);
   CHECK(message([&] { static_cast<void>(formats::read_text(dir / "pipe")); }) ==

@@ -143,7 +143,7 @@ TEST_CASE("json is bounded in depth, values and string length", "[formats][json]
   CHECK_THROWS_AS(json::to_string(deep), trireme::config_error);
 }
 
-TEST_CASE("json values say where they stood when something else was expected", "[formats][json]") {
+TEST_CASE("errors of json values of the wrong type name their position", "[formats][json]") {
   auto const value = json::parse(R"({"a": {"steps": "ten"}, "n": -1})", "run.json");
   auto const message = [](auto&& action) -> std::string {
     try {

@@ -32,7 +32,7 @@ void expect_equal(std::string const& folder) {
 
 }  // namespace
 
-TEST_CASE("files of sentencepiece make what the package made of texts in many scripts", "[formats][sentencepiece]") {
+TEST_CASE("sentencepiece files give the package's tokens for texts in many scripts", "[formats][sentencepiece]") {
   expect_equal(golden_file(""));
 }
 
@@ -47,7 +47,7 @@ TEST_CASE("files of sentencepiece equal the package on lines of a long text and 
   expect_equal(dir.path());
 }
 
-TEST_CASE("tokens of a file of sentencepiece have names and numbers", "[formats][sentencepiece]") {
+TEST_CASE("tokens of a sentencepiece file have names and numbers", "[formats][sentencepiece]") {
   auto const made = formats::sentencepiece::read(golden_file("pieces_unigram.model"));
   CHECK(made.vocabulary() > 256);
   CHECK(made.begin() == 1);
@@ -61,7 +61,7 @@ TEST_CASE("tokens of a file of sentencepiece have names and numbers", "[formats]
   CHECK(made.decode(std::vector<std::int32_t>{-1, 3 + 'a', 1 << 20, 3 + 'b'}) == "ab");
 }
 
-TEST_CASE("a stream of sentencepiece's tokens gives the text that decoding them at once gives",
+TEST_CASE("a stream of sentencepiece's tokens decodes to the same text as all tokens at once",
           "[formats][sentencepiece]") {
   for (auto const* const kind : kinds) {
     auto const made = formats::sentencepiece::read(golden_file(kind) + ".model");
@@ -78,7 +78,7 @@ TEST_CASE("a stream of sentencepiece's tokens gives the text that decoding them 
   }
 }
 
-TEST_CASE("what is no file of sentencepiece is refused", "[formats][sentencepiece]") {
+TEST_CASE("a file that is not sentencepiece's is refused", "[formats][sentencepiece]") {
   auto const bytes = formats::read_text(golden_file("pieces_bpe.model"));
   for (auto const& bad : {std::string(), std::string("{}"), bytes.substr(0, bytes.size() / 2)}) {
     CHECK(contains(sentence_of<format_error>([&] { static_cast<void>(formats::sentencepiece::parse(bad, "x.model")); }),

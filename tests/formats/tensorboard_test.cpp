@@ -88,7 +88,7 @@ TEST_CASE("tensorboard events are flushed when asked for", "[formats][tensorboar
   CHECK(tb::read_events(dir / "a").size() == 4);
 }
 
-TEST_CASE("a number of events that cannot be is refused before there is a file", "[formats][tensorboard]") {
+TEST_CASE("an impossible number of events is refused before a file is made", "[formats][tensorboard]") {
   scratch dir;
   auto options = at_time(1);
   options.flush_every = -1;
@@ -97,7 +97,7 @@ TEST_CASE("a number of events that cannot be is refused before there is a file",
   CHECK(dir.entries() == 0);
 }
 
-TEST_CASE("a tensorboard file cut at any byte is read up to there and can be gone on with", "[formats][tensorboard]") {
+TEST_CASE("a tensorboard file cut at any byte is read up to there and can be continued", "[formats][tensorboard]") {
   scratch dir;
   auto const whole = small_file(dir);
   auto const ends = [&] {
@@ -164,7 +164,7 @@ TEST_CASE("a tensorboard message with any byte changed never crashes the reader"
   }
 }
 
-TEST_CASE("tensorboard lengths that no file can have are refused without memory for them", "[formats][tensorboard]") {
+TEST_CASE("impossible tensorboard lengths are refused without allocating memory for them", "[formats][tensorboard]") {
   std::string huge(8, '\xff');
   auto const crc = tb::frame(huge).substr(20, 4);  // the checksum of these eight bytes
   auto const list = tb::split_records(bytes_of(huge + crc + "abc"));
@@ -174,7 +174,7 @@ TEST_CASE("tensorboard lengths that no file can have are refused without memory 
   CHECK_THROWS_AS(tb::decode(bytes_of(std::string(11, '\xff')), "x"), format_error);
 }
 
-TEST_CASE("a tensorboard file that is corrupt in the middle is not gone on with", "[formats][tensorboard]") {
+TEST_CASE("a tensorboard file that is corrupt in the middle is not continued", "[formats][tensorboard]") {
   scratch dir;
   auto changed = small_file(dir);
   changed[12] ^= 1;

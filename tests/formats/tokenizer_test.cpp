@@ -62,7 +62,7 @@ std::vector<std::string> all_kinds() {
 
 }  // namespace
 
-TEST_CASE("tokenizers make what the package tokenizers made of texts in many scripts", "[formats][tokenizer]") {
+TEST_CASE("tokenizers give the tokens of the package tokenizers for texts in many scripts", "[formats][tokenizer]") {
   expect_equal(golden_file(""), all_kinds());
 }
 
@@ -75,7 +75,7 @@ TEST_CASE("tokenizers equal the package tokenizers on a long text and on random 
   expect_equal(dir.path(), kinds);
 }
 
-TEST_CASE("a stream of tokens gives the text that decoding them at once gives", "[formats][tokenizer]") {
+TEST_CASE("a stream of tokens decodes to the same text as all tokens at once", "[formats][tokenizer]") {
   auto const inputs = tokenizer_cases::inputs(golden_file(""));
   for (auto const* const kind : {"gpt2", "llama2", "bert_cased", "t5", "mistral"}) {
     auto const made = tokenizer::read(golden_file(kind) + ".json");
@@ -109,7 +109,7 @@ TEST_CASE("characters of several tokens appear whole", "[formats][tokenizer]") {
   CHECK(*made.token_of(2) == "ab");
 }
 
-TEST_CASE("what a tokenizer file asks for and is not known is refused by name", "[formats][tokenizer]") {
+TEST_CASE("an unknown feature of a tokenizer file is refused by name", "[formats][tokenizer]") {
   namespace json = formats::json;
   auto const with = [&](char const* key, char const* content) {
     auto file = small();
@@ -170,7 +170,7 @@ TEST_CASE("what a tokenizer file asks for and is not known is refused by name", 
   CHECK(contains(model("unk_token", R"("?")"), "the vocabulary has no token \"?\""));
 }
 
-TEST_CASE("a Split makes the words that the package tokenizers makes, whatever its behavior", "[formats][tokenizer]") {
+TEST_CASE("a Split gives the words of the package tokenizers, for each behavior", "[formats][tokenizer]") {
   using formats::detail::split_behaviour;
   using words = std::vector<std::string>;
   auto const made = [](formats::detail::split_pattern const& pattern, split_behaviour how, bool inverted,
@@ -255,7 +255,7 @@ TEST_CASE("a text that is not UTF-8 is refused", "[formats][tokenizer]") {
   }
 }
 
-TEST_CASE("what no token stands for is refused if the file has no unknown token", "[formats][tokenizer]") {
+TEST_CASE("text without a token is refused if the file has no unknown token", "[formats][tokenizer]") {
   auto const made =
       tokenizer::parse(R"({"model": {"type": "Unigram", "vocab": [["a", -1], ["b", -1], ["ab", -3]]}})", "t");
   CHECK(made.encode("aab") == std::vector<std::int32_t>{0, 0, 1});
@@ -263,7 +263,7 @@ TEST_CASE("what no token stands for is refused if the file has no unknown token"
       contains(sentence_of<config_error>([&] { static_cast<void>(made.encode("abc")); }), "no token stands for \"c\""));
 }
 
-TEST_CASE("a word of a million characters takes no longer than its length asks for", "[formats][tokenizer]") {
+TEST_CASE("the time for a word of a million characters is proportional to its length", "[formats][tokenizer]") {
   auto const made = tokenizer::read(golden_file("gpt2.json"));
   std::string const word(1'000'000, 'a');
   CHECK(made.decode(made.encode(word)) == word);

@@ -22,7 +22,7 @@ inline matrix matrix_of(int rank, std::int64_t i) {
   return {x | 1U, x >> 3, x >> 7, (x >> 5) | 1U};
 }
 
-/// A reduction of the caller's own, of a type that is no element, in rank order: from one to some hundred KB.
+/// A reduction of the caller's own, of a type that is not an element type, in rank order: from one to some hundred KB.
 template <class World>
 void own_reduction(World& world) {
   int const p = world.size();

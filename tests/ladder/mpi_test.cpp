@@ -72,7 +72,7 @@ TEST_CASE("every rung holds on sums of MPI's own", "[ladder][mpi]") {
   });
 }
 
-TEST_CASE("sums that are carried between machines climb, too", "[ladder][mpi]") {
+TEST_CASE("every rung holds on partial sums that go from machine to machine", "[ladder][mpi]") {
   watchdog dog("carried", 280s);
   trireme::launch(comm::mpi{}, [](auto&) {});  // initialises MPI
   auto const engine = comm::detail::message_engine::on_duplicate(MPI_COMM_WORLD, 60s);
@@ -103,7 +103,7 @@ TEST_CASE("sums that are carried between machines climb, too", "[ladder][mpi]") 
   CHECK(std::memcmp(c.data(), e.data(), c.size() * sizeof(c[0])) == 0);
 }
 
-TEST_CASE("sums between the hosts of mpirun have the bits of flat ones", "[ladder][mpi]") {
+TEST_CASE("sums between the hosts of mpirun have the bits of flat sums", "[ladder][mpi]") {
   watchdog dog("hosts", 280s);
   trireme::launch(comm::mpi{}, [](auto&) {});                                             // initialises MPI
   comm::mpi_world flat(comm::detail::message_engine::on_duplicate(MPI_COMM_WORLD, 60s));  // knows no machines
@@ -127,7 +127,7 @@ TEST_CASE("sums between the hosts of mpirun have the bits of flat ones", "[ladde
   }
 }
 
-TEST_CASE("a borrowed communicator is left as it was", "[mpi]") {
+TEST_CASE("borrowing does not change a communicator", "[mpi]") {
   watchdog dog("borrow", 60s);
   trireme::launch(comm::mpi{}, [](auto&) {});  // initialises MPI
   for (bool const shared_memory : {true, false}) {

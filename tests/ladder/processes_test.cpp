@@ -54,7 +54,7 @@ std::string content(std::string const& path) {
 
 }  // namespace
 
-TEST_CASE("one rank of the ladder, as its environment says", "[.rank]") {
+TEST_CASE("one rank of the ladder, in the world that its environment describes", "[.rank]") {
   watchdog dog("processes", 120s);
   ladder::for_each_rung([&](char const* name, auto rung) {
     dog.now(name);
@@ -78,7 +78,7 @@ TEST_CASE("every rung holds on 1, 2, 3 and 4 processes that meet by a rendezvous
   }
 }
 
-TEST_CASE("every rung holds on ranks that are threads, lent as a world of any communicator", "[ladder][any]") {
+TEST_CASE("every rung holds on threads used through any_world", "[ladder][any]") {
   int const size = GENERATE(1, 3, 4);
   watchdog dog("lent", 200s);
   ladder::for_each_rung([&](char const* name, auto rung) {
@@ -91,7 +91,7 @@ TEST_CASE("every rung holds on ranks that are threads, lent as a world of any co
   });
 }
 
-TEST_CASE("a lent world counts as its owner does, and names it in errors", "[any]") {
+TEST_CASE("any_world counts traffic as its owner does, and names the owner in errors", "[any]") {
   trireme::launch(trireme::comm::threads{.ranks = 2}, [](auto& world) {
     auto lent = trireme::comm::lend(world);
     static_assert(std::is_same_v<decltype(lent), trireme::comm::any_world>);

@@ -65,7 +65,7 @@ toy::training<rotary_model, toy::text> const training{
 
 }  // namespace
 
-TEST_CASE("rotary positions and grouped queries train on cut positions, heads and rows as alone", "[nn]") {
+TEST_CASE("rotary positions and grouped queries train with cut positions, heads and rows as on one rank", "[nn]") {
   watchdog dog("attend");
   using parallel::context_method;
   auto const serial = training.alone(toy::steady, precision::fp64{});
@@ -88,8 +88,7 @@ TEST_CASE("rotary positions and grouped queries train on cut positions, heads an
   compare(4, parallel::mesh{parallel::pipeline<schedule::zb_h1>{.stages = 2}, parallel::tensor{.ways = 2}});
 }
 
-TEST_CASE("windows, both directions, norms of heads and slower angles train on cut positions, heads and rows as alone",
-          "[nn]") {
+TEST_CASE("windows, both directions, norms of heads and scaled angles train with cut tensors as on one rank", "[nn]") {
   watchdog dog("options");
   using parallel::context_method;
   auto const losses_of = [](nn::attend const& options) {
@@ -136,7 +135,7 @@ struct padded_text {
 
 }  // namespace
 
-TEST_CASE("samples of different lengths and packed documents train under every mesh as alone", "[nn]") {
+TEST_CASE("samples of different lengths and packed documents train under every mesh as on one rank", "[nn]") {
   watchdog dog("lengths");
   padded_text const text;
   toy::training<rotary_model, decltype(text.dataset())> one{
@@ -161,7 +160,7 @@ TEST_CASE("samples of different lengths and packed documents train under every m
         "parallel::context cuts them; leave one of them out");
 }
 
-TEST_CASE("documents that text_tokens has packed see nothing of each other, and train under every mesh as alone",
+TEST_CASE("documents packed by text_tokens do not attend to each other, and train under every mesh as on one rank",
           "[nn]") {
   watchdog dog("documents");
   scratch dir;
@@ -211,7 +210,7 @@ TEST_CASE("documents that text_tokens has packed see nothing of each other, and 
   compare(4, parallel::mesh{parallel::pipeline<schedule::zb_h1>{.stages = 2}, parallel::tensor{.ways = 2}});
 }
 
-TEST_CASE("a plan of such a model says what its training takes, and phantom memory is not touched", "[nn]") {
+TEST_CASE("a plan of such a model equals its training, and phantom memory is not touched", "[nn]") {
   watchdog dog("plans");
   auto const options = plan_options{.samples = 6, .micro_batches = 2};
   auto const taken = [&](auto& world, auto const& policy, auto precision) {
@@ -299,7 +298,7 @@ toy::training<latent_model, toy::text> const latent{
 
 }  // namespace
 
-TEST_CASE("latent attention trains on cut positions, heads and rows as alone", "[nn]") {
+TEST_CASE("latent attention trains with cut positions, heads and rows as on one rank", "[nn]") {
   watchdog dog("latent attention");
   using parallel::context_method;
   for (bool const wide : {false, true}) {  // values wider than queries, which are a product of the input
@@ -320,7 +319,7 @@ TEST_CASE("latent attention trains on cut positions, heads and rows as alone", "
   }
 }
 
-TEST_CASE("a plan of latent attention says what its training takes, and phantom memory is not touched", "[nn]") {
+TEST_CASE("a plan of latent attention equals its training, and phantom memory is not touched", "[nn]") {
   watchdog dog("latent plans");
   auto const options = plan_options{.samples = 6, .micro_batches = 2};
   auto const taken = [&](auto& world, auto const& policy, auto precision) {
@@ -399,7 +398,7 @@ double far_from_whole(Trainer& trainer, std::int64_t context) {
 
 }  // namespace
 
-TEST_CASE("samples that go on have the outputs of whole ones", "[nn]") {
+TEST_CASE("continued samples have the outputs of whole samples", "[nn]") {
   watchdog dog("going on");
   auto const far = [](auto const& model, auto& world, auto const& policy, auto precision) {
     auto trainer = make_trainer(model, optim::sgd{}, world, policy, precision);
@@ -431,7 +430,7 @@ TEST_CASE("samples that go on have the outputs of whole ones", "[nn]") {
   });
 }
 
-TEST_CASE("going on is refused where it cannot be, and begins anew after an error or a step", "[nn]") {
+TEST_CASE("impossible continuations are refused, and an error or a step ends the continued samples", "[nn]") {
   watchdog dog("going on");
   comm::self_world self;
   std::vector<std::int32_t> const words(48, 1);

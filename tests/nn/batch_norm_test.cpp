@@ -165,7 +165,7 @@ TEST_CASE("a plan knows what synchronised norms send, and the memory that they t
   CHECK(found == std::vector<std::string>{"", ""});
 }
 
-TEST_CASE("synchronised norms that cannot be are refused in one sentence", "[nn][batch_norm]") {
+TEST_CASE("impossible synchronised norms are refused in one sentence", "[nn][batch_norm]") {
   comm::self_world alone;
   parallel::data exact;
   exact.reproducible = true;

@@ -110,7 +110,7 @@ TEST_CASE("gradients of a BERT with dropout agree with central differences", "[n
   CHECK(report);
 }
 
-TEST_CASE("a BERT trains under data, zero, tensor and pipeline as alone", "[nn]") {
+TEST_CASE("a BERT trains under data, zero, tensor and pipeline as on one rank", "[nn]") {
   watchdog dog("bert");
   auto model = small;
   model.dropout = 0.1;
@@ -119,13 +119,13 @@ TEST_CASE("a BERT trains under data, zero, tensor and pipeline as alone", "[nn]"
   trains_alike(model, pairs{}.labelled());
 }
 
-TEST_CASE("a plan of a BERT says what its training takes", "[nn]") {
+TEST_CASE("a plan of a BERT equals its training", "[nn]") {
   watchdog dog("plan");
   auto const data = pairs{}.masked();
   check_planned_activations(small, data);
 }
 
-TEST_CASE("a BERT whose sizes cannot be is refused", "[nn]") {
+TEST_CASE("a BERT with impossible sizes is refused", "[nn]") {
   auto const sentence = [](nn::bert const& model) { return sentence_of<config_error>([&] { model.validate(); }); };
   CHECK(sentence({.heads = 5}) == "trireme::nn::bert: 768 channels are not divisible by 5 heads");
   CHECK(sentence({.classes = -1}) == "trireme::nn::bert: .classes is -1; it must be at least 0");

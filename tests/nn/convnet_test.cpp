@@ -155,7 +155,7 @@ TEST_CASE("layers of images have the gradients of central differences", "[nn]") 
   CHECK(report);
 }
 
-TEST_CASE("a convnet trains alike on one rank and on several, in the memory that its plan says", "[nn]") {
+TEST_CASE("a convnet trains equally on one rank and on several, in the memory of its plan", "[nn]") {
   watchdog const guard("a convnet on several ranks", std::chrono::seconds(100));
   pictures const some(tiny.images, 32, 3);
   auto const data = some.all();
@@ -212,7 +212,7 @@ TEST_CASE("a convnet trains alike on one rank and on several, in the memory that
   CHECK(local.evaluated < 1.5 * serial.evaluated);  // not a number, if a running variance were below 0
 }
 
-TEST_CASE("running statistics are no gradients: neither norm nor clipping nor moments see them", "[nn]") {
+TEST_CASE("running statistics are not gradients: norm, clipping and moments exclude them", "[nn]") {
   pictures const some(tiny.images, 8, 3);
   auto const data = some.all();
   comm::self_world alone;

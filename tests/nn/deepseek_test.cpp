@@ -76,14 +76,15 @@ TEST_CASE("a DeepSeek has the loss and the gradients of transformers, and moves 
   compare(small, "low_rank");
 }
 
-TEST_CASE("so it has with queries of one product, wide values, two shared experts and no groups", "[nn][golden]") {
+TEST_CASE("a DeepSeek with one product for queries, wide values, two shared experts and no groups has them, too",
+          "[nn][golden]") {
   auto plain = small;
   plain.query_rank = 0, plain.rank = 6, plain.plain = 4, plain.rotary_width = 2, plain.values = 8;
   plain.shared = 2, plain.groups = plain.chosen_groups = 1, plain.rotary = 10000, plain.epsilon = 1e-6;
   compare(plain, "plain");
 }
 
-TEST_CASE("a DeepSeek that predicts words ahead has the losses and gradients of the report's equations",
+TEST_CASE("a DeepSeek with multi-token prediction has the losses and gradients of the report's equations",
           "[nn][golden]") {
   auto const file = golden::open("deepseek_ahead.safetensors");
   auto const tokens = golden::read<std::int32_t>(file, "tokens"), targets = golden::read<std::int32_t>(file, "targets");
@@ -156,7 +157,7 @@ TEST_CASE("a DeepSeek refuses sizes that do not fit, in one sentence", "[nn]") {
       "= 1e-05}");
 }
 
-TEST_CASE("a DeepSeek is read from the files of transformers, whatever the mesh, and written as it was",
+TEST_CASE("a DeepSeek is read from files of transformers under any mesh, and written back unchanged",
           "[nn][pretrained]") {
   watchdog dog("files of a DeepSeek");
   CHECK(nn::read_description<nn::deepseek>(directory()) == small);
@@ -193,7 +194,7 @@ TEST_CASE("a DeepSeek is read from the files of transformers, whatever the mesh,
   check(4, parallel::mesh{parallel::zero<1>{}, parallel::tensor{.ways = 2}, parallel::sequence{}});
 }
 
-TEST_CASE("modules that predict words ahead are blocks behind the last one in files", "[nn][pretrained]") {
+TEST_CASE("modules of multi-token prediction are blocks after the last one in files", "[nn][pretrained]") {
   auto model = small;
   model.ahead = 1;
   golden_numbers const all;
@@ -238,7 +239,7 @@ TEST_CASE("modules that predict words ahead are blocks behind the last one in fi
   CHECK(load(small, "m", theirs, "") == loss);
 }
 
-TEST_CASE("words ahead are refused where ranks have pieces of samples", "[nn]") {
+TEST_CASE("multi-token prediction is refused if ranks have parts of samples", "[nn]") {
   auto model = small;
   model.ahead = 1;
   auto const sentence = sentence_of<config_error>([&] {
@@ -250,7 +251,7 @@ TEST_CASE("words ahead are refused where ranks have pieces of samples", "[nn]") 
                  "parallel::context cuts samples; leave one of them out"));
 }
 
-TEST_CASE("a DeepSeek is read back from its config.json, and what it cannot be is refused", "[nn][pretrained]") {
+TEST_CASE("a DeepSeek is read back from its config.json, and unsupported settings are refused", "[nn][pretrained]") {
   nn::deepseek again;
   nn::read_config(formats::json::parse(formats::json::to_string(nn::config_of(small)), "config.json"), again);
   CHECK(again == small);

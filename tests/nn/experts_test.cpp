@@ -106,7 +106,7 @@ TEST_CASE("gradients of a GPT with experts agree with central differences", "[nn
   }
 }
 
-TEST_CASE("without the balance loss evaluating and training say the same loss", "[nn][experts]") {
+TEST_CASE("without the balance loss evaluating and training give the same loss", "[nn][experts]") {
   nn::gpt model{.vocabulary = 11, .context = 7, .layers = 1, .heads = 2, .channels = 6, .experts = 3};
   mixture plain(model);
   model.balance = 1;
@@ -117,7 +117,7 @@ TEST_CASE("without the balance loss evaluating and training say the same loss", 
   CHECK(balanced.loss() > cross_entropy + 0.9);  // the least a layer's balance loss can be is about 1
 }
 
-TEST_CASE("a GPT of one expert that is always chosen is a GPT of one mlp", "[nn][experts]") {
+TEST_CASE("a GPT with one expert that is always chosen equals a GPT with one mlp", "[nn][experts]") {
   nn::gpt model{.vocabulary = 11, .context = 7, .layers = 2, .heads = 2, .channels = 6};
   mixture one(model);
   model.experts = model.top_k = 1;
@@ -223,7 +223,7 @@ TEST_CASE("gradients of gated experts that are chosen by scores agree with centr
   CHECK(report);
 }
 
-TEST_CASE("a bias moves by the signs of what experts are chosen above the mean, on all ranks and meshes alike",
+TEST_CASE("a bias moves by the sign of an expert's excess over the mean, equally on all ranks and meshes",
           "[nn][experts]") {
   watchdog dog("biases");
   toy::training<scored_model, toy::text> const training{

@@ -144,7 +144,8 @@ TEST_CASE("random expressions have the gradients of central differences, and by 
   }
 }
 
-TEST_CASE("so they have in float and bfloat16", "[nn][random]") {
+TEST_CASE("random expressions have in float and bfloat16 the gradients of double, and by halves the same bits",
+          "[nn][random]") {
   for (auto const seed : seeds(how_many() / 5)) {
     INFO("seed " << seed);
     CHECK(halves_are_whole<environment<precision::fp32>>(seed));
@@ -199,7 +200,7 @@ TEST_CASE("a unit that was made without groups is refused in the pass of a tenso
   });
 }
 
-TEST_CASE("layers beside each other and repeated layers have names and widths of their own", "[nn]") {
+TEST_CASE("concatenated and repeated layers have names and widths of their own", "[nn]") {
   using namespace nn;
   auto const layers =
       named("stem", chain(concat(named("a", linear{.outputs = 3}), named("b", chain(linear{.outputs = 5}, gelu()))),

@@ -162,7 +162,7 @@ TEST_CASE("a GPT's backward in halves has the bits of the whole one", "[nn][halv
   CHECK(same_bits<precision::bf16>());
 }
 
-TEST_CASE("so it has where ranks share matrices, rows and positions", "[nn][halves]") {
+TEST_CASE("a GPT's backward in halves has the same bits if ranks share matrices, rows and positions", "[nn][halves]") {
   for (bool const cuts_rows : {false, true}) {
     on_ranks(3, [&](auto& world) {
       parallel::communicator_group<env, std::remove_reference_t<decltype(world)>> tensor(world, cuts_rows);
@@ -178,7 +178,7 @@ TEST_CASE("so it has where ranks share matrices, rows and positions", "[nn][halv
   });
 }
 
-TEST_CASE("between the halves a block keeps two gradients more", "[nn][halves]") {
+TEST_CASE("between the halves a block keeps two more gradients", "[nn][halves]") {
   constexpr std::size_t gradient = samples_each * tokens_each * channels * sizeof(float);
   constexpr std::size_t slack = 64;  // of what is taken from an arena
   staged<env> gpt(0, {});

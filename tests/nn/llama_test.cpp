@@ -109,7 +109,7 @@ nn::llama const small{.vocabulary = 61,
 
 TEST_CASE("a Llama has the loss and the gradients of transformers", "[nn][golden]") { compare(small, "llama"); }
 
-TEST_CASE("with biases and a tied head it is Qwen 2", "[nn][golden]") {
+TEST_CASE("a Llama with biases and a tied head is Qwen 2", "[nn][golden]") {
   auto qwen = small;
   qwen.heads = 4;
   qwen.key_heads = 0;

@@ -119,7 +119,7 @@ TEST_CASE("low-rank changes have the loss and the gradients of plain torch", "[n
   CHECK(compared == wanted.size());
 }
 
-TEST_CASE("low-rank changes train under every mesh as alone, also checkpointed and of a GPT", "[nn]") {
+TEST_CASE("low-rank changes train under every mesh as on one rank, also checkpointed and in a GPT", "[nn]") {
   watchdog dog("low-rank changes");
   auto const serial = training.alone(toy::steady, precision::fp64{});
   CHECK(serial.losses.back() < serial.losses.front());
@@ -150,7 +150,7 @@ TEST_CASE("low-rank changes train under every mesh as alone, also checkpointed a
   compare(gpt, alone, 2, parallel::pipeline<schedule::zb_h1>{.stages = 2});
 }
 
-TEST_CASE("only changes have moments, and a run goes on from its checkpoint on other ranks", "[nn]") {
+TEST_CASE("only low-rank changes have moments, and a run resumes on another number of ranks", "[nn]") {
   watchdog dog("what is kept");
   comm::self_world world;
   auto trainer = make_trainer(training.model, optim::adamw{}, world);
@@ -170,7 +170,7 @@ TEST_CASE("only changes have moments, and a run goes on from its checkpoint on o
   CHECK(training.go_on(4, dir.path(), 5, "", optim::adamw{}, parallel::data{.reproducible = true}) == whole);
 }
 
-TEST_CASE("a plan of a training with low-rank changes holds", "[nn]") {
+TEST_CASE("a plan of a training with low-rank changes equals the training", "[nn]") {
   watchdog dog("plans");
   auto const taken = [&](auto& world, auto const& policy, auto precision) {
     auto trainer = make_trainer(training.model, optim::sgd{}, world, policy, precision);
@@ -188,7 +188,7 @@ TEST_CASE("a plan of a training with low-rank changes holds", "[nn]") {
   });
 }
 
-TEST_CASE("files of a model with low-rank changes have them in the weights", "[nn][pretrained]") {
+TEST_CASE("files of a model with low-rank changes contain merged weights", "[nn][pretrained]") {
   watchdog dog("files");
   scratch dir;
   double loss = 0;
@@ -215,7 +215,7 @@ TEST_CASE("files of a model with low-rank changes have them in the weights", "[n
   CHECK(trainer.evaluate(training.data) == Approx(loss).epsilon(1e-6));
 }
 
-TEST_CASE("rank 0 is the model itself, and what cannot be is refused in one sentence", "[nn]") {
+TEST_CASE("low rank 0 is the model itself, and impossible settings are refused in one sentence", "[nn]") {
   auto const none = nn::lora(small, {.rank = 0});
   CHECK(to_string(none) == to_string(small));
   toy::training<nn::lora_of<nn::llama>, toy::text> const without{none, training.data, training.schedule};

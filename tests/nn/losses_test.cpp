@@ -127,7 +127,7 @@ TEST_CASE("gradients are those of the mean over counted rows, with every term", 
   }
 }
 
-TEST_CASE("the mean over counted rows is the same however samples are dealt out", "[nn][losses]") {
+TEST_CASE("the mean over counted rows does not depend on how samples are distributed", "[nn][losses]") {
   watchdog dog("means");
   for (auto const& loss : {nn::loss::cross_entropy{}, all_terms}) {
     toy::training<small_model, decltype(uneven{}.dataset())> one{
@@ -165,7 +165,7 @@ TEST_CASE("the first step's norm is that of the mean over counted rows", "[nn][l
   CHECK(norm(24, all, targets) == Approx(norm(1, all.rows(0, 1), targets.rows(0, 1))).epsilon(1e-12));
 }
 
-TEST_CASE("a second loss adds its weight times its gradient, and is there in training only", "[nn][losses]") {
+TEST_CASE("a second loss adds its weight times its gradient, in training only", "[nn][losses]") {
   using values = std::map<std::string, std::vector<double>>;
   // What a step of plain descent changes, which is the gradient; and the loss before it.
   auto const step = [](double weight, int ranks) {
@@ -209,7 +209,7 @@ TEST_CASE("a second loss adds its weight times its gradient, and is there in tra
   }
 }
 
-TEST_CASE("a step of which no row is counted changes nothing", "[nn][losses]") {
+TEST_CASE("a step without counted rows changes nothing", "[nn][losses]") {
   uneven none;
   for (auto& each : none.next) each = -1;
   comm::self_world self;
@@ -283,7 +283,7 @@ TEST_CASE("targets of binary_cross_entropy are probabilities, and its answers ar
     std::vector<float> const wanted{0, bad, 1};
     CHECK(sentence_of<config_error>([&] { static_cast<void>(trainer.step(x, wanted)); }) ==
           text("trireme::nn::loss::binary_cross_entropy: target ", static_cast<double>(bad),
-               " is no probability; targets lie in [0, 1]"));
+               " is not a probability; targets lie in [0, 1]"));
   }
   auto const values = trainer.predict(x);
   std::vector<float> const right{values[0] > 0 ? 1.0F : 0.0F, values[1] > 0 ? 1.0F : 0.0F, values[2] > 0 ? 0.0F : 1.0F};
@@ -381,7 +381,7 @@ double first_loss(Model const& model, Data const& data, std::int64_t batch) {
 
 }  // namespace
 
-TEST_CASE("the balance of experts and losses beside weigh alike whatever targets are left out", "[nn][losses]") {
+TEST_CASE("the balance loss of experts and auxiliary losses do not depend on ignored targets", "[nn][losses]") {
   uneven data;
   auto const batch = make_samples(tensor_view<std::int32_t const>(data.words.data(), {5, 8}),
                                   tensor_view<std::int32_t const>(data.next.data(), {5, 8}));
@@ -413,7 +413,7 @@ TEST_CASE("the balance of experts and losses beside weigh alike whatever targets
   CHECK(report);
 }
 
-TEST_CASE("a loss beside is added to the mean, and its rows are not counted again", "[nn][losses]") {
+TEST_CASE("an auxiliary loss is added to the mean, and its rows are not counted again", "[nn][losses]") {
   // The same table twice: then the second loss is as large as the first.
   uneven const data;
   double const one = first_loss(losses_of_words{.concat = false}, data.dataset(), 24);
@@ -430,7 +430,7 @@ TEST_CASE("a loss beside is added to the mean, and its rows are not counted agai
         first_loss(losses_of_numbers{.concat = false}, points.dataset(), 12) + 0.1);
 }
 
-TEST_CASE("losses that are not of targets train alike on every mesh", "[nn][losses]") {
+TEST_CASE("losses without targets train equally on every mesh", "[nn][losses]") {
   watchdog dog("balance on meshes");
   toy::training<losses_of_words, decltype(uneven{}.dataset())> const one{
       {.balance = 0.5}, uneven{}.dataset(), {.steps = 4, .batch = 6, .micro_batches = 6}};

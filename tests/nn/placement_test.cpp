@@ -60,7 +60,7 @@ static_assert(in_rows(linear, norm).steps[0].as == role::replicated);
 constexpr auto three = in_rows(linear, linear, linear);
 static_assert(three.found.fits() && three.steps[0].as == role::replicated &&
               three.steps[1].as == role::column_parallel && three.steps[2].as == role::row_parallel);
-// An activation behind a sum is no part of its product; behind a whole product it is.
+// An activation after a sum over the ranks is not fused into the product; after a whole product it is.
 static_assert(!in_rows(linear, linear, act).steps[1].fused && in_rows(linear, act).steps[0].fused);
 
 // A gate between products is cut with them; before a norm it is whole.
@@ -95,4 +95,4 @@ static_assert(is(place(activation_layout::rows, activation_layout::columns, norm
 
 }  // namespace
 
-TEST_CASE("layers are placed by values that a compiler has as well", "[nn][placement]") { CHECK(both.found.fits()); }
+TEST_CASE("layers are placed by constant expressions", "[nn][placement]") { CHECK(both.found.fits()); }

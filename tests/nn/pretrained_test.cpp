@@ -79,7 +79,7 @@ class damaged {
 
 }  // namespace
 
-TEST_CASE("descriptions are read from what transformers writes", "[nn][pretrained]") {
+TEST_CASE("descriptions are read from files of transformers", "[nn][pretrained]") {
   nn::llama const llama{.vocabulary = 37,
                         .context = 16,
                         .layers = 2,
@@ -163,7 +163,7 @@ TEST_CASE("configurations of transformers 4 are read", "[nn][pretrained]") {
   CHECK_FALSE(out.tied);
 }
 
-TEST_CASE("what a model cannot be is refused in one sentence", "[nn][pretrained]") {
+TEST_CASE("unsupported settings of a model are refused in one sentence", "[nn][pretrained]") {
   nn::gpt const gpt{};
   CHECK(contains(refused(gpt, {{"activation_function", "relu"}}),
                  "\"activation_function\" is \"relu\", which nn::gpt cannot be; it takes \"gelu_new\" or "));
@@ -259,7 +259,7 @@ TEST_CASE("tensors that are missing, superfluous or of another shape are named",
   }
 }
 
-TEST_CASE("a tensor that files have twice is the same twice, or is refused by name", "[nn][pretrained]") {
+TEST_CASE("a tensor that files contain twice must have equal values, or is refused by name", "[nn][pretrained]") {
   auto const twice = [](auto const& what, std::string const& name, std::string const& of, auto const& type) {
     auto const layout = what.in_files();
     auto const said = [&](std::string const& changed, bool once, shape const& extents) {
@@ -322,7 +322,7 @@ TEST_CASE("an index and its files agree, and stay in their directory", "[nn][pre
   }
 }
 
-TEST_CASE("any part of a parameter is read as the whole of it has it", "[nn][pretrained]") {
+TEST_CASE("any part of a parameter is read with the values of the whole", "[nn][pretrained]") {
   auto const layout = small.in_files();
   std::int64_t most = 0;
   std::vector<std::pair<std::string, std::vector<float>>> whole;

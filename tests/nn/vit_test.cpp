@@ -61,7 +61,7 @@ TEST_CASE("gradients of a vision transformer with dropout agree with central dif
   CHECK(report);
 }
 
-TEST_CASE("a vision transformer trains under data, zero, tensor and pipeline as alone", "[nn]") {
+TEST_CASE("a vision transformer trains under data, zero, tensor and pipeline as on one rank", "[nn]") {
   watchdog dog("vit");
   auto model = small;
   model.dropout = 0.1;
@@ -78,7 +78,7 @@ TEST_CASE("a vision transformer trains under data, zero, tensor and pipeline as 
   compare(4, parallel::mesh{parallel::pipeline<schedule::zb_h1>{.stages = 2}, parallel::tensor{.ways = 2}});
 }
 
-TEST_CASE("a plan of a vision transformer says what its training takes", "[nn]") {
+TEST_CASE("a plan of a vision transformer equals its training", "[nn]") {
   watchdog dog("plan");
   auto const data = pictures{}.all();
   check_planned_activations(small, data);
@@ -92,7 +92,7 @@ TEST_CASE("a vision transformer names a class for each image", "[nn]") {
   CHECK(named.extents() == shape{7, 5});
 }
 
-TEST_CASE("a vision transformer whose sizes cannot be is refused", "[nn]") {
+TEST_CASE("a vision transformer with impossible sizes is refused", "[nn]") {
   auto const sentence = [](nn::vit const& model) { return sentence_of<config_error>([&] { model.validate(); }); };
   CHECK(sentence({.side = 15}) ==
         "trireme::nn::vit: images of 224 x 224 are not cut into whole squares of 15 x 15 pixels");

@@ -64,7 +64,7 @@ TEST_CASE("durations and rates are short and readable", "[observe][progress]") {
   CHECK(observe::format_rate(7e9) == "7.00G");
 }
 
-TEST_CASE("a progress line holds step, loss, speed and times", "[observe][progress]") {
+TEST_CASE("a progress line contains step, loss, speed and times", "[observe][progress]") {
   CHECK(observe::format_line({50, 200, 3.14159, 12345, 10}) ==
         "step 50/200 (25%)  loss 3.1416  12.3k tokens/s  0:10 < 0:30");
   CHECK(observe::format_line({50, 0, 3.14159, 0, 10}) == "step 50  loss 3.1416  0:10");
@@ -86,7 +86,8 @@ TEST_CASE("a progress bar is never wider than the terminal", "[observe][progress
   }
 }
 
-TEST_CASE("progress that is no terminal writes a line for every tenth and after a while", "[observe][progress]") {
+TEST_CASE("progress without a terminal writes a line for every tenth of the steps and after some time",
+          "[observe][progress]") {
   pipe_ends pipe;
   {
     observe::progress bar({.descriptor = pipe.to()});
@@ -123,7 +124,7 @@ TEST_CASE("progress on a terminal redraws in place, at most ten times a second",
   CHECK(out.find("100%") != std::string::npos);
 }
 
-TEST_CASE("silent progress writes nothing, and a closed descriptor hurts nobody", "[observe][progress]") {
+TEST_CASE("silent progress writes nothing, and a closed descriptor is not an error", "[observe][progress]") {
   pipe_ends pipe;
   {
     observe::progress bar({.how = observe::progress::style::silent, .descriptor = pipe.to()});
@@ -135,7 +136,7 @@ TEST_CASE("silent progress writes nothing, and a closed descriptor hurts nobody"
   gone.update({1, 1, 1, 1, 1});
 }
 
-TEST_CASE("the time left is that of this process's last steps, after a resume and after slow first steps",
+TEST_CASE("the remaining time follows this process's latest steps, after a resume and after slow first steps",
           "[observe][progress]") {
   // A run of 1000 steps of 0.1 s goes on from step 900: 90 steps are left after ten.
   observe::step_pace resumed;

@@ -93,7 +93,7 @@ TEST_CASE("timelines of ranks are merged in rank order", "[observe][timeline]") 
   CHECK(merged[1].name == "rank 1");
 }
 
-TEST_CASE("a timeline travels as bytes", "[observe][timeline]") {
+TEST_CASE("a timeline is packed into bytes and unpacked", "[observe][timeline]") {
   timeline line(2, 8, {"a", "b"});
   line.record({"x", "c", 1, 2, 1});
   line.record({"y", "x", 3, ~std::uint64_t{0}, 0});

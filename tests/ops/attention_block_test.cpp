@@ -74,7 +74,7 @@ std::vector<std::int64_t> const samples{7, 3};
 
 }  // namespace
 
-TEST_CASE("blocks of attention merge to the whole, in every type, at every CPU level") {
+TEST_CASE("blocks of attention merge to the whole attention, in every type, at every CPU level") {
   struct cut {
     ops::attention_shape what;
     std::int64_t each;
@@ -92,7 +92,7 @@ TEST_CASE("blocks of attention merge to the whole, in every type, at every CPU l
   }
 }
 
-TEST_CASE("blocks of masked attention merge to the whole, blocks that a query does not see among them") {
+TEST_CASE("blocks of masked attention merge to the whole attention, also if a query does not see some blocks") {
   for (auto const mask : {ops::attention_mask{.causal = false}, ops::attention_mask{.window = 5},
                           ops::attention_mask{.window = 40}, ops::attention_mask{.causal = false, .window = 30}}) {
     CAPTURE(mask.causal, mask.window);
@@ -105,7 +105,7 @@ TEST_CASE("blocks of masked attention merge to the whole, blocks that a query do
   }
 }
 
-TEST_CASE("a block of keys behind all queries changes nothing") {
+TEST_CASE("a block of keys after all queries changes nothing") {
   problem<float> p{{1, 8, 1, 4}};
   auto const pairs = zeros<float>({8, 8});
   auto sum = zeros<float>({8, 4});

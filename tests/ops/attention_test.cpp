@@ -182,7 +182,7 @@ TEST_CASE("gradients of masked attention agree with central differences") {
   }
 }
 
-TEMPLATE_TEST_CASE("what a mask hides is not read, and a row that sees no key has a result of 0", "", float, bfloat16) {
+TEMPLATE_TEST_CASE("masked keys are not read, and the result of a row without keys is 0", "", float, bfloat16) {
   using T = TestType;
   at_each_level([] {
     for (bool const causal : {false, true}) {
@@ -266,7 +266,8 @@ TEMPLATE_TEST_CASE("attention with scores far apart stays finite", "", float, bf
   });
 }
 
-TEMPLATE_TEST_CASE("some heads of a layer are those heads of all of it, with dropout too", "", float, bfloat16) {
+TEMPLATE_TEST_CASE("a layer of some heads computes the same as these heads of the whole layer, with dropout too", "",
+                   float, bfloat16) {
   using T = TestType;
   std::vector<std::int64_t> const ids{7, 3};
   ops::dropout_site const drop{0.3, {1, 2}, 4, ids};
@@ -318,7 +319,7 @@ TEST_CASE("attention after the first call allocates no scratch memory") {
   CHECK(p.scratch.mark().taken == 0);
 }
 
-TEST_CASE("tokens say what each position may see: no padding, and nothing of another document") {
+TEST_CASE("tokens decide what each position attends to: not to padding, and not to another document") {
   auto const seen = [](std::vector<std::int32_t> const& words, ops::token_mask const& how) {
     auto const n = static_cast<std::int64_t>(words.size());
     std::vector<std::int32_t> out(2 * words.size());

@@ -232,7 +232,7 @@ TEST_CASE("dropout is a function of the sample, not of where it is computed") {
   CHECK(same_bits<float>(whole.span(), start.span()));
 }
 
-TEMPLATE_TEST_CASE("stretches of all samples' values drop what the whole drops", "", float, double, bfloat16) {
+TEMPLATE_TEST_CASE("ranges of all samples' values drop the same elements as the whole", "", float, double, bfloat16) {
   std::vector<std::int64_t> const ids{12, 5, 99};
   at_each_level([&] {
     auto whole = random_tensor<TestType>({3 * 71}, 3);
@@ -246,7 +246,7 @@ TEMPLATE_TEST_CASE("stretches of all samples' values drop what the whole drops",
   });
 }
 
-TEST_CASE("a stretch of a parameter starts as it does in the whole") {
+TEST_CASE("a range of a parameter has the start values of the whole") {
   for (auto const kind : {initial::distribution::normal, initial::distribution::uniform}) {
     tensor<float> whole(shape{103});
     tensor<float> part(shape{103});

@@ -16,7 +16,7 @@ tensor<std::int32_t> tokens_of(shape extents, std::initializer_list<std::int32_t
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("embed adds the row of a token and the row of its place", "", float, double, bfloat16) {
+TEMPLATE_TEST_CASE("embed adds the row of a token and the row of its position", "", float, double, bfloat16) {
   constexpr std::int64_t channels = 19;
   auto const table = random_tensor<TestType>({5, channels}, 1);
   auto const positions = random_tensor<TestType>({4, channels}, 2);

@@ -211,7 +211,7 @@ TEST_CASE("heads that do not fit are refused") {
   CHECK_THROWS_AS(kernels::rotations(tensor<float>(shape{2, 3}).view(), 0, 1e4), assertion_error);
 }
 
-TEST_CASE("latent heads have one turned key, zeros behind what is narrower, and a backward that is the transpose") {
+TEST_CASE("latent heads have one rotated key, zeros after narrower values, and the transpose as backward") {
   using latent = ops::latent_heads_on<host>;
   for (ops::latent_layout const how : {ops::latent_layout{3, 2, 3, 4, 5}, ops::latent_layout{3, 2, 1, 2, 6}}) {
     auto const rows = 2 * how.context, d = how.width();

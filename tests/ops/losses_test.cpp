@@ -55,7 +55,7 @@ TEST_CASE("the gradient of cross_entropy agrees with central differences") {
                        [&] { return 0.5 * kernels::cross_entropy(logits.view(), targets, 1, false).sum; }) < 1e-6);
 }
 
-TEST_CASE("cross_entropy with smoothing, z and an ignored target is torch's, and its gradient is that of its value") {
+TEST_CASE("cross_entropy with smoothing, z and an ignored target equals torch's, and so does its gradient") {
   // torch.nn.functional.cross_entropy(x, [2, 3, 1], ignore_index=3, label_smoothing=0.2) + 0.1 * the mean of
   // logsumexp(x)^2 over the rows that are counted, in double
   std::vector<double> const x{0.3, -1.2, 2.0, 0.7, 1.5, 0.1, -0.4, 0.2, 0.0, 0.9, -2.0, 1.1};

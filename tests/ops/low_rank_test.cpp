@@ -100,7 +100,7 @@ TEMPLATE_TEST_CASE("orthonormalise makes columns orthonormal and keeps what they
   }
 }
 
-TEMPLATE_TEST_CASE("orthonormalise replaces columns that are zero, dependent or no numbers", "[ops]", float, double) {
+TEMPLATE_TEST_CASE("orthonormalise replaces columns that are zero, dependent or NaN", "[ops]", float, double) {
   double const close = std::is_same_v<TestType, float> ? 1e-6 : 1e-14;
   matrix<TestType> x(9, 6, 11);
   for (std::int64_t i = 0; i < 9; ++i) {

@@ -102,7 +102,7 @@ TEST_CASE("layer_norm in float and bfloat16 agrees with double at every CPU leve
   compare<float>(0, 8);
 }
 
-TEST_CASE("layer_norm_backward adds to what is there where it says so") {
+TEST_CASE("layer_norm_backward adds to gradients if that is requested") {
   problem<float> p{2, 19};
   p.forward();
   p.backward();
@@ -144,7 +144,7 @@ TEST_CASE("rms_norm gives rows whose squares have the average 1, times gain") {
   CHECK(p.y[7] == Approx(2 * 3 / std::sqrt(3.5)));
 }
 
-TEST_CASE("gradients of rms_norm agree with central differences, and are added where it says so") {
+TEST_CASE("gradients of rms_norm agree with central differences, and are added if that is requested") {
   rms_problem<double> p{{3, 7}};
   p.forward();
   p.backward();

@@ -234,7 +234,7 @@ TEST_CASE("sum_of_squares has the same bits at every CPU level, and for slices o
   CHECK(wide.value() > 0);
 }
 
-TEMPLATE_TEST_CASE("finite finds a single number that is not", "", float, double, bfloat16, float16) {
+TEMPLATE_TEST_CASE("finite finds a single number that is not finite", "", float, double, bfloat16, float16) {
   for (std::int64_t const n : {0, 1, 16, 33, 5000}) {
     at_each_level([&] {
       auto x = random_tensor<TestType>({n}, 1);

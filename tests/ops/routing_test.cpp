@@ -68,7 +68,7 @@ TEST_CASE("choices are sorted by expert, and those of one expert lie in the orde
   CHECK(place == 100);
 }
 
-TEST_CASE("what is spread and collected with equal weights is what it was") {
+TEST_CASE("rows that are dispatched and combined with equal weights are unchanged") {
   problem<float> p{9, 4, 2, 3};
   p.forward();
   auto const x = random_tensor<float>({9, 3}, 5);

@@ -330,7 +330,7 @@ TEST_CASE("no kernel touches memory beyond its operands, at any CPU level", "[op
   });
 }
 
-TEST_CASE("what is not a number stays in its row", "[ops][tiles]") {
+TEST_CASE("NaN stays in its row", "[ops][tiles]") {
   at_each_level([] {
     std::int64_t const m = 40;
     std::int64_t const n = 40;
@@ -417,7 +417,7 @@ TEST_CASE("tiles are used beside others on a thread, in signal handlers and afte
 }
 #endif
 
-TEST_CASE("a CPU level is a name, and what is not there is not used", "[ops][tiles]") {
+TEST_CASE("a CPU level is set by name, and unsupported levels are not used", "[ops][tiles]") {
   CHECK(ops::name_of(cpu_level::amx) == "amx");
   CHECK(ops::quickest() <= ops::available());
   // The choice must not change from call to call, since the bits would.

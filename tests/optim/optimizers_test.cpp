@@ -73,7 +73,7 @@ TEST_CASE("sgd equals its definition, with momentum and with Nesterov's", "[opti
   }
 }
 
-TEST_CASE("what does not decay is not pulled to zero", "[optim]") {
+TEST_CASE("parameters without weight decay are not pulled to zero", "[optim]") {
   CHECK(number<optim::adamw>{{.weight_decay = 0.5}, false}.follow({0}) == 1);
   CHECK(number<optim::adamw>{{.weight_decay = 0.5}, true}.follow({0}) < 1);
   CHECK(number<optim::sgd>{{.weight_decay = 0.5}, false}.follow({0}) == 1);

@@ -47,7 +47,7 @@ TEST_CASE("buckets are whole blocks a rank, and tensors in them start at cache l
   }
 }
 
-TEST_CASE("what buckets hold does not depend on the number of ranks", "[parallel][bucket_plan]") {
+TEST_CASE("the contents of buckets do not depend on the number of ranks", "[parallel][bucket_plan]") {
   bucket_plan const one(model, 4000, 1);
   bucket_plan const many(model, 4000, 5);
   REQUIRE(one.buckets().size() == many.buckets().size());
@@ -92,7 +92,7 @@ TEST_CASE("a tied tensor of two shapes and a model without parameters are refuse
                     "trireme::exchange: the model has no parameters; an exchange needs at least one");
 }
 
-TEST_CASE("where whole tensors are wished for, no slice cuts one", "[parallel][bucket_plan]") {
+TEST_CASE("no slice cuts a tensor if whole tensors are required", "[parallel][bucket_plan]") {
   for (int const ranks : {1, 2, 3, 4, 7}) {
     for (std::int64_t const bucket_elements : {1, 500, 4000, 1000000}) {
       bucket_plan const plan(model, bucket_elements, ranks, {}, {.whole_tensors = true, .frozen = {}});
@@ -121,7 +121,7 @@ TEST_CASE("where whole tensors are wished for, no slice cuts one", "[parallel][b
   }
 }
 
-TEST_CASE("whole tensors are dealt out evenly, within a bucket and over all of them", "[parallel][bucket_plan]") {
+TEST_CASE("whole tensors are distributed evenly, within a bucket and over all buckets", "[parallel][bucket_plan]") {
   std::vector<parameter_info> blocks;
   for (int i = 0; i < 12; ++i) {
     auto const name = [&](char const* part) { return text(i, part); };
@@ -149,7 +149,7 @@ TEST_CASE("whole tensors are dealt out evenly, within a bucket and over all of t
   CHECK(most_and_padding(1).second < 1.4);
 }
 
-TEST_CASE("what is frozen has buckets of its own after those that are trained", "[parallel][bucket_plan]") {
+TEST_CASE("frozen parameters have buckets of their own after those of trained ones", "[parallel][bucket_plan]") {
   bucket_requirements const requirements{
       .whole_tensors = false, .frozen = [](parameter_info const& info) { return info.name.ends_with(".0"); }};
   bucket_plan const plan(model, 5000, 2, {}, requirements);

@@ -8,7 +8,7 @@
 
 using namespace trireme;
 
-TEST_CASE("an exchange means, publishes, votes and compares over MPI", "[parallel][exchange][mpi]") {
+TEST_CASE("an exchange averages, publishes, votes and compares over MPI", "[parallel][exchange][mpi]") {
   launch(comm::mpi{}, [](auto& world) {
     auto const found = exchange_cases::all(world);
     CHECK(found == std::vector<std::string>(found.size()));

@@ -81,7 +81,7 @@ TEST_CASE("ready() twice for a parameter is refused with its name", "[parallel][
   CHECK(calls([](auto& exchange) { exchange.ready(7); }) == both("use 7 is out of range; the number of uses is 2"));
 }
 
-TEST_CASE("a step without begin() is refused, also after a step that was whole", "[parallel][exchange]") {
+TEST_CASE("a step without begin() is refused, also after a complete step", "[parallel][exchange]") {
   watchdog const guard("no begin");
   auto const sentence = both("ready(\"bias\") outside a step; call begin() first");
   CHECK(calls([](auto& exchange) { all_ready(exchange); }) == sentence);
@@ -112,7 +112,7 @@ TEST_CASE("a step without finish() is refused by the call that follows", "[paral
         both("publish() before the end of a step; call finish() first"));
 }
 
-TEST_CASE("finish() without a ready() names the parameter that nobody reported", "[parallel][exchange]") {
+TEST_CASE("finish() without a ready() names the parameter that was not reported", "[parallel][exchange]") {
   watchdog const guard("no ready");
   auto const one = [](auto& exchange) {
     exchange.begin();
@@ -129,7 +129,7 @@ TEST_CASE("finish() without a ready() names the parameter that nobody reported",
   CHECK(calls(none) == both("finish() without ready(\"weight\"), nor for 1 more" + end));
 }
 
-TEST_CASE("an update that is not published is refused where values of all ranks are needed", "[parallel][exchange]") {
+TEST_CASE("a missing publish() is refused when values of all ranks are needed", "[parallel][exchange]") {
   watchdog const guard("no publish");
   auto const then = [](auto strategy, auto next) {
     return calls(
@@ -156,7 +156,7 @@ TEST_CASE("an update that is not published is refused where values of all ranks 
   CHECK(then(parallel::data{}, begin) == silence);  // every rank has updated everything
 }
 
-TEST_CASE("accumulate() after a ready() is refused, before it is not", "[parallel][exchange]") {
+TEST_CASE("accumulate() is refused after a ready(), and accepted before it", "[parallel][exchange]") {
   watchdog const guard("accumulate");
   CHECK(calls([](auto& exchange) {
           exchange.begin();
@@ -173,7 +173,7 @@ TEST_CASE("accumulate() after a ready() is refused, before it is not", "[paralle
         }) == silence);
 }
 
-TEST_CASE("right calls are silent: skipped steps, ranks without samples, steps that are given up",
+TEST_CASE("correct calls raise no error: skipped steps, ranks without samples, abandoned steps",
           "[parallel][exchange]") {
   watchdog const guard("right calls");
   auto const right = [](auto strategy) {
@@ -202,7 +202,7 @@ TEST_CASE("right calls are silent: skipped steps, ranks without samples, steps t
   CHECK(right(parallel::zero<2>{.bucket_bytes = 4096}) == silence);
 }
 
-TEST_CASE("at assertion level none an exchange does not speak", "[parallel][exchange]") {
+TEST_CASE("at assertion level none an exchange does not check the order of calls", "[parallel][exchange]") {
   assertions(assertion_level::none);
   comm::self_world world;
   own_parameters mine;
@@ -250,7 +250,7 @@ void micro_batch(auto& exchange) {
 
 }  // namespace
 
-TEST_CASE("where every micro-batch is exchanged each use is reported as often as there are", "[parallel][exchange]") {
+TEST_CASE("if every micro-batch is exchanged, each use is reported once a micro-batch", "[parallel][exchange]") {
   watchdog const guard("every micro-batch");
   auto const check = [](auto const& strategy) {
     INFO(to_string(strategy));
@@ -293,7 +293,7 @@ TEST_CASE("where every micro-batch is exchanged each use is reported as often as
         }) == silence);
 }
 
-TEST_CASE("what has to be the same on all ranks is compared when an exchange is made", "[parallel][exchange]") {
+TEST_CASE("settings that must be equal on all ranks are compared when an exchange is made", "[parallel][exchange]") {
   watchdog const guard("comparing");
   auto const made = [](auto change) {
     return on_two_ranks([&](auto& world) {
@@ -321,7 +321,7 @@ TEST_CASE("what has to be the same on all ranks is compared when an exchange is 
   CHECK(made([](auto&, auto&) {}) == silence);
 }
 
-TEST_CASE("an exchange of one part of a model votes with everyone", "[parallel][exchange]") {
+TEST_CASE("an exchange of one part of a model votes with all ranks", "[parallel][exchange]") {
   watchdog const guard("everyone");
   CHECK(on_two_ranks([](auto& world) {
           auto replicas = world.split(world.rank(), 0);  // each rank has a part of its own

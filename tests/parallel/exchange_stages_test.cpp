@@ -103,8 +103,7 @@ std::int64_t pooled(std::vector<std::vector<std::int64_t>> const& borrowed, bool
 
 }  // namespace
 
-TEST_CASE("the memory of every stage is what the layout says, and falls with the number of ranks",
-          "[parallel][exchange]") {
+TEST_CASE("the memory of every stage follows the layout, and falls with the number of ranks", "[parallel][exchange]") {
   watchdog const guard("memory");
   auto const what = toy::of_gpt({.steps = 2, .batch = 10, .micro_batches = 6}, toy::with_layers(6));
   auto const memory = [&](int ranks, auto const&... policies) {

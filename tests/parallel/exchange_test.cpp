@@ -12,7 +12,7 @@
 
 using namespace trireme;
 
-TEST_CASE("an exchange of one's own parameters means, publishes, votes and compares", "[parallel][exchange]") {
+TEST_CASE("an exchange of the caller's parameters averages, publishes, votes and compares", "[parallel][exchange]") {
   for (int const ranks : {1, 2, 3}) {
     std::vector<std::vector<std::string>> found(static_cast<std::size_t>(ranks));
     launch(comm::threads{.ranks = ranks},
@@ -109,7 +109,7 @@ TEST_CASE("the norm has the same bits for any number of ranks, bucket size and s
   }
 }
 
-TEST_CASE("gradients are summed over replicas, but the norm and the votes are everyone's", "[parallel][exchange]") {
+TEST_CASE("gradients are summed over replicas, but norm and votes over all ranks", "[parallel][exchange]") {
   comm::self_world alone;
   parameters whole;
   parameters without(false);

@@ -78,7 +78,7 @@ static_assert(measure<zb_v, 4, 8>(even).bubble == 0 && measure<zb_v, 4, 8>(even)
 
 }  // namespace
 
-TEST_CASE("gpipe idles (p-1)(F+B) and holds every micro-batch", "[parallel][schedules]") {
+TEST_CASE("gpipe idles for (p-1)(F+B) and keeps every micro-batch", "[parallel][schedules]") {
   for_each_size<gpipe>(1, [](size const& of, step_lists const& steps) {
     for (auto const& cost : uneven) {
       auto const run = simulate(steps, cost);
@@ -90,7 +90,7 @@ TEST_CASE("gpipe idles (p-1)(F+B) and holds every micro-batch", "[parallel][sche
   });
 }
 
-TEST_CASE("1f1b idles (p-1)(F+B) and holds min(p, m) micro-batches", "[parallel][schedules]") {
+TEST_CASE("1f1b idles for (p-1)(F+B) and keeps min(p, m) micro-batches", "[parallel][schedules]") {
   for_each_size<one_f_one_b>(1, [](size const& of, step_lists const& steps) {
     for (auto const& cost : uneven) {
       auto const run = simulate(steps, cost);
@@ -103,7 +103,7 @@ TEST_CASE("1f1b idles (p-1)(F+B) and holds min(p, m) micro-batches", "[parallel]
   });
 }
 
-TEST_CASE("interleaved idles (p-1)(F+B)/v and holds p(1 + (p-1)/(pv)) micro-batches", "[parallel][schedules]") {
+TEST_CASE("interleaved idles for (p-1)(F+B)/v and keeps p(1 + (p-1)/(pv)) micro-batches", "[parallel][schedules]") {
   for (int const chunks : {1, 2, 3, 4}) {
     for_each_size<interleaved>(chunks, [&](size const& of, step_lists const& steps) {
       for (auto const& cost : uneven) {  // of one chunk: a stage's F and B are `chunks` times that
@@ -116,7 +116,7 @@ TEST_CASE("interleaved idles (p-1)(F+B)/v and holds p(1 + (p-1)/(pv)) micro-batc
   }
 }
 
-TEST_CASE("zb-h1 idles (p-1)(F+B-2W) and holds p micro-batches", "[parallel][schedules]") {
+TEST_CASE("zb-h1 idles for (p-1)(F+B-2W) and keeps p micro-batches", "[parallel][schedules]") {
   for_each_size<zb_h1>(1, [](size const& of, step_lists const& steps) {
     for (auto const& cost : uneven) {
       auto const run = simulate(steps, cost);
@@ -133,7 +133,7 @@ TEST_CASE("zb-h1 idles (p-1)(F+B-2W) and holds p micro-batches", "[parallel][sch
   });
 }
 
-TEST_CASE("zb-v never idles if F = W = B/2, and holds p micro-batches", "[parallel][schedules]") {
+TEST_CASE("zb-v never idles if F = W = B/2, and keeps p micro-batches", "[parallel][schedules]") {
   for_each_size<zb_v>(2, [](size const& of, step_lists const& steps) {
     auto const run = simulate(steps, even);
     REQUIRE(run.peak() == std::min(2 * of.stages, 2 * of.micro_batches));  // chunks, each half a stage
@@ -148,7 +148,7 @@ TEST_CASE("zb-v never idles if F = W = B/2, and holds p micro-batches", "[parall
   });
 }
 
-TEST_CASE("dual pipes idle (p/2-1)(F+B-2W), or (p/2-1)(F&B+B-3W) with pairs, and hold p+1 micro-batches",
+TEST_CASE("dual pipes idle for (p/2-1)(F+B-2W), or (p/2-1)(F&B+B-3W) with pairs, and keep p+1 micro-batches",
           "[parallel][schedules]") {
   auto const formulas = [](int parts, size const&, step_lists const& steps) {
     auto const pairs = [](costs const& cost, std::int64_t saved = 0) {
@@ -168,7 +168,7 @@ TEST_CASE("dual pipes idle (p/2-1)(F+B-2W), or (p/2-1)(F&B+B-3W) with pairs, and
       REQUIRE(paired.bubble() == published(pairs(cost)));
       REQUIRE(paired.peak() == parts + 1);
     }
-    // The formula is written for F = B-W; a longer backward, or a pair that saves time, is no worse than it says.
+    // The formula is written for F = B-W; a longer backward, or a pair that saves time, stays within it.
     for (costs const& cost : {pairs({6, 8, 5}), pairs({5, 7, 3}), pairs({6, 6, 4}, 3)})
       REQUIRE(simulate(steps, cost).bubble() <= published(cost));
   };
@@ -176,7 +176,7 @@ TEST_CASE("dual pipes idle (p/2-1)(F+B-2W), or (p/2-1)(F&B+B-3W) with pairs, and
   for_each_size<dual_pipe_v>(2, [&](size const& of, step_lists const& steps) { formulas(2 * of.stages, of, steps); });
 }
 
-TEST_CASE("a stage's list says who sends and who receives, and each message has both ends", "[parallel][schedules]") {
+TEST_CASE("each message of a schedule has a sender and a receiver", "[parallel][schedules]") {
   for_each_schedule([]<class Schedule>(Schedule const&) {
     for_each_size<Schedule>(Schedule::chunks == 0 ? 2 : Schedule::chunks, [](size const& of, step_lists const& steps) {
       std::vector<std::pair<int, int>> makes(static_cast<std::size_t>(steps.where().values()), {nobody, nobody});
@@ -210,7 +210,7 @@ TEST_CASE("a stage's list says who sends and who receives, and each message has 
   });
 }
 
-TEST_CASE("which send semantics a schedule needs shows in the simulator", "[parallel][schedules]") {
+TEST_CASE("the simulator shows which send semantics a schedule needs", "[parallel][schedules]") {
   // Forwards and backwards of one neighbour cross in every schedule but gpipe; chunks on one stage cross in more.
   size const of{4, 8, 2};
   auto const finishes = [&](auto which, sends semantics) {
@@ -245,7 +245,7 @@ TEST_CASE("one stage trains one micro-batch after the other", "[parallel][schedu
   }
 }
 
-TEST_CASE("a schedule that does not fit, or is wrong, is refused with its numbers", "[parallel][schedules]") {
+TEST_CASE("an impossible or wrong schedule is refused with its numbers", "[parallel][schedules]") {
   CHECK(sentence_of<config_error>([] {
           return make_lists<dual_pipe>({3, 8});
         }) ==
@@ -273,7 +273,7 @@ TEST_CASE("a schedule that does not fit, or is wrong, is refused with its number
   CHECK(find_broken_rule(list<weight_first, on_heap>({2, 3}, found = {})).broken == rule::weight_after_input);
 }
 
-TEST_CASE("schedules are found by the names of the command line", "[parallel][schedules]") {
+TEST_CASE("schedules are selected by their names on the command line", "[parallel][schedules]") {
   for (auto const* name : {"gpipe", "1f1b", "interleaved", "zbh1", "zbv", "dualpipe", "dualpipev"}) {
     std::string_view found;
     CHECK(with_named(name, [&]<class Schedule>(Schedule const&) { found = Schedule::name; }));
@@ -313,7 +313,7 @@ TEST_CASE("units are cut so that the most costly part is as cheap as can be", "[
   CHECK(largest(cut_units(costs, 4)) == best);
 }
 
-TEST_CASE("cuts that cannot be are refused with their numbers", "[parallel][schedules]") {
+TEST_CASE("impossible cuts are refused with their numbers", "[parallel][schedules]") {
   std::vector<double> const costs{1, 1, 1};
   std::vector<std::int64_t> const given{2, 2};
   CHECK(cut_units(5, std::vector<std::int64_t>{1, 4}, 3) == unit_cuts{0, 1, 4, 5});

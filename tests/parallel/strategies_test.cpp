@@ -90,7 +90,7 @@ TEST_CASE("a run does not depend on when ranks reach a collective", "[parallel]"
   }
 }
 
-TEST_CASE("zero<1> fuses the reduction into the update when nobody asks for the norm", "[parallel]") {
+TEST_CASE("zero<1> fuses the reduction into the update if the norm is not needed", "[parallel]") {
   for (int const ranks : {1, 2, 3}) {
     launch(comm::threads{.ranks = ranks}, [&](auto& world) {
       std::vector<std::uint64_t> hashes;

@@ -64,7 +64,7 @@ TEST_CASE("layers shared by 1 to 4 ranks train within the tolerance of bfloat16"
     compare(model, precision::bf16{}, toy::steady, {tolerance, tolerance, tolerance});
 }
 
-TEST_CASE("more ways than heads or tokens are refused with the numbers", "[parallel][tensor]") {
+TEST_CASE("a degree larger than the number of heads or tokens is refused with the numbers", "[parallel][tensor]") {
   auto const sentence = [](nn::gpt const& model) {
     std::string first;
     std::mutex one_at_a_time;
@@ -115,7 +115,7 @@ TEST_CASE("a rank may have no rows between the products", "[parallel][tensor]") 
   });
 }
 
-TEST_CASE("shared layers touch no tensor above ops and comm", "[parallel][tensor][phantom]") {
+TEST_CASE("layers of a tensor group access no tensor outside ops and comm", "[parallel][tensor][phantom]") {
   watchdog const guard("tensor parallelism in phantom memory");
   for (bool const cuts_rows : {false, true}) {
     launch(comm::threads{.ranks = 3}, [&](auto& world) {

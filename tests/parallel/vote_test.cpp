@@ -32,7 +32,7 @@ exchange_result counted(std::vector<double> const& losses, std::vector<double> c
 
 }  // namespace
 
-TEST_CASE("a vote's loss and norm are exact, whoever has which terms", "[parallel][vote]") {
+TEST_CASE("a vote's loss and norm are exact, however the terms are distributed over ranks", "[parallel][vote]") {
   auto const a = counted({1e20, 1, -1e20, 0.1}, {9, 0, 7, 0}, 3);
   CHECK(a.loss == (1 + 0.1) / 8);
   CHECK(a.norm == 4);
@@ -46,7 +46,7 @@ TEST_CASE("a vote's loss and norm are exact, whoever has which terms", "[paralle
   CHECK(counted({1e-300, 2}, {0, 0}).loss == 0.5);
 }
 
-TEST_CASE("what is not finite is told of the loss and of gradients apart, as what it is", "[parallel][vote]") {
+TEST_CASE("a vote reports non-finite losses and gradients separately, with the loss's own value", "[parallel][vote]") {
   auto const nan = std::nan("");
   auto const infinity = std::numeric_limits<double>::infinity();
   auto const loss_of = [](std::vector<double> const& losses) {
@@ -71,7 +71,7 @@ TEST_CASE("what is not finite is told of the loss and of gradients apart, as wha
   }
 }
 
-TEST_CASE("a norm that nobody has seen is told as such", "[parallel][vote]") {
+TEST_CASE("a vote without a norm returns NaN for it", "[parallel][vote]") {
   comm::self_world world;
   parallel::vote vote;
   vote.clear();

@@ -217,7 +217,8 @@ void plan_is_found(int ranks, Parallel const& how) {
 
 }  // namespace
 
-TEST_CASE("a user's axis with a group of its own is serial training, is saved, resumed and cut anew", "[policies]") {
+TEST_CASE("a user's axis with a group of its own equals serial training, is saved, resumed and cut differently",
+          "[policies]") {
   auto const serial = run(1, parallel::data{}, all_steps).loss;
   CHECK(serial < 0.7 * run(1, parallel::data{}, 0).loss);
   using parallel::mesh;
@@ -228,7 +229,7 @@ TEST_CASE("a user's axis with a group of its own is serial training, is saved, r
   trains_and_goes_on(4, mesh{committee{.ways = 2}, parallel::tensor{.ways = 2}}, serial);
 }
 
-TEST_CASE("a user's axis that splits samples trains beside parallel::data as more of it would", "[policies]") {
+TEST_CASE("a user's axis that splits samples trains like parallel::data on more ranks", "[policies]") {
   auto const serial = run(1, parallel::data{}, all_steps).loss;
   using parallel::mesh;
   for (int const ranks : {1, 2, 3, 4}) {
@@ -239,7 +240,7 @@ TEST_CASE("a user's axis that splits samples trains beside parallel::data as mor
   trains_and_goes_on(4, mesh{lanes{.ways = 2}, committee{.ways = 2}}, serial);
 }
 
-TEST_CASE("what a user's axes send and hold is what the plan says", "[policies]") {
+TEST_CASE("bytes and memory of a user's axes equal the plan", "[policies]") {
   for (int const ranks : {1, 2, 3, 4}) {
     plan_is_found(ranks, committee{});
     plan_is_found(ranks, lanes{});
@@ -248,7 +249,7 @@ TEST_CASE("what a user's axes send and hold is what the plan says", "[policies]"
   plan_is_found(4, parallel::mesh{parallel::pipeline<>{.stages = 2}, committee{.ways = 2}});
 }
 
-TEST_CASE("a mesh says of a user's axes what it says of all", "[policies]") {
+TEST_CASE("errors of a mesh with a user's axes are those of other axes", "[policies]") {
   auto const how = parallel::mesh{lanes{.ways = 2}, committee{.ways = 3}};
   CHECK(to_string(how) == "parallel::mesh{lanes{.ways = 2}, committee{.ways = 3}}");
   CHECK(sentence_of<config_error>([&] { parallel::mesh_shape(how, 4); }) ==

@@ -94,7 +94,7 @@ void trains(std::string const& name, int ranks, Model const& what, Data const& d
 
 }  // namespace
 
-TEST_CASE("a communicator of what the rules ask for trains under data, zero and their relatives", "[policies]") {
+TEST_CASE("a communicator with the required calls only trains under data, zero and similar strategies", "[policies]") {
   trains<sums>("data", 2, model, curve);
   trains<scatters, publishes>("zero1", 2, model, curve, parallel::zero<1>{.bucket_bytes = 256});
   trains<scatters, publishes>("zero2", 2, model, curve, parallel::zero<2>{});
@@ -103,14 +103,14 @@ TEST_CASE("a communicator of what the rules ask for trains under data, zero and 
   trains<scatters, publishes>("parameter_server", 2, model, curve, parallel::parameter_server{.staleness = 2});
 }
 
-TEST_CASE("a communicator of what the rules ask for trains with compressors", "[policies]") {
+TEST_CASE("a communicator with the required calls only trains with compressors", "[policies]") {
   trains<can<call::all_reduce, bf16, reduction::sum>>("cast", 2, model, curve, compression::cast<bf16>{});
   trains<collects>("top_k", 2, model, curve, compression::error_feedback<compression::top_k>{});
   trains<trades, publishes>("zero1 top_k", 2, model, curve, parallel::zero<1>{}, compression::top_k{.ratio = 0.5F});
   trains<sums>("power_sgd", 2, model, curve, compression::power_sgd{.rank = 2});
 }
 
-TEST_CASE("a communicator of what the rules ask for trains under the axes of a mesh", "[policies]") {
+TEST_CASE("a communicator with the required calls only trains under the axes of a mesh", "[policies]") {
   toy::text const tokens = toy::text_for(toy::with_layers(2), 64);
   trains<sums, largest>("tensor", 2, toy::with_layers(2), tokens, parallel::tensor{});
   trains<sums, talks>("pipeline", 2, toy::with_layers(2), tokens, parallel::pipeline<>{});
@@ -120,7 +120,7 @@ TEST_CASE("a communicator of what the rules ask for trains under the axes of a m
   trains<sums, gathers_counts, routes>("expert", 2, experts, tokens, parallel::expert{});
 }
 
-TEST_CASE("a communicator of what the rules ask for trains a model of a user's own", "[policies]") {
+TEST_CASE("a communicator with the required calls only trains a user's own model", "[policies]") {
   launch(comm::threads{.ranks = 2}, [](auto& threads) {
     bare::world<bare::trainer_and<sums>> world(threads.duplicate());
     toy::spline plain;

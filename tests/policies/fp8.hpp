@@ -1,7 +1,7 @@
 #pragma once
 
-// A precision with a number format that is no element type, as its user would write it after docs/write_a_policy.md,
-// with public headers alone.
+// A precision with a number format that is not an element type, as its user would write it after
+// docs/write_a_policy.md, with public headers alone.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

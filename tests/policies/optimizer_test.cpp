@@ -9,7 +9,7 @@
 
 using namespace trireme;
 
-TEST_CASE("a user's optimizer with a matrix state trains, goes on bit for bit and moves", "[policies]") {
+TEST_CASE("a user's optimizer with a matrix state trains, resumes bit for bit, also on other ranks", "[policies]") {
   watchdog const guard("whitened");
   user::whitened const optimizer{.learning_rate = 1e-2};
   for (int const ranks : {1, 2, 3, 4}) {

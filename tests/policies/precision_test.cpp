@@ -57,7 +57,7 @@ std::vector<double> losses(int ranks, Policies const&... policies) {
 
 }  // namespace
 
-TEST_CASE("a user's 8-bit floats train, go on bit for bit and move", "[policies]") {
+TEST_CASE("a user's 8-bit floats train, resume bit for bit, also on other ranks", "[policies]") {
   watchdog const guard("fp8");
   for (int const ranks : {1, 2, 3, 4}) {
     INFO(ranks << " ranks");
@@ -68,7 +68,7 @@ TEST_CASE("a user's 8-bit floats train, go on bit for bit and move", "[policies]
   CHECK(policy_cases::on_mlp.moves({2, 3}, adaptive, user::fp8{}) == "");
 }
 
-TEST_CASE("all ranks round by the largest number of all: what is rounded is what one rank rounds", "[policies]") {
+TEST_CASE("all ranks round by the global maximum, so that they round as one rank does", "[policies]") {
   watchdog const guard("fp8 on meshes");
   auto const serial = losses(1, user::fp8{});
   auto const exact = losses(1, precision::fp32{});
@@ -88,7 +88,7 @@ TEST_CASE("all ranks round by the largest number of all: what is rounded is what
   close("pipeline", losses(2, user::fp8{}, p::mesh{p::pipeline<schedule::zb_v>{.stages = 2}}));
 }
 
-TEST_CASE("a precision sees each operand of each product of a layer by its weight's name", "[policies]") {
+TEST_CASE("a precision gets each operand of each product of a layer, with the weight's name", "[policies]") {
   listing::seen.clear();
   launch(comm::self{}, [](auto& world) {
     auto trainer = make_trainer(small, world, adaptive, listing{});

@@ -9,7 +9,7 @@
 
 using namespace trireme;
 
-TEST_CASE("a user's sign compressor learns with one bit a gradient, and goes on bit for bit", "[policies]") {
+TEST_CASE("a user's sign compressor learns with one bit a gradient, and resumes bit for bit", "[policies]") {
   watchdog const watch("sign compressor", std::chrono::seconds(240));
   for (int const ranks : {1, 2, 4}) {
     std::vector<std::string> found(static_cast<std::size_t>(ranks));
@@ -23,7 +23,9 @@ TEST_CASE("a user's sign compressor learns with one bit a gradient, and goes on 
   }
 }
 
-TEST_CASE("a user's sign compressor sends and holds what its plan says, and needs as many ranks", "[policies]") {
+TEST_CASE(
+    "bytes and memory of a user's sign compressor equal the plan, and it resumes on the same number of ranks only",
+    "[policies]") {
   watchdog const watch("plan of a sign compressor");
   optim::adamw const adaptive{.learning_rate = 1e-2};
   for (int const ranks : {1, 2, 3, 4}) {

@@ -22,7 +22,7 @@ using namespace trireme;
 
 namespace {
 
-/// Addresses of it are no addresses: who reads one faults.
+/// A memory space whose addresses the host cannot read: reading one faults.
 struct shelf {
   [[maybe_unused]] static constexpr std::string_view name = "shelf";
   [[maybe_unused]] static constexpr std::size_t alignment = host::alignment;
@@ -197,7 +197,7 @@ std::uint64_t run(int ranks, Parallel const& how, std::int64_t stop_after, std::
 
 }  // namespace
 
-TEST_CASE("a plain model trains in a user's memory space, which needs the kernels of an exchange only", "[policies]") {
+TEST_CASE("a plain model trains in a user's memory space that has only the kernels of an exchange", "[policies]") {
   for (int const ranks : {1, 2, 3, 4}) {
     scratch folder;
     auto const whole = run(ranks, parallel::data{}, 40);

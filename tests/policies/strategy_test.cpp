@@ -14,7 +14,7 @@ namespace {
 optim::adamw const adaptive{.learning_rate = 1e-2};
 }
 
-TEST_CASE("a user's strategy that averages every few steps trains and goes on bit for bit", "[policies]") {
+TEST_CASE("a user's strategy that averages every few steps trains and resumes bit for bit", "[policies]") {
   watchdog const guard("averaging");
   for (int const ranks : {1, 2, 3, 4}) {
     INFO(ranks << " ranks");
@@ -24,7 +24,7 @@ TEST_CASE("a user's strategy that averages every few steps trains and goes on bi
                  "numbers that belong to each of 2 ranks, and this run has 3"));
 }
 
-TEST_CASE("what a user's strategy counts is saved", "[policies]") {
+TEST_CASE("the counts of a user's strategy are saved", "[policies]") {
   watchdog const guard("averaging counts");
   launch(policy_cases::counting_threads(2), [](auto& world) {
     shared_scratch folder(world);
@@ -38,7 +38,7 @@ TEST_CASE("what a user's strategy counts is saved", "[policies]") {
   });
 }
 
-TEST_CASE("a user's precision with a running scale trains, goes on bit for bit and moves", "[policies]") {
+TEST_CASE("a user's precision with a running scale trains, resumes bit for bit, also on other ranks", "[policies]") {
   watchdog const guard("scaled");
   for (int const ranks : {1, 2, 3, 4}) {
     INFO(ranks << " ranks");

@@ -29,7 +29,7 @@ void same_by_mpi(std::string const& name, Policies const&... policies) {
 
 }  // namespace
 
-TEST_CASE("policies of a user's own hold by MPI what they hold by threads", "[policies][mpi]") {
+TEST_CASE("a user's policies train equally by MPI and by threads", "[policies][mpi]") {
   optim::adamw const adaptive{.learning_rate = 1e-2};
   same_by_mpi("sign", adaptive, user::sign{});
   same_by_mpi("averaging", adaptive, user::averaging{});

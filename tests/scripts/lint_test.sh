@@ -117,19 +117,10 @@ put README.md "Bytes are sent to who wants them.";             refuses words 'na
 put docs/adr/a.md "A NaN is then everybody's.";                refuses words 'name the ranks'
 put docs/a.md "There is no GPU, and the loop is no longer than ten lines.\n\n    it is no tensor\n\n\`is no x\`\n"
 put CONTRIBUTING.md "\`\`\`cpp\n// what it is for\n\`\`\`"
-put $h/nn/a.hpp '// This is no tensor.'
-accepts words
-# The comments of a folder are read when words_in_comments_of names it.
-mkdir -p "$tree/copy/scripts" "$tree/tree/include"
-sed 's/^words_in_comments_of=.*/words_in_comments_of=(include)/' "$root/scripts/lint" >"$tree/copy/scripts/lint"
-printf 'int x;  // This is no tensor.\nint is_no_tensor;  // There is no other.\n' >"$tree/tree/include/a.hpp"
-if bash "$tree/copy/scripts/lint" --root "$tree/tree" --only words >"$tree/output" ||
-  ! grep -q 'include/a.hpp:1: words: ' "$tree/output" || [[ $(grep -c ': words: ' "$tree/output") != 1 ]]; then
-  echo "lint does not read the comments of words_in_comments_of:"
-  cat "$tree/output"
-  failures=$((failures + 1))
-fi
-rm -rf "${tree:?}"/*
+put $h/nn/a.hpp 'int is_no_tensor;  // There is no other.'
+put packaging/a.cpp '// This is no tensor.';                     accepts words
+put $h/nn/a.hpp 'int x;  // This is no tensor.';                 refuses words 'say what it is'
+put src/a.cpp '// This is no tensor.';                           refuses words 'say what it is'
 
 if command -v clang-format-14 >/dev/null || [[ -x $root/build/venv/bin/clang-format ]]; then
   cp "$root/.clang-format" "$tree/"

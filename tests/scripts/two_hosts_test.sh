@@ -46,7 +46,7 @@ if command -v mpirun >/dev/null && [[ -x $ladder ]]; then
   said=$(timeout 150 "$run" mpirun -n 2 "$ladder" "$rung" 2>&1)
   expect 'exit code of the ladder' 0 $?
   expect 'what the ladder says' '*All tests passed*' "$said"
-  rung='sums between the hosts of mpirun have the bits of flat ones'
+  rung='sums between the hosts of mpirun have the bits of flat sums'
   for shape in '2 4' '3 3'; do
     read -r hosts ranks <<<"$shape"
     said=$(timeout 100 "$run" --hosts $hosts \

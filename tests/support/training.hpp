@@ -156,7 +156,7 @@ inline auto const twelve_steps = of_gpt({.steps = 12, .batch = 10, .micro_batche
 
 inline constexpr double infinitely_far = std::numeric_limits<double>::infinity();
 
-/// The largest difference, relative to the largest number; infinite for other sizes, and for what is no number.
+/// The largest difference, relative to the largest number; infinite for different sizes, and where a number is NaN.
 inline double distance(std::vector<double> const& a, std::vector<double> const& b) {
   if (a.size() != b.size()) return infinitely_far;
   double most = 0;

@@ -55,7 +55,7 @@ struct line {
 
 }  // namespace
 
-TEST_CASE("gradients of the library's models are those of their losses", "[testing]") {
+TEST_CASE("gradients of the library's models agree with their losses", "[testing]") {
   auto const x = some(15);
   auto const y = some(10);
   auto const report = testing::check_gradients(
@@ -76,7 +76,7 @@ TEST_CASE("gradients of the library's models are those of their losses", "[testi
   CHECK(text);
 }
 
-TEST_CASE("a backward that forgets a factor is found and named", "[testing]") {
+TEST_CASE("a backward without a factor is detected and named", "[testing]") {
   auto const x = some(6);
   auto const batch =
       make_samples(tensor_view<float const>(x.data(), {6, 1}), tensor_view<float const>(x.data(), {6, 1}));
@@ -90,7 +90,7 @@ TEST_CASE("a backward that forgets a factor is found and named", "[testing]") {
   CHECK(to_string(report).find("2 elements, worst relative difference") == 0);
 }
 
-TEST_CASE("a loss of one's own is checked by its values alone", "[testing]") {
+TEST_CASE("a user's loss is checked by its values alone", "[testing]") {
   std::vector<double> x{0.3, -1.2, 2.5};
   auto const loss = [&] {
     double sum = 0;

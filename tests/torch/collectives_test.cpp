@@ -86,7 +86,7 @@ TEST_CASE("tensors of all types are summed, sent and gathered", "[torch]") {
   }
 }
 
-TEST_CASE("every communicator takes them, and loops that stop by a loss stop on all ranks", "[torch]") {
+TEST_CASE("every communicator accepts tensors, and loops that stop depending on a loss stop on all ranks", "[torch]") {
   auto const mean = [](auto& world) {
     return interop::all_reduce(world, torch::full({2}, static_cast<float>(world.rank())), reduction::mean{})[1]
         .template item<float>();

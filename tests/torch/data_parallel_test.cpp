@@ -119,7 +119,7 @@ TEST_CASE("double is exchanged in double", "[torch]") {
   CHECK(distance(found[1], gradients_of(*single)) < 1e-15);
 }
 
-TEST_CASE("parameters that a step does not use", "[torch]") {
+TEST_CASE("parameters that a step does not use keep their gradients, or are errors by name", "[torch]") {
   auto const x = numbers({3, 4}, 1);
   auto const found = on_ranks<std::vector<Tensor>>(2, [&](auto& world) {
     branches net;
@@ -164,7 +164,9 @@ TEST_CASE("parameters that a step does not use", "[torch]") {
       "not use all parameters, say {.unused_parameters = true}, and requires_grad_(false) of what is never trained");
 }
 
-TEST_CASE("a static graph: several gradients a step, parameters that nobody uses, and no other step", "[torch]") {
+TEST_CASE(
+    "with a static graph a step may have several gradients and unused parameters, and a different step is refused",
+    "[torch]") {
   auto const x = numbers({3, 4}, 1);
   auto const train = [&](interop::data_parallel_options const& options, bool at_once) {
     return on_ranks<std::vector<Tensor>>(2, [&](auto& world) {
@@ -221,7 +223,7 @@ TEST_CASE("a static graph: several gradients a step, parameters that nobody uses
   CHECK(refusal("ab", [&] { ddp.finish(); }).empty());
   CHECK(sentence_of([&] { ddp.join(); }) ==
         "trireme::interop::data_parallel: join() with .static_graph: a rank without a batch has no graph; leave "
-        ".static_graph out, or give every rank as many batches");
+        ".static_graph out, or give every rank equally many batches");
 }
 
 namespace {
@@ -428,7 +430,7 @@ TEST_CASE("a NaN on one rank is known on all", "[torch]") {
   for (auto const& each : found) CHECK(each == std::vector<bool>{true, false, true});
 }
 
-TEST_CASE("mistakes are one sentence", "[torch]") {
+TEST_CASE("mistakes in calls of data_parallel are one sentence", "[torch]") {
   auto const x = numbers({4, 5}, 1);
   comm::self_world world;
   perceptron net;
@@ -439,7 +441,7 @@ TEST_CASE("mistakes are one sentence", "[torch]") {
       "join()");
   ddp->forward(x).sum().backward();
   CHECK(sentence_of([&] { ddp.join(); }) ==
-        "trireme::interop::data_parallel: join() in a step that finish() has not ended");
+        "trireme::interop::data_parallel: join() in a step that finish() has not ended; call finish() first");
   CHECK(
       sentence_of([&] { ddp->forward(x).sum().backward(); }) ==
       "trireme::interop::data_parallel: parameter \"second.bias\" got a second gradient in one step, of another "
@@ -456,14 +458,13 @@ TEST_CASE("mistakes are one sentence", "[torch]") {
     ddp->forward(x).sum().backward();
   }
   CHECK(sentence_of([&] { ddp.join(); }) ==
-        "trireme::interop::data_parallel: join() in a step that finish() has not ended");
+        "trireme::interop::data_parallel: join() in a step that finish() has not ended; call finish() first");
   ddp.finish();
   ddp->forward(x).sum().backward();
   ddp.step(optim::adamw{});
   CHECK(sentence_of([&] { ddp.join(); }) ==
         "trireme::interop::data_parallel: join() after step(optimizer): this rank would not make the updates of its "
-        "optimizer; end "
-        "steps by finish() and an optimizer of torch's, or give every rank as many batches");
+        "optimizer; end steps by finish() and an optimizer of torch's, or give every rank equally many batches");
   ddp->forward(x).sum().backward();
   net->second->bias.set_data(torch::zeros({3}));
   CHECK(sentence_of([&] { ddp.step(optim::adamw{}); }) ==
@@ -474,10 +475,9 @@ TEST_CASE("mistakes are one sentence", "[torch]") {
     auto const own = std::make_shared<torch::nn::LinearImpl>(4, both.rank() == 0 ? 3 : 2);
     return sentence_of([&] { static_cast<void>(interop::data_parallel(own, both)); });
   });
-  CHECK(
-      differ[1] ==
-      "trireme::interop: the module of rank 1 is not that of rank 0; the first difference is number 1 of its tensors, "
-      "which on this rank is parameter \"weight\" of Float(2, 4)");
+  CHECK(differ[1] ==
+        "trireme::interop: the module of rank 1 differs from that of rank 0; the first difference is number 1 of its "
+        "tensors, which on this rank is parameter \"weight\" of Float(2, 4)");
 }
 
 TEST_CASE("in a device's memory finish() exchanges what the host's memory exchanges in backward", "[torch]") {
@@ -574,14 +574,13 @@ TEST_CASE("parameters in another order on one rank are refused", "[torch]") {
     return sentence_of([&] { static_cast<void>(interop::data_parallel(net, world)); });
   });
   for (std::size_t rank = 0; rank < 2; ++rank) {
-    CHECK(refused[rank] ==
-          text("trireme::interop: the module of rank 1 is not that of rank 0; the first difference is number 1 of its "
-               "tensors, which on this rank is parameter \"",
-               rank == 0 ? "a" : "b", "\" of Float(2)"));
+    CHECK(refused[rank] == text("trireme::interop: the module of rank 1 differs from that of rank 0; the first "
+                                "difference is number 1 of its tensors, which on this rank is parameter \"",
+                                rank == 0 ? "a" : "b", "\" of Float(2)"));
   }
 }
 
-TEST_CASE("one of Trireme's optimizers, its state sharded, is one line", "[torch]") {
+TEST_CASE("step(optimizer) updates by one of Trireme's optimizers, with sharded state", "[torch]") {
   auto const x = numbers({4, 5}, 1);
   auto const train = [&](auto const& strategy) {
     return on_ranks<Tensor>(2, [&](auto& world) {
@@ -604,7 +603,7 @@ TEST_CASE("one of Trireme's optimizers, its state sharded, is one line", "[torch
   for (auto const& each : zero) CHECK(each.equal(data[0]));
 }
 
-TEST_CASE("buckets are exchanged while backward goes on, and a timeline shows it", "[torch]") {
+TEST_CASE("buckets are exchanged during backward, and a timeline shows it", "[torch]") {
   auto const found = on_ranks<bool>(2, [&](auto& world) {
     perceptron net;
     auto ddp = interop::data_parallel(net, world, parallel::data{.bucket_bytes = 64});
@@ -656,7 +655,7 @@ TEST_CASE("compressors take the place of communication hooks", "[torch]") {
   }
 }
 
-TEST_CASE("gradients may lie in the buckets, and stay what they are", "[torch]") {
+TEST_CASE("gradients in buckets have the same values, and survive the end of data_parallel", "[torch]") {
   auto const x = numbers({6, 4}, 1);
   struct outcome {
     Tensor values{}, gradients{};
@@ -725,7 +724,7 @@ TEST_CASE("gradients may lie in the buckets, and stay what they are", "[torch]")
       "parallel::data and no compressor, or leave it out");
 }
 
-TEST_CASE("a loss scale changes no gradient, and halves where one overflows on some rank", "[torch]") {
+TEST_CASE("a loss scale does not change gradients, and halves if one overflows on any rank", "[torch]") {
   auto const x = numbers({4, 5}, 1);
   struct outcome {
     Tensor gradients{};
@@ -802,7 +801,7 @@ TEST_CASE("two modules on one world keep their gradients apart, in whatever orde
   for (auto const& each : found) CHECK(distance(each.nan_to_num(), all) < 1e-6);
 }
 
-TEST_CASE("a rank that joins makes the others' steps, also of parameters that nobody uses", "[torch]") {
+TEST_CASE("a rank that joins makes the others' steps, also with parameters that no rank uses", "[torch]") {
   auto const x = numbers({4, 4}, 1);
   for (bool const set_to_none : {false, true}) {
     auto const found = on_ranks<Tensor>(2, [&](auto& world) {
@@ -827,7 +826,7 @@ TEST_CASE("a rank that joins makes the others' steps, also of parameters that no
   }
 }
 
-TEST_CASE("a module that changes after it was wrapped is followed, or refused by name", "[torch]") {
+TEST_CASE("changes of a wrapped module are supported, or refused by name", "[torch]") {
   auto const x = numbers({6, 4}, 1);
   auto const train = [&](auto&& change) {
     return on_ranks<Tensor>(2, [&](auto& world) {
@@ -878,7 +877,7 @@ TEST_CASE("a buffer may grow between two steps", "[torch]") {
   for (auto const& each : found) CHECK(each.equal(torch::ones({5000})));
 }
 
-TEST_CASE("one module between several ranks, and a loss that nobody has scaled, are one sentence", "[torch]") {
+TEST_CASE("a module shared by several ranks, and an unscaled loss, are errors of one sentence", "[torch]") {
   torch::nn::Linear shared(2, 2);
   auto const said = on_ranks<std::string>(
       2, [&](auto& world) { return sentence_of([&] { static_cast<void>(interop::data_parallel(shared, world)); }); });

@@ -34,7 +34,7 @@ Tensor one_step(Ddp& ddp, std::vector<Tensor> const& parameters, int rank) {
 
 }  // namespace
 
-TEST_CASE("a module by its name, in a unique_ptr or as an AnyModule is that in a shared_ptr", "[torch]") {
+TEST_CASE("a module by its name, in a unique_ptr or as an AnyModule trains as in a shared_ptr", "[torch]") {
   auto const train = [](auto&& make) {
     return on_ranks<Tensor>(2, [&](auto& world) {
       auto const net = std::make_shared<mlp_impl>();
@@ -88,7 +88,7 @@ TEST_CASE("a module by its name, in a unique_ptr or as an AnyModule is that in a
   CHECK(contains(sentence_of([&] { static_cast<void>(interop::data_parallel(empty, world)); }), "has no module"));
 }
 
-TEST_CASE("a torch::jit::Module is wrapped as any other", "[torch]") {
+TEST_CASE("a torch::jit::Module is wrapped as any other module", "[torch]") {
   auto const x = numbers({8, 5}, 1);
   auto const found = on_ranks<Tensor>(2, [&](auto& world) {
     torch::jit::Module model("scripted");
@@ -149,7 +149,7 @@ std::vector<Tensor> typed_gradients(torch::nn::Module const& net) {
 
 }  // namespace
 
-TEST_CASE("parameters of all types and layouts have their mean in one module", "[torch]") {
+TEST_CASE("parameters of all types and layouts in one module get the mean gradient", "[torch]") {
   auto const mean_of = [](auto const& options, auto ddp_of) {
     return on_ranks<std::vector<Tensor>>(2, [&](auto& world) {
       auto const net = std::make_shared<typed_impl>();
@@ -193,7 +193,7 @@ TEST_CASE("parameters of all types and layouts have their mean in one module", "
   }
 }
 
-TEST_CASE("the norm counts parameters of all types once, and a trainer's update asks for one type", "[torch]") {
+TEST_CASE("the norm counts parameters of all types once, and step(optimizer) needs one type", "[torch]") {
   typed_impl single;
   single.forward(1).backward();
   double squares = 0;
@@ -249,13 +249,12 @@ TEST_CASE("a channels_last network trains as in one process, and ranks whose lay
     auto net = made(world.rank() == 1);
     return sentence_of([&] { static_cast<void>(interop::data_parallel(net, world)); });
   });
-  CHECK(
-      refused[1] ==
-      "trireme::interop: the module of rank 1 is not that of rank 0; the first difference is number 1 of its tensors, "
-      "which on this rank is parameter \"0.weight\" of Float(4, 3, 3, 3), strides 27 1 9 3");
+  CHECK(refused[1] ==
+        "trireme::interop: the module of rank 1 differs from that of rank 0; the first difference is number 1 of its "
+        "tensors, which on this rank is parameter \"0.weight\" of Float(4, 3, 3, 3), strides 27 1 9 3");
 }
 
-TEST_CASE("gradients of sparse embeddings stay sparse, and are sent as rows where that is less", "[torch]") {
+TEST_CASE("gradients of sparse embeddings stay sparse, and are sent as rows if that is less", "[torch]") {
   struct outcome {
     Tensor gradient{}, values{};
     bool sparse = true;

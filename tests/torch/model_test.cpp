@@ -115,7 +115,7 @@ TEST_CASE("a torch module is trained with every compressor", "[torch]") {
   }
 }
 
-TEST_CASE("a torch module predicts, evaluates and is refused as plain models are", "[torch]") {
+TEST_CASE("a torch module predicts, evaluates and gives errors like plain models", "[torch]") {
   comm::self_world world;
   small net;
   fill(*net, 4);
@@ -159,7 +159,7 @@ TEST_CASE("a torch module predicts, evaluates and is refused as plain models are
           static_cast<void>(make_trainer(interop::torch_model(net, torch::nn::MSELoss()), optim::sgd{}, world));
         }) ==
         "trireme::interop::torch_model: parameter \"first.weight\" has elements of Double, which this trainer does "
-        "not take; of Double it does with torch_model<double> and precision::fp64");
+        "not take; for Double use torch_model<double> and precision::fp64");
 }
 
 TEST_CASE("modules of double and of bfloat16 are trained in their own types", "[torch]") {
@@ -235,7 +235,7 @@ TEST_CASE("a torch module runs under autocast in a trainer of bf16", "[torch]") 
   CHECK(net->seen == at::kBFloat16);
 }
 
-TEST_CASE("a loss scale in a trainer changes no bit of what a torch module learns", "[torch]") {
+TEST_CASE("a loss scale in a trainer does not change the bits of a torch module's training", "[torch]") {
   auto const whole = trained(2), scaled = trained(2, scaled_fp32{});
   for (std::size_t rank = 0; rank < 2; ++rank) {
     CHECK(scaled[rank].values.equal(whole[rank].values));
@@ -243,7 +243,7 @@ TEST_CASE("a loss scale in a trainer changes no bit of what a torch module learn
   }
 }
 
-TEST_CASE("a torch module is trained in float16 with a loss scale that is state", "[torch]") {
+TEST_CASE("a torch module is trained in float16, with the loss scale in checkpoints", "[torch]") {
   struct outcome {
     std::vector<bool> skipped{};
     double first = 0, last = 0;
@@ -367,7 +367,7 @@ void ends_where_plain_ddp_does(Tensor const& inputs, Tensor const& targets) {
 
 }  // namespace
 
-TEST_CASE("data_parallel ends within 1e-6 of what DDP is defined to do, with the same LibTorch", "[torch]") {
+TEST_CASE("data_parallel agrees with the definition of DDP within 1e-6, with the same LibTorch", "[torch]") {
   auto const labels = (numbers({50, 16}, 31).abs() * 4).to(at::kLong).clamp(0, 9);
   // Pictures that show their label, beside noise.
   auto const pictures = numbers({50, 16, 1, 28, 28}, 30) + labels.reshape({50, 16, 1, 1, 1}) / 4;
@@ -410,7 +410,7 @@ counted_run counted_training(int ranks, std::int64_t micro_batches, Make const& 
 
 }  // namespace
 
-TEST_CASE("a torch loss that leaves targets out trains alike however samples are dealt out", "[torch]") {
+TEST_CASE("a torch loss with ignored targets trains equally however samples are distributed", "[torch]") {
   // As one process does it with the whole batch.
   auto const alone = [](auto loss) {
     torch::nn::Sequential net(torch::nn::Linear(4, 5), torch::nn::Tanh(), torch::nn::Linear(5, 3));

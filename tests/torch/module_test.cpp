@@ -34,7 +34,7 @@ auto loader_of(std::int64_t samples, interop::distributed_sampler const& order, 
 
 }  // namespace
 
-TEST_CASE("a distributed sampler deals out every sample once, in another order in each epoch", "[torch]") {
+TEST_CASE("a distributed sampler gives every sample once, in a different order in each epoch", "[torch]") {
   using passes = std::vector<std::vector<std::int64_t>>;
   auto const dealt = [](int ranks, interop::distributed_sampler_options const& options, std::size_t workers) {
     return on_ranks<passes>(ranks, [&](auto& world) {
@@ -69,7 +69,7 @@ TEST_CASE("a distributed sampler deals out every sample once, in another order i
   CHECK(dealt(2, {.shuffle = false}, 0)[1][2] == std::vector<std::int64_t>{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 0});
 }
 
-TEST_CASE("a distributed sampler goes on in the middle of an epoch", "[torch]") {
+TEST_CASE("a distributed sampler resumes in the middle of an epoch", "[torch]") {
   comm::self_world world;
   interop::distributed_sampler order(23, world);
   auto loader = loader_of(23, order, 2);
@@ -155,7 +155,7 @@ bool equal(torch::nn::Module const& a, torch::nn::Module const& b) {
 
 }  // namespace
 
-TEST_CASE("a module's parameters and buffers go through a file of PyTorch's names", "[torch]") {
+TEST_CASE("a module's parameters and buffers are written to a file under PyTorch's names and read back", "[torch]") {
   auto const path = std::filesystem::temp_directory_path() / text("trireme-kinds-", ::getpid());
   auto net = some_kinds();
   interop::save_safetensors(net, path);
@@ -280,7 +280,7 @@ trained train(Net& net, std::shared_ptr<Module> const& module, Tensor const& x, 
 
 }  // namespace
 
-TEST_CASE("a batch normalisation over ranks is one process's over the whole batch", "[torch]") {
+TEST_CASE("a batch normalisation over ranks equals that of one process over the whole batch", "[torch]") {
   auto const x = numbers({12, 2, 4, 4}, 1) * 2 + 3, target = numbers({12, 4, 4, 4}, 2);
   for (auto const& options : {torch::nn::BatchNormOptions(0), torch::nn::BatchNormOptions(0).momentum(torch::nullopt),
                               torch::nn::BatchNormOptions(0).affine(false).track_running_stats(false)}) {
@@ -353,7 +353,7 @@ TEST_CASE("a batch normalisation over ranks in double, without ranks, and withou
         "on larger batches");
 }
 
-TEST_CASE("layers that are split over ranks compute what the whole ones do", "[torch]") {
+TEST_CASE("layers that are split over ranks compute the same as whole layers", "[torch]") {
   auto const tokens = torch::arange(10).remainder(6).reshape({2, 5});
   torch::nn::Embedding table(6, 4);
   torch::nn::Linear widen(4, 12), narrow(12, 3);
@@ -444,7 +444,7 @@ std::vector<Tensor> through_ranks(int ranks, std::string const& from, std::strin
 
 }  // namespace
 
-TEST_CASE("a file has the whole tensors of layers that are split over any number of ranks", "[torch]") {
+TEST_CASE("a file contains whole tensors of layers that are split over any number of ranks", "[torch]") {
   scratch folder;
   auto const net = std::make_shared<whole_block>();
   fill(*net, 5);
@@ -492,7 +492,7 @@ TEST_CASE("passes Python's file through split layers", "[.python]") {
   through_ranks(2, folder + "/from_three", folder + "/from_two");
 }
 
-TEST_CASE("autocast is of its scope, and of the types that LibTorch has", "[torch]") {
+TEST_CASE("autocast ends with its scope, and accepts only types that LibTorch supports", "[torch]") {
   torch::nn::Linear net(4, 4);
   auto const x = numbers({3, 4}, 1);
   {

@@ -545,7 +545,7 @@ TEST_CASE("cases of data parallelism are right on one rank and on more ranks tha
     for (auto const& each : on_ranks<std::string>(ranks, lent)) CHECK(each == "");
 }
 
-TEST_CASE("a rank that fails in forward, leaves early or ends steps in another order is an error on the others",
+TEST_CASE("the others get an error if a rank fails in forward, leaves early or ends steps in another order",
           "[torch]") {
   auto const run = [](auto&& body) {
     return sentence_of([&] {

@@ -172,7 +172,7 @@ TEST_CASE("a pipeline of a sequence's children trains as one rank does", "[torch
   CHECK(distance(both[3].values, serial[0].values) < 1e-4);
 }
 
-TEST_CASE("a sequence of units in bf16 and fp16, and a run that goes on", "[torch]") {
+TEST_CASE("a sequence of units trains in bf16 and fp16, and resumes", "[torch]") {
   run_of const run{.ranks = 2, .micro_batches = 2, .net = "untied"};
   auto const whole = trained(run, parallel::zero<3>{}), narrow = trained(run, precision::bf16{}, parallel::zero<3>{});
   CHECK(narrow[0].hash == trained(run, precision::bf16{})[0].hash);
@@ -196,7 +196,7 @@ TEST_CASE("a sequence of units in bf16 and fp16, and a run that goes on", "[torc
   CHECK(stages[0].hash == trained({1}, searching)[0].hash);
 }
 
-TEST_CASE("running statistics of a sequence are trained, kept and used as torch's own loop does it", "[torch]") {
+TEST_CASE("running statistics of a sequence are updated, saved and used as in torch's own loop", "[torch]") {
   for (std::int64_t const micro_batches : {1, 4}) {
     auto const ours = trained({.micro_batches = micro_batches, .net = "norms"});
     auto net = some_norms();
@@ -222,7 +222,7 @@ TEST_CASE("running statistics of a sequence are trained, kept and used as torch'
   }
 }
 
-TEST_CASE("ranks have the running statistics of a sequence as one rank has them", "[torch]") {
+TEST_CASE("several ranks have the same running statistics of a sequence as one rank", "[torch]") {
   run_of run{.net = "norms"};
   auto const serial = trained(run);
   auto const counted = [](outcome const& it) { return it.buffers[it.buffers.numel() - 1].item<double>(); };
@@ -280,7 +280,7 @@ TEST_CASE("a sequence's parameters have memory only while their unit runs", "[to
         "trireme::interop::take_values: the module has no parameter \"1.weight\"(6, 4)");
 }
 
-TEST_CASE("what is no sequence of units is refused", "[torch]") {
+TEST_CASE("modules that cannot be split into units are refused", "[torch]") {
   comm::self_world world;
   auto const sentence = [&](Sequential const& net, auto const& loss) {
     return sentence_of([&] {
@@ -300,9 +300,9 @@ TEST_CASE("what is no sequence of units is refused", "[torch]") {
   wide->to(at::kDouble);
   CHECK(sentence(wide, loss) ==
         "trireme::interop::torch_sequential: parameter \"0.weight\" has elements of Double, but this trainer keeps "
-        "Float; call to() before, and choose a precision for what is computed");
+        "Float; convert it with to() before, and choose a precision to compute in another type");
   CHECK(sentence(Sequential(Linear(4, 4)), [](Tensor const& out, Tensor const& y) { return out - y; }) ==
-        "trireme::interop::torch_sequential: the loss has 12 numbers; it is to be one, the mean over the batch");
+        "trireme::interop::torch_sequential: the loss has 12 numbers; return one, the mean over the batch");
   auto const differs = on_ranks<std::string>(2, [&](auto& two) {
     Sequential net(Linear(4, 4));
     fill(*net, 3 + static_cast<std::uint64_t>(two.rank()));
@@ -314,7 +314,7 @@ TEST_CASE("what is no sequence of units is refused", "[torch]") {
   CHECK(contains(differs[1], "give the models of all ranks the same numbers"));
 }
 
-TEST_CASE("a sequence of double, and one that begins with a table of tokens", "[torch]") {
+TEST_CASE("a sequence of double trains, and one that begins with an embedding", "[torch]") {
   comm::self_world world;
   Sequential wide(Linear(4, 3), torch::nn::Tanh(), Linear(3, 1));
   wide->to(at::kDouble);

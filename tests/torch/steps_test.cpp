@@ -78,7 +78,7 @@ torch::nn::Sequential critic() {
 
 }  // namespace
 
-TEST_CASE("the usual loop of a GAN is that of one process where any number of backward() counts", "[torch]") {
+TEST_CASE("the usual loop of a GAN equals one process if any number of backward() is allowed", "[torch]") {
   perceptron whole_g;
   auto whole_d = critic();
   fill(*whole_g, 1), fill(*whole_d, 2);
@@ -118,7 +118,7 @@ TEST_CASE("the usual loop of a GAN is that of one process where any number of ba
   CHECK(contains(sentence_of([&] { any.finish(); }), "the loss was not scaled"));
 }
 
-TEST_CASE("join(early_end::raise) ends the step on all ranks where one has no batch left", "[torch]") {
+TEST_CASE("join(early_end::raise) is an error on all ranks if one has no batch left", "[torch]") {
   auto const x = numbers({4, 5}, 1);
   auto const said = [&](std::vector<int> const& batches) {
     return on_ranks<std::string>(3, [&](auto& world) {
@@ -142,7 +142,7 @@ TEST_CASE("join(early_end::raise) ends the step on all ranks where one has no ba
   for (std::size_t rank = 0; rank < 3; ++rank) {
     CHECK(uneven[rank] ==
           "trireme::interop::data_parallel: rank 1 has no batch left while others have, and has called "
-          "join(early_end::raise); give every rank as many batches, or let it follow the others by join() 2");
+          "join(early_end::raise); give every rank equally many batches, or let it follow the others by join() 2");
   }
   for (auto const& each : said({2, 2, 2})) CHECK(each == " 2");
 }
@@ -162,7 +162,7 @@ struct ungrateful : torch::autograd::Function<ungrateful> {
 
 }  // namespace
 
-TEST_CASE("a gradient that is undefined on every rank stays undefined, and else counts as zeros", "[torch]") {
+TEST_CASE("a gradient that is undefined on every rank stays undefined; on some ranks it counts as zeros", "[torch]") {
   struct outcome {
     bool defined = false, again = false;
     double one = 0;
@@ -195,7 +195,7 @@ TEST_CASE("a gradient that is undefined on every rank stays undefined, and else 
   }
 }
 
-TEST_CASE("parameters and buffers that are left alone are each rank's own", "[torch]") {
+TEST_CASE("parameters and buffers in .left_alone are neither compared nor sent", "[torch]") {
   struct outcome {
     Tensor queue{}, head{}, body{};
     std::string refused{};
@@ -250,7 +250,7 @@ TEST_CASE("parallel::diloco and parallel::parameter_server end their steps by st
   CHECK(distance(local[0], data[0]) > 1e-6);
 }
 
-TEST_CASE("a penalty on gradients, and backward() with a graph of its own, are those of one process", "[torch]") {
+TEST_CASE("a penalty on gradients, and backward(create_graph), equal those of one process", "[torch]") {
   auto const penalty = [](auto& net, Tensor x) {
     x = x.clone().requires_grad_(true);
     auto const slope = torch::autograd::grad({net->forward(x).sum()}, {x}, {}, true, true)[0];

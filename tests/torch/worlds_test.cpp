@@ -41,7 +41,7 @@ struct learnt {
 
 }  // namespace
 
-TEST_CASE("threads, processes and MPI teach a torch module the same bits", "[torch]") {
+TEST_CASE("a torch module trains to the same bits by threads, processes and MPI", "[torch]") {
   auto const expected = on_ranks<Tensor>(2, learnt());
   CHECK(expected[1].equal(expected[0]));
   CHECK(launch(comm::mpi{}, learnt()).equal(expected[0]));
@@ -60,7 +60,7 @@ TEST_CASE("tensors are summed, sent and gathered over processes and MPI", "[torc
   CHECK(launch(comm::processes{}, all).equal(expected));
 }
 
-TEST_CASE("threads divide torch's own threads, and processes draw other random numbers", "[torch]") {
+TEST_CASE("ranks that are threads divide torch's threads, and processes draw different random numbers", "[torch]") {
   auto const threads = on_ranks<int>(2, [](auto& world) { return interop::divide_threads(world); });
   CHECK(threads[1] == std::max(1, usable_cores() / 2));
   auto const before = torch::get_num_threads();

@@ -117,7 +117,7 @@ TEST_CASE("arguments of fit and seeds that differ between ranks are refused befo
                            "one on every rank"));
 }
 
-TEST_CASE("ranks whose processors round or flush otherwise are told apart", "[train][agreement]") {
+TEST_CASE("ranks with different rounding or flushing modes are detected", "[train][agreement]") {
   watchdog const guard("arithmetic");
   std::string const remedy =
       "; set rounding and denormal numbers equally on every rank (fesetround, _MM_SET_FLUSH_ZERO_MODE, "
@@ -151,7 +151,7 @@ TEST_CASE("ranks whose processors round or flush otherwise are told apart", "[tr
         }) == all(2, ""));
 }
 
-TEST_CASE("what may differ between ranks still does: samples of one's own, of any number", "[train][agreement]") {
+TEST_CASE("ranks may have different samples, and different numbers of them", "[train][agreement]") {
   CHECK(on_ranks(3, [](auto& world) {
           auto trainer = make_trainer(small, optim::sgd{}, world);
           std::vector<float> const mine(static_cast<std::size_t>(world.rank()), 0.5F);
@@ -160,7 +160,7 @@ TEST_CASE("what may differ between ranks still does: samples of one's own, of an
         }) == all(3, ""));
 }
 
-TEST_CASE("fit() that takes no step says so, but for a run that was loaded at its end", "[train]") {
+TEST_CASE("fit() without a step reports that, except in a run that was loaded at its end", "[train]") {
   watchdog const guard("no step");
   scratch folder;
   comm::self_world world;
@@ -188,7 +188,7 @@ TEST_CASE("fit() that takes no step says so, but for a run that was loaded at it
   CHECK(sentence_of<config_error>(fit({.steps = 6, .batch = 8})) != "");
 }
 
-TEST_CASE("replicas that were changed apart are told by the state's hash, and broadcast() mends them",
+TEST_CASE("the state's hash detects replicas that were changed, and broadcast() makes them equal",
           "[train][agreement]") {
   watchdog dog("copies");
   auto const spoil = [](auto& trainer, auto const& name, float by) {
@@ -227,7 +227,7 @@ TEST_CASE("replicas that were changed apart are told by the state's hash, and br
   check(2, "transformer.wte.weight", parallel::mesh{parallel::pipeline<schedule::one_f_one_b>{.stages = 2}});
 }
 
-TEST_CASE("broadcast() makes everybody's what was set by hand on the first rank", "[train][agreement]") {
+TEST_CASE("broadcast() copies values that were set by hand on rank 0 to all ranks", "[train][agreement]") {
   auto const set = [](auto... policies) {
     return on_ranks(2, [&](auto& world) {
       auto trainer = make_trainer(small, optim::sgd{}, world, policies...);
@@ -273,7 +273,8 @@ std::string const went_on =
 
 }  // namespace
 
-TEST_CASE("an epoch goes on with the dataset that it began with, or the next one begins", "[train][checkpoint]") {
+TEST_CASE("an epoch continues only with the dataset that it began with; start_epoch() begins the next one",
+          "[train][checkpoint]") {
   watchdog const guard("another dataset");
   scratch folder;
   auto const until = [](std::int64_t steps) { return fit_options{.steps = steps, .batch = 23}; };

@@ -73,7 +73,7 @@ void saves_beside_training(int ranks, Policies... policies) {
 
 }  // namespace
 
-TEST_CASE("a checkpoint that is written while training goes on holds the state at its step", "[train][checkpoint]") {
+TEST_CASE("a checkpoint written in the background contains the state at its step", "[train][checkpoint]") {
   saves_beside_training(1);
   saves_beside_training(3);
   saves_beside_training(3, parallel::zero<1>{.bucket_bytes = 8192});
@@ -151,7 +151,7 @@ TEST_CASE("whatever file operation fails in the background, training goes on and
   }
 }
 
-TEST_CASE("a save in the background that fails on one rank is told to all, or thrown where nobody listens",
+TEST_CASE("a failed background save of one rank is reported on all ranks, or thrown if there is no callback",
           "[train][checkpoint]") {
   scratch folder;
   std::atomic<int> told{0}, thrown{0};
@@ -174,7 +174,8 @@ TEST_CASE("a save in the background that fails on one rank is told to all, or th
   CHECK(names(folder.path()) == std::vector<std::string>{"step-0000000000"});
 }
 
-TEST_CASE("a trainer that ends before its save is published gives it up, and leaves nothing", "[train][checkpoint]") {
+TEST_CASE("a trainer destroyed before its save is published abandons the save, and leaves no files",
+          "[train][checkpoint]") {
   scratch folder;
   slow_files slow;
   {

@@ -77,19 +77,19 @@ void changes_as_serial(int ranks, double tolerance, Parallel const& parallel) {
 
 }  // namespace
 
-TEST_CASE("all strategies and stages see parameters that were changed", "[train]") {
+TEST_CASE("all strategies and stages use parameters that were changed", "[train]") {
   changes_as_serial<precision::fp32>(3, 1e-5, parallel::data{});
   changes_as_serial<precision::fp32>(2, 1e-5, parallel::zero<1>{.bucket_bytes = 1024});
   changes_as_serial<precision::fp32>(4, 1e-5, parallel::zero<3>{.bucket_bytes = 1024});
   changes_as_serial<precision::fp32>(3, 1e-5, parallel::pipeline<>{.stages = 3});
 }
 
-TEST_CASE("what bf16 layers read follows the masters that were changed", "[train][precision]") {
+TEST_CASE("the values of bf16 layers follow changed master values", "[train][precision]") {
   changes_as_serial<precision::bf16>(2, 2e-2, parallel::data{});
   changes_as_serial<precision::bf16>(3, 2e-2, parallel::zero<3>{.bucket_bytes = 1024});
 }
 
-TEST_CASE("parameters of a plain model are changed where they are", "[train][plain_model]") {
+TEST_CASE("parameters of a plain model are changed in place", "[train][plain_model]") {
   watchdog const guard("a plain model");
   launch(comm::threads{.ranks = 3}, [](auto& world) {
     toy::spline spline;
@@ -107,7 +107,7 @@ TEST_CASE("parameters of a plain model are changed where they are", "[train][pla
   });
 }
 
-TEST_CASE("ranks that write other numbers are told, and broadcast() mends it", "[train]") {
+TEST_CASE("ranks that write different values get an error, and broadcast() makes them equal", "[train]") {
   watchdog const guard("unequal changes");
   std::vector<std::string> said(2);
   launch(comm::threads{.ranks = 2}, [&](auto& world) {
@@ -159,7 +159,7 @@ void shares(Strategy const& strategy) {
 
 }  // namespace
 
-TEST_CASE("ranks that do not train predict with the parameters that one call gives them", "[train]") {
+TEST_CASE("ranks that do not train predict with parameters from broadcast_parameters()", "[train]") {
   shares(parallel::data{});
   shares(parallel::zero<1>{});
   shares(parallel::pipeline<schedule::zb_v>{.stages = 2});
@@ -173,7 +173,7 @@ TEST_CASE("ranks that do not train predict with the parameters that one call giv
   CHECK(contains(sentence_of(wrong), "trireme::broadcast_parameters: a parameter is \"layers.0.bias\""));
 }
 
-TEST_CASE("a plain model takes over what another rank's has", "[train][plain_model]") {
+TEST_CASE("broadcast_parameters() copies a plain model's state from another rank", "[train][plain_model]") {
   watchdog const guard("plain models that share");
   launch(comm::threads{.ranks = 3}, [](auto& world) {
     bool const trains = world.rank() < 2;
@@ -192,7 +192,7 @@ TEST_CASE("a plain model takes over what another rank's has", "[train][plain_mod
   });
 }
 
-TEST_CASE("a trainer of any type starts or goes on in a directory, and its parameters are changed", "[train]") {
+TEST_CASE("any_trainer starts or resumes in a directory, and changes parameters", "[train]") {
   watchdog const guard("any_trainer");
   scratch folder;
   auto const run = folder / "run";

@@ -92,7 +92,7 @@ struct crafted {
 
 }  // namespace
 
-TEST_CASE("no damage to any byte of a checkpoint is accepted: the one before it is read, and the file is named",
+TEST_CASE("damage to any byte of a checkpoint is detected: the previous one is read, and the file is named",
           "[train][checkpoint]") {
   two_checkpoints at;
   REQUIRE(names(at.damaged) == std::vector<std::string>{"manifest.json", "manifest.sha256", "rank-0.safetensors"});
@@ -130,8 +130,7 @@ TEST_CASE("no damage to any byte of a checkpoint is accepted: the one before it 
   CHECK(at.run.trainer.state_hash() == at.newer);
 }
 
-TEST_CASE("where no checkpoint is whole the newest one's damage is told, and all stay where they are",
-          "[train][checkpoint]") {
+TEST_CASE("if all checkpoints are damaged the error describes the newest, and none is moved", "[train][checkpoint]") {
   two_checkpoints at;
   overwrite(at.damaged + "/rank-0.safetensors", {});
   overwrite(at.folder / "step-0000000001/manifest.json", {});
@@ -142,7 +141,7 @@ TEST_CASE("where no checkpoint is whole the newest one's damage is told, and all
   CHECK(names(at.folder.path()) == before);
 }
 
-TEST_CASE("several damaged checkpoints are set aside; names that are no steps are not looked at",
+TEST_CASE("several damaged checkpoints are set aside; other names in the directory are ignored",
           "[train][checkpoint]") {
   two_checkpoints at;
   for (auto const* const stray : {"step-zzz", "step-", "step-3", "step-00000000099", "step--000000009",
@@ -172,7 +171,7 @@ TEST_CASE("several damaged checkpoints are set aside; names that are no steps ar
     CHECK(std::filesystem::exists(at.folder / stays));
 }
 
-TEST_CASE("what may be whole and cannot be read just now is an error, and no reason to go back",
+TEST_CASE("a checkpoint that cannot be read at the moment is an error, and no older one is loaded",
           "[train][checkpoint]") {
   two_checkpoints at;
   failing_files counting;
@@ -239,7 +238,7 @@ TEST_CASE("all ranks go back to the same checkpoint if one of them finds damage"
   CHECK(wrong == 0);
 }
 
-TEST_CASE("a checkpoint with sizes that cannot be is refused before anything is computed from them",
+TEST_CASE("a checkpoint with impossible sizes is refused before anything is computed from them",
           "[train][checkpoint]") {
   CHECK(crafted{}.sentence() == "");
   auto const refusal = [](auto change) {

@@ -40,8 +40,7 @@ struct elsewhere {
 
 }  // namespace
 
-TEST_CASE("a run does not save where another run's checkpoints are, and nothing there is touched",
-          "[train][checkpoint]") {
+TEST_CASE("a run refuses to save into the directory of another run, and changes nothing there", "[train][checkpoint]") {
   scratch folder;
   tiny first;
   first.go_to(5);
@@ -69,7 +68,7 @@ TEST_CASE("a run does not save where another run's checkpoints are, and nothing 
   CHECK(again.trainer.state_hash() == first.trainer.state_hash());
 }
 
-TEST_CASE("a run that goes on keeps its identity, on any number of ranks; one that starts over is another",
+TEST_CASE("a resumed run keeps its identity, on any number of ranks; a restarted run has a new one",
           "[train][checkpoint]") {
   scratch folder;
   std::atomic<int> wrong{0};
@@ -100,7 +99,7 @@ TEST_CASE("a run that goes on keeps its identity, on any number of ranks; one th
   CHECK(identity_of(copy / "a/step-0000000000") == identity_of(copy / "b/step-0000000000"));
 }
 
-TEST_CASE("a run does not save before its own later checkpoints", "[train][checkpoint]") {
+TEST_CASE("a run refuses to save into a directory with later checkpoints of its own", "[train][checkpoint]") {
   scratch folder;
   tiny run;
   run.go_to(2);
@@ -118,7 +117,7 @@ TEST_CASE("a run does not save before its own later checkpoints", "[train][check
   CHECK(back.trainer.state_hash() == run.trainer.state_hash());
 }
 
-TEST_CASE("a checkpoint whose owner cannot be read is nobody's to remove", "[train][checkpoint]") {
+TEST_CASE("a checkpoint whose owner cannot be read is never removed", "[train][checkpoint]") {
   scratch folder;
   tiny run;
   run.go_to(1);
@@ -146,7 +145,7 @@ TEST_CASE("a checkpoint whose owner cannot be read is nobody's to remove", "[tra
         std::vector<std::string>{"damaged-step-0000000005", "step-0000000004", "step-0000000005"});
 }
 
-TEST_CASE("checkpoints of a version that knew no identities belong to the run that they describe",
+TEST_CASE("checkpoints of versions without run identities belong to the run that they describe",
           "[train][checkpoint]") {
   scratch folder;
   tiny run;
@@ -199,7 +198,7 @@ TEST_CASE("saving follows no symbolic link below the directory, and removes noth
   CHECK(precious.untouched());
 }
 
-TEST_CASE("what is no regular file within a checkpoint is damage, and nobody waits for a pipe", "[train][checkpoint]") {
+TEST_CASE("a special file within a checkpoint is damage, and a pipe does not block", "[train][checkpoint]") {
   watchdog const guard("pipes in checkpoints");
   for (auto const* const name : {"manifest.json", "manifest.sha256", "rank-0.safetensors"}) {
     for (bool const link : {false, true}) {
@@ -243,7 +242,7 @@ TEST_CASE("a directory without a checkpoint and one that cannot be read are erro
         folder / "some" + ": cannot open the directory: permission denied");
 }
 
-TEST_CASE("a run that may not save in a directory hears of it at the start, and nothing there is touched",
+TEST_CASE("a run that may not save in a directory gets an error at the start, and changes nothing there",
           "[train][checkpoint]") {
   scratch folder;
   tiny first;
@@ -274,7 +273,7 @@ TEST_CASE("a run that may not save in a directory hears of it at the start, and 
   CHECK(contains(sentence_of([&] { next.trainer.prepare_saves(fresh); }), " belongs to another run ("));
 }
 
-TEST_CASE("one call goes on with the run of a directory, or starts it", "[train][checkpoint]") {
+TEST_CASE("resume_or_start() resumes the run of a directory, or starts it", "[train][checkpoint]") {
   watchdog const watch("go on or start");
   scratch folder;
   auto const run = [&](int ranks, std::string const& where) {
@@ -315,7 +314,7 @@ TEST_CASE("one call goes on with the run of a directory, or starts it", "[train]
   }
 }
 
-TEST_CASE("what somebody else has put among checkpoints stays where it lies", "[train][checkpoint]") {
+TEST_CASE("foreign files among checkpoints are not changed", "[train][checkpoint]") {
   scratch folder;
   tiny run;
   auto const note = [&](std::string const& at) {
@@ -368,7 +367,7 @@ TEST_CASE("what somebody else has put among checkpoints stays where it lies", "[
   CHECK(names(folder / ".saving") == alone);
 }
 
-TEST_CASE("a step is saved again where names cannot change places, whatever fails or is killed on the way",
+TEST_CASE("a step is saved again without an atomic exchange of names, whatever fails or is killed",
           "[train][checkpoint]") {
   for (bool const shared : {false, true}) {
     for (bool const for_ever : {false, true}) {
@@ -430,7 +429,7 @@ TEST_CASE("a run directory may have any name: spaces, letters of any script, sla
   }
 }
 
-TEST_CASE("a save that has begun ends where it began, though the program's directory changes meanwhile",
+TEST_CASE("a save ends in the directory where it began if the program changes its working directory",
           "[train][checkpoint]") {
   scratch folder;
   auto const before = std::filesystem::current_path();
@@ -450,8 +449,7 @@ TEST_CASE("a save that has begun ends where it began, though the program's direc
   CHECK(tiny().trainer.load(folder / "second/run").at.step == 5);
 }
 
-TEST_CASE("where the system takes no more bytes a save is one sentence, and what was saved stays",
-          "[train][checkpoint]") {
+TEST_CASE("on a full device a save is an error of one sentence, and earlier checkpoints stay", "[train][checkpoint]") {
   scratch folder;
   tiny run;
   run.go_to(3);
@@ -476,7 +474,7 @@ TEST_CASE("where the system takes no more bytes a save is one sentence, and what
   CHECK(tiny().trainer.load(folder.path()).at.step == 5);
 }
 
-TEST_CASE("in a directory that may only be read a save is one sentence, and a load is a load", "[train][checkpoint]") {
+TEST_CASE("in a read-only directory a save is an error of one sentence, and a load works", "[train][checkpoint]") {
   scratch folder;
   tiny run;
   run.go_to(3);

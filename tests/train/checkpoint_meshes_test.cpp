@@ -57,7 +57,8 @@ std::vector<setting> settings() {
 
 }  // namespace
 
-TEST_CASE("every mesh starts from the same state, and reads every other's checkpoint", "[train][checkpoint][mesh]") {
+TEST_CASE("every mesh starts from the same state, and reads checkpoints of every other mesh",
+          "[train][checkpoint][mesh]") {
   watchdog dog("checkpoints of meshes", std::chrono::seconds(240));
   auto const all = settings();
   auto const start = all.front().run("", 0, "");

@@ -71,7 +71,7 @@ struct cut {
 
 }  // namespace
 
-TEST_CASE("a run goes on from its checkpoint as if it had not been stopped", "[train][checkpoint]") {
+TEST_CASE("a run resumes from its checkpoint as if it had not been stopped", "[train][checkpoint]") {
   goes_on(1);
   goes_on(3);
   goes_on(2, parallel::zero<1>{.bucket_bytes = 8192});
@@ -89,7 +89,7 @@ TEST_CASE("a checkpoint is read by another number of ranks under another strateg
   CHECK(run(2, folder.path(), 9, "", parallel::data{}) == run(2, folder.path(), 9, "", parallel::zero<1>{}));
 }
 
-TEST_CASE("however tensors are cut into boxes and ranges, every cut reads every other's checkpoint bit for bit",
+TEST_CASE("checkpoints are read bit for bit however writer and reader cut tensors into boxes and ranges",
           "[train][checkpoint]") {
   watchdog const guard("checkpoints of cuts");
   std::vector<cut> const cuts{{"whole"},
@@ -146,7 +146,7 @@ TEST_CASE("however tensors are cut into boxes and ranges, every cut reads every 
   }
 }
 
-TEST_CASE("a checkpoint that lacks a part, holds one twice, or a number too many is refused", "[train][checkpoint]") {
+TEST_CASE("a checkpoint with a missing or repeated part, or surplus numbers, is refused", "[train][checkpoint]") {
   checkpoint::run_description const run{"a", "b", "c", "d"};
   comm::self_world world;
   std::vector<float> numbers(12, 1.0F);
@@ -172,7 +172,7 @@ TEST_CASE("a checkpoint that lacks a part, holds one twice, or a number too many
   CHECK(contains(loading({{0, 7}, {7, 5}}, 13), "the checkpoint holds 12 numbers, but this run takes 13"));
 }
 
-TEST_CASE("error feedback asks for as many ranks as it had", "[train][checkpoint]") {
+TEST_CASE("a run with error feedback resumes on the same number of ranks only", "[train][checkpoint]") {
   scratch folder;
   run(2, "", 2, folder.path(), sparse{});
   auto const sentence = sentence_of([&] { run(3, folder.path(), 3, "", sparse{}); });
@@ -221,7 +221,7 @@ TEST_CASE("a checkpoint of another model, optimizer or precision is refused with
         empty.path() + ": there is no checkpoint here; name the directory that a run has saved into");
 }
 
-TEST_CASE("whatever file operation fails, the last checkpoint stays and no temporary does", "[train][checkpoint]") {
+TEST_CASE("whichever file operation fails, the last checkpoint stays and no temporary file", "[train][checkpoint]") {
   tiny run;
   run.go_to(1);
   auto const first = run.trainer.state_hash();
@@ -256,7 +256,8 @@ TEST_CASE("whatever file operation fails, the last checkpoint stays and no tempo
   }
 }
 
-TEST_CASE("whenever a save is killed, the last checkpoint stays and the next save clears up", "[train][checkpoint]") {
+TEST_CASE("whenever a save is killed, the last checkpoint stays and the next save removes the rest",
+          "[train][checkpoint]") {
   tiny run;
   run.go_to(2);
   auto const second = run.trainer.state_hash();
@@ -284,7 +285,7 @@ TEST_CASE("whenever a save is killed, the last checkpoint stays and the next sav
   }
 }
 
-TEST_CASE("a rank that cannot write stops the save on every rank with its sentence", "[train][checkpoint]") {
+TEST_CASE("an error of writing on one rank ends the save on every rank with its sentence", "[train][checkpoint]") {
   scratch folder;
   std::atomic<int> told{0};
   launch(comm::threads{.ranks = 3}, [&](auto& world) {

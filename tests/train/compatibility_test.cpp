@@ -49,7 +49,7 @@ constexpr bool works = composition::broken<nn::gpt, Parallel, precision::fp32, C
 
 }  // namespace
 
-TEST_CASE("the page of compositions is what the rules say", "[train][compatibility]") {
+TEST_CASE("docs/composition.md agrees with the rules", "[train][compatibility]") {
   auto const* const tests = std::getenv("TRIREME_TEST_DATA");  // set by ctest: the path of tests/
   if (tests == nullptr) return missing("TRIREME_TEST_DATA is not set: docs/composition.md was not compared");
   std::ifstream file(std::string(tests) + "/../docs/composition.md");
@@ -90,7 +90,8 @@ TEST_CASE("every axis and every pair of axes that no rule refuses is serial trai
   CHECK(trained == 29);
 }
 
-TEST_CASE("compressors that lose nothing, and doubles, train on meshes as serial does", "[train][compatibility]") {
+TEST_CASE("lossless compressors and double precision train on meshes as serial training does",
+          "[train][compatibility]") {
   watchdog dog("compressors on meshes");
   auto const alone = four_steps.alone(toy::steady);
   auto const with_stages = parallel::mesh{parallel::zero<1>{.ways = 2}, parallel::pipeline<>{.stages = 2}};

@@ -30,7 +30,7 @@ void compare(Precision const& precision, double most, std::int64_t steps = 20) {
 
 }  // namespace
 
-TEST_CASE("context is serial training with dropout, by ring and by all_to_all", "[train][context]") {
+TEST_CASE("context parallelism equals serial training with dropout, by ring and by all_to_all", "[train][context]") {
   watchdog dog("context");
   compare(precision::fp32{}, 1e-5);
   compare(precision::fp64{}, 1e-10, 5);
@@ -41,7 +41,8 @@ TEST_CASE("context in bfloat16 stays within the tolerance of the precision", "[t
   compare(precision::bf16{}, precision::bf16::tolerance);
 }
 
-TEST_CASE("step, evaluate, predict and checkpointed blocks know of whole samples only", "[train][context]") {
+TEST_CASE("step, evaluate, predict and checkpointed blocks get whole samples under context parallelism",
+          "[train][context]") {
   watchdog dog("all calls of a trainer");
   auto model = toy::gpt;
   model.checkpointed = true;
@@ -79,7 +80,7 @@ TEST_CASE("step, evaluate, predict and checkpointed blocks know of whole samples
   }
 }
 
-TEST_CASE("activations fall with the ranks that share positions", "[train][context]") {
+TEST_CASE("the memory of activations falls with the number of ranks that share positions", "[train][context]") {
   watchdog dog("activations");
   nn::gpt const model{.vocabulary = 37, .context = 256, .layers = 4, .heads = 4, .channels = 32};
   auto const peak = [&](int ranks, auto const& policy) {
@@ -99,7 +100,8 @@ TEST_CASE("activations fall with the ranks that share positions", "[train][conte
   CHECK(dealt < 0.4);  // which also keeps what was scattered
 }
 
-TEST_CASE("what context cannot cut is refused in one sentence with its numbers", "[train][context]") {
+TEST_CASE("samples that context parallelism cannot cut are refused in one sentence with the numbers",
+          "[train][context]") {
   watchdog dog("refusals");
   auto const sentence = [](int ranks, auto const& policy, nn::gpt const& model) {
     return sentence_of<config_error>(

@@ -48,8 +48,7 @@ outcome run(cpu_level level, std::string const& load, std::int64_t steps, std::s
 
 }  // namespace
 
-TEST_CASE("a checkpoint of one CPU level goes on at every other, and a level gives the same bits again",
-          "[train][cpu]") {
+TEST_CASE("a checkpoint of one CPU level resumes at every other, and each level repeats its bits", "[train][cpu]") {
   scratch folder;
   auto const first = levels().back();
   run(first, "", 4, folder.path());

@@ -58,11 +58,13 @@ TEST_CASE("every mesh of a DeepSeek ends where serial training ends", "[train][s
   compare_with_serial(GENERATE(1, 2, 3, 4, 8), training.model, every_mesh);
 }
 
-TEST_CASE("so it does where its experts are dealt out", "[train][strategies][experts]") {
+TEST_CASE("a DeepSeek with experts distributed over ranks ends where serial training ends",
+          "[train][strategies][experts]") {
   compare_with_serial(GENERATE(2, 3, 4), training.model, every_deal);
 }
 
-TEST_CASE("so it does checkpointed, with queries of one product and a bias that stays", "[train][strategies]") {
+TEST_CASE("a checkpointed DeepSeek with one product for queries and a fixed bias ends where serial training ends",
+          "[train][strategies]") {
   auto model = training.model;
   model.checkpointed = true;
   model.query_rank = 0;
@@ -71,7 +73,7 @@ TEST_CASE("so it does checkpointed, with queries of one product and a bias that 
   compare_with_serial(4, model, every_deal);
 }
 
-TEST_CASE("so it does with modules that predict words ahead", "[train][strategies]") {
+TEST_CASE("a DeepSeek with multi-token prediction ends where serial training ends", "[train][strategies]") {
   auto model = training.model;
   model.layers = 3;
   model.dense = 1;
@@ -84,7 +86,7 @@ TEST_CASE("so it does with modules that predict words ahead", "[train][strategie
   if (ranks == 4) compare_with_serial(ranks, model, every_mesh);
 }
 
-TEST_CASE("with such modules reproducible training has the same bits on any ranks", "[train]") {
+TEST_CASE("reproducible training with multi-token prediction has the same bits on any number of ranks", "[train]") {
   auto it = training;
   it.model.layers = 2;
   it.model.dense = 1;
@@ -105,7 +107,7 @@ TEST_CASE("with such modules reproducible training has the same bits on any rank
   CHECK(contains(sentence, "adds the gradients of the 3 uses of"));
 }
 
-TEST_CASE("with such modules a step sends and holds what its plan says", "[train]") {
+TEST_CASE("bytes and memory of a step with multi-token prediction equal the plan", "[train]") {
   auto model = training.model;
   model.ahead = 1;
   auto const check = [&](int ranks, auto const& policy) {
@@ -126,7 +128,7 @@ TEST_CASE("with such modules a step sends and holds what its plan says", "[train
   check(4, meshes::any(parallel::data{}, 2, 1, "1f1b", {.tensor = 2, .sequence = true}));
 }
 
-TEST_CASE("what a DeepSeek says its units cost is what a plan counts", "[train]") {
+TEST_CASE("a DeepSeek's unit costs equal the operations of a plan", "[train]") {
   for (int const ahead : {0, 1, 2}) {
     auto model = training.model;
     model.ahead = ahead;
@@ -139,7 +141,7 @@ TEST_CASE("what a DeepSeek says its units cost is what a plan counts", "[train]"
   }
 }
 
-TEST_CASE("its checkpoints, with the biases that balance experts, are read however they are dealt out",
+TEST_CASE("checkpoints of a DeepSeek, with balance biases, are read under any distribution of experts",
           "[train][checkpoint]") {
   watchdog dog("checkpoints of a DeepSeek");
   scratch folder;

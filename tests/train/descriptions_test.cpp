@@ -32,7 +32,7 @@ std::string refusal(any_optimizer const& optimizer, parallel::data const& strate
 
 }  // namespace
 
-TEST_CASE("numbers of optimizers, schedules and strategies that cannot be meant are refused by name", "[train]") {
+TEST_CASE("impossible numbers of optimizers, schedules and strategies are refused by name", "[train]") {
   CHECK(refusal(optim::adamw{.beta2 = 1.5}) == "trireme::optim::adamw: .beta2 is 1.5; it must be in [0, 1)");
   CHECK(refusal(optim::adamw{.epsilon = -1}) ==
         "trireme::optim::adamw: .epsilon is -1; it must be at least 0, and finite");
@@ -49,7 +49,7 @@ TEST_CASE("numbers of optimizers, schedules and strategies that cannot be meant 
   CHECK(refusal(optim::sgd{.clip = std::numeric_limits<double>::infinity()}).empty());
 }
 
-TEST_CASE("a pattern that matches nothing is refused, with the names that are near it", "[train]") {
+TEST_CASE("a pattern that matches nothing is refused, with the most similar names", "[train]") {
   CHECK(refusal(optim::groups{optim::sgd{}, {{.names = "layer.0.*", .frozen = true}}}) ==
         "trireme::optim::groups: .names: nothing in the model matches \"layer.0.*\"; the nearest names are "
         "\"layers.0.bias\", "
@@ -59,7 +59,8 @@ TEST_CASE("a pattern that matches nothing is refused, with the names that are ne
   CHECK(refusal(optim::groups{optim::muon{}, {{.names = " *.bias  layers.?.weight "}}}).empty());
 }
 
-TEST_CASE("a refused pattern costs as many collectives on any number of ranks, and knows the names of all", "[train]") {
+TEST_CASE("refusing a pattern takes the same number of collectives on any number of ranks, and considers all names",
+          "[train]") {
   watchdog const watch("refused patterns");
   for (int const ranks : {2, 5, 16}) {
     std::vector<std::uint64_t> calls(static_cast<std::size_t>(ranks));
@@ -77,7 +78,7 @@ TEST_CASE("a refused pattern costs as many collectives on any number of ranks, a
   }
 }
 
-TEST_CASE("an exchange of one's own refuses the same, in each step", "[train]") {
+TEST_CASE("an exchange in the caller's loop refuses the same, in each step", "[train]") {
   comm::self_world alone;
   std::vector<float> value{1}, gradient{1};
   std::vector<foreign_parameter<float>> const mine{{"w", tensor_view{value}, tensor_view{gradient}}};
@@ -90,7 +91,7 @@ TEST_CASE("an exchange of one's own refuses the same, in each step", "[train]") 
   CHECK(contains(sentence_of<config_error>([&] { exchange.step(optim::sgd{.learning_rate = no_number}); }), "is nan"));
 }
 
-TEST_CASE("schedules count steps, skipped ones too, so that the rate that is told is applied and the end is reached",
+TEST_CASE("schedules count skipped steps too, so the reported rate is the one applied and the end is reached",
           "[train]") {
   comm::self_world alone;
   any_optimizer const optimizer =

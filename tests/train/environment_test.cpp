@@ -22,7 +22,7 @@ std::string refusal(std::string const& name, std::string const& value) {
 
 }  // namespace
 
-TEST_CASE("a word of the environment that is not known is refused with those that are", "[train][environment]") {
+TEST_CASE("an unknown value of an environment variable is refused with the known values", "[train][environment]") {
   auto const start = std::string("trireme::check_environment: the environment variable ");
   CHECK(refusal("TRIREME_ASSERTIONS", "bogus") ==
         start + "TRIREME_ASSERTIONS is \"bogus\"; it is one of none, light, normal or communication, or not set");
@@ -32,7 +32,7 @@ TEST_CASE("a word of the environment that is not known is refused with those tha
   CHECK(refusal("TRIREME_CPU", "AVX2") != "");
 }
 
-TEST_CASE("every level's own name is known, and so is a variable that is not set", "[train][environment]") {
+TEST_CASE("every level's name is accepted, and so is an unset variable", "[train][environment]") {
   CHECK(refusal("HOME", "bogus") == "");
   for (auto const* name : {"TRIREME_ASSERTIONS", "TRIREME_CPU", "TRIREME_LOG"}) {
     CHECK(refusal(name, "") == "");
@@ -49,7 +49,7 @@ TEST_CASE("every level's own name is known, and so is a variable that is not set
   CHECK(refusal("TRIREME_LOG", "1") == "");
 }
 
-TEST_CASE("a trainer is not made while a word is not known", "[train][environment]") {
+TEST_CASE("a trainer is not made while an environment variable has an unknown value", "[train][environment]") {
   comm::self_world world;
   auto const make = [&] { (void)make_trainer(nn::mlp{.hidden = {4}}, optim::sgd{.learning_rate = 1e-2}, world); };
   CHECK_NOTHROW(make());

@@ -7,7 +7,7 @@
 using namespace trireme;
 using expert_cases::clipped;
 
-TEST_CASE("over MPI dealt out experts end where serial training ends", "[train][experts][mpi]") {
+TEST_CASE("over MPI distributed experts end where serial training ends", "[train][experts][mpi]") {
   watchdog dog("experts over MPI");
   auto const training = expert_cases::twenty_steps(12);  // as with threads
   auto const uneven = expert_cases::twenty_steps(5);

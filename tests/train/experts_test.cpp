@@ -14,7 +14,7 @@
 using namespace trireme;
 using expert_cases::clipped;
 
-TEST_CASE("dealt out over 1 to 5 ranks experts end where serial training ends", "[train][experts]") {
+TEST_CASE("experts distributed over 1 to 5 ranks end where serial training ends", "[train][experts]") {
   watchdog dog("experts");
   auto const training = expert_cases::twenty_steps(12);
   auto const serial = training.alone(clipped);
@@ -27,7 +27,8 @@ TEST_CASE("dealt out over 1 to 5 ranks experts end where serial training ends", 
   }
 }
 
-TEST_CASE("experts with a balance loss, checkpointed blocks and one choice are dealt out alike", "[train][experts]") {
+TEST_CASE("distributed experts with a balance loss, checkpointed blocks and one choice equal serial training",
+          "[train][experts]") {
   watchdog dog("kinds of experts");
   auto training = expert_cases::twenty_steps(8);
   SECTION("balanced") { training.model.balance = 0.02; }
@@ -38,7 +39,8 @@ TEST_CASE("experts with a balance loss, checkpointed blocks and one choice are d
   toy::check_near(dealt.front(), training.alone(clipped), 1e-5);
 }
 
-TEST_CASE("in other numbers dealt out experts are as near to serial training as those are", "[train][experts]") {
+TEST_CASE("in other precisions distributed experts stay within the precision's tolerance of serial training",
+          "[train][experts]") {
   watchdog dog("experts in doubles and in bfloat16");
   auto const check = [](auto const& precision, double most) {
     auto const training = expert_cases::twenty_steps(8);
@@ -49,7 +51,7 @@ TEST_CASE("in other numbers dealt out experts are as near to serial training as 
   check(precision::bf16{}, precision::bf16::tolerance);
 }
 
-TEST_CASE("compressed gradients of experts are those that are not, where nothing is lost", "[train][experts]") {
+TEST_CASE("losslessly compressed gradients of experts equal uncompressed ones", "[train][experts]") {
   watchdog dog("compressed experts");
   auto const training = toy::of_gpt({.steps = 4, .batch = 8, .micro_batches = 4}, expert_cases::model, 24);
   auto const serial = training.alone(toy::steady);
@@ -64,7 +66,7 @@ TEST_CASE("compressed gradients of experts are those that are not, where nothing
   check(compression::cast<bf16>{}, precision::bf16::tolerance);
 }
 
-TEST_CASE("a rank with fewer micro-batches, or none, serves the others", "[train][experts]") {
+TEST_CASE("a rank with fewer micro-batches, or none, computes its experts for the others", "[train][experts]") {
   watchdog dog("uneven micro-batches");
   // 5 samples in 5 micro-batches: some ranks run one more than others; 2 samples in 4: some run none.
   for (std::int64_t const batch : {5, 2}) {
@@ -89,7 +91,7 @@ TEST_CASE("a rank with fewer micro-batches, or none, serves the others", "[train
   }
 }
 
-TEST_CASE("evaluation and prediction find all experts, whatever share of the samples a rank has", "[train][experts]") {
+TEST_CASE("evaluation and prediction use all experts, whatever share of the samples a rank has", "[train][experts]") {
   watchdog dog("evaluation");
   auto const data = toy::text{.samples = 11};
   comm::self_world self;
@@ -116,7 +118,7 @@ TEST_CASE("evaluation and prediction find all experts, whatever share of the sam
   });
 }
 
-TEST_CASE("checkpoints of experts are read however they are dealt out", "[train][experts][checkpoint]") {
+TEST_CASE("checkpoints of experts are read under any distribution of experts", "[train][experts][checkpoint]") {
   watchdog dog("checkpoints of experts");
   auto const training = expert_cases::twenty_steps(8);
   auto const run = [&](int ranks, auto const& policy, std::string const& load, std::int64_t steps,
@@ -143,7 +145,7 @@ TEST_CASE("checkpoints of experts are read however they are dealt out", "[train]
   });
 }
 
-TEST_CASE("what the ranks of an expert group share is the same on all of them", "[train][experts]") {
+TEST_CASE("tensors that an expert group shares are equal on all of its ranks", "[train][experts]") {
   watchdog dog("copies");
   std::vector<std::map<std::string, std::vector<float>>> kept(4);
   launch(comm::threads{.ranks = 4}, [&](auto& world) {
@@ -171,7 +173,7 @@ TEST_CASE("what the ranks of an expert group share is the same on all of them", 
   CHECK(shared > 20);
 }
 
-TEST_CASE("what experts cannot do is refused in one sentence", "[train][experts]") {
+TEST_CASE("unsupported settings of experts are refused in one sentence", "[train][experts]") {
   watchdog dog("refusals");
   auto const sentence = [](int ranks, auto const& policy) {
     return sentence_of<config_error>(

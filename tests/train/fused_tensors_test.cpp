@@ -113,8 +113,7 @@ spread spread_of(nn::file_tensor const& tensor, outcome const& before, outcome c
 
 }  // namespace
 
-TEST_CASE("bands of a fused tensor are updated as the tensors that they are, with torch's numbers for Muon",
-          "[train]") {
+TEST_CASE("bands of a fused tensor are updated as separate tensors, with torch's numbers for Muon", "[train]") {
   using optimizer_of_doubles = optim::any<environment<precision::fp64>>;
   struct {
     char const* name;
@@ -171,7 +170,7 @@ TEST_CASE("muon's change of queries, keys and values is orthogonal for each of t
   }
 }
 
-TEST_CASE("moments of bands and of stacks go on under another strategy and number of ranks", "[train]") {
+TEST_CASE("moments of bands and of stacks resume under another strategy and number of ranks", "[train]") {
   for (any_optimizer const& optimizer :
        {any_optimizer(optim::muon{}), any_optimizer(optim::lamb{}), any_optimizer(optim::adafactor{.momentum = 0.9})}) {
     INFO(to_string(optimizer));
@@ -191,7 +190,7 @@ TEST_CASE("moments of bands and of stacks go on under another strategy and numbe
   }
 }
 
-TEST_CASE("each expert's matrix is one of its own, also where ranks share out the experts", "[train]") {
+TEST_CASE("each expert's matrix is updated separately, also if experts are distributed over ranks", "[train]") {
   for (any_optimizer const& optimizer : {any_optimizer(optim::muon{}), any_optimizer(optim::lamb{})}) {
     auto const serial = run(mixture, optimizer, parallel::data{}, {});
     auto const dealt =
@@ -204,7 +203,7 @@ TEST_CASE("each expert's matrix is one of its own, also where ranks share out th
   }
 }
 
-TEST_CASE("what a parameter says of the tensors in it has to fit its extents", "[train]") {
+TEST_CASE("the tensors declared within a parameter must fit its extents", "[train]") {
   parameter_info info{"w", {3, 8}};
   info.fused = {2, 1, 1};
   tensors_within const all(info);

@@ -28,7 +28,7 @@ std::map<std::int32_t, int> drawn(std::vector<float> const& logits, drawing cons
 
 }  // namespace
 
-TEST_CASE("tokens are drawn as their probabilities say, and only those that are left", "[train]") {
+TEST_CASE("tokens are drawn with their probabilities, and only those that the filters keep", "[train]") {
   std::vector<float> const logits{0, std::log(2.0F), std::log(4.0F), std::log(1.0F)};  // 1/8, 2/8, 4/8, 1/8
   constexpr int times = 8000;
   auto const all = drawn(logits, {}, times);
@@ -50,7 +50,7 @@ TEST_CASE("tokens are drawn as their probabilities say, and only those that are 
     CHECK(contains(sentence_of<config_error>([&] { static_cast<void>(draw(logits, how, 0)); }), "top_p is in (0, 1]"));
 }
 
-TEST_CASE("a text goes on as whole predictions say, also when the positions are full", "[train]") {
+TEST_CASE("generated text equals that of whole predictions, also when all positions are used", "[train]") {
   watchdog dog("generation");
   constexpr std::int64_t context = 12;
   comm::self_world world;
@@ -77,7 +77,7 @@ TEST_CASE("a text goes on as whole predictions say, also when the positions are 
                  "there is a token to begin with"));
 }
 
-TEST_CASE("a logit that is not finite is an error, and -infinity a mask", "[train]") {
+TEST_CASE("a logit that is not finite is an error, except -infinity, which masks a token", "[train]") {
   auto const infinity = std::numeric_limits<float>::infinity();
   auto const nan = std::nanf("");
   for (auto const& how : {drawing{.temperature = 0}, drawing{}, drawing{.top_k = 2}, drawing{.top_p = 0.5}}) {

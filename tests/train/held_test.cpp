@@ -72,7 +72,7 @@ optim::adamw const adamw{.learning_rate = 1e-2, .clip = 0.5};
 
 }  // namespace
 
-TEST_CASE("what strategies keep and send in their period is in the plan", "[train][plan]") {
+TEST_CASE("the plan contains what strategies keep and send in their period", "[train][plan]") {
   for (int const ranks : {2, 3}) {
     INFO(ranks << " ranks");
     auto const data = look(ranks, adamw, parallel::data{});
@@ -87,7 +87,7 @@ TEST_CASE("what strategies keep and send in their period is in the plan", "[trai
   }
 }
 
-TEST_CASE("what compressors keep is in the plan", "[train][plan]") {
+TEST_CASE("the plan contains the memory of compressors", "[train][plan]") {
   for (int const ranks : {2, 3}) {
     INFO(ranks << " ranks");
     auto const none = look(ranks, adamw);
@@ -100,7 +100,7 @@ TEST_CASE("what compressors keep is in the plan", "[train][plan]") {
   }
 }
 
-TEST_CASE("what optimizers and precisions keep is in the plan", "[train][plan]") {
+TEST_CASE("the plan contains the memory of optimizers and precisions", "[train][plan]") {
   CHECK(look(2, optim::sgd{.learning_rate = 0.01, .momentum = 0.9}).moments >= values);
   CHECK(look(2, adamw).moments >= 2 * values);
   CHECK(look(2, optim::lamb{.learning_rate = 0.01}).moments >= 2 * values);

@@ -137,7 +137,7 @@ struct plain_sum {
 
 }  // namespace
 
-TEST_CASE("gradients of inputs are those of central differences", "[train][input_gradient]") {
+TEST_CASE("gradients of inputs agree with central differences", "[train][input_gradient]") {
   comm::self_world world;
   points const few(16, 6);
   auto trainer = make_trainer(mixed{}, optim::adamw{.learning_rate = 1e-2}, world, precision::fp64{});
@@ -152,8 +152,7 @@ TEST_CASE("gradients of inputs are those of central differences", "[train][input
   CHECK(error_of(seer, images, 3, 11) < 1e-6);
 }
 
-TEST_CASE("gradients of inputs are alike under every mesh, and change nothing that training sees",
-          "[train][input_gradient]") {
+TEST_CASE("gradients of inputs are equal under every mesh, and do not affect training", "[train][input_gradient]") {
   watchdog const guard("gradients of inputs on several ranks", std::chrono::seconds(100));
   points const some(16, 6);
   comm::self_world alone;
@@ -188,7 +187,7 @@ TEST_CASE("gradients of inputs are alike under every mesh, and change nothing th
   }
 }
 
-TEST_CASE("gradients of inputs are there in half precision, and of plain models that have them",
+TEST_CASE("gradients of inputs work in half precision, and for plain models that have them",
           "[train][input_gradient]") {
   comm::self_world world;
   points const some(8, 6);

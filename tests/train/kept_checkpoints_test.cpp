@@ -39,7 +39,7 @@ void save_all(tiny& run, std::string const& folder, std::vector<double> const& l
 
 }  // namespace
 
-TEST_CASE("the newest checkpoints stay, and those of the lowest held-out loss", "[train][checkpoint]") {
+TEST_CASE("the newest checkpoints are kept, and those of the lowest held-out loss", "[train][checkpoint]") {
   std::vector<double> const losses{3, 1, 4, 1, 5, 9, 2, 6};
   auto const left = [&](checkpoint::keeping const& keep) {
     scratch folder;
@@ -95,7 +95,7 @@ TEST_CASE("the best checkpoint is found, and loaded by its name; the newest with
   CHECK(names(branch.path()) == steps({2}));
 }
 
-TEST_CASE("a checkpoint that was named is that one or an error", "[train][checkpoint]") {
+TEST_CASE("a checkpoint requested by name is loaded or is an error", "[train][checkpoint]") {
   scratch folder;
   tiny run;
   save_all(run, folder.path(), {1, 2, 3}, {.last = 3});
@@ -109,7 +109,7 @@ TEST_CASE("a checkpoint that was named is that one or an error", "[train][checkp
   CHECK(checkpoint::kept_in(folder.path()).size() == 2);
 }
 
-TEST_CASE("a step that is saved again counts once", "[train][checkpoint]") {
+TEST_CASE("a step that is saved twice counts once", "[train][checkpoint]") {
   scratch folder;
   tiny run;
   save_all(run, folder.path(), {1, 2, 3}, {.last = 2, .best = 1});
@@ -118,7 +118,7 @@ TEST_CASE("a step that is saved again counts once", "[train][checkpoint]") {
   CHECK(checkpoint::best_in(folder.path())->held_out == 0.5);
 }
 
-TEST_CASE("what cannot be kept is refused before anything is touched", "[train][checkpoint]") {
+TEST_CASE("impossible numbers of checkpoints to keep are refused before anything is changed", "[train][checkpoint]") {
   scratch folder;
   tiny run;
   CHECK(contains(sentence_of([&] { run.trainer.save(folder.path(), {}, {.last = 0}); }),
@@ -130,7 +130,7 @@ TEST_CASE("what cannot be kept is refused before anything is touched", "[train][
   CHECK(checkpoint::kept_in(folder.path()).empty());
 }
 
-TEST_CASE("several ranks keep the same ones", "[train][checkpoint]") {
+TEST_CASE("several ranks keep the same checkpoints", "[train][checkpoint]") {
   watchdog const guard("checkpoints of three ranks");
   scratch folder;
   launch(comm::threads{.ranks = 3}, [&](auto& world) {

@@ -32,7 +32,7 @@ TEST_CASE("every mesh of a Llama ends where serial training ends", "[train][stra
   compare_with_serial(GENERATE(1, 2, 3, 4, 8), training.model, precision::fp32{}, 1e-5);
 }
 
-TEST_CASE("so it does checkpointed, with a tied head and biases", "[train][strategies]") {
+TEST_CASE("a checkpointed Llama with a tied head and biases ends where serial training ends", "[train][strategies]") {
   auto model = training.model;
   model.checkpointed = model.tied = model.biased = true;
   compare_with_serial(GENERATE(2, 4), model, precision::fp32{}, 1e-5);

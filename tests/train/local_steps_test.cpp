@@ -134,7 +134,7 @@ TEST_CASE("a stale server applies what was pushed so many steps ago", "[train][p
   CHECK(out.losses.back() < 0.5 * out.losses.front());
 }
 
-TEST_CASE("numbers that a strategy cannot work with are refused", "[train]") {
+TEST_CASE("impossible numbers of a strategy are refused", "[train]") {
   CHECK(contains(sentence_of([&] { train(1, adaptive, parallel::diloco{.period = 0}, 1); }),
                  "diloco: .period = 0; set the number of steps between outer steps"));
   CHECK(contains(sentence_of([&] { train(1, adaptive, parallel::parameter_server{.staleness = -1}, 1); }),

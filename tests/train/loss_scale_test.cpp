@@ -68,7 +68,7 @@ TEST_CASE("fp16 trains as fp32 does within its tolerance", "[train][precision]")
         train(2, precision::fp16{}, 40, {}, {}, parallel::data{}).hash);
 }
 
-TEST_CASE("the search for a scale skips as many steps as it needs, and is no error", "[train][precision]") {
+TEST_CASE("the search for a loss scale may skip any number of steps without an error", "[train][precision]") {
   watchdog const guard("a scale that is too large");
   auto const out = train(2, precision::fp16{.first_scale = precision::fp16::largest_scale, .growth_steps = 8}, 60);
   CHECK(out.skipped[0]);
@@ -82,7 +82,7 @@ TEST_CASE("the search for a scale skips as many steps as it needs, and is no err
   CHECK(out.losses.back() < 0.5 * out.losses.front());
 }
 
-TEST_CASE("the loss scale is state: a run goes on with it bit for bit", "[train][precision][checkpoint]") {
+TEST_CASE("the loss scale is saved: a run resumes with it bit for bit", "[train][precision][checkpoint]") {
   watchdog const guard("a saved scale");
   precision::fp16 const searching{.first_scale = precision::fp16::largest_scale, .growth_steps = 6};
   scratch folder;
@@ -170,7 +170,7 @@ TEST_CASE("a plain model that casts by itself is trained with a loss scale", "[t
   CHECK(cast(searching, 200, folder.path())[0].hash == half[0].hash);
 }
 
-TEST_CASE("a first scale that is no power of two is refused", "[train][precision]") {
+TEST_CASE("an initial loss scale that is not a power of two is refused", "[train][precision]") {
   for (double const wrong : {0.0, -2.0, 3.0, 1000.0, 33554432.0, std::nan("")}) {
     CHECK(contains(sentence_of([&] { train(1, precision::fp16{.first_scale = wrong}, 1); }),
                    "the scale is a power of two from 1 to 16777216"));

@@ -92,7 +92,7 @@ std::vector<double> values(Trainer& trainer) {
 
 }  // namespace
 
-TEST_CASE("an infinite gradient on any one rank of a mesh is everyone's reason to skip the step", "[train][mesh]") {
+TEST_CASE("an infinite gradient on any rank of a mesh makes all ranks skip the step", "[train][mesh]") {
   watchdog dog("votes");
   std::vector<float> numbers(16 * 8);
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = 0.01F * static_cast<float>(i % 11);

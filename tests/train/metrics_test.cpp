@@ -52,7 +52,7 @@ std::vector<std::int64_t> counted(World& world, Policies const&... policies) {
 
 }  // namespace
 
-TEST_CASE("a confusion matrix counts samples by their class and the class that they were given", "[train]") {
+TEST_CASE("a confusion matrix counts samples by class and predicted class", "[train]") {
   metric::confusion seen(3);
   // Assigned: 0, 0 (the first of equals), 2, 1; the last sample is ignored.
   add(seen, {3, 1, 2, 1, 1, 0, 0, 1, 2, -3, -1, -2, 9, 0, 0}, 3, {0, 1, 2, 2, -1}, {5});
@@ -82,7 +82,7 @@ TEST_CASE("one output decides between two classes, and a sequence counts by its 
   CHECK(seen.count(0, 0) == 1);
 }
 
-TEST_CASE("what a metric cannot count is one sentence", "[train]") {
+TEST_CASE("a metric refuses unsupported outputs in one sentence", "[train]") {
   CHECK_THROWS_WITH(metric::confusion(1), "trireme::metric::confusion: 1 class; give at least two");
   metric::confusion seen(3);
   CHECK_THROWS_WITH(add(seen, {1, 2}, 2, {0}, {1}), "trireme::metric: the model has 2 outputs for 3 classes");
@@ -111,7 +111,7 @@ TEST_CASE("every strategy counts each sample once", "[train]") {
   });
 }
 
-TEST_CASE("an output that is NaN gives no class, and every rank says so", "[train]") {
+TEST_CASE("an output that is NaN has no class, which is an error on every rank", "[train]") {
   auto const nan = std::nanf("");
   auto const infinity = std::numeric_limits<float>::infinity();
   metric::confusion seen(3);

@@ -21,7 +21,7 @@ std::vector<row> const& planned() {
 
 }  // namespace
 
-TEST_CASE("the page of worlds on paper is what plans say", "[train]") {
+TEST_CASE("docs/on_paper.md agrees with the plans", "[train]") {
   auto const* const tests = std::getenv("TRIREME_TEST_DATA");  // set by ctest: the path of tests/
   if (tests == nullptr) return missing("TRIREME_TEST_DATA is not set: docs/on_paper.md was not compared");
   std::ifstream file(std::string(tests) + "/../docs/on_paper.md");
@@ -30,7 +30,7 @@ TEST_CASE("the page of worlds on paper is what plans say", "[train]") {
   CHECK((there == page(planned())));
 }
 
-TEST_CASE("schedules idle and hold on 4, 8 and 16 stages exactly what is published", "[train]") {
+TEST_CASE("idle times and memory of schedules on 4, 8 and 16 stages are exactly those published", "[train]") {
   auto const all = bubbles();
   CHECK(all.size() == 3 * 8);
   for (auto const& it : all) {
@@ -41,7 +41,7 @@ TEST_CASE("schedules idle and hold on 4, 8 and 16 stages exactly what is publish
   }
 }
 
-TEST_CASE("a GPT of 70 billion on 8 to 16384 ranks holds what is published but for gradients of 4 bytes, to 20 %",
+TEST_CASE("memory of a GPT of 70 billion on 8 to 16384 ranks is as published within 20 %, but for 4-byte gradients",
           "[train]") {
   for (auto const& it : planned()) {
     INFO(it.model << " on " << it.on.ranks << " ranks, " << it.on.name());
@@ -59,7 +59,7 @@ TEST_CASE("a GPT of 70 billion on 8 to 16384 ranks holds what is published but f
   }
 }
 
-TEST_CASE("ZeRO keeps of 7.5 billion parameters what is published, for gradients of 4 bytes, to 2.5 %", "[train]") {
+TEST_CASE("ZeRO's memory for 7.5 billion parameters is as published, with 4-byte gradients, within 2.5 %", "[train]") {
   for (auto const& it : states()) {
     if (it.ranks > 64) continue;  // above, padding
     for (int stage = 0; stage < 4; ++stage) {
@@ -72,7 +72,7 @@ TEST_CASE("ZeRO keeps of 7.5 billion parameters what is published, for gradients
   for (auto const& it : sent) CHECK(it.ratio() == Approx(1.0).epsilon(0.025));
 }
 
-TEST_CASE("a layer keeps what is published but for masks of dropout, and sends it exactly", "[train]") {
+TEST_CASE("a layer's memory is as published except for dropout masks, and its bytes sent exactly", "[train]") {
   auto const all = layers();
   double const masks[] = {2, 2, 2.0 / 8, 0, 2 - 2.0 / 8};  // the last: of a checkpoint a rank keeps only its own rows
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -82,7 +82,7 @@ TEST_CASE("a layer keeps what is published but for masks of dropout, and sends i
   }
 }
 
-TEST_CASE("large sums and gathers among 1024 and 16384 ranks take what is published, to 5 %", "[train]") {
+TEST_CASE("times of large sums and gathers on 1024 and 16384 ranks are as published within 5 %", "[train]") {
   for (auto const& it : collectives()) {
     INFO(it.what << " of " << it.bytes << " bytes among " << it.ranks << " ranks");
     CHECK(it.seconds.plan > 0);
@@ -94,7 +94,7 @@ TEST_CASE("large sums and gathers among 1024 and 16384 ranks take what is publis
   }
 }
 
-TEST_CASE("sums that were measured on 4 to 128 nodes take what a plan has, and up to five times that", "[train]") {
+TEST_CASE("measured times of sums on 4 to 128 nodes are one to five times those of a plan", "[train]") {
   for (auto const& it : measured()) {
     INFO(it.bytes << " bytes among " << it.ranks << " ranks");
     CHECK(it.seconds.ratio() < 1);
@@ -102,6 +102,6 @@ TEST_CASE("sums that were measured on 4 to 128 nodes take what a plan has, and u
   }
 }
 
-TEST_CASE("a step computes what is published, to 1 %, where tokens attend to earlier ones only", "[train]") {
+TEST_CASE("operations of a step with causal attention are as published within 1 %", "[train]") {
   CHECK(operations(0.5).ratio() == Approx(1.0).epsilon(0.01));
 }

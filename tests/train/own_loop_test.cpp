@@ -181,7 +181,7 @@ std::vector<float> resumed(std::vector<std::pair<int, std::int64_t>> const& legs
 
 }  // namespace
 
-TEST_CASE("every way to drive a loop takes the steps of its strategy, on every rank", "[train][own_loop]") {
+TEST_CASE("every form of the caller's loop takes the steps of its strategy, on every rank", "[train][own_loop]") {
   watchdog const guard("own loops");
   for (int const ranks : {1, 2, 3, 4}) {
     for (auto const how : all_drives) {
@@ -196,8 +196,7 @@ TEST_CASE("every way to drive a loop takes the steps of its strategy, on every r
   }
 }
 
-TEST_CASE("gradients are the mean over the samples of all ranks, and over ranks where that is said",
-          "[train][own_loop]") {
+TEST_CASE("gradients are the mean over all ranks' samples, or over ranks with mean_over_ranks", "[train][own_loop]") {
   watchdog const guard("samples of own loops");
   // The gradient that each of three ranks gets after a step that `begins(exchange, rank)`.
   auto const found = [](auto strategy, auto const& begins) {
@@ -277,7 +276,8 @@ TEST_CASE("gradients are the mean over the samples of all ranks, and over ranks 
                  "trireme::exchange: begin() with -1 samples"));
 }
 
-TEST_CASE("ranks that step alone still compare what they begin with, and know each other's NaN", "[train][own_loop]") {
+TEST_CASE("ranks with local steps still compare initial values, and learn of a NaN on another rank",
+          "[train][own_loop]") {
   watchdog const guard("diloco alone");
   auto const made = [](auto const& change) {
     return sentence_of([&] {
@@ -305,7 +305,7 @@ TEST_CASE("ranks that step alone still compare what they begin with, and know ea
   });
 }
 
-TEST_CASE("a step of diloco that nobody publishes is one sentence", "[train][own_loop]") {
+TEST_CASE("a step of diloco without publish() is an error of one sentence", "[train][own_loop]") {
   CHECK(contains(sentence_of([] {
                    comm::self_world alone;
                    loop mine;
@@ -337,7 +337,7 @@ TEST_CASE("a trainer's outer values follow parameters that were changed from out
   });
 }
 
-TEST_CASE("a loop of one's own goes on from a checkpoint bit for bit", "[train][own_loop]") {
+TEST_CASE("the caller's loop resumes from a checkpoint bit for bit", "[train][own_loop]") {
   watchdog const guard("own checkpoints");
   optim::adamw const adamw{.learning_rate = 0.01};
   auto const steps = [&](auto& exchange) { exchange.step(adamw); };
@@ -389,7 +389,7 @@ TEST_CASE("another loop's checkpoint is refused in one sentence", "[train][own_l
   });
 }
 
-TEST_CASE("copies of parameters that differ between ranks are told by name", "[train][loop]") {
+TEST_CASE("copies of parameters that differ between ranks are reported by name", "[train][loop]") {
   watchdog const guard("copies of a loop of one's own");
   auto const said = [](auto const& strategy) {
     std::string words;
@@ -427,7 +427,7 @@ struct repeated {
 };
 }  // namespace
 
-TEST_CASE("equal units of a model drop different numbers", "[train][dropout]") {
+TEST_CASE("equal units of a model drop different elements", "[train][dropout]") {
   std::vector<float> x(4 * 64, 1), y(4 * 64);
   std::vector<std::int64_t> const ids{1, 2, 3, 4};
   for (int times : {1, 2, 3}) {

@@ -55,7 +55,7 @@ TEST_CASE("saving and loading may take a rank longer than the deadline of its co
                        [&](auto& world) { save_and_load(world, folder.path(), {.deadline = 30s}); }));
 }
 
-TEST_CASE("a checked world has as much patience while ranks save", "[train][checkpoint]") {
+TEST_CASE("a checked world also waits longer while ranks save", "[train][checkpoint]") {
   watchdog const guard("a slow disk under a checked world");
   scratch folder;
   CHECK_NOTHROW(launch(comm::threads{.ranks = 2, .deadline = deadline}, [&](auto& world) {
@@ -64,7 +64,7 @@ TEST_CASE("a checked world has as much patience while ranks save", "[train][chec
   }));
 }
 
-TEST_CASE("a save that takes longer than its own deadline is an error that names the rank", "[train][checkpoint]") {
+TEST_CASE("a save that exceeds its deadline is an error that names the rank", "[train][checkpoint]") {
   watchdog const guard("a disk that is too slow");
   scratch folder;
   auto const sentence = sentence_of<comm_error>([&] {
@@ -77,7 +77,7 @@ TEST_CASE("a save that takes longer than its own deadline is an error that names
   CHECK(checkpoint::exists(folder.path()) == false);
 }
 
-TEST_CASE("no time at all for saving and loading is refused, and nothing is written", "[train][checkpoint]") {
+TEST_CASE("a deadline of zero for saving and loading is refused, and nothing is written", "[train][checkpoint]") {
   scratch folder;
   comm::self_world self;
   auto trainer = make_trainer(model, optim::sgd{}, self);
@@ -92,7 +92,7 @@ TEST_CASE("no time at all for saving and loading is refused, and nothing is writ
   CHECK(folder.entries() == 0);
 }
 
-TEST_CASE("how far a rank is with saving and loading is told after each piece", "[train][checkpoint]") {
+TEST_CASE("progress of saving and loading is reported after each piece", "[train][checkpoint]") {
   scratch folder;
   std::atomic<int> told{0};
   launch(comm::threads{.ranks = 2}, [&](auto& world) {

@@ -54,17 +54,18 @@ void as_an_mlp(Policies... policies) {
 
 }  // namespace
 
-TEST_CASE("a whole life of a GPT touches no tensor above ops and comm", "[train][phantom]") {
+TEST_CASE("a whole run of a GPT accesses no tensor outside ops and comm", "[train][phantom]") {
   as_a_gpt();
   as_a_gpt(parallel::zero<1>{.bucket_bytes = 8192});
 }
 
-TEST_CASE("a whole life of a GPT in bfloat16 touches no tensor above ops and comm", "[train][phantom]") {
+TEST_CASE("a whole run of a GPT in bfloat16 accesses no tensor outside ops and comm", "[train][phantom]") {
   as_a_gpt(precision::bf16{});
   as_a_gpt(precision::bf16{}, parallel::zero<1>{});
 }
 
-TEST_CASE("a whole life of a perceptron with compressed gradients touches no tensor either", "[train][phantom]") {
+TEST_CASE("a whole run of a perceptron with compressed gradients accesses no tensor outside ops and comm",
+          "[train][phantom]") {
   compression::error_feedback<compression::top_k> const sparse{.inner = {.ratio = 0.1F}};
   as_an_mlp();
   as_an_mlp(sparse);

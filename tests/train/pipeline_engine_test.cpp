@@ -288,7 +288,7 @@ TEST_CASE("every schedule gives the losses and the gradients of serial training"
   }
 }
 
-TEST_CASE("micro-batches of several sizes, in numbers that a schedule has no list for, train alike",
+TEST_CASE("micro-batches of several sizes, and numbers without a list of the schedule, train equally",
           "[train][pipeline]") {
   batches const data({2, 1, 3, 2, 1});
   auto const alone = serial(data);
@@ -300,7 +300,7 @@ TEST_CASE("micro-batches of several sizes, in numbers that a schedule has no lis
   compare(serial(one), pipelined(schedule::zb_v{}, 4, one), true);
 }
 
-TEST_CASE("weight gradients are put off where a unit's backward comes apart", "[train][pipeline]") {
+TEST_CASE("weight gradients are postponed if a unit's backward has two halves", "[train][pipeline]") {
   watchdog dog("backward in halves");
   constexpr int micro_batches = 4;
   std::vector<float> inputs(static_cast<std::size_t>(micro_batches) * 2 * 4);
@@ -429,7 +429,7 @@ class link_with_time final : public stage_link<host> {
 
 }  // namespace
 
-TEST_CASE("each step of each schedule begins and ends in the engine when the simulator says", "[train][pipeline]") {
+TEST_CASE("each step of each schedule begins and ends in the engine as in the simulator", "[train][pipeline]") {
   watchdog dog("the engine beside the simulator");
   constexpr int stages = 4, micro_batches = 8;
   schedule::for_each_schedule([&]<class Schedule>(Schedule const&) {

@@ -108,7 +108,7 @@ TEMPLATE_TEST_CASE_SIG("buffers are shared as the model says, and are state", "[
   });
 }
 
-TEST_CASE("a plain model is told what a pass is for, and predicts", "[train][plain_model]") {
+TEST_CASE("a plain model gets the purpose of each pass, and predicts", "[train][plain_model]") {
   watchdog const guard("purposes");
   launch(comm::threads{.ranks = 2}, [](auto& world) {
     centred<shared_buffers::mean> model;
@@ -253,7 +253,7 @@ TEST_CASE("a plain model has parameters of several element types, frozen and unu
   trains_many_types<float, precision::fp32>(parallel::zero<1>{});
 }
 
-TEST_CASE("narrow parameters have a master value in the trainer's type, which small steps do not lose",
+TEST_CASE("narrow parameters have master values in the trainer's type, which keep small updates",
           "[train][plain_model]") {
   watchdog const guard("master values");
   comm::self_world world;
@@ -376,7 +376,7 @@ void check_equal(counted_outcome const& a, counted_outcome const& b, double most
 
 }  // namespace
 
-TEST_CASE("a loss that counts its targets trains alike however samples are dealt out", "[train][plain_model]") {
+TEST_CASE("a loss that counts its targets trains equally however samples are distributed", "[train][plain_model]") {
   watchdog dog("counted losses");
   // By hand: the result of plain gradient descent on the mean over the samples that count.
   double values[2] = {1, 0.25};
@@ -433,7 +433,7 @@ TEST_CASE("a counted loss is trained in float and with a loss scale", "[train][p
   check_equal(counted_training(casting_line{}, 1, 4, precision::bf16{}, parallel::zero<1>{}), serial, 1e-5);
 }
 
-TEST_CASE("micro-batches of which nothing is counted add nothing, and a step of them changes nothing",
+TEST_CASE("micro-batches without counted targets add nothing, and a step of them changes nothing",
           "[train][plain_model]") {
   watchdog const guard("nothing counted");
   launch(comm::threads{.ranks = 2}, [](auto& world) {
@@ -457,7 +457,7 @@ TEST_CASE("micro-batches of which nothing is counted add nothing, and a step of 
   CHECK(refused(1e10) != "");
 }
 
-TEST_CASE("gradients of a counted loss are checked as those of its mean", "[train][plain_model][testing]") {
+TEST_CASE("gradients of a counted loss are checked like those of its mean", "[train][plain_model][testing]") {
   counting_line<double> model;
   std::vector<float> const x{0.5F, 1, -1}, y{2, -1, 3};
   CHECK(testing::check_gradients(model, make_samples(tensor_view(x), tensor_view(y))));
@@ -479,7 +479,8 @@ struct told_loss {
 
 }  // namespace
 
-TEST_CASE("a step whose loss is not finite is skipped on all ranks and told as what it is", "[train][plain_model]") {
+TEST_CASE("a step whose loss is not finite is skipped on all ranks, and the report has that loss",
+          "[train][plain_model]") {
   watchdog const guard("an infinite loss");
   auto const infinity = std::numeric_limits<double>::infinity();
   for (int const ranks : {1, 2}) {

@@ -37,7 +37,7 @@ void planned_is_found(std::string const& name, int ranks, Parallel const& how, s
 
 }  // namespace
 
-TEST_CASE("bytes and memory of a step are those of the plan, under every mesh of 1 to 4 ranks and of 8", "[train]") {
+TEST_CASE("bytes and memory of a step equal the plan, under every mesh of 1 to 4 ranks and of 8", "[train]") {
   for (int const ranks : {1, 2, 3, 4, 8}) {
     meshes::for_each_mesh(ranks, [&](std::string const& name, auto const& how) {
       if (ranks == 3) return planned_is_found(name, ranks, how, 6, 3);
@@ -55,7 +55,7 @@ TEST_CASE("a plan is right for uneven micro-batches and ranks without any", "[tr
   planned_is_found("pipeline=3, 7 samples", 3, parallel::pipeline<>{}, 7, 3);
 }
 
-TEST_CASE("a plan is right for other numbers, for compressed gradients and in reproducible mode", "[train]") {
+TEST_CASE("a plan is right for other precisions, for compressed gradients and in reproducible mode", "[train]") {
   planned_is_found("zero1 bf16", 2, parallel::zero<1>{}, 8, 4, precision::bf16{});
   planned_is_found("zero3 bf16", 2, parallel::zero<3>{.bucket_bytes = 4096}, 8, 4, precision::bf16{});
   planned_is_found("tensor bf16", 2, parallel::mesh{parallel::tensor{.ways = 2}, parallel::sequence{}}, 8, 4,
@@ -76,7 +76,7 @@ TEST_CASE("a plan is right for other numbers, for compressed gradients and in re
   planned_is_found("reproducible zero2", 4, parallel::zero<2>{.reproducible = true}, 8, 8);
 }
 
-TEST_CASE("a plan takes all experts to be chosen alike; what does not depend on it is exact", "[train]") {
+TEST_CASE("a plan assumes equally used experts; everything that does not depend on that is exact", "[train]") {
   watchdog const watch("plan of experts");
   planned_is_found("expert=2 without experts", 2, parallel::expert{}, 8, 4);
   nn::gpt model{.vocabulary = 64, .context = 16, .layers = 3, .heads = 2, .channels = 16, .experts = 4};
@@ -147,7 +147,7 @@ TEST_CASE("memory of ZeRO and bytes of data parallelism follow their formulas at
   }
 }
 
-TEST_CASE("a plan tells operations and time", "[train]") {
+TEST_CASE("a plan contains operations and time", "[train]") {
   nn::mlp const model{.inputs = 8, .hidden = {16}, .outputs = 4};
   auto const paper = plan_for({.samples = 32, .flops = 1e6, .bandwidth = 1e6, .latency = 0.5, .ranks = 2}, model,
                               optim::sgd{}, parallel::data{});
@@ -167,7 +167,7 @@ TEST_CASE("a plan tells operations and time", "[train]") {
   CHECK(paper.bubble == 0);
 }
 
-TEST_CASE("what a GPT says its units cost is what a plan counts", "[train]") {
+TEST_CASE("a GPT's unit costs equal the operations of a plan", "[train]") {
   nn::gpt const plain{.vocabulary = 40, .context = 12, .layers = 1, .heads = 2, .channels = 16};
   auto const with = [&](auto&& change) {
     auto model = plain;
@@ -190,7 +190,7 @@ TEST_CASE("what a GPT says its units cost is what a plan counts", "[train]") {
   CHECK(plain.unit_costs().back() == 6.0 * 16 * 40);
 }
 
-TEST_CASE("a plan for a model of one's own takes the shape of samples from a dataset", "[train]") {
+TEST_CASE("a plan for a user's model gets the shape of samples from a dataset", "[train]") {
   launch(comm::self{}, [](auto& world) {
     auto const trainer = make_trainer(nn::mlp{.hidden = {8}}, optim::sgd{}, world);
     auto const data = data::function([](float x) { return x; }, {.samples = 35});
@@ -198,7 +198,7 @@ TEST_CASE("a plan for a model of one's own takes the shape of samples from a dat
   });
 }
 
-TEST_CASE("what cannot be planned is said in one sentence", "[train]") {
+TEST_CASE("plans that cannot be made are refused in one sentence", "[train]") {
   auto const refused = [](plan_options const& options, auto const&... policies) {
     return sentence_of<config_error>(
         [&] { static_cast<void>(plan_for(options, meshes::model, optim::adamw{}, policies...)); });

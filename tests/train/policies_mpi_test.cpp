@@ -23,7 +23,7 @@ void same_by_mpi(std::string const& name, Cases const& cases, double part, Polic
 
 }  // namespace
 
-TEST_CASE("each policy holds by MPI what it holds by threads, and ends as there", "[train][policies][mpi]") {
+TEST_CASE("each policy has the memory and the result by MPI that it has by threads", "[train][policies][mpi]") {
   watchdog guard("policies by MPI", std::chrono::seconds(280));
   run_states::for_each_policy(
       [&](std::string const& name, auto const& cases, run_states::elsewhere, auto const&... policies) {

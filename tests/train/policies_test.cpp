@@ -10,7 +10,7 @@
 using namespace trireme;
 using run_states::elsewhere;
 
-TEST_CASE("each policy learns, goes on bit for bit, and is as planned, on 1 to 4 threads; it moves or says why not",
+TEST_CASE("each policy learns, resumes bit for bit and equals its plan on 1 to 4 threads; it changes ranks or refuses",
           "[train][policies]") {
   watchdog guard("policies", std::chrono::seconds(280));
   run_states::for_each_policy(
@@ -31,7 +31,7 @@ TEST_CASE("each policy learns, goes on bit for bit, and is as planned, on 1 to 4
       });
 }
 
-TEST_CASE("diloco on a mesh goes on bit for bit and is as planned", "[train][policies]") {
+TEST_CASE("diloco on a mesh resumes bit for bit and equals its plan", "[train][policies]") {
   watchdog const guard("diloco on a mesh");
   parallel::mesh const mesh{parallel::diloco{.period = 3, .bucket_bytes = 4096}, parallel::tensor{2}};
   for (int const ranks : {2, 4}) {

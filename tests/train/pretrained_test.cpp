@@ -202,7 +202,7 @@ class counting_files : public formats::file_system {
 
 }  // namespace
 
-TEST_CASE("what transformers wrote has its loss in double", "[train][pretrained]") {
+TEST_CASE("files of transformers give its loss in double", "[train][pretrained]") {
   has_their_loss_in_double<nn::llama>("llama");
   has_their_loss_in_double<nn::llama>("qwen2");
   has_their_loss_in_double<nn::llama>("mistral");
@@ -213,7 +213,7 @@ TEST_CASE("what transformers wrote has its loss in double", "[train][pretrained]
   has_their_loss_in_double<nn::bert>("bert_classifier");
 }
 
-TEST_CASE("what transformers wrote has its loss under every mesh", "[train][pretrained]") {
+TEST_CASE("files of transformers give its loss under every mesh", "[train][pretrained]") {
   has_their_loss_under_meshes<nn::llama>("llama");
   has_their_loss_under_meshes<nn::llama>("qwen2");
   for (auto const* kind : {"llama3", "qwen3", "mistral_window"}) has_their_loss_under_meshes<nn::llama>(kind);
@@ -222,7 +222,7 @@ TEST_CASE("what transformers wrote has its loss under every mesh", "[train][pret
   has_their_loss_under_meshes<nn::bert>("bert_classifier");
 }
 
-TEST_CASE("what is written is what was read, and transformers computes its loss", "[train][pretrained]") {
+TEST_CASE("written files equal those that were read, and transformers computes the same loss", "[train][pretrained]") {
   scratch dir;
   writes_what_it_has_read<nn::llama>("llama", dir / "llama", {});
   writes_what_it_has_read<nn::llama>("llama", dir / "llama.files", {.most_file_bytes = 5000});
@@ -236,7 +236,7 @@ TEST_CASE("what is written is what was read, and transformers computes its loss"
   CHECK(transformers_agrees(dir.path()));
 }
 
-TEST_CASE("an encoder becomes a classifier whose head starts anew, if that is said", "[train][pretrained]") {
+TEST_CASE("an encoder becomes a classifier with a new head, if .fresh allows it", "[train][pretrained]") {
   watchdog const guard("an encoder");
   scratch dir;
   auto model = described<nn::bert>(golden("bert_encoder"));
@@ -285,7 +285,7 @@ TEST_CASE("an encoder becomes a classifier whose head starts anew, if that is sa
     CHECK(after.at(name) == masked.at(name));
 }
 
-TEST_CASE("each rank reads only what it keeps", "[train][pretrained]") {
+TEST_CASE("each rank reads only the parts that it keeps", "[train][pretrained]") {
   watchdog const guard("counting what is read");
   auto const directory = golden("mistral");
   formats::weight_files const all(directory);
@@ -308,7 +308,7 @@ TEST_CASE("each rank reads only what it keeps", "[train][pretrained]") {
   CHECK(read_by(2, parallel::mesh{parallel::data{}, parallel::tensor{.ways = 2}}) == numbers + 5 * 16 * 4);
 }
 
-TEST_CASE("files of another model, or with a hole, change nothing on any rank", "[train][pretrained]") {
+TEST_CASE("files of another model, or with missing parts, change nothing on any rank", "[train][pretrained]") {
   watchdog const guard("files that do not fit");
   scratch dir;
   std::vector<std::string> said(4);
@@ -386,7 +386,7 @@ void expect_theirs(std::string const& from, std::string const& to, bool same_typ
 
 }  // namespace
 
-TEST_CASE("what came with a model goes with it, also over a checkpoint when its directory is gone",
+TEST_CASE("files that came with a model are kept with it, also through a checkpoint without the directory",
           "[train][pretrained]") {
   watchdog const guard("what came with a model");
   scratch dir;
@@ -429,7 +429,7 @@ TEST_CASE("what came with a model goes with it, also over a checkpoint when its 
   CHECK(contains(sentence_of([&] { trainer.load(dir / "llama.checkpoint"); }), "model_files.safetensors"));
 }
 
-TEST_CASE("what lies where a model is written stays, under a name that nobody takes for the model's",
+TEST_CASE("existing files in a model's directory are kept under names that are not read as the model",
           "[train][pretrained]") {
   scratch dir;
   auto const from = dir / "theirs", to = dir / "to";
@@ -461,7 +461,7 @@ TEST_CASE("what lies where a model is written stays, under a name that nobody ta
   }
 }
 
-TEST_CASE("a model that the disk has no room for leaves the earlier one as it was", "[train][pretrained]") {
+TEST_CASE("a model that does not fit on the disk leaves the earlier one unchanged", "[train][pretrained]") {
   watchdog const guard("a full disk");
   scratch dir;
   write_theirs(dir / "theirs", "llama");
@@ -491,7 +491,7 @@ TEST_CASE("a model that the disk has no room for leaves the earlier one as it wa
   }
 }
 
-TEST_CASE("a full file system leaves the earlier model as it was", "[train][pretrained]") {
+TEST_CASE("a full file system leaves the earlier model unchanged", "[train][pretrained]") {
   watchdog const guard("a full file system");
   scratch dir;
   auto const disk = dir / "disk";
@@ -518,8 +518,7 @@ TEST_CASE("a full file system leaves the earlier model as it was", "[train][pret
   CHECK(after == before);
 }
 
-TEST_CASE("who will write a model can know before the training whether its directory takes files",
-          "[train][pretrained]") {
+TEST_CASE("before the training a program can check whether a model's directory can be written", "[train][pretrained]") {
   scratch dir;
   formats::expect_writable(dir / "new/below");
   CHECK(std::filesystem::is_empty(dir / "new/below"));

@@ -69,7 +69,7 @@ std::uint64_t with_failures(int ranks, int min_ranks, Policies... policies) {
 
 }  // namespace
 
-TEST_CASE("threads of which one throws end in the state of threads that were left alone", "[train][recovery]") {
+TEST_CASE("after a thread throws, the run ends in the state of a run without failure", "[train][recovery]") {
   watchdog const guard("threads that throw");
   CHECK(with_failures(1, 0) == left_alone(1));
   CHECK(with_failures(3, 0) == left_alone(3));
@@ -78,12 +78,12 @@ TEST_CASE("threads of which one throws end in the state of threads that were lef
   CHECK(with_failures(2, 0, parallel::pipeline{}) == left_alone(2, parallel::pipeline{}));
 }
 
-TEST_CASE("on one rank fewer after a failure the bits are the same where they may be", "[train][recovery]") {
+TEST_CASE("with one rank fewer after a failure the bits are the same where that is promised", "[train][recovery]") {
   watchdog const guard("fewer threads");
   CHECK(with_failures(2, 1, same_on_any_ranks) == left_alone(4, same_on_any_ranks));
 }
 
-TEST_CASE("processes of which one is killed end in the state of ranks that were left alone", "[train][recovery]") {
+TEST_CASE("after a process is killed, the run ends in the state of a run without failure", "[train][recovery]") {
   watchdog const guard("processes that are killed");
   auto const wanted = text(left_alone(2, same_on_any_ranks));
   auto const [size, victims] = GENERATE(table<int, std::vector<int>>({{2, {0}}, {2, {1}}, {4, {1, 2}}, {4, {0, 3}}}));

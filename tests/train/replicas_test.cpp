@@ -66,7 +66,7 @@ constexpr fit_options every_five{.steps = 20, .batch = 12, .check_every = 5};
 
 }  // namespace
 
-TEST_CASE("a bit that flips in one replica's parameters is found at the next check, with tensor and ranks",
+TEST_CASE("a flipped bit in one replica's parameters is reported at the next check, with tensor and ranks",
           "[train][replicas]") {
   watchdog const guard("a flipped bit");
   std::int64_t step = 0;
@@ -78,7 +78,7 @@ TEST_CASE("a bit that flips in one replica's parameters is found at the next che
   CHECK(step == 20);
 }
 
-TEST_CASE("of three replicas the one that is spoiled is named", "[train][replicas]") {
+TEST_CASE("the corrupted one of three replicas is named", "[train][replicas]") {
   watchdog const guard("a flipped bit of three");
   for (int rank = 0; rank < 3; ++rank) {
     std::int64_t step = 0;
@@ -104,7 +104,7 @@ TEST_CASE("moments are compared too, and parameters where moments are sharded", 
   CHECK(spoiled(2, 1, at_once, step, untouched, compression::error_feedback<compression::top_k>{}) == "");
 }
 
-TEST_CASE("spoiled state is not saved", "[train][replicas]") {
+TEST_CASE("corrupted state is not saved", "[train][replicas]") {
   watchdog const guard("a save of spoiled state");
   scratch folder;
   auto const said = sentence_of<numeric_error>([&] {
@@ -121,7 +121,7 @@ TEST_CASE("spoiled state is not saved", "[train][replicas]") {
   CHECK_FALSE(std::filesystem::exists(folder.path() + "/step-0000000003"));
 }
 
-TEST_CASE("a build is told by what decides about bits", "[train][replicas]") {
+TEST_CASE("a build is identified by the settings that affect bits", "[train][replicas]") {
   auto const here = ops::detected();
   ops::detected(ops::cpu_level::baseline);
   auto const plain = build_text<precision::fp32>();

@@ -40,7 +40,7 @@ TEST_CASE("in bfloat16 every mesh stays within the tolerance of the precision", 
   compare_with_serial(dog, GENERATE(2, 3, 4), meshes::twenty_steps, precision::bf16{}, precision::bf16::tolerance);
 }
 
-TEST_CASE("what several ranks hold of a tensor is the same on all of them", "[train][strategies]") {
+TEST_CASE("copies of a tensor on several ranks are equal", "[train][strategies]") {
   watchdog dog("copies");
   int const ranks = GENERATE(2, 4, 8);
   meshes::for_each_mesh(ranks, [&](std::string const& name, auto const& policy) {

@@ -76,7 +76,7 @@ TEST_CASE("a sweep trains one model with each strategy, and finds the bytes and 
   CHECK(table.find(rows[3].refused) != std::string::npos);
 }
 
-TEST_CASE("a sweep takes types alone, and any policies; it believes the rates that it is told", "[train]") {
+TEST_CASE("a sweep accepts types alone, and any policies, and uses given rates", "[train]") {
   watchdog const watch("a sweep of types");
   auto const data = tokens();
   sweep_options const options{.steps = 3, .batch = 8, .flops = 1e6, .bandwidth = 1e6, .latency = 1e-3};
@@ -90,7 +90,7 @@ TEST_CASE("a sweep takes types alone, and any policies; it believes the rates th
   CHECK(rows[0].bytes == rows[0].planned_bytes);
 }
 
-TEST_CASE("a strategy that diverges is a row that says so, and so is the next one", "[train]") {
+TEST_CASE("each strategy that diverges gives a row that reports it", "[train]") {
   watchdog const watch("a sweep that diverges");
   auto const data = data::function(+[](float x) { return x; }, {.samples = 64});
   nn::mlp const curve{.inputs = 1, .hidden = {8}, .outputs = 1, .act = ops::activation::relu};
@@ -122,7 +122,7 @@ struct broken_disk : toy::text {
 
 }  // namespace
 
-TEST_CASE("what a strategy throws is its row, and the sweep goes on", "[train]") {
+TEST_CASE("an exception of a strategy is reported in its row, and the sweep goes on", "[train]") {
   watchdog const watch("a sweep that throws");
   for (bool const memory : {false, true}) {
     auto const rows = on_threads(2, [&](auto& world) {
@@ -195,7 +195,7 @@ void expect_one_failure(int ranks, Strategy const& strategy) {
 
 }  // namespace
 
-TEST_CASE("what one rank alone cannot read ends fit() and evaluate() on all ranks at once, and the world goes on",
+TEST_CASE("an error of reading on one rank ends fit() and evaluate() on all ranks, and the world stays usable",
           "[train]") {
   watchdog const watch("data that is gone on one rank");
   for (int const ranks : {2, 3}) {
@@ -207,7 +207,7 @@ TEST_CASE("what one rank alone cannot read ends fit() and evaluate() on all rank
   expect_one_failure(4, parallel::mesh{parallel::zero<1>{}, parallel::pipeline<>{.stages = 2}});
 }
 
-TEST_CASE("what one rank alone cannot read is the row of a sweep, which goes on", "[train]") {
+TEST_CASE("an error of reading on one rank is reported in a row of the sweep, which goes on", "[train]") {
   watchdog const watch("a sweep with data that is gone on one rank");
   for (int const ranks : {2, 3}) {
     for (bool const broken : {true, false}) {
@@ -224,7 +224,7 @@ TEST_CASE("what one rank alone cannot read is the row of a sweep, which goes on"
   }
 }
 
-TEST_CASE("a sweep of numbers that cannot be meant is refused", "[train]") {
+TEST_CASE("a sweep with impossible numbers is refused", "[train]") {
   comm::self_world self;
   auto const data = tokens();
   CHECK_THROWS_WITH(sweep<strategies<parallel::data>>(model, data, self, {.steps = 2}),

@@ -66,7 +66,7 @@ TEST_CASE("policies in any order make one type", "[train]") {
   CHECK(other().optimizer() == optim::adamw{});
 }
 
-TEST_CASE("a trainer is made later, in its place, of policies in any order", "[train]") {
+TEST_CASE("trainer_for is constructed in place, with policies in any order", "[train]") {
   using trained = trainer_for<nn::mlp, comm::self_world, optim::sgd>;
   static_assert(
       std::is_same_v<trained, trainer_for<optim::sgd, parallel::data, nn::mlp, precision::fp32, comm::self_world>>);
@@ -123,7 +123,7 @@ TEST_CASE("a step with a NaN on one rank changes nothing on any rank, and ten in
   CHECK(good == 3);
 }
 
-TEST_CASE("a NaN is forgotten by every compressor, also one that keeps residuals", "[train]") {
+TEST_CASE("no compressor keeps a NaN, not even in residuals", "[train]") {
   auto const recovers = [](auto compressor) {
     std::atomic<int> good{0};
     launch(comm::threads{.ranks = 2}, [&](auto& world) {
@@ -146,7 +146,7 @@ TEST_CASE("a NaN is forgotten by every compressor, also one that keeps residuals
   CHECK(recovers(compression::error_feedback<compression::cast<bf16>>{}));
 }
 
-TEST_CASE("when one rank asks to stop all ranks leave after the same step, and may go on", "[train]") {
+TEST_CASE("if one rank requests a stop all ranks end after the same step, and may continue", "[train]") {
   launch(comm::threads{.ranks = 3}, [&](auto& world) {
     auto trainer = make_trainer(nn::mlp{.hidden = {4}}, optim::adamw{}, world);
     bool asked = false;
@@ -173,7 +173,7 @@ TEST_CASE("when one rank asks to stop all ranks leave after the same step, and m
   });
 }
 
-TEST_CASE("stop_after ends early, and the rest of the schedule gives what one run gives", "[train]") {
+TEST_CASE("after stop_after the rest of the schedule gives the result of one run", "[train]") {
   auto const hash = [](std::int64_t stop_after) {
     comm::self_world world;
     auto trainer = make_trainer(toy::gpt, toy::adaptive, world);
@@ -186,7 +186,7 @@ TEST_CASE("stop_after ends early, and the rest of the schedule gives what one ru
   CHECK(hash(8) == hash(0));
 }
 
-TEST_CASE("more ranks than micro-batches, and batches that end short, equal serial training", "[train]") {
+TEST_CASE("more ranks than micro-batches, and short last batches, equal serial training", "[train]") {
   auto const train = [](auto& world, auto... policies) {
     auto trainer = make_trainer(toy::gpt, toy::steady, world, policies...);
     trainer.fit(toy::text{}, {.steps = 10, .batch = 7, .micro_batches = 2});
@@ -210,7 +210,7 @@ TEST_CASE("more ranks than micro-batches, and batches that end short, equal seri
   }
 }
 
-TEST_CASE("a lent world trains to the bits of its own, with the same traffic", "[train]") {
+TEST_CASE("any_world trains to the bits of the world behind it, with the same traffic", "[train]") {
   auto const train = [](auto& world, auto model) {
     auto trainer = make_trainer(model, optim::adamw{.learning_rate = 1e-2}, world);
     trainer.fit(curve(64), {.steps = 5, .batch = 16});
@@ -224,7 +224,7 @@ TEST_CASE("a lent world trains to the bits of its own, with the same traffic", "
   });
 }
 
-TEST_CASE("a trained perceptron predicts, the same on every rank", "[train]") {
+TEST_CASE("a trained perceptron predicts the same on every rank", "[train]") {
   launch(comm::threads{.ranks = 2}, [&](auto& world) {
     auto trainer = make_trainer(nn::mlp{.hidden = {16, 16}}, optim::adamw{.learning_rate = 1e-2}, world);
     auto const report = trainer.fit(curve(64), {.steps = 400, .batch = 16});
@@ -243,7 +243,7 @@ TEST_CASE("a trained perceptron predicts, the same on every rank", "[train]") {
   });
 }
 
-TEST_CASE("a step on samples of one's own weighs ranks by their samples, and one may have none", "[train]") {
+TEST_CASE("a step on each rank's own samples weights ranks by their samples, and a rank may have none", "[train]") {
   std::vector<float> const x{-0.9F, -0.3F, 0.2F, 0.4F, 0.8F};
   std::vector<float> y(5);
   std::ranges::transform(x, y.begin(), parabola);
@@ -314,7 +314,7 @@ TEST_CASE("many samples are predicted in blocks, with the bits of predicting eac
   });
 }
 
-TEST_CASE("a model with storage and kernels of its own trains under every strategy as it does alone", "[train]") {
+TEST_CASE("a user's model with its own storage and kernels trains under every strategy as on one rank", "[train]") {
   auto const train = [](auto& world, auto... policies) {
     toy::spline model;
     auto trainer = make_trainer(model, optim::sgd{.learning_rate = 0.2, .clip = 1.0}, world, policies...);
@@ -338,7 +338,7 @@ TEST_CASE("a model with storage and kernels of its own trains under every strate
   }
 }
 
-TEST_CASE("a model whose backward forgets a parameter is told which one", "[train]") {
+TEST_CASE("the error for a backward that does not report a parameter names it", "[train]") {
   comm::self_world world;
   auto trainer = make_trainer(forgetful{}, optim::sgd{}, world);
   CHECK(sentence_of([&] { trainer.fit(curve(8), {.steps = 1}); }) ==

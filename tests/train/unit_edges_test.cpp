@@ -145,7 +145,7 @@ std::vector<std::string> both(std::string const& sentence) { return {sentence, s
 
 }  // namespace
 
-TEST_CASE("a sum over the tensor group that a unit forgets is told with the unit's name", "[train][tensor]") {
+TEST_CASE("a missing sum over the tensor group is an error that names the unit", "[train][tensor]") {
   watchdog const guard("forgotten sums");
   auto const sentence = [](std::string const& what) {
     return both("trireme::model: the " + what +
@@ -163,7 +163,8 @@ TEST_CASE("a sum over the tensor group that a unit forgets is told with the unit
   assertions(assertion_level::normal);
 }
 
-TEST_CASE("under sequence a unit that returns all rows, or adds those of others, is told by name", "[train][tensor]") {
+TEST_CASE("under sequence a unit that returns all rows, or adds those of others, is an error that names it",
+          "[train][tensor]") {
   watchdog const guard("rows");
   auto const cut = [](slip forgets) { return trained(forgets, parallel::tensor{.ways = 2}, parallel::sequence{}); };
   CHECK(cut(slip::none) == both(""));
@@ -179,7 +180,7 @@ TEST_CASE("under sequence a unit that returns all rows, or adds those of others,
         "returns all rows, pass.group.reduce() its part of a sum");
 }
 
-TEST_CASE("comparing at the edges of units is rare, and in no plan", "[train][tensor]") {
+TEST_CASE("comparisons at the borders of units are rare, and no plan contains them", "[train][tensor]") {
   watchdog const guard("rare");
   std::vector<std::vector<std::uint64_t>> calls(2);
   launch(comm::decorate(comm::threads{.ranks = 2}, comm::counted{}), [&](auto& world) {

@@ -133,7 +133,7 @@ std::vector<named> const optimizers{
 
 }  // namespace
 
-TEST_CASE("summed in a tree, each optimizer has the same bits under all strategies on 1, 2 and 4 ranks", "[train]") {
+TEST_CASE("with pairwise sums each optimizer has the same bits under all strategies on 1, 2 and 4 ranks", "[train]") {
   for (auto const& [name, optimizer] : optimizers) {
     auto const serial = run(optimizer, {});
     for (auto const strategy : all_strategies) {
@@ -148,7 +148,7 @@ TEST_CASE("summed in a tree, each optimizer has the same bits under all strategi
   }
 }
 
-TEST_CASE("summed as it comes, each optimizer is near the serial training on 3 ranks", "[train]") {
+TEST_CASE("with ordinary sums each optimizer on 3 ranks is close to serial training", "[train]") {
   for (auto const& [name, optimizer] : optimizers) {
     auto const serial = run(optimizer, {.reproducible = false});
     auto const start = run(optimizer, {.reproducible = false, .steps = 1});
@@ -163,7 +163,7 @@ TEST_CASE("summed as it comes, each optimizer is near the serial training on 3 r
   }
 }
 
-TEST_CASE("a run goes on under another strategy and number of ranks as if it had never stopped", "[train]") {
+TEST_CASE("a run resumes under another strategy and number of ranks as if it had never stopped", "[train]") {
   struct move {
     strategy_choice from;
     int from_ranks;
@@ -202,7 +202,7 @@ TEST_CASE("each moment of a whole tensor is on one rank only where optimizer sta
   CHECK(run(lamb, {.ranks = 4}).moments == 4 * 2 * 4 * numbers);
 }
 
-TEST_CASE("frozen parameters have no gradients and no moments, and nothing of them is sent", "[train]") {
+TEST_CASE("frozen parameters have no gradients and no moments, and are not sent", "[train]") {
   optim::groups const unfrozen{optim::adamw{}, {}};
   optim::groups const frozen{optim::adamw{}, {{.names = "layers.1.*", .frozen = true}}};
   for (auto const strategy : all_strategies) {
@@ -219,7 +219,7 @@ TEST_CASE("frozen parameters have no gradients and no moments, and nothing of th
   }
 }
 
-TEST_CASE("what is frozen stays as it is, all of it if need be", "[train]") {
+TEST_CASE("frozen parameters do not change, also if all are frozen", "[train]") {
   optim::groups const frozen{optim::muon{}, {{.names = "*", .frozen = true}}};
   auto const start = run(frozen, {.steps = 1});
   for (auto const strategy : all_strategies) {
@@ -230,7 +230,7 @@ TEST_CASE("what is frozen stays as it is, all of it if need be", "[train]") {
   }
 }
 
-TEST_CASE("where ranks send values to each other, those that are frozen are not among them", "[train]") {
+TEST_CASE("ranks do not send values of frozen parameters to each other", "[train]") {
   auto const sent = [](optim::groups<optim::adamw> const& optimizer) {
     return plan_for({.samples = 8, .ranks = 4}, model, optimizer, parallel::zero<1>{.bucket_bytes = 4096}).bytes_sent();
   };
@@ -269,7 +269,7 @@ std::pair<double, std::string> run_gpt(int ranks) {
 
 }  // namespace
 
-TEST_CASE("muon trains a GPT on 1 to 4 ranks as on one, and holds what its plan says", "[train]") {
+TEST_CASE("muon trains a GPT on 1 to 4 ranks as on one, with the memory of its plan", "[train]") {
   auto const serial = run_gpt(1);
   CHECK(serial.first < 3.2);
   CHECK(serial.second == "");
@@ -281,7 +281,7 @@ TEST_CASE("muon trains a GPT on 1 to 4 ranks as on one, and holds what its plan 
   }
 }
 
-TEST_CASE("a part of a tensor, and an exchange that was not told of the optimizer, are refused", "[train]") {
+TEST_CASE("optimizers of whole tensors refuse parts of tensors, and an exchange made without them", "[train]") {
   using env = environment<precision::fp32>;
   comm::self_world alone;
   std::vector<parameter<env>> parts(1);

@@ -1,5 +1,5 @@
 // Every collective of every communicator and decorator, compiled with every warning (tests/headers.cmake): the rungs of
-// the ladder, whose own headers are no part of the library.
+// the ladder, whose own headers do not belong to the library.
 #include <ladder.hpp>
 
 #include <string>

@@ -44,7 +44,9 @@ struct call {
   collective kind = collective::barrier;
   dtype type = dtype::u8;
   reduction_kind op = reduction_kind::none;
-  bool by_value = false;  ///< set by an engine: the values travel with the announcement
+  /// Set by the engine of shared memory: the values are sent within the announcement. It is part of the call, so that
+  /// ranks that differ in it (host memory on one, device memory on another) get an error instead of waiting.
+  bool by_value = false;
   std::int32_t root = -1;
   /// Elements: of the whole view; in gather and scatter of one rank's part; in ragged all_to_all and exchange 0,
   /// because it differs between ranks.

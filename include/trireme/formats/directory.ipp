@@ -104,9 +104,9 @@ TRIREME_BODY void directory::expect_name(std::string_view name) const {
 
 TRIREME_BODY void make_directories(std::string const& path, file_system& files) {
   for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
-    auto const part = path.substr(0, slash);
-    if (files.make_directory(AT_FDCWD, part.c_str(), 0777) != 0 && errno != EEXIST) {
-      throw detail::io_failure(part, "make the directory", errno);
+    auto const prefix = path.substr(0, slash);
+    if (files.make_directory(AT_FDCWD, prefix.c_str(), 0777) != 0 && errno != EEXIST) {
+      throw detail::io_failure(prefix, "make the directory", errno);
     }
     if (slash == std::string::npos) return;
   }

@@ -33,9 +33,9 @@ TRIREME_BODY std::uint64_t file::size() const {
 
 TRIREME_BODY void file::read(std::uint64_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
-    auto const part = std::min(to.size(), most_at_once);
+    auto const count = std::min(to.size(), most_at_once);
     auto const got = static_cast<std::size_t>(detail::checked(
-        path_, "read", [&] { return files_->read(descriptor_, to.data(), part, static_cast<::off_t>(offset)); }));
+        path_, "read", [&] { return files_->read(descriptor_, to.data(), count, static_cast<::off_t>(offset)); }));
     if (got == 0) throw io_error(path_, text("cannot read: the file ends at byte ", offset));
     offset += got;
     to = to.subspan(got);
@@ -44,9 +44,9 @@ TRIREME_BODY void file::read(std::uint64_t offset, std::span<std::byte> to) cons
 
 TRIREME_BODY void file::write(std::span<std::byte const> from) {
   while (!from.empty()) {
-    auto const part = std::min(from.size(), most_at_once);
+    auto const count = std::min(from.size(), most_at_once);
     auto const put = static_cast<std::size_t>(
-        detail::checked(path_, "write", [&] { return files_->write(descriptor_, from.data(), part); }));
+        detail::checked(path_, "write", [&] { return files_->write(descriptor_, from.data(), count); }));
     if (put == 0) throw io_error(path_, "cannot write: the device accepts no more bytes");
     from = from.subspan(put);
   }

@@ -53,7 +53,7 @@ class tree_builder {
   /// A container whose end has not been read. It is moved to its parent only then, so a growing parent does not move
   /// open children.
   struct level {
-    value* place;
+    value* target;
     bool is_object;
     array elements;
     object members;
@@ -109,14 +109,14 @@ class tree_builder {
   void close() {
     auto top = std::move(open_.back());
     open_.pop_back();
-    auto const start = top.place->offset();
+    auto const start = top.target->offset();
     if (top.is_object) {
       refuse_duplicates(scan_, top.members);
-      *top.place = std::move(top.members);
+      *top.target = std::move(top.members);
     } else {
-      *top.place = std::move(top.elements);
+      *top.target = std::move(top.elements);
     }
-    top.place->locate(source_, start);
+    top.target->locate(source_, start);
   }
 
   [[nodiscard]] value number(std::size_t start) {

@@ -22,7 +22,7 @@ TRIREME_BODY header read_header(file const& from) {
 }
 
 /// Sets the position of each entry's data, and returns the end of the last one.
-TRIREME_BODY std::uint64_t place(std::vector<entry>& entries, std::string const& path) {
+TRIREME_BODY std::uint64_t assign_offsets(std::vector<entry>& entries, std::string const& path) {
   if (entries.size() > most_tensors) throw config_error(text(path, ": more than ", most_tensors, " tensors"));
   std::uint64_t end = 0;
   for (auto& each : entries) {
@@ -150,7 +150,7 @@ TRIREME_BODY writer::writer(directory const& in, std::string const& name, std::v
     : path_(in.path_of(name)),
       entries_(std::move(entries)),
       options_(options),
-      left_(detail::place(entries_, path_)),
+      left_(detail::assign_offsets(entries_, path_)),
       header_(detail::print_header(entries_, notes, path_)),
       file_bytes_(header_.size() + left_),
       file_(in, name) {

@@ -113,18 +113,18 @@ class tokenizer {
   /// The text of tokens. Ids without a token are left out, and bytes that are not UTF-8 become U+FFFD.
   [[nodiscard]] std::string decode(std::span<std::int32_t const> ids,
                                    special_tokens specials = special_tokens::without) const {
-    std::vector<std::string> parts;
+    std::vector<std::string> strings;
     for (auto const id : ids) {
       auto const* const token = tokens_.token_of(id);
       if (token == nullptr) continue;
       if (specials == special_tokens::without && std::binary_search(special_.begin(), special_.end(), id)) continue;
-      parts.push_back(*token);
+      strings.push_back(*token);
     }
-    for (auto const& step : decoder_) step(parts);
+    for (auto const& step : decoder_) step(strings);
     std::string out;
-    for (auto const& part : parts) {
-      if (decoder_.empty() && &part != &parts.front()) out += ' ';
-      out += part;
+    for (auto const& string : strings) {
+      if (decoder_.empty() && &string != &strings.front()) out += ' ';
+      out += string;
     }
     return out;
   }

@@ -9,7 +9,8 @@ namespace trireme::interop {
 
 namespace detail {
 
-/// Collective. Every rank gets the tensors of `root`, which all have.
+/// Collective. Copies the values of `root`'s tensors to every rank; all ranks have tensors of the same names and
+/// shapes.
 template <class Comm>
 void broadcast_equal(std::vector<named_tensor> const& parameters, std::vector<named_tensor> const& buffers, Comm& world,
                      int root) {

@@ -16,12 +16,12 @@ namespace trireme::interop {
 
 namespace detail {
 
-/// Something with ranks, whatever it can do with tensors.
+/// A communicator, of any memory space and with any capabilities.
 template <class Comm>
 concept some_world = has_rank<Comm> && has_size<Comm>;
 
-/// A tensor whose memory a communicator of this space reads and writes.
-/// Errors  config_error for one without memory, of another device, or not dense.
+/// Checks that a communicator of this space can read and write the tensor's memory.
+/// Errors  config_error for a tensor without memory, on another device, or not dense.
 template <class Space>
 void expect_sendable(char const* call, torch::Tensor const& tensor) {
   if (!tensor.defined()) throw config_error(text("trireme::interop::", call, ": the tensor is undefined"));
@@ -39,7 +39,7 @@ void expect_sendable(char const* call, torch::Tensor const& tensor) {
                           " does not go with this reduction; ", instead));
 }
 
-/// Reduces numbers of a type that is known here.
+/// Reduces a row of elements of type T.
 template <class T, class Comm, class Op>
 void reduce_as(Comm& world, torch::Tensor const& row, Op op) {
   using space = typename space_of<Comm>::type;
@@ -79,7 +79,7 @@ void reduce_row(Comm& world, torch::Tensor const& row, Op op) {
       refuse_reduction(row, "supported are Float, Double, BFloat16, Half, Long, Int, Char, Byte, Bool and complex");
   }
 }
-/// Calls f with a row-major tensor of the same numbers, and lets the tensor have what has become of them.
+/// Calls f with a row-major tensor of the same numbers, and copies what f has written back to `tensor`.
 template <class F>
 void in_rows(torch::Tensor const& tensor, F&& f) {
   torch::NoGradGuard const guard;
@@ -92,14 +92,14 @@ void in_rows(torch::Tensor const& tensor, F&& f) {
 
 }  // namespace detail
 
-/// Collective. The sum (or `op`) of a tensor over all ranks, in place; autograd does not see it.
+/// Collective. Sums (or reduces by `op`) a tensor over all ranks, in place; autograd does not record it.
 ///
-/// For numbers that a loop decides by, the mean of a loss, say: each rank then decides the same.
+/// For numbers on which a loop decides (the mean of a loss, say): every rank then decides alike.
 ///
 /// Shapes   equal on all ranks.
 /// Numerics in rank order; the same bits on every rank. Complex numbers are summed as pairs.
-/// Errors   config_error for a type that the reduction does not go with (Bool has max and min, integers have no mean);
-///          comm_error from the world.
+/// Errors   config_error for a type that the reduction does not support (Bool has only max and min, integers have no
+///          mean); comm_error from the world.
 ///
 /// @returns the tensor.
 /// @example auto const mean = interop::all_reduce(world, loss.detach().clone(), reduction::mean{}).item<float>();
@@ -118,7 +118,7 @@ torch::Tensor all_reduce(Comm& world, torch::Tensor const& tensor, Op op = {}) {
   return tensor;
 }
 
-/// Collective. Every rank gets the numbers of `root`, in place and of any type.
+/// Collective. Copies `root`'s tensor to every rank, in place. Any type.
 ///
 /// Shapes   and types are equal on all ranks.
 /// @returns the tensor.
@@ -132,7 +132,7 @@ torch::Tensor broadcast(Comm& world, torch::Tensor const& tensor, int root = 0) 
   return tensor;
 }
 
-/// Collective. The tensors of all ranks, of any type, in one: (...) becomes (ranks, ...).
+/// Collective. Stacks the tensors of all ranks in rank order: (...) becomes (ranks, ...). Any type.
 ///
 /// Shapes   and types are equal on all ranks.
 /// @example auto const losses = interop::all_gather(world, loss.detach());   // of each rank

@@ -1,6 +1,6 @@
 #pragma once
 
-// CUDA tensors in data_parallel and broadcast: include this besides interop/torch.hpp, link trireme::torch,
+// CUDA tensors in data_parallel and broadcast: include this in addition to interop/torch.hpp, and link trireme::torch,
 // trireme::cuda (for comm::nccl trireme::nccl) and LibTorch's own torch_cuda and c10_cuda. See docs/torch.md.
 
 #include <c10/cuda/CUDAStream.h>
@@ -24,7 +24,7 @@ struct torch_space<cuda> {
     return {device, static_cast<at::DeviceIndex>(current)};
   }
 
-  /// While it lives, what this thread asks torch for is queued on cuda::stream().
+  /// While it exists, torch's operations in this thread are queued on cuda::stream().
   class on_stream {
    public:
     on_stream() : before_(c10::cuda::getCurrentCUDAStream()) {
@@ -39,8 +39,8 @@ struct torch_space<cuda> {
     c10::cuda::CUDAStream before_;
   };
 
-  /// The same, and cuda::stream() begins after what was queued on torch's current stream until now; what is queued
-  /// there later begins after what was queued on cuda::stream() while this lived.
+  /// The same, and the two streams wait for each other: work queued on cuda::stream() while this exists begins after
+  /// the work queued before on torch's current stream; work queued there afterwards begins after all of it.
   class in_order {
    public:
     in_order() { follow(cuda::stream(), inner_.before()); }
@@ -49,7 +49,7 @@ struct torch_space<cuda> {
     ~in_order() {
       try {
         follow(inner_.before(), cuda::stream());
-      } catch (comm_error const&) {  // of a device that has failed; the next call to it says so
+      } catch (comm_error const&) {  // the device has failed; the next call to it reports that
       }
     }
 
@@ -77,7 +77,7 @@ struct torch_space<cuda> {
 
 namespace trireme::ops {
 
-/// What an exchange of gradients needs in CUDA memory. Layers of nn have no kernels there.
+/// The kernels of an exchange of gradients in CUDA memory. There are none for the layers of nn.
 template <>
 struct on<cuda> : interop::detail::torch_kernels<cuda> {};
 

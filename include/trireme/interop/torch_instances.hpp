@@ -6,8 +6,8 @@
 #include "trireme/train/instances.hpp"
 #include "trireme/train/make.hpp"
 
-// What the library trireme::compiled_torch has: the steps of interop::data_parallel in float, for parallel::data
-// without a compressor, of ranks that are threads and of ranks that are processes. All others are compiled in the
+// The instances in the library trireme::compiled_torch: the steps of interop::data_parallel in float, for
+// parallel::data without a compressor, for threads as ranks and for processes as ranks. All others are compiled in the
 // program that uses them, from the same headers.
 
 namespace trireme::interop::detail {

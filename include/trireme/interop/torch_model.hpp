@@ -18,24 +18,24 @@
 namespace trireme::interop {
 
 struct torch_model_options {
-  /// A micro-batch need not use every parameter: one that it has not used gets a gradient of zeros. If this is false, a
-  /// parameter without a gradient is an error.
+  /// true: a micro-batch need not use every parameter, and an unused one gets a gradient of zeros. false: a parameter
+  /// without a gradient is an error.
   bool unused_parameters = false;
 };
 
-/// A torch::nn::Module as a plain model (contract/model.hpp), which make_trainer takes.
+/// A torch::nn::Module as a plain model (contract/model.hpp), which make_trainer accepts.
 ///
-/// Shapes   the module gets inputs of the shape that the dataset gives them, (n, ...), without a copy.
+/// Shapes   the module gets inputs in the dataset's shape, (n, ...), without a copy.
 /// Bytes    values and gradients are views of the module's own storage; .grad() of each trained parameter is allocated
 ///          when the model is made, and stays there.
 /// Numerics parameters may be float, bfloat16 and float16 in any mixture, and double as well with Element = double and
 ///          precision::fp64. The trainer keeps master values of those narrower than Element (train/plain_engine.hpp).
 ///          With precision::bf16 and precision::fp16 module and loss run under torch's autocast, and parameters stay as
 ///          they are; losses are multiplied by the precision's loss scale before backward.
-/// Threads  one owner; copies share the module and what is kept of a pass.
+/// Threads  one owner; copies share the module and the state of a pass.
 /// Errors   config_error for a parameter of another type, one without a gradient in a pass, or one whose memory has
 ///          changed; for a buffer that is not float, double, int64 or int32; for a loss that is not one number; for
-///          numbers that this LibTorch's autocast does not have (interop::autocast).
+///          a type that this LibTorch's autocast does not support (interop::autocast).
 template <class Element, class Module, class Loss>
 class torch_module_model {
  public:
@@ -55,7 +55,7 @@ class torch_module_model {
       if (shown) continue;
       throw config_error(text("trireme::interop::torch_model: parameter \"", each.name, "\" has elements of ",
                               c10::toString(each.value.scalar_type()),
-                              ", which this trainer does not take; of Double it does with torch_model<double> and "
+                              ", which this trainer does not take; for Double use torch_model<double> and "
                               "precision::fp64"));
     }
   }
@@ -70,7 +70,7 @@ class torch_module_model {
     return false;
   }
 
-  /// From now on passes are computed in these numbers, by torch's autocast where they are narrower than parameters.
+  /// From now on passes are computed in this type, by torch's autocast if it is narrower than the parameters.
   void compute_in(dtype type) {
     state_->computes = detail::torch_type(type);
     if (state_->casts()) interop::autocast const known(state_->computes);
@@ -100,7 +100,7 @@ class torch_module_model {
       if (each.reported) continue;
       if (!each.gradient.defined()) {
         throw config_error(text("trireme::interop::torch_model: parameter \"", each.name,
-                                "\" did not require a gradient when the model was made; make it anew"));
+                                "\" did not require a gradient when the model was made; make the model again"));
       }
       each.gradient.zero_();
       each.value.mutable_grad() = each.gradient;  // zero_grad() may have cleared it
@@ -153,7 +153,7 @@ class torch_module_model {
       hooks = std::make_unique<detail::gradient_hooks>(trained, [this](std::size_t nth) { on_gradient(places[nth]); });
     }
     [[nodiscard]] bool casts() const noexcept { return computes == at::kHalf || computes == at::kBFloat16; }
-    // What f() gives, under autocast if that is wanted.
+    // Returns f(), called under autocast if the precision needs it.
     template <class F>
     auto cast(F&& f) const {
       if (!casts()) return f();
@@ -179,14 +179,14 @@ class torch_module_model {
     at::ScalarType computes = at::kFloat;
     std::vector<parameter> parameters{};
     std::vector<detail::named_tensor> buffers;
-    std::vector<std::size_t> places{};  // of the trained ones among all
+    std::vector<std::size_t> places{};  // index in `parameters` of each trained one
     std::function<void(parameter const&)> ready{};
     torch::Tensor last{};  // the loss that backward starts from
     std::unique_ptr<detail::gradient_hooks> hooks{};
   };
 
-  // Shows a parameter if it has elements of this type, and the visitor takes them. The sizes are compared first,
-  // because std::invocable compiles the visitor's body, which need not compile for wider types.
+  // Passes a parameter to the visitor if it has elements of type T and the visitor accepts them. The sizes are compared
+  // first, because std::invocable compiles the visitor's body, which need not compile for wider types.
   template <class T, class Visit>
   static bool show(Visit& visit, parameter const& each) {
     if constexpr (sizeof(T) <= sizeof(Element)) {
@@ -207,10 +207,10 @@ class torch_module_model {
 /// it. All ranks must start from the same values: interop::broadcast(module, world) makes them equal.
 ///
 /// @param module  a torch::nn::ModuleHolder (what TORCH_MODULE makes) or a std::shared_ptr of a module.
-/// @param loss    loss(outputs, targets) -> the mean over the batch, as a tensor of one number, or loss_and_count. Of
-///                torch::nn::CrossEntropyLoss and NLLLoss with their mean (the default) the targets are counted: those
-///                of ignore_index are left out of the step's mean, and weights of classes weigh in it, however samples
-///                are dealt out.
+/// @param loss    loss(outputs, targets) -> the mean over the batch, as a tensor of one number, or loss_and_count.
+///                torch::nn::CrossEntropyLoss and NLLLoss with reduction mean (the default) are averaged over the
+///                counted targets of the whole step, however samples are distributed: targets equal to ignore_index
+///                are left out, and class weights are applied.
 /// @example auto model = interop::torch_model(net, torch::nn::MSELoss());
 ///          auto trainer = make_trainer(model, optim::adamw{.learning_rate = 1e-3}, world, parallel::zero<1>{});
 template <class Element = float, class Module, class Loss>

@@ -12,12 +12,12 @@
 
 namespace trireme::interop {
 
-/// The ranks that a module's layers work over: a communicator whose type a module need not name.
+/// The ranks over which a module's layers are split: a communicator whose type the module need not name.
 ///
-/// Ranks    construction is collective: messages go through a communicator of their own, so they may come between those
-///          of others (data_parallel's buckets) in another order on each rank. Copies share it: make one for all
-///          layers.
-/// Threads  one caller at a time; all ranks call in one order, so all of them run the same graph.
+/// Ranks    construction is collective: it duplicates the communicator, so that these messages may be mixed with others
+///          (data_parallel's buckets) in a different order on each rank. Copies share the duplicate: make one
+///          rank_group for all layers.
+/// Threads  one caller at a time; all ranks make their calls in the same order, so all of them run the same graph.
 /// Errors   comm_error from the communicator.
 class rank_group {
  public:
@@ -30,7 +30,7 @@ class rank_group {
   [[nodiscard]] int size() const { return inner_ ? inner_->size() : 1; }
 
   /// Collective. Sums a tensor over the ranks, in place and in rank order; Half and BFloat16 are summed in float.
-  /// Errors  config_error if it is not one of them, float or double, dense and of the CPU.
+  /// Errors  config_error unless it is a dense CPU tensor of one of these types, float or double.
   void add_up(torch::Tensor const& numbers) const {
     if (size() == 1) return;
     auto const type = numbers.scalar_type();
@@ -46,7 +46,7 @@ class rank_group {
     numbers.copy_(wide);
   }
 
-  /// For torch::autograd::AutogradContext::saved_data, and back.
+  /// Conversions for torch::autograd::AutogradContext::saved_data.
   [[nodiscard]] c10::IValue packed() const { return c10::IValue::make_capsule(inner_ ? inner_ : alone()); }
   [[nodiscard]] static rank_group unpacked(c10::IValue const& value) {
     return rank_group(c10::static_intrusive_pointer_cast<inner>(value.toCapsule()));

@@ -16,7 +16,8 @@ namespace trireme::interop {
 
 namespace detail {
 
-/// What PyTorch's state_dict() lists: parameters and buffers under all of their names, so a tied tensor more than once.
+/// The entries of PyTorch's state_dict(): parameters and buffers under all of their names, so a tied tensor more than
+/// once.
 [[nodiscard]] inline std::vector<named_tensor> state_of(torch::nn::Module const& module) {
   std::vector<named_tensor> list;
   for (auto const& all : {module.named_parameters(), module.named_buffers()}) {
@@ -27,7 +28,7 @@ namespace detail {
   return list;
 }
 
-/// The name that safetensors has for a type of torch's; empty where it has none.
+/// The name of a torch type in safetensors; empty if it has none.
 [[nodiscard]] constexpr std::string_view stored_name(at::ScalarType type) noexcept {
   switch (type) {
     case at::kDouble:
@@ -55,8 +56,8 @@ namespace detail {
   }
 }
 
-/// How a tensor is stored.
-/// Errors  config_error if it cannot be.
+/// The entry of a tensor in a file.
+/// Errors  config_error if safetensors cannot store it.
 [[nodiscard]] inline formats::safetensors::entry stored_as(named_tensor const& of) {
   auto const& [name, tensor] = of;
   auto const type = formats::safetensors::stored_type::named(stored_name(tensor.scalar_type()));
@@ -69,18 +70,18 @@ namespace detail {
   return {name, *type, shape_of(tensor)};
 }
 
-/// The memory of a dense tensor of the CPU.
+/// The memory of a dense CPU tensor.
 [[nodiscard]] inline std::span<std::byte> span_of(torch::Tensor const& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
-/// A module's tensors as a file has them: the same.
+/// The layout of files of one rank: each tensor is stored as it is in the module.
 struct same_in_file {
   [[nodiscard]] formats::safetensors::entry stored(named_tensor const& of) const { return stored_as(of); }
   [[nodiscard]] torch::Tensor shard_of(torch::Tensor const&, torch::Tensor const& in_file) const { return in_file; }
 };
 
-/// A tensor of a module, and where a file has it: under one of its names, and perhaps under others `again`.
+/// A tensor of a module, and its entries in a file: `from` under one of its names, and `again` under further names.
 struct found_tensor {
   torch::Tensor tensor;
   formats::safetensors::entry const* from;
@@ -128,7 +129,7 @@ template <class InFile>
 
 /// Writes tensors under their names.
 inline void write_tensors(std::vector<named_tensor> all, std::string const& path) {
-  // Wide types first, so that every tensor is aligned.
+  // Tensors of wide types come first, so that every tensor is aligned.
   std::stable_sort(all.begin(), all.end(),
                    [](auto const& a, auto const& b) { return a.tensor.element_size() > b.tensor.element_size(); });
   std::vector<formats::safetensors::entry> entries;
@@ -138,12 +139,12 @@ inline void write_tensors(std::vector<named_tensor> all, std::string const& path
   out.finish();
 }
 
-/// Reads tensors of which `in_file` says how a file has them.
+/// Reads tensors from a file whose layout `in_file` describes.
 template <class InFile>
 void read_tensors(std::vector<named_tensor> const& names, std::string const& path, InFile const& in_file) {
   formats::safetensors::reader const in(path);
   auto const read = [&](formats::safetensors::entry const& from, torch::Tensor const& like) {
-    // Any byte of a bool that is not zero is true: as bytes, which copy_() converts.
+    // A bool is read as a byte, which copy_() converts: every byte but 0 is true.
     auto const type = like.scalar_type() == at::kBool ? at::kByte : like.scalar_type();
     auto const sizes = from.extents.extents();
     auto const values =
@@ -166,16 +167,17 @@ void read_tensors(std::vector<named_tensor> const& names, std::string const& pat
 
 }  // namespace detail
 
-/// Writes a module's parameters and buffers, under the names that PyTorch gives them.
+/// Writes a module's parameters and buffers under PyTorch's names.
 ///
-/// Python reads it by `module.load_state_dict(safetensors.torch.load_file(path))`. The file appears under its name
-/// complete and at once, or not at all.
+/// Python reads the file by `module.load_state_dict(safetensors.torch.load_file(path))`. It is written under another
+/// name and then renamed, so a file of this name is always complete.
 ///
 /// Shapes   a scalar has no dimensions. A tensor with several names (tied weights) is written under each of them,
-///          because Python wants each.
-/// Bytes    those of the tensors; a copy of one tensor at a time where it is not dense memory of the CPU.
-/// Ranks    not collective: one rank writes (`if (world.rank() == 0)`); after finish() or step() all have the same.
-/// Errors   config_error for a type or layout that safetensors does not have; io_error.
+///          because Python expects each.
+/// Bytes    those of the tensors. A tensor that is not dense CPU memory is copied while it is written.
+/// Ranks    not collective: one rank writes (`if (world.rank() == 0)`); after finish() or step() all ranks have the
+///          same values.
+/// Errors   config_error for a type or layout that safetensors cannot store; io_error.
 ///
 /// @param module  a module, a torch::nn::ModuleHolder (what TORCH_MODULE makes) or a std::shared_ptr of one.
 template <class Module>
@@ -184,16 +186,16 @@ void save_safetensors(Module const& module, std::string const& path) {
   detail::write_tensors(detail::state_of(*detail::lent_module(module)), path);
 }
 
-/// Reads what save_safetensors() or Python's safetensors.torch has written into a module's own tensors, whose memory
-/// stays where it is.
+/// Reads a file of save_safetensors() or Python's safetensors.torch into a module's tensors, whose memory stays where
+/// it is.
 ///
-/// Names, types and shapes must be those of the module, without one too few or too many: a file that is refused has
-/// changed nothing. Of the names of a tied tensor one is enough (Python's save_model() writes only one).
+/// The file must have exactly the names, types and shapes of the module; a file that is refused changes nothing. Of the
+/// names of a tied tensor one is enough (Python's save_model() writes only one).
 ///
-/// Ranks    not collective. Before data_parallel() or broadcast() rank 0 is enough; else every rank reads it. A trainer
-///          keeps master values of parameters narrower than float: read before make_trainer().
-/// Errors   format_error for a file that is none; config_error that names the first tensor that does not fit; io_error
-///          (if the device fails while tensors are read, those before it have been).
+/// Ranks    not collective. Before data_parallel() or broadcast() it is enough that rank 0 reads; otherwise every rank
+///          does. A trainer keeps master values of parameters narrower than float: read before make_trainer().
+/// Errors   format_error if it is not a safetensors file; config_error that names the first tensor that does not fit;
+///          io_error (if the device fails in the middle, the tensors before have been read already).
 template <class Module>
 void load_safetensors(Module const& module, std::string const& path) {
   detail::read_tensors(detail::state_of(*detail::lent_module(module)), path, detail::same_in_file());

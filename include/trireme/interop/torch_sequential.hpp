@@ -23,17 +23,18 @@
 #include "trireme/interop/torch_autocast.hpp"
 #include "trireme/interop/torch_loss.hpp"
 
-// torch::nn::Sequential as a staged model: parameters are gathered for each child (parallel::zero<3>), and children
-// are dealt out to the stages of a pipeline.
+// torch::nn::Sequential as a staged model: parameters are gathered for each child (parallel::zero<3>), and children are
+// distributed over the stages of a pipeline.
 
 namespace trireme::interop {
 
 namespace detail {
 
-/// While it lives, parameters of a module lie where an exchange has put their values; afterwards they have no memory.
+/// While it exists, the parameters of a module use the memory in which an exchange keeps their values; afterwards they
+/// have no memory.
 ///
-/// The storage of a tensor stays the same object, and only what it points at changes. So does what it points at for all
-/// views that autograd has saved: a backward pass reads the memory that the parameter has then.
+/// A tensor keeps its storage object; only the address in it changes, also for all views that autograd has saved. So a
+/// backward pass reads the memory that the parameter has at that time.
 class lent_memory {
  public:
   lent_memory() = default;
@@ -55,7 +56,8 @@ class lent_memory {
   return parameter.numel() == 0 || parameter.storage().data_ptr().get() != nullptr;
 }
 
-/// Children [first, last) of a sequence, their parameters, of which the first child has some, and their buffers.
+/// Children [first, last) of a sequence, with their parameters and buffers. The first child has parameters, except
+/// perhaps in the first unit.
 struct sequence_stage {
   std::size_t first = 0;
   std::size_t last = 0;
@@ -63,7 +65,7 @@ struct sequence_stage {
   std::vector<named_tensor> buffers{};
 };
 
-/// A sequence and a loss, and how they come apart.
+/// A sequence, a loss, and the units into which they are split.
 struct sequence {
   using loss_function = std::function<loss_and_count(torch::Tensor const&, torch::Tensor const&)>;
 
@@ -80,8 +82,7 @@ struct sequence {
     }
     if (all.empty()) {
       throw config_error(
-          "trireme::interop::torch_sequential: the module has no parameters, so there is nothing to "
-          "train");
+          "trireme::interop::torch_sequential: the module has no parameters, so there is nothing to train");
     }
   }
   [[nodiscard]] named_tensor const& named(std::string_view name) const {
@@ -114,7 +115,7 @@ struct sequence {
     show_buffer("torch_sequential", buffer, [](auto const&, auto const&) {});  // throws what it refuses
     parts.back().buffers.push_back(buffer);
   }
-  // A tensor of several children has the first of its names in all of them.
+  // A tensor of several children is listed in each under the first of its names.
   static void add(sequence_stage& part, torch::Tensor const& tensor, std::vector<named_tensor> const& all) {
     auto const at = std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.tensor.is_same(tensor); });
     auto const again = [&](auto const& each) { return each.tensor.is_same(tensor); };
@@ -129,10 +130,11 @@ struct sequence {
   }
 };
 
-/// A unit of a sequence: a child with parameters and those without that follow it; the last one has the loss as well.
+/// A unit of a sequence: a child with parameters and the children without parameters that follow it; the last unit has
+/// the loss as well.
 ///
-/// Bytes    autograd's graph of each micro-batch in flight: what torch saves for backward, its outputs among it.
-///          Parameters have the exchange's memory while the unit runs, and none between.
+/// Bytes    autograd's graph of each micro-batch in flight: the tensors that torch saves for backward, the unit's
+///          output included. Parameters use the exchange's memory while the unit runs, and have no memory otherwise.
 struct sequence_unit {
   std::shared_ptr<sequence const> of;
   std::size_t part = 0;
@@ -150,10 +152,10 @@ class sequence_unit::instance {
                 "them on paper, and no communicator of device memory");
 
  public:
-  /// What backward starts from.
+  /// The tensors of a micro-batch from which backward starts.
   struct saved {
     torch::Tensor x{}, y{}, dx{}, dy{};
-    double count = -1;  // of the loss, if this is the last unit
+    double count = -1;  // of the targets in the loss, if this is the last unit; < 0: the loss is a mean
   };
 
   explicit instance(sequence_unit const& what) : of_(what.of), part_(of_->parts[what.part]) {
@@ -164,8 +166,7 @@ class sequence_unit::instance {
       if (tensor.scalar_type() != wanted) {
         throw config_error(text("trireme::interop::torch_sequential: parameter \"", name, "\" has elements of ",
                                 c10::toString(tensor.scalar_type()), ", but this trainer keeps ", c10::toString(wanted),
-                                "; call to() before, and choose a precision for what is "
-                                "computed"));
+                                "; convert it with to() before, and choose a precision to compute in another type"));
       }
       parameter_info info{.name = name, .extents = shape_of(tensor)};
       info.frozen = !tensor.requires_grad();
@@ -206,7 +207,7 @@ class sequence_unit::instance {
     return end(kept);
   }
   view backward_input(pass<Env>& pass, saved& kept, view dy) {
-    kept.dy = slope(pass, kept, dy).clone();  // which is not there any more when its other half comes
+    kept.dy = slope(pass, kept, dy).clone();  // dy is overwritten before the other half runs
     if (is_first_) return {};
     lent_memory values;
     lend(values);
@@ -252,7 +253,7 @@ class sequence_unit::instance {
 
   static torch::Tensor tensor_of(view values) { return interop::detail::tensor_of(erase_type(values)); }
   static torch::Tensor tensor_of(any_view<> const& values) { return interop::detail::tensor_of(values); }
-  // As the next unit reads it, in memory of y.
+  // y as the next unit reads it, in y's memory.
   static view shown(torch::Tensor& y) { return shown(y, y.sizes()); }
   static view shown(torch::Tensor& y, at::IntArrayRef sizes) {
     if (y.dim() > shape::max_rank) {
@@ -263,7 +264,7 @@ class sequence_unit::instance {
     return view_of<number>(y);
   }
 
-  // The gradient of y: what the next unit says, or the weight of this micro-batch in the loss of the step.
+  // The gradient of y: that of the next unit, or the weight of this micro-batch in the loss of the step.
   torch::Tensor slope(pass<Env> const& pass, saved const& kept, view dy) const {
     if (!is_last_) return tensor_of(dy);
     return torch::full_like(kept.y,
@@ -276,7 +277,7 @@ class sequence_unit::instance {
     }
     return list;
   }
-  // Undefined where y does not depend on an input.
+  // A gradient is undefined if y does not depend on that input.
   static tensors gradients(torch::Tensor const& y, tensors const& inputs, torch::Tensor const& dy, bool again) {
     if (inputs.empty() || !y.requires_grad()) return tensors(inputs.size());
     return torch::autograd::grad({y}, inputs, {dy}, again, false, true);
@@ -295,7 +296,7 @@ class sequence_unit::instance {
     kept.dx = kept.dx.contiguous();
     return view_of<number>(kept.dx);
   }
-  // The graph is not needed any more; dx is, until the unit before has read it.
+  // Releases the graph. dx is kept until the previous unit has read it.
   view end(saved& kept) const {
     auto const dx = dx_of(kept);
     kept.x = kept.y = kept.dy = torch::Tensor();
@@ -324,7 +325,7 @@ class torch_sequential_model {
   void units(Emit&& put) const {
     for (std::size_t part = 0; part < of_->parts.size(); ++part) put(detail::sequence_unit{of_, part});
   }
-  /// What pipelines are cut by, unless parallel::pipeline{.cuts} says it: elements of parameters.
+  /// The weights by which pipelines are cut if parallel::pipeline{.cuts} is empty: numbers of parameter elements.
   [[nodiscard]] std::vector<double> unit_costs() const {
     std::vector<double> costs;
     for (auto const& part : of_->parts) {
@@ -335,7 +336,7 @@ class torch_sequential_model {
     return costs;
   }
 
-  /// Running statistics, for example: in the module's own memory, all of them on every rank.
+  /// Buffers (running statistics, for example) lie in the module's own memory; every rank has all of them.
   template <class Visit>
   void visit_buffers(Visit&& visit) const {
     for (std::size_t part = 0; part < of_->parts.size(); ++part) {
@@ -370,7 +371,7 @@ class torch_sequential_model {
   }
   [[nodiscard]] std::shared_ptr<torch::nn::SequentialImpl> const& module() const noexcept { return of_->module; }
 
-  /// Children, and the parameters of each unit with their shapes.
+  /// Lists the children, and the parameters of each unit with their shapes.
   friend std::string to_string(torch_sequential_model const& model) {
     std::string out = "interop::torch_sequential(";
     for (auto const& part : model.of_->parts) {
@@ -392,32 +393,32 @@ class torch_sequential_model {
   std::shared_ptr<detail::sequence const> of_;
 };
 
-/// A torch::nn::Sequential and a loss as a model for make_trainer that comes apart: its children are units. It goes
-/// with parallel::zero<3> (the parameters of a child are gathered before its forward and its backward, and given up
-/// after) and with pipelines (children are dealt out to stages), besides whatever torch_model goes with.
+/// A torch::nn::Sequential and a loss as a model for make_trainer whose children are units. Besides the strategies of
+/// torch_model it supports parallel::zero<3> (the parameters of a child are gathered before its forward and before its
+/// backward, and released after each) and pipelines (children are distributed over the stages).
 ///
-/// Children a unit is a child with parameters together with those without that follow it (before the first, that stand
-///          before it); the last one has the loss too. Each child has forward(Tensor) -> Tensor. A tensor of several
-///          children (tied weights) is one tensor.
-/// Shapes   the first child gets inputs of the shape that the dataset gives them, (n, ...). What passes between units
-///          has up to 6 dimensions. predict() returns (rows of the last output, the rest).
-/// Bytes    the trainer takes the values over. From its first pass on the module's parameters have memory only while
-///          their unit runs; take_values() gives them back. Activations are what autograd saves; nothing is computed
-///          twice, because a saved view of a parameter reads the memory that the parameter has in backward.
-/// Ranks    every rank makes the whole module, with the same numbers (interop::broadcast makes them equal; else it is a
-///          config_error).
+/// Children a unit is a child with parameters and the children without parameters that follow it (those before the
+///          first such child belong to its unit); the last unit also has the loss. Each child has forward(Tensor) ->
+///          Tensor. A tensor of several children (tied weights) is one parameter.
+/// Shapes   the first child gets inputs in the dataset's shape, (n, ...). Tensors between units have up to 6
+///          dimensions. predict() returns (rows of the last output, the rest).
+/// Bytes    the trainer copies the values. From its first pass on the module's parameters have memory only while their
+///          unit runs; take_values() restores them. Activations are the tensors that autograd saves; nothing is
+///          computed twice, because a saved view of a parameter reads the memory that the parameter has in backward.
+/// Ranks    every rank makes the whole module, with the same values (interop::broadcast makes them equal; otherwise it
+///          is a config_error).
 /// Numerics parameters are float, or double with precision::fp64. Under bf16 and fp16 children and loss run under
-///          torch's autocast, and what passes between units is float. What a batch does not use of a unit has a
-///          gradient of zeros. As of other models of units: with one micro-batch a rank, tied tensors aside, zero<3>
-///          has the bits of data; a pipeline has those of one rank with as many micro-batches, where its schedule adds
-///          them in their order; elsewhere the order of sums differs.
+///          torch's autocast, and tensors between units are float. Parameters that a batch does not use have gradients
+///          of zeros. As for other models of units: with one micro-batch a rank, and without tied tensors, zero<3> has
+///          the bits of data; a pipeline has the bits of one rank with equally many micro-batches if its schedule adds
+///          them in their order; otherwise the order of sums differs.
 /// Buffers  (running statistics) stay in the module, and each rank changes those of its units, once a micro-batch. They
-///          are in checkpoints and hashes. Where ranks have a unit together the first rank's become everybody's before
-///          the trainer evaluates, saves or hashes, and at the end of fit().
+///          are in checkpoints and hashes. Where several ranks have a unit, those of the first of them are copied to
+///          the others before the trainer evaluates, saves or hashes, and at the end of fit().
 /// Threads  one owner; ranks that are threads have a module each.
 /// Errors   config_error for parameters of another type or that share memory, for a buffer that belongs to several
-///          units or is not float, double, int64 or int32, and for a loss that is not one number; where make_trainer
-///          refuses it, in its words.
+///          units or is not float, double, int64 or int32, and for a loss that is not one number; the errors of
+///          make_trainer.
 ///
 /// @param loss  as for torch_model.
 /// @example auto trainer = make_trainer(interop::torch_sequential(net, torch::nn::MSELoss()), optim::adamw{}, world,
@@ -430,11 +431,11 @@ template <class Loss>
   return torch_sequential_model(std::make_shared<detail::sequence const>(module.ptr(), std::move(counted)));
 }
 
-/// Collective. Writes the values and buffers that a trainer of torch_sequential() has into a module of the same
-/// parameters: its own, which has memory again until the trainer's next pass, or another one. Then it is what it was:
-/// for files, or to go on without the trainer.
+/// Collective. Copies the values and buffers of a trainer of torch_sequential() into a module with the same parameters:
+/// into the trainer's own module, whose parameters then have memory until the trainer's next pass, or into another one.
+/// Use it to save the module, or to continue without the trainer.
 ///
-/// Bytes    a tensor at a time besides the module.
+/// Bytes    one tensor at a time in addition to the module.
 /// Errors   config_error if a parameter or a buffer is missing; comm_error.
 template <class Trainer>
 void take_values(Trainer& trainer, torch::nn::Sequential const& module) {

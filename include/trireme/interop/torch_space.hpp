@@ -18,8 +18,9 @@
 
 namespace trireme::interop::detail {
 
-/// The kernels that an exchange of gradients needs (parallel::data without a compressor), by torch's own, for a memory
-/// space that torch_space describes: derive ops::on<Space> from it. Queued on the space's stream, where it has one.
+/// The kernels of an exchange of gradients (parallel::data without a compressor), made of torch's operations, for a
+/// memory space that has a torch_space: derive ops::on<Space> from it. They are queued on the space's stream, if it has
+/// one.
 ///
 /// Numerics the squares of float and double are summed in double in blocks of 1024, whose sums are added exactly.
 template <class Space>
@@ -76,7 +77,7 @@ struct torch_kernels {
     queued(x, [&](auto const& from) { all = torch::isfinite(from).all().template item<bool>(); });
     return all;
   }
-  /// Copies to the host and from it: for checks and state.
+  /// Copies from the space to the host, and back: for checks and state.
   template <class T>
   static void download(std::span<T> to, view<T const> from) {
     queued(from, [&](auto const& there) {
@@ -91,14 +92,14 @@ struct torch_kernels {
       there.copy_(torch::from_blob(const_cast<T*>(from.data()), {static_cast<std::int64_t>(from.size())}, options));
     });
   }
-  /// Computed on the host: start values of elements from an index on.
+  /// Start values of the elements from index `first` on, computed on the host.
   template <class T>
   static void initialise(view<T> y, initial start, std::uint64_t seed, std::uint64_t name, std::int64_t first) {
     std::vector<T> values(static_cast<std::size_t>(y.size()));
     ops::on<host>::initialise(tensor_view<T>(values), start, seed, name, first);
     upload(y, std::span<T const>(values));
   }
-  /// Computed on the host, of a copy: for checks at the start.
+  /// Computed on the host from a copy; used for checks at the start.
   template <class T>
   [[nodiscard]] static std::uint64_t hash(view<T> x, std::uint64_t name, std::int64_t first_index) {
     std::uint64_t sum = 0;

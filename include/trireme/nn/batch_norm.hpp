@@ -27,8 +27,8 @@ namespace trireme::nn {
 /// running = (1 - momentum) * running + momentum * measured, where `measured` is the mean over all micro-batches of all
 /// ranks, weighted by samples. The running variance is divided by n - 1, as PyTorch's is.
 ///
-/// Shapes   x, y (rows, width); weight, bias, running_mean and running_var (channels); where a row is no image each of
-///          its numbers is a channel.
+/// Shapes   x, y (rows, width); weight, bias, running_mean and running_var (channels); without images each
+///          number of a row is a channel.
 /// Bytes    keeps x; and mean, variance and 1 / standard deviation of each channel.
 /// Ranks    data, zero and pipelines: the same micro-batches give the same numbers, on however many ranks. Each is
 ///          normalised by itself. Where a sequence cuts rows, all of them are normalised over: two sums over the group

@@ -91,7 +91,7 @@ class layer_node<Env, embedding> final : public library_node<Env, embedding> {
                what_.positions > 0
                    ? text(pass.first_position() > 0 ? text(", behind ", pass.first_position(), " others,") : "",
                           " do not fit the ", how_many(what_.positions, "position"), " of ", this->name())
-                   : text(" are no samples of positions")));
+                   : text(" are not samples of positions: give (samples, positions)")));
     }
     if (pass.goes_on() && what_.segments > 0) {
       throw config_error(text("trireme::nn::embedding: segments of ", this->name(),

@@ -235,7 +235,7 @@ struct inside<composite<Kind, B...>> {
   static constexpr bool fits() {
     static_assert(Kind::rule.exit != activation_layout::nothing ||
                       ((exit_of(check<B>::traits) == activation_layout::nothing) && ...),
-                  "trireme::nn::auxiliary_loss: the last of its layers is no loss; end with one of nn::loss");
+                  "trireme::nn::auxiliary_loss: the last of its layers is not a loss; end with one of nn::loss");
     return (check<B>::template fits<entry_of_branch(Kind::rule, Takes), exit_of_branch(Kind::rule, As)>() && ...);
   }
 };
@@ -583,7 +583,7 @@ template <class L>
 concept reads_numbers = requires {
   requires L::reads_numbers;
 };
-/// Whether an expression begins with a source whose inputs are no numbers.
+/// Whether an expression begins with a source whose inputs are tokens rather than numbers.
 template <class List>
 inline constexpr bool begins_with_tokens = false;
 template <class First, class... L>

@@ -97,11 +97,11 @@ struct dropout {
 ///          repeated ones. With `rotary` each pass makes a table of width numbers a position, in scratch memory. With
 ///          `norm` it keeps x as well as its result, and a number for each row and head of queries and keys.
 /// Serving  see staged_engine::predict_more: keys and values of the positions before are kept, with `window` only of
-///          those that are still seen. Not for attention that is not causal, nor for masks by tokens.
-/// Errors   config_error for heads that are no multiple of key_heads, a negative `rotary`, `window` or `norm`, a
-///          scaling that divides by no positive number, columns that do not make so many heads of one (with `rotary`:
-///          even) width, a tensor group of more ranks than key heads, masks by tokens where a context group cuts
-///          samples or inputs are no tokens, and padding between words.
+///          those that are still seen. Needs causal attention without masks by tokens.
+/// Errors   config_error for heads that are not a multiple of key_heads, a negative `rotary`, `window` or `norm`, a
+///          scaling whose divisor is not positive, columns that do not divide evenly into these heads (with `rotary`:
+///          into heads of even width), a tensor group of more ranks than key heads, masks by tokens where a context
+///          group cuts samples or inputs are not tokens, and padding between words.
 struct attend {
   static constexpr nn::flow flow = nn::flow::columns;
   std::int64_t heads = 1;

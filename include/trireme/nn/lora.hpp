@@ -172,7 +172,7 @@ struct lora_of {
 /// Files    load_pretrained() reads the model's own weights and leaves changes alone; save_pretrained() writes weights
 ///          with changes added, in the model's own files. Checkpoints have both apart.
 /// Limits   queries, keys and values are one product here (`qkv_proj`), so that they have one change; the weights of
-///          experts, embeddings and heads are no linear layers; a unit written by hand is refused by the compiler.
+///          experts, embeddings and heads do not count as linear layers; a unit written by hand is a compile error.
 /// Errors   config_error for a rank below 0, an alpha that is not above 0, and, from a trainer, patterns that no linear
 ///          layer matches.
 /// Method   [Hu et al., "LoRA", 2022].

@@ -74,7 +74,7 @@ struct binary_cross_entropy {
   [[nodiscard]] static double value(double x, double target) {
     if (!(target >= 0 && target <= 1)) {
       throw config_error(text("trireme::nn::loss::binary_cross_entropy: target ", target,
-                              " is no probability; targets lie in [0, 1]"));
+                              " is not a probability; targets lie in [0, 1]"));
     }
     return std::max<double>(x, 0) - x * target + std::log1p(std::exp(-std::abs(x)));
   }

@@ -78,7 +78,7 @@ template <class Model>
 /// Numerics  F64, F32, BF16 and F16 in files, each tensor as it likes; rounded to nearest where float is asked for.
 /// Threads   read() may be called from several threads at once.
 /// Errors    of the constructor: as formats::weight_files; format_error that names file and tensor if one is missing,
-///           has another shape or type, is one that the model does not have, or is no copy of the one that it should be
+///           has another shape or type, is one that the model does not have, or differs from the one that it should be
 ///           a copy of. read(): io_error; config_error for a parameter that the layout does not have.
 class pretrained_reader {
  public:

@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::nn::auxiliary_loss: the last of its layers is no loss; end with one of nn::loss
+// expected-error: trireme::nn::auxiliary_loss: the last of its layers is not a loss; end with one of nn::loss
 #include "trireme/nn/multi_token.hpp"
 
 #include "trireme/nn/layers.hpp"

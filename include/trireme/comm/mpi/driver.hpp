@@ -20,6 +20,7 @@
 #include "trireme/comm/mpi/operation.hpp"
 #include "trireme/comm/mpi/outbox.hpp"
 #include "trireme/core/arithmetic.hpp"
+#include "trireme/core/plural.hpp"
 
 namespace trireme::comm::detail {
 
@@ -313,8 +314,10 @@ class mpi_driver {
     return text(to_string(op.route.what), " number ", op.route.printed_number());
   }
   void give_up(mpi_operation& op) {
-    fail(*op.where->family, text(mpi_name, ": ", description_of(op), " waited ", to_string(op.where->deadline), " for ",
-                                 op.missing(), "; look at what is keeping it, or raise comm::mpi{.deadline}"));
+    fail(*op.where->family,
+         text(mpi_name, ": ", description_of(op), " waited ", to_string(op.where->deadline), " for ", op.missing(),
+              "; find out why ", agreeing(op.missing_ranks().size(), "it is", "they are"),
+              " late, or raise comm::mpi{.deadline}"));
   }
 
   void advance(mpi_operation& op) {

@@ -198,8 +198,9 @@ class message_engine final : public collective_engine {
       if (done == 0) std::this_thread::yield();
       if (done == 0 && clock::now() > end) {
         mpi_session::instance().abandon();
-        throw comm_error(text(mpi_name, ": waited ", to_string(deadline),
-                              " until all ranks begin; look at what is keeping them, or raise comm::mpi{.deadline}"));
+        throw comm_error(
+            text(mpi_name, ": waited ", to_string(deadline),
+                 " until all ranks begin; find out why the others are late, or raise comm::mpi{.deadline}"));
       }
     }
     if (code != MPI_SUCCESS)

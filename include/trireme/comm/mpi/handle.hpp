@@ -37,7 +37,7 @@ inline void check_communicator(MPI_Comm theirs) {
   int between_two = 0;
   auto const code = MPI_Comm_test_inter(theirs, &between_two);
   if (code != MPI_SUCCESS)
-    throw config_error(text("trireme::comm::mpi: borrow got what is no communicator any more (", mpi_sentence(code),
+    throw config_error(text("trireme::comm::mpi: borrow got a communicator that has been freed (", mpi_sentence(code),
                             "); call it before MPI_Comm_free"));
   if (between_two != 0)
     throw config_error(

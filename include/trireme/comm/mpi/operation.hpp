@@ -119,13 +119,18 @@ class mpi_operation final : public collective_operation {
     for (int peer = 0; of_all && peer < size(); ++peer) roll.add_wanted(peer);
   }
 
-  /// The ranks that are missing: "rank 1", "ranks 1, 3".
-  [[nodiscard]] std::string missing() const {
+  /// The ranks that are missing, ascending; empty if it is not known which.
+  [[nodiscard]] std::vector<int> missing_ranks() const {
     std::vector<int> late;
     roll.append_missing(late);
     if (late.empty()) late = waited_for();
     std::ranges::sort(late);
     late.erase(std::unique(late.begin(), late.end()), late.end());
+    return late;
+  }
+  /// "rank 1", "ranks 1, 3", "the others"
+  [[nodiscard]] std::string missing() const {
+    auto const late = missing_ranks();
     return late.empty() ? "the others" : list_of("rank", late);
   }
 

@@ -142,7 +142,6 @@ struct node_operation final : collective_operation {
   std::vector<message> messages;            ///< messages of an exchange
   std::uint64_t number = 0;
   std::atomic<stage> at{stage::finished};
-  bool by_value = false;
   bool eager = false;  ///< a small broadcast: ranks wait for the root only, and the root does not wait
   bool checks_eager =
       false;  ///< another blocking call: waits until this rank has compared the calls of all earlier small broadcasts
@@ -310,8 +309,8 @@ inline void prepare(node_operation& op, node_group& where, command const& it) {
     return;
   }
   op.number = where.next++;
-  op.by_value = op.is_touchable() && !has_transfers(op) && value_bytes(op) <= std::int64_t{node_board::value_bytes};
-  op.it.what.by_value = op.by_value;
+  op.it.what.by_value =
+      op.is_touchable() && !has_transfers(op) && value_bytes(op) <= std::int64_t{node_board::value_bytes};
   op.eager = op.what().kind == collective::broadcast && op.is_touchable() && where.size() > 1 &&
              op.bytes(op.what().count) <= std::int64_t{node_board::eager_bytes};
   op.behind = 0;

@@ -123,7 +123,7 @@ inline bool post(node_operation& op) {
   }
   auto& posting = where.mine().at(op.number);
   posting.what = op.it.what;
-  if (op.by_value) {
+  if (op.what().by_value) {
     give_values(op);
   } else if (op.eager) {
     if (op.is_root() && !write_eager_buffer(op, posting)) return false;
@@ -167,7 +167,7 @@ inline node_outcome finish_eager(node_operation& op) {
   } else {
     auto const root = op.what().root;
     if (!agrees(where, op.number, op.it.what, root)) return node_outcome::stuck;
-    if (op.by_value)
+    if (op.what().by_value)
       take_values(op);
     else
       copied(op, incoming(op, root), from_of(op, root), 0, op.what().count);
@@ -189,7 +189,7 @@ inline node_outcome decide(node_operation& op) {
   for (int rank = 0; rank < where.size(); ++rank)
     if (!agrees(where, op.number, op.it.what, rank)) return node_outcome::stuck;
   op.cursor = 0;
-  if (op.by_value) {
+  if (op.what().by_value) {
     take_values(op);
     ++where.decided;
     return finish(op);
@@ -401,8 +401,8 @@ inline void check_patience(node_operation& op, clock::time_point since) {
                        : stage == node_operation::stage::exchanging ? ", which did not take part"
                                                                     : ", which did not finish its share";
   launch.fail(text(begin(), " waited ", to_string(op.where->deadline), " for ", list_of("rank", missing), offence,
-                   "; find out why it is late, or raise ", launch.who.substr(launch.who.find("comm::")),
-                   "{.deadline}"));
+                   "; find out why ", agreeing(missing.size(), "it is", "they are"), " late, or raise ",
+                   launch.who.substr(launch.who.find("comm::")), "{.deadline}"));
 }
 
 /// Throws the failure of the launch, once the others have stopped accessing this rank's memory (settle()).

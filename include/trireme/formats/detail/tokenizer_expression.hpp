@@ -107,9 +107,9 @@ class character_class {
     if (name.size() <= 2 || name.find_first_of("{}:=^\\") != name.npos) return false;
     auto const asked = text("\\p{sc:", name, '}');
     int problem = 0;
-    std::size_t place = 0;
+    std::size_t error_offset = 0;
     auto* const made = pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(asked.data()), asked.size(), PCRE2_UTF, &problem,
-                                       &place, nullptr);
+                                       &error_offset, nullptr);
     pcre2_code_free_8(made);
     return made != nullptr;
   }
@@ -558,7 +558,7 @@ class split_pattern {
   template <class Fail>
   void compile(std::string const& expression, Fail const& fail) {
     int problem = 0;
-    std::size_t place = 0;
+    std::size_t error_offset = 0;
     std::unique_ptr<pcre2_compile_context_8, decltype(&pcre2_compile_context_free_8)> const how(
         pcre2_compile_context_create_8(nullptr), pcre2_compile_context_free_8);
     pcre2_set_newline_8(how.get(), PCRE2_NEWLINE_LF);
@@ -566,7 +566,7 @@ class split_pattern {
     // ^ and $ match at line boundaries, as in Ruby.
     constexpr std::uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE;
     auto* const made = pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(expression.data()), expression.size(), options,
-                                       &problem, &place, how.get());
+                                       &problem, &error_offset, how.get());
     if (made == nullptr) {
       std::array<PCRE2_UCHAR8, 256> said{};
       pcre2_get_error_message_8(problem, said.data(), said.size());
@@ -608,8 +608,8 @@ class split_pattern {
                               how_many(in.size(), "byte"), ", from byte ", from,
                               "; it backtracks too often: encode shorter texts, or use another tokenizer"));
     }
-    auto const* const places = pcre2_get_ovector_pointer_8(own.found);
-    return range{places[0], std::max(places[0], places[1])};
+    auto const* const offsets = pcre2_get_ovector_pointer_8(own.found);
+    return range{offsets[0], std::max(offsets[0], offsets[1])};
   }
 
   std::shared_ptr<pcre2_code_8 const> code_;

@@ -83,7 +83,7 @@ class byte_tree {
         first_[byte] = made;
       } else {
         if (2 * ++held_ > slots_.size()) grow();
-        slots_[place_of(key_of(node, byte))] = {key_of(node, byte), made};
+        slots_[index_of(key_of(node, byte))] = {key_of(node, byte), made};
       }
       node = made;
     }
@@ -119,18 +119,18 @@ class byte_tree {
     return std::uint64_t{node} << 8 | byte;
   }
   [[nodiscard]] std::uint32_t child(std::uint32_t node, unsigned char byte) const noexcept {
-    return node == 0 ? first_[byte] : slots_[place_of(key_of(node, byte))].child;
+    return node == 0 ? first_[byte] : slots_[index_of(key_of(node, byte))].child;
   }
-  [[nodiscard]] std::size_t place_of(std::uint64_t key) const noexcept {
+  [[nodiscard]] std::size_t index_of(std::uint64_t key) const noexcept {
     auto const mask = slots_.size() - 1;
-    std::size_t place = mix(key) & mask;
-    while (slots_[place].child != 0 && slots_[place].key != key) place = (place + 1) & mask;
-    return place;
+    std::size_t index = mix(key) & mask;
+    while (slots_[index].child != 0 && slots_[index].key != key) index = (index + 1) & mask;
+    return index;
   }
   void grow() {
     auto const old = std::exchange(slots_, std::vector<slot>(slots_.size() * 2));
     for (auto const& each : old) {
-      if (each.child != 0) slots_[place_of(each.key)] = each;
+      if (each.child != 0) slots_[index_of(each.key)] = each;
     }
   }
 
@@ -154,11 +154,11 @@ class merge_table {
 
   /// If a pair is added twice, the last merge is used.
   void add(token_id left, token_id right, merge what) {
-    auto& slot = slots_[place_of(key_of(left, right))];
+    auto& slot = slots_[index_of(key_of(left, right))];
     slot = {key_of(left, right), what};
   }
   [[nodiscard]] merge find(token_id left, token_id right) const noexcept {
-    return slots_[place_of(key_of(left, right))].what;
+    return slots_[index_of(key_of(left, right))].what;
   }
 
  private:
@@ -170,11 +170,11 @@ class merge_table {
   static std::uint64_t key_of(token_id left, token_id right) noexcept {
     return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
   }
-  [[nodiscard]] std::size_t place_of(std::uint64_t key) const noexcept {
+  [[nodiscard]] std::size_t index_of(std::uint64_t key) const noexcept {
     auto const mask = slots_.size() - 1;
-    std::size_t place = mix(key) & mask;
-    while (slots_[place].key != empty && slots_[place].key != key) place = (place + 1) & mask;
-    return place;
+    std::size_t index = mix(key) & mask;
+    while (slots_[index].key != empty && slots_[index].key != key) index = (index + 1) & mask;
+    return index;
   }
   std::vector<slot_type> slots_;
 };
@@ -253,16 +253,16 @@ class byte_pairs {
     bool pending = false;  // an unknown character, with which the next one may be merged
     for (std::size_t at = 0; at < word.size();) {
       auto const bytes = byte_level ? 1 : unicode::character_at(word, at).bytes;
-      auto const part = word.substr(at, bytes);
+      auto const character = word.substr(at, bytes);
       at += bytes;
-      auto const id = byte_level ? of_byte_[static_cast<unsigned char>(part[0])] : tokens.id_of(part);
+      auto const id = byte_level ? of_byte_[static_cast<unsigned char>(character[0])] : tokens.id_of(character);
       if (id != no_token) {
         if (std::exchange(pending, false)) add(unknown);
         add(id);
-      } else if (byte_fallback && std::all_of(part.begin(), part.end(), [&](char byte) {
+      } else if (byte_fallback && std::all_of(character.begin(), character.end(), [&](char byte) {
                    return fallback_[static_cast<unsigned char>(byte)] != no_token;
                  })) {
-        for (auto const byte : part) add(fallback_[static_cast<unsigned char>(byte)]);
+        for (auto const byte : character) add(fallback_[static_cast<unsigned char>(byte)]);
       } else if (unknown != no_token) {
         if (pending && !fuse_unknown) add(unknown);
         pending = true;
@@ -319,7 +319,7 @@ class word_pieces {
   std::size_t most_characters = 100;
 
   struct workspace {
-    std::string part;
+    std::string candidate;
   };
 
   void encode(std::string_view word, vocabulary const& tokens, workspace& in, std::vector<token_id>& out) const {
@@ -331,8 +331,8 @@ class word_pieces {
       auto id = no_token;
       for (; end > start; --end) {
         if (end < word.size() && (word[end] & 0xc0) == 0x80) continue;  // in the middle of a character
-        in.part.assign(start > 0 ? std::string_view(continuing) : std::string_view());
-        id = tokens.id_of(in.part.append(word.substr(start, end - start)));
+        in.candidate.assign(start > 0 ? std::string_view(continuing) : std::string_view());
+        id = tokens.id_of(in.candidate.append(word.substr(start, end - start)));
         if (id != no_token) break;
       }
       if (id == no_token) {
@@ -442,7 +442,7 @@ class word_cache {
   /// The tokens of a word; empty if it is not stored.
   [[nodiscard]] std::optional<std::span<token_id const>> find(std::string_view word) {
     if (word.size() > longest_word) return std::nullopt;
-    auto const& found = slots_[place_of(hash_of(word), word)];
+    auto const& found = slots_[index_of(hash_of(word), word)];
     if (found.length == 0) return std::nullopt;
     return std::span(ids_).subspan(found.first_id, found.ids);
   }
@@ -450,7 +450,7 @@ class word_cache {
     if (word.empty() || word.size() > longest_word || words_ >= most_words) return;
     if (2 * ++words_ > slots_.size()) grow();
     auto const hash = hash_of(word);
-    slots_[place_of(hash, word)] = {hash, static_cast<std::uint32_t>(bytes_.size()),
+    slots_[index_of(hash, word)] = {hash, static_cast<std::uint32_t>(bytes_.size()),
                                     static_cast<std::uint32_t>(ids_.size()), static_cast<std::uint16_t>(word.size()),
                                     static_cast<std::uint16_t>(ids.size())};
     bytes_ += word;
@@ -475,12 +475,12 @@ class word_cache {
     std::memcpy(&out, word.data(), count);
     return out;
   }
-  [[nodiscard]] std::size_t place_of(std::uint64_t hash, std::string_view word) const noexcept {
+  [[nodiscard]] std::size_t index_of(std::uint64_t hash, std::string_view word) const noexcept {
     auto const mask = slots_.size() - 1;
-    for (std::size_t place = hash & mask;; place = (place + 1) & mask) {
-      auto const& each = slots_[place];
-      if (each.length == 0) return place;
-      if (each.hash == hash && std::string_view(bytes_).substr(each.first_byte, each.length) == word) return place;
+    for (std::size_t index = hash & mask;; index = (index + 1) & mask) {
+      auto const& each = slots_[index];
+      if (each.length == 0) return index;
+      if (each.hash == hash && std::string_view(bytes_).substr(each.first_byte, each.length) == word) return index;
     }
   }
   void grow() {
@@ -488,9 +488,9 @@ class word_cache {
     auto const mask = slots_.size() - 1;
     for (auto const& each : old) {
       if (each.length == 0) continue;
-      auto place = static_cast<std::size_t>(each.hash) & mask;
-      while (slots_[place].length != 0) place = (place + 1) & mask;
-      slots_[place] = each;
+      auto index = static_cast<std::size_t>(each.hash) & mask;
+      while (slots_[index].length != 0) index = (index + 1) & mask;
+      slots_[index] = each;
     }
   }
 

@@ -78,9 +78,9 @@ class character_map {
       auto const ends = (units_[at] & 0x100) != 0;
       at ^= after(units_[at]);
       if (!ends) continue;
-      auto const place = at < units_.size() ? units_[at] & 0x7fffffff : ~std::uint32_t{0};
-      if (place > texts_.size() || (place < texts_.size() && (texts_[place] & 0xc0) == 0x80)) return std::nullopt;
-      auto const to = std::string_view(texts_).substr(place);
+      auto const offset = at < units_.size() ? units_[at] & 0x7fffffff : ~std::uint32_t{0};
+      if (offset > texts_.size() || (offset < texts_.size() && (texts_[offset] & 0xc0) == 0x80)) return std::nullopt;
+      auto const to = std::string_view(texts_).substr(offset);
       return to.substr(0, to.find('\0'));
     }
     return std::nullopt;

@@ -9,8 +9,8 @@
 
 namespace trireme::interop::detail {
 
-/// A module whose class does not matter: one derived from torch::nn::Module, an AnyModule or a TorchScript module. It
-/// must outlive this.
+/// A reference to a module of any kind: derived from torch::nn::Module, an AnyModule or a TorchScript module. The
+/// module must outlive it.
 class any_module {
  public:
   any_module(torch::nn::Module const& module) : module_(&module) {}
@@ -23,11 +23,11 @@ class any_module {
   [[nodiscard]] named_tensors named_buffers() const {
     return std::visit([](auto const* module) { return named_buffers_of(*module); }, module_);
   }
-  /// Without names, which costs less.
+  /// The parameters without names, which takes less time.
   [[nodiscard]] std::vector<torch::Tensor> parameters() const {
     return std::visit([](auto const* module) { return plain_parameters_of(*module); }, module_);
   }
-  /// The same address for all that hold one module.
+  /// An address that is equal for all handles of one module.
   [[nodiscard]] void const* identity() const {
     return std::visit([](auto const* module) { return identity_of(*module); }, module_);
   }

@@ -12,25 +12,25 @@
 
 namespace trireme::interop::detail {
 
-/// A gradient that the exchange cannot carry; the mean over the ranks takes its place.
+/// A gradient that the exchange cannot send; it is replaced by the mean over the ranks.
 struct own_gradient {
   torch::Tensor parameter;
-  torch::Tensor* gradient;  // undefined: zeros
+  torch::Tensor* gradient;  // an undefined one counts as zeros
 };
 
-/// Averages gradients that do not fit into the exchange of one element type, in messages of their own: doubles beside
+/// Averages, in separate messages, the gradients that an exchange of one element type cannot send: doubles beside
 /// floats, and sparse gradients of embedding tables.
 ///
-/// Bytes    all doubles in one message. Of a table the rows that have a gradient, and their numbers, where that is
-///          fewer rows than the table has; else the whole table.
-/// Ranks    collective; the same parameters in one order on all ranks.
+/// Bytes    all doubles in one message. For a table the rows that have a gradient, and their indices, if all ranks
+///          together have fewer of these rows than the table; otherwise the whole table.
+/// Ranks    collective; the same parameters in the same order on all ranks.
 /// Numerics sums in double, in rank order. The squares of each mean are added to the vote, on rank 0.
 template <class Comm>
 class own_messages {
   using space = typename space_of<Comm>::type;
 
  public:
-  /// @param weight  what each rank's gradient is multiplied by: 1 / (ranks * loss scale).
+  /// @param weight  the factor on each rank's gradient: 1 / (ranks * loss scale).
   own_messages(Comm& world, double weight, parallel::vote& vote) : world_(world), weight_(weight), vote_(vote) {}
 
   void average_doubles(std::vector<own_gradient> const& gradients) const {
@@ -53,7 +53,7 @@ class own_messages {
     torch::NoGradGuard const guard;
     constexpr std::int64_t dense = -1;
     auto const ranks = static_cast<std::size_t>(world_.size());
-    std::vector<std::int64_t> counts(ranks * tables.size(), 0);  // of rows; by rank, and by table
+    std::vector<std::int64_t> counts(ranks * tables.size(), 0);  // of rows, by rank and table
     for (std::size_t i = 0; i < tables.size(); ++i) {
       auto& own = *tables[i].gradient;
       auto& mine = counts[static_cast<std::size_t>(world_.rank()) * tables.size() + i];
@@ -72,7 +72,7 @@ class own_messages {
         any_dense = any_dense || count == dense;
         most = std::max(most, count);
       }
-      // Every rank sends as many rows as the one with the most has.
+      // Every rank sends as many rows as the rank with the most, padded with zeros.
       if (any_dense || most * world_.size() > it.parameter.size(0)) {
         auto const whole =
             it.gradient->defined()

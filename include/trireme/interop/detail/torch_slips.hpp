@@ -11,11 +11,11 @@
 #include "trireme/train/make.hpp"
 #include "trireme/train/step.hpp"
 
-// Wrong arguments of data_parallel, each of which is one sentence of the compiler.
+// Wrong arguments of data_parallel: each gives one compile error.
 
 namespace trireme::interop::detail {
 
-/// What data_parallel is called with by mistake.
+/// The mistakes in calls of data_parallel that are detected at compile time.
 enum class data_parallel_slip : std::uint8_t {
   none,
   element,
@@ -73,7 +73,7 @@ struct check_data_parallel {
                 "world)");
 };
 
-/// What data_parallel returns after its one sentence, so that no line of the loop adds another error.
+/// data_parallel returns this after a compile error, so that the lines of the loop add no further errors.
 struct refused_data_parallel {
   struct refused_module {
     torch::Tensor forward(auto&&...) const { return {}; }

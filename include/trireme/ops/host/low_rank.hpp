@@ -73,8 +73,8 @@ struct host_low_rank {
       for (int twice = 0; twice < 2; ++twice) {
         for (std::int64_t before = 0; before < c; ++before) {
           auto const other = [&](std::int64_t i) { return static_cast<double>(all[i * r + before]); };
-          double const part = inner(own, other);
-          for (std::int64_t i = 0; i < n; ++i) own(i) -= part * other(i);
+          double const projection = inner(own, other);
+          for (std::int64_t i = 0; i < n; ++i) own(i) -= projection * other(i);
         }
       }
       return inner(own, own);

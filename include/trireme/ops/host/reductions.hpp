@@ -82,9 +82,9 @@ struct host_reductions {
     constexpr std::int64_t several = 16;
     double sums[several];
     for (std::int64_t at = 0; at < x.size(); at += several * block) {
-      std::remove_const_t<G> const* const part = raw(x) + at;
+      std::remove_const_t<G> const* const from = raw(x) + at;
       auto const count = std::min(several * block, x.size() - at);
-      detail::squares_of_blocks(part, count, block, sums);
+      detail::squares_of_blocks(from, count, block, sums);
       for (std::int64_t b = 0; b * block < count; ++b) total.add(sums[b]);
     }
   }

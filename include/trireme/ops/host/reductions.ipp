@@ -20,13 +20,13 @@ TRIREME_LEVEL_END
 
 namespace trireme::ops::detail {
 
-// Integers: no lanes, a plain loop over pieces that fit in the L1 cache.
+// Integers: no lanes, a plain loop over blocks that fit in the L1 cache.
 template <class Op, class T>
 void reduce_integers(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
-  constexpr std::int64_t piece = 256;
-  std::array<T, piece> total;
-  for (std::int64_t at = 0; at < n; at += piece) {
-    auto const count = static_cast<std::size_t>(std::min(piece, n - at));
+  constexpr std::int64_t block = 256;
+  std::array<T, block> total;
+  for (std::int64_t at = 0; at < n; at += block) {
+    auto const count = static_cast<std::size_t>(std::min(block, n - at));
     std::copy_n(static_cast<T const*>(terms[0]) + at, count, total.data());
     for (auto const* term : terms.subspan(1)) {
       T const* const x = static_cast<T const*>(term) + at;

@@ -187,9 +187,9 @@ struct lanes {
   template <storage_float T>
   static TRIREME_INLINE lanes load(T const* p, int count) {
     if (count == width) return load(p);
-    T part[width] = {};
-    std::memcpy(part, p, static_cast<std::size_t>(count) * sizeof(T));
-    return load(part);
+    T buffer[width] = {};
+    std::memcpy(buffer, p, static_cast<std::size_t>(count) * sizeof(T));
+    return load(buffer);
   }
   TRIREME_INLINE void store(float* p) const { _mm256_storeu_ps(p, v); }
   template <storage_float T>
@@ -202,9 +202,9 @@ struct lanes {
   template <storage_float T>
   TRIREME_INLINE void store(T* p, int count) const {
     if (count == width) return store(p);
-    T part[width];
-    store(part);
-    std::memcpy(static_cast<void*>(p), part, static_cast<std::size_t>(count) * sizeof(T));
+    T buffer[width];
+    store(buffer);
+    std::memcpy(static_cast<void*>(p), buffer, static_cast<std::size_t>(count) * sizeof(T));
   }
 };
 

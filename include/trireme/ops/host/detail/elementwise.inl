@@ -91,11 +91,11 @@ inline void dropout(T* y, std::int64_t n, std::int64_t position, dropout_site co
     auto const skipped = (position + at) % 32;  // only if a sample's values are split
     random_numbers(numbers, site.key, site.site, sample, static_cast<std::uint32_t>((position + at - skipped) / 4));
     std::int64_t const here = n - at < 32 - skipped ? n - at : 32 - skipped;
-    T* const part = y + at;
+    T* const to = y + at;
     float const* const from = numbers + skipped;
     TRIREME_FOR_LANES(F, here, i, count, {
       F const number = F::load(from + i, count);
-      where_less(number, threshold, F::all(0), kept * F::load(part + i, count)).store(part + i, count);
+      where_less(number, threshold, F::all(0), kept * F::load(to + i, count)).store(to + i, count);
     })
     at += here;
   }

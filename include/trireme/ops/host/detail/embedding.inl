@@ -8,10 +8,10 @@ inline void embed(T* y, std::int32_t const* tokens, T const* table, T const* pos
   for (std::int64_t row = 0; row < rows; ++row, y += channels) {
     auto const number = tokens[row] - first;
     T const* const word = number >= 0 && number < words ? table + number * channels : nullptr;
-    T const* const place = positions == nullptr ? nullptr : positions + row % context * channels;
+    T const* const position = positions == nullptr ? nullptr : positions + row % context * channels;
     TRIREME_FOR_LANES(F, channels, i, count, {
       F const x = word == nullptr ? F::all(0) : F::load(word + i, count);
-      (place == nullptr ? x : x + F::load(place + i, count)).store(y + i, count);
+      (position == nullptr ? x : x + F::load(position + i, count)).store(y + i, count);
     })
   }
 }

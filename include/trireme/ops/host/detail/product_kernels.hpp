@@ -54,8 +54,8 @@ inline void product_tile(tile_job const& job) {
   char const* ahead1 = job.ahead[1];
   int ahead_rows = Rows;
   for (std::int64_t left = job.steps; left > 0;) {
-    std::int64_t const part = left < 8 ? left : 8;
-    for (std::int64_t step = 0; step < part; ++step, a += a_step, b += 16) {
+    std::int64_t const steps = left < 8 ? left : 8;
+    for (std::int64_t step = 0; step < steps; ++step, a += a_step, b += 16) {
       __m256 const b0 = _mm256_load_ps(b);
       __m256 const b1 = _mm256_load_ps(b + 8);
       TRIREME_UNROLL
@@ -65,7 +65,7 @@ inline void product_tile(tile_job const& job) {
         sum[r][1] = _mm256_fmadd_ps(x, b1, sum[r][1]);
       }
     }
-    left -= part;
+    left -= steps;
     if (ahead_rows-- > 0) {
       _mm_prefetch(ahead0, _MM_HINT_T0);
       _mm_prefetch(ahead1, _MM_HINT_T0);
@@ -115,13 +115,13 @@ TRIREME_TARGET_END
   char const* ahead1 = job.ahead[1];                                                        \
   int ahead_rows = Rows;                                                                    \
   for (std::int64_t left = job.steps; left > 0; left -= 8) {                                \
-    std::int64_t const part = left < 8 ? left : 8;                                          \
+    std::int64_t const steps = left < 8 ? left : 8;                                         \
     if (a_row == 4) { /* packed: a is in L2, b is short enough for L1 */                    \
-      for (std::int64_t step = 0; step < part; ++step, a += a_step, b += 128) {             \
+      for (std::int64_t step = 0; step < steps; ++step, a += a_step, b += 128) {            \
         _mm_prefetch(a + 16 * a_step, _MM_HINT_T0);                                         \
         TRIREME_PRODUCT_STEP_512(Rows, multiply_add, a, 4, b)                               \
       }                                                                                     \
-    } else if (part == 8) {                                                                 \
+    } else if (steps == 8) {                                                                \
       for (int half = 0; half < 2; ++half, a += 16, b += 512) {                             \
         TRIREME_UNROLL                                                                      \
         for (int step = 0; step < 4; ++step) {                                              \
@@ -131,7 +131,7 @@ TRIREME_TARGET_END
         }                                                                                   \
       }                                                                                     \
     } else {                                                                                \
-      for (std::int64_t step = 0; step < part; ++step, a += 4, b += 128) {                  \
+      for (std::int64_t step = 0; step < steps; ++step, a += 4, b += 128) {                 \
         TRIREME_PRODUCT_STEP_512(Rows, multiply_add, a, a_row, b)                           \
       }                                                                                     \
     }                                                                                       \

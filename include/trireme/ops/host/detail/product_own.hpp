@@ -54,17 +54,17 @@ void pack_right(product_kernels const& kernels, Word* to, T const* w, bool trans
   }
   // Strips of at most 128 columns and 64 rows: whole rows would step through all panels, which share a cache set.
   std::int64_t const strip = 128 / width * width;
-  std::int64_t const part = 64;
+  std::int64_t const strip_rows = 64;
   for (std::int64_t first = 0; first < n; first += strip) {
     auto const end = std::min(n, first + strip);
-    for (std::int64_t row = 0; row < k; row += transposed ? k : part) {
+    for (std::int64_t row = 0; row < k; row += transposed ? k : strip_rows) {
       for (std::int64_t j = first; j < end; j += width) {
         Word* const target = to + j / width * panel + row / elements_of<Word> * width;
         int const columns = static_cast<int>(std::min<std::int64_t>(width, n - j));
         if (transposed) {
           pack_along(target, w + j * k, k, k, width, columns);
         } else {
-          pack_across(target, w + row * n + j, n, std::min(part, k - row), width, columns);
+          pack_across(target, w + row * n + j, n, std::min(strip_rows, k - row), width, columns);
         }
       }
     }
@@ -113,23 +113,24 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
   bool const convert = sizeof(T) * per_word != sizeof(Word);
   // If a row's length is a multiple of the page size, all rows of a tile share one set of the L1 cache.
   bool const copy_all = convert || k * static_cast<std::int64_t>(sizeof(T)) % 4096 == 0;
-  // A copy is used for one block of columns, so with copies the parts are short to make that block wide.
-  auto const parts = divide_up(steps, copy_all ? 512 : 1152);
+  // A copy is used for one block of columns, so with copies the blocks of steps are short to make it wide.
+  auto const step_blocks = divide_up(steps, copy_all ? 512 : 1152);
   std::int64_t const whole = std::max(8, kernels.depth);
-  auto const part = divide_up(divide_up(steps, parts), whole) * whole;
-  auto const block = std::max<std::int64_t>(1, cache_bytes() / (part * width * 4)) * width;
+  auto const steps_at_once = divide_up(divide_up(steps, step_blocks), whole) * whole;
+  auto const block = std::max<std::int64_t>(1, cache_bytes() / (steps_at_once * width * 4)) * width;
   auto const partial_ld = block;
-  auto const rows_at_once = parts == 1 ? m : std::min<std::int64_t>(m, kernels.rows * 36);
-  float* const partial = parts == 1 ? nullptr : partial_buffer.take<float>((rows_at_once + kernels.rows) * partial_ld);
-  auto const left_ld = part + 16;
+  auto const rows_at_once = step_blocks == 1 ? m : std::min<std::int64_t>(m, kernels.rows * 36);
+  float* const partial =
+      step_blocks == 1 ? nullptr : partial_buffer.take<float>((rows_at_once + kernels.rows) * partial_ld);
+  auto const left_ld = steps_at_once + 16;
   Word* const left = left_buffer.take<Word>(left_ld * kernels.rows);
 
   for (std::int64_t column = 0; column < n; column += block) {
     auto const column_end = std::min(n, column + block);
     for (std::int64_t top = 0; top < m; top += rows_at_once) {
       auto const bottom = std::min(m, top + rows_at_once);
-      for (std::int64_t step = 0; step < steps; step += part) {
-        auto const count = std::min(part, steps - step);
+      for (std::int64_t step = 0; step < steps; step += steps_at_once) {
+        auto const count = std::min(steps_at_once, steps - step);
         bool const last = step + count == steps;
         bool const copy = copy_all || (last && k % (per_word * kernels.depth) != 0);
         for (std::int64_t row = top; row < bottom;) {
@@ -154,7 +155,7 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
           for (std::int64_t j = column; j < column_end; j += width) {
             job.b = reinterpret_cast<char const*>(packed + j * steps + step * width);
             bool direct = false;
-            if (parts > 1) {
+            if (step_blocks > 1) {
               job.c = partial + (row - top) * partial_ld + (j - column);
               job.c_row = partial_ld;
             } else {
@@ -203,20 +204,20 @@ void own_multiply_transposed(product_kernels const& kernels, float* c, T const* 
 
   int const width = kernels.columns;
   auto const all_steps = divide_up(m, per_word);
-  auto const parts = divide_up(all_steps, 256);
-  auto const part = divide_up(divide_up(all_steps, parts), 8) * 8;
-  auto const most_tiles = std::max<std::int64_t>(1, cache_bytes() / (part * kernels.panel * 4));
+  auto const step_blocks = divide_up(all_steps, 256);
+  auto const steps_at_once = divide_up(divide_up(all_steps, step_blocks), 8) * 8;
+  auto const most_tiles = std::max<std::int64_t>(1, cache_bytes() / (steps_at_once * kernels.panel * 4));
   auto const all_tiles = divide_up(r, kernels.rows);
   auto const tiles = divide_up(all_tiles, divide_up(all_tiles, most_tiles));
-  Word* const left = left_buffer.take<Word>(tiles * part * kernels.panel);
-  Word* const right = right_buffer.take<Word>(part * width);
+  Word* const left = left_buffer.take<Word>(tiles * steps_at_once * kernels.panel);
+  Word* const right = right_buffer.take<Word>(steps_at_once * width);
   store_rule<float> rule;
   rule.y = c;
   rule.ld = s;
   rule.accumulate = true;
 
-  for (std::int64_t step = 0; step < all_steps; step += part) {
-    auto const steps = std::min(part, all_steps - step);
+  for (std::int64_t step = 0; step < all_steps; step += steps_at_once) {
+    auto const steps = std::min(steps_at_once, all_steps - step);
     auto const first = step * per_word;
     auto const count = std::min(m - first, steps * per_word);
     for (std::int64_t top = 0; top < r; top += tiles * kernels.rows) {

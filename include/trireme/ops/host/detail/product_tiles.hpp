@@ -38,22 +38,22 @@ inline void tiles_multiply_transposed(product_kernels const& kernels, float* c, 
 
   int const width = kernels.columns;
   auto const all_steps = steps_of<std::uint32_t>(kernels, m);
-  auto const parts = divide_up(all_steps, 1024);
-  auto const part = divide_up(divide_up(all_steps, parts), kernels.depth) * kernels.depth;
+  auto const step_blocks = divide_up(all_steps, 1024);
+  auto const steps_at_once = divide_up(divide_up(all_steps, step_blocks), kernels.depth) * kernels.depth;
   // Not a multiple of 4096 bytes, at which all rows of a tile would share a set of the L1 cache.
-  auto const left_row = 2 * part + 32;
+  auto const left_row = 2 * steps_at_once + 32;
   auto const most_groups = std::max<std::int64_t>(1, cache_bytes() / (left_row * 2 * kernels.rows));
   auto const all_groups = divide_up(r, kernels.rows);
   auto const groups = divide_up(all_groups, divide_up(all_groups, most_groups));
   auto* const left = left_buffer.take<bfloat16>(groups * kernels.rows * left_row);
-  auto* const right = right_buffer.take<std::uint32_t>(part * width);
+  auto* const right = right_buffer.take<std::uint32_t>(steps_at_once * width);
   store_rule<float> rule;
   rule.y = c;
   rule.ld = s;
   rule.accumulate = true;
 
-  for (std::int64_t step = 0; step < all_steps; step += part) {
-    auto const steps = std::min(part, all_steps - step);
+  for (std::int64_t step = 0; step < all_steps; step += steps_at_once) {
+    auto const steps = std::min(steps_at_once, all_steps - step);
     auto const first = 2 * step;
     auto const count = std::min(m - first, 2 * steps);
     for (std::int64_t top = 0; top < r; top += groups * kernels.rows) {

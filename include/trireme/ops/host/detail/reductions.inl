@@ -50,15 +50,15 @@ inline void reduce_extremes(std::span<void* const> outputs, std::span<void const
   }
   while (at < bytes) {
     auto const count = std::min<std::size_t>(F::width, bytes - at);
-    char part[F::width] = {};
-    std::memcpy(part, static_cast<char const*>(terms[0]) + at, count);
-    F total = F::load(part);
+    char buffer[F::width] = {};
+    std::memcpy(buffer, static_cast<char const*>(terms[0]) + at, count);
+    F total = F::load(buffer);
     for (auto const* term : terms.subspan(1)) {
-      std::memcpy(part, static_cast<char const*>(term) + at, count);
-      total = combined(total, F::load(part));
+      std::memcpy(buffer, static_cast<char const*>(term) + at, count);
+      total = combined(total, F::load(buffer));
     }
-    total.store(part);
-    for (auto* output : outputs) std::memcpy(static_cast<char*>(output) + at, part, count);
+    total.store(buffer);
+    for (auto* output : outputs) std::memcpy(static_cast<char*>(output) + at, buffer, count);
     at += count;
   }
 }
@@ -190,10 +190,10 @@ inline bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
       std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
       bad |= (bits & exponent) == exponent;
     }
-    std::uint64_t parts[8];
-    std::memcpy(parts, &bad, sizeof parts);
-    for (auto const part : parts) {
-      if (part != 0) return false;
+    std::uint64_t words[8];
+    std::memcpy(words, &bad, sizeof words);
+    for (auto const word : words) {
+      if (word != 0) return false;
     }
   }
   for (; i < n; ++i) {
