@@ -49,9 +49,8 @@ void all_ready(auto& exchange) {
   exchange.ready("weight");
 }
 void update(auto& exchange) {
-  exchange.for_each_segment([](int, parallel::bucket_plan::tensor_range const&, auto const& segment) {
+  for (auto const& segment : exchange.segments())
     for (std::int64_t i = 0; i < segment.value.size(); ++i) segment.value[i] -= segment.gradient.terms[0][i];
-  });
 }
 void whole_step(auto& exchange) {
   exchange.begin();
@@ -107,7 +106,7 @@ TEST_CASE("a step without finish() is refused by the call that follows", "[paral
   CHECK(then([](auto& exchange) { exchange.begin(); }) ==
         both("begin() during a step; call finish() first, or abandon() to give the step up"));
   CHECK(then([](auto& exchange) { update(exchange); }) ==
-        both("for_each_segment() before the sums are complete; call finish() first"));
+        both("segments() before the sums are complete; call finish() first"));
   CHECK(then([](auto& exchange) { exchange.publish(); }) ==
         both("publish() before the end of a step; call finish() first"));
 }

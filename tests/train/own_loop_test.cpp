@@ -32,6 +32,11 @@ float target(std::int64_t step, int sample, std::int64_t i) {
   return static_cast<float>(bits) * 0x1p-24F;
 }
 
+void descend(auto const& segments) {
+  for (auto const& each : segments)
+    for (std::int64_t i = 0; i < each.value.size(); ++i) each.value[i] -= rate * each.gradient.terms[0][i];
+}
+
 enum class drive { optimizer, update, calls, vote, begun_by_hand, accumulated, weighed };
 constexpr drive all_drives[] = {drive::optimizer,     drive::update,      drive::calls,  drive::vote,
                                 drive::begun_by_hand, drive::accumulated, drive::weighed};
@@ -52,9 +57,6 @@ struct loop {
   }
   template <class Exchange>
   void step(Exchange& exchange, drive how, int rank, std::int64_t t) {
-    auto const update = [](int, auto const&, auto const& segment) {
-      for (std::int64_t i = 0; i < segment.value.size(); ++i) segment.value[i] -= rate * segment.gradient.terms[0][i];
-    };
     if (how == drive::begun_by_hand) {
       static constexpr std::int64_t only[] = {0};
       exchange.begin({.places = only, .all_reported = true});
@@ -72,19 +74,19 @@ struct loop {
     if (how == drive::optimizer || how == drive::begun_by_hand) {
       exchange.step(optim::sgd{.learning_rate = rate, .momentum = 0});
     } else if (how == drive::update || how == drive::weighed) {
-      exchange.step(update);
+      exchange.step([](auto segments) { descend(segments); });
     } else if (how == drive::vote) {
       parallel::vote vote;
       vote.clear();
       exchange.finish(vote);
       auto const counted = exchange.count(vote);
       if (exchange.settle(counted.finite, {counted.norm, 1})) {
-        exchange.for_each_segment(update);
+        descend(exchange.segments());
         exchange.publish();
       }
     } else {
       exchange.finish();
-      exchange.for_each_segment(update);
+      descend(exchange.segments());
       exchange.publish();
     }
   }
@@ -354,11 +356,7 @@ TEST_CASE("a loop of one's own goes on from a checkpoint bit for bit", "[train][
   holds(meets, none, {2});
   holds(user::averaging{.period = 3}, none, {2});
   holds(parallel::zero<1>{}, compression::error_feedback<compression::top_k>{{.ratio = 0.1F}}, {2});
-  auto const own = [](auto& exchange) {
-    exchange.step([](int, auto const&, auto const& segment) {
-      for (std::int64_t i = 0; i < segment.value.size(); ++i) segment.value[i] -= rate * segment.gradient.terms[0][i];
-    });
-  };
+  auto const own = [](auto& exchange) { exchange.step([](auto segments) { descend(segments); }); };
   CHECK(resumed({{2, 4}, {4, 9}}, stale, none, own) == resumed({{2, 9}}, stale, none, own));
   CHECK(resumed({{2, 4}, {2, 9}}, meets, none, own) == resumed({{2, 9}}, meets, none, own));
 }

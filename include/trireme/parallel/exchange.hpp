@@ -69,7 +69,7 @@ struct mean_over_ranks {};
 /// Owns the memory of parameters and gradients, and sums the gradients of all ranks.
 ///
 /// A step:  begin(micro-batches); backward calls ready(use) as each gradient becomes final; finish();
-///          for_each_segment(update); publish(). If reports_every_micro_batch(), every micro-batch reports its
+///          an update of all segments(); publish(). If reports_every_micro_batch(), every micro-batch reports its
 ///          gradients, else only the last one: until then gradients accumulate without an exchange.
 ///          A strategy acts only within these calls, in any training loop: the exchange holds the strategy's state
 ///          (strategy_state.hpp), and counts the steps.
@@ -101,6 +101,7 @@ class basic_exchange {
   using placement = parallel::detail::placement_t<Strategy>;
   using outputs = parallel::detail::value_outputs<Env, Comm, placement>;
   using strategy_type = parallel::strategy_state_t<Strategy, Env, Comm>;
+  using segment_type = parallel::owned_segment<Env>;
   using hooks = parallel::detail::strategy_calls<strategy_type>;
 
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
@@ -214,7 +215,6 @@ class basic_exchange {
   [[nodiscard]] Comm& world() const noexcept { return replicas_; }
   /// The ranks that vote.
   [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
-  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
   /// The state of the strategy between steps.
   [[nodiscard]] strategy_type& strategy() noexcept { return strategy_; }
   [[nodiscard]] strategy_type const& strategy() const noexcept { return strategy_; }
@@ -400,7 +400,7 @@ class basic_exchange {
     gradients_.finish(start);
     for (auto const& [bucket, group] : also_) {
       if (bucket >= trained_count()) continue;
-      auto const [first, count] = owned_range(bucket);
+      auto const [first, count] = own_.owned(bucket);
       parallel::sum_of_all(*group, gradients_.reduced(bucket, first, count), reduction::sum{});
     }
     fused_ = direct_ && !want_norm && !hooks::made.settle;  // settle() reads sums
@@ -430,12 +430,10 @@ class basic_exchange {
     taken = taken && !samples_missing_;
     if (taken) gradients_.commit();
     if (!foreign_.empty()) give_back_gradients();
+    show_gradients();
     std::optional<gradient_numbers> due;
     if (taken) due = exchanged;
-    if constexpr (hooks::made.settle) {
-      for (auto& each : owned_) each.sum = reduced(each.bucket, each.range);
-      due = strategy_.settle(taken, exchanged);
-    }
+    if constexpr (hooks::made.settle) due = strategy_.settle(taken, exchanged);
     protocol_.finished(due.has_value());
     updates_due_ = due.has_value();
     ending_ = true;
@@ -464,24 +462,11 @@ class basic_exchange {
 
   /// After finish(): whether there is an update in this step.
   [[nodiscard]] bool updates_due() const noexcept { return updates_due_; }
-  /// Calls f(bucket, piece, update_segment) for every slice of a parameter that this rank updates, if there is an
-  /// update in this step. The caller fills in the segment's moments and may multiply its scale.
-  template <class F>
-  void for_each_segment(F&& f) {
+  /// After finish(): every slice of a parameter that this rank updates, with its gradient; none if there is no update
+  /// in this step. Valid until the next begin(). An update writes `value` and `outputs`.
+  [[nodiscard]] std::span<segment_type const> segments() const {
     protocol_.update();
-    if (!updates_due_) return;
-    for (int b = 0; b < trained_count(); ++b) {
-      auto const [first, count] = owned_range(b);
-      for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) {
-        update_segment<Env> segment;
-        segment.value = master_of(b, range);
-        segment.gradient = {gradient_terms_of(b, range), 1.0};
-        segment.outputs = outputs_.of(b, range);
-        segment.info = &bucket_plan_.at(range.entry).info;
-        segment.decays = segment.info->decays;
-        f(b, range, segment);
-      }
-    }
+    return updates_due_ ? std::span<segment_type const>(owned_) : std::span<segment_type const>();
   }
 
   /// Collective. Sends the updated values to every rank (if parameters are sharded, each has its own already), and ends
@@ -502,12 +487,14 @@ class basic_exchange {
   }
   /// Collective. Updates the values that layers read after a checkpoint has restored master values and all other state.
   void refresh_parameters() {
+    std::vector<tensor_view<param_element, space>> outputs;
     for (int b = 0; b < bucket_count(); ++b) {  // gradients may have no memory at this point
-      auto const [first, count] = owned_range(b);
-      for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) {
-        for (auto const& output : outputs_.of(b, range))
+      own_.for_each_range(state_scope::kept, b, [&](parallel::bucket_plan::tensor_range const& range) {
+        outputs.clear();
+        outputs_.add(b, range, outputs);
+        for (auto const& output : outputs)
           kernels::copy(output, tensor_view<master_element const, space>(master_of(b, range)));
-      }
+      });
     }
     publish_first(bucket_count());
   }
@@ -576,7 +563,7 @@ class basic_exchange {
     };
     if constexpr (shards_parameters) {
       for (int b = 0; b < bucket_count(); ++b) {
-        auto const [first, count] = accounted_range(b);
+        auto const [first, count] = own_.accounted(b);
         for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) {
           add(bucket_plan_.at(range.entry), range.in_entry, values_.kept(b, range));
         }
@@ -590,7 +577,7 @@ class basic_exchange {
   /// After finish(): whether this rank's gradient of a tensor is finite (the part of it that it updates).
   [[nodiscard]] bool has_finite_gradient(parallel::bucket_plan::entry const& entry) const {
     if (entry.frozen) return true;
-    auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : interval{entry.offset, entry.size()};
+    auto const [first, count] = shards_gradients ? own_.owned(entry.bucket) : interval{entry.offset, entry.size()};
     bool finite = true;
     for (auto const range : bucket_plan_.tensor_ranges(entry.bucket, first, count)) {
       if (&bucket_plan_.at(range.entry) != &entry) continue;
@@ -618,18 +605,12 @@ class basic_exchange {
 
   /// The elements that this rank updates, and those that it owns.
   [[nodiscard]] parallel::partition const& own() const noexcept { return own_; }
-  /// The elements of a bucket that this rank updates.
-  [[nodiscard]] interval owned_range(int bucket) const noexcept { return own_.owned(bucket); }
-  /// The elements of a bucket that this rank owns in hashes and checkpoints, unless another rank of its replica owns
-  /// the tensor (info.is_owner): each element has one owner.
-  [[nodiscard]] interval accounted_range(int bucket) const noexcept { return own_.accounted(bucket); }
-
   /// The master value of a piece, in whichever memory it is.
   [[nodiscard]] tensor_view<master_element, space> master_of(int bucket,
                                                              parallel::bucket_plan::tensor_range const& range) const {
     if constexpr (keeps_master) {
       auto const& master = masters_[static_cast<std::size_t>(bucket)];
-      return master.view().flat(range.in_bucket - owned_range(bucket).first, range.count);
+      return master.view().flat(range.in_bucket - own_.owned(bucket).first, range.count);
     } else {
       if (!foreign_.empty()) return foreign_.value(bucket_plan_.at(range.entry)).flat(range.in_entry, range.count);
       return values_.kept(bucket, range);
@@ -716,7 +697,7 @@ class basic_exchange {
   [[nodiscard]] std::vector<trireme::tensor<master_element, space>> made_masters() const {
     std::vector<trireme::tensor<master_element, space>> masters;
     for (int b = 0; keeps_master && b < bucket_count(); ++b) {
-      masters.emplace_back(shape{owned_range(b).count});
+      masters.emplace_back(shape{own_.owned(b).count});
       kernels::fill(masters.back().view(), 0.0);
     }
     return masters;
@@ -726,17 +707,41 @@ class basic_exchange {
       for (int b = 0; direct_ && b < trained_count(); ++b) direct_sums_.add_bucket(summed_, gradients_.resident(b));
     }
   }
-  // For strategies that act at the end of steps.
-  [[nodiscard]] std::vector<parallel::owned_segment<Env>> list_owned() const {
-    std::vector<parallel::owned_segment<Env>> all;
-    if constexpr (!std::is_same_v<strategy_type, parallel::detail::no_strategy_state>) {
-      for (int b = 0; b < trained_count(); ++b) {
-        own_.for_each_range(state_scope::kept, b, [&](parallel::bucket_plan::tensor_range const& range) {
-          all.push_back({b, range, &bucket_plan_.at(range.entry).info, master_of(b, range)});
-        });
-      }
+  // All but the gradients stays where it is.
+  [[nodiscard]] std::vector<segment_type> list_owned() {
+    std::vector<segment_type> all;
+    for (int b = 0; b < trained_count(); ++b) {
+      own_.for_each_range(state_scope::kept, b, [&](parallel::bucket_plan::tensor_range const& range) {
+        auto& it = all.emplace_back();
+        it.bucket = b;
+        it.range = range;
+        it.info = &bucket_plan_.at(range.entry).info;
+        it.decays = it.info->decays;
+        it.value = master_of(b, range);
+        outputs_.add(b, range, written_);
+      });
     }
+    auto const each = all.empty() ? 0 : written_.size() / all.size();  // as many for every segment
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].outputs = std::span(written_).subspan(i * each, each);
     return all;
+  }
+  // Each segment gets its gradient: the sum, or the terms that the update adds itself.
+  void show_gradients() {
+    auto const ways = fused_ ? static_cast<std::size_t>(summed_.size()) : 1;
+    terms_.resize(owned_.size() * ways);
+    auto to = terms_.begin();
+    for (auto& each : owned_) {
+      each.gradient = {{to, ways}, 1.0};
+      each.sum = reduced(each.bucket, each.range);
+      if constexpr (can_be_direct) {
+        if (fused_) {
+          auto const terms = direct_sums_.terms_of(each.bucket, each.range.in_bucket, each.range.count);
+          to = std::copy(terms.begin(), terms.end(), to);
+          continue;
+        }
+      }
+      *to++ = each.sum;
+    }
   }
   // The number of replicas if each rank takes steps on its own: the whole step is their mean.
   [[nodiscard]] double ranks_apart() const noexcept { return replicas_differ ? replicas_.size() : 1; }
@@ -777,7 +782,7 @@ class basic_exchange {
   void load(parallel::bucket_plan::entry const& entry, tensor_view<master_element const, space> whole) {
     if constexpr (!shards_parameters) kernels::copy(parameter_values(entry), whole);
     if constexpr (!keeps_master && !shards_parameters) return;
-    auto const [first, count] = owned_range(entry.bucket);
+    auto const [first, count] = own_.owned(entry.bucket);
     for (auto const range : bucket_plan_.tensor_ranges(entry.bucket, first, count)) {
       if (&bucket_plan_.at(range.entry) != &entry) continue;
       auto const part = whole.flat(range.in_entry, range.count);
@@ -844,7 +849,7 @@ class basic_exchange {
   // Of the reduced gradients that this rank owns.
   void add_squares(exact_sum& squares) {
     for (int b = 0; b < trained_count(); ++b) {
-      auto const [first, count] = accounted_range(b);
+      auto const [first, count] = own_.accounted(b);
       for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) account(range, reduced(b, range), squares);
     }
   }
@@ -867,7 +872,7 @@ class basic_exchange {
           if (!finite) squares.add(std::numeric_limits<double>::infinity());
           continue;
         }
-        auto const [first, count] = accounted_range(b);
+        auto const [first, count] = own_.accounted(b);
         for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) {
           auto const own = gradients_.reduced(b, range.in_bucket, range.count);
           direct_sums_.reduce(b, range.in_bucket, own, [&](auto sums) { account(range, sums, squares); });
@@ -880,22 +885,13 @@ class basic_exchange {
   void give_back_gradients() {
     if (in_place_) return;
     for (int b = 0; b < trained_count(); ++b) {
-      auto const [first, count] = owned_range(b);
+      auto const [first, count] = own_.owned(b);
       for (auto const range : bucket_plan_.tensor_ranges(b, first, count)) {
         auto const theirs = foreign_.gradient(bucket_plan_.at(range.entry)).flat(range.in_entry, range.count);
         auto const sum = gradients_.reduced(b, range.in_bucket, range.count);
         if (!is_memory_of(theirs, sum)) kernels::copy(theirs, tensor_view<gradient_element const, space>(sum));
       }
     }
-  }
-
-  std::span<tensor_view<gradient_element const, space> const> gradient_terms_of(
-      int bucket, parallel::bucket_plan::tensor_range const& range) {
-    if constexpr (can_be_direct) {
-      if (fused_) return direct_sums_.terms_of(bucket, range.in_bucket, range.count);
-    }
-    reduced_ = reduced(bucket, range);
-    return {&reduced_, 1};
   }
 
   Comm& replicas_;
@@ -911,8 +907,9 @@ class basic_exchange {
   bool direct_ = false;  // sums are computed from all ranks' buckets, in their memory
   parallel::detail::direct_sums<gradient_element, space> direct_sums_;
   outputs outputs_;
-  std::vector<trireme::tensor<master_element, space>> masters_;  // by bucket, if parameters are not their own masters
-  tensor_view<gradient_element const, space> reduced_;           // of the current segment
+  std::vector<trireme::tensor<master_element, space>> masters_;    // by bucket, if parameters are not their own masters
+  std::vector<tensor_view<gradient_element const, space>> terms_;  // of the segments' gradients
+  std::vector<tensor_view<param_element, space>> written_;         // the segments' outputs
   parallel::detail::exchange_protocol protocol_;
   parallel::vote vote_;  // of finish(votes)
   std::vector<std::pair<int, Comm*>> also_;
@@ -928,10 +925,10 @@ class basic_exchange {
   std::uint64_t version_ = parallel::detail::new_version();  // of values
   std::int64_t steps_ = 0;                                   // steps that are over
   std::int64_t updates_ = 0;                                 // updates of the values
-  bool updates_due_ = true;                                  // for_each_segment() visits segments
+  bool updates_due_ = true;                                  // segments() has some
   bool ending_ = false;                                      // settled, and not over yet
   bool samples_missing_ = false;                             // on all ranks: no update in this step
-  std::vector<parallel::owned_segment<Env>> owned_;
+  std::vector<segment_type> owned_;
   [[no_unique_address]] strategy_type strategy_;  // last: constructed from the members above
 };
 

@@ -17,13 +17,12 @@
 
 namespace trireme::parallel {
 
-/// A slice of one parameter that this rank updates, and its position.
+/// A slice of one parameter that this rank updates, and its position. The exchange lists all of them once; in each step
+/// it sets their gradients.
 template <class Env>
-struct owned_segment {
+struct owned_segment : update_segment<Env> {
   int bucket = 0;
-  bucket_plan::tensor_range range;
-  parameter_info const* info = nullptr;
-  tensor_view<typename Env::master, typename Env::space> value;    ///< written by an update
+  bucket_plan::tensor_range range{};
   tensor_view<typename Env::gradient, typename Env::space> sum{};  ///< in settle(): the gradient sums of this step
 };
 

@@ -42,8 +42,8 @@ class optimizer_state {
     for (auto const& name : optimizer.moment_names) names_.emplace_back(name);
     tensors_.resize(plan_.entries().size());
     for (int b = 0; b < plan_.trained_buckets(); ++b) {
-      owned_.push_back(exchange.owned_range(b));
-      accounted_.push_back(exchange.accounted_range(b));
+      owned_.push_back(exchange.own().owned(b));
+      accounted_.push_back(exchange.own().accounted(b));
       auto const [first, count] = owned_.back();
       if (whole_) {
         for (auto const range : plan_.tensor_ranges(b, first, count)) add(range, optimizer);
@@ -78,19 +78,25 @@ class optimizer_state {
   template <class Exchange>
   void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale, double measured = 1,
               std::int64_t updates = -1) {
-    exchange.for_each_segment(
-        [&](int bucket, parallel::bucket_plan::tensor_range const& range, update_segment<Env>& segment) {
-          if (segment.info->running > 0) return follow(segment, measured);
-          segment.gradient.scale *= scale;
-          segment.updates = updates;
-          if constexpr (whole_tensor_optimizer<Optimizer, Env>) {
-            if (whole_) return update_tensors(segment, tensors_of(range), optimizer, step);
-          }
-          views_.clear();
-          for (std::size_t m = 0; m < names_.size(); ++m) views_.push_back(moment_of(m, bucket, range));
-          segment.moments = views_;
-          if constexpr (element_optimizer<Optimizer, Env>) optimizer.update(segment, step);
-        });
+    for (auto const& each : exchange.segments()) {
+      update_segment<Env> segment = each;
+      if (segment.info->running > 0) {
+        follow(segment, measured);
+        continue;
+      }
+      segment.gradient.scale *= scale;
+      segment.updates = updates;
+      if constexpr (whole_tensor_optimizer<Optimizer, Env>) {
+        if (whole_) {
+          update_tensors(segment, tensors_of(each.range), optimizer, step);
+          continue;
+        }
+      }
+      views_.clear();
+      for (std::size_t m = 0; m < names_.size(); ++m) views_.push_back(moment_of(m, each.bucket, each.range));
+      segment.moments = views_;
+      if constexpr (element_optimizer<Optimizer, Env>) optimizer.update(segment, step);
+    }
   }
 
   /// Visits the moments of a piece that this rank updates; see contract/state.hpp.

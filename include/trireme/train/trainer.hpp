@@ -635,7 +635,7 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::br
   if constexpr (parallel::data_axis_t<Parallel>::optimizer_state == distribution::replicate) {
     auto const& plan = exchange().plan();
     for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-      auto const [first, count] = exchange().owned_range(bucket);
+      auto const [first, count] = exchange().own().owned(bucket);
       for (auto const range : plan.tensor_ranges(bucket, first, count)) {
         run_.moments.visit_range(bucket, range, [&](std::string const&, state_location const&, auto view) {
           parallel::broadcast(exchange().world(), view, 0);

@@ -182,7 +182,6 @@ class value_outputs {
   value_outputs(bucket_plan const& plan, value_store<Env, Comm, Strategy> const& values,
                 foreign_parameters<element, space> const& foreign, Comm& world)
       : plan_(plan), values_(values), foreign_(foreign), world_(world) {
-    outputs_.reserve(static_cast<std::size_t>(world.size()));
     if constexpr (can_write_peers) {
       for (int b = 0; foreign.empty() && b < buckets(); ++b) peers_.push_back(world.peers(values.kept(b)));
     }
@@ -190,19 +189,17 @@ class value_outputs {
   value_outputs(value_outputs const&) = delete;
   value_outputs& operator=(value_outputs const&) = delete;
 
-  /// The outputs of an update of a piece besides its master value; valid until the next call.
-  [[nodiscard]] std::span<view const> of(int bucket, bucket_plan::tensor_range const& range) {
-    outputs_.clear();
+  /// Adds the outputs of an update of a piece besides its master value: as many for every piece.
+  void add(int bucket, bucket_plan::tensor_range const& range, std::vector<view>& to) const {
     if constexpr (can_write_peers) {
       for (int rank = 0; foreign_.empty() && rank < world_.size(); ++rank) {
         if (!keeps_master && rank == world_.rank()) continue;  // the value itself
         auto const& theirs = peers_[static_cast<std::size_t>(bucket)][static_cast<std::size_t>(rank)];
-        outputs_.push_back(theirs.flat(range.in_bucket, range.count));
+        to.push_back(theirs.flat(range.in_bucket, range.count));
       }
     } else if constexpr (keeps_master) {
-      outputs_.push_back(values_.kept(bucket, range));
+      to.push_back(values_.kept(bucket, range));
     }
-    return outputs_;
   }
   /// Collective. After an update of the first `buckets` buckets: gives all ranks all values that their layers read
   /// between units.
@@ -243,9 +240,8 @@ class value_outputs {
   value_store<Env, Comm, Strategy> const& values_;
   foreign_parameters<element, space> const& foreign_;
   Comm& world_;
-  std::vector<std::vector<view>> peers_;  // by bucket
-  std::vector<view> outputs_;             // kept to avoid allocation, like the next
-  std::vector<gather_request_t<Comm, element, space, sharded>> pending_;
+  std::vector<std::vector<view>> peers_;                                  // by bucket
+  std::vector<gather_request_t<Comm, element, space, sharded>> pending_;  // kept to avoid allocation
 };
 
 }  // namespace trireme::parallel::detail

@@ -127,7 +127,7 @@ struct refused_exchange {
   exchange_result count(auto&&) { return {}; }
   std::optional<gradient_numbers> settle(bool, gradient_numbers const&) { return {}; }
   bool updates_due() const noexcept { return false; }
-  void for_each_segment(auto&&) {}
+  std::span<parallel::owned_segment<environment<precision::fp32>> const> segments() const { return {}; }
   void publish() {}
   exchange_result step(auto&&, std::int64_t = 0) { return {}; }
   void gather(int, int) {}
@@ -169,12 +169,9 @@ struct refused_exchange {
   // What it is.
   refused_policy plan() const noexcept { return {}; }
   refused_policy own() const noexcept { return {}; }
-  refused_policy uses() const noexcept { return {}; }
   refused_policy world() const noexcept { return {}; }
   refused_policy everyone() const noexcept { return {}; }
   refused_policy strategy() const noexcept { return {}; }
-  refused_policy owned_range(int) const noexcept { return {}; }
-  refused_policy accounted_range(int) const noexcept { return {}; }
   int use_count() const noexcept { return {}; }
   std::uint64_t version() const noexcept { return {}; }
   std::int64_t steps() const noexcept { return {}; }

@@ -64,7 +64,7 @@ void for_each_whole_tensor(Exchange const& exchange, F&& f) {
   bool const is_owner =
       !Exchange::replicas_differ || exchange.world().rank() == 0;  // else only the first replica contributes
   for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-    auto const [first, count] = exchange.accounted_range(bucket);
+    auto const [first, count] = exchange.own().accounted(bucket);
     for (auto const range : plan.tensor_ranges(bucket, first, count)) {
       auto const& info = plan.at(range.entry).info;
       if (is_owner && info.is_owner) here[info.name].emplace_back(bucket, range);
