@@ -197,7 +197,7 @@ std::string in_buckets(Comm& world, bool has_memory, Policies... policies) {
   for (int step = 1; step < 4; ++step) {
     for (auto& each : place.span()) each = static_cast<float>(world.rank() * step);  // before begin(), and it counts
     std::fill(mine.bias_gradient.begin(), mine.bias_gradient.end(), static_cast<float>(step));
-    exchange.begin({.places = only, .all_reported = true});
+    exchange.begin({.places = only});
     exchange.gradient_at(0, place);
     exchange.ready("bias");
     exchange.ready("weight");

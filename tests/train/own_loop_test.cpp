@@ -59,7 +59,7 @@ struct loop {
   void step(Exchange& exchange, drive how, int rank, std::int64_t t) {
     if (how == drive::begun_by_hand) {
       static constexpr std::int64_t only[] = {0};
-      exchange.begin({.places = only, .all_reported = true});
+      exchange.begin({.places = only});
     } else {
       exchange.begin(how == drive::accumulated ? 2 : 1);
     }

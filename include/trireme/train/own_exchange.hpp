@@ -45,7 +45,7 @@ class own_exchange : public Exchange {
   template <class Parameters, class Comm, class Strategy, class Compressor>
   own_exchange(Parameters&& parameters, Comm& world, Strategy const& strategy, Compressor const& compressor,
                Comm* everyone, bucket_requirements const& requirements)
-      : Exchange(std::forward<Parameters>(parameters), world, strategy, compressor, everyone, requirements),
+      : Exchange(std::forward<Parameters>(parameters), world, strategy, compressor, {}, everyone, {}, requirements),
         compression_(describe(compressor)),
         strategy_name_(Exchange::hooks::made.state ? Strategy::name : std::string_view()) {}
 

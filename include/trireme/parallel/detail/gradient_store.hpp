@@ -254,6 +254,8 @@ class gradient_store {
   gradient_store& operator=(gradient_store const&) = delete;
 
   [[nodiscard]] bool pooled() const noexcept { return gradients_.pooled(); }
+  [[nodiscard]] bool in_a_tree() const noexcept { return in_a_tree_; }
+  [[nodiscard]] bool direct() const noexcept { return direct_; }
   [[nodiscard]] exchange_times& times() noexcept { return times_; }
   [[nodiscard]] exchange_times const& times() const noexcept { return times_; }
   [[nodiscard]] bool found_nonfinite() const noexcept { return found_nonfinite_; }

@@ -151,7 +151,6 @@ struct refused_exchange {
   void visit_state(auto&&...) {}
   void prepare_saves(auto&&...) {}
   void visit_numbers(auto&&) {}
-  void visit_compression(auto&&...) const {}
   void forget_compression() {}
   void go_on(std::int64_t, std::int64_t) noexcept {}
   template <class... Files>
