@@ -240,10 +240,10 @@ std::vector<std::string> of_units(Strategy const& strategy, Calls&& calls) {
 }
 void micro_batch(auto& exchange) {
   for (int const use : {1, 0}) {
-    exchange.gather(use, use + 1);
-    exchange.open(use, use + 1);
+    exchange.gather(use);
+    exchange.open(use);
     exchange.ready(use);
-    exchange.release(use, use + 1);
+    exchange.release(use);
   }
 }
 
@@ -268,7 +268,7 @@ TEST_CASE("where every micro-batch is exchanged each use is reported as often as
     is(both("ready(\"b\") a second time in one micro-batch; call it once, when the gradient is final"),
        [](auto& exchange, int) {
          exchange.begin(2);
-         exchange.open(1, 2);
+         exchange.open(1);
          exchange.ready(1);
          exchange.ready(1);
        });

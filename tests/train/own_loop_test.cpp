@@ -198,6 +198,32 @@ TEST_CASE("every way to drive a loop takes the steps of its strategy, on every r
   }
 }
 
+TEST_CASE("an update gets everything that a rank updates in one call, and a skipped step none", "[train][own_loop]") {
+  watchdog const guard("one call");
+  launch(comm::threads{.ranks = 2}, [](auto& world) {
+    auto const seen = [&](auto const& strategy, float gradient) {
+      loop mine;
+      auto exchange = make_exchange(mine.list(), world, strategy);
+      exchange.begin();
+      std::fill(mine.g.begin(), mine.g.end(), gradient);
+      exchange.ready("b");
+      exchange.ready("a");
+      std::int64_t out[] = {0, 0};  // calls, and elements of all ranks
+      exchange.step([&](auto segments) {
+        ++out[0];
+        for (auto const& each : segments) out[1] += each.value.size();
+      });
+      world.all_reduce(tensor_view<std::int64_t>(out, shape{2}), reduction::sum{});
+      return std::pair{out[0] / world.size(), out[1]};
+    };
+    if (seen(parallel::data{}, 1) != std::pair{std::int64_t{1}, 2 * n}) throw error("data");
+    if (seen(parallel::zero<1>{}, 1) != std::pair{std::int64_t{1}, n}) throw error("zero<1>");
+    if (seen(parallel::zero<2>{}, 1) != std::pair{std::int64_t{1}, n}) throw error("zero<2>");
+    if (seen(stale, 1).first != 0) throw error("a waiting gradient is applied");
+    if (seen(parallel::data{}, std::numeric_limits<float>::infinity()).first != 0) throw error("a skipped step");
+  });
+}
+
 TEST_CASE("gradients are the mean over the samples of all ranks, and over ranks where that is said",
           "[train][own_loop]") {
   watchdog const guard("samples of own loops");

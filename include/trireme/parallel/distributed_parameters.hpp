@@ -23,6 +23,7 @@
 #include "trireme/parallel/memory.hpp"
 #include "trireme/parallel/partition.hpp"
 #include "trireme/parallel/strategy_state.hpp"
+#include "trireme/parallel/unit_walk.hpp"
 
 namespace trireme {
 
@@ -46,6 +47,7 @@ class distributed_parameters {
   using gradient_element = typename Env::gradient;
   using master_element = typename Env::master;
   using kernels = ops::on<space>;
+  using piece = parallel::bucket_plan::tensor_range;
   using placement = parallel::detail::placement_t<Strategy>;
   using memory_type = Memory<Env, Comm, placement>;
   using parameters_type = typename memory_type::parameters;
@@ -83,6 +85,19 @@ class distributed_parameters {
   /// The steps with an update.
   [[nodiscard]] std::int64_t updates() const noexcept { return updates_; }
   [[nodiscard]] int use_count() const noexcept { return parameters_.count(); }
+  [[nodiscard]] int use_named(std::string_view name) const {
+    for (int use = 0; use < use_count(); ++use) {
+      if (bucket_plan_.at(bucket_plan_.entry_of_use(use)).info.name == name) return use;
+    }
+    throw config_error(text("trireme::exchange: there is no parameter \"", name, "\""));
+  }
+  /// Whether ready() is called in every micro-batch, not only in the last one.
+  [[nodiscard]] bool reports_every_micro_batch() const noexcept { return in_units_; }
+  /// The weight of one sample's loss in the loss that this rank differentiates.
+  /// @param total  samples of the step, over all ranks.
+  [[nodiscard]] double sample_weight(std::int64_t total) const noexcept {
+    return ranks_apart() / static_cast<double>(total);
+  }
   /// The gradient of a tensor whose info has `tied` is also summed over `group`, after the sum over the exchange's own
   /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks must
   /// name the same tensors in the same order.
@@ -104,22 +119,17 @@ class distributed_parameters {
 
   // While a pass goes through units.
 
-  /// Before uses [first, last) of one unit are read: returns when their values are gathered. No effect below stage 3.
-  void gather(int first, int last) {
-    if (!shards_parameters || first == last) return;
-    protocol_.expect_published("gather()");
-    values_.gather(bucket_plan_.unit_with(first));
+  /// Before a unit's values are read: returns when they are gathered. No effect below stage 3.
+  void gather(int unit) {
+    if constexpr (shards_parameters) protocol_.expect_published("gather()");
+    values_.gather(unit);
   }
-  /// The same uses will be needed next: starts to gather their values.
-  void prefetch(int first, int last) {
-    if (shards_parameters && first < last) values_.prefetch(bucket_plan_.unit_with(first));
-  }
-  /// They are not read again before the next gather(): releases their memory.
-  void release(int first, int last) {
-    if (shards_parameters && first < last) values_.release(bucket_plan_.unit_with(first));
-  }
+  /// The unit is the next one: starts to gather its values.
+  void prefetch(int unit) { values_.prefetch(unit); }
+  /// Its values are not read again before the next gather(): releases their memory.
+  void release(int unit) { values_.release(unit); }
   /// Takes part in one forward pass of other ranks, for which this rank has no samples.
-  void sit_out_forward() { pass_through(false); }
+  void sit_out_forward() { sit_out_forward(false); }
 
   // Values, between steps.
 
@@ -128,9 +138,8 @@ class distributed_parameters {
     return values_.read(entry);
   }
   /// The master value of a piece, in whichever memory it is.
-  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket,
-                                                             parallel::bucket_plan::tensor_range const& range) const {
-    return values_.master(bucket, range);
+  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, piece const& of) const {
+    return values_.master(bucket, of);
   }
   /// Fills every parameter with its initial values, a function of (seed, name, index): equal on every rank.
   void initialise(std::uint64_t seed) {
@@ -156,7 +165,7 @@ class distributed_parameters {
   /// Collective. Updates the values that layers read after a checkpoint has restored master values and all other state.
   void refresh_parameters() {
     std::vector<tensor_view<param_element, space>> outputs;
-    for_each_kept(bucket_count(), [&](int b, parallel::bucket_plan::tensor_range const& range) {
+    own_.for_each_range_of(state_scope::kept, bucket_count(), [&](int b, piece const& range) {
       outputs.clear();
       values_.add_outputs(b, range, outputs);
       tensor_view<master_element const, space> const value = values_.master(b, range);
@@ -208,7 +217,7 @@ class distributed_parameters {
       });
     };
     if constexpr (shards_parameters) {
-      for_each_kept(bucket_count(), [&](int b, parallel::bucket_plan::tensor_range const& range) {
+      own_.for_each_range_of(state_scope::kept, bucket_count(), [&](int b, piece const& range) {
         add(bucket_plan_.at(range.entry), range.in_entry, values_.kept(b, range));
       });
       summed_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
@@ -223,15 +232,11 @@ class distributed_parameters {
   /// Calls f(name, place, view) for the master values that this rank keeps, or owns.
   template <class F>
   void visit_values(state_scope scope, F&& f) {
-    for (int b = 0; b < bucket_count(); ++b) {
-      own_.for_each_range(
-          scope, b,
-          [&](parallel::bucket_plan::tensor_range const& range) {
-            auto const& info = bucket_plan_.at(range.entry).info;
-            f("value/" + info.name, state_location{info, range.in_entry, replicas_differ}, values_.master(b, range));
-          },
-          replicas_differ);
-    }
+    auto const visit = [&](int b, piece const& of) {
+      auto const& info = bucket_plan_.at(of.entry).info;
+      f("value/" + info.name, state_location{info, of.in_entry, replicas_differ}, values_.master(b, of));
+    };
+    own_.for_each_range_of(scope, bucket_count(), visit, replicas_differ);
   }
   template <class F>
   void visit_numbers(F&& f) {
@@ -251,8 +256,7 @@ class distributed_parameters {
                          Compressor const& compressor, std::span<int const> unit_ends, Comm* voters,
                          std::span<distributed_axis<Comm> const> again, bucket_requirements requirements)
       : replicas_(replicas),
-        summed_of_(replicas),
-        summed_(summed_of_.ranks),
+        summed_(summed_of(replicas)),
         everyone_(voters == nullptr ? replicas : *voters),
         in_units_(parameters_type::in_units(strategy)),
         parameters_(std::move(all)),
@@ -298,20 +302,13 @@ class distributed_parameters {
     }
     ++steps_;
   }
-  // The engine's calls in a forward pass; backward begins with the last unit.
-  void pass_through(bool keep_last) {
-    auto const& units = bucket_plan_.units();
-    for (std::size_t u = 0; u < units.size(); ++u) {
-      bool const last = u + 1 == units.size();
-      gather(units[u].first, units[u].last);
-      if (!last) prefetch(units[u + 1].first, units[u + 1].last);
-      if (!last || !keep_last) release(units[u].first, units[u].last);
-    }
+  [[nodiscard]] int unit_count() const noexcept { return static_cast<int>(bucket_plan_.units().size()); }
+  void sit_out_forward(bool keep_last) {
+    parallel::walk_forward(*this, 0, unit_count(), keep_last, [](int) {});
   }
 
   Comm& replicas_;
-  parallel::detail::summed_ranks<Comm, replicas_differ> summed_of_;
-  Comm& summed_;
+  std::conditional_t<replicas_differ, Comm, Comm&> summed_;  // gradients are summed over them: replicas, or this rank
   Comm& everyone_;
   bool in_units_;  // gradients have memory only while a unit uses them
   parameters_type parameters_;
@@ -332,20 +329,19 @@ class distributed_parameters {
   static_assert(sizeof(parallel::detail::check_strategy_hooks<strategy_type>) > 0);
   static_assert(sizeof(parallel::detail::check_strategy_instance<Strategy, Env, Comm>) > 0);
 
+  static decltype(auto) summed_of(Comm& replicas) {
+    if constexpr (replicas_differ) return replicas.split(replicas.rank(), 0);
+    if constexpr (!replicas_differ) return (replicas);
+  }
   // If every rank updates everything, all tensors are whole on each, whatever the slices.
   static bucket_requirements of_strategy(bucket_requirements requirements) {
     requirements.whole_tensors = requirements.whole_tensors && sharded;
     return requirements;
   }
-  template <class F>
-  void for_each_kept(int buckets, F&& f) const {
-    for (int b = 0; b < buckets; ++b)
-      own_.for_each_range(state_scope::kept, b, [&](auto const& range) { f(b, range); });
-  }
   // All but the gradients stays where it is.
   [[nodiscard]] std::vector<segment_type> list_owned() {
     std::vector<segment_type> all;
-    for_each_kept(trained_count(), [&](int b, parallel::bucket_plan::tensor_range const& range) {
+    own_.for_each_range_of(state_scope::kept, trained_count(), [&](int b, piece const& range) {
       auto& it = all.emplace_back();
       it.bucket = b;
       it.range = range;

@@ -22,29 +22,14 @@
 
 namespace trireme {
 
-/// One rank's part of a step: basic_exchange::begin().
-struct exchange_step {
-  std::int64_t micro_batches = 1;          ///< logical micro-batches of this rank
-  std::span<std::int64_t const> places{};  ///< those of them that have samples, which it runs: ascending, from 0
-  std::int64_t first = 0;                  ///< number of its first one among all ranks' logical micro-batches
-  std::int64_t runs = 0;  ///< number that it runs, if larger: the rest only takes part in those of other ranks
-  double scale = 1;       ///< the factor that the step's gradients carry (a loss scale)
-  /// The number of the step in the run, for strategies with a period; -1: the one after the last one.
-  std::int64_t number = -1;
-};
-
-/// For begin() in your own loop: gradients become the mean over ranks, whatever their numbers of samples.
-struct mean_over_ranks {};
-
 /// Owns the memory of parameters and gradients, or works in the caller's, and sums the gradients of all ranks.
 ///
 /// A step:  begin(micro-batches); backward calls ready(use) as each gradient becomes final; finish();
 ///          an update of all segments(); publish(). If reports_every_micro_batch(), every micro-batch reports its
 ///          gradients, else only the last one: until then gradients accumulate without an exchange.
-///          A strategy acts only within these calls, in any training loop: the exchange holds the strategy's state
-///          (strategy_state.hpp), and counts the steps.
-///          With units, the engine also calls, for each: gather(first, last) before and release(first, last)
-///          after its forward and its backward, prefetch() for the next one, and open(first, last) before its backward.
+///          A strategy acts only within these calls, in any training loop. With units, the engine also calls, for each:
+///          gather(unit) before and release(unit) after its forward and its backward, prefetch() for the next one
+///          (unit_walk.hpp), and open(unit) before its backward.
 ///          A rank without samples begins without places, and does not call ready(). A step that is not finite is
 ///          over after finish(); one that is given up earlier (an exception) is over after abandon().
 /// Shapes   buckets of about Strategy::bucket_bytes, filled in the order in which backward finishes; a tied tensor has
@@ -65,25 +50,12 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   using base = distributed_parameters<Env, Comm, Strategy, Memory>;
 
  public:
-  using typename base::gradient_element, typename base::hooks, typename base::kernels, typename base::memory_type,
-      typename base::param_element, typename base::parameters_type, typename base::placement,
-      typename base::segment_type, typename base::space, typename base::values_type;
-
-  // A user's memory space may have no scaling.
-  static constexpr bool scales = requires(tensor_view<gradient_element, space> gradient) {
-    kernels::scale(gradient, 1.0);
-  };
-  // Whether the contents of a bucket at the beginning of a step may count. Its padding must be zero then, which fails
-  // if a slice is unspecified after a step, or a compressor has encoded it.
-  static constexpr bool keeps_buckets =
-      !base::sharded && lossless_identity<Compressor> && scales && std::is_same_v<param_element, gradient_element>;
-  using gradients_type = typename memory_type::template gradients<keeps_buckets>;
+  using typename base::hooks, typename base::memory_type, typename base::param_element, typename base::parameters_type,
+      typename base::placement, typename base::segment_type, typename base::space;
+  using sums_type = parallel::detail::bucket_sums<Env, Comm, placement, Compressor, base::values_type::can_write_peers>;
+  using gradients_type = typename memory_type::template gradients<sums_type::keeps_buckets>;
   /// Whether the caller's gradients may be in their buckets: see gradient_memory().
   static constexpr bool has_gradient_memory = gradients_type::keeps_buckets;
-  /// Ranks in one address space sum gradients by reading each other's.
-  static constexpr bool can_be_direct =
-      values_type::can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
-      std::is_same_v<gradient_element, typename Env::reduce> && has_peers<Comm, gradient_element, space>;
 
   /// Takes over the parameters of a model: gives them memory, and binds them to it. Parameters in the caller's memory
   /// stay there: gradients are copied into buckets when they are ready, and the reduced ones are copied back by
@@ -105,12 +77,8 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
         sums_(own_, parameters_.layers(), summed_, compressor, in_units_ && sums_in_a_tree(strategy), again.empty()) {
     parallel::detail::expect_exact_means(bucket_plan_, compressor);
     parameters_type::expect_possible(strategy, !unit_ends.empty());
-    if (sums_.in_a_tree()) {
-      parallel::detail::expect_tree(
-          strategy, summed_.size(),
-          parallel::detail::sums_in_tree<parallel::detail::transport<Env, Comm, placement, Compressor>>,
-          lossless_identity<Compressor>);
-    }
+    if (sums_.in_a_tree())
+      parallel::detail::expect_tree(strategy, summed_.size(), sums_type::has_tree, lossless_identity<Compressor>);
     if constexpr (parameters_type::lent) this->verify_replicas();
     this->follow_values();
   }
@@ -118,13 +86,6 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   [[nodiscard]] exchange_times const& times() const noexcept { return sums_.times(); }
   /// From now on every bucket's exchange is recorded in lane 1 of a timeline, which must outlive the exchange.
   void record(observe::timeline& timeline) { sums_.record(timeline); }
-  /// Whether ready() is called in every micro-batch, not only in the last one.
-  [[nodiscard]] bool reports_every_micro_batch() const noexcept { return in_units_; }
-  /// The weight of one sample's loss in the loss that this rank differentiates.
-  /// @param total  samples of the step, over all ranks.
-  [[nodiscard]] double sample_weight(std::int64_t total) const noexcept {
-    return this->ranks_apart() / static_cast<double>(total);
-  }
 
   /// Starts a step: gradients are zero again. Collective if reports_every_micro_batch().
   /// @param micro_batches  the number that this rank runs.
@@ -140,12 +101,12 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     if (step.number >= 0) steps_ = step.number;
     values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(step.places.size()), step.runs);
-    rounds_left_ =
-        in_units_ ? parallel::detail::agreed_rounds(summed_, step.micro_batches, own, sums_.in_a_tree()) : own;
-    sums_.begin(step.micro_batches, step.places, step.first, rounds_left_, step.scale, gradients_type::keeps_buckets);
+    auto const rounds =
+        in_units_ ? parallel::detail::agreed_rounds(summed_, step.micro_batches, own, sums_.in_a_tree()) : 1;
+    sums_.begin(step.micro_batches, step.places, step.first, rounds, step.scale, gradients_type::keeps_buckets);
     brought_.begin(1.0 / summed_.size());
-    reports_left_ = this->use_count();
-    protocol_.begin(in_units_ ? own : std::min<std::int64_t>(own, 1), in_units_ ? rounds_left_ : 1);
+    reports_left_ = rounds * this->use_count();
+    protocol_.begin(in_units_ ? own : std::min<std::int64_t>(own, 1), rounds);
     samples_missing_ = false;
   }
   /// With parameters in the caller's memory: the weight of this rank's gradients in the sum (default: 1 / ranks, the
@@ -174,50 +135,32 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
     protocol_.abandon();
     ending_ = false;
   }
-  /// Before backward of one unit adds to the gradients of its uses [first, last): gives them zeroed memory. No effect
-  /// if gradients always have memory.
-  void open(int first, int last) {
-    if (!in_units_ || first == last) return;
-    int const unit = bucket_plan_.unit_with(first);
-    protocol_.open(first, last);
-    sums_.open_unit(unit);
-  }
+  /// Before backward of one unit adds to its gradients: gives them zeroed memory. No effect if gradients always have
+  /// memory.
+  void open(int unit) { open(unit, true); }
   /// Reports that the gradient of one use is final. The exchange of a bucket starts when all of its gradients are
   /// final, and (below stage 2) the buckets before it have started.
   void ready(int use) {
     protocol_.ready(use);
-    brought_.take(use, true, [this](int each) { return sums_.open_use(each); });
+    take(use, true);
     sums_.ready(use);
-    if (--reports_left_ > 0) return;
-    reports_left_ = this->use_count();
-    --rounds_left_;
+    --reports_left_;
   }
-  void ready(std::string_view name) {
-    for (int use = 0; use < this->use_count(); ++use) {
-      if (bucket_plan_.at(bucket_plan_.entry_of_use(use)).info.name == name) return ready(use);
-    }
-    throw config_error(text("trireme::exchange: there is no parameter \"", name, "\""));
-  }
+  void ready(std::string_view name) { ready(this->use_named(name)); }
   /// Adds the caller's gradients to the buckets without reporting them as final: for a further micro-batch, before the
   /// first ready() of the step.
   void accumulate() requires(!base::keeps_master) {
     protocol_.accumulate();
-    for (int use = 0; use < this->use_count(); ++use)
-      brought_.take(use, false, [this](int each) { return sums_.open_use(each); });
+    for (int use = 0; use < this->use_count(); ++use) take(use, false);
   }
   /// Takes part in one micro-batch of other ranks, for which this rank has no samples. Its gradients are zero.
   void sit_out() {
     protocol_.sit_out();
-    this->pass_through(true);
-    auto const& units = bucket_plan_.units();
-    for (auto u = units.size(); u-- > 0;) {
-      this->gather(units[u].first, units[u].last);
-      protocol_.open(units[u].first, units[u].last);
-      if (!sums_.in_a_tree()) sums_.open_unit(static_cast<int>(u));  // a tree needs no term
-      if (u > 0) this->prefetch(units[u - 1].first, units[u - 1].last);
-      for (int use = units[u].first; use < units[u].last; ++use) ready(use);
-      this->release(units[u].first, units[u].last);
-    }
+    this->sit_out_forward(true);
+    auto const opens = [this](int unit) { open(unit, !sums_.in_a_tree()); };  // a tree needs no term
+    parallel::walk_backward(*this, 0, this->unit_count(), opens, [this](int unit) {
+      for (int use = bucket_plan_.unit_at(unit).first; use < bucket_plan_.unit_at(unit).last; ++use) ready(use);
+    });
   }
 
   /// Collective. Completes the exchange, takes the vote, and settles the step: afterwards the segments' gradients are
@@ -227,10 +170,9 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// @param want_norm  the norm costs nothing if gradients are reduced before the update anyway; without it, ranks that
   ///                   share memory fuse the reduction into the update.
   exchange_result finish(std::int64_t votes = 0, bool want_norm = true) {
-    vote_.clear();
-    vote_.wish(votes);
-    finish(vote_, want_norm);
-    auto const result = count(vote_);
+    auto& vote = new_vote(votes);
+    finish(vote, want_norm);
+    auto const result = count(vote);
     static_cast<void>(settle(result.finite, {result.norm, 1}));
     return result;
   }
@@ -238,7 +180,7 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   /// this rank's share of the vote to `vote`.
   void finish(parallel::vote& vote, bool want_norm = true) {
     protocol_.may_finish();
-    while (in_units_ && rounds_left_ > 0) sit_out();
+    while (in_units_ && reports_left_ > 0) sit_out();
     exposed([&](double start) {
       brought_.complete([this](int use) { return sums_.open_use(use); });
       bool const may_fuse = !want_norm && !hooks::made.settle;  // settle() reads sums
@@ -315,6 +257,11 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
  protected:
   /// The step that has begun has no samples on any rank: it ends without an update.
   void without_update() noexcept { samples_missing_ = true; }
+  parallel::vote& new_vote(std::int64_t wish) {
+    vote_.clear();
+    vote_.wish(wish);
+    return vote_;
+  }
 
  private:
   using base::also_, base::bucket_plan_, base::ending_, base::everyone_, base::in_units_, base::own_, base::owned_,
@@ -323,6 +270,15 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
                 "trireme::exchange: this compressor needs each gradient once a step, "
                 "but from stage 2 on parallel::zero sends every micro-batch; use parallel::zero<1>");
 
+  void take(int use, bool last) {
+    brought_.take(use, last, [this](int each) { return sums_.open_use(each); });
+  }
+  void open(int unit, bool with_memory) {
+    if (!in_units_) return;
+    auto const& [first, last, buckets] = bucket_plan_.unit_at(unit);
+    protocol_.open(first, last);
+    if (with_memory && first < last) sums_.open_unit(unit);
+  }
   // Counts the seconds in which nothing else happens.
   template <class F>
   void exposed(F&& f) {
@@ -332,13 +288,12 @@ class basic_exchange : public distributed_parameters<Env, Comm, Strategy, Memory
   }
 
   gradients_type brought_;  // this rank's gradients
-  parallel::detail::bucket_sums<Env, Comm, placement, Compressor, can_be_direct> sums_;
+  sums_type sums_;
   parallel::vote vote_;  // of finish(votes)
   std::vector<std::int64_t> places_;
-  std::int64_t rounds_left_ = 1;  // micro-batches of the rank that runs the most
-  int reports_left_ = 0;
-  bool updates_due_ = true;       // segments() has some
-  bool samples_missing_ = false;  // on all ranks: no update in this step
+  std::int64_t reports_left_ = 0;  // in all micro-batches of the rank that runs the most
+  bool updates_due_ = true;        // segments() has some
+  bool samples_missing_ = false;   // on all ranks: no update in this step
 };
 
 }  // namespace trireme

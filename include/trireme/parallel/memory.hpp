@@ -37,12 +37,10 @@ class model_parameters {
     return all;
   }
   /// Whether gradients have memory only while a unit uses them.
-  template <class Strategy>
-  [[nodiscard]] static bool in_units(Strategy const& strategy) {
-    return Strategy::gradients == distribution::shard || sums_in_a_tree(strategy);
+  [[nodiscard]] static bool in_units(auto const& strategy) {
+    return strategy.gradients == distribution::shard || sums_in_a_tree(strategy);
   }
-  template <class Strategy>
-  static void expect_possible(Strategy const& strategy, bool units_known) {
+  static void expect_possible(auto const& strategy, bool units_known) {
     if (in_units(strategy)) expect_units(strategy, units_known);
   }
   /// The layers whose gradients are bound to buckets.

@@ -90,16 +90,8 @@ struct strategy_calls {
   };
   static constexpr strategy_hooks there{settles, ends, starts, follows, has_state, has_numbers};
   /// The functions that the exchange calls: none for a wrong list, so that there is only one error.
-  static constexpr strategy_hooks made = [] {
-    auto calls = said;
-    if (!settles) calls.settle = false;
-    if (!ends) calls.end = false;
-    if (!starts) calls.start = false;
-    if (!follows) calls.follow = false;
-    if (!has_state) calls.state = false;
-    if (!has_numbers) calls.numbers = false;
-    return calls;
-  }();
+  static constexpr strategy_hooks made{said.settle && settles, said.end&& ends,        said.start&& starts,
+                                       said.follow&& follows,  said.state&& has_state, said.numbers&& has_numbers};
 };
 
 /// One error for each function that is listed and missing, or present and not listed.
@@ -157,18 +149,6 @@ using placement_t = typename decltype(placement_of<S>())::type;
   static std::atomic<std::uint64_t> last{0};
   return ++last;
 }
-
-/// The ranks over which gradients are summed: all replicas, or this rank alone.
-template <class Comm, bool Alone>
-struct summed_ranks {
-  explicit summed_ranks(Comm& replicas) noexcept : ranks(replicas) {}
-  Comm& ranks;
-};
-template <class Comm>
-struct summed_ranks<Comm, true> {
-  explicit summed_ranks(Comm& replicas) : ranks(replicas.split(replicas.rank(), 0)) {}
-  Comm ranks;
-};
 
 }  // namespace detail
 

@@ -88,10 +88,9 @@ class own_exchange : public Exchange {
   requires trireme::optimizer<Optimizer, Env> exchange_result step(Optimizer const& optimizer, std::int64_t votes = 0) {
     expect_valid(optimizer);
     auto& moments = moments_of(optimizer);
-    vote_.clear();
-    vote_.wish(votes);
+    auto& vote = this->new_vote(votes);
     auto const takes = [](exchange_result const& step) { return step.finite && step.finite_loss; };
-    return end_step(*this, moments, optimizer, vote_, 1, takes, {this->steps(), this->updates()}).counted;
+    return end_step(*this, moments, optimizer, vote, 1, takes, {this->steps(), this->updates()}).counted;
   }
   /// Collective. The same with an update of your own: update(segments), called once, gets everything that this rank
   /// updates (a std::span of parallel::owned_segment), and computes each segment's value from the sum of its gradient's
@@ -267,7 +266,6 @@ class own_exchange : public Exchange {
 
   std::string compression_;
   std::string_view strategy_name_;  // if it keeps state
-  parallel::vote vote_;
   std::unique_ptr<held_moments> moments_;
   std::string optimizer_;
   detail::copy_holders holders_;

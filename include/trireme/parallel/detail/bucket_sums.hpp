@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -23,8 +24,8 @@ namespace trireme::parallel::detail {
 /// The sums of all ranks' gradients: reduced by messages while backward runs, or, where ranks share an address space
 /// and nobody adds to the sums later, computed from the buckets of all ranks when they are needed.
 ///
-/// @tparam ReadsPeers  whether ranks may read each other's buckets.
-template <class Env, class Comm, strategy Placement, class Compressor, bool ReadsPeers>
+/// @tparam WritesPeers  whether ranks write values into each other's buckets.
+template <class Env, class Comm, strategy Placement, class Compressor, bool WritesPeers>
 class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
   using base = gradient_store<Env, Comm, Placement, Compressor>;
   using kernels = ops::on<typename Env::space>;
@@ -33,15 +34,26 @@ class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
  public:
   using typename base::element, typename base::space, typename base::view;
   using term = tensor_view<element const, space>;
+  // Whether the contents of a bucket at the beginning of a step may count. Its padding must be zero then, which fails
+  // if a slice is unspecified after a step, or a compressor has encoded it. A user's memory space may have no scaling.
+  static constexpr bool keeps_buckets = Placement::optimizer_state == distribution::replicate &&
+                                        lossless_identity<Compressor> && std::is_same_v<element, typename Env::param> &&
+                                        requires(view gradient) {
+    kernels::scale(gradient, 1.0);
+  };
+  /// Whether ranks may read each other's buckets.
+  static constexpr bool reads_peers = WritesPeers && Placement::gradients == distribution::replicate &&
+                                      lossless_identity<Compressor> && std::is_same_v<element, typename Env::reduce> &&
+                                      has_peers<Comm, element, space>;
 
   /// Collective if ranks may read each other's buckets.
   /// @param last  nobody adds to the sums after these ranks.
   bucket_sums(partition const& own, std::vector<parameter<Env>*> const& layers, Comm& world,
               Compressor const& compressor, bool in_a_tree, bool last)
-      : base(own.plan(), layers, world, compressor, in_a_tree, ReadsPeers && last && !in_a_tree && !has_tied(own)),
+      : base(own.plan(), layers, world, compressor, in_a_tree, reads_peers && last && !in_a_tree && !has_tied(own)),
         own_(own),
         world_(world) {
-    if constexpr (ReadsPeers) {
+    if constexpr (reads_peers) {
       for (int b = 0; this->direct() && b < count(); ++b) peers_.push_back(world.peers(this->resident(b)));
     }
   }
@@ -64,9 +76,9 @@ class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
     if (fused_) {
       for (int b = 0; b < count(); ++b) expect_finite(term(this->resident(b)), squares);
     } else if (this->direct()) {
-      if constexpr (ReadsPeers) reduce_peers(squares);
+      if constexpr (reads_peers) reduce_peers(squares);
     } else {
-      for_each_accounted([&](int b, piece const& of) { account(of, sum(brought, b, of), squares); });
+      for_each_accounted([&](int b, auto const& of) { account(of, sum(brought, b, of), squares); });
     }
     if (this->found_nonfinite()) squares.add(std::numeric_limits<double>::infinity());
     return fused_;
@@ -108,12 +120,7 @@ class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
   [[nodiscard]] view sum(auto const& brought, int bucket, piece const& of) const {
     return brought.sum(of, this->reduced(bucket, of.in_bucket, of.count));
   }
-  void for_each_accounted(auto&& f) const {
-    for (int b = 0; b < count(); ++b) {
-      auto const [first, elements] = own_.accounted(b);
-      for (auto const of : own_.plan().tensor_ranges(b, first, elements)) f(b, of);
-    }
-  }
+  void for_each_accounted(auto&& f) const { own_.for_each_range_of(state_scope::owned, count(), f, true); }
   static void expect_finite(term gradient, exact_sum& squares) {
     if (!kernels::finite(gradient)) squares.add(std::numeric_limits<double>::infinity());
   }

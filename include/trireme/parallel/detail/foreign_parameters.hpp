@@ -28,12 +28,8 @@ class foreign_parameters {
   explicit foreign_parameters(std::vector<foreign_parameter<element, space>> all) : all_(std::move(all)) {}
 
   /// Whether gradients have memory only while a unit uses them.
-  template <class Strategy>
-  [[nodiscard]] static bool in_units(Strategy const&) noexcept {
-    return false;
-  }
-  template <class Strategy>
-  static void expect_possible(Strategy const& strategy, bool) {
+  [[nodiscard]] static bool in_units(auto const&) noexcept { return false; }
+  static void expect_possible(auto const& strategy, bool) {
     if (!sums_in_a_tree(strategy)) return;
     throw config_error(text("trireme::exchange: ", describe(strategy),
                             " needs to know the micro-batches, which a model with its own memory does not provide; "

@@ -127,8 +127,9 @@ class value_store {
   /// Starts to gather the values of a unit. Collective, like release: in one order on all ranks.
   void prefetch(int unit) {
     if constexpr (gathers) {
+      auto const& buckets = own_.plan().unit_at(unit).buckets;
       if (std::exchange(held(unit), 1) != 0) return;
-      for (int const b : buckets_of(unit)) {
+      for (int const b : buckets) {
         if (at(b).users++ == 0) start_gather(b);
       }
     }
@@ -137,13 +138,14 @@ class value_store {
   void gather(int unit) {
     prefetch(unit);
     if constexpr (gathers) {
-      for (int const b : buckets_of(unit)) wait(b);
+      for (int const b : own_.plan().unit_at(unit).buckets) wait(b);
     }
   }
   void release(int unit) {
     if constexpr (gathers) {
+      auto const& buckets = own_.plan().unit_at(unit).buckets;
       if (std::exchange(held(unit), 0) == 0) return;
-      for (int const b : buckets_of(unit)) {
+      for (int const b : buckets) {
         if (--at(b).users == 0) drop(b);
       }
     }
@@ -180,9 +182,6 @@ class value_store {
   [[nodiscard]] bucket_values& at(int bucket) { return buckets_[static_cast<std::size_t>(bucket)]; }
   [[nodiscard]] bucket_values const& at(int bucket) const { return buckets_[static_cast<std::size_t>(bucket)]; }
   [[nodiscard]] char& held(int unit) { return held_[static_cast<std::size_t>(unit)]; }
-  [[nodiscard]] std::vector<int> const& buckets_of(int unit) const {
-    return own_.plan().units()[static_cast<std::size_t>(unit)].buckets;
-  }
   [[nodiscard]] std::int64_t elements(int bucket) const {
     return own_.plan().buckets()[static_cast<std::size_t>(bucket)].elements;
   }

@@ -109,7 +109,7 @@ struct refused_policy {
 /// without a result return void, so that there are no warnings about unused values.
 struct refused_exchange {
   static constexpr bool sharded = false, shards_parameters = false, keeps_master = false, replicas_differ = false;
-  static constexpr bool has_gradient_memory = false, can_be_direct = false;
+  static constexpr bool has_gradient_memory = false;
 
   // A step.
   std::int64_t begin(std::int64_t = 1) { return 0; }
@@ -130,10 +130,10 @@ struct refused_exchange {
   std::span<parallel::owned_segment<environment<precision::fp32>> const> segments() const { return {}; }
   void publish() {}
   exchange_result step(auto&&, std::int64_t = 0) { return {}; }
-  void gather(int, int) {}
-  void prefetch(int, int) {}
-  void release(int, int) {}
-  void open(int, int) {}
+  void gather(int) {}
+  void prefetch(int) {}
+  void release(int) {}
+  void open(int) {}
 
   // Values and state.
   void initialise(std::uint64_t) {}
@@ -172,6 +172,7 @@ struct refused_exchange {
   refused_policy everyone() const noexcept { return {}; }
   refused_policy strategy() const noexcept { return {}; }
   int use_count() const noexcept { return {}; }
+  int use_named(std::string_view) const { return {}; }
   std::uint64_t version() const noexcept { return {}; }
   std::int64_t steps() const noexcept { return {}; }
   std::int64_t updates() const noexcept { return {}; }
