@@ -34,7 +34,7 @@ float target(std::int64_t step, int sample, std::int64_t i) {
 
 void descend(auto const& segments) {
   for (auto const& each : segments)
-    for (std::int64_t i = 0; i < each.value.size(); ++i) each.value[i] -= rate * each.gradient.terms[0][i];
+    for (std::int64_t i = 0; i < each.value.size(); ++i) each.value[i] -= rate * each.sum[i];
 }
 
 enum class drive { optimizer, update, calls, vote, begun_by_hand, accumulated, weighed };

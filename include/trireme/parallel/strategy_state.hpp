@@ -23,7 +23,9 @@ template <class Env>
 struct owned_segment : update_segment<Env> {
   int bucket = 0;
   bucket_plan::tensor_range range{};
-  tensor_view<typename Env::gradient, typename Env::space> sum{};  ///< in settle(): the gradient sums of this step
+  /// The sum of the gradient over the ranks, which settle() may write; none if the update adds the gradient's terms
+  /// itself, as in a trainer's step without a norm.
+  tensor_view<typename Env::gradient, typename Env::space> sum{};
 };
 
 /// What the exchange shows to the run state of a strategy.

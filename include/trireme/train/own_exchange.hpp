@@ -93,12 +93,11 @@ class own_exchange : public Exchange {
     return end_step(*this, moments, optimizer, vote, 1, takes, {this->steps(), this->updates()}).counted;
   }
   /// Collective. The same with an update of your own: update(segments), called once, gets everything that this rank
-  /// updates (a std::span of parallel::owned_segment), and computes each segment's value from the sum of its gradient's
-  /// terms. It is not called in a step without an update.
+  /// updates (a std::span of parallel::owned_segment), and computes each segment's value from the sum of its gradients.
+  /// It is not called in a step without an update.
   /// @example exchange.step([](auto segments) {
   ///            for (auto const& each : segments)
-  ///              for (std::int64_t i = 0; i < each.value.size(); ++i)
-  ///                each.value[i] -= 0.1F * each.gradient.terms[0][i];
+  ///              for (std::int64_t i = 0; i < each.value.size(); ++i) each.value[i] -= 0.1F * each.sum[i];
   ///          });
   template <std::invocable<std::span<parallel::owned_segment<Env> const>> Update>
   exchange_result step(Update&& update, std::int64_t votes = 0) {

@@ -90,12 +90,12 @@ class bucket_sums : public gradient_store<Env, Comm, Placement, Compressor> {
     terms_.clear();
     terms_.reserve(all.size() * ways);
     for (auto& each : all) {
-      each.sum = sum(brought, each.bucket, each.range);
-      brought.give_back(each.range, each.sum);
       if (fused_) {
+        each.sum = {};
         add_terms(each.bucket, each.range.in_bucket, each.range.count);
       } else {
-        terms_.push_back(each.sum);
+        terms_.push_back(each.sum = sum(brought, each.bucket, each.range));
+        brought.give_back(each.range, each.sum);
       }
       each.gradient = {std::span<term const>(terms_).last(ways), 1.0};
     }
