@@ -70,10 +70,10 @@ outcome computed(safetensors::reader const& file, nn::llama const& model, std::s
   outcome out{
       engine.train(batch, 11.0 / static_cast<double>(counted), {}, [&](int use) { exchange.ready(use); }).mean(), {}};
   static_cast<void>(exchange.finish());
-  exchange.for_each_segment([&](int, parallel::bucket_plan::tensor_range const& piece, update_segment<env>& segment) {
+  for (auto const& segment : exchange.segments()) {
     auto const from = segment.gradient.terms[0].span();
-    out.gradients[exchange.plan().at(piece.entry).info.name].assign(from.begin(), from.end());
-  });
+    out.gradients[segment.info->name].assign(from.begin(), from.end());
+  }
   return out;
 }
 

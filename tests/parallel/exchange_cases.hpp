@@ -81,9 +81,8 @@ std::string publishes(Comm& world, Policies... policies) {
     exchange.ready("weight");
     exchange.ready("bias");
     exchange.finish();
-    exchange.for_each_segment([](int, parallel::bucket_plan::tensor_range const&, auto const& segment) {
+    for (auto const& segment : exchange.segments())
       for (std::int64_t i = 0; i < segment.value.size(); ++i) segment.value[i] -= segment.gradient.terms[0][i];
-    });
     exchange.publish();
   }
   if (!all_are(mine.weight, 1 - 2.0 * (world.size() - 1)) || !all_are(mine.bias, 0)) return "not the updated values";
@@ -158,16 +157,17 @@ std::string stays_near(Comm& world, double bound, Policies... policies) {
     exchange.ready("matrix");
     exchange.finish();
     double sums[3]{};  // of squares of errors and of means; elements
-    exchange.for_each_segment([&](int, parallel::bucket_plan::tensor_range const& range, auto const& segment) {
-      for (std::int64_t i = 0; i < range.count; ++i) {
+    for (auto const& segment : exchange.segments()) {
+      for (std::int64_t i = 0; i < segment.range.count; ++i) {
         double mean = 0;
-        for (int rank = 0; rank < world.size(); ++rank) mean += of(rank, step, range.in_entry + i) / world.size();
+        for (int rank = 0; rank < world.size(); ++rank)
+          mean += of(rank, step, segment.range.in_entry + i) / world.size();
         auto const error = static_cast<double>(segment.gradient.terms[0][i]) - mean;
         sums[0] += error * error;
         sums[1] += mean * mean;
         sums[2] += 1;
       }
-    });
+    }
     exchange.publish();
     world.all_reduce(tensor_view<double>(sums, shape{3}), reduction::sum{});
     double const copies = sums[2] / static_cast<double>(rows * columns);
@@ -197,7 +197,7 @@ std::string in_buckets(Comm& world, bool has_memory, Policies... policies) {
   for (int step = 1; step < 4; ++step) {
     for (auto& each : place.span()) each = static_cast<float>(world.rank() * step);  // before begin(), and it counts
     std::fill(mine.bias_gradient.begin(), mine.bias_gradient.end(), static_cast<float>(step));
-    exchange.begin({.places = only, .all_reported = true});
+    exchange.begin({.places = only});
     exchange.gradient_at(0, place);
     exchange.ready("bias");
     exchange.ready("weight");

@@ -49,9 +49,8 @@ void all_ready(auto& exchange) {
   exchange.ready("weight");
 }
 void update(auto& exchange) {
-  exchange.for_each_segment([](int, parallel::bucket_plan::tensor_range const&, auto const& segment) {
+  for (auto const& segment : exchange.segments())
     for (std::int64_t i = 0; i < segment.value.size(); ++i) segment.value[i] -= segment.gradient.terms[0][i];
-  });
 }
 void whole_step(auto& exchange) {
   exchange.begin();
@@ -107,7 +106,7 @@ TEST_CASE("a step without finish() is refused by the call that follows", "[paral
   CHECK(then([](auto& exchange) { exchange.begin(); }) ==
         both("begin() during a step; call finish() first, or abandon() to give the step up"));
   CHECK(then([](auto& exchange) { update(exchange); }) ==
-        both("for_each_segment() before the sums are complete; call finish() first"));
+        both("segments() before the sums are complete; call finish() first"));
   CHECK(then([](auto& exchange) { exchange.publish(); }) ==
         both("publish() before the end of a step; call finish() first"));
 }
@@ -241,10 +240,10 @@ std::vector<std::string> of_units(Strategy const& strategy, Calls&& calls) {
 }
 void micro_batch(auto& exchange) {
   for (int const use : {1, 0}) {
-    exchange.gather(use, use + 1);
-    exchange.open(use, use + 1);
+    exchange.gather(use);
+    exchange.open(use);
     exchange.ready(use);
-    exchange.release(use, use + 1);
+    exchange.release(use);
   }
 }
 
@@ -269,7 +268,7 @@ TEST_CASE("if every micro-batch is exchanged, each use is reported once a micro-
     is(both("ready(\"b\") a second time in one micro-batch; call it once, when the gradient is final"),
        [](auto& exchange, int) {
          exchange.begin(2);
-         exchange.open(1, 2);
+         exchange.open(1);
          exchange.ready(1);
          exchange.ready(1);
        });

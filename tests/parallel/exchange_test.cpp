@@ -21,6 +21,36 @@ TEST_CASE("an exchange of the caller's parameters averages, publishes, votes and
   }
 }
 
+namespace {
+/// A memory of the user's own: the caller's, whose gradients are counted on their way into the buckets.
+int taken = 0;
+template <class Env, class Comm, class Placement>
+struct counted_memory : parallel::callers_memory<Env, Comm, Placement> {
+  using callers = parallel::callers_memory<Env, Comm, Placement>;
+  template <bool Keeps>
+  struct gradients : callers::template gradients<Keeps> {
+    using callers::template gradients<Keeps>::callers_gradients;
+    void take(int use, bool last, auto&& open) {
+      ++taken;
+      callers::template gradients<Keeps>::take(use, last, open);
+    }
+  };
+};
+}  // namespace
+
+TEST_CASE("the memory that an exchange works in can be the user's own", "[parallel][exchange]") {
+  comm::self_world world;
+  std::vector<float> value(4, 1), gradient(4, 2);
+  basic_exchange<environment<precision::fp32>, comm::self_world, parallel::data, compression::none, counted_memory>
+      exchange({{"a", tensor_view{value}, tensor_view{gradient}}}, world, {}, {});
+  exchange.begin();
+  exchange.accumulate();
+  exchange.ready("a");
+  CHECK(exchange.finish().norm == 8);  // of four sums of 4
+  CHECK(taken == 2);
+  CHECK(gradient == std::vector<float>(4, 4));
+}
+
 TEST_CASE("an exchange refuses what it cannot carry out, in one sentence", "[parallel][exchange]") {
   comm::self_world world;
   std::vector<float> value(4);
@@ -76,8 +106,8 @@ exchange_result reduced(Comm& world, Comm& everyone, Strategy const& strategy, p
   basic_exchange<env, Comm, Strategy, compression::none> exchange(mine.uses, world, strategy, compression::none{},
                                                                   units, &everyone);
   exchange.begin();
-  exchange.open(2, 5);
-  exchange.open(0, 2);
+  exchange.open(1);
+  exchange.open(0);
   mine.gradients(factor);
   for (int use : {2, 3, 4, 0, 1}) exchange.ready(use);
   return exchange.finish(votes);
@@ -158,7 +188,7 @@ TEST_CASE(
       "trireme::exchange: the units have 4 uses of parameters, but there are 5; pass the end of every unit");
   std::vector<int> const ends{5};
   second exchange(mine.uses, world, {}, {}, ends);
-  CHECK_THROWS_WITH(exchange.open(5, 6), "trireme::exchange: no unit has use 5 of 5");
+  CHECK_THROWS_WITH(exchange.open(1), "trireme::exchange: there is no unit 1; the model has 1");
   basic_exchange<env, comm::self_world, parallel::data, compression::none> tree(mine.uses, world,
                                                                                 {.reproducible = true}, {}, ends);
   CHECK_THROWS_WITH(

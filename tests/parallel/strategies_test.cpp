@@ -99,7 +99,7 @@ TEST_CASE("zero<1> fuses the reduction into the update if the norm is not needed
         staged_engine<env> engine(toy::gpt);
         basic_exchange<env, comm::threads_world, parallel::zero<1>, compression::none> exchange(
             engine.uses(), world, parallel::zero<1>{.bucket_bytes = 4096}, compression::none{});
-        static_assert(decltype(exchange)::can_be_direct);
+        static_assert(decltype(exchange)::sums_type::reads_peers);
         exchange.initialise(3);
         optimizer_state<env, optim::adamw> moments(exchange);
         toy::text const text;

@@ -32,6 +32,11 @@ float target(std::int64_t step, int sample, std::int64_t i) {
   return static_cast<float>(bits) * 0x1p-24F;
 }
 
+void descend(auto const& segments) {
+  for (auto const& each : segments)
+    for (std::int64_t i = 0; i < each.value.size(); ++i) each.value[i] -= rate * each.sum[i];
+}
+
 enum class drive { optimizer, update, calls, vote, begun_by_hand, accumulated, weighed };
 constexpr drive all_drives[] = {drive::optimizer,     drive::update,      drive::calls,  drive::vote,
                                 drive::begun_by_hand, drive::accumulated, drive::weighed};
@@ -52,12 +57,9 @@ struct loop {
   }
   template <class Exchange>
   void step(Exchange& exchange, drive how, int rank, std::int64_t t) {
-    auto const update = [](int, auto const&, auto const& segment) {
-      for (std::int64_t i = 0; i < segment.value.size(); ++i) segment.value[i] -= rate * segment.gradient.terms[0][i];
-    };
     if (how == drive::begun_by_hand) {
       static constexpr std::int64_t only[] = {0};
-      exchange.begin({.places = only, .all_reported = true});
+      exchange.begin({.places = only});
     } else {
       exchange.begin(how == drive::accumulated ? 2 : 1);
     }
@@ -72,19 +74,19 @@ struct loop {
     if (how == drive::optimizer || how == drive::begun_by_hand) {
       exchange.step(optim::sgd{.learning_rate = rate, .momentum = 0});
     } else if (how == drive::update || how == drive::weighed) {
-      exchange.step(update);
+      exchange.step([](auto segments) { descend(segments); });
     } else if (how == drive::vote) {
       parallel::vote vote;
       vote.clear();
       exchange.finish(vote);
       auto const counted = exchange.count(vote);
       if (exchange.settle(counted.finite, {counted.norm, 1})) {
-        exchange.for_each_segment(update);
+        descend(exchange.segments());
         exchange.publish();
       }
     } else {
       exchange.finish();
-      exchange.for_each_segment(update);
+      descend(exchange.segments());
       exchange.publish();
     }
   }
@@ -194,6 +196,32 @@ TEST_CASE("every form of the caller's loop takes the steps of its strategy, on e
       CHECK(furthest(run(ranks, how, user::averaging{.period = 2}, 7), averaged(ranks, 7, 2, 1, 0)) < 1e-5);
     }
   }
+}
+
+TEST_CASE("an update gets everything that a rank updates in one call, and a skipped step none", "[train][own_loop]") {
+  watchdog const guard("one call");
+  launch(comm::threads{.ranks = 2}, [](auto& world) {
+    auto const seen = [&](auto const& strategy, float gradient) {
+      loop mine;
+      auto exchange = make_exchange(mine.list(), world, strategy);
+      exchange.begin();
+      std::fill(mine.g.begin(), mine.g.end(), gradient);
+      exchange.ready("b");
+      exchange.ready("a");
+      std::int64_t out[] = {0, 0};  // calls, and elements of all ranks
+      exchange.step([&](auto segments) {
+        ++out[0];
+        for (auto const& each : segments) out[1] += each.value.size();
+      });
+      world.all_reduce(tensor_view<std::int64_t>(out, shape{2}), reduction::sum{});
+      return std::pair{out[0] / world.size(), out[1]};
+    };
+    if (seen(parallel::data{}, 1) != std::pair{std::int64_t{1}, 2 * n}) throw error("data");
+    if (seen(parallel::zero<1>{}, 1) != std::pair{std::int64_t{1}, n}) throw error("zero<1>");
+    if (seen(parallel::zero<2>{}, 1) != std::pair{std::int64_t{1}, n}) throw error("zero<2>");
+    if (seen(stale, 1).first != 0) throw error("a waiting gradient is applied");
+    if (seen(parallel::data{}, std::numeric_limits<float>::infinity()).first != 0) throw error("a skipped step");
+  });
 }
 
 TEST_CASE("gradients are the mean over all ranks' samples, or over ranks with mean_over_ranks", "[train][own_loop]") {
@@ -354,11 +382,7 @@ TEST_CASE("the caller's loop resumes from a checkpoint bit for bit", "[train][ow
   holds(meets, none, {2});
   holds(user::averaging{.period = 3}, none, {2});
   holds(parallel::zero<1>{}, compression::error_feedback<compression::top_k>{{.ratio = 0.1F}}, {2});
-  auto const own = [](auto& exchange) {
-    exchange.step([](int, auto const&, auto const& segment) {
-      for (std::int64_t i = 0; i < segment.value.size(); ++i) segment.value[i] -= rate * segment.gradient.terms[0][i];
-    });
-  };
+  auto const own = [](auto& exchange) { exchange.step([](auto segments) { descend(segments); }); };
   CHECK(resumed({{2, 4}, {4, 9}}, stale, none, own) == resumed({{2, 9}}, stale, none, own));
   CHECK(resumed({{2, 4}, {2, 9}}, meets, none, own) == resumed({{2, 9}}, meets, none, own));
 }

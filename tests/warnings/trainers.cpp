@@ -90,7 +90,7 @@ void exchange(comm::threads_world& world) {
   exchange.begin();
   exchange.ready("weights");
   if (exchange.finish().finite)
-    exchange.for_each_segment([](int, auto const&, auto const& part) { part.value[0] -= part.gradient.terms[0][0]; });
+    for (auto const& part : exchange.segments()) part.value[0] -= part.gradient.terms[0][0];
   exchange.publish();
 }
 template void exchange<float>(comm::threads_world&);

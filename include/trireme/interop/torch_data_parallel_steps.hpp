@@ -329,7 +329,7 @@ class data_parallel_steps {
     auto& it = trained_[index];
     if (!begun_) {
       static constexpr std::int64_t only[] = {0};
-      exchange_.begin({.places = only, .all_reported = true});
+      exchange_.begin({.places = only});
       if (scale_) exchange_.weight(1 / (scale_->scale() * world_.size()));
       begun_ = true;
       if (nothing_.defined()) exchange_.ready(0);

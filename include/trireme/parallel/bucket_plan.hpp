@@ -81,12 +81,9 @@ class bucket_plan {
   /// The units in their order; none if their ends were not given.
   [[nodiscard]] std::vector<unit> const& units() const noexcept { return units_; }
   [[nodiscard]] int entry_of_use(int use) const noexcept { return entry_of_use_[static_cast<std::size_t>(use)]; }
-  /// The unit with a use.
-  [[nodiscard]] int unit_with(int use) const {
-    for (std::size_t u = 0; u < units_.size(); ++u) {
-      if (use >= units_[u].first && use < units_[u].last) return static_cast<int>(u);
-    }
-    throw config_error(text("trireme::exchange: no unit has use ", use, " of ", entry_of_use_.size()));
+  [[nodiscard]] unit const& unit_at(int index) const {
+    if (static_cast<std::size_t>(index) < units_.size()) return units_[static_cast<std::size_t>(index)];
+    throw config_error(text("trireme::exchange: there is no unit ", index, "; the model has ", units_.size()));
   }
   [[nodiscard]] int bucket_of_use(int use) const noexcept { return at(entry_of_use(use)).bucket; }
   [[nodiscard]] entry const& at(int index) const noexcept { return entries_[static_cast<std::size_t>(index)]; }

@@ -120,13 +120,11 @@ class diloco::instance {
   void visit_state(state_scope scope, F&& f) {
     if (scope == state_scope::owned && state_.replicas.rank() != 0) return;  // the same on all replicas
     auto const& plan = state_.own.plan();
-    for (int b = 0; b < plan.trained_buckets(); ++b) {
-      state_.own.for_each_range(scope, b, [&](bucket_plan::tensor_range const& range) {
-        auto const& info = plan.at(range.entry).info;
-        f("outer_value/" + info.name, state_location{info, range.in_entry}, part(outer_, b, range));
-        f("outer_velocity/" + info.name, state_location{info, range.in_entry}, part(velocity_, b, range));
-      });
-    }
+    state_.own.for_each_range_of(scope, plan.trained_buckets(), [&](int b, bucket_plan::tensor_range const& range) {
+      auto const& info = plan.at(range.entry).info;
+      f("outer_value/" + info.name, state_location{info, range.in_entry}, part(outer_, b, range));
+      f("outer_velocity/" + info.name, state_location{info, range.in_entry}, part(velocity_, b, range));
+    });
   }
   void count(exchange_memory& sum) const {
     for (auto const& each : moved_) {

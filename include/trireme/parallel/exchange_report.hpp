@@ -1,10 +1,25 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "trireme/core/dialect.hpp"
 
 namespace trireme {
+
+/// One rank's part of a step: basic_exchange::begin().
+struct exchange_step {
+  std::int64_t micro_batches = 1;          ///< logical micro-batches of this rank
+  std::span<std::int64_t const> places{};  ///< those of them that have samples, which it runs: ascending, from 0
+  std::int64_t first = 0;                  ///< number of its first one among all ranks' logical micro-batches
+  std::int64_t runs = 0;  ///< number that it runs, if larger: the rest only takes part in those of other ranks
+  double scale = 1;       ///< the factor that the step's gradients carry (a loss scale)
+  /// The number of the step in the run, for strategies with a period; -1: the one after the last one.
+  std::int64_t number = -1;
+};
+
+/// For begin() in your own loop: gradients become the mean over ranks, whatever their numbers of samples.
+struct mean_over_ranks {};
 
 /// The results of exchanging all gradients; equal on every rank.
 struct exchange_result {

@@ -108,13 +108,10 @@ class parameter_server::instance {
   void visit_state(state_scope scope, F&& f) {
     auto const& plan = state_.own.plan();
     for (std::size_t i = 0; i < ring_.size(); ++i) {
-      for (int b = 0; b < plan.trained_buckets(); ++b) {
-        state_.own.for_each_range(scope, b, [&](bucket_plan::tensor_range const& range) {
-          auto const& info = plan.at(range.entry).info;
-          f(text("waiting_gradient.", i, "/", info.name), state_location{info, range.in_entry},
-            part(ring_[i], b, range));
-        });
-      }
+      state_.own.for_each_range_of(scope, plan.trained_buckets(), [&](int b, bucket_plan::tensor_range const& range) {
+        auto const& info = plan.at(range.entry).info;
+        f(text("waiting_gradient.", i, "/", info.name), state_location{info, range.in_entry}, part(ring_[i], b, range));
+      });
     }
   }
   template <class F>

@@ -34,6 +34,13 @@ class partition {
       if (kept || of_rank || plan_.at(range.entry).info.is_owner) f(range);
     }
   }
+  /// Calls f(bucket, piece) for those of the first `buckets` buckets.
+  template <class F>
+  void for_each_range_of(state_scope scope, int buckets, F&& f, bool of_rank = false) const {
+    for (int b = 0; b < buckets; ++b)
+      for_each_range(
+          scope, b, [&](bucket_plan::tensor_range const& range) { f(b, range); }, of_rank);
+  }
 
  private:
   bucket_plan const& plan_;

@@ -17,14 +17,15 @@
 
 namespace trireme::parallel {
 
-/// A slice of one parameter that this rank updates, and its position.
+/// A slice of one parameter that this rank updates, and its position. The exchange lists all of them once; in each step
+/// it sets their gradients.
 template <class Env>
-struct owned_segment {
+struct owned_segment : update_segment<Env> {
   int bucket = 0;
-  bucket_plan::tensor_range range;
-  parameter_info const* info = nullptr;
-  tensor_view<typename Env::master, typename Env::space> value;    ///< written by an update
-  tensor_view<typename Env::gradient, typename Env::space> sum{};  ///< in settle(): the gradient sums of this step
+  bucket_plan::tensor_range range{};
+  /// The sum of the gradient over the ranks, which settle() may write; none if the update adds the gradient's terms
+  /// itself, as in a trainer's step without a norm.
+  tensor_view<typename Env::gradient, typename Env::space> sum{};
 };
 
 /// What the exchange shows to the run state of a strategy.
@@ -91,16 +92,8 @@ struct strategy_calls {
   };
   static constexpr strategy_hooks there{settles, ends, starts, follows, has_state, has_numbers};
   /// The functions that the exchange calls: none for a wrong list, so that there is only one error.
-  static constexpr strategy_hooks made = [] {
-    auto calls = said;
-    if (!settles) calls.settle = false;
-    if (!ends) calls.end = false;
-    if (!starts) calls.start = false;
-    if (!follows) calls.follow = false;
-    if (!has_state) calls.state = false;
-    if (!has_numbers) calls.numbers = false;
-    return calls;
-  }();
+  static constexpr strategy_hooks made{said.settle && settles, said.end&& ends,        said.start&& starts,
+                                       said.follow&& follows,  said.state&& has_state, said.numbers&& has_numbers};
 };
 
 /// One error for each function that is listed and missing, or present and not listed.
@@ -158,18 +151,6 @@ using placement_t = typename decltype(placement_of<S>())::type;
   static std::atomic<std::uint64_t> last{0};
   return ++last;
 }
-
-/// The ranks over which gradients are summed: all replicas, or this rank alone.
-template <class Comm, bool Alone>
-struct summed_ranks {
-  explicit summed_ranks(Comm& replicas) noexcept : ranks(replicas) {}
-  Comm& ranks;
-};
-template <class Comm>
-struct summed_ranks<Comm, true> {
-  explicit summed_ranks(Comm& replicas) : ranks(replicas.split(replicas.rank(), 0)) {}
-  Comm ranks;
-};
 
 }  // namespace detail
 

@@ -118,11 +118,10 @@ template <staged_model Model>
   // Backward weighs every row; the loss is the mean over the counted rows.
   double const more = 1 / losses.counted_fraction();
   std::vector<std::vector<double>> gradients(exchange.plan().entries().size());
-  exchange.for_each_segment([&](int, parallel::bucket_plan::tensor_range const& range, auto const& segment) {
-    auto const terms = segment.gradient.terms[0].span();
-    auto& all = gradients[static_cast<std::size_t>(range.entry)];
-    for (auto const each : terms) all.push_back(more * each);
-  });
+  for (auto const& segment : exchange.segments()) {
+    auto& all = gradients[static_cast<std::size_t>(segment.range.entry)];
+    for (auto const each : segment.gradient.terms[0].span()) all.push_back(more * each);
+  }
   gradient_report report;
   for (std::size_t e = 0; e < gradients.size(); ++e) {
     auto const& entry = exchange.plan().entries()[e];

@@ -31,8 +31,12 @@
   WHAT class parallel::detail::bucket_gradients<Env, World, Strategy, compression::none>; \
   WHAT class parallel::detail::gradient_store<Env, World, Strategy, compression::none>;
 
-// Not for precisions with separate master values: this constructor cannot be instantiated for them.
-#define TRIREME_EXCHANGE(WHAT, Env, World, Strategy) WHAT class basic_exchange<Env, World, Strategy, compression::none>;
+// Not for precisions with separate master values: accumulate() is for none of them.
+#define TRIREME_EXCHANGE(WHAT, Env, World, Strategy)                                        \
+  WHAT class distributed_parameters<Env, World, Strategy, parallel::own_memory>;            \
+  WHAT class distributed_parameters<Env, World, Strategy, parallel::callers_memory>;        \
+  WHAT class basic_exchange<Env, World, Strategy, compression::none, parallel::own_memory>; \
+  WHAT class basic_exchange<Env, World, Strategy, compression::none, parallel::callers_memory>;
 
 #define TRIREME_TRAINER(WHAT, Precision, World, Model)                                              \
   WHAT class placed_model<environment<Precision>, Model, World, parallel::data, compression::none>; \

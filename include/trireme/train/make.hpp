@@ -251,9 +251,10 @@ struct resolve_exchange {
 
 /// What make_exchange returns for these policies, if none of them is refused.
 template <class Sorted, class Comm, class Space>
-using exchange_type = own_exchange<basic_exchange<environment<typename Sorted::precision, Space>, Comm,
-                                                  typename Sorted::strategy, typename Sorted::compressor>,
-                                   environment<typename Sorted::precision, Space>>;
+using exchange_type =
+    own_exchange<basic_exchange<environment<typename Sorted::precision, Space>, Comm, typename Sorted::strategy,
+                                typename Sorted::compressor, parallel::callers_memory>,
+                 environment<typename Sorted::precision, Space>>;
 
 template <class Sorted, class List, class Comm, class... Policies>
 [[nodiscard]] auto exchange_of(List list, Comm& world, Policies&... policies) {

@@ -16,6 +16,7 @@
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/bucket_plan.hpp"
+#include "trireme/parallel/partition.hpp"
 
 namespace trireme {
 
@@ -37,19 +38,17 @@ class optimizer_state {
   template <class Exchange>
   explicit optimizer_state(Exchange const& exchange, Optimizer const& optimizer = Optimizer{})
       : plan_(exchange.plan()),
+        own_(exchange.own()),
         of_rank_(Exchange::replicas_differ),
         whole_(!element_optimizer<Optimizer, Env> || wants_whole_tensors(optimizer)) {
     for (auto const& name : optimizer.moment_names) names_.emplace_back(name);
     tensors_.resize(plan_.entries().size());
     for (int b = 0; b < plan_.trained_buckets(); ++b) {
-      owned_.push_back(exchange.owned_range(b));
-      accounted_.push_back(exchange.accounted_range(b));
-      auto const [first, count] = owned_.back();
       if (whole_) {
-        for (auto const range : plan_.tensor_ranges(b, first, count)) add(range, optimizer);
+        own_.for_each_range(state_scope::kept, b, [&](auto const& range) { add(range, optimizer); });
       } else {
         for (std::size_t m = 0; m < names_.size(); ++m)
-          moments_.emplace_back().values = tensor<master, space>(shape{count});
+          moments_.emplace_back().values = tensor<master, space>(shape{own_.owned(b).count});
       }
     }
     clear();
@@ -78,19 +77,25 @@ class optimizer_state {
   template <class Exchange>
   void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale, double measured = 1,
               std::int64_t updates = -1) {
-    exchange.for_each_segment(
-        [&](int bucket, parallel::bucket_plan::tensor_range const& range, update_segment<Env>& segment) {
-          if (segment.info->running > 0) return follow(segment, measured);
-          segment.gradient.scale *= scale;
-          segment.updates = updates;
-          if constexpr (whole_tensor_optimizer<Optimizer, Env>) {
-            if (whole_) return update_tensors(segment, tensors_of(range), optimizer, step);
-          }
-          views_.clear();
-          for (std::size_t m = 0; m < names_.size(); ++m) views_.push_back(moment_of(m, bucket, range));
-          segment.moments = views_;
-          if constexpr (element_optimizer<Optimizer, Env>) optimizer.update(segment, step);
-        });
+    for (auto const& each : exchange.segments()) {
+      update_segment<Env> segment = each;
+      if (segment.info->running > 0) {
+        follow(segment, measured);
+        continue;
+      }
+      segment.gradient.scale *= scale;
+      segment.updates = updates;
+      if constexpr (whole_tensor_optimizer<Optimizer, Env>) {
+        if (whole_) {
+          update_tensors(segment, tensors_of(each.range), optimizer, step);
+          continue;
+        }
+      }
+      views_.clear();
+      for (std::size_t m = 0; m < names_.size(); ++m) views_.push_back(moment_of(m, each.bucket, each.range));
+      segment.moments = views_;
+      if constexpr (element_optimizer<Optimizer, Env>) optimizer.update(segment, step);
+    }
   }
 
   /// Visits the moments of a piece that this rank updates; see contract/state.hpp.
@@ -114,13 +119,8 @@ class optimizer_state {
   }
   template <class F>
   void visit_state(state_scope scope, F&& f) const {
-    for (int b = 0; b < plan_.trained_buckets(); ++b) {
-      bool const kept = scope == state_scope::kept;
-      auto const [first, count] = (kept ? owned_ : accounted_)[static_cast<std::size_t>(b)];
-      for (auto const range : plan_.tensor_ranges(b, first, count)) {
-        if (kept || of_rank_ || plan_.at(range.entry).info.is_owner) visit_range(b, range, f);
-      }
-    }
+    auto const visit = [&](int b, parallel::bucket_plan::tensor_range const& range) { visit_range(b, range, f); };
+    own_.for_each_range_of(scope, plan_.trained_buckets(), visit, of_rank_);
   }
 
  private:
@@ -139,8 +139,8 @@ class optimizer_state {
     return tensors_[static_cast<std::size_t>(range.entry)];
   }
   [[nodiscard]] view moment_of(std::size_t which, int bucket, parallel::bucket_plan::tensor_range const& range) const {
-    auto const at = static_cast<std::size_t>(bucket);
-    return moments_[at * names_.size() + which].values.view().flat(range.in_bucket - owned_[at].first, range.count);
+    auto const& all = moments_[static_cast<std::size_t>(bucket) * names_.size() + which].values;
+    return all.view().flat(range.in_bucket - own_.owned(bucket).first, range.count);
   }
 
   void add(parallel::bucket_plan::tensor_range const& range, Optimizer const& optimizer) {
@@ -277,13 +277,13 @@ class optimizer_state {
   }
 
   parallel::bucket_plan const& plan_;
+  parallel::partition const& own_;
   bool of_rank_;
   bool whole_;
   std::vector<std::string> names_;
-  std::vector<interval> owned_, accounted_;  // by bucket
-  std::vector<moment> moments_;              // by bucket or by tensor, then by name
-  std::vector<tensors> tensors_;             // by entry, of an optimizer of whole tensors
-  std::vector<view> views_;                  // kept so that a step allocates nothing
+  std::vector<moment> moments_;   // by bucket or by tensor, then by name
+  std::vector<tensors> tensors_;  // by entry, of an optimizer of whole tensors
+  std::vector<view> views_;       // kept so that a step allocates nothing
   arena<space> scratch_;
 };
 

@@ -35,7 +35,7 @@ namespace trireme {
 /// The exchange for a training loop of your own, returned by make_exchange.
 ///
 /// A step of the loop: begin(samples); ready(name) for each gradient; step(optimizer), or step(update) with an update
-/// of your own. To do something in between, call the parts of step(): finish(); for_each_segment(update); publish().
+/// of your own. To do something in between, call the parts of step(): finish(); an update of all segments(); publish().
 /// All of them work under every strategy. checkpoint::save(exchange, directory) and checkpoint::load store and restore
 /// the whole state.
 template <class Exchange, class Env>
@@ -45,7 +45,7 @@ class own_exchange : public Exchange {
   template <class Parameters, class Comm, class Strategy, class Compressor>
   own_exchange(Parameters&& parameters, Comm& world, Strategy const& strategy, Compressor const& compressor,
                Comm* everyone, bucket_requirements const& requirements)
-      : Exchange(std::forward<Parameters>(parameters), world, strategy, compressor, everyone, requirements),
+      : Exchange(std::forward<Parameters>(parameters), world, strategy, compressor, {}, everyone, {}, requirements),
         compression_(describe(compressor)),
         strategy_name_(Exchange::hooks::made.state ? Strategy::name : std::string_view()) {}
 
@@ -88,23 +88,22 @@ class own_exchange : public Exchange {
   requires trireme::optimizer<Optimizer, Env> exchange_result step(Optimizer const& optimizer, std::int64_t votes = 0) {
     expect_valid(optimizer);
     auto& moments = moments_of(optimizer);
-    vote_.clear();
-    vote_.wish(votes);
+    auto& vote = this->new_vote(votes);
     auto const takes = [](exchange_result const& step) { return step.finite && step.finite_loss; };
-    return end_step(*this, moments, optimizer, vote_, 1, takes, {this->steps(), this->updates()}).counted;
+    return end_step(*this, moments, optimizer, vote, 1, takes, {this->steps(), this->updates()}).counted;
   }
-  /// Collective. The same with an update of your own for everything that this rank updates: update(bucket, piece,
-  /// segment) computes segment.value from the sum of segment.gradient's terms. It is not called in a step without an
-  /// update.
-  /// @example exchange.step([](int, auto const&, auto const& segment) {
-  ///            for (std::int64_t i = 0; i < segment.value.size(); ++i)
-  ///              segment.value[i] -= 0.1F * segment.gradient.terms[0][i];
+  /// Collective. The same with an update of your own: update(segments), called once, gets everything that this rank
+  /// updates (a std::span of parallel::owned_segment), and computes each segment's value from the sum of its gradients.
+  /// It is not called in a step without an update.
+  /// @example exchange.step([](auto segments) {
+  ///            for (auto const& each : segments)
+  ///              for (std::int64_t i = 0; i < each.value.size(); ++i) each.value[i] -= 0.1F * each.sum[i];
   ///          });
-  template <std::invocable<int, parallel::bucket_plan::tensor_range const&, update_segment<Env>&> Update>
+  template <std::invocable<std::span<parallel::owned_segment<Env> const>> Update>
   exchange_result step(Update&& update, std::int64_t votes = 0) {
     auto const counted = this->finish(votes);
     if (this->updates_due()) {
-      this->for_each_segment(update);
+      update(this->segments());
       this->publish();
     }
     return counted;
@@ -266,7 +265,6 @@ class own_exchange : public Exchange {
 
   std::string compression_;
   std::string_view strategy_name_;  // if it keeps state
-  parallel::vote vote_;
   std::unique_ptr<held_moments> moments_;
   std::string optimizer_;
   detail::copy_holders holders_;

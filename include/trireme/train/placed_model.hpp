@@ -72,8 +72,11 @@ class placed_model {
   using space = typename Env::space;
   using data_axis = parallel::data_axis_t<Parallel>;
   using engine_type = typename detail::engine_of<Env, Model>::type;
-  using exchange_type = basic_exchange<Env, Comm, data_axis, Compression>;
   static constexpr bool staged = staged_model<Model>;
+  // The exchange gives units their memory; a plain model has its own.
+  using exchange_type =
+      std::conditional_t<staged, basic_exchange<Env, Comm, data_axis, Compression, parallel::own_memory>,
+                         basic_exchange<Env, Comm, data_axis, Compression, parallel::callers_memory>>;
 
   template <class GivenModel>
   placed_model(GivenModel&& model, Comm& world, Parallel const& parallel, Compression const& compression,
@@ -465,7 +468,7 @@ class placed_model {
       return exchange_type(uses, grid_.replicas(), strategy, compression, engine_.unit_ends(), &world_, again,
                            requirements);
     } else {
-      return exchange_type(engine_.parameters(), grid_.replicas(), strategy, compression, &world_,
+      return exchange_type(engine_.parameters(), grid_.replicas(), strategy, compression, {}, &world_, {},
                            engine_.requirements(requirements));
     }
   }

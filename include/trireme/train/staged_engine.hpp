@@ -20,6 +20,7 @@
 #include "trireme/core/text.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/stage_assignment.hpp"
+#include "trireme/parallel/unit_walk.hpp"
 #include "trireme/train/detail/batch_upload.hpp"
 #include "trireme/train/detail/micro_batch_states.hpp"
 #include "trireme/train/detail/stage_messages.hpp"
@@ -30,12 +31,12 @@
 namespace trireme {
 
 /// Functions called at the boundaries of units, for an engine whose parameters are always in memory: they do nothing.
-/// An exchange has the same functions. Uses [first, last) are those of one unit.
+/// An exchange has the same functions, of the number of a unit.
 struct resident_parameters {
-  void gather(int, int) {}    ///< the values are about to be read
-  void prefetch(int, int) {}  ///< the values will be needed by the next unit
-  void open(int, int) {}      ///< backward (or the last unit's forward) is about to add to the gradients
-  void release(int, int) {}   ///< the values are not read any more
+  void gather(int) {}    ///< the values are about to be read
+  void prefetch(int) {}  ///< the values will be needed by the next unit
+  void open(int) {}      ///< backward (or the last unit's forward) is about to add to the gradients
+  void release(int) {}   ///< the values are not read any more
   /// Changes whenever values change. Nothing counts changes here, so nothing derived from values is cached.
   [[nodiscard]] static constexpr std::uint64_t version() noexcept { return ops::passing_values; }
 };
@@ -310,21 +311,17 @@ class staged_engine {
     else if (step.input >= 0)
       x = neighbour(here.part - 1, step.micro_batch).out;
     if (watch_) watch_(step, true);
-    for (auto u = here.first; u < here.last; ++u) {
+    parallel::walk_forward(hooks, static_cast<int>(here.first), static_cast<int>(here.last), turns, [&](int unit) {
+      auto const u = static_cast<std::size_t>(unit);
       bool const last = u + 1 == here.last;
-      hooks.gather(units_.first_use(u), units_.last_use(u));
-      if (!last) hooks.prefetch(units_.first_use(u + 1), units_.last_use(u + 1));
-      if (last && step.output < 0 && pass.training()) {
-        hooks.open(units_.first_use(u), units_.last_use(u));  // losses may already add to gradients
-      }
+      if (last && step.output < 0 && pass.training()) hooks.open(unit);  // losses may already add to gradients
       x = run(pass, u, "forward", [&] {
         if (!shadows) return units_[u].forward(pass, x);
         units_[u].shadow_forward(pass);
         return view(nullptr, nothing);
       });
       if (!last || step.output >= 0) edges_.check(pass, x, "output", [&] { return units_.name_of(u); });
-      if (!last || !turns) hooks.release(units_.first_use(u), units_.last_use(u));
-    }
+    });
     own.out = x;
     now_.loss += pass.loss;
     if (watch_) watch_(step, false);
@@ -346,10 +343,11 @@ class staged_engine {
     view dy = own.returned;
     if (step.from != schedule::nobody) dy = messages_->receive(step.from, step.input, own.activations);
     if (watch_) watch_(step, true);
-    for (auto u = here.last; u-- > here.first;) {
-      hooks.gather(units_.first_use(u), units_.last_use(u));
-      if (!inputs) hooks.open(units_.first_use(u), units_.last_use(u));
-      if (u > here.first) hooks.prefetch(units_.first_use(u - 1), units_.last_use(u - 1));
+    auto const open = [&](int unit) {
+      if (!inputs) hooks.open(unit);
+    };
+    parallel::walk_backward(hooks, static_cast<int>(here.first), static_cast<int>(here.last), open, [&](int unit) {
+      auto const u = static_cast<std::size_t>(unit);
       dy = run(pass, u, "backward", [&] {
         auto& unit = units_[u];
         if (shadows) {
@@ -366,8 +364,7 @@ class staged_engine {
         edges_.check(pass, dy, "gradient", [&] { return units_.name_of(u); });
       bool const final = !input_only && !inputs;
       for (int use = units_.first_use(u); use < units_.last_use(u) && final; ++use) ready(use, last_time);
-      hooks.release(units_.first_use(u), units_.last_use(u));
-    }
+    });
     now_.loss += pass.loss;
     if (watch_) watch_(step, false);
     if (step.to != schedule::nobody) {

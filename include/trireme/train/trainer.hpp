@@ -633,15 +633,9 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::st
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::broadcast() {
   if constexpr (parallel::data_axis_t<Parallel>::optimizer_state == distribution::replicate) {
-    auto const& plan = exchange().plan();
-    for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-      auto const [first, count] = exchange().owned_range(bucket);
-      for (auto const range : plan.tensor_ranges(bucket, first, count)) {
-        run_.moments.visit_range(bucket, range, [&](std::string const&, state_location const&, auto view) {
-          parallel::broadcast(exchange().world(), view, 0);
-        });
-      }
-    }
+    run_.moments.visit_state(state_scope::kept, [&](std::string const&, state_location const&, auto view) {
+      parallel::broadcast(exchange().world(), view, 0);
+    });
   }
   run_.model.broadcast();
 }

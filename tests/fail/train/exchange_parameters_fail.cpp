@@ -17,10 +17,11 @@ void train(comm::self_world& world, std::vector<float>& weights, std::vector<flo
   exchange.ready(0);
   exchange.step(optim::sgd{.learning_rate = 0.1});
   exchange.step(optim::sgd{.learning_rate = 0.1}, 1);
-  exchange.step([](int, auto const&, auto const&) {});
+  exchange.step([](auto) {});
   parallel::vote vote;
   exchange.finish(vote);
-  if (exchange.settle(exchange.count(vote).finite, {})) exchange.for_each_segment([](int, auto const&, auto const&) {});
+  if (exchange.settle(exchange.count(vote).finite, {}))
+    for (auto const& each : exchange.segments()) each.value[0] -= each.gradient.terms[0][0];
   exchange.initialise(1);
   exchange.broadcast();
   exchange.verify_replicas();

@@ -82,7 +82,7 @@ class exchange_protocol {
   /// Gradients are about to be read as sums.
   void update() const {
     expect(phase_ != phase::begun,
-           [] { return std::string("for_each_segment() before the sums are complete; call finish() first"); });
+           [] { return std::string("segments() before the sums are complete; call finish() first"); });
   }
   void publish() {
     expect(phase_ != phase::begun,

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstddef>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "trireme/contract/parameter.hpp"
+#include "trireme/contract/strategy.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/plural.hpp"
 #include "trireme/ops/types.hpp"
@@ -13,15 +15,28 @@
 namespace trireme::parallel::detail {
 
 /// Parameters in the caller's memory, none of them tied. Their gradients are copied into buckets and back.
-template <class Element, class Space>
+template <class Env>
 class foreign_parameters {
  public:
-  using view = tensor_view<Element, Space>;
+  using element = typename Env::param;
+  using space = typename Env::space;
+  using view = tensor_view<element, space>;
+  static constexpr bool lent = true;
+  static constexpr std::string_view equal_start =
+      "from the same values: world.broadcast(values, 0) gives it those of rank 0";
 
-  foreign_parameters() = default;
-  explicit foreign_parameters(std::vector<foreign_parameter<Element, Space>> all) : all_(std::move(all)) {}
+  explicit foreign_parameters(std::vector<foreign_parameter<element, space>> all) : all_(std::move(all)) {}
 
-  [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
+  /// Whether gradients have memory only while a unit uses them.
+  [[nodiscard]] static bool in_units(auto const&) noexcept { return false; }
+  static void expect_possible(auto const& strategy, bool) {
+    if (!sums_in_a_tree(strategy)) return;
+    throw config_error(text("trireme::exchange: ", describe(strategy),
+                            " needs to know the micro-batches, which a model with its own memory does not provide; "
+                            "leave .reproducible out, or describe the model in units"));
+  }
+  /// No layer is bound to a bucket.
+  [[nodiscard]] std::vector<parameter<Env>*> const& layers() const noexcept { return none_; }
   [[nodiscard]] int count() const noexcept { return static_cast<int>(all_.size()); }
 
   /// Errors   config_error if two of them have the same name, or if one has different numbers of gradients and values.
@@ -67,11 +82,12 @@ class foreign_parameters {
   [[nodiscard]] view gradient(bucket_plan::entry const& entry) const { return of(entry).gradient.flat(); }
 
  private:
-  [[nodiscard]] foreign_parameter<Element, Space> const& of(bucket_plan::entry const& entry) const {
+  [[nodiscard]] foreign_parameter<element, space> const& of(bucket_plan::entry const& entry) const {
     return all_[static_cast<std::size_t>(entry.uses.front())];
   }
 
-  std::vector<foreign_parameter<Element, Space>> all_;
+  std::vector<foreign_parameter<element, space>> all_;
+  std::vector<parameter<Env>*> none_;
 };
 
 }  // namespace trireme::parallel::detail

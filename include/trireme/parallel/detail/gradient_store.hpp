@@ -240,6 +240,7 @@ class gradient_store {
   using element = typename gradients::element;
   using view = typename gradients::view;
   static constexpr bool sharded = gradients::sharded;
+  static constexpr bool has_tree = sums_in_tree<wire>;
 
   /// @param direct  the reader computes the sums: nothing is sent.
   gradient_store(bucket_plan const& plan, std::vector<parameter<Env>*> const& uses, Comm& world,
@@ -254,6 +255,8 @@ class gradient_store {
   gradient_store& operator=(gradient_store const&) = delete;
 
   [[nodiscard]] bool pooled() const noexcept { return gradients_.pooled(); }
+  [[nodiscard]] bool in_a_tree() const noexcept { return in_a_tree_; }
+  [[nodiscard]] bool direct() const noexcept { return direct_; }
   [[nodiscard]] exchange_times& times() noexcept { return times_; }
   [[nodiscard]] exchange_times const& times() const noexcept { return times_; }
   [[nodiscard]] bool found_nonfinite() const noexcept { return found_nonfinite_; }
@@ -441,7 +444,7 @@ class gradient_store {
     in_flight_.push_back(&it);
   }
   void start(wire& way, view gradient) {
-    if constexpr (sums_in_tree<wire>) {
+    if constexpr (has_tree) {
       if (in_a_tree_) return way.begin_in_a_tree(gradient);
     }
     way.begin(gradient, scale_);

@@ -109,7 +109,7 @@ struct refused_policy {
 /// without a result return void, so that there are no warnings about unused values.
 struct refused_exchange {
   static constexpr bool sharded = false, shards_parameters = false, keeps_master = false, replicas_differ = false;
-  static constexpr bool has_gradient_memory = false, can_be_direct = false;
+  static constexpr bool has_gradient_memory = false;
 
   // A step.
   std::int64_t begin(std::int64_t = 1) { return 0; }
@@ -127,13 +127,13 @@ struct refused_exchange {
   exchange_result count(auto&&) { return {}; }
   std::optional<gradient_numbers> settle(bool, gradient_numbers const&) { return {}; }
   bool updates_due() const noexcept { return false; }
-  void for_each_segment(auto&&) {}
+  std::span<parallel::owned_segment<environment<precision::fp32>> const> segments() const { return {}; }
   void publish() {}
   exchange_result step(auto&&, std::int64_t = 0) { return {}; }
-  void gather(int, int) {}
-  void prefetch(int, int) {}
-  void release(int, int) {}
-  void open(int, int) {}
+  void gather(int) {}
+  void prefetch(int) {}
+  void release(int) {}
+  void open(int) {}
 
   // Values and state.
   void initialise(std::uint64_t) {}
@@ -151,7 +151,6 @@ struct refused_exchange {
   void visit_state(auto&&...) {}
   void prepare_saves(auto&&...) {}
   void visit_numbers(auto&&) {}
-  void visit_compression(auto&&...) const {}
   void forget_compression() {}
   void go_on(std::int64_t, std::int64_t) noexcept {}
   template <class... Files>
@@ -169,13 +168,11 @@ struct refused_exchange {
   // What it is.
   refused_policy plan() const noexcept { return {}; }
   refused_policy own() const noexcept { return {}; }
-  refused_policy uses() const noexcept { return {}; }
   refused_policy world() const noexcept { return {}; }
   refused_policy everyone() const noexcept { return {}; }
   refused_policy strategy() const noexcept { return {}; }
-  refused_policy owned_range(int) const noexcept { return {}; }
-  refused_policy accounted_range(int) const noexcept { return {}; }
   int use_count() const noexcept { return {}; }
+  int use_named(std::string_view) const { return {}; }
   std::uint64_t version() const noexcept { return {}; }
   std::int64_t steps() const noexcept { return {}; }
   std::int64_t updates() const noexcept { return {}; }

@@ -63,13 +63,10 @@ void for_each_whole_tensor(Exchange const& exchange, F&& f) {
       here;  // the pieces that this rank owns
   bool const is_owner =
       !Exchange::replicas_differ || exchange.world().rank() == 0;  // else only the first replica contributes
-  for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-    auto const [first, count] = exchange.accounted_range(bucket);
-    for (auto const range : plan.tensor_ranges(bucket, first, count)) {
-      auto const& info = plan.at(range.entry).info;
-      if (is_owner && info.is_owner) here[info.name].emplace_back(bucket, range);
-    }
-  }
+  auto const buckets = is_owner ? static_cast<int>(plan.buckets().size()) : 0;
+  exchange.own().for_each_range_of(state_scope::owned, buckets, [&](int bucket, auto const& range) {
+    here[plan.at(range.entry).info.name].emplace_back(bucket, range);
+  });
   for (auto const& tensor : tensors_of_everyone(world, plan)) {
     std::vector<double> sum(static_cast<std::size_t>(tensor.extents.size()));  // zero where other ranks contribute
     for (auto const& [bucket, range] : here[tensor.name]) {

@@ -1,0 +1,382 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/contract/environment.hpp"
+#include "trireme/contract/parameter.hpp"
+#include "trireme/contract/state.hpp"
+#include "trireme/contract/strategy.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/hash.hpp"
+#include "trireme/ops/types.hpp"
+#include "trireme/parallel/broadcast.hpp"
+#include "trireme/parallel/bucket_plan.hpp"
+#include "trireme/parallel/detail/exchange_checks.hpp"
+#include "trireme/parallel/detail/exchange_protocol.hpp"
+#include "trireme/parallel/memory.hpp"
+#include "trireme/parallel/partition.hpp"
+#include "trireme/parallel/strategy_state.hpp"
+#include "trireme/parallel/unit_walk.hpp"
+
+namespace trireme {
+
+/// The ranks along an axis that processes different samples and distributes some parameters.
+template <class Comm>
+struct distributed_axis {
+  std::string_view kind;
+  Comm* ranks;
+};
+
+/// The parameters of a model as a strategy distributes them over ranks, and the strategy's own state: what lasts from
+/// step to step, except gradients. An exchange is one of these that takes steps.
+///
+/// @tparam Memory  whose memory they are in: parallel::own_memory or parallel::callers_memory.
+template <class Env, class Comm, strategy Strategy, template <class, class, class> class Memory>
+class distributed_parameters {
+ public:
+  using communicator = Comm;
+  using space = typename Env::space;
+  using param_element = typename Env::param;
+  using gradient_element = typename Env::gradient;
+  using master_element = typename Env::master;
+  using kernels = ops::on<space>;
+  using piece = parallel::bucket_plan::tensor_range;
+  using placement = parallel::detail::placement_t<Strategy>;
+  using memory_type = Memory<Env, Comm, placement>;
+  using parameters_type = typename memory_type::parameters;
+  using values_type = typename memory_type::values;
+  using strategy_type = parallel::strategy_state_t<Strategy, Env, Comm>;
+  using segment_type = parallel::owned_segment<Env>;
+  using hooks = parallel::detail::strategy_calls<strategy_type>;
+
+  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
+  static constexpr bool shards_parameters = values_type::gathers;
+  static constexpr bool keeps_master = values_type::keeps_master;
+  /// Whether each rank takes steps on its own, so that values may differ between ranks between steps.
+  static constexpr bool replicas_differ = parallel::steps_alone<Strategy>;
+
+  distributed_parameters(distributed_parameters const&) = delete;
+  distributed_parameters& operator=(distributed_parameters const&) = delete;
+
+  [[nodiscard]] parallel::bucket_plan const& plan() const noexcept { return bucket_plan_; }
+  /// The elements that this rank updates, and those that it owns.
+  [[nodiscard]] parallel::partition const& own() const noexcept { return own_; }
+  /// The ranks that hold the same part of the model. Gradients are summed over them, unless each takes steps on its
+  /// own.
+  [[nodiscard]] Comm& world() const noexcept { return replicas_; }
+  /// The ranks that vote.
+  [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
+  /// The state of the strategy between steps.
+  [[nodiscard]] strategy_type& strategy() noexcept { return strategy_; }
+  [[nodiscard]] strategy_type const& strategy() const noexcept { return strategy_; }
+  /// Changes whenever values may have changed, to detect that copies derived from them are out of date.
+  [[nodiscard]] std::uint64_t version() const noexcept {
+    return shards_parameters ? version_ | ops::passing_values : version_;
+  }
+  /// Steps that are over, including those without an update.
+  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
+  /// The steps with an update.
+  [[nodiscard]] std::int64_t updates() const noexcept { return updates_; }
+  [[nodiscard]] int use_count() const noexcept { return parameters_.count(); }
+  [[nodiscard]] int use_named(std::string_view name) const {
+    for (int use = 0; use < use_count(); ++use) {
+      if (bucket_plan_.at(bucket_plan_.entry_of_use(use)).info.name == name) return use;
+    }
+    throw config_error(text("trireme::exchange: there is no parameter \"", name, "\""));
+  }
+  /// Whether ready() is called in every micro-batch, not only in the last one.
+  [[nodiscard]] bool reports_every_micro_batch() const noexcept { return in_units_; }
+  /// The weight of one sample's loss in the loss that this rank differentiates.
+  /// @param total  samples of the step, over all ranks.
+  [[nodiscard]] double sample_weight(std::int64_t total) const noexcept {
+    return ranks_apart() / static_cast<double>(total);
+  }
+  /// The gradient of a tensor whose info has `tied` is also summed over `group`, after the sum over the exchange's own
+  /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks must
+  /// name the same tensors in the same order.
+  void sum_also(std::string_view name, Comm& group) {
+    for (auto const& entry : bucket_plan_.entries()) {
+      if (entry.info.name == name && entry.info.tied) return also_.push_back({entry.bucket, &group});
+    }
+    throw config_error(text("trireme::exchange: there is no tied parameter \"", name, "\"; pass a tied one"));
+  }
+  /// The traffic repeats after period() steps, once settles_after() steps have been taken.
+  [[nodiscard]] std::int64_t period() const noexcept {
+    if constexpr (requires { strategy_.period(); }) return strategy_.period();
+    return 1;
+  }
+  [[nodiscard]] std::int64_t settles_after() const noexcept {
+    if constexpr (requires { strategy_.settles_after(); }) return strategy_.settles_after();
+    return 1;
+  }
+
+  // While a pass goes through units.
+
+  /// Before a unit's values are read: returns when they are gathered. No effect below stage 3.
+  void gather(int unit) {
+    if constexpr (shards_parameters) protocol_.expect_published("gather()");
+    values_.gather(unit);
+  }
+  /// The unit is the next one: starts to gather its values.
+  void prefetch(int unit) { values_.prefetch(unit); }
+  /// Its values are not read again before the next gather(): releases their memory.
+  void release(int unit) { values_.release(unit); }
+  /// Takes part in one forward pass of other ranks, for which this rank has no samples.
+  void sit_out_forward() { sit_out_forward(false); }
+
+  // Values, between steps.
+
+  /// A tensor as this rank's layers see it; if parameters are sharded, empty unless its unit is gathered.
+  [[nodiscard]] tensor_view<param_element, space> parameter_values(parallel::bucket_plan::entry const& entry) const {
+    return values_.read(entry);
+  }
+  /// The master value of a piece, in whichever memory it is.
+  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, piece const& of) const {
+    return values_.master(bucket, of);
+  }
+  /// Fills every parameter with its initial values, a function of (seed, name, index): equal on every rank.
+  void initialise(std::uint64_t seed) {
+    for (auto const& entry : bucket_plan_.entries()) {
+      trireme::tensor<master_element, space> whole(shape{entry.size()});
+      for_each_run(entry.info, 0, entry.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
+        kernels::initialise(whole.view().flat(here, n), entry.info.start, seed, hash_name(entry.info.name), first);
+      });
+      values_.load(entry, whole.view());
+    }
+    written();
+    if constexpr (hooks::made.start) strategy_.start();
+    follow_values();
+  }
+  /// Collective. Calls f("value/" + name, place, view) for all master values that this rank keeps, to be changed; then
+  /// updates the values that layers read, and the strategy's values derived from them.
+  template <class F>
+  void change_values(F&& f) {
+    visit_values(state_scope::kept, f);
+    refresh_parameters();
+    follow_values();
+  }
+  /// Collective. Updates the values that layers read after a checkpoint has restored master values and all other state.
+  void refresh_parameters() {
+    std::vector<tensor_view<param_element, space>> outputs;
+    own_.for_each_range_of(state_scope::kept, bucket_count(), [&](int b, piece const& range) {
+      outputs.clear();
+      values_.add_outputs(b, range, outputs);
+      tensor_view<master_element const, space> const value = values_.master(b, range);
+      for (auto const& output : outputs) kernels::copy(output, value);
+    });
+    publish_values(bucket_count());
+  }
+  /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's. (If parameters are
+  /// sharded, no rank has a copy of another's, and nothing is compared.)
+  void verify_replicas() {
+    protocol_.expect_published("verify_replicas()");
+    if constexpr (shards_parameters) return;
+    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(replicas_.size()));
+    hashes[static_cast<std::size_t>(replicas_.rank())] = hash_of_parameters();
+    replicas_.all_gather(tensor_view<std::uint64_t>(hashes));
+    for (int rank = 1; rank < replicas_.size(); ++rank) {
+      if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
+      throw config_error(text("trireme::exchange: the parameters of rank ", rank,
+                              " differ from those of rank 0; start every rank ", parameters_type::equal_start));
+    }
+  }
+  /// Collective. Gives every rank the parameters of `root`; other ranks of a replica that also hold some of them get
+  /// those of the first (no effect if each rank has its own slices).
+  void broadcast(int root = 0) {
+    broadcast(root, [](auto&&) {});
+  }
+  /// The same, then for tensors that ranks of other groups also hold.
+  /// @param others  (send): calls send(entry, ranks) for each of them, collective over `ranks`.
+  template <class Others>
+  void broadcast(int root, Others&& others) {
+    protocol_.expect_published("broadcast()");
+    for (auto const& entry : bucket_plan_.entries()) broadcast_one(entry, replicas_, root);
+    for (auto const& [bucket, group] : also_) {
+      for (int const e : bucket_plan_.buckets()[static_cast<std::size_t>(bucket)].entries)
+        broadcast_one(bucket_plan_.at(e), *group, 0);
+    }
+    others([&](parallel::bucket_plan::entry const& entry, Comm& ranks) { broadcast_one(entry, ranks, 0); });
+    written();
+    follow_values();
+  }
+  /// The global hash of this rank's copy of all parameters. Collective where parameters are sharded: of all slices.
+  [[nodiscard]] std::uint64_t hash_of_parameters() const {
+    protocol_.expect_published("hash_of_parameters()");
+    std::uint64_t sum = 0;
+    auto const add = [&](parallel::bucket_plan::entry const& entry, std::int64_t from, auto values) {
+      for_each_run(entry.info, from, values.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
+        sum += kernels::hash(tensor_view<param_element const, space>(values.flat(here - from, n)),
+                             hash_name(entry.info.name), first);
+      });
+    };
+    if constexpr (shards_parameters) {
+      own_.for_each_range_of(state_scope::kept, bucket_count(), [&](int b, piece const& range) {
+        add(bucket_plan_.at(range.entry), range.in_entry, values_.kept(b, range));
+      });
+      summed_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
+    } else {
+      for (auto const& entry : bucket_plan_.entries()) add(entry, 0, values_.read(entry));
+    }
+    return sum;
+  }
+
+  // State: its owners, and the part of it that is kept; see contract/state.hpp.
+
+  /// Calls f(name, place, view) for the master values that this rank keeps, or owns.
+  template <class F>
+  void visit_values(state_scope scope, F&& f) {
+    auto const visit = [&](int b, piece const& of) {
+      auto const& info = bucket_plan_.at(of.entry).info;
+      f("value/" + info.name, state_location{info, of.in_entry, replicas_differ}, values_.master(b, of));
+    };
+    own_.for_each_range_of(scope, bucket_count(), visit, replicas_differ);
+  }
+  template <class F>
+  void visit_numbers(F&& f) {
+    if constexpr (hooks::made.numbers) strategy_.visit_numbers(f);
+  }
+  /// Continues from a checkpoint: sets the number of steps that are over, and of those with an update.
+  void go_on(std::int64_t steps, std::int64_t updates) noexcept {
+    steps_ = steps;
+    updates_ = updates;
+  }
+  /// Errors   assertion_error (light) during a step.
+  void expect_between_steps(std::string_view call) const { protocol_.expect_between_steps(call); }
+
+ protected:
+  template <class Compressor>
+  distributed_parameters(typename memory_type::given all, Comm& replicas, Strategy const& strategy,
+                         Compressor const& compressor, std::span<int const> unit_ends, Comm* voters,
+                         std::span<distributed_axis<Comm> const> again, bucket_requirements requirements)
+      : replicas_(replicas),
+        summed_(summed_of(replicas)),
+        everyone_(voters == nullptr ? replicas : *voters),
+        in_units_(parameters_type::in_units(strategy)),
+        parameters_(std::move(all)),
+        bucket_plan_(parallel::detail::agreed(
+            {parameters_.infos(), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), summed_.size(),
+             in_units_ ? unit_ends : std::span<int const>(), of_strategy(requirements)},
+            replicas_, everyone_.rank(), strategy, compressor)),
+        own_(bucket_plan_, summed_.rank(), sharded),
+        values_(own_, parameters_, summed_),
+        protocol_(bucket_plan_, use_count(), published_, in_units_),
+        owned_(list_owned()),
+        strategy_(strategy, parallel::owned_state<Env, Comm>{replicas_, own_, owned_}) {
+    for (auto const& axis : again) {
+      for (int b = 0; b < bucket_count(); ++b) {
+        auto const& entries = bucket_plan_.buckets()[static_cast<std::size_t>(b)].entries;
+        if (bucket_plan_.at(entries.front()).info.distributed != axis.kind) also_.push_back({b, axis.ranks});
+      }
+    }
+  }
+  ~distributed_parameters() = default;
+
+  [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(bucket_plan_.buckets().size()); }
+  [[nodiscard]] int trained_count() const noexcept { return bucket_plan_.trained_buckets(); }
+  // The number of replicas if each rank takes steps on its own: the whole step is their mean.
+  [[nodiscard]] double ranks_apart() const noexcept { return replicas_differ ? replicas_.size() : 1; }
+  // The only place that marks all values derived from parameters as out of date.
+  void written() {
+    version_ = parallel::detail::new_version();
+    parameters_.follow();
+  }
+  void follow_values() {
+    if constexpr (hooks::made.follow) strategy_.follow();
+  }
+  void publish_values(int buckets) {
+    protocol_.publish();
+    values_.publish(buckets);
+    written();
+  }
+  void end_step() {
+    ending_ = false;
+    if constexpr (hooks::made.end) {
+      if (strategy_.end(steps_)) refresh_parameters();
+    }
+    ++steps_;
+  }
+  [[nodiscard]] int unit_count() const noexcept { return static_cast<int>(bucket_plan_.units().size()); }
+  void sit_out_forward(bool keep_last) {
+    parallel::walk_forward(*this, 0, unit_count(), keep_last, [](int) {});
+  }
+
+  Comm& replicas_;
+  std::conditional_t<replicas_differ, Comm, Comm&> summed_;  // gradients are summed over them: replicas, or this rank
+  Comm& everyone_;
+  bool in_units_;  // gradients have memory only while a unit uses them
+  parameters_type parameters_;
+  parallel::bucket_plan bucket_plan_;
+  parallel::partition own_;
+  values_type values_;
+  parallel::detail::exchange_protocol protocol_;
+  std::vector<std::pair<int, Comm*>> also_;  // buckets that are also summed over further ranks
+  bool ending_ = false;                      // settled, and not over yet
+  std::int64_t steps_ = 0;                   // steps that are over
+  std::int64_t updates_ = 0;                 // updates of the values
+
+ private:
+  // What must follow an update before the next step begins.
+  static constexpr auto published_ = sharded           ? parallel::detail::publishing::parts
+                                     : hooks::made.end ? parallel::detail::publishing::ends
+                                                       : parallel::detail::publishing::nothing;
+  static_assert(sizeof(parallel::detail::check_strategy_hooks<strategy_type>) > 0);
+  static_assert(sizeof(parallel::detail::check_strategy_instance<Strategy, Env, Comm>) > 0);
+
+  static decltype(auto) summed_of(Comm& replicas) {
+    if constexpr (replicas_differ) return replicas.split(replicas.rank(), 0);
+    if constexpr (!replicas_differ) return (replicas);
+  }
+  // If every rank updates everything, all tensors are whole on each, whatever the slices.
+  static bucket_requirements of_strategy(bucket_requirements requirements) {
+    requirements.whole_tensors = requirements.whole_tensors && sharded;
+    return requirements;
+  }
+  // All but the gradients stays where it is.
+  [[nodiscard]] std::vector<segment_type> list_owned() {
+    std::vector<segment_type> all;
+    own_.for_each_range_of(state_scope::kept, trained_count(), [&](int b, piece const& range) {
+      auto& it = all.emplace_back();
+      it.bucket = b;
+      it.range = range;
+      it.info = &bucket_plan_.at(range.entry).info;
+      it.decays = it.info->decays;
+      it.value = values_.master(b, range);
+      values_.add_outputs(b, range, outputs_);
+    });
+    auto const each = all.empty() ? 0 : outputs_.size() / all.size();  // as many for every segment
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].outputs = std::span(outputs_).subspan(i * each, each);
+    return all;
+  }
+  void broadcast_one(parallel::bucket_plan::entry const& entry, Comm& ranks, int root) {
+    if constexpr (shards_parameters) return;
+    auto const values = values_.read(entry);
+    if constexpr (!keeps_master) {
+      parallel::broadcast(ranks, values, root);
+    } else if constexpr (!sharded) {
+      auto const master = values_.master(entry.bucket, {0, entry.offset, 0, entry.size()});
+      parallel::broadcast(ranks, master, root);
+      kernels::copy(values, tensor_view<master_element const, space>(master));
+    } else {  // the root does not have all masters: the others' are set from the values of its layers
+      parallel::broadcast(ranks, values, root);
+      trireme::tensor<master_element, space> whole(shape{entry.size()});
+      kernels::copy(whole.view(), tensor_view<param_element const, space>(values));
+      values_.load(entry, whole.view());
+    }
+  }
+
+  std::uint64_t version_ = parallel::detail::new_version();  // of values
+  std::vector<tensor_view<param_element, space>> outputs_;   // of the segments
+
+ protected:
+  std::vector<segment_type> owned_;
+  [[no_unique_address]] strategy_type strategy_;  // last: constructed from the members above
+};
+
+}  // namespace trireme
