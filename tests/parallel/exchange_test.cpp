@@ -29,10 +29,11 @@ struct counted_memory : parallel::callers_memory<Env, Comm, Placement> {
   using callers = parallel::callers_memory<Env, Comm, Placement>;
   template <bool Keeps>
   struct gradients : callers::template gradients<Keeps> {
-    using callers::template gradients<Keeps>::callers_gradients;
+    using base = typename callers::template gradients<Keeps>;
+    using base::base;
     void take(int use, bool last, auto&& open) {
       ++taken;
-      callers::template gradients<Keeps>::take(use, last, open);
+      base::take(use, last, open);
     }
   };
 };

@@ -31,7 +31,7 @@
   WHAT class parallel::detail::bucket_gradients<Env, World, Strategy, compression::none>; \
   WHAT class parallel::detail::gradient_store<Env, World, Strategy, compression::none>;
 
-// Not for precisions with separate master values: accumulate() is for none of them.
+// Not for precisions with separate master values: parameters in the caller's memory have none.
 #define TRIREME_EXCHANGE(WHAT, Env, World, Strategy)                                        \
   WHAT class distributed_parameters<Env, World, Strategy, parallel::own_memory>;            \
   WHAT class distributed_parameters<Env, World, Strategy, parallel::callers_memory>;        \

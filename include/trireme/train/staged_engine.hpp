@@ -346,8 +346,8 @@ class staged_engine {
     auto const open = [&](int unit) {
       if (!inputs) hooks.open(unit);
     };
-    parallel::walk_backward(hooks, static_cast<int>(here.first), static_cast<int>(here.last), open, [&](int unit) {
-      auto const u = static_cast<std::size_t>(unit);
+    parallel::walk_backward(hooks, static_cast<int>(here.first), static_cast<int>(here.last), open, [&](int number) {
+      auto const u = static_cast<std::size_t>(number);
       dy = run(pass, u, "backward", [&] {
         auto& unit = units_[u];
         if (shadows) {
