@@ -15,7 +15,7 @@
 #include "trireme/formats/json.hpp"
 
 /// DIRECTORY/heartbeat.json: tells a supervisor whether a run is progressing, and a resumed run how far the previous
-/// one had come. Written when a phase begins and, in training, after a step, at most once per second.
+/// one had come. Written when a phase begins and, in training, after a step, at most once per interval.
 ///
 /// The file is replaced as a whole but not flushed to the device, which would cost too much. A heartbeat that cannot be
 /// written is skipped: it does not end a run.
@@ -24,8 +24,9 @@ class heartbeat {
   /// The phases in their order. `ended` means that the run saved its state, also when it was asked to stop.
   enum class phase { starting, evaluating, training, finishing, ended };
 
-  heartbeat(std::string directory, int ranks, std::int64_t steps)
-      : directory_(std::move(directory)), ranks_(ranks), steps_(steps) {}
+  /// @param interval  the least time between two heartbeats of steps.
+  heartbeat(std::string directory, int ranks, std::int64_t steps, std::chrono::duration<double> interval)
+      : directory_(std::move(directory)), ranks_(ranks), steps_(steps), interval_(interval) {}
 
   void begin(phase now, std::int64_t step) {
     phase_ = now;
@@ -37,7 +38,7 @@ class heartbeat {
     step_ = step;
     loss_ = loss;
     seconds_a_step_ = seconds;
-    if (clock::now() - written_ >= std::chrono::seconds(1)) write();
+    if (clock::now() - written_ >= interval_) write();
   }
 
   /// The steps of an interrupted run, or empty if it was not interrupted.
@@ -88,6 +89,7 @@ class heartbeat {
   std::string directory_;
   int ranks_;
   std::int64_t steps_;
+  std::chrono::duration<double> interval_;
   phase phase_ = phase::starting;
   std::int64_t step_ = 0;
   double loss_ = 0;

@@ -68,6 +68,7 @@ struct plan {
   std::int64_t check_every, grace;
   int recover, recover_ranks;
   std::chrono::milliseconds save_deadline;
+  std::chrono::duration<double> heartbeat_interval;
   std::uint64_t seed;
   language_model model;
   std::int64_t context;  // tokens of a sequence
@@ -96,6 +97,7 @@ struct plan {
         recover(static_cast<int>(std::min<std::int64_t>(given.number("recover", 0), 1 << 20))),
         recover_ranks(static_cast<int>(std::min<std::int64_t>(given.number("recover-ranks", 0), 1 << 20))),
         save_deadline(given.seconds("save-deadline")),
+        heartbeat_interval(given.real("heartbeat")),
         seed(static_cast<std::uint64_t>(given.number("seed", 0))),
         model(std::move(described)),
         context(given.number("context", 2)),
@@ -231,7 +233,7 @@ class run {
   /// @returns the program's exit code.
   int operator()() {
     auto const start = steady::now();
-    if (writes()) beat_.emplace(plan_.files.directory, world_.size(), plan_.steps);
+    if (writes()) beat_.emplace(plan_.files.directory, world_.size(), plan_.steps, plan_.heartbeat_interval);
     begin();
     if (writes()) {
       log_.emplace(plan_.files.at(formats::tensorboard::event_file_name().c_str()));

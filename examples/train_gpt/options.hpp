@@ -95,6 +95,8 @@ class options {
     add("recover-ranks", "0", "M",
         "with at least this many ranks: threads one fewer each time (0 = as many as before), "
         "processes those that are left");
+    add("heartbeat", "1", "SECONDS",
+        "least time between two writes of heartbeat.json during training; fractions are possible");
     add("preemption-notice", "", "FILE",
         "save and exit, as on SIGTERM, as soon as this file exists (checked twice per second)");
     add("runs", "runs", "DIR", "directory of the runs");
