@@ -329,6 +329,67 @@ TEST_CASE("copy_columns writes some columns of each row and leaves the others") 
   CHECK_THROWS_AS(kernels::copy_columns(y.view(), 0, x.view().rows(0, 2), 0, 1), assertion_error);
 }
 
+TEST_CASE("copy_blocks copies rows at a distance, and copy_runs runs of elements") {
+  auto const x = random_tensor<float>({2 * 5 * 7}, 1);  // 2 blocks of 5 rows of 7 numbers
+  auto y = zeros<bfloat16>({2 * 3 * 4});                // rows 1 to 3 of each, columns 2 to 5
+  kernels::copy_blocks(y.view(), {0, 12, 4}, x.view(), {7 + 2, 35, 7}, {2, 3, 4});
+  for (std::int64_t i = 0; i < y.size(); ++i) {
+    auto const block = i / 12, row = i / 4 % 3 + 1, column = i % 4 + 2;
+    CHECK(static_cast<float>(y[i]) == static_cast<float>(bfloat16(x[(block * 5 + row) * 7 + column])));
+  }
+  auto whole = zeros<float>({2 * 5 * 7});
+  kernels::copy_blocks(whole.view(), {0, 35, 7}, x.view(), {0, 35, 7}, {2, 5, 7});
+  CHECK(distance(whole, x) == 0);
+  CHECK_THROWS_AS(kernels::copy_blocks(whole.view(), {1, 35, 7}, x.view(), {0, 35, 7}, {2, 5, 7}), assertion_error);
+  auto turned = zeros<float>({70});
+  std::array<ops::element_run, 2> const runs{{{0, 30, 40}, {40, 0, 30}}};
+  kernels::copy_runs(turned.view(), x, runs);
+  for (std::int64_t i = 0; i < 70; ++i) CHECK(turned[i] == x[(i + 30) % 70]);
+}
+
+TEMPLATE_TEST_CASE("dropout of a part of samples drops what that of whole samples drops", "", float, double, bfloat16) {
+  constexpr std::int64_t samples = 3, positions = 8, fused = 2, each = 5, width = fused * each;
+  std::array<std::int64_t, 3> const ids{4, 17, 9};
+  ops::dropout_site const site{0.4, {1, 2}, 4, ids};
+  auto const fresh = [] {
+    auto x = zeros<TestType>({samples * positions * width});
+    kernels::fill(x.view(), 1.0);
+    return x;
+  };
+  auto whole = fresh();
+  kernels::dropout(whole.view(), site);
+  auto const at = [&](std::int64_t sample, std::int64_t position, std::int64_t m, std::int64_t c) {
+    return static_cast<double>(whole[((sample * positions + position) * fused + m) * each + c]);
+  };
+  SECTION("some columns of each matrix") {
+    constexpr std::int64_t first = 1, count = 3;
+    auto part = zeros<TestType>({samples * positions * fused * count});
+    kernels::fill(part.view(), 1.0);
+    kernels::dropout_part(
+        part.view(), site,
+        {.context = positions, .split = positions, .width = width, .fused = fused, .column = first, .columns = count});
+    for (std::int64_t i = 0; i < part.size(); ++i) {
+      auto const row = i / (fused * count), m = i / count % fused;
+      CHECK(static_cast<double>(part[i]) == at(row / positions, row % positions, m, first + i % count));
+    }
+  }
+  SECTION("two stretches of positions, from a row in the middle of a sample on") {
+    constexpr std::int64_t here = 4, begin = 3;  // positions 1, 2 and 5, 6
+    auto part = zeros<TestType>({(samples * here - begin) * width});
+    kernels::fill(part.view(), 1.0);
+    ops::dropout_cut cut{.row = begin, .context = here, .split = 2, .width = width, .columns = width};
+    cut.first[0] = 1;
+    cut.first[1] = 5;
+    kernels::dropout_part(part.view(), site, cut);
+    constexpr std::array<std::int64_t, 4> where{1, 2, 5, 6};
+    for (std::int64_t i = 0; i < part.size(); ++i) {
+      auto const row = begin + i / width, c = i % width;
+      CHECK(static_cast<double>(part[i]) ==
+            at(row / here, where[static_cast<std::size_t>(row % here)], c / each, c % each));
+    }
+  }
+}
+
 TEST_CASE("each() calls a function of one's own with numbers of the accumulate type, and rounds once") {
   using values = ops::host_values;
   std::vector<bfloat16> const x{bfloat16(1.5F), bfloat16(-2.0F), bfloat16(0.25F)};

@@ -199,3 +199,28 @@ TEMPLATE_TEST_CASE("squared_error agrees with double at every CPU level", "", fl
     });
   }
 }
+
+TEST_CASE("binary_cross_entropy is the mean over columns of the logarithms of the answers' probabilities") {
+  auto y = random_tensor<double>({3, 4}, 1, 4);
+  auto const x = y.view();
+  tensor<float> targets(shape{3, 4});
+  for (std::int64_t i = 0; i < 12; ++i) targets[i] = static_cast<float>(i % 3) / 2;
+  double expected = 0;
+  auto slopes = zeros<double>({3, 4});
+  for (std::int64_t i = 0; i < 12; ++i) {
+    double const yes = 1 / (1 + std::exp(-x[i])), t = static_cast<double>(targets[i]);
+    expected -= (t * std::log(yes) + (1 - t) * std::log(1 - yes)) / 4;
+    slopes[i] = 0.5 * (yes - t) / 4;
+  }
+  auto dy = zeros<double>({3, 4});
+  tensor_view<float const> const wanted = targets;
+  auto const loss = kernels::binary_cross_entropy(dy.view(), y, wanted, 0.5);
+  CHECK(loss.count == 3);
+  CHECK(loss.sum == Approx(expected));
+  CHECK(distance(dy, slopes) < 1e-12);
+  CHECK(kernels::binary_cross_entropy(tensor_view<double>{}, y, wanted, 0.5).sum == loss.sum);
+  kernels::binary_cross_entropy(y.view(), y, wanted, 0.5);  // in place
+  CHECK(distance(y, slopes) < 1e-12);
+  targets[5] = 1.5F;
+  CHECK_THROWS_AS(kernels::binary_cross_entropy(dy.view(), slopes, wanted, 0.5), config_error);
+}

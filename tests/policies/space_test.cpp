@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include <trireme/comm/space_kernels.hpp>
 #include <trireme/ops/kernels.hpp>
 #include <trireme/trireme.hpp>
 
@@ -49,24 +48,6 @@ std::vector<tensor_view<T>> all_within(std::span<tensor_view<T, shelf> const> vi
 }  // namespace
 
 template <>
-struct trireme::comm::space_kernels<shelf> {
-  static constexpr bool touchable = false;
-  static constexpr void (*complete)() = nullptr;
-  static void copy(void* to, void const* from, std::size_t bytes) {
-    space_kernels<host>::copy(shelf::moved(to), shelf::moved(from), bytes);
-  }
-  template <class T, class Op>
-  static void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
-                      int divisor) {
-    std::vector<void*> to;
-    std::vector<void const*> from;
-    for (auto* const each : outputs) to.push_back(shelf::moved(each));
-    for (auto const* const each : terms) from.push_back(shelf::moved(each));
-    space_kernels<host>::combine<T, Op>(to, from, count, divisor);
-  }
-};
-
-template <>
 struct trireme::ops::on<shelf> {
   using kernels = on<host>;
   template <class T>
@@ -86,6 +67,10 @@ struct trireme::ops::on<shelf> {
   template <class T>
   static void add(view<T> y, input<T> x) {
     kernels::add(within(y), within(x));
+  }
+  template <class T>
+  static void scale(view<T> y, double factor) {
+    kernels::scale(within(y), factor);
   }
   template <class T, class U>
   static void accumulate(view<T> y, view<U> x, double weight) {
@@ -118,10 +103,10 @@ struct trireme::ops::on<shelf> {
   }
   template <class T, class Op>
   static void reduce(std::span<view<T> const> outputs, std::type_identity_t<std::span<view<T const> const>> terms,
-                     Op op) {
+                     Op op, int divisor = 1) {
     auto const to = all_within(outputs);
     auto const from = all_within(terms);
-    kernels::reduce(std::span<tensor_view<T> const>(to), from, op);
+    kernels::reduce(std::span<tensor_view<T> const>(to), from, op, divisor);
   }
 
   // what this optimizer needs
@@ -169,11 +154,7 @@ struct line {
 };
 
 using env = environment<precision::fp32, shelf>;
-static_assert(ops::exchange_kernels<shelf, env> && !ops::layer_kernels<shelf, env>);
-template <class Precision>
-constexpr bool has_all =
-    ops::layer_kernels<host, environment<Precision>>&& ops::layer_kernels<phantom, environment<Precision, phantom>>;
-static_assert(has_all<precision::fp32> && has_all<precision::fp64> && has_all<precision::bf16>);
+static_assert(ops::exchange_kernels<shelf, env> && ops::sgd_kernels<shelf, env> && !ops::dense_kernels<shelf, env>);
 
 auto const data_on_a_line = data::function([](float x) { return 3 * x - 1; }, {.samples = 64});
 

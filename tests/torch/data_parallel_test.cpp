@@ -17,8 +17,6 @@ struct aside : trireme::host {
   static constexpr std::string_view name = "aside";
 };
 template <>
-struct trireme::comm::space_kernels<aside> : trireme::comm::space_kernels<trireme::host> {};
-template <>
 struct trireme::interop::detail::torch_space<aside> : torch_space<trireme::host> {
   inline static thread_local int depth = 0, entered = 0;
   struct in_order {

@@ -203,7 +203,7 @@ class any_world : public engine_world<any_world> {
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return std::same_as<Space, host> || std::same_as<Space, phantom>;
+    return touchable<Space> || without_elements<Space>;
   }
 
   /// Uninitialised memory for messages: the other ranks of this machine reach it directly. Local; may outlive the

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -34,11 +35,12 @@ static_assert(cuda_element_of(dtype::f32) == cuda_element::f32 && cuda_element_o
 
 namespace trireme::comm {
 
-/// Copies and reductions are queued on the calling thread's stream; complete() waits for it.
-template <>
-struct space_kernels<cuda> {
+/// Of CUDA memory, whatever its kernels: a space that derives from cuda has kernels of its own. Copies and reductions
+/// are queued on the calling thread's stream; complete() waits for it.
+template <std::derived_from<cuda> Space>
+struct space_kernels<Space> {
   static constexpr bool touchable = false;
-  static constexpr bool pairwise = false;
+  [[nodiscard]] static constexpr bool combines(reduction_kind op) noexcept { return op != reduction_kind::pairwise; }
   static void copy(void* to, void const* from, std::size_t bytes) {
     if (bytes == 0 || to == from) return;
     expect_cuda(::cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda::stream()),

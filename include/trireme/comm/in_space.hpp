@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <type_traits>
 #include <utility>
 
 #include "trireme/contract/communicator.hpp"
@@ -31,5 +32,22 @@ template <class Space, communicator Comm>
 [[nodiscard]] world_in<Space, Comm> in_space(Comm& world) {
   return world_in<Space, Comm>(world.duplicate());
 }
+
+namespace detail {
+
+template <class Comm, class Space>
+struct world_in_or_same {
+  using type = Comm;
+};
+template <communicator Comm, class Space>
+requires(!std::is_same_v<typename space_of<Comm>::type, Space>) struct world_in_or_same<Comm, Space> {
+  using type = world_in<Space, Comm>;
+};
+
+}  // namespace detail
+
+/// The type of Comm's world for computing in Space: Comm, if that is its space already.
+template <class Comm, class Space>
+using world_for = typename detail::world_in_or_same<Comm, Space>::type;
 
 }  // namespace trireme::comm

@@ -106,7 +106,7 @@ class nccl_world : public collectives<nccl_world> {
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind op) noexcept {
-    return (std::same_as<Space, cuda> || std::same_as<Space, host>)&&op != reduction_kind::pairwise &&
+    return (std::derived_from<Space, cuda> || touchable<Space>)&&op != reduction_kind::pairwise &&
            op != reduction_kind::own;
   }
   void run(command const& it) { start(it).wait(); }

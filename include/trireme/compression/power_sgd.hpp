@@ -11,6 +11,7 @@
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/hash.hpp"
+#include "trireme/ops/sets/codec.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::compression {
@@ -31,6 +32,7 @@ namespace trireme::compression {
 /// Errors   config_error unless rank >= 1.
 /// @models collective_compressor          @see compression::top_k
 struct power_sgd {
+  TRIREME_NEEDS_KERNELS("compression::power_sgd", low_rank);
   using policy_category = slot::compression;
   int rank = 4;
   friend bool operator==(power_sgd const&, power_sgd const&) = default;

@@ -10,6 +10,7 @@
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/address.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/ops/sets/codec.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::compression {
@@ -24,6 +25,7 @@ namespace trireme::compression {
 /// Errors   config_error unless 0 < ratio <= 1.
 /// @models gatherable_compressor          @see compression::error_feedback
 struct top_k {
+  TRIREME_NEEDS_KERNELS("compression::top_k", selection);
   using policy_category = slot::compression;
   float ratio = 0.01F;
   friend bool operator==(top_k const&, top_k const&) = default;

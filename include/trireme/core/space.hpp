@@ -11,11 +11,37 @@
 
 namespace trireme {
 
+// A memory space is a class with static members:
+//   name                        of the space, in messages
+//   alignment                   of every allocation, in bytes
+//   allocate(bytes)             returns uninitialised memory, or throws std::bad_alloc
+//   deallocate(address, bytes)  of what allocate returned; noexcept
+//   touchable                   (optional) true if the CPU may read and write the elements at their addresses
+//   without_elements            (optional) true if there is nothing at its addresses
+//   complete_kernels            (optional) the space itself, as a type: its kernels have every set, so that no program
+//                               looks for each of them
+//   finish()                    (optional) returns when all work that the calling thread has queued is done; a space
+//                               without it does all work at once
+// Its kernels are a struct ops::on<Space> (ops/kernels.hpp).
+
+/// Whether the CPU may read and write the elements of a space at their addresses.
+template <class Space>
+inline constexpr bool touchable = requires {
+  requires Space::touchable;
+};
+/// Whether a space has addresses only: nothing is ever copied or computed there.
+template <class Space>
+inline constexpr bool without_elements = requires {
+  requires Space::without_elements;
+};
+
 /// Memory of this process that the CPU reads and writes. Large blocks are page-aligned and request huge pages, which
 /// saves 6 % of a whole training step.
 struct host {
   static constexpr std::string_view name = "host";
   static constexpr std::size_t alignment = 64;
+  static constexpr bool touchable = true;
+  using complete_kernels = host;
   static constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
 
   /// @returns `bytes` of uninitialised memory; throws std::bad_alloc.
@@ -39,6 +65,8 @@ struct host {
 struct phantom {
   static constexpr std::string_view name = "phantom";
   static constexpr std::size_t alignment = 64;
+  static constexpr bool without_elements = true;
+  using complete_kernels = phantom;
 
   [[nodiscard]] static void* allocate(std::size_t bytes) {
     void* block =

@@ -6,13 +6,27 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime.h>
 
+#include <string_view>
+
 #include "trireme/comm/cuda.hpp"
 #include "trireme/comm/in_space.hpp"
 #include "trireme/core/cuda_space.hpp"
 #include "trireme/interop/torch_data_parallel.hpp"
 #include "trireme/interop/torch_space.hpp"
 
-namespace trireme::interop::detail {
+namespace trireme::interop {
+
+/// CUDA memory whose kernels are torch's own: what data_parallel exchanges gradients in.
+struct torch_cuda : cuda {
+  static constexpr std::string_view name = "cuda, with torch's kernels";
+};
+
+namespace detail {
+
+template <>
+struct torch_memory<cuda> {
+  using type = torch_cuda;
+};
 
 /// Torch's tensors on the calling thread's device, and the order between torch's stream and cuda::stream().
 template <>
@@ -73,12 +87,17 @@ struct torch_space<cuda> {
   };
 };
 
-}  // namespace trireme::interop::detail
+template <>
+struct torch_space<torch_cuda> : torch_space<cuda> {};
+
+}  // namespace detail
+
+}  // namespace trireme::interop
 
 namespace trireme::ops {
 
-/// The kernels of an exchange of gradients in CUDA memory. There are none for the layers of nn.
+/// The kernels of an exchange of gradients in CUDA memory of LibTorch. There are none for the layers of nn.
 template <>
-struct on<cuda> : interop::detail::torch_kernels<cuda> {};
+struct on<interop::torch_cuda> : interop::detail::torch_kernels<interop::torch_cuda> {};
 
 }  // namespace trireme::ops

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/comm/in_space.hpp"
 #include "trireme/interop/detail/torch_module.hpp"
 #include "trireme/interop/detail/torch_slips.hpp"
 #include "trireme/interop/torch_data_parallel_options.hpp"
@@ -95,11 +96,11 @@ template <class Element = float, class Module, class Comm, class... Policies>
   if constexpr (slip == detail::data_parallel_slip::none) {
     using inner = typename decltype(detail::lent_module(std::forward<Module>(module)))::element_type;
     using communicator = std::remove_reference_t<Comm>;
-    using space = typename space_of<communicator>::type;
+    using space = detail::torch_memory_of<communicator>;
     static_assert(
         std::is_same_v<space, host> || (std::is_same_v<Policies, parallel::data> && ...),
         "trireme::interop::data_parallel: a device's memory goes with parallel::data and without a compressor");
-    using resolved = trireme::detail::resolve_exchange<Element, communicator, Policies...>;
+    using resolved = trireme::detail::resolve_exchange<Element, comm::world_for<communicator, space>, Policies...>;
     resolved::template say<resolved::failed()>();
     if constexpr (resolved::failed() == resolved::none_failed) {
       using exchange = trireme::detail::exchange_type<resolved, communicator, space>;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -14,6 +13,7 @@
 #include "trireme/core/text.hpp"
 #include "trireme/nn/expression.hpp"
 #include "trireme/ops/batch_norm.hpp"
+#include "trireme/ops/sets/batch_norm.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn {
@@ -42,6 +42,7 @@ namespace trireme::nn {
 /// Errors   config_error for an epsilon or a momentum out of range, where parallel::context cuts samples, and for
 ///          `synchronised` on several data ranks in a model that does not say so.
 struct batch_norm {
+  TRIREME_NEEDS_KERNELS("nn::batch_norm", batch_norm);
   static constexpr nn::flow flow = nn::flow::rows;
   double epsilon = 1e-5;
   double momentum = 0.1;
@@ -89,8 +90,7 @@ class layer_node<Env, batch_norm> final : public library_node<Env, batch_norm> {
       kernels::copy(kept.mean, running_mean_.value);
       kernels::copy(kept.variance, running_variance_.value);
     }
-    kernels::each(kept.rstd, kept.variance,
-                  [&](auto variance) { return 1 / std::sqrt(variance + static_cast<number>(what_.epsilon)); });
+    norms::inverse_deviation(kept.rstd, kept.variance, what_.epsilon);
     norms::normalise(by_channel(y), rows, kept.mean, kept.rstd, gain_.value, bias_.value);
     return {y, true};
   }

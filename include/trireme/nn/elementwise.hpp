@@ -3,6 +3,7 @@
 #include <concepts>
 
 #include "trireme/nn/expression.hpp"
+#include "trireme/ops/sets/values.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn {
@@ -18,6 +19,7 @@ namespace trireme::nn {
 /// @see     nn::gelu and the others, which the product before them does on its way out
 template <class F, class Derivative>
 struct elementwise {
+  TRIREME_NEEDS_KERNELS("nn::elementwise", values);
   static constexpr nn::flow flow = nn::flow::any;
   F f;
   Derivative df;

@@ -8,6 +8,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/plural.hpp"
 #include "trireme/nn/expression.hpp"
+#include "trireme/ops/sets/dense.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn {
@@ -23,6 +24,7 @@ namespace trireme::nn {
 /// Errors   config_error for no words or outputs, for more ranks than words, for samples of more positions than
 ///          `positions`, unless 0, and for segments where a context group cuts samples.
 struct embedding {
+  TRIREME_NEEDS_KERNELS("nn::embedding", dense);
   static constexpr layer_traits traits{.does = flow::source, .terms = true};
   std::int64_t words = 0;
   std::int64_t outputs = 0;
@@ -41,6 +43,7 @@ struct embedding {
 /// Shapes   inputs (B, ...) float from the batch, y (B, outputs).
 /// Errors   config_error for samples of another size.
 struct features {
+  TRIREME_NEEDS_KERNELS("nn::features", dense);
   static constexpr layer_traits traits{.does = flow::source};
   static constexpr bool reads_numbers = true;  // which have gradients
   std::int64_t outputs = 0;

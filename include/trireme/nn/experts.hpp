@@ -18,6 +18,7 @@
 #include "trireme/core/text.hpp"
 #include "trireme/nn/detail/packed_weights.hpp"
 #include "trireme/nn/expression.hpp"
+#include "trireme/ops/sets/experts.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn {
@@ -52,6 +53,7 @@ namespace trireme::nn {
 ///          groups of experts do not fit, or there is a balance loss beside `scored`; in the first pass, if there is a
 ///          balance loss and ranks share the positions of samples.
 struct experts {
+  TRIREME_NEEDS_KERNELS("nn::experts", experts);
   static constexpr nn::flow flow = nn::flow::all;
   std::int64_t hidden = 0;
   std::int64_t count = 1;
@@ -307,22 +309,21 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
     }
   }
   // What has come lies rank by rank, and within a rank expert by expert; experts want theirs together.
-  void sort(saved const& kept, view by_expert, view by_rank, bool back) const {
+  void sort(saved const& kept, view by_expert, view by_rank, bool back) {
+    runs_.clear();
+    runs_.reserve(static_cast<std::size_t>(here_.count * own_.size));
     std::int64_t to = 0;
     for (std::int64_t e = 0; e < here_.count; ++e) {
       std::int64_t before = 0;  // rows of the ranks before
       for (int rank = 0; rank < own_.size; ++rank) {
         auto const n = rows_of(kept, rank, here_.first + e);
         auto const from = before + rows_of(kept, rank, {here_.first, e});
-        if (n > 0) {
-          auto const a = by_expert.rows(to, n);
-          auto const b = by_rank.rows(from, n);
-          kernels::copy(back ? b : a, back ? a : b);
-        }
+        if (n > 0) runs_.push_back({(back ? from : to) * channels_, (back ? to : from) * channels_, n * channels_});
         before += rows_of(kept, rank, here_);
         to += n;
       }
     }
+    kernels::copy_runs(back ? by_rank : by_expert, back ? by_expert : by_rank, runs_);
   }
   // dispatch sends this rank's rows, sorted by expert, to the ranks of the experts; combine sends rows back.
   void dispatch(pass<Env>& pass, saved const& kept, view gathered, view own) {
@@ -434,7 +435,8 @@ class layer_node<Env, experts> final : public library_node<Env, experts> {
   }
 
   group_rank own_;
-  interval here_;  // experts that lie here
+  std::vector<ops::element_run> runs_;  // of sort()
+  interval here_;                       // experts that lie here
   std::int64_t channels_ = 0;
   parameter<Env> router_{}, favour_{};  // and what is added to scores
   parameter<Env> gate_{}, up_{}, up_bias_{}, down_{}, down_bias_{};

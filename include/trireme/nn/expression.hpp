@@ -17,6 +17,7 @@
 #include "trireme/core/plural.hpp"
 #include "trireme/nn/detail/chain_node.hpp"
 #include "trireme/nn/node.hpp"
+#include "trireme/ops/sets/set.hpp"
 
 namespace trireme::nn {
 
@@ -337,7 +338,7 @@ class layer_node final : public library_node<Env, L> {
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
   // Not make_unique: a type of pointer for each type of node would take the compiler longer than the node.
-  out.push_back(node_pointer<Env>(new detail::layer_node<Env, L>(layer)));
+  if constexpr (ops::expect_kernels<L, Env>()) out.push_back(node_pointer<Env>(new detail::layer_node<Env, L>(layer)));
 }
 template <class Env, class Kind, class... B>
 void append_nodes(std::vector<node_pointer<Env>>& out, composite<Kind, B...> const& layer);

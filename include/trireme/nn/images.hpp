@@ -12,6 +12,7 @@
 #include "trireme/nn/detail/packed_weights.hpp"
 #include "trireme/nn/expression.hpp"
 #include "trireme/ops/images.hpp"
+#include "trireme/ops/sets/images.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn {
@@ -32,6 +33,7 @@ namespace trireme::nn {
 /// Errors   config_error for sizes that are not positive, padding that is negative or not below the kernel, input
 ///          without an nn::image before it, and a kernel larger than the padded image.
 struct conv2d {
+  TRIREME_NEEDS_KERNELS("nn::conv2d", images);
   static constexpr nn::flow flow = nn::flow::rows;
   std::int64_t outputs = 0;
   std::int64_t kernel = 3;
@@ -47,6 +49,7 @@ struct conv2d {
 ///          gradient.
 /// Errors   as conv2d.
 struct max_pool2d {
+  TRIREME_NEEDS_KERNELS("nn::max_pool2d", images);
   static constexpr nn::flow flow = nn::flow::rows;
   std::int64_t kernel = 2;
   std::int64_t stride = 0;  ///< 0: as large as the kernel
@@ -59,6 +62,7 @@ struct max_pool2d {
 /// Numerics summed in the accumulate type and rounded once.
 /// Errors   as conv2d; and for a kernel of 0, images that are not square.
 struct average_pool2d {
+  TRIREME_NEEDS_KERNELS("nn::average_pool2d", images);
   static constexpr nn::flow flow = nn::flow::rows;
   std::int64_t kernel = 0;  ///< 0: the whole image, which must be square
   std::int64_t stride = 0;  ///< 0: as large as the kernel

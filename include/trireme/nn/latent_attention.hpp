@@ -15,6 +15,7 @@
 #include "trireme/nn/expression.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/ops/latent_heads.hpp"
+#include "trireme/ops/sets/latent.hpp"
 
 namespace trireme::nn {
 
@@ -35,6 +36,7 @@ namespace trireme::nn {
 /// Errors   config_error for widths that are not positive, an odd rotary_width, or a tensor group of more ranks than
 ///          heads; a sentence of the compiler where no linear layer is behind it.
 struct latent_attention {
+  TRIREME_NEEDS_KERNELS("nn::latent_attention", latent);
   static constexpr layer_traits traits{.does = flow::fork, .spreads = true};
   std::int64_t heads = 1;
   std::int64_t query_rank = 0;    ///< 0: queries are one product of the input

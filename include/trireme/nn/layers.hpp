@@ -13,6 +13,7 @@
 #include "trireme/nn/detail/own_rows.hpp"
 #include "trireme/nn/detail/packed_weights.hpp"
 #include "trireme/nn/expression.hpp"
+#include "trireme/ops/sets/heads.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn {
@@ -23,6 +24,7 @@ namespace trireme::nn {
 /// Shapes   x (rows, inputs), y (rows, outputs), w (inputs, outputs), b (outputs).
 /// Bytes    saves x, and a copy of x w + b where an activation follows.
 struct linear {
+  TRIREME_NEEDS_KERNELS("nn::linear", dense);
   static constexpr layer_traits traits{.does = flow::product, .takes_activation = true};
   std::int64_t inputs = 0;  ///< 0: the width of the layer before it
   std::int64_t outputs = 0;
@@ -35,6 +37,7 @@ struct linear {
 /// An activation. The product right before it computes it (it is fused), unless that product is cut by rows: the terms
 /// of its result have to be summed first.
 struct activation {
+  TRIREME_NEEDS_KERNELS("nn::activation", dense);
   static constexpr layer_traits traits{.does = flow::any, .activation = true};
   ops::activation kind = ops::activation::none;
   friend bool operator==(activation const&, activation const&) = default;
@@ -51,6 +54,7 @@ struct activation {
 /// Bytes    keeps x, and the mean and 1 / standard deviation of each row.
 /// Method   [Ba, Kiros, Hinton, "Layer normalization", 2016].
 struct layer_norm {
+  TRIREME_NEEDS_KERNELS("nn::layer_norm", dense);
   static constexpr nn::flow flow = nn::flow::rows;
   double epsilon = 1e-5;
   friend bool operator==(layer_norm const&, layer_norm const&) = default;
@@ -63,6 +67,7 @@ struct layer_norm {
 /// Numerics computed in the accumulate type and rounded once.
 /// Method   [Zhang, Sennrich, "Root mean square layer normalization", 2019].
 struct rms_norm {
+  TRIREME_NEEDS_KERNELS("nn::rms_norm", dense);
   static constexpr nn::flow flow = nn::flow::rows;
   double epsilon = 1e-5;
   friend bool operator==(rms_norm const&, rms_norm const&) = default;
@@ -71,6 +76,7 @@ struct rms_norm {
 /// In training each number becomes 0 with this probability, and is divided by 1 - probability otherwise. Which numbers
 /// are dropped depends on sample and position alone, not on how ranks share the work.
 struct dropout {
+  TRIREME_NEEDS_KERNELS("nn::dropout", dense);
   static constexpr nn::flow flow = nn::flow::any;
   double probability = 0;
   friend bool operator==(dropout const&, dropout const&) = default;
@@ -103,6 +109,7 @@ struct dropout {
 ///          into heads of even width), a tensor group of more ranks than key heads, masks by tokens where a context
 ///          group cuts samples or inputs are not tokens, and padding between words.
 struct attend {
+  TRIREME_NEEDS_KERNELS("nn::attend", heads);
   static constexpr nn::flow flow = nn::flow::columns;
   std::int64_t heads = 1;
   double dropout = 0;             ///< of the attention weights

@@ -18,6 +18,9 @@
 #include "trireme/core/text.hpp"
 #include "trireme/nn/embedding.hpp"
 #include "trireme/nn/expression.hpp"
+#include "trireme/ops/sets/dense.hpp"
+#include "trireme/ops/sets/parts.hpp"
+#include "trireme/ops/sets/values.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn {
@@ -44,6 +47,7 @@ namespace loss {
 ///
 /// Errors   config_error for a smoothing outside of [0, 1], and for a negative z.
 struct cross_entropy {
+  TRIREME_NEEDS_KERNELS("nn::loss::cross_entropy", dense);
   static constexpr nn::flow flow = nn::flow::loss;
   std::int32_t ignored = -1;
   double smoothing = 0;
@@ -56,6 +60,7 @@ struct cross_entropy {
 
 /// The mean of (x - target)^2 over a row's numbers; targets are float, as many as there are numbers.
 struct squared_error {
+  TRIREME_NEEDS_KERNELS("nn::loss::squared_error", dense);
   static constexpr nn::flow flow = nn::flow::loss;
   friend bool operator==(squared_error const&, squared_error const&) = default;
 };
@@ -68,21 +73,12 @@ struct squared_error {
 /// Numerics by log1p(exp(-|x|)) in double, so no logit is too large.
 /// Errors   config_error for a target outside of [0, 1], NaN among them.
 struct binary_cross_entropy {
+  TRIREME_NEEDS_KERNELS("nn::loss::binary_cross_entropy", dense);
   static constexpr nn::flow flow = nn::flow::loss;
   friend bool operator==(binary_cross_entropy const&, binary_cross_entropy const&) = default;
 
-  [[nodiscard]] static double value(double x, double target) {
-    if (!(target >= 0 && target <= 1)) {
-      throw config_error(text("trireme::nn::loss::binary_cross_entropy: target ", target,
-                              " is not a probability; targets lie in [0, 1]"));
-    }
-    return std::max<double>(x, 0) - x * target + std::log1p(std::exp(-std::abs(x)));
-  }
-  [[nodiscard]] static double slope(double x, double target) noexcept {
-    double const small = std::exp(-std::abs(x));
-    double const less = small / (1 + small);  // the less likely answer's probability
-    return x < 0 ? less - target : (1 - target) - less;
-  }
+  [[nodiscard]] static double value(double x, double target) { return ops::logistic_loss(x, target); }
+  [[nodiscard]] static double slope(double x, double target) noexcept { return ops::logistic_slope(x, target); }
 };
 
 /// A loss of your own: the mean over a row's numbers of value(x, target), whose derivative by x is slope(x, target).
@@ -93,6 +89,7 @@ struct binary_cross_entropy {
 ///                         [](double x, double t) { return std::sinh(x - t); }, "cosh"}
 template <class Value, class Slope>
 struct each {
+  TRIREME_NEEDS_KERNELS("nn::loss::each", values);
   static constexpr nn::flow flow = nn::flow::loss;
   Value value;
   Slope slope;
@@ -144,6 +141,7 @@ template <class Value, class Slope>
 /// Errors   config_error for no words, and for a tensor group with another loss than cross_entropy, or of more ranks
 ///          than words.
 struct unembedding {
+  TRIREME_NEEDS_KERNELS("nn::unembedding", dense);
   static constexpr nn::flow flow = nn::flow::words;
   std::int64_t words = 0;
   std::string tied{};  ///< the full name of an embedding's table to use; empty: a table of its own
@@ -217,8 +215,8 @@ class loss_node : public node<Env> {
       ops::on<space>::copy(last, all);
       return last;
     }
-    auto const which = takes_first() ? 0 : each - 1;
-    for (std::int64_t b = 0; b < count; ++b) ops::on<space>::copy(last.rows(b, 1), all.rows(b * each + which, 1));
+    auto const which = takes_first() ? 0 : each - 1, width = all.extent(1);
+    ops::on<space>::copy_columns(last, 0, all.reshaped({count, each * width}), which * width, width);
     return last;
   }
 
@@ -256,6 +254,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
 
  public:
   using typename node<Env>::view;
+  using typename node<Env>::space;
   using numbers = tensor_view<std::int32_t const, typename Env::space>;
 
   explicit layer_node(loss::cross_entropy const& what)
@@ -285,14 +284,20 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
     auto const n = logits.extent(0);
     if (!of_first_) return of_rows(pass, logits, first, n, weight, part);
     // Rows are weighed as one of all of their sample's; only the first of each has a loss, so it has all of the weight.
-    auto const each = positions_of(pass);
+    auto const each = positions_of(pass), words = logits.extent(1);
+    auto const sample = (first + each - 1) / each;  // the first one whose first row lies here
+    auto const count = (first + n + each - 1) / each - sample;
+    auto const mark = pass.scratch.mark();
+    auto const rows = pass.scratch.template take<typename Env::compute>({count, words});
+    ops::block_places const packed{0, words, words}, spread{(sample * each - first) * words, each * words, words};
+    kernels::copy_blocks(rows, packed, logits, spread, {count, 1, words});
+    auto const sum =
+        count == 0 ? loss_sum{} : of_rows(pass, rows, sample, count, weight * static_cast<double>(each), part);
     if (pass.backward_follows()) {
-      for (std::int64_t row = 0; row < n; ++row)
-        if ((first + row) % each != 0) kernels::fill(logits.rows(row, 1), 0.0);
+      kernels::fill(logits, 0.0);
+      kernels::copy_blocks(logits, spread, rows, packed, {count, 1, words});
     }
-    loss_sum sum;
-    for (auto sample = (first + each - 1) / each; sample * each < first + n; ++sample)
-      sum += of_rows(pass, logits.rows(sample * each - first, 1), sample, 1, weight * static_cast<double>(each), part);
+    pass.scratch.rewind(mark);
     return sum;
   }
 
@@ -300,7 +305,7 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
   /// How many rows with these targets are counted, and how many are left out.
   template <class Space>
   [[nodiscard]] loss_sum counted_of(tensor_view<std::int32_t const, Space> targets) const {
-    if constexpr (std::is_same_v<typename Env::space, phantom>) {
+    if constexpr (without_elements<typename Env::space>) {
       return {0, targets.size(), 0};  // there are no numbers
     } else if constexpr (std::is_same_v<Space, host>) {
       loss_sum rows;
@@ -323,6 +328,15 @@ class layer_node<Env, loss::cross_entropy> : public loss_node<Env> {
     auto const targets = targets_of(pass, first, n);
     if (pass.group.size() == 1 || part.whole == 0)
       return kernels::cross_entropy(logits, targets, weight, pass.backward_follows(), terms_);
+    if constexpr (ops::parts_kernels<space, Env>)
+      return of_parts(pass, logits, targets, weight, part);
+    else
+      throw config_error(
+          "trireme::nn::loss::cross_entropy: this memory space has no kernels for words on several ranks "
+          "(ops::parts_kernels)");
+  }
+  loss_sum of_parts(pass<Env>& pass, view logits, numbers targets, double weight, ops::table_range part) {
+    auto const n = targets.size();
     // The maximum and the sum of exponentials are over the group; the target's logit comes from the rank that has it.
     auto const here = pass.scratch.mark();
     auto const peaks = pass.scratch.template take<typename Env::accumulate>({n});
@@ -373,7 +387,9 @@ class layer_node<Env, Loss> final : public loss_node<Env> {
  private:
   template <class Targets>
   loss_sum of(view y, Targets targets, view dy, double weight) {
-    if constexpr (requires { what_.value(0.0, 0.0); }) {
+    if constexpr (std::is_same_v<Loss, loss::binary_cross_entropy>) {
+      return kernels::binary_cross_entropy(dy, y, targets, weight);
+    } else if constexpr (requires { what_.value(0.0, 0.0); }) {
       auto const outputs = y.extent(1);
       loss_sum sum{0, y.extent(0)};
       kernels::with_values(
@@ -458,10 +474,7 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
   }
   // How many words lie here.
   [[nodiscard]] std::int64_t words_here() const { return table_.info.extents[0]; }
-  // About 4 MiB of float numbers, but enough rows to keep the products busy.
-  [[nodiscard]] std::int64_t chunk() const {
-    return std::clamp<std::int64_t>((std::int64_t{1} << 20) / what_.words / 64 * 64, 256, 4096);
-  }
+  [[nodiscard]] std::int64_t chunk() const { return ops::rows_of_logits<space>(what_.words); }
   // The logits after each sample's last row, of all words, on every rank: (B, words).
   view last_logits(pass<Env>& pass, view x) {
     auto const last = loss_->output_rows(pass, x);
@@ -471,9 +484,7 @@ class layer_node<Env, unembedding> final : public library_node<Env, unembedding>
     if (pass.group.size() == 1) return here;
     auto const sums = pass.activations.template take<typename Env::accumulate>({batch, what_.words});
     kernels::fill(sums, 0.0);
-    for (std::int64_t b = 0; b < batch; ++b) {
-      kernels::copy(sums.flat(b * what_.words + part_.first, words_here()), here.flat(b * words_here(), words_here()));
-    }
+    kernels::copy_columns(sums, part_.first, here, 0, words_here());
     pass.group.sum(sums);
     auto const logits = pass.take({batch, what_.words});
     kernels::copy(logits, sums);

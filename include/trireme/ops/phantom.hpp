@@ -39,6 +39,19 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
   static void copy_columns(view<T> y, std::int64_t, view<U> x, std::int64_t, std::int64_t) {
     same("copy_columns", y.extent(0), x.extent(0));
   }
+  template <class T, class U>
+  static void copy_blocks(view<T> y, block_places const& to, view<U> x, block_places const& from,
+                          block_extents const& extents) {
+    detail::blocks_within("copy_blocks", y.size(), to, extents);
+    detail::blocks_within("copy_blocks", x.size(), from, extents);
+  }
+  template <class T>
+  static void copy_runs(view<T> y, input<T> x, std::span<element_run const> runs) {
+    for (auto const& run : runs) {
+      expects(assertion_level::light, run.to + run.count <= y.size() && run.from + run.count <= x.size(),
+              [] { return std::string("trireme::ops::copy_runs: a run does not lie in its tensor"); });
+    }
+  }
   template <class T>
   static void add(view<T> y, input<T> x) {
     same("add", y.size(), x.size());
@@ -67,6 +80,10 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
   static void dropout(view<T> y, dropout_site const& site) {
     auto const whole = site.whole > 0 ? site.whole : y.size();
     if (site.active()) same("dropout", whole % static_cast<std::int64_t>(site.samples.size()), 0);
+  }
+  template <class T>
+  static void dropout_part(view<T> y, dropout_site const& site, dropout_cut const& cut) {
+    if (site.active() && !y.empty()) same("dropout_part", y.size() % (cut.fused * cut.columns), 0);
   }
   template <class T>
   static void initialise(view<T>, initial const&, std::uint64_t, std::uint64_t, std::int64_t = 0) noexcept {}
@@ -155,6 +172,12 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
                                      input<accumulate_t<T>>, input<accumulate_t<T>>, double, bool gradient,
                                      cross_entropy_terms const& = {}) {
     return cross_entropy(logits, targets, 0, gradient);
+  }
+  template <class T, class Target>
+  static loss_sum binary_cross_entropy(view<T> dy, input<T> y, view<Target> targets, double) {
+    same("binary_cross_entropy", y.size(), targets.size());
+    if (!dy.empty()) same("binary_cross_entropy", dy.size(), y.size());
+    return {0, y.extent(0)};
   }
   template <class T>
   static loss_sum squared_error(view<T> dy, input<T> y, view<float const> targets, double) {

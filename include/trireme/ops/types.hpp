@@ -1,18 +1,34 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
 #include "trireme/contract/numerics.hpp"
+#include "trireme/core/assertion.hpp"
 #include "trireme/core/dtype.hpp"
+#include "trireme/core/error.hpp"
 #include "trireme/core/exact.hpp"
 #include "trireme/core/tensor.hpp"
+#include "trireme/core/text.hpp"
 
 namespace trireme::ops {
 
 /// The numeric kernels of one memory space: a struct of static function templates (docs/design.md lists them).
 template <class Space>
 struct on;
+
+/// The rows of logits that a product with a vocabulary computes at once, before the loss overwrites them with their
+/// gradient. A device says more in `ops::on<Space>::rows_of_logits(words)`, so that the gradient of the vocabulary is
+/// read and written less often; by default they are 4 MiB of float numbers, but 256 to 4096 rows.
+template <class Space>
+[[nodiscard]] constexpr std::int64_t rows_of_logits(std::int64_t words) noexcept {
+  if constexpr (requires { on<Space>::rows_of_logits(words); })
+    return on<Space>::rows_of_logits(words);
+  else
+    return std::clamp<std::int64_t>((std::int64_t{1} << 20) / words / 64 * 64, 256, 4096);
+}
 
 /// A weight matrix for products: the view, its orientation, and copies packed for the kernels.
 template <class T, class Space>
@@ -86,6 +102,54 @@ struct head_layout {
   }
 };
 
+/// The part of whole samples that lies here, so that dropout drops the same numbers however samples are cut. The rows
+/// of a sample before `split` have the positions from first[0] on, the others those from first[1] on.
+struct dropout_cut {
+  std::int64_t row = 0;      ///< of y's first row among the rows of all samples that lie here
+  std::int64_t context = 0;  ///< rows of a sample here
+  std::int64_t split = 0;
+  std::int64_t first[2] = {0, 0};
+  std::int64_t width = 0;    ///< numbers of a whole row
+  std::int64_t fused = 1;    ///< matrices side by side in a whole row
+  std::int64_t column = 0;   ///< first column of each matrix here
+  std::int64_t columns = 0;  ///< columns of each matrix here
+
+  [[nodiscard]] constexpr std::int64_t position(std::int64_t in_sample) const noexcept {
+    return in_sample < split ? first[0] + in_sample : first[1] + in_sample - split;
+  }
+};
+
+/// Where blocks of rows lie in a tensor: number c of row r of block b is its element first + b * block + r * row + c.
+struct block_places {
+  std::int64_t first = 0;
+  std::int64_t block = 0;  ///< elements from a block to the next one
+  std::int64_t row = 0;    ///< elements from a row to the next one
+};
+/// The blocks, rows of each, and numbers of each row that are copied.
+struct block_extents {
+  std::int64_t blocks = 1;
+  std::int64_t rows = 1;
+  std::int64_t columns = 0;
+};
+
+namespace detail {
+/// Throws assertion_error at level light unless the blocks lie in a tensor of so many elements.
+inline void blocks_within(char const* who, std::int64_t size, block_places const& at, block_extents const& extents) {
+  if (extents.blocks == 0 || extents.rows == 0) return;
+  auto const last = at.first + (extents.blocks - 1) * at.block + (extents.rows - 1) * at.row + extents.columns;
+  expects(assertion_level::light, at.first >= 0 && last <= size, [&] {
+    return text("trireme::ops::", who, ": blocks of elements ", at.first, " to ", last, " of a tensor of ", size);
+  });
+}
+}  // namespace detail
+
+/// Elements that lie together in two orders of the same rows.
+struct element_run {
+  std::int64_t to = 0;
+  std::int64_t from = 0;
+  std::int64_t count = 0;
+};
+
 using trireme::attention_mask;
 using trireme::attention_shape;
 using trireme::dropout_site;
@@ -137,6 +201,21 @@ struct cross_entropy_terms {
   }
   friend bool operator==(cross_entropy_terms const&, cross_entropy_terms const&) = default;
 };
+
+/// -t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x)), and its derivative by x.
+/// Errors   config_error for a target outside of [0, 1], NaN among them.
+[[nodiscard]] inline double logistic_loss(double x, double target) {
+  if (!(target >= 0 && target <= 1)) {
+    throw config_error(
+        text("trireme::nn::loss::binary_cross_entropy: target ", target, " is not a probability; targets lie in [0, 1]"));
+  }
+  return std::max<double>(x, 0) - x * target + std::log1p(std::exp(-std::abs(x)));
+}
+[[nodiscard]] inline double logistic_slope(double x, double target) noexcept {
+  double const small = std::exp(-std::abs(x));
+  double const less = small / (1 + small);  // the less likely answer's probability
+  return x < 0 ? less - target : (1 - target) - less;
+}
 
 /// What a product does to its result before storing it: y = residual + act(x w + bias).
 template <class T, class Space>

@@ -11,7 +11,7 @@
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/expect.hpp"
-#include "trireme/ops/types.hpp"
+#include "trireme/ops/sets/whole_tensors.hpp"
 #include "trireme/optim/detail/whole_tensor.hpp"
 #include "trireme/optim/schedule.hpp"
 
@@ -27,6 +27,7 @@ namespace trireme::optim {
 /// Numerics means are summed in double, in the order of the elements.
 /// @models  whole_tensor_optimizer: cannot be used with parallel::tensor of degree above 1.
 struct adafactor {
+  TRIREME_NEEDS_KERNELS("optim::adafactor", adafactor);
   using policy_category = slot::optimizer;
 
   double learning_rate =
@@ -80,64 +81,24 @@ struct adafactor {
   void update(tensor_update<Env> const& tensor, std::int64_t step) const {
     using real = typename Env::master;
     auto const extents = tensor.info.extents;
-    auto const last = static_cast<std::size_t>(extents.rank() < 1 ? 1 : extents[extents.rank() - 1]);
-    auto const rows = static_cast<std::size_t>(extents.rank() < 2 ? 1 : extents[extents.rank() - 2]);
+    auto const rank = extents.rank();
+    auto const columns = rank < 1 ? 1 : extents[rank - 1], rows = rank < 2 ? 1 : extents[rank - 2];
     auto const direction = tensor.scratch.template take<real>(extents);
-    auto const column_sums = tensor.scratch.template take<double>({static_cast<std::int64_t>(last)});
-    ops::on<typename Env::space>::with_values(
-        [&](auto value, auto u, auto sums, auto row_means, auto column_means, auto second, auto first, auto gradient) {
-          auto const keep = 1 - std::pow(count_of_updates(tensor, step), decay_power);
-          auto const average = [&](real& moment, double now) {
-            moment = static_cast<real>(keep * static_cast<double>(moment) + (1 - keep) * now);
-          };
-          auto const square = [&](std::size_t i) {
-            auto const g = tensor.scale * static_cast<double>(gradient[i]);
-            return g * g + epsilon;
-          };
-          auto const scale = static_cast<real>(tensor.scale);
-          for (std::size_t i = 0; i < second.size(); ++i) {
-            average(second[i], square(i));
-            u[i] = scale * static_cast<real>(gradient[i]) / std::sqrt(second[i]);
-          }
-          for (std::size_t m = 0; m * rows < row_means.size(); ++m) {  // each matrix
-            auto const at = m * rows * last;
-            auto const row = row_means.subspan(m * rows, rows);
-            auto const column = column_means.subspan(m * last, last);
-            double mean = 0;
-            for (auto& each : sums) each = 0;
-            for (std::size_t r = 0; r < rows; ++r) {
-              double sum = 0;
-              for (std::size_t c = 0; c < last; ++c) {
-                auto const now = square(at + r * last + c);
-                sum += now;
-                sums[c] += now;
-              }
-              average(row[r], sum / static_cast<double>(last));
-              mean += static_cast<double>(row[r]) / static_cast<double>(rows);
-            }
-            for (std::size_t c = 0; c < last; ++c) average(column[c], sums[c] / static_cast<double>(rows));
-            for (std::size_t r = 0; r < rows; ++r) {
-              auto const of_row = static_cast<real>(std::sqrt(mean / static_cast<double>(row[r])));
-              for (std::size_t c = 0; c < last; ++c) {
-                auto const i = at + r * last + c;
-                u[i] = scale * static_cast<real>(gradient[i]) * of_row / std::sqrt(column[c]);
-              }
-            }
-          }
-          auto const size = static_cast<double>(value.size());
-          auto const length = std::sqrt(detail::sum_of_squares(u) / size) / threshold;
-          auto by = rate_at(step);
-          if (scaled) by *= std::max(least_scale, std::sqrt(detail::sum_of_squares(value) / size));
-          auto const pull = static_cast<real>(1 - by * (tensor.info.decays ? weight_decay : 0));
-          auto const along = static_cast<real>(by / std::max(1.0, length));
-          for (std::size_t i = 0; i < value.size(); ++i) {
-            real change = along * u[i];
-            if (!first.empty()) change = first[i] += static_cast<real>(1 - momentum) * (change - first[i]);
-            value[i] = pull * value[i] - change;
-          }
-        },
+    auto const column_sums = tensor.scratch.template take<double>({columns});
+    ops::whole_tensors_on<typename Env::space>::adafactor(
         tensor.value, direction, column_sums, tensor.moments[0], tensor.moments[1], tensor.moments[2],
-        tensor.moments[3], tensor.gradient);
+        tensor.moments[3], tensor.gradient,
+        {.rows = rows,
+         .columns = columns,
+         .learning_rate = rate_at(step),
+         .keep = 1 - std::pow(count_of_updates(tensor, step), decay_power),
+         .epsilon = epsilon,
+         .threshold = threshold,
+         .scaled = scaled,
+         .least_scale = least_scale,
+         .momentum = momentum,
+         .weight_decay = tensor.info.decays ? weight_decay : 0,
+         .scale = tensor.scale});
     detail::write_outputs(tensor);
   }
 };

@@ -9,6 +9,7 @@
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/expect.hpp"
+#include "trireme/ops/sets/update.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/optim/schedule.hpp"
 
@@ -20,6 +21,7 @@ namespace trireme::optim {
 /// Bytes    per parameter: two moments of the master type.
 /// Numerics decay applies to parameters that ask for it (matrices, not biases and gains).
 struct adamw {
+  TRIREME_NEEDS_KERNELS("optim::adamw", adamw);
   using policy_category = slot::optimizer;
 
   double learning_rate = 1e-3;  ///< used where `schedule` is empty

@@ -9,7 +9,7 @@
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/expect.hpp"
-#include "trireme/ops/types.hpp"
+#include "trireme/ops/sets/whole_tensors.hpp"
 #include "trireme/optim/detail/whole_tensor.hpp"
 #include "trireme/optim/schedule.hpp"
 
@@ -24,6 +24,7 @@ namespace trireme::optim {
 /// Numerics norms are summed in double over the whole tensor, so they do not depend on the number of ranks.
 /// @models  whole_tensor_optimizer: cannot be used with parallel::tensor of degree above 1.
 struct lamb {
+  TRIREME_NEEDS_KERNELS("optim::lamb", lamb);
   using policy_category = slot::optimizer;
 
   double learning_rate = 1e-3;  ///< used where `schedule` is empty
@@ -52,34 +53,17 @@ struct lamb {
 
   template <class Env>
   void update(tensor_update<Env> const& tensor, std::int64_t step) const {
-    using real = typename Env::master;
     auto const count = count_of_updates(tensor, step);
-    auto const correction1 = static_cast<real>(1 / (1 - std::pow(beta1, count)));
-    auto const correction2 = static_cast<real>(1 / (1 - std::pow(beta2, count)));
-    auto const keep1 = static_cast<real>(beta1), keep2 = static_cast<real>(beta2);
-    auto const new1 = static_cast<real>(1 - beta1), new2 = static_cast<real>(1 - beta2);
-    auto const pull = static_cast<real>(tensor.info.decays ? weight_decay : 0);
-    auto const scale = static_cast<real>(tensor.scale);
-    ops::on<typename Env::space>::with_values(
-        [&](auto value, auto first, auto second, auto gradient) {
-          auto const direction = [&](std::size_t i) {
-            return first[i] * correction1 / (std::sqrt(second[i] * correction2) + static_cast<real>(epsilon)) +
-                   pull * value[i];
-          };
-          double squares = 0;
-          for (std::size_t i = 0; i < value.size(); ++i) {
-            real const g = scale * static_cast<real>(gradient[i]);
-            first[i] = keep1 * first[i] + new1 * g;
-            second[i] = keep2 * second[i] + new2 * g * g;
-            auto const u = static_cast<double>(direction(i));
-            squares += u * u;
-          }
-          auto const length = std::sqrt(detail::sum_of_squares(value));
-          auto const ratio = length > 0 && squares > 0 ? length / std::sqrt(squares) : 1.0;
-          auto const by = static_cast<real>(rate_at(step) * ratio);
-          for (std::size_t i = 0; i < value.size(); ++i) value[i] -= by * direction(i);
-        },
-        tensor.value, tensor.moments[0], tensor.moments[1], tensor.gradient);
+    ops::whole_tensors_on<typename Env::space>::lamb(tensor.value, tensor.moments[0], tensor.moments[1],
+                                                     tensor.gradient,
+                                                     {.learning_rate = rate_at(step),
+                                                      .beta1 = beta1,
+                                                      .beta2 = beta2,
+                                                      .epsilon = epsilon,
+                                                      .weight_decay = tensor.info.decays ? weight_decay : 0,
+                                                      .correction1 = 1 / (1 - std::pow(beta1, count)),
+                                                      .correction2 = 1 / (1 - std::pow(beta2, count)),
+                                                      .scale = tensor.scale});
     detail::write_outputs(tensor);
   }
 };

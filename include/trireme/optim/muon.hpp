@@ -12,7 +12,7 @@
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/expect.hpp"
 #include "trireme/core/pattern.hpp"
-#include "trireme/ops/types.hpp"
+#include "trireme/ops/sets/whole_tensors.hpp"
 #include "trireme/optim/adamw.hpp"
 #include "trireme/optim/detail/whole_tensor.hpp"
 #include "trireme/optim/schedule.hpp"
@@ -34,6 +34,7 @@ namespace trireme::optim {
 /// Numerics products in the master type, as in layers; X is 2 to 5 % from orthogonal, as the coefficients are designed.
 /// @models  whole_tensor_optimizer: cannot be used with parallel::tensor of degree above 1.
 struct muon {
+  TRIREME_NEEDS_KERNELS("optim::muon", muon);
   using policy_category = slot::optimizer;
 
   double learning_rate = 0.02;  ///< used where `schedule` is empty
@@ -80,31 +81,15 @@ struct muon {
       return rest.update(detail::as_segment(tensor, tensor.moments.subspan(1)), step);
     }
     using real = typename Env::master;
-    using kernels = ops::on<typename Env::space>;
+    using whole = ops::whole_tensors_on<typename Env::space>;
     auto const rows = tensor.info.extents[0], columns = tensor.info.extents[1];
     auto direction = tensor.scratch.template take<real>(tensor.info.extents);
-    kernels::with_values(
-        [&](auto velocity, auto out, auto gradient) {
-          auto const keep = static_cast<real>(momentum);
-          auto const scale = static_cast<real>(tensor.scale);
-          for (std::size_t i = 0; i < out.size(); ++i) {
-            real const g = scale * static_cast<real>(gradient[i]);
-            velocity[i] += (1 - keep) * (g - velocity[i]);
-            out[i] = nesterov ? g + keep * (velocity[i] - g) : velocity[i];
-          }
-        },
-        tensor.moments[0], direction, tensor.gradient);
+    whole::muon_momentum(tensor.moments[0], direction, tensor.gradient, momentum, tensor.scale, nesterov);
     direction = orthogonal<Env>(direction, tensor.scratch);
     auto const tall = static_cast<double>(rows) / static_cast<double>(columns);
     auto const stretch = std::sqrt(std::max<double>(1, rows_are_outputs ? tall : 1 / tall));
-    kernels::with_values(
-        [&](auto value, auto along) {
-          auto const now = rate_at(step);
-          auto const by = static_cast<real>(now * stretch);
-          auto const keep = static_cast<real>(1 - now * (tensor.info.decays ? weight_decay : 0));
-          for (std::size_t i = 0; i < value.size(); ++i) value[i] = keep * value[i] - by * along[i];
-        },
-        tensor.value, direction);
+    auto const now = rate_at(step);
+    whole::muon_step(tensor.value, direction, 1 - now * (tensor.info.decays ? weight_decay : 0), now * stretch);
     detail::write_outputs(tensor);
   }
 
@@ -118,6 +103,7 @@ struct muon {
     using real = typename Env::master;
     using space = typename Env::space;
     using kernels = ops::on<space>;
+    using whole = ops::whole_tensors_on<space>;
     using matrix = ops::weights<real, space>;
     auto const times = [](auto to, auto left, auto right, ops::orientation way) {
       matrix second(right, way);
@@ -129,12 +115,7 @@ struct muon {
     auto const square = scratch.template take<real>({side, side});
     auto const polynomial = scratch.template take<real>({side, side});
     auto next = scratch.template take<real>(x.extents());
-    kernels::with_values(
-        [](auto values) {
-          auto const by = static_cast<real>(1 / std::max(std::sqrt(detail::sum_of_squares(values)), 1e-7));
-          for (auto& each : values) each *= by;
-        },
-        x);
+    whole::muon_normalise(x);
     for (int i = 0; i < iterations; ++i) {
       if (wide) {
         times(square, x, x, ops::orientation::out_in);
@@ -143,18 +124,9 @@ struct muon {
         kernels::linear_backward_weight(square, {}, x, x, ops::orientation::in_out);
       }
       times(polynomial, square, square, ops::orientation::in_out);
-      kernels::with_values(
-          [](auto to, auto from) {
-            for (std::size_t e = 0; e < to.size(); ++e)
-              to[e] = static_cast<real>(b) * from[e] + static_cast<real>(c) * to[e];
-          },
-          polynomial, square);
+      whole::muon_mix(polynomial, square, b, c);
       times(next, wide ? polynomial : x, wide ? x : polynomial, ops::orientation::in_out);
-      kernels::with_values(
-          [](auto to, auto from) {
-            for (std::size_t e = 0; e < to.size(); ++e) to[e] += static_cast<real>(a) * from[e];
-          },
-          next, x);
+      whole::muon_mix(next, x, a, 1);
       std::swap(x, next);
     }
     return x;

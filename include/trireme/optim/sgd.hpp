@@ -8,6 +8,7 @@
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/expect.hpp"
+#include "trireme/ops/sets/update.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/optim/schedule.hpp"
 
@@ -17,6 +18,7 @@ namespace trireme::optim {
 ///
 /// Bytes    per parameter: one velocity of the master type.
 struct sgd {
+  TRIREME_NEEDS_KERNELS("optim::sgd", sgd);
   using policy_category = slot::optimizer;
 
   double learning_rate = 1e-2;  ///< used where `schedule` is empty

@@ -20,6 +20,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/expect.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/ops/sets/blocks.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/detail/context_cut.hpp"
 #include "trireme/parallel/grid.hpp"
@@ -69,7 +70,12 @@ struct context {
                "use another communicator",
                has_exchange<typename C::comm, typename C::space>&&
                    has_ragged_all_to_all<typename C::comm, typename C::env::compute, typename C::space>);
-  using rules = rule_list<needs_positions, needs_exchange>;
+  TRIREME_RULE(needs_blocks, "context-needs-blocks-kernels",
+               "parallel::context merges attention block by block, and the communicator's memory space lacks kernels "
+               "for it",
+               "add the kernels of ops::blocks_kernels to its ops::on, or leave the axis out",
+               (ops::blocks_kernels<typename C::space, typename C::env>));
+  using rules = rule_list<needs_positions, needs_exchange, needs_blocks>;
 
   template <class Env, class Comm>
   class instance;

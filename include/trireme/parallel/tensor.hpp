@@ -13,6 +13,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/expect.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/ops/sets/parts.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/grid.hpp"
 
@@ -45,7 +46,12 @@ struct tensor {
       has_all_reduce<typename C::comm, typename C::env::compute, reduction::sum, typename C::space>&&
           has_all_reduce<typename C::comm, typename C::env::accumulate, reduction::sum, typename C::space>&&
               has_all_reduce<typename C::comm, typename C::env::accumulate, reduction::max, typename C::space>);
-  using rules = rule_list<needs_all_reduce>;
+  TRIREME_RULE(needs_parts, "tensor-needs-parts-kernels",
+               "parallel::tensor distributes words over ranks, and the communicator's memory space lacks kernels "
+               "for it",
+               "add the kernels of ops::parts_kernels to its ops::on, or leave the axis out",
+               (ops::parts_kernels<typename C::space, typename C::env>));
+  using rules = rule_list<needs_all_reduce, needs_parts>;
 
   template <class Env, class Comm>
   class instance;

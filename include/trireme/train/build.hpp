@@ -1,21 +1,15 @@
 #pragma once
 
-#include <algorithm>
-#include <concepts>
 #include <string>
 
-#include "trireme/core/dtype.hpp"
 #include "trireme/core/text.hpp"
-#include "trireme/ops/host/target.hpp"
+#include "trireme/ops/level.hpp"
 #include "trireme/version.hpp"
 
 namespace trireme {
 
 /// Everything about this build that decides the bits of its numbers: version, compiler, flags and CPU level, one a
 /// line. It should be equal on all ranks that train one model.
-///
-/// Numerics The levels avx512 and avx512_bf16 have the same float kernels and differ only for bfloat16, so they are
-///          told apart only in precisions that use bfloat16.
 ///
 /// @tparam Precision  of the training.
 template <class Precision>
@@ -47,9 +41,7 @@ template <class Precision>
 #else
   out += ", no fused products\n";
 #endif
-  constexpr bool halves = std::same_as<typename Precision::compute, bf16>;
-  auto const level = halves ? ops::detected() : std::min(ops::detected(), ops::cpu_level::avx512);
-  return out + text("CPU level ", ops::name_of(level), '\n');
+  return out + ops::level_text<typename Precision::compute>();
 }
 
 }  // namespace trireme

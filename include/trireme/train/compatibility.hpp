@@ -53,18 +53,8 @@ struct combination {
 
   static constexpr bool plain = !staged_model<Model>;
   /// Whether the memory space has the kernels of an exchange, and those of the model's layers.
-  static constexpr bool exchanges = [] {
-    if constexpr (ops::has_all_kernels<space>)
-      return true;
-    else
-      return ops::exchange_kernels<space, env>;
-  }();
-  static constexpr bool computes = [] {
-    if constexpr (ops::has_all_kernels<space> || !made_of_layers<Model>)
-      return true;
-    else
-      return ops::layer_kernels<space, env>;
-  }();
+  static constexpr bool exchanges = ops::exchange_kernels<space, env>;
+  static constexpr bool computes = !made_of_layers<Model> || ops::dense_kernels<space, env>;
   static constexpr bool once = parallel::no_axis_twice<Parallel>;
   /// Whether every rank has all parameters and sees whole samples.
   static constexpr bool whole = !parallel::any_axis<Parallel>([](axis_facts const& is) {
@@ -122,7 +112,7 @@ TRIREME_RULE(space_lacks_exchange_kernels, "space-lacks-exchange-kernels",
              "add the kernels of ops::exchange_kernels to its ops::on", C::exchanges);
 TRIREME_RULE(space_lacks_layer_kernels, "space-lacks-layer-kernels",
              "the model is made of layers whose kernels the communicator's memory space lacks",
-             "add the kernels of ops::layer_kernels to its ops::on, or use a plain model", C::computes);
+             "add the kernels of ops::dense_kernels to its ops::on, or use a plain model", C::computes);
 
 TRIREME_RULE(zero_3_needs_units, "zero-3-needs-units",
              "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",

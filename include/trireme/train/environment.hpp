@@ -9,22 +9,11 @@
 #include "trireme/comm/bootstrap.hpp"
 #include "trireme/core/assertion.hpp"
 #include "trireme/core/error.hpp"
-#include "trireme/ops/host/target.hpp"
+#include "trireme/ops/level.hpp"
 
 namespace trireme {
 
 namespace detail {
-
-/// The values that TRIREME_CPU accepts.
-[[nodiscard]] inline std::vector<std::string_view> cpu_words() {
-  using ops::cpu_level;
-  std::vector<std::string_view> words{ops::name_of(cpu_level::baseline)};
-  // A number that is not a level has the name of the first one.
-  for (int next = 1; ops::name_of(static_cast<cpu_level>(next)) != words.front(); ++next) {
-    words.push_back(ops::name_of(static_cast<cpu_level>(next)));
-  }
-  return words;
-}
 
 inline void expect_word(comm::bootstrap::lookup const& variable, char const* name,
                         std::vector<std::string_view> const& known) {
@@ -50,7 +39,7 @@ inline void check_environment(comm::bootstrap::lookup const& variable = comm::bo
   using enum assertion_level;
   detail::expect_word(variable, "TRIREME_ASSERTIONS",
                       {name_of(none), name_of(light), name_of(normal), name_of(communication)});
-  detail::expect_word(variable, "TRIREME_CPU", detail::cpu_words());
+  detail::expect_word(variable, "TRIREME_CPU", ops::level_words());
   detail::expect_word(variable, "TRIREME_LOG", {"0", "1"});
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/comm/in_space.hpp"
 #include "trireme/core/arithmetic.hpp"
 #include "trireme/core/expect.hpp"
 #include "trireme/parallel/exchange.hpp"
@@ -200,7 +201,7 @@ struct resolve_exchange {
   using strategy = pick<slot::parallel, parallel::data>;
   using compressor = pick<slot::compression, compression::none>;
   using optimizer = pick<slot::optimizer, nothing>;
-  using everyone = pick<slot::communicator, Comm>;
+  using everyone = comm::world_for<pick<slot::communicator, Comm>, typename space_of<Comm>::type>;
   using precision = std::conditional_t<std::is_same_v<T, double>, precision::fp64, precision::fp32>;
 
   static constexpr bool fits = count_of<slot::parallel, P...> + count_of<slot::compression, P...> +
@@ -209,7 +210,7 @@ struct resolve_exchange {
                                count_of<slot::parallel, P...> <= 1 && count_of<slot::compression, P...> <= 1 &&
                                count_of<slot::communicator, P...> <= 1 && count_of<slot::optimizer, P...> <= 1;
 
-  // The first stage that fails: 0 the list, 1 worlds, 2 the strategy, 3 with the environment, 4 together.
+  // The first stage that fails: 0 the list, 1 worlds, 2 the strategy, 3 with the environment, 4 together, 5 kernels.
   static constexpr int failed() {
     if constexpr (!fits) {
       return 0;
@@ -223,13 +224,17 @@ struct resolve_exchange {
         return 3;
       } else if constexpr (!std::is_same_v<optimizer, nothing> && !trireme::optimizer<optimizer, env>) {
         return 3;
+      } else if constexpr (!ops::exchange_kernels<typename env::space, env>) {
+        return 4;
+      } else if constexpr (!ops::finds_kernels<compressor, env>() || !ops::finds_kernels<optimizer, env>()) {
+        return 5;
       } else {
         return broken_rule<combination<lent_parameters, Comm, strategy, precision, compressor>>.empty() ? none_failed
                                                                                                         : 4;
       }
     }
   }
-  static constexpr int none_failed = 5;
+  static constexpr int none_failed = 6;
 
   template <int Stage>
   static constexpr void say() {
@@ -245,6 +250,9 @@ struct resolve_exchange {
     } else if constexpr (Stage == 4) {
       static_cast<void>(
           check_combination<combination<lent_parameters, Comm, strategy, precision, compressor>>::size_of_exchange);
+    } else if constexpr (Stage == 5) {
+      using env = environment<precision, typename space_of<Comm>::type>;
+      static_cast<void>(ops::expect_kernels<compressor, env>() && ops::expect_kernels<optimizer, env>());
     }
   }
 };
@@ -296,8 +304,9 @@ template <class Sorted, class List, class Comm, class... Policies>
 template <class Parameters, class Comm, class... Policies>
 requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip::none)
     [[nodiscard]] auto make_exchange(Parameters&& parameters, Comm& world, Policies&&... policies) {
-  using value = typename decltype(detail::as_foreign(parameters).front().value)::value_type;
-  using sorted = detail::resolve_exchange<value, Comm, std::remove_cvref_t<Policies>...>;
+  using values = decltype(detail::as_foreign(parameters).front().value);
+  using there = comm::world_for<Comm, typename values::space>;  // the rules look at the parameters' memory space
+  using sorted = detail::resolve_exchange<typename values::value_type, there, std::remove_cvref_t<Policies>...>;
   sorted::template say<sorted::failed()>();
   if constexpr (sorted::failed() != sorted::none_failed) {
     return detail::refused_exchange{};

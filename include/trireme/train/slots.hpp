@@ -227,7 +227,8 @@ struct resolve {
                                       (staged_model<model> || plain_model<model>)&&precision_policy<precision> &&
                                       trireme::parallel::parallel_policy<parallel>;
 
-  // The first stage that fails: 0 policies, 1 counts, 2 required, 3 each alone, 4 with the environment, 5 together.
+  // The first stage that fails: 0 policies, 1 counts, 2 required, 3 each alone, 4 with the environment, 5 together,
+  // 6 kernels.
   static constexpr int failed() {
     if constexpr (!policies) {
       return 0;
@@ -241,12 +242,16 @@ struct resolve {
       using env = environment_of<model, precision, typename space_of<comm>::type>;
       if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env, comm>) {
         return 4;
+      } else if constexpr (!ops::exchange_kernels<typename env::space, env>) {
+        return 5;
+      } else if constexpr (!ops::finds_kernels<optimizer, env>() || !ops::finds_kernels<compression, env>()) {
+        return 6;
       } else {
         return broken_rule<combination<model, comm, parallel, precision, compression>>.empty() ? none_failed : 5;
       }
     }
   }
-  static constexpr int none_failed = 6;
+  static constexpr int none_failed = 7;
   static constexpr bool ok = failed() == none_failed;
 
   template <int Stage>
@@ -265,6 +270,9 @@ struct resolve {
       static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env, comm>));
     } else if constexpr (Stage == 5) {
       static_cast<void>(check_combination<combination<model, comm, parallel, precision, compression>>::size);
+    } else if constexpr (Stage == 6) {
+      using env = environment_of<model, precision, typename space_of<comm>::type>;
+      static_cast<void>(ops::expect_kernels<optimizer, env>() && ops::expect_kernels<compression, env>());
     }
   }
 };

@@ -13,8 +13,8 @@ inline constexpr bool is_phantom = requires {
 template <class Space>
 [[nodiscard]] constexpr bool can_combine(reduction_kind op) noexcept {
   if (op == reduction_kind::own) return space_kernels<Space>::touchable || is_phantom<Space>;
-  if constexpr (requires { space_kernels<Space>::pairwise; })
-    return op != reduction_kind::pairwise || space_kernels<Space>::pairwise;
+  if constexpr (requires { space_kernels<Space>::combines(op); })
+    return space_kernels<Space>::combines(op);
   else
     return true;
 }

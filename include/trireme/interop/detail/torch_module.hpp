@@ -65,6 +65,15 @@ namespace trireme::interop::detail {
 template <class Space>
 struct torch_space;
 
+/// The memory space whose kernels are used for torch's tensors of a world's space: that one, or one for the same memory
+/// that has torch's own kernels.
+template <class Space>
+struct torch_memory {
+  using type = Space;
+};
+template <class Comm>
+using torch_memory_of = typename torch_memory<typename space_of<Comm>::type>::type;
+
 template <>
 struct torch_space<host> {
   static constexpr at::DeviceType device = at::kCPU;

@@ -27,7 +27,7 @@ struct own_gradient {
 /// Numerics sums in double, in rank order. The squares of each mean are added to the vote, on rank 0.
 template <class Comm>
 class own_messages {
-  using space = typename space_of<Comm>::type;
+  using space = torch_memory_of<Comm>;
 
  public:
   /// @param weight  the factor on each rank's gradient: 1 / (ranks * loss scale).

@@ -9,6 +9,7 @@
 #include "trireme/core/text.hpp"
 #include "trireme/nn/node.hpp"
 #include "trireme/ops/cached_attention.hpp"
+#include "trireme/ops/sets/cache.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn::detail {
@@ -39,13 +40,17 @@ class attention_cache {
     make_room(pass.known, shape);
     if (pass.known == 0) {
       attend_whole();
-      for (auto row = std::max<std::int64_t>(0, shape.context - places_); row < shape.context; ++row)
-        keep(qkv, shape, row, row);
+      // The places of a window begin again behind the last one.
+      for (auto row = std::max<std::int64_t>(0, shape.context - places_); row < shape.context;) {
+        auto const n = std::min(shape.context - row, places_ - row % places_);
+        keep(qkv, shape, row, n, row);
+        row += n;
+      }
       return;
     }
     for (std::int64_t row = 0; row < shape.context; ++row) {
       auto const position = pass.known + row;
-      keep(qkv, shape, row, position);
+      keep(qkv, shape, row, 1, position);
       attend_one(pass, y, qkv, shape, row, std::min(position + 1, places_));
     }
   }
@@ -59,23 +64,24 @@ class attention_cache {
     if (fits) return;
     auto const positions = window > 0 ? window : std::max(few, 2 * all);
     tensor<value, space> more({shape.batch * positions, 2 * shape.channels});
-    for (std::int64_t sample = 0; sample < shape.batch && known > 0; ++sample) {
-      auto const count = std::min(known, std::min(positions, places_));
-      kernels::copy(more.view().rows(sample * positions, count), kept_.view().rows(sample * places_, count));
+    auto const width = 2 * shape.channels;
+    if (known > 0) {
+      kernels::copy_blocks(more.view(), {0, positions * width, width}, kept_.view(), {0, places_ * width, width},
+                           {shape.batch, std::min(known, std::min(positions, places_)), width});
     }
     kept_ = std::move(more);
     places_ = positions;
   }
-  void keep(view qkv, attention_shape const& shape, std::int64_t row, std::int64_t position) {
-    for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
-      kernels::copy_columns(kept_.view().rows(sample * places_ + position % places_, 1), 0,
-                            qkv.rows(sample * shape.context + row, 1), shape.channels, 2 * shape.channels);
-    }
+  // The keys and values of n rows from `row` on, for positions from `position` on, which lie one after the other.
+  void keep(view qkv, attention_shape const& shape, std::int64_t row, std::int64_t n, std::int64_t position) {
+    auto const width = 2 * shape.channels, whole = 3 * shape.channels;
+    kernels::copy_blocks(kept_.view(), {position % places_ * width, places_ * width, width}, qkv,
+                         {row * whole + shape.channels, shape.context * whole, whole}, {shape.batch, n, width});
   }
   void attend_one(pass<Env>& pass, view y, view qkv, attention_shape const& shape, std::int64_t row,
                   std::int64_t count) {
     using attention = ops::cached_attention_on<space>;
-    if constexpr (requires { attention::attend_cached(y, qkv, kept_.view(), shape, row, count, pass.scratch); }) {
+    if constexpr (ops::cache_kernels<space, Env>) {
       attention::attend_cached(y, qkv, kept_.view(), shape, row, count, pass.scratch);
     } else {
       throw config_error(

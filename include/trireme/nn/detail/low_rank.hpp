@@ -105,13 +105,7 @@ class low_rank_change {
     scale(inner);
     return inner;
   }
-  void scale(view inner) const {
-    if constexpr (requires { kernels::scale(inner, factor_); }) {
-      kernels::scale(inner, factor_);
-    } else {
-      throw config_error("trireme::nn::lora: the kernels of this memory space have no scale(); add it to them");
-    }
-  }
+  void scale(view inner) const { kernels::scale(inner, factor_); }
   auto& packed_second(pass<Env>& pass) { return packed(pass, packed_b_, b_, rank_, columns()); }
   static auto& packed(pass<Env>& pass, ops::weights<value, space>& into, parameter<Env> const& of, std::int64_t inputs,
                       std::int64_t outputs) {

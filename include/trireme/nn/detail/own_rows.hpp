@@ -1,11 +1,10 @@
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
 
 #include "trireme/contract/context_group.hpp"
 #include "trireme/contract/model.hpp"
+#include "trireme/nn/detail/drop_columns.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn::detail {
@@ -36,18 +35,10 @@ void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typenam
   site.first = here.first * columns;
   site.whole = rows * columns;
   if (part.own.size == 1) return kernels::dropout(y, site);
-  auto const samples = site.samples;
-  auto const context = rows / static_cast<std::int64_t>(samples.size());
-  site.whole = part.whole(context) * columns;
-  for (auto row = here.first; row < here.first + here.count;) {
-    auto const in_sample = row % context;
-    auto const at = part.at(in_sample < part.at(0, context).count ? 0 : 1, context);
-    auto const n = std::min(at.row + at.count - in_sample, here.first + here.count - row);
-    site.samples = samples.subspan(static_cast<std::size_t>(row / context), 1);
-    site.first = (at.position + in_sample - at.row) * columns;
-    kernels::dropout(y.rows(row - here.first, n), site);
-    row += n;
-  }
+  auto cut = dropout_rows(pass, rows, static_cast<std::int64_t>(site.samples.size()));
+  cut.row = here.first;
+  cut.width = cut.columns = columns;
+  kernels::dropout_part(y, site, cut);
 }
 
 }  // namespace trireme::nn::detail

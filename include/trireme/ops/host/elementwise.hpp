@@ -104,6 +104,31 @@ struct host_elementwise {
     }
   }
 
+  /// The same for blocks of rows: y[to: b, r, c] = x[from: b, r, c], converted.
+  /// Errors   assertion_error (light) if a block does not lie in its tensor.
+  template <class T, class U>
+  static void copy_blocks(view<T> y, block_places const& to, view<U> x, block_places const& from,
+                          block_extents const& extents) {
+    detail::blocks_within("copy_blocks", y.size(), to, extents);
+    detail::blocks_within("copy_blocks", x.size(), from, extents);
+    bool const together = to.row == extents.columns && from.row == extents.columns;
+    auto const rows = together ? std::min<std::int64_t>(extents.rows, 1) : extents.rows;
+    auto const columns = together ? extents.rows * extents.columns : extents.columns;
+    std::remove_const_t<U> const* const source = raw(x) + from.first;
+    for (std::int64_t block = 0; block < extents.blocks; ++block) {
+      for (std::int64_t row = 0; row < rows; ++row) {
+        detail::copy_elements(raw(y) + to.first + block * to.block + row * to.row,
+                              source + block * from.block + row * from.row, columns);
+      }
+    }
+  }
+
+  /// Copies runs of elements: y[run.to + i] = x[run.from + i] for i < run.count.
+  template <class T>
+  static void copy_runs(view<T> y, detail::input<T> x, std::span<element_run const> runs) {
+    for (auto const& run : runs) detail::copy_elements(raw(y) + run.to, raw(x) + run.from, run.count);
+  }
+
   /// y[i] += x[i]
   template <class T>
   static void add(view<T> y, detail::input<T> x) {
@@ -166,6 +191,33 @@ struct host_elementwise {
       auto const id = static_cast<std::uint64_t>(site.samples[static_cast<std::size_t>(sample)]);
       detail::dropout_elements(raw(y) + at, n, position, site, id);
       at += n;
+    }
+  }
+
+  /// Dropout of a part of whole samples: of y (rows, fused, columns), as in the cut. Drops the same numbers as dropout
+  /// of whole samples. Of the site only key, number, probability and samples count.
+  template <class T>
+  static void dropout_part(view<T> y, dropout_site const& site, dropout_cut const& cut) {
+    if (!site.active() || y.empty()) return;
+    auto const each = cut.fused * cut.columns;
+    auto const rows = y.size() / each;
+    detail::same_size("dropout_part", y.size(), rows * each);
+    bool const whole = each == cut.width;
+    for (std::int64_t row = 0; row < rows;) {
+      auto const in_sample = (cut.row + row) % cut.context;
+      auto const id = static_cast<std::uint64_t>(site.samples[static_cast<std::size_t>((cut.row + row) / cut.context)]);
+      auto const position = cut.position(in_sample) * cut.width;
+      if (whole) {  // rows of one sample at positions one after the other
+        auto const n = std::min((in_sample < cut.split ? cut.split : cut.context) - in_sample, rows - row);
+        detail::dropout_elements(raw(y) + row * each, n * each, position, site, id);
+        row += n;
+        continue;
+      }
+      for (std::int64_t m = 0; m < cut.fused; ++m) {
+        detail::dropout_elements(raw(y) + row * each + m * cut.columns, cut.columns,
+                                 position + m * (cut.width / cut.fused) + cut.column, site, id);
+      }
+      ++row;
     }
   }
 

@@ -132,6 +132,26 @@ struct host_losses {
     return loss;
   }
 
+  /// The sum over rows of the mean over columns of -t log(sigmoid(y)) - (1 - t) log(1 - sigmoid(y)); dy = weight *
+  /// d(sum)/dy, unless dy is empty.
+  /// Shapes   y, dy, targets (n, C), float or double targets in [0, 1]. dy may be y.
+  /// Numerics in double, by log1p(exp(-|y|)), summed in the order of the elements.
+  /// Errors   config_error for a target outside of [0, 1], NaN among them.
+  template <class T, class Target>
+  static loss_sum binary_cross_entropy(view<T> dy, detail::input<T> y, view<Target> targets, double weight) {
+    detail::same_size("binary_cross_entropy", y.size(), targets.size());
+    if (!dy.empty()) detail::same_size("binary_cross_entropy", dy.size(), y.size());
+    loss_sum loss{0, y.extent(0)};
+    auto const columns = static_cast<double>(y.extent(1));
+    double const each = weight / columns;
+    for (std::int64_t i = 0; i < y.size(); ++i) {
+      auto const at = static_cast<double>(raw(y)[i]), target = static_cast<double>(raw(targets)[i]);
+      loss.sum += logistic_loss(at, target) / columns;
+      if (!dy.empty()) raw(dy)[i] = static_cast<T>(static_cast<accumulate_t<T>>(each * logistic_slope(at, target)));
+    }
+    return loss;
+  }
+
   /// The sum over rows of the mean over columns of (y - target)^2; dy = weight * d(sum)/dy, unless dy is empty.
   /// Shapes   y, dy, targets (n, C) or (n). dy may be y.
   template <class T>

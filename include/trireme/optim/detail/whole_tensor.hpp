@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cmath>
-#include <cstdint>
 #include <span>
 
 #include "trireme/contract/optimizer.hpp"
@@ -16,14 +14,6 @@ void write_outputs(tensor_update<Env> const& tensor) {
     ops::on<typename Env::space>::copy(output,
                                        tensor_view<typename Env::master const, typename Env::space>(tensor.value));
   }
-}
-
-/// In double, in the order of the elements: the same on whichever rank owns the tensor.
-template <class T>
-[[nodiscard]] double sum_of_squares(std::span<T> x) {
-  double sum = 0;
-  for (auto const each : x) sum += static_cast<double>(each) * static_cast<double>(each);
-  return sum;
 }
 
 /// A whole tensor as one segment of an element-wise optimizer.
